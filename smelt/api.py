@@ -17,7 +17,7 @@ from smelt.base.stats import reset_stats
 from smelt.capture import compiled as capture
 from smelt.capture import explain as capture_explain
 from smelt.capture.core.compiler_marks import compiled_here
-from smelt.compiled_module import CompiledTwin, Remake, make_twin, original_function, original_of
+from smelt.compiled_module import CompiledModule, Remake, make_twin, original_function, original_of
 from smelt.pipeline import compile_graph
 
 NOT_GIVEN: Any = object()
@@ -126,7 +126,7 @@ def reset() -> None:
 
 def is_compiled(module: Any) -> bool:
     """Whether `module` came from `smelt.compile`."""
-    return isinstance(module, CompiledTwin) or compiled_here(module)
+    return isinstance(module, CompiledModule) or compiled_here(module)
 
 
 def _check_target(model: Any) -> None:

@@ -22,7 +22,7 @@ _classes: weakref.WeakValueDictionary[int, type] = weakref.WeakValueDictionary()
 """By the id of the original class, which lives as long as its twin."""
 
 
-class CompiledTwin:
+class CompiledModule:
     """Mixed into a module's class ahead of it. Slots hold what must not enter the shared `__dict__`."""
 
     __slots__ = ("_orig_mod", "_smelt_call", "_smelt_remake")
@@ -96,7 +96,7 @@ def make_twin(module: nn.Module, call: Callable[..., Any], remake: Callable[[nn.
 def original_of(module: Any) -> Any:
     """The module that was given to `smelt.compile` or `torch.compile`; anything else unchanged."""
     while True:
-        inner = module._orig_mod if isinstance(module, CompiledTwin) else original_module(module)
+        inner = module._orig_mod if isinstance(module, CompiledModule) else original_module(module)
         if inner is None:
             return module
         module = inner
@@ -113,7 +113,7 @@ def _twin_class(cls: type) -> type:
     twin = _classes.get(id(cls))
     if twin is None:
         try:
-            twin = types.new_class(cls.__name__, (CompiledTwin, cls))
+            twin = types.new_class(cls.__name__, (CompiledModule, cls))
         except TypeError as error:
             raise OptionError(f"a module of class {cls.__name__} cannot be compiled", why=str(error)) from error
         twin.__module__, twin.__qualname__, twin.__doc__ = cls.__module__, cls.__qualname__, cls.__doc__

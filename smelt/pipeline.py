@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 from smelt.abi.faults import Check
 from smelt.autograd.call.absent_tangents import Backward, likely_backward
 from smelt.autograd.call.calling_convention import wrap
-from smelt.autograd.call.double_backward import Again
+from smelt.autograd.call.double_backward import DoubleBackward
 from smelt.autograd.call.graph_pieces import Pieces
 from smelt.autograd.eager import compile_aot_eager, eager_program
 from smelt.autograd.partition.partition import partition
@@ -158,7 +158,7 @@ def compile_smelt(
     if backward is not None:
         late = functools.partial(compile_late, device=device, report=report, options=options)
         programs[1] = Backward(backward, absent, programs[1], late)
-    again = Again(gm, joint, lambda graph, given: compile_smelt(graph, given, report.derivative(), options))
+    again = DoubleBackward(gm, joint, lambda graph, given: compile_smelt(graph, given, report.derivative(), options))
     return wrap(joint, programs[0], programs[1] if backward is not None else None, again)
 
 

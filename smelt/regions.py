@@ -18,7 +18,7 @@ from smelt.api import chosen_options, compile
 from smelt.base.errors import OptionError, SmeltWarning
 from smelt.base.options import Options
 from smelt.capture import compiled as capture
-from smelt.compiled_module import CompiledTwin, make_twin, original_of
+from smelt.compiled_module import CompiledModule, make_twin, original_of
 from smelt.pipeline import compile_graph
 
 REST = ("compile", "eager")
@@ -103,7 +103,7 @@ class _Regions:
         return self.made[id(module)]
 
     def _build(self, module: nn.Module) -> nn.Module:
-        if isinstance(module, CompiledTwin):
+        if isinstance(module, CompiledModule):
             return module
         if not any(map(is_repeated, module.modules())):
             return compile(module, **self.compile_args) if self.rest == "compile" else module
@@ -121,7 +121,7 @@ class _Regions:
         return copy
 
     def _block(self, block: nn.Module, container: nn.Module) -> nn.Module:
-        if isinstance(block, CompiledTwin):
+        if isinstance(block, CompiledModule):
             return block
         if id(block) not in self.made:
             group = self.groups.get(type(block))

@@ -132,3 +132,12 @@ def test_torch_modules(layer: nn.Module) -> None:
 def test_scripted_module_is_refused() -> None:
     with pytest.raises(smelt.OptionError, match="cannot be compiled"):
         smelt.compile(torch.jit.script(nn.Linear(2, 2)))
+
+
+def test_what_was_pickled_under_the_former_name_is_loaded(pair: tuple[Net, Net]) -> None:
+    net, twin = pair
+    under_new = pickle.dumps(twin, protocol=2)  # a protocol in which names of modules are lines of text
+    under_old = under_new.replace(b"csmelt.compiled_module\n", b"csmelt.twin\n")
+    assert under_old != under_new
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(pickle.loads(under_old)(x), net(x))

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from smelt.autograd.call.calling_convention import Compiled, Program, wrap
-from smelt.autograd.call.double_backward import Again
+from smelt.autograd.call.double_backward import DoubleBackward
 from smelt.autograd.eager import laid_out, with_reshape
 from smelt.autograd.partition.eager_partition import split
 from smelt.autograd.partition.partition import partition as min_cut
@@ -84,7 +84,7 @@ def aot_autograd(
         programs = [_program(forward, fw_compiler)]
         if backward is not None:
             programs.append(_program(backward, second))
-        again = Again(gm, joint, backend)
+        again = DoubleBackward(gm, joint, backend)
         return wrap(joint, programs[0], programs[1] if backward is not None else None, again)
 
     backend.__name__ = f"aot_autograd_{getattr(fw_compiler, '__name__', type(fw_compiler).__name__)}"

@@ -15,7 +15,7 @@ from torch import fx
 
 from smelt.abi.kernels import KERNELS
 from smelt.autograd.call.calling_convention import Compiled, Program, wrap
-from smelt.autograd.call.double_backward import Again
+from smelt.autograd.call.double_backward import DoubleBackward
 from smelt.autograd.call.sized import meta_in_numbers
 from smelt.autograd.partition.eager_partition import split
 from smelt.autograd.trace.joint import trace_joint
@@ -35,7 +35,7 @@ def compile_aot_eager(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor]
     # PyTorch's operators draw from its own generator, so nothing else may: bits are eager's
     joint = trace_joint(gm, example_inputs, dataclasses.replace(options, eager_rng=True))
     forward, backward = split(joint)
-    again = Again(gm, joint, lambda graph, examples: compile_aot_eager(graph, examples, options))
+    again = DoubleBackward(gm, joint, lambda graph, examples: compile_aot_eager(graph, examples, options))
     return wrap(joint, eager_program(forward), None if backward is None else eager_program(backward), again)
 
 

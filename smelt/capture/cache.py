@@ -10,8 +10,8 @@ import torch
 
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import BreakReason
-from smelt.capture.guards.dynamic_shapes import Changes
-from smelt.capture.guards.guard_failures import Change, what_changed
+from smelt.capture.guards.dynamic_shapes import SiteProfile
+from smelt.capture.guards.guard_failures import GuardFailure, what_changed
 from smelt.capture.guards.guards import GuardList
 from smelt.capture.residual.residual import Residual
 
@@ -19,7 +19,7 @@ Slots = tuple[Any, ...]
 
 
 @dataclass
-class Version:
+class CacheEntry:
     """One compiled version of a place, as `explain` shows it."""
 
     name: str
@@ -30,7 +30,7 @@ class Version:
 
 
 @dataclass
-class Place:
+class CompileSite:
     """Where frames of one session begin, and what became of it.
 
     Attributes:
@@ -39,12 +39,12 @@ class Place:
 
     name: str
     key: Any
-    versions: list[Version] = field(default_factory=list)
+    versions: list[CacheEntry] = field(default_factory=list)
     idle: int = 0
     failed: int = 0
     given_up: bool = False
-    changes: Changes = field(default_factory=Changes)
-    recompiles: list[Change] = field(default_factory=list)
+    changes: SiteProfile = field(default_factory=SiteProfile)
+    recompiles: list[GuardFailure] = field(default_factory=list)
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Reader:
         """Let go of the program's objects: the capture is over."""
         self.slots = ()
 
-    def changes(self, versions: list[Version]) -> list[Change]:
+    def changes(self, versions: list[CacheEntry]) -> list[GuardFailure]:
         """For each version, the guard that does not hold now."""
         found = [what_changed(v.guards, v.entry.guards, self.slots, self.globals, self.function) for v in versions]
         return [change for change in found if change is not None]

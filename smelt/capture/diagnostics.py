@@ -15,12 +15,12 @@ from smelt.base.log import log
 from smelt.base.options import Options
 from smelt.base.stats import count, count_named
 from smelt.capture import _native as native
-from smelt.capture.cache import Place, Reader
+from smelt.capture.cache import CompileSite, Reader
 from smelt.capture.core.breaks import Break, BreakReason, UserError
-from smelt.capture.guards.guard_failures import Change
+from smelt.capture.guards.guard_failures import GuardFailure
 
 
-class Told:
+class Diagnostics:
     """The graph breaks and other reasons for eager of one compiled callable.
 
     Attributes:
@@ -34,7 +34,7 @@ class Told:
         self.breaks: list[BreakReason] = []
         self.raised: dict[int, list[BreakReason]] = {}
 
-    def tell_recompile(self, place: Place, read: Reader) -> None:
+    def tell_recompile(self, place: CompileSite, read: Reader) -> None:
         """A version is about to be added: count and log which guards of the others fail."""
         changes = read.changes(place.versions)
         place.recompiles += changes[-1:]  # that of the newest version: what changed since the last time
@@ -42,7 +42,7 @@ class Told:
         count_named("recompile_reasons", {f"{place.name}: {change}": 1 for change in changes[-1:]})
         log("recompiles", lambda: f"{place.name}: {'; '.join(map(str, changes))}")
 
-    def over_limit(self, place: Place, read: Reader) -> None:
+    def over_limit(self, place: CompileSite, read: Reader) -> None:
         """A version too many would be needed: eager from now on, with one warning.
 
         Raises:
@@ -67,7 +67,7 @@ class Told:
             log("breaks", lambda: str(reason))
             self.breaks.append(reason)
 
-    def refuse(self, place: Place, refused: Break) -> None:
+    def refuse(self, place: CompileSite, refused: Break) -> None:
         """The frame cannot be captured, not even in parts: eager, and a break for `explain`."""
         self.tell(BreakReason.of(refused))
         place.failed += 1
@@ -113,7 +113,7 @@ class Told:
         for reason in reasons if returned else ():
             self.tell(reason)
 
-    def fall_back(self, place: Place, error: CompileError) -> None:
+    def fall_back(self, place: CompileSite, error: CompileError) -> None:
         """A place runs in eager because the compiler failed."""
         place.given_up = True
         self.add_break(BreakReason(error.what, error.at or "", error.why or "", error.hint or ""))
@@ -125,7 +125,7 @@ class Told:
         warnings.warn(SmeltWarning(f"{error}\n  the frame runs in eager"), stacklevel=3)
 
 
-def _kept_failing(changes: list[Change]) -> str:
+def _kept_failing(changes: list[GuardFailure]) -> str:
     """The guard that failed most often, with the values it met."""
     if not changes:
         return "which guard kept failing is not known"
@@ -136,7 +136,7 @@ def _kept_failing(changes: list[Change]) -> str:
     return f"the guard on {subject} failed {times} times, for {', '.join(values)}{at}"
 
 
-def only_captured(place: Place, raised: UserError) -> BreakReason:
+def only_captured(place: CompileSite, raised: UserError) -> BreakReason:
     """What to say of a frame that raises while it is captured, should it not raise in eager."""
     error = raised.error
     entry = error.__traceback__

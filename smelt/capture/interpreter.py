@@ -37,13 +37,13 @@ from smelt.capture.core.foreign_memory import refuse_fields, refuse_windows
 from smelt.capture.core.frames import Frame
 from smelt.capture.core.infinite_iterators import refuse_endless
 from smelt.capture.core.policy import is_frozen
-from smelt.capture.core.prologue_value import HostValue
+from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.registry import ATTR, CALL, READ
 from smelt.capture.core.sources import Source
-from smelt.capture.guards.dynamic_shapes import Changes, Sizes
+from smelt.capture.guards.dynamic_shapes import SiteProfile, Sizes
 from smelt.capture.guards.guards import GuardList
 from smelt.capture.prologue.ops import call as call_host
-from smelt.capture.prologue.prologue import Hosts
+from smelt.capture.prologue.prologue import Prologue
 from smelt.capture.python.comparisons import Compared
 from smelt.capture.python.effects import DELETED, Effects
 from smelt.capture.python.finalizers import Finalizers
@@ -93,7 +93,7 @@ class Interpreter:
     """
 
     def __init__(
-        self, decode: Callable[[CodeType], Decoded], changes: Changes, dynamic: bool | None, speculates: bool = True
+        self, decode: Callable[[CodeType], Decoded], changes: SiteProfile, dynamic: bool | None, speculates: bool = True
     ) -> None:
         self.decode, self.speculates = decode, speculates
         self.reads_values = dynamic is not False and not changes.static
@@ -103,7 +103,7 @@ class Interpreter:
         self.sizes = Sizes(changes, dynamic, lambda: str(self.where() or ""))
         self.ambient = Ambient()
         self.changes, self.unsteady, self.plain = changes, changes.unsteady, changes.plain
-        self.hosts = Hosts(self)
+        self.hosts = Prologue(self)
         self.tensors = self.outermost = Tensors(self)
         self.effects = Effects(self)
         self.compared = Compared(self)
@@ -451,7 +451,7 @@ class Interpreter:
     def type_of(self, value: Any) -> type:
         """`type(value)` as the program sees it."""
         kind = type(value)
-        if kind is HostValue:
+        if kind is PrologueValue:
             return type(value.example)
         return self.tensors.type_of(value) if kind is TraceTensor else _NUMBERS.get(kind, kind)
 

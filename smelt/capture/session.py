@@ -34,7 +34,7 @@ from smelt.base.report import Report
 from smelt.base.stats import count, spend
 from smelt.base.store import store
 from smelt.capture import _native as native
-from smelt.capture.cache import Place, Reader, Slots, Version
+from smelt.capture.cache import CacheEntry, CompileSite, Reader, Slots
 from smelt.capture.calls import builtin_functions, caches, calls, container_builtins, getters, objects, texts
 from smelt.capture.core import compiler_marks, flags, policy, sources
 from smelt.capture.core.breaks import (
@@ -52,7 +52,7 @@ from smelt.capture.core.breaks import (
 )
 from smelt.capture.core.frames import Frame, Unread, slot_names
 from smelt.capture.core.signals import raise_if_signalled
-from smelt.capture.diagnostics import Told, only_captured
+from smelt.capture.diagnostics import Diagnostics, only_captured
 from smelt.capture.interpreter import Interpreter
 from smelt.capture.opcodes import decoding, exceptions
 from smelt.capture.python import context_variables
@@ -119,13 +119,13 @@ _REGISTERED = (
 )  # they fill the tables of the registry
 
 
-class Session(Told):
+class Session(Diagnostics):
     """One compiled callable: its options, its places and versions."""
 
     def __init__(self, compile_graph: CompileGraph, options: Options) -> None:
         super().__init__(options)
         self.compile_graph = compile_graph
-        self.places: dict[int, Place] = {}
+        self.places: dict[int, CompileSite] = {}
         self.points: dict[tuple[int, int, int, tuple[int, ...]], native.ResumePoint] = {}
         self.handling: weakref.WeakKeyDictionary[native.ResumePoint, tuple[int, ...]] = weakref.WeakKeyDictionary()
         self._interpreters: list[Interpreter] = []  # of the present capture
@@ -153,7 +153,7 @@ class Session(Told):
     def _attempt(self, key: Any, name: str, read: Reader, begin: Begin) -> WhenReturned:
         place = self.places.get(id(key))
         if place is None:  # in one step, for threads that come at once
-            place = self.places.setdefault(id(key), Place(name, key))
+            place = self.places.setdefault(id(key), CompileSite(name, key))
         if place.given_up or policy.builtins_are_replaced() or torch_c.passes_python_by():
             return None
         if operator_modes.entered() or self._refused_by_stance(place, read):
@@ -162,14 +162,14 @@ class Session(Told):
             return None  # the whole has failed to be one graph, which `static_forms` will tell: no parts of it
         return preserving(self._attempt_alone, key, place, read, begin)
 
-    def _attempt_alone(self, key: Any, place: Place, read: Reader, begin: Begin) -> WhenReturned:
+    def _attempt_alone(self, key: Any, place: CompileSite, read: Reader, begin: Begin) -> WhenReturned:
         before = len(place.versions)
         with self._lock:
             if len(place.versions) != before:  # another thread made one meanwhile: try it first
                 return None
             return self._attempt_locked(key, place, read, begin)
 
-    def _attempt_locked(self, key: Any, place: Place, read: Reader, begin: Begin) -> WhenReturned:
+    def _attempt_locked(self, key: Any, place: CompileSite, read: Reader, begin: Begin) -> WhenReturned:
         if len(place.versions) >= self.options.recompile_limit:
             self.over_limit(place, read)
             return None
@@ -189,7 +189,7 @@ class Session(Told):
 
     _compiling = 0.0
 
-    def _refused_by_stance(self, place: Place, read: Reader) -> bool:
+    def _refused_by_stance(self, place: CompileSite, read: Reader) -> bool:
         """Whether this thread wants nothing compiled now.
 
         Raises:
@@ -209,7 +209,7 @@ class Session(Told):
 
     # -- capture -------------------------------------------------------------------------------------------------
 
-    def _capture(self, key: Any, place: Place, begin: Begin) -> WhenReturned:
+    def _capture(self, key: Any, place: CompileSite, begin: Begin) -> WhenReturned:
         self._compiling = 0.0
         again: Restart | None = None
         outer, self._interpreters = self._interpreters, []
@@ -227,7 +227,7 @@ class Session(Told):
                 forget_symbols()
             self._interpreters = outer
 
-    def _capture_once(self, key: Any, place: Place, begin: Begin, again: Restart | None) -> WhenReturned:
+    def _capture_once(self, key: Any, place: CompileSite, begin: Begin, again: Restart | None) -> WhenReturned:
         try:
             vm, frame, stop = self._interpret(place, begin, again)
         except UserError as raised:
@@ -259,7 +259,9 @@ class Session(Told):
             self._failed(place, error)
         return None
 
-    def _interpret(self, place: Place, begin: Begin, again: Restart | None) -> tuple[Interpreter, Frame, Break | None]:
+    def _interpret(
+        self, place: CompileSite, begin: Begin, again: Restart | None
+    ) -> tuple[Interpreter, Frame, Break | None]:
         patience = self.options.recompile_limit - 1 if self.options.fullgraph else PATIENCE
         stop_at, cause = (-1, None) if again is None else (again.step, again.stop)
         insists = again is not None
@@ -304,7 +306,7 @@ class Session(Told):
                 vm.ambient.restore()
                 vm.hosts.restore()
 
-    def _without_symbols(self, place: Place, vm: Interpreter, error: BaseException) -> bool:
+    def _without_symbols(self, place: CompileSite, vm: Interpreter, error: BaseException) -> bool:
         """Whether to capture once more with plain sizes, because `error` may come from symbols.
 
         Raises:
@@ -318,7 +320,7 @@ class Session(Told):
         log("sizes", lambda: f"{place.name} is captured with plain sizes: {error!r}")
         return True
 
-    def _finish(self, key: Any, place: Place, vm: Interpreter, frame: Frame, stop: Break | None) -> None:
+    def _finish(self, key: Any, place: CompileSite, vm: Interpreter, frame: Frame, stop: Break | None) -> None:
         reason = None if stop is None else BreakReason.of(stop)
         if reason is not None and self.options.fullgraph:
             raise reason.error()
@@ -351,7 +353,7 @@ class Session(Told):
         if not self.options.eager_rng:
             self.options = dataclasses.replace(self.options, eager_rng=True)
 
-    def _is_idle(self, key: Any, place: Place) -> bool:
+    def _is_idle(self, key: Any, place: CompileSite) -> bool:
         """A frame without tensor work that returns: not worth guards; a code that keeps doing so is left alone."""
         if place.versions or isinstance(key, native.ResumePoint):
             return False
@@ -362,7 +364,9 @@ class Session(Told):
             native.skip(key)
         return True
 
-    def _install(self, key: Any, place: Place, vm: Interpreter, residual: Residual, reason: BreakReason | None) -> None:
+    def _install(
+        self, key: Any, place: CompileSite, vm: Interpreter, residual: Residual, reason: BreakReason | None
+    ) -> None:
         graph = None
         if residual.gm is not None:
             graph = self._compile(place, vm, residual)
@@ -374,9 +378,9 @@ class Session(Told):
         residual.inputs = []  # a version must not keep the first call's tensors alive
         guards, constants = vm.guards.finish(residual.outputs), residual.namespace(graph)
         entry = native.add_entry(key, guards, residual.code(), constants, self)
-        place.versions.append(Version(place.name, vm.guards, residual, entry, reason))
+        place.versions.append(CacheEntry(place.name, vm.guards, residual, entry, reason))
 
-    def _compile(self, place: Place, vm: Interpreter, residual: Residual) -> Callable[..., Any] | None:
+    def _compile(self, place: CompileSite, vm: Interpreter, residual: Residual) -> Callable[..., Any] | None:
         report = Report.for_graph(place.name.replace("<", "").replace(">", ""))
         guards = vm.guards
         report.add("guards.py", lambda: "\n".join(guards.lines()) + "\n")
@@ -428,7 +432,7 @@ class Session(Told):
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise Restart(min(n.step for n in numbers), Break("a graph with numbers that tensors tell", why)) from None
 
-    def _failed(self, place: Place, error: Exception) -> None:
+    def _failed(self, place: CompileSite, error: Exception) -> None:
         """Capture, or what is made of it, has raised. Nothing of the frame has run yet: it runs in eager.
 
         Raises:
@@ -445,7 +449,7 @@ class Session(Told):
         else:
             self._broken(place, error)
 
-    def failed_later(self, place: Place, error: Exception) -> None:
+    def failed_later(self, place: CompileSite, error: Exception) -> None:
         """Residual code has raised where nobody sees what it does: the frame runs in eager, now and later.
 
         Raises:
@@ -456,7 +460,7 @@ class Session(Told):
         place.versions.clear()
         self._failed(place, error)
 
-    def _out_of_memory(self, place: Place, error: Exception) -> None:
+    def _out_of_memory(self, place: CompileSite, error: Exception) -> None:
         """What nobody uses goes back to the system, and another call may find enough."""
         let_go(error)
         give_back()
@@ -467,7 +471,7 @@ class Session(Told):
             self.warn(reason.error())
         self.tell(reason)
 
-    def _broken(self, place: Place, error: Exception) -> None:
+    def _broken(self, place: CompileSite, error: Exception) -> None:
         """A bug of capture itself."""
         report = Report.for_graph(place.name.replace("<", "").replace(">", ""))
         report.add("traceback.txt", lambda: "".join(traceback.format_exception(error)))
@@ -542,7 +546,7 @@ class Session(Told):
         return vm.external(value, source) if type(value) is CellType else Unread(value, source)
 
 
-def _failed_later(session: weakref.ref[Session], place: weakref.ref[Place], error: Exception) -> None:
+def _failed_later(session: weakref.ref[Session], place: weakref.ref[CompileSite], error: Exception) -> None:
     """What residual code holds: it keeps nobody alive."""
     told, where = session(), place()
     if told is None or where is None:

@@ -21,7 +21,7 @@ FRESH = WRITE_INTO | {"convolution", "convolution_backward"}
 """Externs whose results are nobody else's memory, so that others may be written over them."""
 
 
-class Places:
+class BufferAssignment:
     """The memory of one program's buffers.
 
     Attributes:

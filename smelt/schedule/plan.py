@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from smelt.base.options import Options
 from smelt.graph.ir.meta import TensorMeta
 from smelt.loops.ir import Extern, Input, Item, LoopProgram
-from smelt.schedule.buffer_assignment import Places, flat
+from smelt.schedule.buffer_assignment import BufferAssignment, flat
 from smelt.schedule.dependencies import Names
 from smelt.schedule.fuse import Decision, Fused, fuse
 from smelt.schedule.group import Group, Place, looks_up
@@ -187,7 +187,7 @@ class _Planner:
         self.externs = {n: node for n, node in fused.others.items() if isinstance(node, Extern)}
         self.overwriting = Overwriting(program, real, fused, products, machine, self.sharing)
         self.updates = self.overwriting.possible_updates(updates, stored, self.unit_of)
-        self.places = Places(program, real, fused, self.overwriting, self.updates, held)
+        self.places = BufferAssignment(program, real, fused, self.overwriting, self.updates, held)
         self.outputs = self.places.outputs
 
     def plan(self) -> Schedule:

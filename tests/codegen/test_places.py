@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import smelt
-from smelt.schedule.buffer_assignment import Places
+from smelt.schedule.buffer_assignment import BufferAssignment
 from smelt.schedule.memory import MemoryPlan
 from smelt.schedule.order import Unit
 from tests.codegen.test_programs import check
@@ -26,7 +26,7 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """All that could be in the arena is outside of it, and each second kernel begins a run. Gives what was covered."""
     covered: list[str] = []
 
-    def set_apart(self: Places, together: Sequence[list[Unit]], memory: MemoryPlan) -> MemoryPlan:
+    def set_apart(self: BufferAssignment, together: Sequence[list[Unit]], memory: MemoryPlan) -> MemoryPlan:
         over = {new: old for new, old in memory.in_place.items() if self.alike(new, old)}
         self.apart = memory.offsets.keys() - over.keys()
         self.cover(over)
@@ -35,11 +35,11 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         assert not placed.offsets
         return placed
 
-    def breaks(self: Places, units: Sequence[Unit], memory: MemoryPlan) -> set[int]:
+    def breaks(self: BufferAssignment, units: Sequence[Unit], memory: MemoryPlan) -> set[int]:
         return {unit.number for unit in units[1::2] if unit.number in self.fused.groups}
 
-    monkeypatch.setattr(Places, "set_apart", set_apart)
-    monkeypatch.setattr(Places, "breaks", breaks)
+    monkeypatch.setattr(BufferAssignment, "set_apart", set_apart)
+    monkeypatch.setattr(BufferAssignment, "breaks", breaks)
     return covered
 
 

@@ -18,7 +18,7 @@ from torch.autograd.graph import increment_version
 from smelt.autograd.call.absent_tangents import Backward, GivenBackward, sum_of_gradients
 from smelt.autograd.call.batched import batched
 from smelt.autograd.call.dispatch import called_plainly, excluding
-from smelt.autograd.call.double_backward import Again, Memory
+from smelt.autograd.call.double_backward import DoubleBackward, Memory
 from smelt.autograd.call.outputs import finisher
 from smelt.autograd.call.sized import wrap_reading, wrap_sized
 from smelt.autograd.call.unpacked import copy_of, packed_metas, unpacked
@@ -35,7 +35,7 @@ Compiled = Callable[..., tuple[Any, ...]]
 
 
 def wrap(
-    joint: Joint, compiled_forward: Program, compiled_backward: Program | None, again: Again | None = None
+    joint: Joint, compiled_forward: Program, compiled_backward: Program | None, again: DoubleBackward | None = None
 ) -> Compiled:
     """The callable `(*inputs) -> tuple` of a compiled graph.
 
@@ -142,7 +142,7 @@ class _Plan:
         computed: inputs that are no leaves; found at the first call.
     """
 
-    def __init__(self, joint: Joint, forward: Program, backward: Program, again: Again | None) -> None:
+    def __init__(self, joint: Joint, forward: Program, backward: Program, again: DoubleBackward | None) -> None:
         self.again = again
         self.why = "nobody compiled its gradients again" if again is None else again.refusal
         self.joint, self.backward = joint, backward
@@ -467,7 +467,7 @@ class _Gradients(torch.autograd.Function):
         )
 
 
-def _wrap_training(joint: Joint, forward: Program, backward: Program, again: Again | None) -> Compiled:
+def _wrap_training(joint: Joint, forward: Program, backward: Program, again: DoubleBackward | None) -> Compiled:
     """Gradients are wanted even where the caller is in no_grad now (calls are guarded to be like this one).
 
     A frame resumed inside `with torch.no_grad()` leaves the block within the graph; what is computed without history in

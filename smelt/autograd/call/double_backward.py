@@ -27,7 +27,7 @@ aten = torch.ops.aten
 CompileAgain = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Callable[..., Any]]
 
 
-class Again:
+class DoubleBackward:
     """Compiles the gradients of one captured graph.
 
     Args:

@@ -19,7 +19,7 @@ from smelt.base.text import Writer
 from smelt.graph.ir.meta import meta_of
 from smelt.graph.ir.module import Graph, GraphModule
 from smelt.graph.nodes.conditional import Conditional, cut_out, operands_of
-from smelt.graph.nodes.cut_points import Seam, without_regions_at
+from smelt.graph.nodes.cut_points import EagerBoundary, without_regions_at
 
 CompilePiece = Callable[[fx.GraphModule, Sequence[Any], str], Callable[..., Any]]
 """(graph, example inputs, name) -> callable over the same inputs that gives a tuple"""
@@ -85,7 +85,7 @@ class Pieces:
         needed = {node: at for at, user in enumerate(nodes) for node in user.all_input_nodes}  # the last that needs it
         region: list[fx.Node] = []
         for at, node in enumerate(nodes):
-            if isinstance(node.target, (Conditional, Seam)):
+            if isinstance(node.target, (Conditional, EagerBoundary)):
                 self._add_region(region, needed, at)
                 self._add_branch(node) if isinstance(node.target, Conditional) else self._add_seam(node)
                 region = []
@@ -203,7 +203,7 @@ def _values(places: Sequence[int]) -> str:
 def _takes_result(node: fx.Node) -> bool:
     """The node names one output of a branch or a seam."""
     owner = node.args[0] if node.target is operator.getitem else None
-    return isinstance(owner, fx.Node) and isinstance(owner.target, (Conditional, Seam))
+    return isinstance(owner, fx.Node) and isinstance(owner.target, (Conditional, EagerBoundary))
 
 
 def _is_unpacked(node: fx.Node) -> bool:

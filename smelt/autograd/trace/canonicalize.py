@@ -10,7 +10,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from smelt.graph.ir.meta import TensorMeta
-from smelt.graph.ir.storage_view import Place
+from smelt.graph.ir.storage_view import StorageView
 from smelt.graph.trace.deterministic import fill_of_new_memory
 from smelt.shapes.size import known_at_most, same, same_all
 
@@ -20,13 +20,13 @@ aten = torch.ops.aten
 class Values(Protocol):
     """The part of the recorder that these rules use."""
 
-    def value(self, place: Place) -> fx.Node:
+    def value(self, place: StorageView) -> fx.Node:
         """The current value of a place."""
 
     def emit(self, op: OpOverload, *args: Any, **kwargs: Any) -> fx.Node:
         """Append an operator."""
 
-    def like(self, node: fx.Node, place: Place) -> fx.Node:
+    def like(self, node: fx.Node, place: StorageView) -> fx.Node:
         """`node` with the dtype, device and shape of `place`."""
 
 

@@ -36,7 +36,16 @@ from smelt.graph.ir.module import Graph
 from smelt.graph.ir.schema import Kind, OpInfo, op_info, sees_strides
 from smelt.graph.ir.storage_view import Storage
 from smelt.graph.meta_rules.constant_values import forget, remember
-from smelt.graph.trace.trace import Layout, Place, TraceMode, TraceTensor, answer_for, argument, resize_out, trace_like
+from smelt.graph.trace.trace import (
+    Layout,
+    StorageView,
+    TraceMode,
+    TraceTensor,
+    answer_for,
+    argument,
+    resize_out,
+    trace_like,
+)
 from smelt.shapes.real import Real
 from smelt.shapes.size import same, same_all
 from smelt.shapes.unbacked import is_unbacked
@@ -89,7 +98,7 @@ class GraphRecorder:
         """`node` is the value of `tensor`, which must be the root of its storage."""
         tensor.place.node, tensor.place.version = node, tensor.place.storage.version
 
-    def value(self, place: Place) -> fx.Node:
+    def value(self, place: StorageView) -> fx.Node:
         """The current value of a place."""
         if place.node is not None and place.version == place.storage.version:
             return place.node
@@ -99,7 +108,7 @@ class GraphRecorder:
         place.version = place.storage.version
         return place.node
 
-    def assign(self, place: Place, node: fx.Node) -> None:
+    def assign(self, place: StorageView, node: fx.Node) -> None:
         """`place` now has the value `node`; so the places above it change as well."""
         if _overlaps(place):
             root = place.storage.root
@@ -391,7 +400,7 @@ class GraphRecorder:
         else:
             self.assign(target.place, self.like(node, target.place))
 
-    def like(self, node: fx.Node, place: Place) -> fx.Node:
+    def like(self, node: fx.Node, place: StorageView) -> fx.Node:
         """`node` with the dtype, device and shape of `place`."""
         val, want = node.meta["val"], place.layout.val
         if val.device != want.device:
@@ -460,7 +469,7 @@ def _positional(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     return [*args, *(kwargs.get(a.name, a.default_value) for a in left)]
 
 
-def _overlaps(place: Place) -> bool:
+def _overlaps(place: StorageView) -> bool:
     """True when some elements of the place, or of one above it, are the same memory."""
     while place.parent is not None:
         if may_overlap(place.layout.val.shape, place.layout.val.stride):

@@ -13,7 +13,7 @@ from smelt.autograd.trace.functionalize import GraphRecorder
 from smelt.base.errors import Unsupported
 from smelt.base.torch_c import share_counter
 from smelt.graph.ir.meta import OpaqueMeta, TensorMeta
-from smelt.graph.ir.storage_view import Place, layout_of
+from smelt.graph.ir.storage_view import StorageView, layout_of
 from smelt.graph.trace.overlap import address, cover_of, overlapping
 from smelt.graph.trace.trace import TraceTensor, computed_before, trace_like
 
@@ -29,7 +29,7 @@ class Input:
     node: fx.Node
     leaf: TraceTensor
     seen: TraceTensor
-    place: Place
+    place: StorageView
     history: Any
     counts: bool = True
 

@@ -59,7 +59,7 @@ from smelt.graph.nodes.invalid_history import of_backward
 from smelt.graph.nodes.range_checks import check_node, checks_of_dead, runs_by_itself
 from smelt.graph.trace.composite_rewrites import for_stand_ins
 from smelt.graph.trace.overlap import overlapping
-from smelt.graph.trace.trace import Place, Step, Storage, TraceMode, TraceTensor, trace_like
+from smelt.graph.trace.trace import Step, Storage, StorageView, TraceMode, TraceTensor, trace_like
 from smelt.graph.trace.unbacked import reading
 from smelt.graph.trace.value_check_forms import in_checked_form
 from smelt.shapes.real import Real
@@ -610,7 +610,7 @@ def _written_for(out: TraceTensor) -> TraceTensor:
     return base if type(base) is TraceTensor and not is_plain_view(out) else out
 
 
-def _path(place: Place, start: Place) -> tuple[Step, ...]:
+def _path(place: StorageView, start: StorageView) -> tuple[Step, ...]:
     """The steps from a place to one below it."""
     steps: list[Step] = []
     while place is not start and place.parent is not None:
@@ -620,7 +620,7 @@ def _path(place: Place, start: Place) -> tuple[Step, ...]:
     return tuple(reversed(steps))
 
 
-def _leads_to(start: Place, place: Place | None) -> bool:
+def _leads_to(start: StorageView, place: StorageView | None) -> bool:
     while place is not None and place is not start:
         place = place.parent
     return place is start

@@ -16,14 +16,14 @@ from torch.nn import Parameter
 from smelt.autograd.trace.functionalize import GraphRecorder
 from smelt.autograd.trace.inputs import Input
 from smelt.graph.nodes.engine_nodes import saved_by
-from smelt.graph.trace.trace import Place, Storage, TraceTensor
+from smelt.graph.trace.trace import Storage, StorageView, TraceTensor
 from smelt.shapes.size import hint
 
 SMALL = 1 << 16
 """Bytes of a value that a copy may be taken of where eager takes none."""
 
 
-def saved_places(heads: Iterable[torch.Tensor]) -> Iterator[Place]:
+def saved_places(heads: Iterable[torch.Tensor]) -> Iterator[StorageView]:
     """The places of the tensors that the histories of `heads` have saved, but for those overwritten since."""
     waiting: list[Any] = [head.grad_fn for head in heads]
     seen: set[Any] = {None}

@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 
 from smelt.base.errors import Unsupported
 from smelt.graph.ir.meta import TensorMeta, extent, is_dense, reach
-from smelt.graph.ir.storage_view import Place, Step
+from smelt.graph.ir.storage_view import Step, StorageView
 from smelt.graph.trace.in_bounds import lies_within
 from smelt.shapes.size import Size, hint, known_at_most, same
 
@@ -29,29 +29,29 @@ class Emit(Protocol):
     def __call__(self, op: OpOverload, *args: Any, **kwargs: Any) -> fx.Node: ...
 
 
-Read = Callable[[Emit, fx.Node, Place], fx.Node]
-Write = Callable[[Emit, fx.Node, fx.Node, Place], fx.Node]
+Read = Callable[[Emit, fx.Node, StorageView], fx.Node]
+Write = Callable[[Emit, fx.Node, fx.Node, StorageView], fx.Node]
 
 
 WRITTEN_VIEWS = frozenset({aten.select_scatter.default, aten.slice_scatter.default, aten.diagonal_scatter.default})
 """What a tensor becomes when a view of it is written. As values of a graph these have no gaps, whoever calls them."""
 
 
-def read_view(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+def read_view(emit: Emit, parent: fx.Node, place: StorageView) -> fx.Node:
     """The value at `place`, given the value of its parent place."""
     assert place.step is not None
     rule = _RULES.get(place.step.op)
     return rule[0](emit, parent, place) if rule else _read_strided(emit, parent, place)
 
 
-def write_view(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+def write_view(emit: Emit, parent: fx.Node, value: fx.Node, place: StorageView) -> fx.Node:
     """The parent's new value after `value` was written to its view at `place`."""
     assert place.step is not None
     rule = _RULES.get(place.step.op)
     return rule[1](emit, parent, value, place) if rule else _write_strided(emit, parent, value, place)
 
 
-def write_memory(emit: Emit, root: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+def write_memory(emit: Emit, root: fx.Node, value: fx.Node, place: StorageView) -> fx.Node:
     """The root's new value after `value` was written to `place`, by positions in memory.
 
     For places at or below one whose elements overlap (`expand`, `unfold`), where steps would leave stale twins.
@@ -61,7 +61,7 @@ def write_memory(emit: Emit, root: fx.Node, value: fx.Node, place: Place) -> fx.
     return _write_positions(emit, root, value, place, base)
 
 
-def _val(place: Place | None) -> TensorMeta:
+def _val(place: StorageView | None) -> TensorMeta:
     assert place is not None
     return place.layout.val
 
@@ -74,34 +74,34 @@ def _arguments(step: Step | None) -> list[Any]:
     return given + [step.kwargs.get(p.name, p.default_value) for p in parameters[len(given) :]]
 
 
-def _dim(place: Place, dim: int) -> int:
+def _dim(place: StorageView, dim: int) -> int:
     return dim % max(_val(place.parent).ndim, 1)
 
 
 # -- same elements -------------------------------------------------------------------------------------------------
 
 
-def _read_same(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+def _read_same(emit: Emit, parent: fx.Node, place: StorageView) -> fx.Node:
     return parent
 
 
-def _write_same(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+def _write_same(emit: Emit, parent: fx.Node, value: fx.Node, place: StorageView) -> fx.Node:
     return value
 
 
-def _read_reshape(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+def _read_reshape(emit: Emit, parent: fx.Node, place: StorageView) -> fx.Node:
     return emit(aten.view.default, parent, list(_val(place).shape))
 
 
-def _write_reshape(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+def _write_reshape(emit: Emit, parent: fx.Node, value: fx.Node, place: StorageView) -> fx.Node:
     return emit(aten.view.default, value, list(_val(place.parent).shape))
 
 
-def _read_dtype(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+def _read_dtype(emit: Emit, parent: fx.Node, place: StorageView) -> fx.Node:
     return _of_rows(emit, aten.view.dtype, parent, _val(place).dtype)
 
 
-def _write_dtype(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+def _write_dtype(emit: Emit, parent: fx.Node, value: fx.Node, place: StorageView) -> fx.Node:
     return _of_rows(emit, aten.view.dtype, value, _val(place.parent).dtype)
 
 
@@ -127,7 +127,7 @@ def _paired(read: OpOverload, write: OpOverload) -> tuple[Read, Write]:
 # -- orders of dimensions ------------------------------------------------------------------------------------------
 
 
-def _order(place: Place) -> list[int]:
+def _order(place: StorageView) -> list[int]:
     """The permutation that a transposing step makes."""
     assert place.step is not None
     ndim = _val(place.parent).ndim
@@ -140,11 +140,11 @@ def _order(place: Place) -> list[int]:
     return order
 
 
-def _read_permute(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+def _read_permute(emit: Emit, parent: fx.Node, place: StorageView) -> fx.Node:
     return emit(aten.permute.default, parent, _order(place))
 
 
-def _write_permute(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+def _write_permute(emit: Emit, parent: fx.Node, value: fx.Node, place: StorageView) -> fx.Node:
     return emit(aten.permute.default, value, inverse(_order(place)))
 
 
@@ -159,15 +159,15 @@ def inverse(order: Sequence[int]) -> list[int]:
 # -- parts ---------------------------------------------------------------------------------------------------------
 
 
-def _read_expand(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+def _read_expand(emit: Emit, parent: fx.Node, place: StorageView) -> fx.Node:
     return emit(aten.expand.default, parent, list(_val(place).shape))
 
 
-def _write_expand(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+def _write_expand(emit: Emit, parent: fx.Node, value: fx.Node, place: StorageView) -> fx.Node:
     return emit(aten.view.default, value, list(_val(place.parent).shape))
 
 
-def _select(place: Place) -> tuple[int, int]:
+def _select(place: StorageView) -> tuple[int, int]:
     """(dim, index) of `select`, and of one result of `unbind`."""
     step = place.step
     assert step is not None
@@ -177,15 +177,15 @@ def _select(place: Place) -> tuple[int, int]:
     return dim, index % _val(place.parent).shape[dim]
 
 
-def _read_select(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+def _read_select(emit: Emit, parent: fx.Node, place: StorageView) -> fx.Node:
     return emit(aten.select.int, parent, *_select(place))
 
 
-def _write_select(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+def _write_select(emit: Emit, parent: fx.Node, value: fx.Node, place: StorageView) -> fx.Node:
     return emit(aten.select_scatter.default, parent, value, *_select(place))
 
 
-def _slice(place: Place) -> tuple[int, int, int, int]:
+def _slice(place: StorageView) -> tuple[int, int, int, int]:
     """(dim, start, end, step) of `slice`, and of one result of `split`."""
     step = place.step
     assert step is not None
@@ -215,28 +215,28 @@ def _within(start: int | None, size: int) -> int:
     return start if start <= size else size
 
 
-def _read_slice(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+def _read_slice(emit: Emit, parent: fx.Node, place: StorageView) -> fx.Node:
     return emit(aten.slice.Tensor, parent, *_slice(place))
 
 
-def _write_slice(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+def _write_slice(emit: Emit, parent: fx.Node, value: fx.Node, place: StorageView) -> fx.Node:
     return emit(aten.slice_scatter.default, parent, value, *_slice(place))
 
 
-def _read_diagonal(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+def _read_diagonal(emit: Emit, parent: fx.Node, place: StorageView) -> fx.Node:
     return emit(aten.diagonal.default, parent, *_arguments(place.step))
 
 
-def _write_diagonal(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+def _write_diagonal(emit: Emit, parent: fx.Node, value: fx.Node, place: StorageView) -> fx.Node:
     return emit(aten.diagonal_scatter.default, parent, value, *_arguments(place.step))
 
 
-def _read_plain(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+def _read_plain(emit: Emit, parent: fx.Node, place: StorageView) -> fx.Node:
     assert place.step is not None
     return emit(place.step.op, parent, *place.step.args, **place.step.kwargs)
 
 
-def _write_unfold(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+def _write_unfold(emit: Emit, parent: fx.Node, value: fx.Node, place: StorageView) -> fx.Node:
     return _write_strided(emit, parent, value, place)
 
 
@@ -250,7 +250,7 @@ def memory_order(val: TensorMeta) -> list[int] | None:
     return sorted(range(val.ndim), key=lambda d: (-hint(val.stride[d]), same(val.shape[d], 1), d))
 
 
-def _target(place: Place, base: Place) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+def _target(place: StorageView, base: StorageView) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """Shape, strides and offset of `place`, the offset relative to the first element of `base`."""
     val, own = _val(place), _val(base)
     if val.dtype.itemsize == own.dtype.itemsize:
@@ -259,7 +259,7 @@ def _target(place: Place, base: Place) -> tuple[tuple[int, ...], tuple[int, ...]
     return val.shape, val.stride, bytes // val.dtype.itemsize
 
 
-def _to_memory(emit: Emit, node: fx.Node, place: Place, base: Place) -> fx.Node:
+def _to_memory(emit: Emit, node: fx.Node, place: StorageView, base: StorageView) -> fx.Node:
     """The elements of `base` (with value `node`) in memory order, as one dimension; zeros where it has gaps.
 
     In the type of `place`: an operator of a user's library may show the memory as another one.
@@ -290,7 +290,7 @@ def _from_memory(emit: Emit, flat: fx.Node, val: TensorMeta) -> fx.Node:
     return emit(aten.permute.default, emit(aten.view.default, flat, [val.shape[d] for d in order]), inverse(order))
 
 
-def _read_strided(emit: Emit, parent: fx.Node, place: Place) -> fx.Node:
+def _read_strided(emit: Emit, parent: fx.Node, place: StorageView) -> fx.Node:
     assert place.parent is not None
     flat = _to_memory(emit, parent, place, place.parent)
     return read_strided(emit, flat, flat.meta["val"].numel, *_target(place, place.parent))
@@ -352,12 +352,12 @@ def _positions(emit: Emit, flat: fx.Node, shape: Sequence[int], stride: Sequence
     return total
 
 
-def _write_strided(emit: Emit, parent: fx.Node, value: fx.Node, place: Place) -> fx.Node:
+def _write_strided(emit: Emit, parent: fx.Node, value: fx.Node, place: StorageView) -> fx.Node:
     assert place.parent is not None
     return _write_positions(emit, parent, value, place, place.parent)
 
 
-def _write_positions(emit: Emit, node: fx.Node, value: fx.Node, place: Place, base: Place) -> fx.Node:
+def _write_positions(emit: Emit, node: fx.Node, value: fx.Node, place: StorageView, base: StorageView) -> fx.Node:
     """The new value of `base` (now `node`) after `value` was written to `place`."""
     flat = _to_memory(emit, node, place, base)
     positions = _positions(emit, flat, *_target(place, base))

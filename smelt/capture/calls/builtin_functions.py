@@ -23,7 +23,7 @@ from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break, Restart, UserError, user
 from smelt.capture.core.generators import TracedGenerator
 from smelt.capture.core.policy import is_frozen
-from smelt.capture.core.prologue_value import HostMethod, HostValue
+from smelt.capture.core.prologue_value import PrologueMethod, PrologueValue
 from smelt.capture.core.registry import ATTR, special
 from smelt.capture.core.unbacked_text import UnknownText
 from smelt.capture.core.values import C_METHODS
@@ -52,9 +52,9 @@ def visible(vm: Any, value: Any) -> Any:
         return vm.tensors.stand_in(value)
     if isinstance(value, SYMBOLIC):
         return _STAND_INS[type(value)]
-    if type(value) is HostValue:
+    if type(value) is PrologueValue:
         return value.example
-    if type(value) is HostMethod:
+    if type(value) is PrologueMethod:
         return getattr(value.owner.example, value.name)
     if type(value) is types.MethodType and type(value.__func__) in C_METHODS:
         return value.__func__.__get__(value.__self__)
@@ -119,7 +119,7 @@ def make_named_tuple(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """collections.namedtuple(name, fields): a class of the program's module"""
     plain, named = vm.effects.plain(args), {key: vm.effects.plain(value) for key, value in kwargs.items()}
     defaults = named.get("defaults") or ()
-    if any(type(each) in (TraceTensor, HostValue, *SYMBOLIC) for each in defaults):
+    if any(type(each) in (TraceTensor, PrologueValue, *SYMBOLIC) for each in defaults):
         raise Break("a named tuple with computed defaults is made", "the class would keep what one call computed")
     if named.get("module") is None:
         named["module"] = vm.frames[-1].globals.get("__name__", "__main__")
@@ -180,7 +180,7 @@ def _expect_name(fn: Any, args: Args, kwargs: Kwargs, counts: tuple[int, ...] = 
     fits = len(args) in counts and not kwargs
     if fits and type(args[1]) is str:
         return
-    if fits and isinstance(args[1], (str, HostValue, UnknownText)):
+    if fits and isinstance(args[1], (str, PrologueValue, UnknownText)):
         raise Break("an attribute's name that is no plain text", f"it is a {type(args[1]).__name__}")
     user(fn, *(None for _ in args[:1]), *args[1:], **kwargs)
 
@@ -356,8 +356,8 @@ def warn(vm: Any, args: Args, kwargs: Kwargs) -> None:
 
 def _is_warning(message: Any = None, category: Any = None, stacklevel: Any = 1, *_: Any, **__: Any) -> bool:
     fits = category is None or isinstance(category, type) and issubclass(category, Warning)
-    fits = fits and isinstance(message, (str, Warning, HostValue, UnknownText))
-    return fits and isinstance(stacklevel, (int, HostValue, *SYMBOLIC))
+    fits = fits and isinstance(message, (str, Warning, PrologueValue, UnknownText))
+    return fits and isinstance(stacklevel, (int, PrologueValue, *SYMBOLIC))
 
 
 @special(sys.exception)

@@ -26,7 +26,7 @@ from smelt.capture.core.by_code import ByCode
 from smelt.capture.core.frames import Frame, bind
 from smelt.capture.core.generators import TracedGenerator
 from smelt.capture.core.policy import Policy
-from smelt.capture.core.prologue_value import HostValue
+from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.registry import BY_POLICY, CALL, CONSTANTS, SPECIAL, TRANSFORMED
 from smelt.capture.core.unbacked_text import refuse_unknown
 from smelt.capture.core.values import (
@@ -223,7 +223,7 @@ def _is_function(value: Any) -> bool:
     return isinstance(called, types.FunctionType) and type(value) not in _GIVEN
 
 
-_GIVEN = (TraceTensor, HostValue, torch.nn.Parameter)
+_GIVEN = (TraceTensor, PrologueValue, torch.nn.Parameter)
 
 
 def _calls_torch_alone(vm: Any, fn: types.FunctionType) -> bool:
@@ -266,7 +266,7 @@ def defer(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> None:
 def _refuse_misformatted(vm: Any, name: str, args: Args) -> None:
     """A message that its arguments do not fit: handlers report that, or raise, where the call stands."""
     said = [*itertools.dropwhile(lambda value: isinstance(value, (logging.Logger, int)), args)]
-    if not said or type(said[0]) is not str or any(type(value) is HostValue for value in said[1:]):
+    if not said or type(said[0]) is not str or any(type(value) is PrologueValue for value in said[1:]):
         return
     given = tuple(_alike(vm.effects.mirror(value)) for value in said[1:])
     try:
@@ -300,7 +300,7 @@ def _frozen(vm: Any, name: str, value: Any) -> Any:
     kind = type(value)
     if kind in LEAVES or isinstance(value, (*_UNCHANGING, *CONSTANT_TYPES)):
         return value
-    if kind is HostValue and not value.changes:
+    if kind is PrologueValue and not value.changes:
         return value
     if kind is TraceTensor:
         raise Break(f"{name} with a tensor", "it shows the tensor's values")

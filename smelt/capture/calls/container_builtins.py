@@ -11,7 +11,7 @@ from typing import Any
 from smelt.capture.calls import calls
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import user
-from smelt.capture.core.prologue_value import HostValue
+from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.registry import special
 from smelt.capture.core.unbacked_text import refuse_unknown
 from smelt.capture.core.values import LEAVES
@@ -34,7 +34,7 @@ def _iterable(vm: Any, value: Any, plain: Any = None) -> Any:
     plain = plain or vm.effects.plain
     if type(value) in LEAVES:
         return value
-    if type(value) in (TraceTensor, HostValue):
+    if type(value) in (TraceTensor, PrologueValue):
         return containers.iterate(vm, value)
     if isinstance(value, CONTAINERS) and python_method(vm, value, "__iter__") is None:
         return plain(value)

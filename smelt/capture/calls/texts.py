@@ -14,7 +14,7 @@ from smelt.capture.calls import calls
 from smelt.capture.calls.builtin_functions import visible
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break, user, user_raise
-from smelt.capture.core.prologue_value import HostMethod, HostValue
+from smelt.capture.core.prologue_value import PrologueMethod, PrologueValue
 from smelt.capture.core.registry import TENSOR_METHODS, special
 from smelt.capture.core.unbacked_text import UnknownText, refuse_unknown
 from smelt.capture.core.values import LEAVES
@@ -31,9 +31,9 @@ Kwargs = dict[str, Any]
 
 def to_text(vm: Any, fn: Any, value: Any, *rest: Any) -> Any:
     """str(value), repr(value) or format(value, spec)"""
-    if type(value) in (HostMethod, types.MethodType) and visible(vm, value) is not value:
+    if type(value) in (PrologueMethod, types.MethodType) and visible(vm, value) is not value:
         raise Break("the text of a method written in C", "it shows an address")
-    if type(value) is HostValue:
+    if type(value) is PrologueValue:
         return vm.hosts.run(fn, (value, *rest), {})
     if type(value) is TraceTensor:
         known = known_value(value)
@@ -97,7 +97,7 @@ def container_text(vm: Any, value: Any) -> Any:
 def joined(vm: Any, parts: Iterable[Any]) -> Any:
     """Text of parts, some of which may be unknown or made anew at each call."""
     parts = list(parts)
-    if any(type(part) is HostValue for part in parts):
+    if any(type(part) is PrologueValue for part in parts):
         return vm.hosts.run("".join, (parts,), {})
     unknown = next((part for part in parts if type(part) is UnknownText), None)
     return "".join(parts) if unknown is None else unknown

@@ -14,7 +14,7 @@ from smelt.capture.core.breaks import Break
 from smelt.capture.core.bytecode import Decoded
 from smelt.capture.core.frames import Frame
 from smelt.capture.tensors.torch_calls import call_tensor_method
-from smelt.graph.ir.sym_bool import Question, compare
+from smelt.graph.ir.sym_bool import SymbolicPredicate, compare
 from smelt.graph.ir.symint import from_torch
 from smelt.graph.trace.trace import TraceTensor
 
@@ -74,7 +74,7 @@ def _check(vm: Any, condition: TraceTensor, raises: bool) -> bool:
     except Break:
         return False
     question = compare("==", number, 1, raises)
-    if not isinstance(question, Question) or question.fact is None:
+    if not isinstance(question, SymbolicPredicate) or question.fact is None:
         return False
     if question.expect("", "RuntimeError"):
         vm.tensors.check(question.fact, "what the program asserts of a tensor is wrong", "RuntimeError")

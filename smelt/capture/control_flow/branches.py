@@ -16,10 +16,10 @@ from smelt.capture._native import NULL
 from smelt.capture.control_flow.conditionals import jump
 from smelt.capture.core.breaks import UserError
 from smelt.capture.core.bytecode import Decoded
-from smelt.capture.core.conditional_value import ASKING, Undecided
+from smelt.capture.core.conditional_value import ASKING, PhiValue
 from smelt.capture.core.frames import Frame
 from smelt.capture.core.liveness import live_slots
-from smelt.capture.core.prologue_value import HostValue
+from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.python import containers
 from smelt.capture.python.stack_opcodes import backward, forward, opcode, read_variable, turning
 from smelt.capture.tensors.torch_calls import is_torch_builtin
@@ -72,7 +72,7 @@ def to_bool(vm: Any, f: Frame, arg: Any) -> None:
     f.stack[-1] = containers.truth(vm, value)
 
 
-_LEFT = frozenset({TraceTensor, Undecided, HostValue, *SYMBOLIC})
+_LEFT = frozenset({TraceTensor, PhiValue, PrologueValue, *SYMBOLIC})
 
 
 def is_simple(decoded: Decoded, start: int, end: int) -> bool:

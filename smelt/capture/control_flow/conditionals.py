@@ -14,17 +14,17 @@ from torch import fx
 
 from smelt.capture._native import NULL
 from smelt.capture.control_flow.asserts import goes_on
-from smelt.capture.control_flow.merge import Merging, NotJoined, Way
+from smelt.capture.control_flow.merge import Arm, CannotMerge, Merging
 from smelt.capture.control_flow.unbacked_conditions import as_condition, expect, question_of
 from smelt.capture.core.breaks import Break, Restart, UserError, bare
-from smelt.capture.core.conditional_value import Undecided, refuse_undecided
+from smelt.capture.core.conditional_value import PhiValue, refuse_undecided
 from smelt.capture.core.frames import RETURN, Frame, Unread
 from smelt.capture.core.graph_module import CapturedGraph
 from smelt.capture.core.liveness import live_slots
 from smelt.capture.core.postdominators import RETURNS, join_of
-from smelt.capture.core.prologue_value import HostValue
+from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.python import containers
-from smelt.capture.python.snapshot import Before, CannotUndo, put
+from smelt.capture.python.snapshot import CannotUndo, Snapshot, put
 from smelt.capture.python.stack_opcodes import read_variable
 from smelt.capture.tensors.ambient import present_modes
 from smelt.graph.ir.meta import meta_of
@@ -39,7 +39,7 @@ def jump(vm: Any, f: Frame, value: Any, when_true: int, when_false: int) -> obje
     Raises:
         Break: it depends on a tensor's value, and the ways do more than a node can stand for.
     """
-    if type(value) is Undecided:
+    if type(value) is PhiValue:
         if not value.plain:
             value.read()
         if bool(value.true) == bool(value.false):
@@ -48,7 +48,7 @@ def jump(vm: Any, f: Frame, value: Any, when_true: int, when_false: int) -> obje
             return jump(vm, f, value.condition, when_false, when_true)
         else:
             value = value.condition
-    if type(value) is HostValue:
+    if type(value) is PrologueValue:
         return _jump_on_host(vm, f, value, when_true, when_false)
     if type(value) is TraceTensor:
         known = vm.decided.get(id(value))
@@ -63,7 +63,7 @@ def jump(vm: Any, f: Frame, value: Any, when_true: int, when_false: int) -> obje
     return None
 
 
-def _jump_on_host(vm: Any, f: Frame, value: HostValue, when_true: int, when_false: int) -> object | None:
+def _jump_on_host(vm: Any, f: Frame, value: PrologueValue, when_true: int, when_false: int) -> object | None:
     """A branch on a random number: both ways in the graph, else a version for the way of this call."""
     place = (id(f.code), f.pc - 1)
     if not value.constant and place not in vm.refused and vm.branches and vm.tensors.branches:
@@ -106,7 +106,7 @@ def take_both(vm: Any, f: Frame, condition: TraceTensor, when_true: int, when_fa
     vm.branching.add(place)
     try:
         return _Branch(vm, f, condition).run(when_true, when_false)
-    except (Break, UserError, NotJoined, CannotUndo) as stop:
+    except (Break, UserError, CannotMerge, CannotUndo) as stop:
         vm.refused.add(place)
         said = "one of them raises" if isinstance(stop, UserError) else getattr(stop, "title", None) or str(stop)
         bare(stop)
@@ -128,14 +128,14 @@ class _Branch:
         self.vm, self.f, self.condition, self.tensors = vm, f, condition, vm.tensors
         join = join_of(f.decoded, f.pc - 1)
         if join is None or f.generator is not None:
-            raise NotJoined("they do not meet in this function")
+            raise CannotMerge("they do not meet in this function")
         if self.tensors.region is not None or vm.ambient.inside_region(self.tensors.graph):
-            raise NotJoined("it stands under torch.no_grad, autocast or checkpoint")
+            raise CannotMerge("it stands under torch.no_grad, autocast or checkpoint")
         self.join = join
         self.locals, self.stack = f.locals[:], f.stack[:]
         self.modes = present_modes()
         roots = [value for frame in vm.frames for value in (*frame.locals, *frame.stack, frame.kw_names)]
-        self.before = Before(vm, roots)
+        self.before = Snapshot(vm, roots)
 
     def run(self, when_true: int, when_false: int) -> object | None:
         true, false = self._way(when_true, True), self._way(when_false, False)
@@ -166,7 +166,7 @@ class _Branch:
 
     # -- one way ------------------------------------------------------------------------------------------------------
 
-    def _way(self, start: int, truth: bool) -> Way:
+    def _way(self, start: int, truth: bool) -> Arm:
         vm, f, tensors = self.vm, self.f, self.tensors
         last = next(iter(reversed(tensors.graph.nodes)))
         f.pc, f.locals[:], f.stack[:] = start, self.locals, self.stack
@@ -188,17 +188,17 @@ class _Branch:
             tensors.speculation.allowed = speculates
             del vm.decided[id(self.condition)]
         if result is not (RETURN if self.join == RETURNS else None):
-            raise NotJoined("they do not meet in this function")
+            raise CannotMerge("they do not meet in this function")
         if vm.hosts.acts != acts:
-            raise NotJoined("random numbers are drawn, or arrays of numpy written, in one of them")
+            raise CannotMerge("random numbers are drawn, or arrays of numpy written, in one of them")
         nodes = self._added(last)
         tensors.number_node.restore(numbers)
         self._check_writes(set(nodes))
-        return Way(nodes, f, self.before.take_changes())
+        return Arm(nodes, f, self.before.take_changes())
 
     def _added(self, last: fx.Node) -> list[fx.Node]:
         if present_modes() != self.modes or self.vm.ambient.inside_region(self.tensors.graph):
-            raise NotJoined("a mode is switched in one of them and not back")
+            raise CannotMerge("a mode is switched in one of them and not back")
         nodes, node = [], last.next
         while node.op != "root":
             if node.op != "placeholder":
@@ -211,16 +211,16 @@ class _Branch:
         if nodes.isdisjoint(tensors.mutated):
             return
         if any(map(tensors.asked_gradient, nodes)):
-            raise NotJoined("a tensor asks for gradients in one of them")
+            raise CannotMerge("a tensor asks for gradients in one of them")
         older = {id(t.place.storage) for node, t in tensors.made_tensors() if node not in nodes}
         given = {id(t.place.storage) for t in tensors.traced.values() if not t.requires_grad}
         for storage, writers in tensors.writers.items():
             if storage in older and storage not in given and not nodes.isdisjoint(writers):
-                raise NotJoined("one of them writes to a tensor that the function made before")
+                raise CannotMerge("one of them writes to a tensor that the function made before")
 
     # -- where they meet ----------------------------------------------------------------------------------------------
 
-    def _replace(self, true: Way, false: Way, merging: Merging) -> None:
+    def _replace(self, true: Arm, false: Arm, merging: Merging) -> None:
         """Take the nodes of both ways out of the graph, and put one in."""
         tensors, nodes = self.tensors, [*true.nodes, *false.nodes]
         if not nodes and not merging.outputs:
@@ -228,7 +228,7 @@ class _Branch:
         ends = [[self._node(pair[side]) for pair in merging.outputs] for side in (0, 1)]
         operands = list(dict.fromkeys([*operands_of(true.nodes, ends[0]), *operands_of(false.nodes, ends[1])]))
         if not set(operands).isdisjoint(nodes):
-            raise NotJoined("one of them uses what the other computes")
+            raise CannotMerge("one of them uses what the other computes")
         parts = [cut_out(way.nodes, operands, end) for way, end in zip((true, false), ends, strict=True)]
         target = Conditional(*(CapturedGraph({}, part) for part in parts))
         outputs = [out for _, _, out in merging.outputs]

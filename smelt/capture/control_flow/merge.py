@@ -7,18 +7,18 @@ from typing import Any
 from torch import fx
 
 from smelt.capture._native import NULL
-from smelt.capture.core.conditional_value import Undecided, is_plain
+from smelt.capture.core.conditional_value import PhiValue, is_plain
 from smelt.capture.core.frames import Frame
-from smelt.capture.python.snapshot import Before, Parts
+from smelt.capture.python.snapshot import Parts, Snapshot
 from smelt.graph.ir.meta import meta_of
 from smelt.graph.trace.trace import TraceTensor
 
 
-class NotJoined(Exception):
+class CannotMerge(Exception):
     """The two ways cannot be made one node."""
 
 
-class Way:
+class Arm:
     """One way of a branch: the nodes it added, and variables and stack (or the returned value) where it ends.
 
     Attributes:
@@ -37,7 +37,7 @@ class Merging:
         outputs: (tensor or None, tensor or None, the tensor that stands for them outside).
     """
 
-    def __init__(self, vm: Any, condition: TraceTensor, before: Before) -> None:
+    def __init__(self, vm: Any, condition: TraceTensor, before: Snapshot) -> None:
         self.vm, self.condition, self.before = vm, condition, before
         self.outputs: list[tuple[TraceTensor | None, TraceTensor | None, TraceTensor]] = []
         self._known: dict[tuple[int, int], TraceTensor] = {}
@@ -46,7 +46,7 @@ class Merging:
         if a is b:
             return a
         kind = type(a)
-        if kind is Undecided or type(b) is Undecided:
+        if kind is PhiValue or type(b) is PhiValue:
             return self._undecided(a, b)
         if kind is TraceTensor and type(b) is TraceTensor:
             return self._tensor(a, b)
@@ -55,40 +55,40 @@ class Merging:
         made = not self.before.existed(a) and not self.before.existed(b)
         if kind is type(b) and (kind is tuple or kind is list and made) and len(a) == len(b):
             parts = [self(*pair) for pair in zip(a, b, strict=True)]
-            if not any(type(part) is Undecided for part in parts):
+            if not any(type(part) is PhiValue for part in parts):
                 return kind(parts)
         return self._undecided(a, b)
 
     def expression(self, a: Any, b: Any) -> Any:
         """The same for what lies on the stack, or is returned."""
         out = self(a, b)
-        if type(out) is Undecided:
-            raise NotJoined("an expression differs after them, and is not a tensor")
+        if type(out) is PhiValue:
+            raise CannotMerge("an expression differs after them, and is not a tensor")
         return out
 
-    def parts(self, key: int, true: Way, false: Way) -> Parts:
+    def parts(self, key: int, true: Arm, false: Arm) -> Parts:
         """What an object holds that one of them changed."""
         value, before = self.before.held[key]
         a, b = true.changes.get(key, before), false.changes.get(key, before)
         if [part for part in a if part in b] != [part for part in b if part in a]:
-            raise NotJoined(f"what a {type(value).__name__} holds is in another order after them")
+            raise CannotMerge(f"what a {type(value).__name__} holds is in another order after them")
         merged = {part: self(a.get(part, NULL), b.get(part, NULL)) for part in a | b}
         for (place, _), part in merged.items():
-            if type(part) is Undecided and place and not isinstance(value, dict):
-                raise NotJoined(f"what a {type(value).__name__} holds differs after them")
+            if type(part) is PhiValue and place and not isinstance(value, dict):
+                raise CannotMerge(f"what a {type(value).__name__} holds differs after them")
         return merged
 
-    def _undecided(self, a: Any, b: Any) -> Undecided:
+    def _undecided(self, a: Any, b: Any) -> PhiValue:
         self.vm.undecided = True
         tensors = [value for value in (a, b) if type(value) is TraceTensor]
         given = None
         if len(tensors) == 1:
             given = self._output(*(value if type(value) is TraceTensor else None for value in (a, b)))
-        return Undecided(self.condition, a, b, given, self.vm.step)
+        return PhiValue(self.condition, a, b, given, self.vm.step)
 
     def _tensor(self, a: TraceTensor, b: TraceTensor) -> TraceTensor:
         if meta_of(a) != meta_of(b):
-            raise NotJoined("a tensor has another shape, stride or dtype after them, or other gradients")
+            raise CannotMerge("a tensor has another shape, stride or dtype after them, or other gradients")
         return self._output(a, b)
 
     def _output(self, a: TraceTensor | None, b: TraceTensor | None) -> TraceTensor:
@@ -97,6 +97,6 @@ class Merging:
         if key not in self._known:
             out = self._known[key] = self.vm.tensors.either(self.condition, a, b)
             if meta_of(out) != meta_of(next(t for t in (a, b) if t is not None)):
-                raise NotJoined("a tensor with gaps or overlaps differs after them")
+                raise CannotMerge("a tensor with gaps or overlaps differs after them")
             self.outputs.append((a, b, out))
         return self._known[key]

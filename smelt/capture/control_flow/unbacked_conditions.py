@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from smelt.capture.core.breaks import Break
-from smelt.graph.ir.sym_bool import Question, compare, opposite
+from smelt.graph.ir.sym_bool import SymbolicPredicate, compare, opposite
 from smelt.graph.ir.symint import held, to_torch
 from smelt.graph.trace.trace import TraceTensor
 from smelt.shapes.size import Size, as_symbol
@@ -20,31 +20,31 @@ from smelt.shapes.unbacked import is_unbacked
 COMPARE = {"==": torch.eq, "!=": torch.ne, "<": torch.lt, ">=": torch.ge}
 
 
-def question_of(vm: Any, value: Any) -> Question | None:
+def question_of(vm: Any, value: Any) -> SymbolicPredicate | None:
     """What the truth of a symbolic number asks, if only values tell it and the graph may read them."""
     if not vm.reads_values or vm.tensors is not vm.outermost:
         return None
     question = held(value) if type(value) is torch.SymBool else None
     if type(value) is torch.SymInt:
         question = compare("==", held(value), 0, True)
-    if not isinstance(question, Question) or question.fact is None or question.prove() is not None:
+    if not isinstance(question, SymbolicPredicate) or question.fact is None or question.prove() is not None:
         return None
     return question if is_unbacked(*question.sizes()) else None
 
 
-def expect(vm: Any, question: Question, raises: bool) -> bool:
+def expect(vm: Any, question: SymbolicPredicate, raises: bool) -> bool:
     """Record that the answer is not `raises`; False: no check can stand here."""
     if not vm.changes.asserts or vm.branching or vm.tensors.region is not None:
         return False
     wanted = opposite(question) if raises else question
-    if not isinstance(wanted, Question) or wanted.fact is None or not wanted.expect("", "RuntimeError"):
+    if not isinstance(wanted, SymbolicPredicate) or wanted.fact is None or not wanted.expect("", "RuntimeError"):
         return False
     vm.tensors.check(wanted.fact, f"{wanted.fact} does not hold", "RuntimeError")
     vm.tensors.asserts = True
     return True
 
 
-def as_condition(vm: Any, question: Question) -> TraceTensor:
+def as_condition(vm: Any, question: SymbolicPredicate) -> TraceTensor:
     """The answer as a tensor of the graph.
 
     Raises:

@@ -23,7 +23,7 @@ HANDING_ON = frozenset({"STORE_FAST", "RETURN_VALUE", "POP_TOP", "UNARY_NOT"})
 """Instructions that also take an answer (of `torch.equal`, say) as it is."""
 
 
-class Undecided:
+class PhiValue:
     """`true` where the condition holds, else `false`; NULL stands for nothing at all.
 
     Attributes:
@@ -86,6 +86,6 @@ def refuse_undecided(f: Any) -> None:
     Raises:
         Restart: it is there for something else.
     """
-    if f.stack and type(f.stack[-1]) is Undecided and f.decoded.names[f.pc] not in ASKING:
+    if f.stack and type(f.stack[-1]) is PhiValue and f.decoded.names[f.pc] not in ASKING:
         if f.stack[-1].asked is None or f.decoded.names[f.pc] not in HANDING_ON:
             f.stack[-1].read()

@@ -33,7 +33,7 @@ _SPARSEST = 64
 """Memory of a copy, as a multiple of what its elements take."""
 
 
-class HostValue:
+class PrologueValue:
     """What an operation of the host program gives.
 
     Attributes:
@@ -88,7 +88,7 @@ class HostValue:
     def __eq__(self, other: object) -> Any:
         if self is other:
             return True
-        return self.hosts.known(self) == (self.hosts.known(other) if isinstance(other, HostValue) else other)
+        return self.hosts.known(self) == (self.hosts.known(other) if isinstance(other, PrologueValue) else other)
 
     def __ne__(self, other: object) -> Any:
         return not self == other
@@ -102,7 +102,7 @@ _REFUSED = (
 )
 for _name in _REFUSED.split():
     if _name != "next":  # it would make it an iterator
-        setattr(HostValue, f"__{_name}__", HostValue.read)
+        setattr(PrologueValue, f"__{_name}__", PrologueValue.read)
 
 IMMUTABLE = (int, float, complex, str, bytes, bool, type(None), numpy.generic, numpy.dtype)
 
@@ -116,16 +116,16 @@ def varies(what: str) -> Break:
     )
 
 
-class HostMethod:
+class PrologueMethod:
     """A method of such a value."""
 
     __slots__ = ("owner", "name")
 
-    def __init__(self, owner: HostValue, name: str) -> None:
+    def __init__(self, owner: PrologueValue, name: str) -> None:
         self.owner, self.name = owner, name
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is HostMethod and self.owner is other.owner and self.name == other.name
+        return type(other) is PrologueMethod and self.owner is other.owner and self.name == other.name
 
     def __hash__(self) -> int:
         return hash((id(self.owner), self.name))
@@ -140,12 +140,12 @@ class HostMethod:
         raise Break("a method of a value that is computed at each call, called by C code")
 
 
-def values_in(value: Any) -> Iterator[HostValue]:
+def values_in(value: Any) -> Iterator[PrologueValue]:
     """The host values in nested containers."""
     kind = type(value)
-    if kind is HostValue:
+    if kind is PrologueValue:
         yield value
-    elif kind is HostMethod:
+    elif kind is PrologueMethod:
         yield value.owner
     elif kind in (tuple, list):
         for item in value:

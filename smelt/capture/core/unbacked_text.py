@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from smelt.capture.core.breaks import Break, Restart
-from smelt.capture.core.conditional_value import Undecided
+from smelt.capture.core.conditional_value import PhiValue
 
 
 class UnknownText(str):
@@ -69,9 +69,9 @@ def refuse_unknown(values: Any) -> None:
     """
     for value in values:
         kind = type(value)
-        if kind is UnknownText or kind is Undecided:
+        if kind is UnknownText or kind is PhiValue:
             value.read()
         elif kind is list or kind is tuple:
             for item in value:
-                if type(item) is UnknownText or type(item) is Undecided:
+                if type(item) is UnknownText or type(item) is PhiValue:
                     item.read()

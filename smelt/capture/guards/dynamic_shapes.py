@@ -32,7 +32,7 @@ MOST = 1000
 
 
 @dataclass
-class Changes:
+class SiteProfile:
     """What the versions of one place saw.
 
     Attributes:
@@ -96,7 +96,7 @@ class Sizes:
         where: the user's line that is being interpreted, as text.
     """
 
-    def __init__(self, changes: Changes, dynamic: bool | None, where: Callable[[], str]) -> None:
+    def __init__(self, changes: SiteProfile, dynamic: bool | None, where: Callable[[], str]) -> None:
         self.changes, self.dynamic = changes, dynamic
         self.owner = Assumptions(where)
         self.occurrences: list[tuple[Source, Source, Size]] = []  # tensor (or number), its size, the symbol

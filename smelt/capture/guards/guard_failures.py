@@ -17,7 +17,7 @@ from smelt.capture.guards.guards import Flag, GuardList
 
 
 @dataclass(frozen=True)
-class Change:
+class GuardFailure:
     """One guard that fails.
 
     Attributes:
@@ -40,7 +40,9 @@ class Change:
         return f"{self.subject} was {self.before}, is {self.now}{place}"
 
 
-def what_changed(guards: GuardList, evaluated: native.Guards, slots: Any, globals: Any, function: Any) -> Change | None:
+def what_changed(
+    guards: GuardList, evaluated: native.Guards, slots: Any, globals: Any, function: Any
+) -> GuardFailure | None:
     """The first guard that fails for a frame that is about to start; None when all of them hold.
 
     Args:
@@ -55,12 +57,12 @@ def what_changed(guards: GuardList, evaluated: native.Guards, slots: Any, global
     if what == "fetch":
         source = guards.sources[index]
         places = [p for (i, _, _), p in zip(guards.checks, guards.places, strict=True) if i == index]
-        return Change(source.text, "there", "missing", str(places[0] or "") if places else "", source)
+        return GuardFailure(source.text, "there", "missing", str(places[0] or "") if places else "", source)
     fetch, kind, operand = evaluated.checks[index]
     subject = guards.sources[fetch] if fetch >= 0 else None
     at = str(guards.places[index] or "")
     name, before, now, *dim = _DESCRIBED.get(kind, _plain)(subject, operand, found, guards)
-    return Change(name, before, now, at, subject, *dim)
+    return GuardFailure(name, before, now, at, subject, *dim)
 
 
 def _plain(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[Any, ...]:

@@ -8,9 +8,9 @@ from typing import Any
 
 from smelt.capture.calls.texts import joined
 from smelt.capture.core.breaks import user, user_raise
-from smelt.capture.core.conditional_value import Undecided
+from smelt.capture.core.conditional_value import PhiValue
 from smelt.capture.core.frames import Frame
-from smelt.capture.core.prologue_value import HostValue
+from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.unbacked_text import UnknownText
 from smelt.capture.core.values import LEAVES
 from smelt.capture.python import containers
@@ -45,11 +45,11 @@ def binary_op(vm: Any, f: Frame, arg: Any) -> None:
 @opcode("UNARY_NOT")
 def unary_not(vm: Any, f: Frame, arg: Any) -> None:
     value = f.stack[-1]
-    if type(value) is Undecided and value.asked is not None:
-        f.stack[-1] = Undecided(value.condition, value.false, value.true, None, value.born, value.asked)
+    if type(value) is PhiValue and value.asked is not None:
+        f.stack[-1] = PhiValue(value.condition, value.false, value.true, None, value.born, value.asked)
         return
     f.stack[-1] = (
-        vm.hosts.run(operator.not_, (value,), {}) if type(value) is HostValue else not containers.truth(vm, value)
+        vm.hosts.run(operator.not_, (value,), {}) if type(value) is PrologueValue else not containers.truth(vm, value)
     )
 
 

@@ -9,7 +9,7 @@ import numpy
 import torch
 
 from smelt.capture.core.breaks import Break
-from smelt.capture.core.prologue_value import IMMUTABLE, HostMethod, HostValue
+from smelt.capture.core.prologue_value import IMMUTABLE, PrologueMethod, PrologueValue
 from smelt.capture.core.unbacked_text import refuse_unknown
 from smelt.capture.prologue.source import GENERATORS, OtherKindError
 from smelt.graph.ir.meta import extent
@@ -67,7 +67,7 @@ def is_plain_result(value: Any) -> bool:
 
 def examples(value: Any) -> Any:
     kind = type(value)
-    if kind is HostValue:
+    if kind is PrologueValue:
         return value.example
     if kind in (tuple, list):
         return kind([examples(item) for item in value])
@@ -83,7 +83,7 @@ def as_now(value: Any) -> Any:
     kind = type(value)
     if kind is TraceTensor:
         raise Break("numpy or random with a tensor", "it needs the tensor's values")
-    if kind is HostMethod:
+    if kind is PrologueMethod:
         raise Break("a method of a value that is computed at each call, handed to numpy, random or C code")
     if hasattr(kind, "__next__"):
         raise Break("an iterator that is handed to numpy or random", "it is used up once, when the program runs")

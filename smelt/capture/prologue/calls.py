@@ -14,7 +14,7 @@ from typing import Any
 import numpy
 import torch
 
-from smelt.capture.core.prologue_value import HostValue
+from smelt.capture.core.prologue_value import PrologueValue
 
 CLOCKS = frozenset(
     getattr(time, name)
@@ -102,9 +102,9 @@ def settled(fn: Any, left: Any, right: Any) -> bool | None:
     """Whether a comparison of a number within a range with a plain one always has the same answer; None: it has not."""
     if fn not in _SETTLED:
         return None
-    if not isinstance(left, HostValue):
+    if not isinstance(left, PrologueValue):
         left, right, fn = right, left, _TURNED[fn]
-    if not isinstance(left, HostValue) or left.range is None or type(right) not in (int, float):
+    if not isinstance(left, PrologueValue) or left.range is None or type(right) not in (int, float):
         return None
     answer: bool | None = _SETTLED[fn](*left.range, right)
     return answer

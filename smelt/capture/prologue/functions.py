@@ -23,7 +23,7 @@ from smelt.capture import _native as native
 from smelt.capture.core import sources
 from smelt.capture.core.by_code import ByCode
 from smelt.capture.core.policy import Policy, is_frozen, policy_of
-from smelt.capture.core.prologue_value import HostValue
+from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.values import LEAVES
 from smelt.capture.prologue.calls import ACTING
 from smelt.capture.python.attribute_reads import own_dict
@@ -228,7 +228,7 @@ def _is_plain_data(value: Any) -> bool:
 
 def _is_data(vm: Any, value: Any) -> bool:
     kind = type(value)
-    if kind is HostValue:
+    if kind is PrologueValue:
         return not value.changes
     if kind in (list, tuple, torch.Size) and vm.source_of(value) is None:
         return all(_is_data(vm, item) for item in value)

@@ -9,7 +9,7 @@ import numpy
 import torch
 
 from smelt.capture.core.breaks import Break
-from smelt.capture.core.prologue_value import HostValue, values_in
+from smelt.capture.core.prologue_value import PrologueValue, values_in
 from smelt.capture.core.sources import HOST, Source
 from smelt.graph.ir.symint import to_torch
 from smelt.graph.trace.trace import TraceTensor, trace_like
@@ -17,7 +17,7 @@ from smelt.shapes.real import Real
 from smelt.shapes.unbacked import LOWEST, Origin
 
 
-class HostInputs:
+class PrologueInputs:
     """The inputs of one graph that its host program makes.
 
     Attributes:
@@ -26,11 +26,11 @@ class HostInputs:
 
     def __init__(self, vm: Any, hosts: Any) -> None:
         self.vm, self.hosts = vm, hosts
-        self.numbers: dict[str, HostValue] = {}
+        self.numbers: dict[str, PrologueValue] = {}
         self.places: dict[str, tuple[int, int]] = {}
         self._lifted: dict[tuple[int, str], Any] = {}
         self._origins: list[Origin] = []
-        self._made: dict[int, HostValue] = {}
+        self._made: dict[int, PrologueValue] = {}
 
     def lift(self, args: Any, key: bool = False) -> Any:
         """Arguments of a tensor operation with numbers and tensors in place of values.
@@ -39,7 +39,7 @@ class HostInputs:
             key: they are what a tensor is indexed with.
         """
         kind = type(args)
-        if kind is HostValue:
+        if kind is PrologueValue:
             return self.number(args) if not isinstance(args.example, numpy.ndarray) else self._as_index(args, key)
         if kind is tuple or kind is list:
             if not any(True for _ in values_in(args)):
@@ -51,12 +51,12 @@ class HostInputs:
             return {name: self.lift(a) for name, a in args.items()}
         return args
 
-    def _as_index(self, value: HostValue, key: bool) -> Any:
+    def _as_index(self, value: PrologueValue, key: bool) -> Any:
         if not key:
             raise Break("an array of numpy as argument of a tensor operation", "", "torch.from_numpy(array)")
         return self.tensor(self.hosts.run(torch.tensor, (value,), {}))
 
-    def number(self, value: HostValue) -> Any:
+    def number(self, value: PrologueValue) -> Any:
         """A number as an argument of a tensor operation: an input of the graph."""
         if value.constant or value.index in self.hosts.pinned:
             return value.example
@@ -71,7 +71,7 @@ class HostInputs:
             found = self._lifted[value.index, "number"] = self._number(value, type(example))
         return found
 
-    def _number(self, value: HostValue, kind: type) -> Any:
+    def _number(self, value: PrologueValue, kind: type) -> Any:
         self.hosts.shape(value)
         vm, owner = self.vm, self.vm.sizes.owner
         origin = Origin(vm.step, str(vm.where() or "an unknown line"))
@@ -98,13 +98,13 @@ class HostInputs:
         """Where numbers became inputs of the graph."""
         return self._origins
 
-    def named(self, number: Any) -> HostValue | None:
+    def named(self, number: Any) -> PrologueValue | None:
         """The value that a number of the graph's inputs is."""
         return self.numbers.get(number.name if hasattr(number, "name") else str(number))
 
     def tensor(self, value: Any) -> Any:
         """A tensor that the host program makes, as an input of the graph."""
-        assert isinstance(value, HostValue) and isinstance(value.example, torch.Tensor)
+        assert isinstance(value, PrologueValue) and isinstance(value.example, torch.Tensor)
         found = self._lifted.get((value.index, "tensor"))
         if found is None:
             self.hosts.shape(value)
@@ -115,11 +115,11 @@ class HostInputs:
             self._made[id(found)] = value
         return found
 
-    def made(self, tensor: TraceTensor) -> HostValue | None:
+    def made(self, tensor: TraceTensor) -> PrologueValue | None:
         """The value that a tensor is, if the host program makes it."""
         return self._made.get(id(tensor))
 
-    def condition(self, value: HostValue) -> TraceTensor:
+    def condition(self, value: PrologueValue) -> TraceTensor:
         """The truth of a value as a tensor, for a branch."""
         found = self._lifted.get((value.index, "condition"))
         if found is None:
@@ -128,5 +128,5 @@ class HostInputs:
             self._lifted[value.index, "condition"] = found
         return found
 
-    def _source(self, value: HostValue) -> Source:
+    def _source(self, value: PrologueValue) -> Source:
         return Source(None, HOST, value, value.name)

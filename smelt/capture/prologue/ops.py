@@ -13,7 +13,7 @@ import torch
 from smelt.capture import _native as native
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break
-from smelt.capture.core.prologue_value import HostMethod, HostValue, values_in
+from smelt.capture.core.prologue_value import PrologueMethod, PrologueValue, values_in
 from smelt.capture.core.registry import ATTR, CALL, READ, special
 from smelt.capture.core.sources import Source
 from smelt.capture.core.values import read_object
@@ -99,8 +99,8 @@ def layout(array: Any) -> tuple[Any, ...]:
     return array.dtype.str, array.shape, array.strides, array.flags.writeable
 
 
-@ATTR(HostValue)
-def load_attr(vm: Any, value: HostValue, name: str) -> Any:
+@ATTR(PrologueValue)
+def load_attr(vm: Any, value: PrologueValue, name: str) -> Any:
     """An attribute or a method."""
     example = value.example
     if name == "__class__":
@@ -110,12 +110,12 @@ def load_attr(vm: Any, value: HostValue, name: str) -> Any:
         return getattr(example, name)
     raw = getattr(type(example), name, None)
     if callable(raw):
-        return HostMethod(value, name)
+        return PrologueMethod(value, name)
     return vm.hosts.run(getattr, (value, name), {})
 
 
-@CALL(HostMethod)
-def call_method(vm: Any, method: HostMethod, args: Args, kwargs: Kwargs) -> Any:
+@CALL(PrologueMethod)
+def call_method(vm: Any, method: PrologueMethod, args: Args, kwargs: Kwargs) -> Any:
     """A method of a value."""
     if isinstance(method.owner.example, GENERATORS):
         return _drawn(vm, method.owner, method.owner.example, method.name, args, kwargs)
@@ -151,7 +151,7 @@ def from_numpy(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     return _shared_tensor(vm, value)
 
 
-def _shared_tensor(vm: Any, value: HostValue) -> TraceTensor:
+def _shared_tensor(vm: Any, value: PrologueValue) -> TraceTensor:
     out = vm.hosts.inputs.tensor(vm.hosts.run(torch.from_numpy, (value,), {}))
     vm.tensors.forbid_writes(out)
     return out
@@ -163,7 +163,7 @@ def as_tensor(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     value = args[0] if args else kwargs.get("data")
     if not any(True for _ in values_in((args, kwargs))):
         return call_torch(vm, torch.as_tensor, args, kwargs)
-    if type(value) is HostValue and isinstance(value.example, numpy.ndarray):
+    if type(value) is PrologueValue and isinstance(value.example, numpy.ndarray):
         vm.hosts.shares(value)
     out = tensor_of(vm, torch.as_tensor, args, kwargs)
     vm.tensors.forbid_writes(out)

@@ -17,7 +17,7 @@ from smelt.base.process_state import keep
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break, UserError, user
 from smelt.capture.core.foreign_memory import refuse_windows
-from smelt.capture.core.prologue_value import IMMUTABLE, HostValue, twin, values_in, varies
+from smelt.capture.core.prologue_value import IMMUTABLE, PrologueValue, twin, values_in, varies
 from smelt.capture.core.sources import Source
 from smelt.capture.prologue.arguments import Method, Whole, apart, as_now, examples, fits, is_plain_result, may_share
 from smelt.capture.prologue.calls import (
@@ -33,14 +33,14 @@ from smelt.capture.prologue.calls import (
     range_of,
     settled,
 )
-from smelt.capture.prologue.inputs import HostInputs
+from smelt.capture.prologue.inputs import PrologueInputs
 from smelt.capture.prologue.source import GENERATORS, GLOBAL_GENERATORS, Op, Peek, State, expect, kind_of
 
 PINS = 3
 """Values of one capture that may be taken for granted: each may double the number of versions."""
 
 
-class Hosts:
+class Prologue:
     """The host program of one capture.
 
     Attributes:
@@ -54,28 +54,28 @@ class Hosts:
     def __init__(self, vm: Any) -> None:
         self.vm = vm
         self.ops: list[Op] = []
-        self.pins: list[HostValue] = []
-        self.used: dict[int, HostValue] = {}
-        self.arrays: dict[int, HostValue] = {}
+        self.pins: list[PrologueValue] = []
+        self.used: dict[int, PrologueValue] = {}
+        self.arrays: dict[int, PrologueValue] = {}
         self.acts = 0
         self.allowed = True
         self._count = 0
         self._state = State()
-        self.inputs = HostInputs(vm, self)
-        self._read: dict[int, tuple[Any, HostValue]] = {}
+        self.inputs = PrologueInputs(vm, self)
+        self._read: dict[int, tuple[Any, PrologueValue]] = {}
         self._repeats = True
-        self._shared: list[HostValue] = []
+        self._shared: list[PrologueValue] = []
         self.pinned: dict[int, Any] = {}
         self._checked: set[int] = set()
 
     # -- values -----------------------------------------------------------------------------------------------------
 
-    def external(self, array: numpy.ndarray[Any, Any], source: Source) -> HostValue:
+    def external(self, array: numpy.ndarray[Any, Any], source: Source) -> PrologueValue:
         """An array from outside: read at each call, its shape and dtype are guarded."""
         found = self.arrays.get(id(array))
         if found is None:
             self._count += 1
-            found = HostValue(self, self._count - 1, twin(array), False, True, source)
+            found = PrologueValue(self, self._count - 1, twin(array), False, True, source)
             self.arrays[id(array)] = found
             self._read[id(array)] = array, found
             self.vm.keep(array)
@@ -85,7 +85,7 @@ class Hosts:
         """The value of an array from outside; anything else unchanged."""
         return self.arrays.get(id(value), value)
 
-    def known(self, value: HostValue) -> Any:
+    def known(self, value: PrologueValue) -> Any:
         """The plain value, taken for granted from now on.
 
         Raises:
@@ -108,27 +108,27 @@ class Hosts:
         self.pinned[value.index] = value.example
         return value.example
 
-    def shape(self, value: HostValue) -> None:
+    def shape(self, value: PrologueValue) -> None:
         """The kind of the value is taken for granted: residual code checks it."""
         if not value.certain and not value.constant and value.index not in self._checked:
             self._checked.add(value.index)
             place = next(op.place for op in self.ops if op.value is value)
             self._add(expect, (value, kind_of(value.example), place), {}, None, pure=False, certain=False)
 
-    def length(self, value: HostValue) -> Any:
+    def length(self, value: PrologueValue) -> Any:
         """`len(value)`; that of a text is a value of its own."""
         if isinstance(value.example, (str, bytes)):
             return self.run(len, (value,), {})
         self.shape(value)
         return user(len, value.example)
 
-    def items(self, value: HostValue) -> list[Any]:
+    def items(self, value: PrologueValue) -> list[Any]:
         """`list(value)`"""
         count = self.length(value)
-        count = self.known(count) if type(count) is HostValue else count
+        count = self.known(count) if type(count) is PrologueValue else count
         return [self.run(operator.getitem, (value, index), {}) for index in range(count)]
 
-    def shares(self, array: HostValue) -> None:
+    def shares(self, array: PrologueValue) -> None:
         """A tensor shares memory with the array from now on: neither may be written."""
         self._shared.append(array)
 
@@ -156,7 +156,7 @@ class Hosts:
                 return answer
         name: Any = method or getattr(fn, "__name__", "")
         owner = args[0] if method is not None else getattr(fn, "__self__", None)
-        made = method is not None and isinstance(owner, HostValue) and isinstance(owner.example, GENERATORS)
+        made = method is not None and isinstance(owner, PrologueValue) and isinstance(owner.example, GENERATORS)
         draws = isinstance(owner, GENERATORS) or fn in SOURCES
         unseeded = (name == "seed" or fn in MAKERS) and not any(a is not None for a in (*args[bool(method) :], *kwargs))
         if draws:
@@ -180,9 +180,9 @@ class Hosts:
             fn = Method(method)
         pure = not draws and not writes and not made
         out = self._result(fn, args, kwargs, out, constant, certain, pure=pure, values=values)
-        if type(out) is HostValue and fn in CLOCKS:
+        if type(out) is PrologueValue and fn in CLOCKS:
             out.repeats = False
-        if draws and type(out) is HostValue:
+        if draws and type(out) is PrologueValue:
             out.range = range_of(owner, name, args[1:], bool(kwargs))
         return out
 
@@ -210,7 +210,7 @@ class Hosts:
         if type(value) in (tuple, list, slice):
             for item in value if type(value) is not slice else (value.start, value.stop, value.step):
                 self._refuse_opaque(item)
-        elif not isinstance(value, (HostValue, *GENERATORS)):
+        elif not isinstance(value, (PrologueValue, *GENERATORS)):
             self.vm.effects.refuse_opaque(numpy.array, (value,))
 
     def _result(
@@ -231,7 +231,7 @@ class Hosts:
         value.constant = constant
         return self.unpacked(value)
 
-    def unpacked(self, value: HostValue) -> Any:
+    def unpacked(self, value: PrologueValue) -> Any:
         """A list or tuple of values as one that holds them."""
         out = value.example
         if out is None:
@@ -252,9 +252,9 @@ class Hosts:
 
     def _add(
         self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, *, pure: bool, certain: bool
-    ) -> HostValue:
+    ) -> PrologueValue:
         self._check_place()
-        value = HostValue(self, self._count, out, False, certain)
+        value = PrologueValue(self, self._count, out, False, certain)
         value.repeats = all(v.repeats for v in values_in((args, kwargs)))
         self._count += 1
         frame = self.vm.frames[-1] if self.vm.frames else None
@@ -284,7 +284,7 @@ class Hosts:
         """The capture ends: nobody has drawn anything."""
         self._state.restore()
 
-    def _writes(self, fn: Any, args: Any, kwargs: Any, method: str | None, values: list[HostValue]) -> bool:
+    def _writes(self, fn: Any, args: Any, kwargs: Any, method: str | None, values: list[PrologueValue]) -> bool:
         """Whether a value is written to.
 
         Raises:
@@ -305,7 +305,7 @@ class Hosts:
                     raise Break("an array of numpy is written that the outside, or a tensor, sees")
         return True
 
-    def _spoil(self, values: list[HostValue]) -> None:
+    def _spoil(self, values: list[PrologueValue]) -> None:
         """What shares memory with one of the values is no constant any more."""
         for op in self.ops:
             if op.value.constant and any(may_share(op.value.example, v.example) for v in values):
@@ -323,7 +323,7 @@ class Hosts:
         if fn is None:
             return name in PLAIN_METHODS and not beside
         if fn is operator.getitem:
-            return isinstance(args[0], HostValue) and isinstance(args[0].example, numpy.ndarray) and not beside
+            return isinstance(args[0], PrologueValue) and isinstance(args[0].example, numpy.ndarray) and not beside
         return fn in CERTAIN or not depends
 
     def check_apart(self) -> None:
@@ -343,7 +343,7 @@ class Hosts:
 
     # -- the end -------------------------------------------------------------------------------------------------
 
-    def use(self, value: HostValue) -> str:
+    def use(self, value: PrologueValue) -> str:
         """Residual code mentions the value."""
         if value.source is None:
             self.used[value.index] = value

@@ -15,7 +15,7 @@ import torch
 
 from smelt.base.python_text import LITERALS, arguments, new_name
 from smelt.capture import _native as native
-from smelt.capture.core.prologue_value import HostValue
+from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.sources import Source
 
 
@@ -33,7 +33,7 @@ class Op:
     fn: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    value: HostValue
+    value: PrologueValue
     pure: bool
     certain: bool
     place: tuple[int, int]
@@ -182,7 +182,7 @@ def generators_of(ops: Iterable[Op], vm: Any) -> list[Any]:
     return list(found.values())
 
 
-def host_part(ops: Sequence[Op], used: dict[int, HostValue], vm: Any, fetched: Callable[[Source], str]) -> HostPart:
+def host_part(ops: Sequence[Op], used: dict[int, PrologueValue], vm: Any, fetched: Callable[[Source], str]) -> HostPart:
     """The function of some operations.
 
     Args:
@@ -234,7 +234,7 @@ class Text:
     def __call__(self, value: Any) -> str:
         """The expression of an argument."""
         kind = type(value)
-        if kind is HostValue:
+        if kind is PrologueValue:
             return value.name if value.source is None else self.fetched(value.source)
         if kind in LITERALS:
             return LITERALS[kind](value)
@@ -284,7 +284,7 @@ class Peek:
         found: the values that were taken for granted.
     """
 
-    def __init__(self, ops: Sequence[Op], pins: Sequence[HostValue], vm: Any) -> None:
+    def __init__(self, ops: Sequence[Op], pins: Sequence[PrologueValue], vm: Any) -> None:
         read: dict[int, Source] = {}
 
         def fetched(source: Source) -> str:

@@ -14,7 +14,7 @@ import torch
 from smelt.capture import _native as native
 from smelt.capture.core import flags, policy, sources
 from smelt.capture.core.breaks import Break, UserError, user
-from smelt.capture.core.prologue_value import HostValue
+from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.registry import ATTR
 from smelt.capture.core.sources import Source
 from smelt.capture.core.values import C_METHODS, HEAP, LEAVES, is_constant
@@ -79,7 +79,7 @@ def _gets_from(cls: type, name: str, base: type) -> bool:
     return not any(name in vars(before) for before in cls.__mro__[: cls.__mro__.index(base)])
 
 
-_BUILT_IN = frozenset({list, tuple, dict, set, frozenset, slice, type, types.FunctionType, TraceTensor, HostValue})
+_BUILT_IN = frozenset({list, tuple, dict, set, frozenset, slice, type, types.FunctionType, TraceTensor, PrologueValue})
 
 
 def python_method(vm: Any, obj: Any, name: str) -> Any:

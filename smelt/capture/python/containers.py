@@ -14,7 +14,7 @@ from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break, UserError, user, user_raise
 from smelt.capture.core.foreign_memory import refuse_windows
 from smelt.capture.core.generators import TracedGenerator
-from smelt.capture.core.prologue_value import HostValue, values_in
+from smelt.capture.core.prologue_value import PrologueValue, values_in
 from smelt.capture.core.sources import sequence_item
 from smelt.capture.core.values import LEAVES
 from smelt.capture.python.attribute_reads import MISS, find_in_class, python_method
@@ -37,7 +37,7 @@ def truth(vm: Any, value: Any) -> bool:
         if known is None:
             raise tensor_value("a branch on a tensor's value")
         return user(bool, known)
-    if kind is HostValue:
+    if kind is PrologueValue:
         return bool(vm.hosts.known(vm.hosts.run(bool, (value,), {})))
     if isinstance(value, CONTAINERS) and python_method(vm, value, "__bool__") is None:
         return length(vm, value) != 0
@@ -46,7 +46,7 @@ def truth(vm: Any, value: Any) -> bool:
         answer = vm.call(method, (value,), {})
         if vm.type_of(answer) is not bool:
             user_raise(TypeError(f"__bool__ should return bool, returned {vm.type_of(answer).__name__}"))
-        return truth(vm, answer) if type(answer) is HostValue else answer
+        return truth(vm, answer) if type(answer) is PrologueValue else answer
     method = python_method(vm, value, "__len__")
     if method is not None:
         return _counted(vm, method, value) != 0
@@ -69,7 +69,7 @@ def length(vm: Any, value: Any) -> int:
     """`len(value)`"""
     if type(value) is TraceTensor:
         return value.shape[0] if value.dim() else user(len, value)  # `len` itself would pin the size
-    if type(value) is HostValue:
+    if type(value) is PrologueValue:
         return vm.hosts.length(value)
     value = vm.effects.copies.own(value)
     method = python_method(vm, value, "__len__")
@@ -122,7 +122,7 @@ def subscript(vm: Any, obj: Any, key: Any) -> Any:
         if item is not NotImplemented:
             return item
         return vm.tensors.run(operator.getitem, (obj, tensor_key(vm, obj, key)), {})
-    if kind is HostValue:
+    if kind is PrologueValue:
         return vm.hosts.run(operator.getitem, (obj, key), {})
     source = vm.sources.get(id(obj))
     if type(key) not in LEAVES and isinstance(obj, _INDEXED):
@@ -221,7 +221,7 @@ def store_item(vm: Any, obj: Any, key: Any, value: Any) -> None:
         if not has_symint(key) or not set_unknown_item(vm, obj, key, value):
             vm.tensors.run(operator.setitem, (obj, tensor_key(vm, obj, key), value), {})
         return
-    if type(obj) is HostValue:
+    if type(obj) is PrologueValue:
         vm.hosts.run(operator.setitem, (obj, key, value), {})
         return
     method = python_method(vm, obj, "__setitem__")
@@ -275,7 +275,7 @@ def contains(vm: Any, container: Any, item: Any) -> bool:
         return any(compare(vm, operator.eq, item, other) is True for other in each(vm, container))
     if type(container) is TraceTensor:
         return vm.tensors.run(operator.contains, (container, item), {})
-    if HostValue in (type(container), type(item)) and any(True for _ in values_in((container, item))):
+    if PrologueValue in (type(container), type(item)) and any(True for _ in values_in((container, item))):
         return vm.hosts.known(vm.hosts.run(operator.contains, (container, item), {}))
     held = isinstance(container, CONTAINERS)  # C code looks in, whatever a subclass iterates
     if not held and python_method(vm, container, "__iter__") is not None:
@@ -287,7 +287,7 @@ def iterate(vm: Any, value: Any) -> Any:
     """`iter(value)`"""
     if type(value) is TraceTensor:
         return iter(vm.tensors.run(torch.unbind, (value,), {}))
-    if type(value) is HostValue:
+    if type(value) is PrologueValue:
         return iter(vm.hosts.items(value))
     if type(value) is TracedGenerator:
         return value

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from smelt.capture.core.breaks import user
-from smelt.capture.core.prologue_value import HostValue
+from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.values import LEAVES
 from smelt.capture.python.attribute_reads import python_method
 from smelt.graph.ir.symint import floor_divided
@@ -93,7 +93,7 @@ def binary(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> Any:
     if not own and not formats and (first is TraceTensor or second is TraceTensor):
         fn = fn if first is TraceTensor else _OUT_OF_PLACE.get(fn, fn)
         return vm.tensors.run(fn, (vm.effects.plain(left), vm.effects.plain(right)), {})
-    if not own and (first is HostValue or second is HostValue):
+    if not own and (first is PrologueValue or second is PrologueValue):
         return vm.hosts.run(fn, (left, right), {})
     for method, obj, other in own:
         out = vm.call(method, (obj, other), {})
@@ -139,7 +139,7 @@ def unary(vm: Any, fn: Callable[..., Any], value: Any) -> Any:
     """`<op> value`"""
     if type(value) is TraceTensor:
         return vm.tensors.run(fn, (value,), {})
-    if type(value) is HostValue:
+    if type(value) is PrologueValue:
         return vm.hosts.run(fn, (value,), {})
     if fn is operator.invert and type(value) is bool:
         vm.effects.defer(fn, (value,), {})  # Python 3.12 warns of it, when the program runs
@@ -158,7 +158,7 @@ def compare(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> Any:
         if left is None or right is None:
             return fn is operator.ne
         return vm.tensors.run(fn, (vm.effects.plain(left), vm.effects.plain(right)), {})
-    if not own and (first is HostValue or second is HostValue):
+    if not own and (first is PrologueValue or second is PrologueValue):
         return vm.hosts.run(fn, (left, right), {})
     for method, obj, other in own:
         out = vm.call(method, (obj, other), {})

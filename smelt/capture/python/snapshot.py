@@ -25,7 +25,7 @@ class CannotUndo(Exception):
     """Something was changed that has to be done at its time, or cannot be put back."""
 
 
-class Before:
+class Snapshot:
     """A look at all objects that the interpreted frames made and can reach, and at what was put off so far.
 
     Args:

@@ -15,7 +15,7 @@ from smelt.capture import _native as native
 from smelt.capture._native import NULL
 from smelt.capture.core.breaks import Break, user_raise
 from smelt.capture.core.bytecode import Jump, Op, Site
-from smelt.capture.core.conditional_value import Undecided
+from smelt.capture.core.conditional_value import PhiValue
 from smelt.capture.core.frames import Frame, Unread, slot_names
 from smelt.capture.core.sources import sequence_item
 from smelt.capture.python import containers
@@ -169,7 +169,7 @@ def read_variable(vm: Any, f: Frame, slot: int) -> Any:
     held = f.locals[slot]
     if type(held) is Unread:
         held = f.locals[slot] = vm.external(held.value, held.source)
-    if type(held) is Undecided:
+    if type(held) is PhiValue:
         held.read()
     return held
 

@@ -14,7 +14,7 @@ from smelt.abi.device_checks import context_is_lost, nobody_was_told
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import At
 from smelt.graph.ir.meta import extent
-from smelt.graph.nodes.cut_points import Seam
+from smelt.graph.nodes.cut_points import EagerBoundary
 from smelt.graph.nodes.modes import regions_left
 
 Position = tuple[int | None, int | None, int | None, int | None]
@@ -124,7 +124,7 @@ def repeatable(gm: fx.GraphModule) -> bool:
     """Only operations of PyTorch itself: others might do more than compute."""
     for node in gm.graph.nodes:
         target: Any = node.target
-        if isinstance(target, Seam):
+        if isinstance(target, EagerBoundary):
             return False
         if isinstance(target, OpOverload) and target.namespace not in ("aten", "prims"):
             return False

@@ -17,10 +17,10 @@ from smelt.base.python_text import LITERALS, arguments, is_plain_name, new_name,
 from smelt.capture._native import NULL, generator_at, iterator_place, put_iterator
 from smelt.capture.calls.calls import Trampoline
 from smelt.capture.core.breaks import Break, CannotRebuild, Restart, is_deep
-from smelt.capture.core.conditional_value import Undecided, is_plain
+from smelt.capture.core.conditional_value import PhiValue, is_plain
 from smelt.capture.core.frames import OUTER, Unread
 from smelt.capture.core.generators import GENERATOR_METHODS, TracedGenerator
-from smelt.capture.core.prologue_value import HostMethod, HostValue
+from smelt.capture.core.prologue_value import PrologueMethod, PrologueValue
 from smelt.capture.core.registry import REBUILD
 from smelt.capture.core.unbacked_text import UnknownText
 from smelt.capture.core.values import C_METHODS, CONSTANT_TYPES, LEAVES, PLAIN_SHOWN, SIZED_ITERATORS, is_written
@@ -29,7 +29,7 @@ from smelt.capture.python.backward import is_spent, leaves_below, spent
 from smelt.capture.python.effects import hashes, items_of, set_items
 from smelt.capture.tensors.reads import ended
 from smelt.capture.torch.modules import ModuleSlice
-from smelt.graph.ir.sym_bool import Question
+from smelt.graph.ir.sym_bool import SymbolicPredicate
 from smelt.graph.ir.symint import SYMBOLIC, as_real, from_torch, has_symint, held
 from smelt.graph.trace.trace import TraceTensor
 from smelt.shapes.unbacked import Unsettled
@@ -138,7 +138,7 @@ class Rebuild:
             return self._tensor(value)
         if kind is Unread:
             return self.fetched(value.source)
-        if kind is HostValue:
+        if kind is PrologueValue:
             return self.fetched(value.source) if value.source is not None else self.vm.hosts.use(value)
         source = self.vm.sources.get(id(value))
         if source is not None:
@@ -182,7 +182,7 @@ class Rebuild:
 
     def _answer(self, asked: Any) -> str:
         """What a comparison of numbers gives, one of which a tensor of the graph tells."""
-        if not isinstance(asked, Question):
+        if not isinstance(asked, SymbolicPredicate):
             return repr(asked)
         if asked.fact is None:  # a combination
             try:
@@ -246,8 +246,8 @@ def rebuild_unknown_text(r: Rebuild, value: UnknownText) -> str:
     raise AssertionError
 
 
-@REBUILD(Undecided)
-def rebuild_undecided(r: Rebuild, value: Undecided) -> str:
+@REBUILD(PhiValue)
+def rebuild_undecided(r: Rebuild, value: PhiValue) -> str:
     """One of two things; the graph has the condition, and the tensor among them."""
     true, false = ((value.given if type(part) is TraceTensor else part) for part in (value.true, value.false))
     if not all(map(_can_be_one_of_two, (true, false))):
@@ -258,12 +258,12 @@ def rebuild_undecided(r: Rebuild, value: Undecided) -> str:
 
 
 def _can_be_one_of_two(part: Any) -> bool:
-    return part is NULL or is_plain(part) or type(part) is TraceTensor or type(part) is Undecided and not part.optional
+    return part is NULL or is_plain(part) or type(part) is TraceTensor or type(part) is PhiValue and not part.optional
 
 
 def _leave_out(r: Rebuild, holder: str, key: str, value: Any) -> None:
     """An item that is there after one way of a branch only."""
-    if type(value) is Undecided and value.optional:
+    if type(value) is PhiValue and value.optional:
         test = f"not {r(value.condition)}" if value.false is NULL else r(value.condition)
         r.lines += [f"if {test}:", f"    del {holder}[{key}]"]
 
@@ -334,7 +334,7 @@ def rebuild_dict(r: Rebuild, value: Any) -> str:
     kind = type(value)
     _refuse_hashed(r, dict.keys(value))
     pairs = "{" + ", ".join(f"{r(k)}: {r(v)}" for k, v in items_of(value)) + "}"
-    if any(type(item) is Undecided and item.optional for item in dict.values(value)):
+    if any(type(item) is PhiValue and item.optional for item in dict.values(value)):
         raise CannotRebuild("a dictionary with an item that is there after one way of a branch only")
     if kind is dict:
         return pairs
@@ -410,8 +410,8 @@ def rebuild_method(r: Rebuild, value: types.MethodType) -> str:
     return f"{r.constant(types.MethodType, 'MethodType')}({r(value.__func__)}, {r(value.__self__)})"
 
 
-@REBUILD(HostMethod)
-def rebuild_host_method(r: Rebuild, value: HostMethod) -> str:
+@REBUILD(PrologueMethod)
+def rebuild_host_method(r: Rebuild, value: PrologueMethod) -> str:
     """Bound methods of what the program computes outside of the graph, such as arrays."""
     return r.attribute(r(value.owner), value.name)
 

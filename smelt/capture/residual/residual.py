@@ -34,7 +34,7 @@ from torch.library import CustomOpDef
 from smelt.base.python_text import arguments, is_plain_name, new_name, quoted
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import At, Break, Restart
-from smelt.capture.core.conditional_value import ASKING, Undecided
+from smelt.capture.core.conditional_value import ASKING, PhiValue
 from smelt.capture.core.frames import Frame, Unread
 from smelt.capture.core.liveness import live_slots
 from smelt.capture.core.sources import Source, frame_function
@@ -395,7 +395,7 @@ class Writer:
                 remove = f"{base}.__delitem__({place}, {value(key)})"
                 self.lines.append(f"del {place}[{value(key)}]" if own else remove)
         for key, item in items_of(copy):
-            if type(item) is Undecided and item.optional:
+            if type(item) is PhiValue and item.optional:
                 item.read()  # nothing is there after one way of a branch: the graph ends before it
             if key not in before or before[key] is not item:
                 target = f"{place}[{value(key)}] = {value(item)}"

@@ -12,7 +12,7 @@ from smelt.capture.tensors.tensors import Tensors
 from smelt.capture.tensors.torch_calls import RESHAPING
 from smelt.capture.tensors.transform_node import PullbackCall
 from smelt.graph.ir.meta import may_overlap
-from smelt.graph.nodes.cut_points import Edge, Seam, cuts, seams, why_cut
+from smelt.graph.nodes.cut_points import EagerBoundary, Edge, cuts, seams, why_cut
 
 
 def refuse_inside(vm: Any, what: str) -> None:
@@ -31,7 +31,7 @@ def cut_after(vm: Any, made: set[fx.Node], node: fx.Node) -> None:
     while last.next.target is operator.getitem and (last.next.args[0] in (last, *last.args)):
         last = last.next  # the parts of a result stay together
     after = last.next
-    while isinstance(after.target, Seam):
+    while isinstance(after.target, EagerBoundary):
         if isinstance(after.target, Edge) and after.args[0] is node:
             return
         after = after.next

@@ -16,7 +16,7 @@ from smelt.capture.core.sources import HOST
 from smelt.capture.tensors.tensors import Input
 from smelt.capture.tensors.writes import layers, share_no_memory
 from smelt.graph.ir.meta import is_opaque, meta_of
-from smelt.graph.nodes.cut_points import Seam, drop_idle
+from smelt.graph.nodes.cut_points import EagerBoundary, drop_idle
 from smelt.graph.nodes.eager_call import EagerCall
 from smelt.graph.nodes.modes import MODE_CHANGES
 from smelt.graph.trace.overlap import cover_of, overlapping
@@ -101,7 +101,7 @@ def prune(tensors: Any) -> None:
     for node in reversed(list(tensors.graph.nodes)):
         if node in gone or node.op in ("placeholder", "output") or node.users or node in tensors.mutated:
             continue
-        seam = isinstance(node.target, Seam) and not isinstance(node.target, EagerCall)
+        seam = isinstance(node.target, EagerBoundary) and not isinstance(node.target, EagerCall)
         if seam or any(node in kept for kept in (tensors.drawing, tensors.checks, tensors.looking)):
             continue
         doomed = [node]
@@ -119,7 +119,7 @@ def _computes(node: fx.Node) -> bool:
     """A node that stands for work: not an input, a mode switch or the unpacking of a tuple."""
     if node.op not in ("call_function", "call_method") or node.target in MODE_CHANGES:
         return False
-    if isinstance(node.meta.get("val"), (Size, Real)) or isinstance(node.target, Seam):
+    if isinstance(node.meta.get("val"), (Size, Real)) or isinstance(node.target, EagerBoundary):
         return isinstance(node.target, EagerCall)
     if node.target is not operator.getitem:
         return True

@@ -28,7 +28,7 @@ from smelt.graph.ir.meta import TensorMeta
 from smelt.graph.ir.module import Graph
 from smelt.graph.meta_rules.constant_values import known_value
 from smelt.graph.nodes.conditional import Conditional
-from smelt.graph.nodes.cut_points import Seam
+from smelt.graph.nodes.cut_points import EagerBoundary
 from smelt.graph.trace.trace import TraceTensor
 from smelt.shapes.assumptions import Assumed
 from smelt.shapes.unbacked import is_unbacked
@@ -184,7 +184,9 @@ class Speculation:
                 self._check_input(each)
                 if writers:
                     raise Refused
-            elif each.op not in ("call_function", "call_method") or isinstance(each.target, (Conditional, Seam)):
+            elif each.op not in ("call_function", "call_method") or isinstance(
+                each.target, (Conditional, EagerBoundary)
+            ):
                 raise Refused
             else:
                 waiting.extend(writers)

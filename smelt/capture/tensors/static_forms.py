@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from smelt.capture.core.breaks import UserError
-from smelt.capture.core.conditional_value import Undecided
+from smelt.capture.core.conditional_value import PhiValue
 from smelt.capture.python.unbacked_slices import set_unknown_item, taken, unknown_item
 from smelt.capture.tensors.input_scalars import number_at_entry
 from smelt.graph.ir.meta import is_opaque
@@ -262,7 +262,7 @@ def _answer(vm: Any, condition: TraceTensor, asked: str) -> Any:
     if known is not None or not vm.branches or not vm.tensors.branches or vm.tensors is not vm.outermost:
         return known
     vm.undecided = True
-    return Undecided(condition, True, False, None, vm.step, asked)
+    return PhiValue(condition, True, False, None, vm.step, asked)
 
 
 def _tensor_split(vm: Any, tensor: TraceTensor, parts: Any, dim: int = 0) -> Any:

@@ -34,7 +34,7 @@ from smelt.graph.ir.module import Graph
 from smelt.graph.ir.storage_view import layout_of
 from smelt.graph.ir.symint import SYMBOLIC, as_real, from_torch, settled, to_torch
 from smelt.graph.nodes.conditional import Conditional
-from smelt.graph.nodes.cut_points import Seam
+from smelt.graph.nodes.cut_points import EagerBoundary
 from smelt.graph.nodes.eager_call import EagerCall
 from smelt.graph.nodes.engine_nodes import is_used_up
 from smelt.graph.nodes.gradients import DERIVATIVES
@@ -369,7 +369,7 @@ class Tensors:
         node.meta["val"] = None
         self.checks.add(node)
 
-    def act(self, target: Seam, args: tuple[Any, ...]) -> None:
+    def act(self, target: EagerBoundary, args: tuple[Any, ...]) -> None:
         """Record a seam that gives nothing."""
         self.vm.work += 1
         self._record(target, args, {}, None).meta["val"] = None
@@ -477,7 +477,7 @@ class Tensors:
             node.meta["checkpoint"] = self.region
         node.meta["at"] = self.vm.where()
         node.meta["callers"] = self.vm.frames[-1].callers if self.vm.frames else None
-        if isinstance(target, Seam):
+        if isinstance(target, EagerBoundary):
             node.meta["step"] = self.vm.step
         return node
 

@@ -18,7 +18,7 @@ from smelt.base import torch_c
 from smelt.capture.core.breaks import At, Break, Restart, UserError
 from smelt.capture.core.registry import special
 from smelt.capture.tensors.cut_points import refuse_inside
-from smelt.graph.nodes.cut_points import Seam
+from smelt.graph.nodes.cut_points import EagerBoundary
 from smelt.graph.nodes.thread_modes import Entered, EnterInference, EnterSavedHooks, Leave
 
 Args = tuple[Any, ...]
@@ -57,7 +57,7 @@ def refuse_open(vm: Any) -> None:
         raise Restart(first.step, stop)
 
 
-def _open(vm: Any, owner: Any, name: str, target: Seam, given: Sequence[Any]) -> None:
+def _open(vm: Any, owner: Any, name: str, target: EagerBoundary, given: Sequence[Any]) -> None:
     refuse_inside(vm, name)
     token = Entered()
     vm.tensors.note(token, (), False, target, tuple(given), {})

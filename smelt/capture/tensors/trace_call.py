@@ -13,7 +13,7 @@ from smelt.capture.core.breaks import Break, UserError, too_deep, wants_memory
 from smelt.capture.tensors.inference_tensors import InferenceTensors
 from smelt.capture.tensors.reads import version
 from smelt.graph.ir.schema import Kind, op_info
-from smelt.graph.ir.storage_view import Place
+from smelt.graph.ir.storage_view import StorageView
 from smelt.graph.meta_rules.eager_errors import is_refusal
 from smelt.graph.meta_rules.infer import DataDependent
 from smelt.graph.nodes.range_checks import looks_at_values
@@ -142,7 +142,9 @@ class Runner:
             self._check_outs(name_of(target), outs, before, out)
         return out, [t for t, v in zip(found, versions, strict=True) if (version(t), t.requires_grad) != v]
 
-    def _check_outs(self, name: str, outs: list[TraceTensor], before: list[tuple[Place, Any]], result: Any) -> None:
+    def _check_outs(
+        self, name: str, outs: list[TraceTensor], before: list[tuple[StorageView, Any]], result: Any
+    ) -> None:
         """A call filled its `out=`, in a way that a graph can repeat.
 
         Raises:

@@ -16,10 +16,10 @@ from smelt.capture import _native as native
 from smelt.capture.calls import calls
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break
-from smelt.capture.core.conditional_value import Undecided
+from smelt.capture.core.conditional_value import PhiValue
 from smelt.capture.core.registry import special
 from smelt.capture.python.effects import Store
-from smelt.capture.python.snapshot import Before, CannotUndo
+from smelt.capture.python.snapshot import CannotUndo, Snapshot
 from smelt.graph.ir.meta import meta_of
 from smelt.graph.trace.trace import TraceTensor
 
@@ -59,7 +59,7 @@ class _Undone:
         self.vm, self.condition = vm, condition
         self.last: fx.Node = next(iter(reversed(vm.tensors.graph.nodes)))
         roots = [value for frame in vm.frames for value in (*frame.locals, *frame.stack)]
-        self.before, self.stores = Before(vm, roots), dict(vm.effects.stores)
+        self.before, self.stores = Snapshot(vm, roots), dict(vm.effects.stores)
         self.marks: list[Store] = []
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class _Undone:
             self._choose(tensor)
         for store in self.marks:
             self.vm.effects.defer(_mark, (self.condition, store.target, store.name, store.value), {})
-            undecided = Undecided(self.condition, native.NULL, store.value, None, self.vm.step)
+            undecided = PhiValue(self.condition, native.NULL, store.value, None, self.vm.step)
             self.vm.reads[id(store.target), store.name] = undecided
             self.vm.undecided = True
 

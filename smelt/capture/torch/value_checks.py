@@ -13,7 +13,7 @@ from smelt.capture.core.breaks import Break, UserError, user
 from smelt.capture.core.registry import special
 from smelt.capture.tensors.fallible_ops import note_caught
 from smelt.capture.tensors.torch_calls import call_torch
-from smelt.graph.ir.sym_bool import Question
+from smelt.graph.ir.sym_bool import SymbolicPredicate
 from smelt.graph.ir.symint import held
 from smelt.graph.meta_rules.constant_values import known_value
 from smelt.graph.trace.trace import TraceTensor
@@ -99,7 +99,7 @@ def _check_is_size(vm: Any, i: Any, message: Any = None, *, max: Any = None) -> 
 def _check(vm: Any, error_type: type[Exception], cond: Any, message: Any = None) -> None:
     if type(cond) is torch.SymBool:
         question = held(cond)
-        if isinstance(question, Question) and question.fact is not None:
+        if isinstance(question, SymbolicPredicate) and question.fact is not None:
             name = error_type.__name__ if getattr(builtins, error_type.__name__, None) is error_type else "RuntimeError"
             if question.expect("", name):
                 note_caught(vm, "torch._check()", name)

@@ -19,7 +19,7 @@ HIGHEST = {
 
 
 @dataclass
-class Fold:
+class Accumulator:
     """One reduction in text. With nested inner loops the innermost one sums a part that is then added to the whole.
 
     `ordered`: whether the loops meet the indices of an arg kind in increasing order, and the first of equals is kept.
@@ -121,7 +121,7 @@ class Fold:
         return self.combine(slot, value)
 
 
-def fold(kind: str, dtype: torch.dtype, name: str, nested: bool, ordered: bool = True) -> Fold:
+def fold(kind: str, dtype: torch.dtype, name: str, nested: bool, ordered: bool = True) -> Accumulator:
     """The text of a reduction of `dtype` values into the accumulator `name`."""
     if dtype is torch.bool:
         kind = {"amax": "any", "amin": "all", "sum": "any", "prod": "all"}.get(kind, kind)
@@ -141,4 +141,4 @@ def fold(kind: str, dtype: torch.dtype, name: str, nested: bool, ordered: bool =
         "argmax": "0",
         "argmin": "0",
     }[kind]
-    return Fold(kind, dtype, name, ctype, start, nested, ordered)
+    return Accumulator(kind, dtype, name, ctype, start, nested, ordered)

@@ -18,7 +18,7 @@ from smelt.codegen.phases import Phases
 from smelt.codegen.scope import V
 from smelt.codegen.triton.library import module_head
 from smelt.codegen.triton.online import online_sums
-from smelt.codegen.triton.reductions import LAST_PLACE, Fold
+from smelt.codegen.triton.reductions import LAST_PLACE, Accumulator
 from smelt.codegen.triton.target import MEMORY_TYPES
 from smelt.codegen.triton.tiles import STAGES, Axis, Form, Tiling, is_fixed, make_tiling, padded
 from smelt.codegen.triton.vector_access import WORD
@@ -195,7 +195,7 @@ class KernelRenderer(TileKernel):
         self.nest, self.words = tiling.nest, tiling.words
         self.phases = Phases(tiling.nest, plan, keep=False)
         self.results: dict[str, V] = {}
-        self.columns: dict[str, tuple[Fold, str]] = {}
+        self.columns: dict[str, tuple[Accumulator, str]] = {}
         self.online: dict[str, str] = {}
         if len(self.axes) == 2 and self.tiling.form is not Form.FLAT:
             rows = (m for m in self.nest.members.values() if m.place in (Place.ROW, Place.OUTER))
@@ -360,15 +360,15 @@ class KernelRenderer(TileKernel):
 
     # folds
 
-    def fold_of(self, member: Member) -> Fold:
+    def fold_of(self, member: Member) -> Accumulator:
         """How a member folds: rows along the last axis of the tile, columns along the walked one."""
         assert isinstance(member.node, Reduction)
         mixed_column = self.tiling.form is Form.MIXED and member.place is Place.COLUMN
-        fold = Fold(member.node.kind, member.node.dtype, 0 if mixed_column else len(self.axes) - 1)
+        fold = Accumulator(member.node.kind, member.node.dtype, 0 if mixed_column else len(self.axes) - 1)
         self.used |= fold.functions
         return fold
 
-    def operand(self, member: Member, fold: Fold) -> V:
+    def operand(self, member: Member, fold: Accumulator) -> V:
         """What a member folds, over the whole tile, neutral outside of the folded axis."""
         value = member.node.body(self, member.source)
         text = fold.prepared(value.text)
@@ -387,7 +387,7 @@ class KernelRenderer(TileKernel):
             text = f"tl.where({mask.text}, {text}, {fold.start})"
         return self.scopes.define("", text, value.dtype, everywhere)
 
-    def places(self, member: Member, fold: Fold) -> V:
+    def places(self, member: Member, fold: Accumulator) -> V:
         """The index along the folded dimension, for folds that find places."""
         assert isinstance(member.node, Reduction)
         text = f"tl.broadcast_to({self.number(member.source[member.node.dims[0]])}, {self.shape()})"
@@ -396,7 +396,7 @@ class KernelRenderer(TileKernel):
             text = f"tl.where({mask.text}, {text}, {LAST_PLACE})"
         return self.scopes.define("", text, torch.int64, (1 << len(self.axes)) - 1, "p")
 
-    def kept_axes(self, fold: Fold) -> int:
+    def kept_axes(self, fold: Accumulator) -> int:
         return ((1 << len(self.axes)) - 1) & ~(1 << fold.axis)
 
     def fold_now(self, member: Member) -> V:
@@ -409,14 +409,14 @@ class KernelRenderer(TileKernel):
         places = self.places(member, fold)
         return self.found(fold, value.text, places.text)
 
-    def found(self, fold: Fold, value: str, places: str) -> V:
+    def found(self, fold: Accumulator, value: str, places: str) -> V:
         name = self.scopes.name("f")
         axes = self.kept_axes(fold)
         pair = f"tl.reduce(({value}, {places}), {fold.axis}, best_{fold.combine})"
         self.scopes.line(f"_, {name}_at = {pair}", axes)
         return self.scopes.define("", f"tl.expand_dims({name}_at, {fold.axis})", torch.int64, axes, "f")
 
-    def start(self, member: Member) -> tuple[Fold, str]:
+    def start(self, member: Member) -> tuple[Accumulator, str]:
         """Accumulators over the tile."""
         fold, name = self.fold_of(member), self.scopes.name("s")
         if member.name in self.online:
@@ -430,7 +430,7 @@ class KernelRenderer(TileKernel):
             self.scopes.line(f"{name}_at = tl.full({self.shape()}, {LAST_PLACE}, tl.int64)", 0)
         return fold, name
 
-    def take(self, member: Member, fold: Fold, name: str) -> None:
+    def take(self, member: Member, fold: Accumulator, name: str) -> None:
         """One tile into the accumulators."""
         everywhere = (1 << len(self.axes)) - 1
         value = self.operand(member, fold)
@@ -445,7 +445,7 @@ class KernelRenderer(TileKernel):
             return
         self.scopes.line(f"{name} = {fold.step(name, value.text)}", everywhere)
 
-    def end(self, fold: Fold, name: str) -> V:
+    def end(self, fold: Accumulator, name: str) -> V:
         """What the accumulators come to."""
         if fold.finds:
             return self.found(fold, name, f"{name}_at")
@@ -459,7 +459,7 @@ class KernelRenderer(TileKernel):
         sizes = [metas_of(nodes[read.name]).dtype.itemsize for read in member.reads if read.name in self.plan.stored]
         return WORD // max(sizes, default=4)
 
-    def end_online(self, member: Member, fold: Fold, name: str) -> None:
+    def end_online(self, member: Member, fold: Accumulator, name: str) -> None:
         """A maximum and the sum that was folded with it."""
         self.used.add("online_end")
         axes, top, total = self.kept_axes(fold), self.scopes.name("f"), self.scopes.name("f")

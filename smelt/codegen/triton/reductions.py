@@ -20,7 +20,7 @@ LAST_PLACE = 2**63 - 1
 
 
 @dataclass(frozen=True)
-class Fold:
+class Accumulator:
     """A reduction of values of `dtype`. `axis`: the tile axis that it folds."""
 
     kind: str

@@ -94,7 +94,7 @@ class Storage:
 
     def __init__(self) -> None:
         self.version = 0
-        self.root: Place | None = None
+        self.root: StorageView | None = None
         self.constant: torch.Tensor | None = None
         self.reshaped = self.resized = False
 
@@ -123,7 +123,7 @@ class Step:
         return out if self.index is None else out[self.index]
 
 
-class Place:
+class StorageView:
     """Where a trace tensor's elements are: a storage, and the steps that lead there from the storage's root.
 
     Attributes:
@@ -136,7 +136,7 @@ class Place:
 
     __slots__ = ("layout", "storage", "parent", "step", "node", "version", "rows", "conjugate", "negative")
 
-    def __init__(self, layout: Layout, parent: Place | None = None, step: Step | None = None) -> None:
+    def __init__(self, layout: Layout, parent: StorageView | None = None, step: Step | None = None) -> None:
         self.layout, self.parent, self.step = layout, parent, step
         self.node: Any = None
         self.version = -1
@@ -164,7 +164,7 @@ class PlacedTensor(torch.Tensor):
     """What `TraceTensor` is made of: a tensor object that knows its place."""
 
     __slots__ = ("place",)
-    place: Place
+    place: StorageView
 
 
 def layout_of(tensor: torch.Tensor) -> Layout:

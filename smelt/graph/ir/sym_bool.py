@@ -10,7 +10,7 @@ from smelt.shapes.size import Size, hint
 from smelt.shapes.unbacked import is_unbacked
 
 
-class Question:
+class SymbolicPredicate:
     """A comparison of sizes without a proof, or a combination of such.
 
     Attributes:
@@ -29,7 +29,7 @@ class Question:
         prove: Callable[[], bool | None],
         example: bool,
         fact: Assumed | None = None,
-        parts: tuple[Question, ...] = (),
+        parts: tuple[SymbolicPredicate, ...] = (),
     ) -> None:
         self.ask, self.prove, self.example, self.fact, self.parts = ask, prove, example, fact, parts
 
@@ -54,7 +54,7 @@ class Question:
         return own + [size for part in self.parts for size in part.sizes()]
 
 
-def compare(sign: str, a: Any, b: Any, negated: bool = False) -> bool | Question:
+def compare(sign: str, a: Any, b: Any, negated: bool = False) -> bool | SymbolicPredicate:
     """`a < b` or `a == b`, or the opposite."""
     if not isinstance(a, Size) and not isinstance(b, Size):
         return ((a < b) if sign == "<" else (a == b)) != negated
@@ -70,13 +70,13 @@ def compare(sign: str, a: Any, b: Any, negated: bool = False) -> bool | Question
     left, right = hint(a), hint(b)
     example = (left < right) if sign == "<" else (left == right)
     fact = Assumed(_OPPOSITE[sign] if negated else sign, a, b, "")
-    return Question(lambda: owner.decide(sign, a, b) != negated, prove, example != negated, fact)
+    return SymbolicPredicate(lambda: owner.decide(sign, a, b) != negated, prove, example != negated, fact)
 
 
 _OPPOSITE = {"<": ">=", "==": "!=", ">=": "<", "!=": "=="}
 
 
-def both(a: bool | Question, b: bool | Question) -> bool | Question:
+def both(a: bool | SymbolicPredicate, b: bool | SymbolicPredicate) -> bool | SymbolicPredicate:
     """`a and b`."""
     if isinstance(a, bool):
         return b if a else False
@@ -87,10 +87,10 @@ def both(a: bool | Question, b: bool | Question) -> bool | Question:
         first, second = a.prove(), b.prove()
         return False if first is False or second is False else True if first and second else None
 
-    return Question(lambda: a.ask() and b.ask(), prove, a.example and b.example, None, (a, b))
+    return SymbolicPredicate(lambda: a.ask() and b.ask(), prove, a.example and b.example, None, (a, b))
 
 
-def opposite(a: bool | Question) -> bool | Question:
+def opposite(a: bool | SymbolicPredicate) -> bool | SymbolicPredicate:
     """`not a`."""
     if isinstance(a, bool):
         return not a
@@ -100,9 +100,9 @@ def opposite(a: bool | Question) -> bool | Question:
         return known if known is None else not known
 
     fact = a.fact and a.fact._replace(sign=_OPPOSITE[a.fact.sign])
-    return Question(lambda: not a.ask(), prove, not a.example, fact, a.parts)
+    return SymbolicPredicate(lambda: not a.ask(), prove, not a.example, fact, a.parts)
 
 
-def either(a: bool | Question, b: bool | Question) -> bool | Question:
+def either(a: bool | SymbolicPredicate, b: bool | SymbolicPredicate) -> bool | SymbolicPredicate:
     """`a or b`."""
     return opposite(both(opposite(a), opposite(b)))

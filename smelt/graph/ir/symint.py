@@ -1,8 +1,8 @@
 """Symbolic sizes inside PyTorch: `torch.SymInt` over our own node class.
 
 C++ code that computes with sizes (composite operators, derivative formulas) calls the node's methods, so everything it
-computes stays a `Size`, or a `Ratio` of sizes. A comparison without a proof stays a `Question` until somebody needs the
-answer: some C++ code says which answer is right for every size, and then nothing has to be assumed.
+computes stays a `Size`, or a `Ratio` of sizes. A comparison without a proof stays a `SymbolicPredicate` until its
+answer is needed: some C++ code says which answer is right for every size, and then nothing has to be assumed.
 (The node protocol: c10/core/SymNodeImpl.h in PyTorch.)
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from smelt.graph.ir.meta import contiguous_stride, is_channels_last, is_dense
-from smelt.graph.ir.sym_bool import Question, both, compare, either, opposite
+from smelt.graph.ir.sym_bool import SymbolicPredicate, both, compare, either, opposite
 from smelt.shapes.real import Real, make
 from smelt.shapes.size import IntLike, Size, known_equal, lowest
 
@@ -78,7 +78,7 @@ class SizeNode:
         return self.value if self.kind is int and not isinstance(self.value, Size) else None
 
     def maybe_as_bool(self) -> bool | None:
-        return self.value if self.kind is bool and not isinstance(self.value, Question) else None
+        return self.value if self.kind is bool and not isinstance(self.value, SymbolicPredicate) else None
 
     def maybe_as_float(self) -> float | None:
         return self.value if self.kind is float and not isinstance(self.value, _OPEN) else None
@@ -124,7 +124,7 @@ class SizeNode:
         return int(self.number())
 
     def bool_(self) -> bool:
-        return self.value.ask() if isinstance(self.value, Question) else bool(self.value)
+        return self.value.ask() if isinstance(self.value, SymbolicPredicate) else bool(self.value)
 
     def float_(self) -> float:
         return float(self.value)
@@ -140,7 +140,9 @@ class SizeNode:
 
     def expect_true(self, file: Any, line: Any) -> bool:
         """The caller raises an error where the answer is no: compiled code may find that out."""
-        expected = isinstance(self.value, Question) and self.value.expect("a size is out of range", "RuntimeError")
+        expected = isinstance(self.value, SymbolicPredicate) and self.value.expect(
+            "a size is out of range", "RuntimeError"
+        )
         return expected or self.bool_()
 
     def guard_or_false(self, file: Any, line: Any) -> bool:
@@ -154,7 +156,7 @@ class SizeNode:
         return self._unless(True)
 
     def _unless(self, usual: bool) -> bool:
-        if not isinstance(self.value, Question):
+        if not isinstance(self.value, SymbolicPredicate):
             return bool(self.value)
         known = self.value.prove()
         if known is None and self.value.example is usual:
@@ -165,7 +167,7 @@ class SizeNode:
         return SizeNode(compare("<", self.value, 0, True), bool).expect_true(file, line)
 
     def statically_known_true(self, file: Any, line: Any) -> bool:
-        return self.value.prove() is True if isinstance(self.value, Question) else bool(self.value)
+        return self.value.prove() is True if isinstance(self.value, SymbolicPredicate) else bool(self.value)
 
     def sym_float(self) -> SizeNode:
         """A whole number below 2**53 is the same as a float."""
@@ -231,7 +233,7 @@ class SizeNode:
     is_non_overlapping_and_dense_indicator = is_non_overlapping_and_dense
 
 
-_OPEN = (Size, Ratio, Question, Real)
+_OPEN = (Size, Ratio, SymbolicPredicate, Real)
 """Values that are not known before the compiled code runs."""
 
 
@@ -251,7 +253,7 @@ def _binary(name: str, compute: Callable[[Any, Any], Any]) -> None:
         if self.kind is float or other.kind is float:
             return SizeNode(_on_floats(compute, a, b), float)
         out = compute(a, b)
-        kind = bool if isinstance(out, Question) else int if isinstance(out, Size) else type(out)
+        kind = bool if isinstance(out, SymbolicPredicate) else int if isinstance(out, Size) else type(out)
         return SizeNode(out, float if isinstance(out, (Ratio, Real)) else kind)
 
     setattr(SizeNode, name, method)
@@ -364,12 +366,12 @@ _OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "sym_min": min,
     "lshift": lambda a, b: a * 2 ** int(b),
     "rshift": lambda a, b: a // 2 ** int(b),
-    "and_": lambda a, b: both(a, b) if isinstance(a, (bool, Question)) else int(a) & int(b),
-    "or_": lambda a, b: either(a, b) if isinstance(a, (bool, Question)) else int(a) | int(b),
+    "and_": lambda a, b: both(a, b) if isinstance(a, (bool, SymbolicPredicate)) else int(a) & int(b),
+    "or_": lambda a, b: either(a, b) if isinstance(a, (bool, SymbolicPredicate)) else int(a) | int(b),
     "sym_and": both,
     "sym_or": either,
 }
-_COMPARISONS: dict[str, Callable[[Any, Any], bool | Question]] = {
+_COMPARISONS: dict[str, Callable[[Any, Any], bool | SymbolicPredicate]] = {
     "eq": lambda a, b: compare("==", a, b),
     "ne": lambda a, b: compare("==", a, b, True),
     "lt": lambda a, b: compare("<", a, b),
@@ -379,7 +381,7 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool | Question]] = {
 }
 
 
-def _comparison(name: str, compare: Callable[[Any, Any], bool | Question]) -> None:
+def _comparison(name: str, compare: Callable[[Any, Any], bool | SymbolicPredicate]) -> None:
     def method(self: SizeNode, other: SizeNode) -> SizeNode:
         if isinstance(self.value, (Real, Ratio)) or isinstance(other.value, (Real, Ratio)):
             return SizeNode(getattr(operator, name)(as_real(self.value), as_real(other.value)), bool)

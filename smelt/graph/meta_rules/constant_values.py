@@ -14,7 +14,7 @@ import torch
 from torch._ops import OpOverload
 
 from smelt.graph.ir.schema import OpInfo
-from smelt.graph.ir.storage_view import Layout, Place, PlacedTensor
+from smelt.graph.ir.storage_view import Layout, PlacedTensor, StorageView
 from smelt.graph.ir.symint import has_size
 from smelt.shapes.real import Real
 from smelt.shapes.size import Size
@@ -37,7 +37,7 @@ def known_value(tensor: PlacedTensor) -> torch.Tensor | None:
     return _seen_from(tensor.place, constant)
 
 
-def _seen_from(place: Place, constant: torch.Tensor) -> torch.Tensor:
+def _seen_from(place: StorageView, constant: torch.Tensor) -> torch.Tensor:
     """The view of the constant, which fills the place's storage, that the place is."""
     if place.parent is None:
         return constant

@@ -15,7 +15,7 @@ from smelt.base.log import log
 from smelt.graph.ir.memo import remember
 from smelt.graph.ir.meta import channels_last_stride, contiguous_stride, is_channels_last
 from smelt.graph.ir.schema import Kind, OpInfo, op_info
-from smelt.graph.ir.storage_view import META, Layout, Place, PlacedTensor, layout_for
+from smelt.graph.ir.storage_view import META, Layout, PlacedTensor, StorageView, layout_for
 from smelt.graph.ir.symint import has_size
 from smelt.graph.meta_rules.accepted_calls import is_plain
 from smelt.graph.meta_rules.corrections import CORRECTIONS
@@ -239,7 +239,7 @@ def _pinned(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
             layout = value.place.layout
             for size in (*layout.val.shape, *layout.val.stride, layout.offset):
                 int(size)
-            return _Pinned(Place(_at_the_example(layout)))
+            return _Pinned(StorageView(_at_the_example(layout)))
         if isinstance(value, (list, tuple)):
             return type(value)(map(pin, value))
         return value
@@ -252,13 +252,13 @@ class _Pinned(PlacedTensor):
     """A tensor that stands for its layout alone."""
 
     @staticmethod
-    def __new__(cls, place: Place) -> _Pinned:
+    def __new__(cls, place: StorageView) -> _Pinned:
         val = place.layout.val
         self = torch.Tensor._make_wrapper_subclass(cls, val.shape, strides=val.stride, dtype=val.dtype)
         self.place = place
         return self
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: StorageView) -> None:
         pass
 
     @classmethod

@@ -24,7 +24,7 @@ from smelt.graph.ir.meta import (
 )
 from smelt.graph.ir.schema import OpInfo
 from smelt.graph.ir.storage_view import Layout, layout_for
-from smelt.graph.ir.sym_bool import Question, compare
+from smelt.graph.ir.sym_bool import SymbolicPredicate, compare
 from smelt.graph.meta_rules.elementwise import broadcast, elementwise_rule, is_row_major, result_stride, val_of
 from smelt.graph.meta_rules.fourier import transformed
 from smelt.graph.meta_rules.fused_layers import FUSED_LAYERS
@@ -369,7 +369,7 @@ def _arange(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
         return None
     forward = compare("<", (end - start) * step, 0, True)
     text = f"{func}: the bounds are the wrong way round"
-    expected = isinstance(forward, Question) and forward.expect(text, "RuntimeError")
+    expected = isinstance(forward, SymbolicPredicate) and forward.expect(text, "RuntimeError")
     if not expected and (end - start) * step < 0:
         return None
     size = -((start - end) // step)

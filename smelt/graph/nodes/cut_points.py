@@ -17,7 +17,7 @@ from smelt.graph.nodes.conditional import Conditional
 from smelt.graph.nodes.modes import EXITS
 
 
-class Seam:
+class EagerBoundary:
     """The target of such a node; called with real tensors between two compiled parts.
 
     Attributes:
@@ -37,7 +37,7 @@ class Seam:
         raise NotImplementedError
 
 
-class Edge(Seam):
+class Edge(EagerBoundary):
     """The tensor is the caller's from here on: hooks are registered on it after the graph has run."""
 
     why = "a tensor with a hook, or that keeps its gradient"
@@ -48,12 +48,12 @@ class Edge(Seam):
 
 def seams(graph: fx.Graph) -> list[fx.Node]:
     """The nodes that are seams, in order."""
-    return [node for node in graph.nodes if isinstance(node.target, Seam)]
+    return [node for node in graph.nodes if isinstance(node.target, EagerBoundary)]
 
 
 def cuts(graph: fx.Graph) -> list[fx.Node]:
     """The nodes at which the graph is cut: seams and branches on tensors' values."""
-    return [node for node in graph.nodes if isinstance(node.target, (Seam, Conditional))]
+    return [node for node in graph.nodes if isinstance(node.target, (EagerBoundary, Conditional))]
 
 
 def in_parts(graph: fx.Graph, backend: str) -> bool:
@@ -68,14 +68,14 @@ def drop_idle(graph: fx.Graph) -> None:
             (tensor,) = node.all_input_nodes
             if all(user.op == "output" or isinstance(user.target, Edge) for user in tensor.users):
                 graph.erase_node(node)
-        elif isinstance(node.target, Seam) and node.target.leaves and node.prev is node.args[0]:
+        elif isinstance(node.target, EagerBoundary) and node.target.leaves and node.prev is node.args[0]:
             graph.erase_node(node)
             graph.erase_node(node.prev)
 
 
 def why_cut(node: fx.Node) -> str:
     """What stands at such a node, for people."""
-    return node.target.why if isinstance(node.target, Seam) else "a branch on a tensor's value"
+    return node.target.why if isinstance(node.target, EagerBoundary) else "a branch on a tensor's value"
 
 
 def without_regions_at(graph: fx.Graph) -> fx.Graph:
@@ -86,7 +86,7 @@ def without_regions_at(graph: fx.Graph) -> fx.Graph:
     copies: dict[fx.Node, fx.Node] = {}
     open_regions: list[fx.Node] = []
     for node in graph.nodes:
-        at_seam = isinstance(node.target, Seam)
+        at_seam = isinstance(node.target, EagerBoundary)
         if at_seam:
             for entered in reversed(open_regions):
                 _call(out, EXITS[entered.target], (copies[entered],))  # type: ignore[index]

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from smelt.graph.nodes.cut_points import Seam
+from smelt.graph.nodes.cut_points import EagerBoundary
 
 
-class EagerCall(Seam):
+class EagerCall(EagerBoundary):
     """`target(args, kwargs)` as the captured program made it.
 
     Attributes:

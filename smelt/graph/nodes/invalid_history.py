@@ -21,7 +21,7 @@ from smelt.graph.meta_rules.oversized import NoRoom
 from smelt.graph.nodes.absent_gradients import quiet_below
 
 
-class _Spoilt(torch.autograd.Function):
+class _ErrorNode(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, tensor: torch.Tensor, error: Exception | None, anchor: torch.Tensor, *origins: torch.Tensor
@@ -60,7 +60,7 @@ def spoilt(tensor: torch.Tensor, error: Exception | None, origins: Sequence[torc
         origins: what its history leads to: a derivative by one of them has to come through it.
     """
     with torch.enable_grad():
-        out: torch.Tensor = _Spoilt.apply(tensor, error, _ANCHOR, *origins)
+        out: torch.Tensor = _ErrorNode.apply(tensor, error, _ANCHOR, *origins)
     return out
 
 

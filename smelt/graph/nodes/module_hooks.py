@@ -14,7 +14,7 @@ from torch.nn.modules._functions import BackwardHookFunction
 from torch.utils.hooks import BackwardHook
 
 from smelt.graph.nodes.absent_gradients import only_given_of_module, pass_on_absent
-from smelt.graph.nodes.cut_points import Seam
+from smelt.graph.nodes.cut_points import EagerBoundary
 
 
 class Around:
@@ -29,7 +29,7 @@ def through(*tensors: torch.Tensor) -> list[torch.Tensor]:
     return list(BackwardHookFunction.apply(*tensors))
 
 
-class _ModuleHooks(Seam):
+class _ModuleHooks(EagerBoundary):
     why = "a module with backward hooks"
 
     def __init__(self, count: int, places: Sequence[int]) -> None:

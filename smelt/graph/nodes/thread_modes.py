@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from smelt.graph.nodes.cut_points import Seam
+from smelt.graph.nodes.cut_points import EagerBoundary
 
 
 class Entered:
@@ -25,7 +25,7 @@ class Entered:
         self.region = region
 
 
-class EnterInference(Seam):
+class EnterInference(EagerBoundary):
     """`torch.inference_mode(mode)`"""
 
     why = "inference mode is entered"
@@ -38,7 +38,7 @@ class EnterInference(Seam):
         return _enter(torch.inference_mode(self.mode))
 
 
-class EnterSavedHooks(Seam):
+class EnterSavedHooks(EagerBoundary):
     """`torch.autograd.graph.saved_tensors_hooks(pack, unpack)`
 
     Args:
@@ -63,7 +63,7 @@ def _enter(region: Any) -> Entered:
     return Entered(region)
 
 
-class Leave(Seam):
+class Leave(EagerBoundary):
     """The end of a region."""
 
     why = "a mode of the thread is left"

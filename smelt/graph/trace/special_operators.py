@@ -20,9 +20,9 @@ from smelt.graph.trace.trace import (
     REWRITES,
     SPECIAL,
     Call,
-    Place,
     Recorder,
     Step,
+    StorageView,
     TraceTensor,
     argument,
     as_traced,
@@ -96,7 +96,7 @@ def _lazy(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], reco
     if not isinstance(args[0], torch.Tensor):
         return _conjugate(func, args, kwargs, recorder)
     place = as_traced(args, kwargs, recorder)[0][0].place
-    return TraceTensor(Place(place.layout, place, Step(func, (), {}, None)))
+    return TraceTensor(StorageView(place.layout, place, Step(func, (), {}, None)))
 
 
 def _as_real(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:

@@ -25,9 +25,9 @@ from smelt.graph.ir.meta import OpaqueMeta, TensorMeta
 from smelt.graph.ir.schema import Kind, OpInfo, op_info
 from smelt.graph.ir.storage_view import (
     Layout,
-    Place,
     Step,
     Storage,
+    StorageView,
     layout_for,
     layout_of,
     opaque_layout,
@@ -48,7 +48,7 @@ aten = torch.ops.aten
 __all__ = [
     "DataDependent",
     "Layout",
-    "Place",
+    "StorageView",
     "Recorder",
     "Step",
     "Storage",
@@ -83,7 +83,7 @@ class TraceTensor(Turned):
     __slots__ = ()
 
     @staticmethod
-    def __new__(cls, place: Place) -> TraceTensor:
+    def __new__(cls, place: StorageView) -> TraceTensor:
         val, offset = place.layout.val, place.layout.offset
         if type(val) is OpaqueMeta:
             opaque = stand_in(cls, val)
@@ -103,7 +103,7 @@ class TraceTensor(Turned):
             set_negative(self, True)
         return self
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: StorageView) -> None:
         pass
 
     __torch_function__ = disabled_torch_function  # type: ignore[assignment]
@@ -134,7 +134,7 @@ class TraceTensor(Turned):
         self.move_to(other)
         step = Step(aten.detach.default, (), {}, None)
         step.data = next(Step.counts)
-        self.place = Place(other.place.layout, other.place, step)
+        self.place = StorageView(other.place.layout, other.place, step)
 
     def move_to(self, other: TraceTensor) -> None:
         """The object has the place of `other`, its own history and its own version counter."""
@@ -160,7 +160,7 @@ class TraceTensor(Turned):
         raise depends_on_values("tensor.__dlpack__()")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TraceTensor:
-        out = TraceTensor(Place(self.place.layout))
+        out = TraceTensor(StorageView(self.place.layout))
         out.requires_grad_(self.requires_grad)
         memo[id(self)] = out
         return out
@@ -239,9 +239,9 @@ def trace_like(source: torch.Tensor | TensorMeta, requires_grad: bool | None = N
         val = source
         requires_grad = val.requires_grad if requires_grad is None else requires_grad
     if type(val) is OpaqueMeta:
-        out = TraceTensor(Place(opaque_layout(replace(val, requires_grad=False))))
+        out = TraceTensor(StorageView(opaque_layout(replace(val, requires_grad=False))))
     else:
-        out = TraceTensor(Place(layout_for(val.shape, val.dtype, val.stride, val.device)))
+        out = TraceTensor(StorageView(layout_for(val.shape, val.dtype, val.stride, val.device)))
     if requires_grad:
         out.requires_grad_()
     return out
@@ -253,7 +253,7 @@ class _Before(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, leaf: TraceTensor) -> TraceTensor:
         ctx.set_materialize_grads(False)  # a function of the program may give no gradient
-        out = TraceTensor(Place(leaf.place.layout))
+        out = TraceTensor(StorageView(leaf.place.layout))
         out.place.node, out.place.version = leaf.place.node, 0
         return out
 
@@ -362,7 +362,7 @@ def ordinary(
         if info.silent:
             raise Unsupported(f"{func} gives no tensor", why="what else it does a graph would leave out")
         if type(answer) is Layout:
-            out = TraceTensor(Place(answer))
+            out = TraceTensor(StorageView(answer))
         else:
             out = tensors_for(answer)
         if recorder is not None:
@@ -407,7 +407,7 @@ _ABOUT_SIZES: dict[OpOverload, Callable[..., Any]] = {
 def tensors_for(answer: Any) -> Any:
     """New trace tensors for an answer: layouts become tensors, the rest stays."""
     if type(answer) is Layout:
-        return TraceTensor(Place(answer))
+        return TraceTensor(StorageView(answer))
     if isinstance(answer, (list, tuple)):
         return type(answer)(tensors_for(a) for a in answer)
     return answer
@@ -419,11 +419,11 @@ def _view(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answ
         parent = root_of(parent)
         args, kwargs = (args[0], args[1], args[2], answer.offset), {}
     if type(answer) is Layout:
-        return TraceTensor(Place(answer, parent, Step(func, args[1:], kwargs, None)))
-    return [TraceTensor(Place(a, parent, Step(func, args[1:], kwargs, i))) for i, a in enumerate(answer)]
+        return TraceTensor(StorageView(answer, parent, Step(func, args[1:], kwargs, None)))
+    return [TraceTensor(StorageView(a, parent, Step(func, args[1:], kwargs, i))) for i, a in enumerate(answer)]
 
 
-def root_of(place: Place) -> Place:
+def root_of(place: StorageView) -> StorageView:
     """The root of the place's storage, without history if the place has none, with its way of counting writes."""
     root = place.storage.root
     assert root is not None
@@ -438,7 +438,7 @@ def root_of(place: Place) -> Place:
         return place
     step = Step(aten.detach.default, (), {}, None)
     step.data = apart
-    return Place(root.layout, root, step)
+    return StorageView(root.layout, root, step)
 
 
 def _write(

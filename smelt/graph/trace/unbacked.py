@@ -19,7 +19,7 @@ from torch._ops import OpOverload
 from smelt.base.process_state import switch
 from smelt.graph.ir.meta import TensorMeta, contiguous_stride
 from smelt.graph.ir.storage_view import Layout, PlacedTensor
-from smelt.graph.ir.sym_bool import Question, compare
+from smelt.graph.ir.sym_bool import SymbolicPredicate, compare
 from smelt.graph.ir.symint import SizeNode
 from smelt.graph.meta_rules.infer import depends_on_values
 from smelt.graph.meta_rules.layouts import fresh, given, val_of, without
@@ -242,7 +242,7 @@ def expect_elements(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, 
     dims = range(val.ndim) if dim is None or dim == [] else dim if isinstance(dim, (list, tuple)) else [dim]
     for size in (val.shape[d] for d in dims if val.ndim):
         question = compare("<", size, 1, True)
-        if isinstance(question, Question):
+        if isinstance(question, SymbolicPredicate):
             question.expect(f"{func}: the dimension to reduce has no elements", "IndexError")
 
 
@@ -272,7 +272,7 @@ def require(cond: Any, text: str, error: str = "RuntimeError") -> None:
         Exception: of the class named `error`; the condition is wrong.
     """
     question = cond.node.value if isinstance(cond, torch.SymBool) and isinstance(cond.node, SizeNode) else cond
-    if isinstance(question, Question) and question.expect(text, error):
+    if isinstance(question, SymbolicPredicate) and question.expect(text, error):
         return
     if not cond:
         raise getattr(builtins, error)(text)

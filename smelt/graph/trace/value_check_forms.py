@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from smelt.graph.ir.storage_view import PlacedTensor
-from smelt.graph.ir.sym_bool import Question, compare
+from smelt.graph.ir.sym_bool import SymbolicPredicate, compare
 from smelt.graph.ir.symint import from_torch
 
 
@@ -24,7 +24,7 @@ def _require(condition: torch.Tensor, text: str) -> None:
     """The program raises where the condition, a tensor of one element, is wrong."""
     number = from_torch(condition.to(torch.int64).item())
     question = compare("<", number, 1, True)
-    if not isinstance(question, Question):
+    if not isinstance(question, SymbolicPredicate):
         if not question:
             raise RuntimeError(text)
     elif not question.expect(text, "RuntimeError"):

@@ -80,7 +80,7 @@ class Template:
 
 
 @dataclass(frozen=True)
-class Way:
+class Implementation:
     """One configuration of a template. `name` says which, for the store."""
 
     name: str
@@ -121,7 +121,7 @@ class Product:
         else:
             self.run(table, out, *factors)
 
-    def _ways(self, planned: Sequence[Sequence[PlannedLaunch]], known: str | None) -> list[Way]:
+    def _ways(self, planned: Sequence[Sequence[PlannedLaunch]], known: str | None) -> list[Implementation]:
         """The configurations of the templates, which begin to build; one alone, or none, where the best is known."""
         ways = []
         for number, (template, launches) in enumerate(zip(self.templates, planned, strict=True)):
@@ -129,7 +129,7 @@ class Product:
                 name = f"template {number} {launch.config}"
                 if known is None or known == name:
                     config = launch.source.configs.index(launch.config)
-                    ways.append(Way(name, template, launch, self.maker.build(template.launch[0], config)))
+                    ways.append(Implementation(name, template, launch, self.maker.build(template.launch[0], config)))
         return ways
 
     def _first_call(self, table: Table, out: torch.Tensor, *factors: torch.Tensor) -> None:
@@ -180,7 +180,7 @@ class Product:
         """Whether a pointer of a template is no multiple of 16."""
         return any(moved_in(table, way.launch) for way in {id(way.template): way for way in self.ways}.values())
 
-    def _template(self, way: Way, table: Table) -> Run:
+    def _template(self, way: Implementation, table: Table) -> Run:
         """What launches the template; the library, where one that is remembered does not run any more."""
         chosen = []
         try:

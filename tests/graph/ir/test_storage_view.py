@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from smelt.graph.ir.storage_view import Place, Step, layout_for, layout_of
+from smelt.graph.ir.storage_view import Step, StorageView, layout_for, layout_of
 
 aten = torch.ops.aten
 
@@ -27,10 +27,10 @@ def test_meta_tensor_has_the_layout() -> None:
 
 
 def test_places_share_the_storage_of_their_root() -> None:
-    root = Place(layout(2, 3))
-    child = Place(layout(3), root, Step(aten.select.int, (0, 1), {}, None))
+    root = StorageView(layout(2, 3))
+    child = StorageView(layout(3), root, Step(aten.select.int, (0, 1), {}, None))
     assert child.storage is root.storage and child.storage.root is root
-    assert Place(layout(2, 3)).storage is not root.storage
+    assert StorageView(layout(2, 3)).storage is not root.storage
 
 
 def test_steps_replay() -> None:
