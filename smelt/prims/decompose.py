@@ -51,8 +51,8 @@ def decompose(gm: fx.GraphModule, options: Options | None = None, apart: bool = 
 
     Args:
         gm: functional ATen graph; every node's `meta["val"]` is a TensorMeta, a tuple of them or a number.
-        apart: a backward of its own follows: inputs as they are when it runs (`meta["as_saved"]`) are placeholders
-            behind the others, whose `meta["as_saved"]` names the input. Otherwise they are the inputs.
+        apart: a backward of its own follows: inputs and results as they are when it runs (`meta["as_saved"]` says
+            which) are placeholders behind the others. Otherwise they are the inputs and results.
 
     Raises:
         CompileError: a decomposition gave another dtype or shape than the operator.
@@ -70,7 +70,7 @@ def decompose(gm: fx.GraphModule, options: Options | None = None, apart: bool = 
             case "get_attr":
                 values[node] = _constant(p, node, gm, mixed)
             case "call_function" if apart and "as_saved" in node.meta:
-                values[node] = _saved_input(p, values[node.args[0]])
+                values[node] = _as_saved(p, node)
             case "call_function":
                 values[node] = _decompose_node(p, node, values, mixed)
                 if "saved" in node.meta and isinstance(values[node], Node):
@@ -110,12 +110,14 @@ def _copy_placeholder(p: Lowering, node: Node) -> Node:
     return copy
 
 
-def _saved_input(p: Lowering, given: Node) -> Node:
-    """An input as it is when the backward runs."""
+def _as_saved(p: Lowering, node: Node) -> Node:
+    """An input or a result as it is when the backward runs."""
     last = next(n for n in reversed(p.graph.nodes) if n.op == "placeholder")
+    kind, which = node.meta["as_saved"]
+    name = f"{which}_saved" if kind == "input" else f"result_{which}_saved"
     with p.graph.inserting_after(last):
-        later = p.graph.create_node("placeholder", f"{given.name}_saved", (), {}, f"{given.name}_saved")
-    later.meta = {**given.meta, "as_saved": given.name}
+        later = p.graph.create_node("placeholder", name, (), {}, name)
+    later.meta = {"val": node.meta["val"], "as_saved": node.meta["as_saved"]}
     return later
 
 

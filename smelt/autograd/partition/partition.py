@@ -92,9 +92,10 @@ class _Split:
         self.costs = Costs(self.nodes[:-1], self.needed_forward, [*stored, *self.shown], self.copied)
 
     def _as_saved(self, given: Sequence[Node]) -> dict[Node, Node]:
-        """The inputs as the backward finds them, with the inputs as the forward does."""
+        """The inputs and results as the backward finds them, with what they are in the forward."""
         by_name = {n.name: n for n in self.inputs}
-        return {n: by_name[n.meta["as_saved"]] for n in given if n.users and "as_saved" in n.meta}
+        found = ((n, *n.meta["as_saved"]) for n in given if n.users and "as_saved" in n.meta)
+        return {n: by_name[key] if kind == "input" else self.values[key] for n, kind, key in found}
 
     def _copied(self, joint: Joint) -> set[Node]:
         """Inputs and results that the backward takes copies of: eager does not save them, or the caller's own follow.
@@ -160,11 +161,12 @@ class _Split:
         outputs = {node: i for i, node in reversed(list(enumerate(self.values)))}
 
         def describe(node: Node) -> Saved:
-            if node in self.as_saved or node in inputs and node not in self.copied:
-                given = self.as_saved.get(node, node)
+            given = self.as_saved.get(node, node)
+            own = given is node and node in self.copied
+            if given in inputs and not own:
                 return Saved("input", inputs[given], given.name)
-            if node in outputs and node not in self.copied:
-                return Saved("output", outputs[node], node.name)
+            if given in outputs and not own:
+                return Saved("output", outputs[given], given.name)
             return Saved("intermediate", -1, node.name)
 
         return describe

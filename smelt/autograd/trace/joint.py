@@ -41,7 +41,7 @@ from smelt.autograd.trace.plan import (
 from smelt.autograd.trace.reachability import comes_through_function, forbidden, functions_give, heads_of, tangents_of
 from smelt.autograd.trace.reads import JointReads, owner_of
 from smelt.autograd.trace.rng import seeded_devices
-from smelt.autograd.trace.saved import read_as_saved, saved_places
+from smelt.autograd.trace.saved import read_as_saved, results_as_saved, saved_places
 from smelt.base.errors import Unsupported
 from smelt.base.options import Options
 from smelt.base.torch_c import disable_autocast, engine_in_this_thread, inference_mode, is_plain_view
@@ -323,8 +323,12 @@ class _Trace:
         """The primals and the program outputs that it does not save; parameters are written by optimizers alone."""
         given = enumerate(zip(self.inputs, self.examples, strict=True))
         primals = (i for i, (one, e) in given if not (one.place.storage in self.saved or isinstance(e, Parameter)))
-        outputs = (i for i, out in enumerate(self.program) if out.place.storage not in self.saved)
+        outputs = (i for i, out in enumerate(self.program) if not self.is_saved(out))
         return frozenset(primals), frozenset(outputs)
+
+    def is_saved(self, out: TraceTensor) -> bool:
+        """Eager saves this program output; what is computed in a `checkpoint` call is computed again instead."""
+        return out.place.storage in self.saved and "checkpoint" not in self.rec.value(out.place).meta
 
     def backward(self, mutations: Sequence[Mutation]) -> tuple[tuple[int, ...], dict[int, TraceTensor]]:
         """Positions that have tangents, and the gradient of each input that gets one."""
@@ -345,6 +349,7 @@ class _Trace:
         if self.options.backend == "smelt":
             saved = (i for storage, i in self.by_storage.items() if storage in self.saved)
             self.apart = read_as_saved(self.rec, ((self.inputs[i], self.examples[i]) for i in saved))
+            results_as_saved(self.rec, self.program, self.saved)
             self.written = self.versions()
         # a graph may end in the no_grad that the caller was in, and still have computed with gradients in between
         with torch.enable_grad(), disable_autocast():

@@ -7,14 +7,16 @@ takes such tensors by themselves only where eager does, and otherwise values of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Container, Iterable, Iterator, Sequence
+from typing import Any, Literal
 
 import torch
+from torch import fx
 from torch.nn import Parameter
 
 from smelt.autograd.trace.functionalize import GraphRecorder
 from smelt.autograd.trace.inputs import Input
+from smelt.graph.ir.meta import is_dense
 from smelt.graph.nodes.engine_nodes import saved_by
 from smelt.graph.trace.trace import Storage, StorageView, TraceTensor
 from smelt.shapes.size import hint
@@ -57,10 +59,27 @@ def read_as_saved(rec: GraphRecorder, saved: Iterable[tuple[Input, torch.Tensor]
             continue
         if any("checkpoint" in user.meta for user in node.users):
             continue
-        later = rec.graph.call_function(torch.ops.aten.alias.default, (node,))
-        later.meta.update(val=node.meta["val"], as_saved=True, backward=True)
-        storage.version += 1
         apart.add(storage)
-        for tensor in (one.leaf, one.seen):  # two where the input was computed before
-            rec.bind(tensor, later)
+        _bind_anew(rec, node, [one.leaf, one.seen], ("input", node.name))  # two where the input was computed before
     return apart
+
+
+def results_as_saved(rec: GraphRecorder, program: Sequence[TraceTensor], saved: Container[Storage]) -> None:
+    """The same for small results that eager saves."""
+    for i, out in enumerate(program):
+        place, val = out.place, out.place.layout.val
+        if place.parent is not None or place.storage not in saved or not is_dense(val.shape, val.stride):
+            continue
+        node = rec.value(place)
+        if node.op == "call_function" and hint(val.nbytes) <= SMALL and "checkpoint" not in node.meta:
+            _bind_anew(rec, node, [out], ("output", i))
+
+
+def _bind_anew(
+    rec: GraphRecorder, node: fx.Node, tensors: Sequence[TraceTensor], where: tuple[Literal["input", "output"], Any]
+) -> None:
+    later = rec.graph.call_function(torch.ops.aten.alias.default, (node,))
+    later.meta.update(val=tensors[0].place.layout.val, as_saved=where, backward=True)
+    tensors[-1].place.storage.version += 1
+    for tensor in tensors:
+        rec.bind(tensor, later)
