@@ -19,9 +19,9 @@ from smelt.base.options import Options
 from smelt.capture import _native as native
 from smelt.capture.core import compiler_marks, policy
 from smelt.capture.core.breaks import Break
+from smelt.capture.core.interposed import comes_between
 from smelt.capture.core.registry import special
 from smelt.capture.guards.calibrate import calibrate
-from smelt.capture.interposed import comes_between
 from smelt.capture.session import CompileGraph, Session, Slots, WhenReturned
 from smelt.capture.torch.deferred_capture import Steps, in_steps
 

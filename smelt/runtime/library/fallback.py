@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from smelt.abi.kernels import KERNELS
-from smelt.base.errors import CompileError
+from smelt.base.errors import CompileError, SmeltError
 from smelt.base.python_text import arguments
 from smelt.runtime.library.attention_memory import in_words
 from smelt.runtime.library.externs import EXTERNS, Candidate, Spec, register
@@ -151,7 +151,10 @@ def overload(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list
     call = _call_with(KERNELS.get(op, _BOUND.get(op, op)), args, kwargs)
     if namespace == "aten" and _ATTENTION.match(name):
         return [Candidate("aten", in_words(call, inputs))]
-    return [Candidate("aten", call if namespace in _SAYS_ALIASES or _shows_arguments(op) else _apart(call))]
+    if namespace in _SAYS_ALIASES:
+        return [Candidate("aten", call)]
+    told = _as_told(params["overload"], call, outputs)
+    return [Candidate("aten", told if _shows_arguments(op) else _apart(told))]
 
 
 _BOUND: dict[Any, Call] = {aten.cat.default: torch.cat, aten.stack.default: torch.stack}
@@ -166,6 +169,46 @@ _SAYS_ALIASES = frozenset({"aten", "prims", "quantized"})
 
 def _shows_arguments(op: Any) -> bool:
     return any(result.alias_info is not None for result in op._schema.returns)
+
+
+def _as_told(name: str, call: Call, outputs: list[Spec]) -> Call:
+    """The same, whose results are what the function that was registered for shapes and types has said: what follows was
+    compiled for that.
+
+    Raises:
+        WrongFake: (when called) they are not.
+    """
+
+    def run(*tensors: Any) -> Any:
+        result = call(*tensors)
+        tensors = tuple(_tensors(result))
+        if len(tensors) == len(outputs):
+            for at, (got, said) in enumerate(zip(tensors, outputs, strict=True)):
+                if got.dtype is not said.dtype or got.shape != said.shape:
+                    raise WrongFake(name, at, said, Spec(tuple(got.shape), (), got.dtype))
+        return result
+
+    return run
+
+
+def _tensors(result: Any) -> Iterator[torch.Tensor]:
+    if isinstance(result, torch.Tensor):
+        yield result
+    elif isinstance(result, (list, tuple)):
+        for item in result:
+            yield from _tensors(item)
+
+
+class WrongFake(SmeltError):
+    """An operator of a library gives another result than its fake kernel has told."""
+
+    def __init__(self, name: str, at: int, said: Spec, got: Spec) -> None:
+        said_text, got_text = (f"{str(s.dtype).removeprefix('torch.')}{list(s.shape)}" for s in (said, got))
+        super().__init__(
+            f"{name} gives another result than its fake kernel says",
+            why=f"result {at} is {got_text}, and the fake kernel (register_fake) says {said_text}",
+            hint="mend the function that is registered with register_fake: shapes and types are compiled from it",
+        )
 
 
 def _apart(call: Call) -> Call:

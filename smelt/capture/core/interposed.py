@@ -16,15 +16,16 @@ def comes_between(code: CodeType, slots: tuple[Any, ...]) -> bool:
     if not slots:
         return False
     before, last = slots[-2] if len(slots) > 1 else None, slots[-1]
-    kind = type(last)
+    kind = type(last)  # methods of the program's classes are not called here
     if kind is FrameType:
-        return isinstance(before, int)
+        return type(before) is int
     if kind is dict:
-        return before in ("start", "stop") and last.keys() == _OF_COLLECTIONS
-    if isinstance(last, weakref.ref):
-        return last() is None
-    return len(slots) == 1 and (code.co_name == "__del__" or kind.__name__ == _OF_THEIR_ERRORS)
+        return type(before) is str and before in ("start", "stop") and len(last) == 3 and "collected" in last
+    if issubclass(kind, weakref.ref):
+        return weakref.ref.__call__(last) is None
+    return len(slots) == 1 and (
+        code.co_name == "__del__" or type.__getattribute__(kind, "__name__") == _OF_THEIR_ERRORS
+    )
 
 
 _OF_THEIR_ERRORS = "UnraisableHookArgs"
-_OF_COLLECTIONS = {"generation", "collected", "uncollectable"}

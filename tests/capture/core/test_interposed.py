@@ -145,6 +145,20 @@ def test_it_is_not_captured(fn: Callable[..., Any], monkeypatch: pytest.MonkeyPa
     assert set(met) <= {fn.__name__, "__init__"}
 
 
+class NotCompared:
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("compared")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("last", [{}, {"collected": 1, "a": 2, "b": 3}, weakref.ref(NotCompared), NotCompared()])
+def test_arguments_are_not_compared(last: Any) -> None:
+    run, x = smelt.compile(lambda x, before, last: x * 2), torch.rand(3)
+    torch.testing.assert_close(run(x, NotCompared(), last), x * 2)
+    assert smelt.stats()["graphs"] == 1
+
+
 AUDITED = """
 import sys, torch, smelt
 from smelt.capture.session import Session
