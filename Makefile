@@ -150,6 +150,7 @@ format: setup
 
 docs: setup
 	$(BIN)/python docs/make_story.py
+	$(BIN)/python docs/make_files.py
 	$(BIN)/smelt ops --write docs/operators.md
 
 clean:

@@ -1,0 +1,136 @@
+"""Sizes of folders, how many decisions a function takes, private names of torch, and the page that names every file."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "smelt"
+BASELINE = Path(__file__).with_suffix(".json")
+"""Functions with more than MOST_DECISIONS decisions, and uses of private names; both may only shrink.
+
+`python -m tests.test_structure` writes what there is now, which never adds or raises an entry.
+"""
+
+MOST_FILES = 25
+LARGE_FOLDERS = {"bench": 28}
+"""Folders that are larger, and how large they may be."""
+
+MOST_DECISIONS = 15
+"""Cyclomatic complexity of a function: branches, loops, handlers, cases, comprehensions and operands of and, or."""
+
+PRIVATE = ("_schema", "_version", "_cdata", "_base", "_backward_hooks", "_opname", "_is_view", "_ops")
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def where(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def decisions(function: ast.AST) -> int:
+    """The cyclomatic complexity of a function without the functions inside of it."""
+    return 1 + sum(map(_decisions, ast.iter_child_nodes(function)))
+
+
+def _decisions(node: ast.AST) -> int:
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return 0
+    own = 0
+    match node:
+        case ast.BoolOp(values=values):
+            own = len(values) - 1
+        case ast.comprehension(ifs=conditions):
+            own = 1 + len(conditions)
+        case ast.If() | ast.IfExp() | ast.For() | ast.While() | ast.ExceptHandler() | ast.match_case() | ast.Assert():
+            own = 1
+    return own + sum(map(_decisions, ast.iter_child_nodes(node)))
+
+
+def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.AST]]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield prefix + node.name, node
+        inside = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+        yield from functions(node, f"{prefix}{node.name}." if inside else prefix)  # type: ignore[attr-defined]
+
+
+def complex_functions() -> dict[str, int]:
+    found: dict[str, int] = {}
+    for path in modules():
+        if where(path).startswith(("bench", "demo")):
+            continue
+        for name, node in functions(ast.parse(path.read_text())):
+            if (count := decisions(node)) > MOST_DECISIONS:
+                key = f"{where(path)}:{name}"
+                found[key] = max(count, found.get(key, 0))
+    return found
+
+
+def private_names() -> dict[str, int]:
+    """How often modules other than base/torch_c.py read private names of torch's objects."""
+    count: Counter[str] = Counter()
+    for path in modules():
+        if where(path) != "base/torch_c.py" and not where(path).startswith(("bench", "demo")):
+            tree = ast.parse(path.read_text())
+            count.update(n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr in PRIVATE)
+    return dict(sorted(count.items()))
+
+
+def test_no_folder_is_large() -> None:
+    sizes = Counter(where(path.parent) for path in modules() if path.name != "__init__.py")
+    large = {folder: n for folder, n in sizes.items() if n > LARGE_FOLDERS.get(folder, MOST_FILES)}
+    assert not large
+
+
+def test_no_function_takes_more_decisions_than_recorded() -> None:
+    recorded = json.loads(BASELINE.read_text())["decisions"]
+    grown = {name: n for name, n in complex_functions().items() if n > recorded.get(name, MOST_DECISIONS)}
+    assert not grown, f"split these functions (limit {MOST_DECISIONS}): {grown}"
+
+
+def test_the_list_of_complex_functions_shrinks() -> None:
+    gone = json.loads(BASELINE.read_text())["decisions"].keys() - complex_functions().keys()
+    assert not gone, f"take these out of {BASELINE.name}: {sorted(gone)}"
+
+
+def test_private_names_of_torch_are_not_used_more_often() -> None:
+    recorded = json.loads(BASELINE.read_text())["private names"]
+    assert {name: n for name, n in private_names().items() if n > recorded.get(name, 0)} == {}
+
+
+def test_a_decision_is_counted_once() -> None:
+    text = "def f(x):\n if x and x > 1:\n  return [y for y in x if y]\n def g():\n  if x: pass\n return 1 if x else 2\n"
+    found = {name: decisions(node) for name, node in functions(ast.parse(text))}
+    assert found == {"f": 6, "f.g": 2}
+
+
+def test_the_page_names_every_file() -> None:
+    spec = importlib.util.spec_from_file_location("make_files", ROOT / "docs" / "make_files.py")
+    assert spec is not None and spec.loader is not None
+    make_files = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make_files)
+    folders = {where(path.parent).removeprefix(".") for path in modules()}
+    assert {f for f in folders if not f.startswith(make_files.LEFT_OUT)} == set(make_files.FOLDERS)
+    assert make_files.PAGE.read_text() == make_files.page(), "python docs/make_files.py"
+
+
+def main() -> int:
+    old = json.loads(BASELINE.read_text()) if BASELINE.exists() else None
+    new = {"decisions": complex_functions(), "private names": private_names()}
+    if old is not None:
+        new = {part: {k: min(n, old[part][k]) for k, n in new[part].items() if k in old[part]} for part in new}
+    BASELINE.write_text(json.dumps(new, indent=1, sort_keys=True) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
