@@ -277,3 +277,32 @@ def test_an_operator_that_reads_what_it_writes_through_another_argument() -> Non
         for _ in range(2):
             x, y = torch.arange(4.0), torch.arange(4.0)
             assert torch.equal(c(x), f(y)) and torch.equal(x, y)
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 2, 3), (2, 4, 1, 1), (1, 2, 3)])
+def test_shuffled_channels_are_new_memory(shape: tuple[int, ...]) -> None:
+    """Also where none moves: the operator is a recipe of views, but a kernel on a CPU."""
+
+    def f(x: torch.Tensor, groups: int) -> torch.Tensor:
+        return torch.native_channel_shuffle(x, groups)
+
+    x = torch.rand(shape)
+    for groups in {1, 2, shape[1]}:
+        want, got = f(x, groups), smelt.compile(f)(x, groups)
+        assert torch.equal(got, want) and got.stride() == want.stride()
+        assert got.data_ptr() != x.data_ptr() and not got._is_view()
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride"),
+    [((0, 3), (7, 2)), ((3, 0), (0, 0)), ((2, 0, 3), (30, 7, 2)), ((0, 1, 2), (5, 0, 0)), ((1, 3), (9, 2))],
+)
+def test_tensors_like_one_without_elements_have_its_strides(shape: tuple[int, ...], stride: tuple[int, ...]) -> None:
+    def f(x: torch.Tensor) -> list[torch.Tensor]:
+        made = [torch.zeros_like(x), torch.empty_like(x), torch.ones_like(x, dtype=torch.int64), torch.rand_like(x)]
+        made += [torch.full_like(x, 2), torch.zeros_like(x, memory_format=torch.contiguous_format), x.clone(), x + 1]
+        return [*made, x.new_zeros(x.shape), x.new_empty_strided(shape, stride), x.to(torch.float64), x.contiguous()]
+
+    x = torch.empty_strided(shape, stride)
+    got = smelt.compile(f)(x)
+    assert [y.stride() for y in got] == [y.stride() for y in f(x)]

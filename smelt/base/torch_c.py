@@ -58,9 +58,11 @@ disabled_torch_function = torch._C._disabled_torch_function_impl
 def is_composite(op: torch._ops.OpOverload) -> bool:
     """True when the operator is only a recipe over other operators, also for the autograd engine.
 
-    Recipes that PyTorch adds in Python, for compilers, do not count: some give other values than the kernels do.
+    Recipes that PyTorch adds in Python, for compilers, do not count: some give other values than the kernels do. Nor
+    does one of views where a CPU has a kernel that gives new memory.
     """
-    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
+    recipe = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
+    return recipe and op.name() != "aten::native_channel_shuffle"
 
 
 def is_derived_inside(op: torch._ops.OpOverload) -> bool:

@@ -52,6 +52,8 @@ def test_operators(shape: tuple[int, ...]) -> None:
         check(aten.mul.Tensor, x, x)
         check(aten.threshold_backward.default, x, plain, 0)
         check(aten.hardtanh_backward.default, x, plain, 0.0, 1.0)
+        for mask in in_layouts(plain):
+            check(aten.native_dropout_backward.default, x, mask > 0.5, 2.0)
         if len(shape) > 2:
             for groups in {1, 2, shape[1]}:
                 check(aten.channel_shuffle.default, x, groups)

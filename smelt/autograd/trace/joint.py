@@ -147,6 +147,7 @@ class _Trace:
         self.spoilt: dict[int, Spoilt] = {}
         self.reached: dict[int, frozenset[int]] = {}
         self.saved: set[Storage] = set()
+        self.found: dict[int, TraceTensor] = {}
         self.apart: set[Storage] = set()
         self.rec = GraphRecorder(options.eager_rng)
         self.reads = self.rec.reads = JointReads(self.rec, owner_of(gm))
@@ -370,7 +371,7 @@ class _Trace:
                 raise _Spoilt from None
             finally:
                 owner.small_is_usual = False
-        found = {i: self.traced(g) for i, g in zip(wanted, grads, strict=True) if g is not None}
+        self.found = found = {i: self.traced(g) for i, g in zip(wanted, grads, strict=True) if g is not None}
         with _disable_current_modes():  # gradients may be views, and what reads them asks meta kernels
             self.reached = self.reached_without_values({i: heads[i] for i in roots}, found, given)
         return tuple(roots), found
@@ -429,6 +430,11 @@ class _Trace:
                 nodes += [self.rec.value(rows.indices.place), self.rec.value(rows.values.place)]
         return nodes, positions
 
+    def layout_of_gradient(self, i: int) -> TensorMeta:
+        """In memory: of a leaf its own, into which the engine would copy it; else as the derivatives leave it."""
+        computed = None if self.examples[i].is_leaf else self.found.get(i)
+        return self.inputs[i].leaf.place.layout.val if computed is None else computed.place.layout.val
+
     def idle(self, positions: Collection[int]) -> tuple[int, ...]:
         """The inputs that would have a gradient, and have none. One that comes twice has it at the first place."""
         inputs = [(i, self.first[id(one)]) for i, one in enumerate(self.inputs) if one.wants_gradient]
@@ -472,7 +478,7 @@ class _Trace:
         values = _own_memory(rec, values, own, {self.inputs[m.input].node for m in mutations})
         kept = [_kept(t.place.layout.val) for t in self.program]
         metas = [self.inputs[m.input].place.layout.val for m in mutations]
-        by_position = {k: self.inputs[i].leaf.place.layout.val for i, k in positions.items() if isinstance(k, int)}
+        by_position = {k: self.layout_of_gradient(i) for i, k in positions.items() if isinstance(k, int)}
         metas += [by_position.get(k) or node.meta["val"] for k, node in enumerate(grads)]
         found = [*self.reads.nodes.values(), *self.reads.checks]
         found += self.checks_of_dead([*values, *grads, *found])

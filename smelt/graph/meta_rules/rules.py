@@ -155,8 +155,15 @@ def _softmax_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any
 
 def _dropout_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     """On a GPU in the format of the gradient; on a CPU a product of it with the mask."""
-    val = val_of(args[0])
-    return _as_format(val) if val.device.type == "cuda" else None
+    val, mask = val_of(args[0]), val_of(args[1])
+    if val.device.type == "cuda":
+        return _as_format(val)
+    if not same_all(val.shape, mask.shape):
+        return None
+    stride = mask.stride if is_dense(mask.shape, mask.stride) else result_stride(mask.shape, [mask], False)
+    return _fresh(
+        val, val.shape, None, result_stride(val.shape, [val, _fresh(mask, mask.shape, None, stride).val], False)
+    )
 
 
 def _safe_softmax(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
@@ -324,7 +331,9 @@ def _new_like(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
         val.device,
     ):
         return None
-    if not is_dense(val.shape, val.stride):
+    if not is_dense(val.shape, val.stride) and not any(
+        same(n, 0) for n in val.shape
+    ):  # without elements strides are kept as they are
         return None
     return _fresh(val, val.shape, kwargs.get("dtype"), val.stride)
 
