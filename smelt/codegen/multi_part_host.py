@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from smelt.abi.kernels import KERNELS
+from smelt.abi.kernels import BINDINGS, KERNELS
 from smelt.base.python_text import arguments
 from smelt.base.text import Writer
 from smelt.codegen.host import Rendered, literal
@@ -97,7 +97,7 @@ class _Host:
         else:
             given = arguments(args, [(name, self.argument(value)) for name, value in node.kwargs.items()])
             target = f"operators[{len(self.operators)}]"
-            self.operators.append(KERNELS.get(node.target, node.target))
+            self.operators.append(KERNELS.get(node.target, BINDINGS.get(node.target, node.target)))
             w(f"{name} = {target}({given})")
 
     def argument(self, value: Any) -> str:

@@ -83,8 +83,7 @@ def _below(joint: Joint, program: Program) -> Program:
 
 
 def _wrap_inference(joint: Joint, forward: Program) -> Compiled:
-    fresh = all(type(o) is Fresh and o.index == i for i, o in enumerate(joint.outputs))
-    if fresh and not joint.mutations and not joint.touched and not joint.spoilt:
+    if joint.plain:
         return called_plainly(forward)
     finish, run = finisher(joint), excluding(forward, below_autograd)
     count = joint.num_outputs

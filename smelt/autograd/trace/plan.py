@@ -192,6 +192,12 @@ class Joint:
     metas: tuple[TensorMeta, ...] | None = None
 
     @property
+    def plain(self) -> bool:
+        """Whether a call without gradients returns what its forward program returns, and does nothing else."""
+        fresh = all(type(o) is Fresh and o.index == i for i, o in enumerate(self.outputs))
+        return fresh and not self.mutations and not self.touched and not self.spoilt
+
+    @property
     def num_forward(self) -> int:
         """Graph outputs that the forward program makes for the caller."""
         return self.num_outputs + len(self.mutations)

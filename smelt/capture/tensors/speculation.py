@@ -20,6 +20,7 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from smelt.base.torch_c import set_grad_enabled
 from smelt.capture import _native as native
 from smelt.capture.core.graph_module import CapturedGraph
 from smelt.capture.core.sources import HOST
@@ -292,11 +293,14 @@ class ValuesHold:
     def __call__(self, *inputs: torch.Tensor) -> bool:
         if self._held and self._equal(inputs, self._held):
             return True
+        recording = torch.is_grad_enabled()
+        set_grad_enabled(False)
         try:
-            with torch.no_grad():
-                found = self.program(*inputs)
+            found = self.program.forward(*inputs)
         except (RuntimeError, IndexError):  # not even the shapes fit
             return False
+        finally:
+            set_grad_enabled(recording)
         holds = self._equal(found, self.expected)
         if holds:
             self._keep(inputs)
@@ -308,10 +312,12 @@ class ValuesHold:
         return all(a.dtype is b.dtype and a.device == b.device and torch.equal(a, b) for a, b in pairs)
 
     def _keep(self, inputs: Sequence[torch.Tensor]) -> None:
+        if self._tries >= self.TRIES:
+            return
         self._tries += bool(self._held)
         worth = self._tries < self.TRIES and sum(each.numel() for each in inputs) <= self.KEPT
         if worth and any(each.is_floating_point() or each.is_complex() for each in inputs):
-            worth = False  # -0.0 equals 0.0
+            worth, self._tries = False, self.TRIES  # -0.0 equals 0.0; the next ones will be of this dtype as well
         self._held = tuple(each.detach().clone() for each in inputs) if worth else ()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from smelt.abi.kernels import KERNELS
+from smelt.abi.kernels import BINDINGS, KERNELS
 from smelt.base.errors import CompileError, SmeltError
 from smelt.base.python_text import arguments
 from smelt.runtime.library.attention_memory import in_words
@@ -148,7 +148,7 @@ def overload(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list
     args, kwargs = params.get("args"), params.get("kwargs", {})
     if args is None:
         args = tuple(Slot(i) for i in range(len(inputs)))
-    call = _call_with(KERNELS.get(op, _BOUND.get(op, op)), args, kwargs)
+    call = _call_with(KERNELS.get(op, BINDINGS.get(op, op)), args, kwargs)
     if namespace == "aten" and _ATTENTION.match(name):
         return [Candidate("aten", in_words(call, inputs))]
     if namespace in _SAYS_ALIASES:
@@ -156,9 +156,6 @@ def overload(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list
     told = _as_told(params["overload"], call, outputs)
     return [Candidate("aten", told if _shows_arguments(op) else _apart(told))]
 
-
-_BOUND: dict[Any, Call] = {aten.cat.default: torch.cat, aten.stack.default: torch.stack}
-"""Operators whose binding in C reads a long list in half the time."""
 
 _ATTENTION = re.compile(r"_(scaled_dot_product_)?(flash|efficient|cudnn)_attention(_forward|_backward)?$")
 """Kernels of attention on GPUs."""
