@@ -1,4 +1,4 @@
-"""Tensors of a GPU that begin anywhere: whole programs, on a real one (test_triton_align.py does without)."""
+"""Tensors of a GPU that begin anywhere: whole programs, on a real one (triton/test_align.py does without)."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ def test_a_marked_size_that_must_be_one_number():
 
     x = torch.randn(4, 3)
     smelt.mark_dynamic(x, 0)
-    with pytest.raises(SpecializationError, match=r"marked dynamic[\s\S]*test_dynamic.py:\d+"):
+    with pytest.raises(SpecializationError, match=r"marked dynamic[\s\S]*test_dynamic_shapes.py:\d+"):
         compiled(fn)(x)
 
 

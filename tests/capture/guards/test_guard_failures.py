@@ -41,7 +41,7 @@ def told(fn: Any, *args_list: tuple[Any, ...], change: Any = None) -> list[str]:
 )
 def test_tensors(other, wanted):
     (reason,) = told(lambda x: x * 2, (X,), (other,))
-    assert reason.startswith(wanted) and "test_changed.py:" in reason
+    assert reason.startswith(wanted) and "test_guard_failures.py:" in reason
 
 
 def test_arguments():
@@ -114,4 +114,4 @@ def test_the_limit_names_the_guard_that_kept_failing():
         for k, m in ((1, 0), (2, 0), (3, 0), (3, 1), (4, 1), (5, 1), (6, 1)):
             assert torch.equal(run(X, k, m), X * k + m)
     (message,) = [str(w.message) for w in caught if issubclass(w.category, SmeltWarning)]
-    assert "the guard on k failed 3 times, for 1, 2, 3, 4  # " in message and "test_changed.py:" in message
+    assert "the guard on k failed 3 times, for 1, 2, 3, 4  # " in message and "test_guard_failures.py:" in message

@@ -96,7 +96,8 @@ def test_a_debugger_stops_in_the_users_function():
     for _ in range(2):
         out.truncate(0)
         assert torch.equal(run(X), fn(X))
-        assert out.getvalue().count("test_located.py") >= 2 and "residual" not in out.getvalue()
+        shown = out.getvalue().replace(__file__, "here.py")  # the folder of this file has the word in its name
+        assert shown.count("here.py") >= 2 and "residual" not in shown
 
 
 def test_breakpoint_sees_the_users_function(monkeypatch):
