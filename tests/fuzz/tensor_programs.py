@@ -8,6 +8,8 @@ import warnings
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from .tensor_grammar import (
     BITS,
@@ -30,6 +32,8 @@ SHAPES: tuple[tuple[str | int, ...], ...] = (
 SIZES = (0, 1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 33, 64)
 LARGE = (130, 257, 1000)
 MOST_ELEMENTS = 70000
+HUGE = 1 << 24
+"""Elements of any tensor inside of a statement beyond which it is not even tried."""
 TRIES = 60
 
 
@@ -40,6 +44,32 @@ def make_program(seed: str) -> Program:
         made = _Maker(rng).make()
         if made is not None:
             return made
+
+
+class _TooLarge(Exception):
+    pass
+
+
+class _Bounded(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if any(isinstance(x, torch.Tensor) and x.numel() > HUGE for x in tree_leaves(made)):
+            raise _TooLarge
+        return made
+
+
+def _is_huge(line: str, space: dict[str, Any], values: dict[str, torch.Tensor]) -> bool:
+    """Whether a statement computes more elements than memory should be spent on, as far as meta tensors tell."""
+    metas = {n: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta") for n, t in values.items()}
+    try:
+        with _Bounded(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            exec(line, space | metas)
+    except _TooLarge:
+        return True
+    except Exception:
+        return False  # what needs values, or what eager refuses: it runs, and is told then
+    return False
 
 
 class _Maker:
@@ -144,7 +174,7 @@ class _Maker:
         line = text if writes else f"{name} = {text}"
         before = {n: t.detach().clone() for n, t in self.values.items()} if writes else {}
         space = names() | self.values
-        if writes and _undefined(line, space):
+        if writes and _undefined(line, space) or _is_huge(line, names(), self.values):
             return
         try:
             with warnings.catch_warnings():
