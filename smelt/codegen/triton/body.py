@@ -13,7 +13,7 @@ from smelt.codegen.ops import OpsRenderer
 from smelt.codegen.parameters import FAULT, Arguments
 from smelt.codegen.scope import V
 from smelt.codegen.triton.scopes import TileScopes
-from smelt.codegen.triton.target import NARROW, QUICK_OPS, VALUE_TYPES, division, literal, operator
+from smelt.codegen.triton.target import NARROW, QUICK_OPS, VALUE_TYPES, literal, operator, quotient, whole_division
 from smelt.loops.facts import BOOLEAN, DIVISIONS
 from smelt.loops.ir import REFUSE, Condition, Index
 from smelt.schedule.plan import Schedule
@@ -42,7 +42,7 @@ class TileBody(OpsRenderer):
     def __init__(self, plan: Schedule) -> None:
         super().__init__(plan, TileScopes(), Arguments(), set())
         self.axis_masks: dict[int, V] = {}
-        self.not_zero: set[str] = set()
+        self.constants: dict[str, bool | int | float] = {}
         self.wide = False
         self.checks: list[Check] = []
         self.running: list[str] = []
@@ -118,8 +118,7 @@ class TileBody(OpsRenderer):
             number = V(f"tl.full([], {self.size(value)}, tl.int64)", torch.int64, 0)
             return self.convert(number, torch.int64, dtype)
         text = literal(value, dtype)
-        if value:
-            self.not_zero.add(text)
+        self.constants[text] = value
         return V(text, dtype, 0)
 
     def integer(self, expr: Expr, dtype: torch.dtype) -> V:
@@ -130,12 +129,17 @@ class TileBody(OpsRenderer):
             self.fault(args[1].text, args[1], int(op.removeprefix(REFUSE)))
             return args[0]
         result = torch.bool if op in BOOLEAN else dtype
-        doubtful = op in DIVISIONS and not dtype.is_floating_point and args[1].text not in self.not_zero
+        divisor = self.constants.get(args[1].text) if len(args) == 2 else None
+        doubtful = op in DIVISIONS and not dtype.is_floating_point and not divisor
         if doubtful and not self.plan.on_gpu:  # there eager divides by 0
             self.fault(f"({args[1].text} == 0)", args[1], DIVIDED_BY_ZERO)
         try:
             texts = [a.text for a in args]
-            text = division(op, dtype, *texts) if doubtful and self.plan.on_gpu else operator(op, dtype, texts)
+            text = (
+                whole_division(op, dtype, *texts) if doubtful and self.plan.on_gpu
+                else quotient(dtype, texts, divisor) if op == "div" and divisor
+                else operator(op, dtype, texts)
+            )  # fmt: skip
         except KeyError:
             raise CompileError(f"triton has no {op} of {dtype}") from None
         self.used.update(CALLS.findall(text))

@@ -20,6 +20,18 @@ def m_div(a, b):
     return tl.div_rn(a, b) if (a + b).dtype == tl.float32 else a / b""",
         (),
     ),
+    "m_div_by": (
+        """\
+def m_div_by(a, minus_b, y):
+    # y is 1 / b. What a quotient leaves over corrects it: once to the last bit or its neighbour, then to the number
+    # that a division rounds to (P. Markstein, 1990). Nothing is left over by 0, NaN by what is not finite.
+    q = a * y
+    r = libdevice.fma(q, minus_b, a)
+    s = libdevice.fma(r, y, q)
+    s = libdevice.fma(libdevice.fma(s, minus_b, a), y, s)
+    return tl.where((r != 0) & (r - r == 0), s, q)""",
+        (),
+    ),
     "m_rsqrt": (
         """\
 def m_rsqrt(x):

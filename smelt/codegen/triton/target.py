@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 
 VALUE_TYPES = {
@@ -143,7 +144,24 @@ def operator(op: str, dtype: torch.dtype, args: list[str]) -> str:
     return template.format(*args, bits=8 * dtype.itemsize)
 
 
-def division(op: str, dtype: torch.dtype, a: str, b: str) -> str:
+def quotient(dtype: torch.dtype, args: list[str], divisor: float) -> str:
+    """A quotient of floats by a number, without the branches of a division: a kernel of many elements waits for them.
+
+    It is what a division gives for dividends of at least 1e-35. For smaller ones, of which a quotient leaves over what
+    is subnormal, the last bit may differ.
+    """
+    b = np.float32(divisor)
+    if VALUE_TYPES[dtype] != "tl.float32" or not 1 <= abs(b) <= LARGEST_DIVISOR:
+        return operator("div", dtype, args)
+    reciprocal = literal(float(np.float32(1) / b), torch.float32)
+    return f"m_div_by({args[0]}, {literal(-float(b), torch.float32)}, {reciprocal})"
+
+
+LARGEST_DIVISOR = 2.0**64
+"""Its reciprocal is no subnormal number. From 1 on quotients do not overflow."""
+
+
+def whole_division(op: str, dtype: torch.dtype, a: str, b: str) -> str:
     """The quotient or remainder of whole numbers by one that may be 0, as eager's kernel on a GPU computes it.
 
     That is with C's types: what is narrower is widened to 32 bits. Unsigned numbers are rounded towards 0.

@@ -21,6 +21,11 @@ def _special(name: str) -> Callable[..., Any]:
     return call
 
 
+def _fma(a: Any, b: Any, c: Any) -> Any:
+    """The product is not rounded: it is exact in twice the width."""
+    return (np.multiply(a, b, dtype=np.float64) + c).astype(np.float32)
+
+
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: getattr(np, name) for name in "trunc rint tan sinh cosh tanh expm1 log1p log10".split()},
     **{name: getattr(np, f"arc{name[1:]}") for name in "asin acos atan asinh acosh atanh atan2".split()},
@@ -29,6 +34,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "exp": np.exp,
     "exp2": np.exp2,
     "fast_dividef": np.divide,
+    "fma": _fma,  # of float32
     "erfc": _special("erfc"),
     "erfinv": _special("erfinv"),
     "lgamma": _special("gammaln"),

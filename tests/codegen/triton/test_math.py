@@ -72,6 +72,35 @@ def test_a_gelu_and_a_sigmoid_are_forty_instructions(tmp_path: Path) -> None:
     assert not {name for name in names if name.startswith(("BRA.U", "CALL"))}
 
 
+DIVISORS = [3.0, -6.0, 1.7, 255.0, 1.0000001, 1.9999999, 2.0**64]
+
+
+@pytest.mark.parametrize("divisor", DIVISORS)
+def test_quotients_by_a_number_are_rounded_as_a_division_rounds(divisor: float) -> None:
+    significands = torch.arange(1 << 23, dtype=torch.int32)[:: 1 if divisor == 3 else 37] | (127 << 23)
+    sizes = torch.logspace(-35, 38, 5001)
+    edges = torch.tensor([math.inf, math.nan, 0.0, 3.4028234e38, 1e-45, 3e-45])
+    x = torch.cat([significands.view(torch.float32), sizes, edges])
+    x = torch.cat([x, -x])
+    g = GraphBuilder()
+    gm = g.build(g.div(g.input(*x.shape), divisor))
+    got = compile_program(gm, Options(target="triton"), Report("test"))([x])[0]
+    want = x / torch.tensor(divisor)
+    number = ~want.isnan()
+    assert torch.equal(got.isnan(), want.isnan()) and torch.equal(got[number], want[number])
+    assert torch.equal(got[number].signbit(), want[number].signbit())
+
+
+def test_a_division_by_a_number_has_no_branch(tmp_path: Path) -> None:
+    """The gradient of a hard swish in a reduction of a batch: one division took four times the kernel."""
+    g = GraphBuilder()
+    x, grad = (g.convert(g.input(64, 196, 672, dtype=torch.bfloat16), torch.float32) for _ in range(2))
+    gm = g.build(g.convert(g.mul(grad, g.add(g.div(x, 3.0), 0.5)), torch.bfloat16))
+    (source,) = render_triton(schedule(lower(gm), Options(target="triton"), None, GPU), torch.device("cpu")).kernels
+    assert "m_div_by(" in source.source
+    assert not [name for name in instructions(source, tmp_path) if name.startswith(("CALL", "BSSY", "MUFU.RCP"))]
+
+
 def test_digamma_to_double_precision() -> None:
     x = torch.tensor([-0.5, -2.25, -7.75, 1e-3, 0.5, 3.0, 40.0], dtype=torch.float64)
     torch.testing.assert_close(computed("digamma", x), torch.digamma(x), rtol=1e-13, atol=0)
