@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ os.environ["SMELT_STRICT"] = "1"
 os.environ["SMELT_CACHE_DIR"] = tempfile.mkdtemp(prefix="smelt-test-cache-")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: Ctrl-C would reach no child
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
     # Threads that wait for each other spin: more of them than cores would make `pytest -n` slower than one process.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))

@@ -56,7 +56,7 @@ def test_every_primitive_runs_somehow_and_nothing_else_does() -> None:
         if name not in LOWERINGS and name not in EXTERNS:
             assert isinstance(prim.kernel, torch._ops.OpOverload)
     assert LOWERINGS.keys() <= PRIMS.keys()
-    kernels = EXTERNS.keys() - {"aten"}
+    kernels = {name for name in EXTERNS if not name.startswith("aten")}  # the library's own operators
     assert kernels <= PRIMS.keys()
 
 

@@ -30,7 +30,7 @@ def test_every_prim_has_a_lowering_or_names_a_kernel():
 
 def test_nothing_is_lowered_that_is_not_in_the_table():
     assert set(LOWERINGS) <= set(PRIMS)
-    assert set(EXTERNS) - {"aten"} <= set(PRIMS)
+    assert {name for name in EXTERNS if not name.startswith("aten")} <= set(PRIMS)
 
 
 VIEWS = {

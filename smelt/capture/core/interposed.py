@@ -15,7 +15,7 @@ def comes_between(code: CodeType, slots: tuple[Any, ...]) -> bool:
     signal's handler or the hook for errors in these."""
     if not slots:
         return False
-    before, last = slots[-2] if len(slots) > 1 else None, slots[-1]
+    before, last = (None, *slots)[-2:]  # `len` may be the program's own
     kind = type(last)  # methods of the program's classes are not called here
     if kind is FrameType:
         return type(before) is int

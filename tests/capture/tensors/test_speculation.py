@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -255,7 +256,8 @@ def test_the_guard_computes_nothing_for_inputs_that_it_has_seen() -> None:
         seen.append(mask)
         return (torch.count_nonzero(mask),)
 
-    holds = ValuesHold(count, (torch.tensor(2),))  # type: ignore[arg-type]
+    graph: Any = SimpleNamespace(forward=count)
+    holds = ValuesHold(graph, (torch.tensor(2),))
     mask = torch.tensor([1, 0, 1])
     assert holds(mask) and holds(mask.clone()) and len(seen) == 1
     mask[1] = 1  # the program writes to its own tensor: what is kept is a copy
@@ -264,5 +266,5 @@ def test_the_guard_computes_nothing_for_inputs_that_it_has_seen() -> None:
         assert holds(torch.tensor(other))
     assert len(seen) == 7
     assert holds(torch.tensor([0, 1, 1])) and len(seen) == 8  # those that keep changing are not kept
-    floating = ValuesHold(count, (torch.tensor(2),))  # type: ignore[arg-type]
+    floating = ValuesHold(graph, (torch.tensor(2),))
     assert floating(torch.tensor([1.0, 0.0, 1.0])) and floating(torch.tensor([1.0, -0.0, 1.0])) and len(seen) == 10
