@@ -129,19 +129,8 @@ class TileBody(OpsRenderer):
             self.fault(args[1].text, args[1], int(op.removeprefix(REFUSE)))
             return args[0]
         result = torch.bool if op in BOOLEAN else dtype
-        divisor = self.constants.get(args[1].text) if len(args) == 2 else None
-        doubtful = op in DIVISIONS and not dtype.is_floating_point and not divisor
-        if doubtful and not self.plan.on_gpu:  # there eager divides by 0
-            self.fault(f"({args[1].text} == 0)", args[1], DIVIDED_BY_ZERO)
-        try:
-            texts = [a.text for a in args]
-            text = (
-                whole_division(op, dtype, *texts) if doubtful and self.plan.on_gpu
-                else quotient(dtype, texts, divisor) if op == "div" and divisor
-                else operator(op, dtype, texts)
-            )  # fmt: skip
-        except KeyError:
-            raise CompileError(f"triton has no {op} of {dtype}") from None
+        texts = [a.text for a in args]
+        text = self._expression(op, dtype, args, texts)
         self.used.update(CALLS.findall(text))
         axes = 0
         for a in args:
@@ -152,6 +141,18 @@ class TileBody(OpsRenderer):
         if op in QUICK_OPS and dtype is torch.float32:
             self.quick[value.text] = QUICK_OPS[op].format(*texts)
         return value
+
+    def _expression(self, op: str, dtype: torch.dtype, args: Sequence[V], texts: list[str]) -> str:
+        divisor = self.constants.get(texts[1]) if len(texts) == 2 else None
+        doubtful = op in DIVISIONS and not dtype.is_floating_point and not divisor
+        if doubtful and not self.plan.on_gpu:  # there eager divides by 0
+            self.fault(f"({texts[1]} == 0)", args[1], DIVIDED_BY_ZERO)
+        try:
+            if doubtful and self.plan.on_gpu:
+                return whole_division(op, dtype, *texts)
+            return quotient(dtype, texts, divisor) if op == "div" and divisor else operator(op, dtype, texts)
+        except KeyError:
+            raise CompileError(f"triton has no {op} of {dtype}") from None
 
     def convert(self, value: V, source: torch.dtype, target: torch.dtype) -> V:
         if source is target:
