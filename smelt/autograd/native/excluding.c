@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <structmember.h>
 
-enum { EXCLUDED = 1, WORDS = 2 }; /* of the thread's words, which one; the other one tells what is included */
+enum { INCLUDED, EXCLUDED }; /* which of the thread's words */
 
 static const char *const symbol = "_ZN3c104impl26raw_local_dispatch_key_setE";
 static void *library;
@@ -136,7 +136,7 @@ static PyObject *dispatch_words(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
     const uint64_t *at = words();
     if (!at) Py_RETURN_NONE;
-    return Py_BuildValue("(KK)", (unsigned long long)at[!EXCLUDED], (unsigned long long)at[EXCLUDED]);
+    return Py_BuildValue("(KK)", (unsigned long long)at[INCLUDED], (unsigned long long)at[EXCLUDED]);
 }
 
 PyMethodDef excluding_methods[] = {
