@@ -8,7 +8,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable
-from types import CodeType, FunctionType, MethodType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any, Literal
 
 import torch
@@ -102,33 +102,52 @@ def start() -> None:
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
-_ROOT = "lambda fn: lambda *args, **kwargs: fn(*args, **kwargs)"
+_CALLS = "lambda fn: lambda *args, **kwargs: fn(*args, **kwargs)"
+_CALLS_FIRST = "lambda fn, /, *args, **kwargs: fn(*args, **kwargs)"
+
+
+def _taken_apart(fn: Callable[..., Any]) -> tuple[Callable[..., Any], Any]:
+    """A function, and the object that it is bound to (None: there is none).
+
+    A bound method and an object that can be called give a function that takes the object first. What is compiled for
+    that is bound to the object by Python's own means: so `copy.deepcopy` binds it to the copy of the object, as it does
+    with the method in eager.
+    """
+    if isinstance(fn, MethodType):
+        return fn.__func__, fn.__self__
+    if isinstance(fn, (FunctionType, BuiltinFunctionType, torch.nn.Module)):
+        return fn, None
+    called = type(fn).__call__
+    return (called if _has_frame(called) else eval(compile(_CALLS_FIRST, "<smelt root>", "eval"))), fn
+
+
+def _has_frame(fn: Callable[..., Any]) -> bool:
+    """Whether capture looks at the frames of this function: not so of C functions and of functions of torch."""
+    code = getattr(fn, "__code__", None)
+    return code is not None and not code.co_filename.startswith(policy.skipped_prefixes())
 
 
 def _with_frame(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """`fn`, in a frame of its own where it has none that capture would look at: C functions, functions of torch."""
-    if isinstance(fn, torch.nn.Module):  # one whose `compile()` was called holds a call through torch.compile
+    """`fn`, in a frame of its own where it has none that capture would look at."""
+    if isinstance(fn, torch.nn.Module):
+        # its `compile()` put a call through torch.compile there
         return fn if fn.__dict__.get("_compiled_call_impl") is None else fn._call_impl
-    function = fn.__func__ if isinstance(fn, MethodType) else fn if isinstance(fn, FunctionType) else type(fn).__call__
-    code = getattr(function, "__code__", None)
-    if code is not None and not code.co_filename.startswith(policy.skipped_prefixes()):
-        return fn
-    return eval(compile(_ROOT, "<smelt root>", "eval"))(fn)
+    return fn if _has_frame(fn) else eval(compile(_CALLS, "<smelt root>", "eval"))(fn)
 
 
-def _region(run: Callable[..., Any], fn: Callable[..., Any], session: Session) -> Callable[..., Any]:
-    """Calls of `run` with the hook active; for a coroutine or generator function, each of their steps."""
-    if inspect.iscoroutinefunction(fn):
+def _region(run: Callable[..., Any], fn: Callable[..., Any], body: str, session: Session) -> Callable[..., Any]:
+    """Calls of `run`, in which `fn` runs, with the hook active; for a `body` that goes in steps, each of them."""
+    if body == "coroutine":
 
         async def compiled_coroutine(*args: Any, **kwargs: Any) -> Any:
-            session.leaves_body("coroutine", fn)
+            session.leaves_body(body, fn)
             return await Steps(native.call(run, args, kwargs, session).__await__(), session)
 
         return compiled_coroutine
-    if inspect.isgeneratorfunction(fn):
+    if body == "generator":
 
         def compiled_generator(*args: Any, **kwargs: Any) -> Any:
-            session.leaves_body("generator", fn)
+            session.leaves_body(body, fn)
             return in_steps(native.call(run, args, kwargs, session), session)
 
         return compiled_generator
@@ -168,18 +187,19 @@ def compile_callable(
         Unsupported: (when called) with `fullgraph`, something cannot be captured.
     """
     start()
-    run = _with_frame(fn)
+    function, receiver = _taken_apart(fn)
     session = Session(compile_graph, options or Options()) if beside is None else beside._smelt_session
     _sessions.add(session)
 
-    compiled = _region(run, fn, session)
+    body = "coroutine" if inspect.iscoroutinefunction(fn) else "generator" if inspect.isgeneratorfunction(fn) else ""
+    compiled = _region(_with_frame(function), function, body, session)
     target = fn if isinstance(fn, (FunctionType, MethodType)) else type(fn).__call__
     out: Any = functools.wraps(target)(compiled)
     out._smelt_session = session
-    out.__wrapped__ = fn
+    out.__wrapped__ = function
     out._torchdynamo_disable = compiler_marks.UNLESS_EXPORTED
     out._torchdynamo_disable_msg = compiler_marks.FOR_TORCH_ALONE
-    return out
+    return out if receiver is None else MethodType(out, receiver)
 
 
 @special(compile_callable)

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import cache
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -51,6 +51,7 @@ REGION_CODES: set[CodeType] = set()
 
 def compiled_here(function: Any) -> bool:
     """Whether `smelt.compile` made the function. Attributes do not tell: `functools.wraps` copies them to others."""
+    function = function.__func__ if isinstance(function, MethodType) else function
     return isinstance(function, FunctionType) and function.__code__ in REGION_CODES
 
 
