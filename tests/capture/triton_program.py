@@ -59,6 +59,26 @@ def add_operator(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return out
 
 
+@triton_op("smelt_tests_triton::add_to_all", mutates_args={})
+def add_to_all(xs: list[torch.Tensor], y: torch.Tensor) -> list[torch.Tensor]:
+    return [add_operator(x, y) for x in xs]
+
+
+@triton_op("smelt_tests_triton::add_into", mutates_args={"out"})
+def add_into(x: torch.Tensor, out: torch.Tensor) -> None:
+    wrap_triton(add_kernel)[(2,)](x, torch.ones_like(x), out, x.numel(), 2.0, BLOCK=64)
+
+
+@triton_op("smelt_tests_triton::with_formula", mutates_args={})
+def with_formula(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    wrap_triton(add_kernel)[(2,)](x, y, out, x.numel(), 2.0, BLOCK=64)
+    return out
+
+
+with_formula.register_autograd(lambda ctx, grad: (grad, grad * 2))
+
+
 def between_operations(x, y):
     return add(x * 2, y) + 1
 
@@ -85,6 +105,51 @@ def operator(x, y):
     return add_operator(x * 2, y) + 1
 
 
+def gradients_without_a_formula(x, y):
+    return add_operator(x * 2, y) + 1
+
+
+def gradients_in_a_list(x, y):
+    return add_to_all([y, x * 2], y)[1] + 1
+
+
+def gradients_with_a_formula(x, y):
+    return with_formula(x * 2, y) + 1
+
+
+def gradients_of_what_is_written(x, y):
+    out = y * 2
+    add_into(x, out)
+    return out
+
+
+def gradients_elsewhere(x, y):
+    with torch.no_grad():
+        first = add_operator(x, y)
+    return add_operator(x.detach(), y.detach()) * x + first
+
+
+def history(fn, compiled):
+    """What a caller sees of a function whose first argument requires a gradient, and of its backward."""
+    x, y, seen = torch.linspace(0, 1, 100).requires_grad_(), torch.linspace(1, 2, 100), []
+    try:
+        out = compiled(x, y)
+        seen += [out.tolist(), out.requires_grad]
+        out.sum().backward()
+        seen.append(None if x.grad is None else x.grad.tolist())
+    except RuntimeError as error:
+        seen.append(str(error))
+    return seen
+
+
+def check_gradients(backend: str) -> None:
+    functions = (gradients_without_a_formula, gradients_in_a_list, gradients_with_a_formula)
+    for fn in (*functions, gradients_of_what_is_written, gradients_elsewhere):
+        want, run = history(fn, fn), smelt.compile(fn, backend=backend)
+        for _ in range(2):
+            assert history(fn, run) == want, (fn, want[1:], history(fn, run)[1:])
+
+
 def main(backend: str) -> None:
     pointers = [{p for p in written_parameters(k) if p.endswith("_ptr")} for k in (add_kernel, gather_kernel)]
     assert pointers == [{"out_ptr"}, {"out_ptr", "sums_ptr"}], pointers
@@ -101,6 +166,8 @@ def main(backend: str) -> None:
             assert torch.allclose(want if torch.is_tensor(want) else want[1], got if torch.is_tensor(got) else got[1])
             assert torch.equal(x, copies[0]) and torch.equal(y, copies[1]), fn
         assert describe(run._smelt_session).graph_count == 1, fn
+    if torch.__version__ >= "2.13":
+        check_gradients(backend)
     print("fine")
 
 

@@ -16,11 +16,20 @@ from smelt.capture.tensors.torch_calls import call_torch
 
 @CALL(CustomOpDef)
 def call_custom_op(vm: Any, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """One node; but an operator that launches Triton kernels is looked into, so that each launch is a node."""
+    """One node; but an operator that launches Triton kernels is looked into, so that each launch is a node.
+
+    Not so where autograd records the operator: its formula, or the error that it has none, belongs to it as a whole.
+    """
     body = _launching(vars(op).get("_init_fn"))
-    if body is not None and vars(op).get("_backward_fn") is None:
+    if body is not None and not (torch.is_grad_enabled() and _requires_grad((*args, *kwargs.values()))):
         return vm.call(body, args, kwargs)
     return calls.call_instance(vm, op, args, kwargs)
+
+
+def _requires_grad(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_requires_grad, value))
+    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 def _launching(function: Any) -> FunctionType | None:
