@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+import torch.utils.checkpoint
 from torch.utils import _device, _python_dispatch
 
 from smelt.base import _native, torch_c
@@ -61,6 +62,8 @@ SWITCHES = [
     _globals_of(_python_dispatch, *(name for name in vars(_python_dispatch) if name.startswith("_is_in_"))),
     _globals_of(_device, "CURRENT_DEVICE"),
     _globals_of(torch._GLOBAL_DEVICE_CONTEXT, "device_context"),
+    _globals_of(torch.utils.checkpoint, "_enable_checkpoint_early_stop"),
+    _globals_of(torch.autograd.graph, "_allow_mutation_on_saved_tensors_enabled"),
     *(Switch(*each) for each in torch_c.AUTOGRAD_STATE),
     Switch("kernels of attention", torch_c.attention_kernels, torch_c.set_attention_kernels),
     Switch("default dtype", torch.get_default_dtype, torch.set_default_dtype),
@@ -109,6 +112,8 @@ def saved() -> Callable[[BaseException | None], None]:
         for each, before in zip(SWITCHES, values, strict=True):
             if not _same(each.read(), before):
                 each.write(before)
+        if error is not None:
+            torch_c.leave_forward_level()
         release_locks(held)
         if error is not None:
             for put_back in reversed(undo):

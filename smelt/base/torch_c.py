@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 from collections.abc import Callable, Iterator
@@ -282,8 +283,22 @@ def _write_transforms(before: int) -> None:
 
 
 def _write_forward_levels(before: int) -> None:
-    while forward_ad_level() > before:
-        torch.autograd.forward_ad.exit_dual_level(level=forward_ad_level())
+    """Python's number and the engine's own change one after the other: a fault may come between."""
+    while (level := forward_ad_level()) > before:
+        with contextlib.suppress(RuntimeError):
+            torch._C._exit_dual_level(level=level)
+        torch.autograd.forward_ad._current_level = level - 1
+
+
+def leave_forward_level() -> None:
+    """After a fault: the engine has no level that Python does not know of."""
+    if forward_ad_level() < 0:
+        with contextlib.suppress(RuntimeError):  # there is none
+            torch._C._exit_dual_level(level=0)
+
+
+def _write_jvp_nesting(before: int) -> None:
+    torch.func.jvp.__globals__["JVP_NESTING"] = before
 
 
 MODE_STATE: tuple[State, ...] = (
@@ -300,6 +315,7 @@ AUTOGRAD_STATE: tuple[State, ...] = (
     ("transforms", torch._C._functorch.get_dynamic_layer_stack_depth, _write_transforms),
     _nesting("vmap", torch._C._vmapmode_increment_nesting, torch._C._vmapmode_decrement_nesting),
     ("forward levels", forward_ad_level, _write_forward_levels),
+    ("jvp nesting", lambda: torch.func.jvp.__globals__.get("JVP_NESTING", 0), _write_jvp_nesting),
     ("inference mode", torch.is_inference_mode_enabled, _write_inference_mode),
     ("gradients", torch.is_grad_enabled, set_grad_enabled),
     ("forward gradients", torch._C._is_fwd_grad_enabled, torch._C._set_fwd_grad_enabled),

@@ -42,7 +42,7 @@ def look(draws: bool = False) -> dict[str, Any]:
         "autocast nesting": (torch.autocast_increment_nesting(), torch.autocast_decrement_nesting()),
         "vmap": (c._vmapmode_increment_nesting(), c._vmapmode_decrement_nesting()),
         "transforms": c._functorch.get_dynamic_layer_stack_depth(),
-        "forward levels": torch.autograd.forward_ad._current_level,
+        "forward levels": (torch.autograd.forward_ad._current_level, torch.func.jvp.__globals__["JVP_NESTING"]),
         "saved tensor hooks": (hooks._top_saved_tensors_default_hooks(True), hooks._saved_tensors_hooks_is_enabled()),
         "default": (torch.get_default_dtype(), str(torch.get_default_device()), str(_device.CURRENT_DEVICE)),
         "settings": (torch.get_num_threads(), torch.backends.cuda.flash_sdp_enabled()),
