@@ -17,6 +17,7 @@ from smelt.abi.kernels import KERNELS
 from smelt.autograd.call.calling_convention import Compiled, Program, wrap
 from smelt.autograd.call.double_backward import DoubleBackward
 from smelt.autograd.call.sized import meta_in_numbers
+from smelt.autograd.call.told_results import compared
 from smelt.autograd.partition.eager_partition import split
 from smelt.autograd.trace.joint import trace_joint
 from smelt.base.default_device import without_default_device
@@ -84,7 +85,10 @@ def _no_view(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def with_reshape(module: fx.GraphModule) -> fx.GraphModule:
-    """A copy of the graph for strides of any kind: `view` is `reshape`, picky kernels get what they want."""
+    """A copy of the graph for strides of any kind: `view` is `reshape`, picky kernels get what they want.
+
+    Operators of libraries are compared with their fake kernels.
+    """
     graph = Graph()
     env: dict[fx.Node, fx.Node] = {}
     for node in module.graph.nodes:
@@ -93,6 +97,8 @@ def with_reshape(module: fx.GraphModule) -> fx.GraphModule:
             env[node].target = aten.reshape.default
         elif node.target in KERNELS:
             env[node].target = KERNELS[node.target]
+        elif node.op == "call_function":
+            env[node].target = compared(node)
     return GraphModule(module, graph)
 
 

@@ -236,7 +236,7 @@ def extern(
     if factory is None:
         raise CompileError(f"no external kernel for {name!r}", hint=f"known: {', '.join(sorted(EXTERNS))}")
     more: dict[str, Any] = (
-        {"overload": name} if name not in EXTERNS else {"device": device} if name in ON_DEVICE else {}
+        {"overload": name, "device": device} if name not in EXTERNS else {"device": device} if name in ON_DEVICE else {}
     )
     clock = clock if name in MEASURED else None
     if clock is not None:

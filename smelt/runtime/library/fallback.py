@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from smelt.abi.fake_kernels import OF_TORCH, check_results, in_same_order
 from smelt.abi.kernels import BINDINGS, KERNELS
-from smelt.base.errors import CompileError, SmeltError
+from smelt.base.errors import CompileError
 from smelt.base.python_text import arguments
 from smelt.runtime.library.attention_memory import in_words
 from smelt.runtime.library.externs import EXTERNS, Candidate, Spec, register
@@ -151,61 +152,36 @@ def overload(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list
     call = _call_with(KERNELS.get(op, BINDINGS.get(op, op)), args, kwargs)
     if namespace == "aten" and _ATTENTION.match(name):
         return [Candidate("aten", in_words(call, inputs))]
-    if namespace in _SAYS_ALIASES:
+    if namespace in OF_TORCH:  # which return views of their arguments only where their schemas say so
         return [Candidate("aten", call)]
-    told = _as_told(params["overload"], call, outputs)
+    told = _as_told(params["overload"], call, inputs, outputs, params.get("device"))
     return [Candidate("aten", told if _shows_arguments(op) else _apart(told))]
 
 
 _ATTENTION = re.compile(r"_(scaled_dot_product_)?(flash|efficient|cudnn)_attention(_forward|_backward)?$")
 """Kernels of attention on GPUs."""
 
-_SAYS_ALIASES = frozenset({"aten", "prims", "quantized"})
-"""Namespaces of operators that return views of their arguments only where their schemas say so."""
-
 
 def _shows_arguments(op: Any) -> bool:
     return any(result.alias_info is not None for result in op._schema.returns)
 
 
-def _as_told(name: str, call: Call, outputs: list[Spec]) -> Call:
+def _as_told(name: str, call: Call, inputs: list[Spec | None], outputs: list[Spec], device: Any) -> Call:
     """The same, whose results are what the function that was registered for shapes and types has said: what follows was
     compiled for that.
 
     Raises:
         WrongFake: (when called) they are not.
     """
+    devices = ["cpu" if device is None else device.type] * len(outputs)
 
     def run(*tensors: Any) -> Any:
+        in_order = all(s is None or t is None or in_same_order(t, s) for t, s in zip(tensors, inputs, strict=False))
         result = call(*tensors)
-        tensors = tuple(_tensors(result))
-        if len(tensors) == len(outputs):
-            for at, (got, said) in enumerate(zip(tensors, outputs, strict=True)):
-                if got.dtype is not said.dtype or got.shape != said.shape:
-                    raise WrongFake(name, at, said, Spec(tuple(got.shape), (), got.dtype))
+        check_results(name, result, outputs, devices, in_order)
         return result
 
     return run
-
-
-def _tensors(result: Any) -> Iterator[torch.Tensor]:
-    if isinstance(result, torch.Tensor):
-        yield result
-    elif isinstance(result, (list, tuple)):
-        for item in result:
-            yield from _tensors(item)
-
-
-class WrongFake(SmeltError):
-    """An operator of a library gives another result than its fake kernel has told."""
-
-    def __init__(self, name: str, at: int, said: Spec, got: Spec) -> None:
-        said_text, got_text = (f"{str(s.dtype).removeprefix('torch.')}{list(s.shape)}" for s in (said, got))
-        super().__init__(
-            f"{name} gives another result than its fake kernel says",
-            why=f"result {at} is {got_text}, and the fake kernel (register_fake) says {said_text}",
-            hint="mend the function that is registered with register_fake: shapes and types are compiled from it",
-        )
 
 
 def _apart(call: Call) -> Call:

@@ -1,0 +1,98 @@
+"""What fake kernels (`register_fake`) tell of results, beside what operators give: the rest is compiled for what was told.
+
+A wrong shape, type or device is an error. Of wrong strides only other strides come: results are laid out as told, which
+costs a copy, with a warning; where errors are not to be hidden (SMELT_STRICT) they are an error as well.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from smelt.base.errors import SmeltError, SmeltWarning
+from smelt.base.options import environment
+
+
+class Told(Protocol):
+    """A tensor as the fake kernel described it."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def stride(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+
+OF_TORCH = frozenset({"aten", "prims", "quantized"})
+"""Namespaces of operators whose fake kernels are torch's own."""
+
+
+class WrongFake(SmeltError):
+    """An operator of a library gives another result than its fake kernel has told."""
+
+    def __init__(self, name: str, got: str, told: str) -> None:
+        super().__init__(
+            f"{name} gives another result than its fake kernel says",
+            why=f"{got}, and the fake kernel (register_fake) says {told}",
+            hint="mend the function given to register_fake: shapes, types and strides are compiled from it",
+        )
+
+
+def check_results(name: str, result: Any, told: Sequence[Told], devices: Sequence[str], in_order: bool) -> None:
+    """Compare what an operator gave.
+
+    Args:
+        devices: the type of each result's device.
+        in_order: strides say something: the operator was given its tensors as they were described.
+
+    Raises:
+        WrongFake: it is not what was told.
+    """
+    results = tuple(_tensors(result))
+    if len(results) < len(told):
+        raise WrongFake(name, f"there are {len(results)} tensors among its results", f"{len(told)}")
+    for at, (got, said, device) in enumerate(zip(results, told, devices, strict=False)):
+        if got.dtype is not said.dtype or got.shape != said.shape:
+            raise WrongFake(name, f"result {at} is {_text(got)}", _text(said))
+        if got.layout is not torch.strided:
+            raise WrongFake(name, f"result {at} has the layout {got.layout}", str(torch.strided))
+        if got.device.type != device:
+            raise WrongFake(name, f"result {at} is on {got.device}", device)
+        if in_order and not in_same_order(got, said):
+            _other_strides(name, at, got.stride(), said.stride)
+
+
+def in_same_order(got: torch.Tensor, told: Told) -> bool:
+    """Whether an element lies where it was said to lie; what a dimension of size 1 steps by says nothing."""
+    stride = got.stride()
+    if stride == told.stride or 0 in told.shape:
+        return True
+    return all(a == b for a, b, n in zip(stride, told.stride, told.shape, strict=True) if n > 1)
+
+
+def _other_strides(name: str, at: int, got: Sequence[int], told: Sequence[int]) -> None:
+    wrong = WrongFake(name, f"result {at} has strides {tuple(got)}", str(tuple(told)))
+    if environment().strict:
+        raise wrong
+    if name not in _warned:
+        _warned.add(name)
+        warnings.warn(SmeltWarning(f"{wrong}\n  meanwhile results are copied into these"), stacklevel=5)
+
+
+_warned: set[str] = set()
+
+
+def _text(tensor: Any) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def _tensors(result: Any) -> Iterator[torch.Tensor]:
+    if isinstance(result, torch.Tensor):
+        yield result
+    elif isinstance(result, (list, tuple)):
+        for item in result:
+            yield from _tensors(item)

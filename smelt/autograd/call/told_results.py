@@ -1,0 +1,63 @@
+"""Operators of libraries in a graph that runs operator by operator: what each gives is compared with what was told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
+
+from smelt.abi.fake_kernels import OF_TORCH, check_results, in_same_order
+from smelt.autograd.call.sized import meta_in_numbers
+from smelt.graph.ir.meta import TensorMeta
+from smelt.shapes.size import Symbol, as_symbol
+
+
+def compared(node: fx.Node) -> Any:
+    """What `node` calls, which raises WrongFake when a result is not as the node records it."""
+    op = node.target
+    if not isinstance(op, OpOverload) or op.namespace in OF_TORCH or not _told(node.meta.get("val")):
+        return op
+    return _Compared(op, node)
+
+
+def _told(val: Any) -> list[TensorMeta]:
+    return [each for each in pytree.tree_leaves(val) if isinstance(each, TensorMeta)]
+
+
+class _Compared:
+    """An operator as the target of a graph's node."""
+
+    def __init__(self, op: OpOverload, node: fx.Node) -> None:
+        self.op, self.name = op, str(op)
+        self.__name__ = self.__qualname__ = f"compared_{op.__name__.replace('.', '_')}"
+        self.__module__ = __name__
+        given = [each.meta.get("val") for each in pytree.tree_leaves((node.args, node.kwargs)) if _is_tensor(each)]
+        self._given: list[TensorMeta] = given
+        self._results = _told(node.meta["val"])
+        self._devices = [meta.device.type for meta in self._results]
+        self._sizes: dict[Symbol, tuple[int, int]] = {}
+        for at, meta in enumerate(given):
+            for dim, size in enumerate(meta.shape):
+                if (symbol := as_symbol(size)) is not None:
+                    self._sizes.setdefault(symbol, (at, dim))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        tensors = [each for each in pytree.tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+        if len(tensors) != len(self._given):
+            return self.op(*args, **kwargs)
+        numbers = {symbol: tensors[at].shape[dim] for symbol, (at, dim) in self._sizes.items()}
+        try:
+            told, given = ([meta_in_numbers(m, numbers) for m in metas] for metas in (self._results, self._given))
+        except (KeyError, AssertionError):  # of a size that is none of the arguments'
+            return self.op(*args, **kwargs)
+        in_order = all(map(in_same_order, tensors, given))
+        result = self.op(*args, **kwargs)
+        check_results(self.name, result, told, self._devices, in_order)
+        return result
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, fx.Node) and isinstance(value.meta.get("val"), TensorMeta)
