@@ -1,4 +1,4 @@
-"""What fake kernels (`register_fake`) tell of results, beside what operators give: the rest is compiled for what was told.
+"""What fake kernels (`register_fake`) tell of results, beside what operators give: the rest is compiled for it.
 
 A wrong shape, type or device is an error. Of wrong strides only other strides come: results are laid out as told, which
 costs a copy, with a warning; where errors are not to be hidden (SMELT_STRICT) they are an error as well.
