@@ -12,7 +12,7 @@ from smelt.schedule.memory import MemoryPlan, aligned, plan_memory
 from smelt.schedule.order import Unit
 from smelt.schedule.realize import Realized, metas_of
 from smelt.schedule.sharing import behind
-from smelt.shapes.size import IntLike, hint, same_all
+from smelt.shapes.size import IntLike, hint
 
 WRITE_INTO = frozenset({"mm", "bmm"})
 """Externs that write into a given tensor without a copy of their own."""
@@ -106,13 +106,7 @@ class BufferAssignment:
         """Whether an output can have the memory of an intermediate from the start."""
         if new not in self.outputs or new in self.updates or new in self.over_others:
             return False
-        return self.alike(new, old) and self.overwriting.may_overwrite(unit.number, new, old)
-
-    def alike(self, new: str, old: str) -> bool:
-        """Whether one tensor can be both."""
-        made, ended = metas_of(self.program.nodes[new]), metas_of(self.program.nodes[old])
-        same_form = made.dtype == ended.dtype and same_all(made.shape, ended.shape)
-        return same_form and same_all(self.real.strides[new], self.real.strides[old])
+        return self.overwriting.alike(new, old) and self.overwriting.may_overwrite(unit.number, new, old)
 
     def cheaper(
         self, units: Sequence[Unit], together: Sequence[list[Unit]], memory: MemoryPlan, new: str, old: str
@@ -140,7 +134,7 @@ class BufferAssignment:
         least = max(limits.apart_bytes, memory.size // limits.apart_part)
         alone = {name for name in memory.offsets if hint(self.nbytes(name)) >= least}
         pairs = memory.in_place.items()
-        over = {new: old for new, old in pairs if new in alone and old in alone and self.alike(new, old)}
+        over = {new: old for new, old in pairs if new in alone and old in alone and self.overwriting.alike(new, old)}
         self.apart = alone - over.keys()
         self.cover(over)
         placed = self.placed(together)

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from smelt.loops.facts import COSTS
-from smelt.loops.ir import Body, Condition, Index, LoopProgram, Pointwise
+from smelt.loops.facts import COSTS, DIVISIONS
+from smelt.loops.ir import REFUSE, Body, Condition, Index, LoopProgram, Pointwise
 from smelt.shapes.expr import Atom, Expr, Runtime, Var, flat_index
 from smelt.shapes.size import IntLike, Size, hint
 
@@ -67,6 +67,7 @@ class Tracer:
         self.places: dict[Expr, None] = {}
         self.cost = 0
         self.ops = 0
+        self.checks = False
         self.limit = limit
         self.levels = 0
         self._level = 0
@@ -91,7 +92,7 @@ class Tracer:
         return None
 
     def constant(self, value: bool | int | float | Size, dtype: torch.dtype) -> Any:
-        return None
+        return value  # what is divided by a number is not checked
 
     def integer(self, expr: Expr, dtype: torch.dtype) -> Any:
         self.places[expr] = None
@@ -99,6 +100,9 @@ class Tracer:
     def apply(self, op: str, dtype: torch.dtype, *args: Any) -> Any:
         self.cost += weight(op)
         self.ops += 1
+        divides = op in DIVISIONS and not dtype.is_floating_point
+        by_number = divides and isinstance(args[1], int) and args[1] != 0
+        self.checks = self.checks or op.startswith(REFUSE) or (divides and not by_number)
 
     def convert(self, value: Any, source: torch.dtype, target: torch.dtype) -> Any:
         self.cost += source is not target
@@ -116,6 +120,7 @@ class Tracer:
 
     def indirect(self, value: Any, size: IntLike, wrap: bool) -> Expr:
         self.cost += 2
+        self.checks = True
         return Expr(((Runtime(f"?{len(self.reads)}.{self.cost}", size), 1),), 0)
 
     def random(self, seed: Any, stream: int, index: Expr, count: IntLike) -> Any:
@@ -128,7 +133,7 @@ class Reads:
     """What one evaluation of a body at `index` reads and costs.
 
     `places`: index expressions used as numbers. `levels`: how many bodies run inside one another.
-    `evaluations`: how many do in all.
+    `evaluations`: how many do in all. `checks`: whether it refuses some values, such as an index out of range.
     """
 
     accesses: tuple[Access, ...]
@@ -137,6 +142,7 @@ class Reads:
     ops: int
     levels: int
     evaluations: int
+    checks: bool
 
 
 def trace(program: LoopProgram, stored: Collection[str], body: Body, index: Index, limit: float = math.inf) -> Reads:
@@ -144,8 +150,9 @@ def trace(program: LoopProgram, stored: Collection[str], body: Body, index: Inde
     tracer = Tracer(program, stored, limit)
     body(tracer, index)
     return Reads(
-        tuple(tracer.reads), tuple(tracer.places), tracer.cost, tracer.ops, 1 + tracer.levels, tracer.evaluations
-    )
+        tuple(tracer.reads), tuple(tracer.places), tracer.cost, tracer.ops, 1 + tracer.levels, tracer.evaluations,
+        tracer.checks,
+    )  # fmt: skip
 
 
 @dataclass

@@ -52,7 +52,8 @@ class Place(enum.Enum):
 class Member:
     """A value of the group. `index`: its own element; `source`: the element that a reduction folds, at full depth.
 
-    `levels`: how many bodies run inside one another to compute it from what it reads.
+    `levels`: how many bodies run inside one another to compute it from what it reads. `checks`: whether the values that
+    it is made of may be refused; the places where a scatter writes are its own affair.
     """
 
     node: Pointwise | Reduction | Scatter
@@ -64,6 +65,7 @@ class Member:
     ops: int
     levels: int
     place: Place
+    checks: bool
 
     @property
     def name(self) -> str:
@@ -187,8 +189,15 @@ def looks_up(group: Group) -> bool:
     return not group.scatter and any(isinstance(atom, Runtime) for place in places for atom in place.atoms())
 
 
+def may_refuse(group: Group) -> bool:
+    """Whether a call may end in an error because of what it reads, but for the places where a scatter writes."""
+    return any(member.checks for member in group.members.values())
+
+
 def _member(node: Pointwise | Reduction, index: Index, source: Index, reads: Reads, place: Place) -> Member:
-    return Member(node, index, source, reads.accesses, reads.places, reads.cost, reads.ops, reads.levels, place)
+    return Member(
+        node, index, source, reads.accesses, reads.places, reads.cost, reads.ops, reads.levels, place, reads.checks
+    )
 
 
 def reduction_roles(
@@ -236,12 +245,13 @@ def _scatter_group(number: int, node: Scatter, program: LoopProgram, real: Reali
     index, order = fresh_index(node.ranges, names)
     stored = real.stored - {node.name}
     place, _ = fresh_index(metas_of(node).shape, names)
-    reads = trace(program, stored, node.base, place).accesses
-    reads += trace(program, stored, node.body, index).accesses
+    values = [trace(program, stored, node.base, place), trace(program, stored, node.body, index)]
+    reads = values[0].accesses + values[1].accesses
 
     def target(ops: object, i: Index) -> None:
         node.target(ops, i)  # type: ignore[arg-type]
 
     reads += trace(program, stored, target, index).accesses
-    member = Member(node, (), index, tuple(dict.fromkeys(reads)), (), 1, 1, 1, Place.INNER)
+    checks = any(value.checks for value in values)
+    member = Member(node, (), index, tuple(dict.fromkeys(reads)), (), 1, 1, 1, Place.INNER, checks)
     return Group(number, {node.name: member}, order, dict.fromkeys(order, Role.KEPT), flat=False, scatter=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from smelt.loops.ir import LoopProgram, Pointwise, Scatter
 from smelt.schedule.dependencies import operands_first
 from smelt.schedule.fuse import Fused
-from smelt.schedule.group import Group, Place
+from smelt.schedule.group import Group, Place, may_refuse
 from smelt.schedule.machine import Machine
 from smelt.schedule.order import Unit
 from smelt.schedule.products import Product
@@ -43,6 +43,8 @@ class Overwriting:
     ) -> dict[str, str]:
         """Outputs that a kernel may write over the input that they are the new value of.
 
+        A kernel that checks what it reads while it writes would leave the caller of a refused call with half of it.
+
         Args:
             updates: position of an output -> that input.
             stored: buffers that exist.
@@ -51,6 +53,7 @@ class Overwriting:
         group = {
             name: unit_of.get(number, number) for number, each in self.fused.groups.items() for name in each.members
         }
+        checked = self.refusing(unit_of)
         names = [o.name for o in self.program.outputs]
         shown = {*names, *behind(self.sharing, (name for name in names if name is not None))}
         found: dict[str, str] = {}
@@ -58,12 +61,21 @@ class Overwriting:
             new = names[position]
             if new is None or new not in group or new not in stored or names.count(new) > 1 or old in shown:
                 continue
-            made, read = metas_of(self.program.nodes[new]), metas_of(self.program.nodes[old])
-            alike = made.dtype == read.dtype and same_all(made.shape, read.shape)
-            if alike and same_all(self.real.strides[new], self.real.strides[old]):
-                if self.may_overwrite(group[new], new, old):
-                    found[new] = old
+            if group[new] not in checked and self.alike(new, old) and self.may_overwrite(group[new], new, old):
+                found[new] = old
         return found
+
+    def refusing(self, unit_of: Mapping[int, int]) -> set[int]:
+        """The units that may end a call in an error after which the caller looks at the inputs."""
+        if not self.machine.survives_checks:
+            return set()
+        return {unit_of.get(number, number) for number, group in self.fused.groups.items() if may_refuse(group)}
+
+    def alike(self, new: str, old: str) -> bool:
+        """Whether one tensor can be both."""
+        made, read = metas_of(self.program.nodes[new]), metas_of(self.program.nodes[old])
+        same_form = made.dtype == read.dtype and same_all(made.shape, read.shape)
+        return same_form and same_all(self.real.strides[new], self.real.strides[old])
 
     def reads_ahead(self, number: int, source: str) -> bool:
         """Whether the unit of a product reads a buffer for other elements than the one that it computes just then."""
@@ -71,9 +83,12 @@ class Overwriting:
         before = (self.fused.groups[part] for part in product.prologues)
         return source in {o.view.base for o in product.operands} or any(source in g.accesses for g in before)
 
-    def adds_to(self, node: object, group: Group, source: str) -> bool:
-        """Whether a scatter starts from a copy of this buffer, of the same strides, and reads it for nothing else."""
+    def writes_into(self, node: object, group: Group, source: str) -> bool:
+        """Whether a scatter may write into this buffer instead of a copy of it: it has the copy's strides, and the
+        scatter reads it for nothing else."""
         assert isinstance(node, Scatter)
+        if node.accumulate and not self.machine.takes_over:
+            return False
         made, read = metas_of(node), metas_of(self.program.nodes[source])
         if node.inputs[0] != source or len(group.accesses[source]) > 1 or made.dtype != read.dtype:
             return False
@@ -84,7 +99,7 @@ class Overwriting:
         if group is None or _may_run_again(group) or source in behind(self.sharing, group.accesses):
             return False
         if group.scatter:
-            return self.machine.takes_over and self.adds_to(group.members[output].node, group, source)
+            return self.writes_into(group.members[output].node, group, source)
         if not group.flat and group.members[output].place is not Place.AFTER:
             return False
         if number in self.products and (output not in group.members or self.reads_ahead(number, source)):

@@ -127,6 +127,7 @@ class Machine:
         bundles: whether kernels that need nothing of each other may share a launch.
         takes_over: whether a large result may lie, from the start, where the intermediate does that it is written over,
             and rows may be added to a value in its own memory.
+        survives_checks: whether the process goes on after a check that fails. On a GPU it ends the context.
         overwrites_unused: whether a value may lie over one that its kernel reads for another value. On a GPU the store
             would meet loads of the same line that are still under way, which takes three times as long.
         read_again: what a value may read, as a multiple of its size, to be computed in both of two loops that use it.
@@ -151,6 +152,7 @@ class Machine:
     column_epilogues: bool = False
     bundles: bool = False
     takes_over: bool = True
+    survives_checks: bool = True
     overwrites_unused: bool = True
     read_again: float = 1.3
 
@@ -168,6 +170,7 @@ GPU = Machine(
     column_epilogues=True,
     bundles=True,
     takes_over=False,
+    survives_checks=False,
     overwrites_unused=False,
     read_again=1.9,
 )

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 
 from smelt.base.options import Options
 from smelt.graph.ir.meta import TensorMeta
-from smelt.loops.ir import Extern, Input, Item, LoopProgram
+from smelt.loops.ir import Extern, Input, Item, LoopProgram, Scatter
 from smelt.schedule.buffer_assignment import BufferAssignment, flat
 from smelt.schedule.dependencies import Names
 from smelt.schedule.fuse import Decision, Fused, fuse
-from smelt.schedule.group import Group, Place, looks_up
+from smelt.schedule.group import Group, Place, looks_up, may_refuse
 from smelt.schedule.horizontal_fusion import Mobile, Profile, gather
 from smelt.schedule.inplace import Overwriting
 from smelt.schedule.machine import CPU, Machine
@@ -104,6 +104,11 @@ class Schedule:
         if product is None:
             return list(self.groups[number].members)
         return [product.name, *(name for part in product.parts for name in self.groups[part].members)]
+
+    def starts_in_place(self, node: Scatter) -> bool:
+        """Whether a scatter writes into the memory of its base, so that nothing is copied first."""
+        places = (self.over_inputs, self.over_others, self.memory.in_place)
+        return any(over.get(node.name) == node.inputs[0] for over in places)
 
     def buffer_of(self, name: str) -> str:
         """The buffer that holds a value that an extern takes."""
@@ -298,7 +303,7 @@ class _Planner:
             writer |= dict.fromkeys(unit.writes, unit.number)
             for name in unit.reads:
                 readers.setdefault(name, set()).add(unit.number)
-        doubtful = {number for number, group in self.fused.groups.items() if looks_up(group)}  # in no product
+        doubtful = {n for n, group in self.fused.groups.items() if n not in self.unit_of and may_refuse(group)}
         after: dict[int, set[int]] = {}
         for new, old in self.updates.items():
             after.setdefault(writer[new], set()).update((readers.get(old, set()) | doubtful) - {writer[new]})

@@ -125,7 +125,7 @@ def product_of(number: int, extern: Extern, program: LoopProgram, real: Realized
         return "it has no elements"
     stand_in = Pointwise(extern.name, meta, (), _no_body, "product")
     index, order = fresh_index(meta.shape, names)
-    group = pointwise_group(number, stand_in, index, order, Reads((), (), 0, 0, 1, 1))
+    group = pointwise_group(number, stand_in, index, order, Reads((), (), 0, 0, 1, 1, False))
     operands = [Operand(ref.name, _view(ref.name, program, real)) for ref in extern.args]
     product = Product(number, extern, group, [], [], [], shape[-1], operands)
     return product if _find_loops(product) else "its loops have no order"

@@ -185,12 +185,16 @@ class BodyRenderer(OpsRenderer):
         key = ("checked", test)
         if self.scopes.find(key) is not None:
             return
-        depth = max(of.depth, *(m.depth for m in self.masks)) if self.masks else of.depth
+        depth = max([of.depth, *(m.depth for m in self.masks)])
         self.scopes.remember(key, V("", torch.bool, depth))
         if depth > self.scalar_depth:
             self.scopes.line(f"{self.inner_flag(BAD)} |= {test if code == 1 else f'({test}) * {code}'};", depth)
         else:
             self.scopes.line(f"if ({test}) *{self.arguments.pointer(FAULT)} = {code};", depth)
+        self.met_fault(test, depth)
+
+    def met_fault(self, test: str, depth: int) -> None:
+        """What a kernel does besides about a check in the loops of a depth."""
 
     def inner_flag(self, stem: str) -> str:
         """A variable in which the innermost loop collects whether something was met; see `flag_target`."""

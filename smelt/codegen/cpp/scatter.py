@@ -13,7 +13,7 @@ from smelt.codegen.cpp.body import BAD, BodyRenderer, store_text
 from smelt.codegen.cpp.kernel import Kernel, finish
 from smelt.codegen.cpp.target import ROUNDING, Renderer
 from smelt.codegen.nest import PARALLEL_WORK
-from smelt.codegen.parameters import Arguments
+from smelt.codegen.parameters import FAULT, Arguments
 from smelt.codegen.scope import Scopes, close_parallel
 from smelt.loops.ir import Index, Scatter
 from smelt.schedule.dependencies import Names
@@ -38,18 +38,14 @@ class _ScatterRenderer(BodyRenderer):
         super().__init__(plan, target, Scopes(), Arguments(), set())
         self.node = node
         self.fresh = Names()
+        self.refused: list[str] = []
         self.arguments.written.add(node.name)
 
     def render(self) -> Kernel:
-        if not self.in_place():
+        if not self.plan.starts_in_place(self.node):
             self.copy()
         self.update()
         return finish(self)
-
-    def in_place(self) -> bool:
-        """Whether the base is there already: the values are scattered in its own memory."""
-        name = self.node.name
-        return self.node.inputs[0] in (self.plan.memory.in_place.get(name), self.plan.over_others.get(name))
 
     def loop(self, var: Var, name: str) -> None:
         self.scopes.open()
@@ -87,7 +83,21 @@ class _ScatterRenderer(BodyRenderer):
 
     def assign(self, index: Index, text: str) -> None:
         element, _ = self.element(self.node.name, index, write=True)
-        self.scopes.line(f"{element} = {store_text(self.node.meta.dtype, text, self.used)};")
+        self.store(element, text)
+
+    def store(self, element: str, text: str) -> None:
+        allowed = f"if (!({' | '.join(self.refused)})) " if self.refused else ""
+        self.scopes.line(f"{allowed}{element} = {store_text(self.node.meta.dtype, text, self.used)};")
+
+    def met_fault(self, test: str, depth: int) -> None:
+        """Nothing is written over an input for a refused place, nor, as in eager, after it."""
+        if self.node.name not in self.plan.over_inputs:
+            return
+        if depth > self.scalar_depth:
+            self.refused.append(f"({test})")
+        else:
+            leave = "continue" if depth else "return"
+            self.scopes.line(f"if (*{self.arguments.pointer(FAULT)}) {leave};", depth)
 
     def update(self) -> None:
         node = self.node
@@ -147,4 +157,4 @@ class _ScatterRenderer(BodyRenderer):
         text = self.target.op("add", dtype, [old, value.text])
         if dtype in ROUNDING:
             text = self.call(f"{ROUNDING[dtype]}_round", text)
-        self.scopes.line(f"{element} = {store_text(dtype, text, self.used)};")
+        self.store(element, text)

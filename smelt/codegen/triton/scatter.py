@@ -22,11 +22,12 @@ ATOMIC = frozenset({torch.float32, torch.float64, torch.int32, torch.int64})
 
 
 def render_scatter(group: Group, plan: Schedule, autotune: bool = False) -> list[TritonKernel]:
-    """The two kernels of a group that is one scatter."""
+    """The kernels of a group that is one scatter: one where the values are written into the base itself."""
     (member,) = group.members.values()
     node = member.node
     assert isinstance(node, Scatter)
-    return [_copy(node, plan, autotune), _update(node, plan, autotune)]
+    update = _update(node, plan, autotune)
+    return [update] if plan.starts_in_place(node) else [_copy(node, plan, autotune), update]
 
 
 def _opened(node: Scatter, plan: Schedule, shape: object, autotune: bool) -> tuple[TileKernel, Index]:
