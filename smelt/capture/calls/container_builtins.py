@@ -125,7 +125,10 @@ def reverse(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     if python_method(vm, args[0], "__getitem__") is not None:
         count = containers.length(vm, args[0])
         return iter([containers.subscript(vm, args[0], i) for i in range(count - 1, -1, -1)])
-    return vm.native(reversed, vm.effects.mirror(args[0]))
+    sequence = vm.effects.mirror(args[0])
+    vm.effects.refuse_unguarded(sequence)
+    vm.effects.refuse_foreign(sequence)
+    return vm.native(reversed, sequence)
 
 
 def as_mapping(vm: Any, value: Any) -> Any:
