@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import inspect
 import random
 import signal
@@ -15,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import smelt
@@ -156,11 +157,34 @@ def out_of_memory(after: int, count: int) -> Iterator[Callable[[], bool]]:
     """`count` allocations of Python's fail, after so many that work."""
     import _testcapi
 
+    if sys.version_info >= (3, 12):
+        _hold_codes()
     _testcapi.set_nomemory(after, after + count)
     try:
         yield lambda: False
     finally:
         _testcapi.remove_mem_hooks()
+
+
+_held: set[int] = set()
+
+
+def _hold_codes() -> None:
+    """CPython 3.12 and 3.13 take a reference too many from a code object where there is no memory for its function:
+    with more of them it lives on."""
+    hold = ctypes.pythonapi.Py_IncRef
+    waiting: list[Any] = [each.__code__ for each in gc.get_objects() if isinstance(each, FunctionType)]
+    while waiting:
+        code = waiting.pop()
+        if id(code) in _held:
+            continue
+        _held.add(id(code))
+        for _ in range(_ENOUGH):
+            hold(ctypes.py_object(code))
+        waiting += [each for each in code.co_consts if isinstance(each, CodeType)]
+
+
+_ENOUGH = 20
 
 
 def at_depth(levels: int, run: Callable[[], Any]) -> Any:
