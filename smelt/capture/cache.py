@@ -46,6 +46,11 @@ class CompileSite:
     changes: SiteProfile = field(default_factory=SiteProfile)
     recompiles: list[GuardFailure] = field(default_factory=list)
 
+    @property
+    def function(self) -> str:
+        """The qualified name of the function that the place is in."""
+        return str(getattr(self.key, "code", self.key).co_qualname)
+
 
 @dataclass
 class Reader:

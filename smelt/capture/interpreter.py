@@ -36,6 +36,7 @@ from smelt.capture.core.conditional_value import refuse_undecided
 from smelt.capture.core.foreign_memory import refuse_fields, refuse_windows
 from smelt.capture.core.frames import Frame
 from smelt.capture.core.infinite_iterators import refuse_endless
+from smelt.capture.core.made_classes import check_type, pin_given
 from smelt.capture.core.policy import is_frozen
 from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.registry import ATTR, CALL, READ
@@ -79,6 +80,8 @@ class Interpreter:
         errors: every exception that the program raised, by identity, with the step that raised it.
         constants: identities of tuples that the interpreted code has as constants.
         created: identities of functions and cells made during the capture.
+        made_classes: by identity, classes that another call makes again, and their statements.
+        running: the qualified name of the function that is captured.
         remade: by identity, how classes that the program made are made again: (function, arguments, keywords).
         outer_error: what the caller of the captured frame is handling.
         branches: branches on tensors' values may become nodes, see `conditionals`; `decided` holds the conditions of
@@ -117,6 +120,8 @@ class Interpreter:
         self.inference = False
         self.created: set[int] = set()
         self.remade: dict[int, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {}
+        self.made_classes: dict[int, tuple[type, Any]] = {}
+        self.running = ""
         self.generators: list[Any] = []
         self.errors: dict[int, tuple[BaseException, int]] = {}
         self.settings: list[Any] = []  # of context variables
@@ -148,7 +153,16 @@ class Interpreter:
         for error, _ in self.errors.values():
             if id(error) not in self.sources:
                 let_go(error)
-        held = (self._kept, self.sources, self.reads, self.lookups, self.defaults, self.generators, self.settings)
+        held = (
+            self._kept,
+            self.sources,
+            self.made_classes,
+            self.reads,
+            self.lookups,
+            self.defaults,
+            self.generators,
+            self.settings,
+        )
         for each in (*held, self.errors):
             each.clear()
         self.effects.release()
@@ -167,7 +181,7 @@ class Interpreter:
         out.reads_values = out.numbers_change = False
         tensors = self.tensors.traced.keys() | self.tensors.real.keys()
         out.guards, out.sizes, out.created, out._globals = self.guards, self.sizes, self.created, self._globals
-        out.remade = self.remade
+        out.remade, out.made_classes, out.running = self.remade, self.made_classes, self.running
         out.sources = {key: source for key, source in self.sources.items() if key not in tensors}
         out.frames = self.frames[:]
         out.branches = out.hosts.allowed = False
@@ -331,6 +345,10 @@ class Interpreter:
             return self.hosts.handle(self.tensors.handle(value))
         return READ.find(type(value))(self, value, source)
 
+    def check_type(self, value: Any, source: Source) -> None:
+        """Guard the class of an external value."""
+        check_type(self, value, source)
+
     def register(self, value: Any, source: Source) -> Any:
         """From now on `value` is external."""
         if self.observed.places:
@@ -431,6 +449,8 @@ class Interpreter:
             self.compared.look(fn, args)
             out = self.tensors.watch.run(fn, args, kwargs)
             self.compared.made(fn, out)
+            if self.made_classes:
+                pin_given(self, fn, (*args, *kwargs.values()), out)
             refuse_windows((out,))
             if type(out).__module__ == "decimal":
                 self.guards.flag(_decimal_settings, (), _decimal_settings())

@@ -269,6 +269,7 @@ class Session(Diagnostics):
             speculates = len(place.versions) < patience
             vm = Interpreter(decoding.decode, place.changes, self.options.dynamic, speculates)
             self._interpreters.append(vm)
+            vm.running = place.function
             vm.tensors.speculation.insists = insists
             vm.finalizers.allowed = not self.options.fullgraph
             vm.branches_on_numbers = self.options.backend == "eager"

@@ -13,6 +13,7 @@ import torch
 from smelt.base.torch_c import DISPATCH_GUARDS
 from smelt.capture.calls import calls
 from smelt.capture.core.breaks import Break, user
+from smelt.capture.core.made_classes import note_statement
 from smelt.capture.core.registry import CALL, SPECIAL, special
 from smelt.capture.core.values import LEAVES, is_written
 from smelt.capture.python.attribute_reads import find_in_class, python_method
@@ -52,6 +53,8 @@ def call_type(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 @special(builtins.__build_class__)
 def build_class(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """A class statement: C code runs its body."""
+    frame = vm.frames[-1]
+    note_statement(frame.globals.get("__name__"), frame.code.co_qualname, args[1])
     raise Break("a class is defined", "class bodies are not captured", "define it outside of the function")
 
 

@@ -16,6 +16,7 @@ from functools import cache
 
 import numpy
 import torch
+import typing_extensions
 
 from smelt.capture.core.by_code import ByCode
 
@@ -215,8 +216,8 @@ _USING_SMELT = tuple(f"smelt.{name}" for name in _USERS)
 
 @cache
 def skipped_prefixes() -> tuple[str, ...]:
-    """Files whose frames are never captured by themselves: the standard library, numpy, torch but its layers, the
-    compiler."""
+    """Files whose frames are never captured by themselves: the standard library (with what brings its newer parts),
+    numpy, torch but its layers, the compiler."""
     here = os.path.abspath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir))
     paths = sysconfig.get_paths()
     folder = os.path.dirname(torch.__file__)
@@ -225,7 +226,7 @@ def skipped_prefixes() -> tuple[str, ...]:
     for standard in dict.fromkeys((paths["stdlib"], paths["platstdlib"])):
         found += _entries(standard, ("site-packages", "dist-packages"))
     found += _entries(folder, ("nn",)) + _entries(os.path.dirname(layers), ("modules",))
-    found += [os.path.join(layers, "module.py"), os.path.join(layers, "_functions.py")]
+    found += [typing_extensions.__file__, os.path.join(layers, "module.py"), os.path.join(layers, "_functions.py")]
     return tuple(found)
 
 

@@ -99,6 +99,11 @@ def class_attr(cls: type, name: str) -> Source:
     return Source(const(cls, cls.__name__), native.CLASS_ATTR, name, _dotted(cls.__name__, name))
 
 
+def attribute_of(cls: Source, name: str) -> Source:
+    """The same, of a class that is not the same at every call."""
+    return Source(cls, native.CLASS_ATTR, name, _dotted(cls.text, name))
+
+
 def member(base: Source, table: str, name: str) -> Source:
     """A parameter, buffer or submodule of a module."""
     text = f"{base.text}[{name}]" if name.isascii() and name.isdigit() else _dotted(base.text, name)

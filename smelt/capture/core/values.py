@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import enum
 import re
 import sys
@@ -47,6 +48,9 @@ NUMPY_FUNCTIONS: tuple[type, ...] = (numpy.ufunc, type(numpy.prod))
 C_METHODS: frozenset[type] = frozenset({types.MethodDescriptorType, types.WrapperDescriptorType})
 """Types of methods written in C, as their class holds them. `types.MethodType` binds them here: unlike C's own bound
 methods, it still knows their descriptor."""
+
+FIELD: type = type(vars(collections.namedtuple("_Point", "x"))["x"])
+"""The descriptor of a named tuple's field."""
 
 HEAP = 1 << 9
 """Py_TPFLAGS_HEAPTYPE: a class statement made the class."""
@@ -239,9 +243,9 @@ def read_tuple(vm: Any, value: tuple[Any, ...], source: Source) -> Any:
 @READ(object)
 def read_object(vm: Any, value: Any, source: Source) -> Any:
     """Anything else: its type now, what it holds when that is read."""
-    if isinstance(value, enum.Enum):
+    if isinstance(value, enum.Enum) and id(type(value)) not in vm.made_classes:
         return read_constant(vm, value, source)
-    vm.guards.check(source, native.TYPE_IS, type(value))
+    vm.check_type(value, source)
     show = _showing(type(value))
     if show is not None:
         vm.guards.check(sources.called(source, show, show.__qualname__), native.EQ, show(value))

@@ -6,6 +6,7 @@ a symbol in the next version, which then serves every size. `True` begins with s
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,6 +40,7 @@ class SiteProfile:
         shapes: source -> shape of its tensor in the first version that read it.
         numbers: source -> number.
         changing: (source, dim), or (source, None) for a number, that was not always the same.
+        classes: name -> the class of this name that was met first.
         values: what a line asked of tensors -> the answer in the first version that took it for granted.
         static: symbols did not work out here.
         refused: (code, instruction) of branches on tensors' values that cannot be nodes.
@@ -57,6 +59,7 @@ class SiteProfile:
     plain: set[tuple[int, int]] = field(default_factory=set)
     asserts: bool = True
     repeats: bool = True
+    classes: dict[tuple[str, str], weakref.ref[type]] = field(default_factory=dict)
     values: dict[Any, Any] = field(default_factory=dict)
 
     def look(self, source: Source, shape: tuple[int, ...]) -> None:

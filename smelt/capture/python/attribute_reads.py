@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import enum
 import functools
 import types
@@ -14,10 +13,11 @@ import torch
 from smelt.capture import _native as native
 from smelt.capture.core import flags, policy, sources
 from smelt.capture.core.breaks import Break, UserError, user
+from smelt.capture.core.made_classes import pin
 from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.registry import ATTR
 from smelt.capture.core.sources import Source
-from smelt.capture.core.values import C_METHODS, HEAP, LEAVES, is_constant
+from smelt.capture.core.values import C_METHODS, FIELD, HEAP, LEAVES, is_constant
 from smelt.capture.python.class_dict import class_dict
 from smelt.capture.python.effects import DELETED
 from smelt.graph.ir.symint import pinned
@@ -29,8 +29,6 @@ MISS = object()
 
 _GENERIC = (object.__getattribute__, BaseException.__getattribute__, dict.__getattribute__, tuple.__getattribute__)
 SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
-_FIELD: type = type(vars(collections.namedtuple("_Point", "x"))["x"])
-"""The descriptor of a named tuple's field."""
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 _PLAIN = (*FUNCTIONS, *SLOTS, type, property, staticmethod, classmethod)
 
@@ -50,11 +48,33 @@ def _outside_in_class(vm: Any, cls: type, name: str) -> Any:
     found = vm.lookups.get(key, MISS)
     if found is MISS:
         found = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), MISS)
-        if cls.__flags__ & HEAP and id(cls) not in vm.created:  # others cannot be written to
+        if id(cls) in vm.made_classes:
+            _guard_before(vm, cls, name)
+            if found is not MISS and type(found).__flags__ & HEAP:  # what its own class holds is asked next
+                vm.external(found, class_attr(vm, cls, name))
+        elif cls.__flags__ & HEAP and id(cls) not in vm.created:  # others cannot be written to
             kind, operand = (native.MISSING, None) if found is MISS else (native.IS, found)
             vm.guards.check(sources.class_attr(cls, name), kind, operand)
         vm.lookups[key] = found
     return found
+
+
+def _guard_before(vm: Any, cls: type, name: str) -> None:
+    """A class that each call makes is compared as a whole: its bases have the name, or have it not."""
+    for base in cls.__mro__:
+        if id(base) not in vm.made_classes:
+            _outside_in_class(vm, base, name)
+        elif name in vars(base):
+            return
+
+
+def class_attr(vm: Any, cls: type, name: str) -> Source:
+    """Where the raw attribute of a class is read."""
+    for base in cls.__mro__ if id(cls) in vm.made_classes else ():
+        if name in vars(base):
+            known = vm.sources[id(base)] if id(base) in vm.made_classes else None
+            return sources.class_attr(base, name) if known is None else sources.attribute_of(known, name)
+    return sources.class_attr(cls, name)
 
 
 def written_class_attr(vm: Any, cls: type, name: str) -> tuple[Any] | None:
@@ -65,7 +85,7 @@ def written_class_attr(vm: Any, cls: type, name: str) -> tuple[Any] | None:
     for base in cls.__mro__:
         store = vm.effects.stores.get(("attr", id(base), name))
         if store is not None and store.value is not DELETED:
-            if base is not cls and id(cls) not in vm.created:
+            if base is not cls and id(cls) not in vm.created and id(cls) not in vm.made_classes:
                 vm.guards.flag(_gets_from, (cls, name, base), True)  # at the next call a class before the base may
             return (store.value,)
         deleted = deleted or store is not None
@@ -175,7 +195,7 @@ def _bind(vm: Any, raw: Any, obj: Any, cls: type, name: str, source: Source | No
         return raw.__func__
     if kind is classmethod:
         return types.MethodType(raw.__func__, cls)
-    if kind is _FIELD and source is not None:
+    if kind is FIELD and source is not None:
         return vm.external(user(raw.__get__, obj, cls), sources.sequence_item(source, raw.__reduce__()[1][0], cls))
     if kind in SLOTS:
         return _slot(vm, raw, obj, name, source)
@@ -189,7 +209,7 @@ def _bind(vm: Any, raw: Any, obj: Any, cls: type, name: str, source: Source | No
         return load_object_attr(vm, obj, f"_{name}_")
     getter = find_in_class(vm, kind, "__get__")
     if isinstance(getter, types.FunctionType):
-        own = raw if policy.is_frozen(kind.__module__) else class_value(vm, raw, cls, name)
+        own = _descriptor(vm, raw, cls, name)
         return vm.call(getter, (own, obj, cls), {})
     if getter is not MISS:
         bound = user(raw.__get__, obj, cls)
@@ -199,11 +219,23 @@ def _bind(vm: Any, raw: Any, obj: Any, cls: type, name: str, source: Source | No
     return class_value(vm, raw, cls, name)
 
 
+def _descriptor(vm: Any, raw: Any, cls: type, name: str) -> Any:
+    """What a class's attribute is when its `__get__`, written in Python, runs."""
+    if policy.is_frozen(type(raw).__module__) and id(cls) not in vm.made_classes:
+        return raw
+    return class_value(vm, raw, cls, name)
+
+
 def class_value(vm: Any, raw: Any, cls: type, name: str) -> Any:
     """A plain value that a class holds."""
-    if id(cls) in vm.created or is_constant(raw) or written_class_attr(vm, cls, name) is not None:
+    if (
+        id(cls) in vm.created
+        or is_constant(raw)
+        and id(raw) not in vm.sources
+        or written_class_attr(vm, cls, name) is not None
+    ):
         return raw
-    return vm.external(raw, sources.class_attr(cls, name))
+    return vm.external(raw, class_attr(vm, cls, name))
 
 
 def _slot(vm: Any, raw: Any, obj: Any, name: str, source: Source | None) -> Any:
@@ -341,7 +373,7 @@ def load_class_attr(vm: Any, cls: type, name: str) -> Any:
     pending = written_class_attr(vm, cls, name)
     if pending is not None:
         return _written(cls, name, pending[0])
-    if name == "__dict__" and not _is_fixed(vm, cls):
+    if name == "__dict__" and not _is_fixed(vm, pin(vm, cls)):
         return class_dict(vm, cls, functools.partial(_held, vm, cls))
     key = (id(cls), name)
     value = vm.reads.get(key, MISS)
@@ -359,7 +391,7 @@ def load_class_attr(vm: Any, cls: type, name: str) -> Any:
     if raw is not MISS and not _is_data(meta):
         getter = find_in_class(vm, type(raw), "__get__")
         if isinstance(getter, types.FunctionType):
-            own = raw if policy.is_frozen(type(raw).__module__) else class_value(vm, raw, cls, name)
+            own = _descriptor(vm, raw, cls, name)
             return vm.call(getter, (own, None, cls), {})
     value = user(getattr, cls, name)
     if type(meta) in SLOTS and name not in vars(cls):
@@ -384,7 +416,7 @@ _ORDER = ("__mro__", "__bases__")
 
 def _is_fixed(vm: Any, cls: type) -> bool:
     """Nobody else writes to the class: it is the program's own, or a library's."""
-    return id(cls) in vm.created or policy.is_frozen(cls.__module__)
+    return id(cls) in vm.created or id(cls) in vm.made_classes or policy.is_frozen(cls.__module__)
 
 
 def guard_slot(vm: Any, cls: type, name: str, value: Any) -> None:
@@ -421,7 +453,7 @@ def load_super_attr(vm: Any, proxy: Any, name: str) -> Any:
         for base in mro[mro.index(start) + 1 :]:
             if name in vars(base):
                 raw = vars(base)[name]
-                if base.__flags__ & HEAP and id(base) not in vm.created:
+                if base.__flags__ & HEAP and id(base) not in vm.created and id(base) not in vm.made_classes:
                     vm.guards.check(sources.class_attr(base, name), native.IS, raw)
                 if isinstance(obj, type) and obj is cls and type(raw) is types.FunctionType:
                     return raw

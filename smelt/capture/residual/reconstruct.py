@@ -81,6 +81,8 @@ class Rebuild:
         known = self._names.get(id(value)) or self._made.get(id(value))
         if known is not None:
             return known
+        if id(value) in self.vm.made_classes:
+            return self.fetched(self.vm.sources[id(value)])
         if id(value) in self.vm.remade:
             fn, args, kwargs = self.vm.remade[id(value)]
             return self.assign(value, f"{self.constant(fn, fn.__name__)}({self.arguments(args, kwargs)})")

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import noop_context_fn
 from smelt.capture import _native as native
 from smelt.capture.calls import calls
 from smelt.capture.core.breaks import Break, UserError
+from smelt.capture.core.made_classes import pin
 from smelt.capture.core.registry import special
 from smelt.capture.tensors.torch_calls import call_torch
 from smelt.capture.torch.autograd_function_reads import Context, call_forward, rehearse
@@ -57,6 +58,7 @@ def apply_function(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     cls, *given = args
     if not torch.is_grad_enabled() and not kwargs:
         return _without_derivative(vm, cls, tuple(given))
+    pin(vm, cls)
     state = rehearse(vm, cls, given)
     if state is None:
         target = _applies.setdefault(id(cls), FunctionApply(cls))

@@ -1,0 +1,246 @@
+"""Classes that the program makes at each call: known by what their statements say, where others are known by identity.
+
+A class statement in a function makes another class each time, of the same bases, with functions of the same code. Such
+a class is an object from outside like any other: a guard compares how it is made (`Statement`), its functions and cells
+are read from it, and residual code takes it from where it came. What asks for more than a statement tells (C code that
+is given the class, its dictionary as a whole) makes it known by its identity after all (`pin`).
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+import types
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from smelt.capture import _native as native
+from smelt.capture.core import sources
+from smelt.capture.core.policy import is_frozen
+from smelt.capture.core.registry import READ
+from smelt.capture.core.sources import Source
+from smelt.capture.core.values import FIELD, HEAP, LEAVES, is_constant, is_written
+
+_FUNCTIONS = (staticmethod, classmethod)
+_MEMBERS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+_HELD: tuple[type, ...] = (tuple, list, dict, set, frozenset, torch.Tensor)
+"""Their content is guarded when it is read."""
+
+_OF_LIBRARIES = frozenset({"_abc_impl", "__dataclass_params__"})
+"""What libraries keep in a class for themselves."""
+
+_ABSTRACT = 1 << 20
+
+_repeated: set[tuple[str, str]] = set()
+"""The names of classes of which there was more than one."""
+
+
+class NotPlain(Exception):
+    """A class holds something of which its statement does not tell all."""
+
+
+def is_made_anew(vm: Any, cls: type, source: Source) -> bool:
+    """Whether the next call may bring another class of the same statement: the function that is captured makes it, or
+    the place has seen another one. A class that stays is cheaper to know by its identity."""
+    if not source.local or not cls.__flags__ & HEAP or is_frozen(cls.__module__) or _is_found(cls):
+        return False
+    name = cls.__module__, cls.__qualname__
+    known = vm.changes.classes.setdefault(name, weakref.ref(cls))
+    if known() is not cls or cls.__qualname__.startswith(f"{vm.running}.<locals>."):
+        _repeated.add(name)
+    return name in _repeated
+
+
+def note_statement(module: Any, function: str, name: Any) -> None:
+    """A function is captured that makes a class of this name at each call."""
+    _repeated.add((module, f"{function}.<locals>.{name}"))
+
+
+def _is_found(cls: type) -> bool:
+    """The class is where its name says, so that there is no other."""
+    found: Any = sys.modules.get(cls.__module__)
+    for name in cls.__qualname__.split("."):
+        found = getattr(found, "__dict__", {}).get(name)
+    return found is cls
+
+
+class Statement:
+    """How a class was made; as a guard, whether another one was made alike. Knows no object that the class holds."""
+
+    def __init__(self, cls: type) -> None:
+        self.__name__ = f"class {cls.__qualname__}"
+        self.told = _told(cls, {id(cls)})
+
+    def __call__(self, cls: Any) -> bool:
+        if not isinstance(cls, type):
+            return False
+        try:
+            return bool(_told(cls, {id(cls)}) == self.told)
+        except NotPlain:
+            return False
+
+
+class _Is:
+    """An object that is compared by identity."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Is and other.value is self.value
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _told(cls: type, inside: set[int]) -> tuple[Any, ...]:
+    names = cls.__name__, cls.__qualname__, cls.__module__, cls.__flags__ & _ABSTRACT
+    kinds = tuple(_class(each, inside) for each in (type(cls), *cls.__bases__))
+    held = tuple((key, _piece(key, value, inside)) for key, value in vars(cls).items())
+    members = _members(cls) if issubclass(cls, enum.Enum) else ()
+    return names, kinds, held, tuple((name, _plain(member._value_)) for name, member in members)
+
+
+def _members(cls: Any) -> Iterator[tuple[str, Any]]:
+    return iter(cls.__dict__.get("_member_map_", {}).items())
+
+
+def _class(cls: type, inside: set[int]) -> Any:
+    name = cls.__module__, cls.__qualname__
+    if name not in _repeated or _is_found(cls):
+        return _Is(cls)
+    return ("itself",) if id(cls) in inside else _told(cls, inside | {id(cls)})
+
+
+def _piece(key: str, value: Any, inside: set[int]) -> Any:
+    """What a statement tells of an attribute.
+
+    Raises:
+        NotPlain: it does not tell all.
+    """
+    kind = type(value)
+    if kind is types.FunctionType:
+        kept = (value.__defaults__ or (), tuple((value.__kwdefaults__ or {}).items()))
+        return kind, value.__code__, len(value.__closure__ or ()), *map(len, kept), _scope(value.__globals__)
+    if kind in _FUNCTIONS:
+        return kind, _piece(key, value.__func__, inside)
+    if kind is property:
+        return kind, *(_piece(key, each, inside) for each in (value.fget, value.fset, value.fdel))
+    return _class(value, inside) if isinstance(value, type) else _object(key, value, inside)
+
+
+def _object(key: str, value: Any, inside: set[int]) -> Any:
+    """The same of what is no function and no class."""
+    kind = type(value)
+    if kind in _MEMBERS:
+        return kind, value.__name__
+    if kind is FIELD:
+        return kind, value.__reduce__()[1][0]
+    if isinstance(value, enum.Enum) and (kind.__module__, kind.__qualname__) in _repeated:
+        return "member", value._name_
+    if kind in LEAVES or kind is tuple and all(type(each) in LEAVES for each in value):
+        return _plain(value)
+    if kind in _HELD or key in _OF_LIBRARIES or kind.__module__ == "enum" or is_written(kind):
+        return "held", _class(kind, inside)
+    if is_constant(value):
+        return _Is(value)
+    raise NotPlain(key)
+
+
+def _scope(names: dict[str, Any]) -> Any:
+    """Global variables: a module's, or the few of a function that a library made of text."""
+    if vars(sys.modules.get(names.get("__name__", ""), object)) is names or len(names) > _FEW:
+        return _Is(names)
+    held = sorted((key, value) for key, value in names.items() if key != "__builtins__")
+    return tuple((key, _plain(value) if type(value) in LEAVES else _Is(value)) for key, value in held)
+
+
+_FEW = 4
+
+
+def _plain(value: Any) -> Any:
+    if type(value) is tuple:
+        return tuple, tuple(map(_plain, value))
+    if type(value) in LEAVES:
+        return type(value), repr(value) if type(value) in (float, complex) else value
+    raise NotPlain
+
+
+@READ(type)
+def read_class(vm: Any, cls: type, source: Source) -> Any:
+    """A class that was read from outside."""
+    if not is_made_anew(vm, cls, source):
+        vm.guards.check(source, native.IS, cls)
+        return cls
+    try:
+        statement = Statement(cls)
+    except NotPlain:
+        vm.guards.check(source, native.IS, cls)
+        return cls
+    vm.guards.python(statement, [source])
+    for other, known in vm.made_classes.values():
+        if known.told == statement.told:
+            vm.guards.different(vm.sources[id(other)], source)
+    vm.made_classes[id(cls)] = cls, statement
+    vm.register(cls, source)
+    vm.external(type(cls), kind_of(source))
+    for at, base in enumerate(cls.__bases__):
+        vm.external(base, sources.sequence_item(sources.attr(source, "__bases__"), at, tuple))
+    for key, value in vars(cls).items():
+        _register(vm, value, sources.attribute_of(source, key))
+    for name, member in _members(cls) if issubclass(cls, enum.Enum) else ():
+        table = sources.attribute_of(source, "_member_map_")
+        vm.sources.setdefault(id(member), sources.dict_item(table, name))
+        vm.keep(member)
+    return cls
+
+
+def _register(vm: Any, value: Any, source: Source) -> None:
+    """Functions and classes that a class holds are read from it, without a guard of their own."""
+    if type(value) is types.FunctionType:
+        if id(value) not in vm.sources:
+            vm.register(value, source)
+    elif type(value) in _FUNCTIONS:
+        _register(vm, value.__func__, sources.attr(source, "__func__"))
+    elif type(value) is property:
+        for name in ("fget", "fset", "fdel"):
+            _register(vm, getattr(value, name), sources.attr(source, name))
+    elif isinstance(value, type):
+        vm.external(value, source)
+
+
+def kind_of(source: Source) -> Source:
+    """`type(value)`"""
+    return Source(source, native.TYPE, None, f"type({source.text})")
+
+
+def check_type(vm: Any, value: Any, source: Source) -> None:
+    """Guard the class of a value."""
+    cls = type(value)
+    if cls.__flags__ & HEAP and source.local and (id(cls) in vm.made_classes or is_made_anew(vm, cls, source)):
+        vm.external(cls, kind_of(source))
+    else:
+        vm.guards.check(source, native.TYPE_IS, cls)
+
+
+def pin(vm: Any, cls: Any) -> Any:
+    """Something looks at more of the class than its statement tells: the next call needs the same one."""
+    if id(cls) in vm.made_classes:
+        vm.guards.check(vm.sources[id(cls)], native.IS, cls)
+    return cls
+
+
+def pin_given(vm: Any, fn: Any, args: tuple[Any, ...], out: Any) -> None:
+    """Code that runs as it is was given classes: only some of it asks for no more than statements tell."""
+    if isinstance(fn, type):
+        if type(fn).__call__ is not type.__call__:
+            pin(vm, fn)
+    elif isinstance(fn, types.BuiltinFunctionType) and fn.__name__ == "__new__":
+        args = args[1:]
+    elif isinstance(out, enum.Enum) and id(out) in vm.sources:  # a member, which is read from its class
+        return
+    for each in args:
+        if isinstance(each, type):
+            pin(vm, each)
