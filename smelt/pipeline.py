@@ -146,41 +146,48 @@ def compile_smelt(
         joint = trace_joint(gm, example_inputs, options)
         report.add("2_joint.py", lambda: print_graph(joint.module))
         verified(joint.module, "joint")
-    rendered, backward, absent, checks = _render_halves(joint, options, report)
+    device = triton_device(joint.module, options)
+    at_once = device is not None and device.type == "cuda"  # recordings of one graph know each other
+    rendered, backward, absent, checks = _render_halves(joint, options, report, at_once)
     # What is left needs texts alone. Loops and schedules are as large as the graphs they were made from.
     report.forget(GRAPHS_OF_HALVES)
     collect_given_up()
-    device = triton_device(joint.module, options)
     recordings = Recordings(joint, device, report, options)
     programs: list[Program] = [load(program, options, recordings.of_part) for program in rendered]
     programs = recordings.of_graph(programs, [bool(each.parts) for each in rendered])
     programs = [check(program) for check, program in zip(checks, programs, strict=True)]
-    if backward is not None:
-        late = functools.partial(compile_late, device=device, report=report, options=options)
-        programs[1] = Backward(backward, absent, programs[1], late)
     again = DoubleBackward(gm, joint, lambda graph, given: compile_smelt(graph, given, report.derivative(), options))
-    return wrap(joint, programs[0], programs[1] if backward is not None else None, again)
+    if backward is None:
+        return wrap(joint, programs[0], None, again)
+    late = functools.partial(compile_late, device=device, report=report, options=options)
+    known = {absent: programs[1]} if len(programs) > 1 else {}
+    return wrap(joint, programs[0], Backward(backward, late, known), again)
 
 
 def _render_halves(
-    joint: Joint, options: Options, report: Report
+    joint: Joint, options: Options, report: Report, at_once: bool
 ) -> tuple[list[Rendered], fx.GraphModule | None, tuple[int, ...], list[Callable[[Program], Program]]]:
     """The programs of a joint graph as text, its backward as a graph, and which tangents the program is not given.
 
     The last are wrapped around the programs: checks of what comes in and goes out.
 
     All other graphs on the way end here.
+
+    Args:
+        at_once: there is a program of the backward also where nobody knows which results are used.
     """
     prims = _to_prims(joint, options, report)
     with _stage("partition"):
         forward, backward = partition(prims, joint, options)
     parts, absent = {"forward": _made(forward, "partition_forward", report)}, tuple[int, ...]()
+    shown = [*parts.values()]
     if backward is not None:
-        parts["backward"] = _made(backward, "partition_backward", report)
-        likely, absent = likely_backward(backward, [joint.tangent_meta(i) for i in joint.differentiable])
-        parts["backward"] = _made(likely, "likely_backward", report) if absent else backward
+        shown.append(_made(backward, "partition_backward", report))
+        likely, absent = likely_backward(backward, [joint.tangent_meta(i) for i in joint.differentiable], at_once)
+        if likely is not None:
+            parts["backward"] = _made(likely, "likely_backward", report) if likely is not backward else backward
     # The halves are copies of the whole: it would stay beside them while kernels are made.
-    report.instead("3_prims.py", lambda: "\n".join(map(print_graph, parts.values())))
+    report.instead("3_prims.py", lambda: "\n".join(map(print_graph, shown)))
     del prims
     collect_given_up()
     new_values = range(joint.num_outputs, joint.num_forward)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import fx
 
+from smelt.autograd.call.absent_tangents import Backward, without_tangents
 from smelt.autograd.call.calling_convention import Compiled, Program, wrap
 from smelt.autograd.call.double_backward import DoubleBackward
 from smelt.autograd.eager import laid_out, with_reshape
@@ -80,12 +81,13 @@ def aot_autograd(
             case "min-cut":
                 forward, backward = min_cut(module, joint, options)
             case made:
-                forward, backward = made(module, joint)
-        programs = [_program(forward, fw_compiler)]
-        if backward is not None:
-            programs.append(_program(backward, second))
-        again = DoubleBackward(gm, joint, backend)
-        return wrap(joint, programs[0], programs[1] if backward is not None else None, again)
+                forward, backward = made(without_tangents(module, ()), joint)
+        run, again = _program(forward, fw_compiler), DoubleBackward(gm, joint, backend)
+        if backward is None:
+            return wrap(joint, run, None, again)
+        programs = Backward(backward, lambda graph: _program(graph, second))
+        programs.compile()
+        return wrap(joint, run, programs, again)
 
     backend.__name__ = f"aot_autograd_{getattr(fw_compiler, '__name__', type(fw_compiler).__name__)}"
     return backend

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from smelt.abi.kernels import KERNELS
+from smelt.autograd.call.absent_tangents import Backward
 from smelt.autograd.call.calling_convention import Compiled, Program, wrap
 from smelt.autograd.call.double_backward import DoubleBackward
 from smelt.autograd.call.sized import meta_in_numbers
@@ -37,7 +38,9 @@ def compile_aot_eager(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor]
     joint = trace_joint(gm, example_inputs, dataclasses.replace(options, eager_rng=True))
     forward, backward = split(joint)
     again = DoubleBackward(gm, joint, lambda graph, examples: compile_aot_eager(graph, examples, options))
-    return wrap(joint, eager_program(forward), None if backward is None else eager_program(backward), again)
+    if backward is None:
+        return wrap(joint, eager_program(forward), None, again)
+    return wrap(joint, eager_program(forward), Backward(backward, eager_program), again)
 
 
 def eager_program(module: fx.GraphModule) -> Program:

@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 
 from smelt.base.errors import SmeltError
 from smelt.base.options import environment
+from smelt.graph.ir.gradient_marks import GradientMark
 from smelt.graph.ir.meta import TensorMeta
 from smelt.graph.ir.schema import Kind, op_info
 from smelt.graph.metadata_checks import not_derived
@@ -142,6 +143,8 @@ def _is_number(node: fx.Node) -> bool:
 def _functional_aten(node: fx.Node) -> str | None:
     if node.op != "call_function" or node.target is operator.getitem or _is_number(node):
         return None
+    if isinstance(node.target, GradientMark):
+        return None
     if not isinstance(node.target, OpOverload):
         return "its target is no ATen operator"
     info = op_info(node.target)
@@ -166,6 +169,8 @@ def _prim(node: fx.Node) -> str | None:
         return None
     if isinstance(node.target, OpOverload):
         return "it writes to its arguments" if op_info(node.target).kind is Kind.WRITE else None
+    if isinstance(node.target, GradientMark):
+        return None
     return None if getattr(node.target, "__module__", "") == "smelt.prims.ops" else "its target is no prim"
 
 

@@ -23,6 +23,7 @@ from smelt.base.options import Options
 from smelt.base.stats import count_named
 from smelt.graph.ir.aliasing import memory_of, shared_arguments
 from smelt.graph.ir.functional_form import base_of
+from smelt.graph.ir.gradient_marks import GradientMark
 from smelt.graph.ir.meta import TensorMeta, contiguous_stride, is_dense, same_steps
 from smelt.graph.ir.module import Graph, GraphModule
 from smelt.graph.ir.seeds import is_seed
@@ -71,6 +72,8 @@ def decompose(gm: fx.GraphModule, options: Options | None = None, apart: bool = 
                 values[node] = _constant(p, node, gm, mixed)
             case "call_function" if apart and "as_saved" in node.meta:
                 values[node] = _as_saved(p, node)
+            case "call_function" if isinstance(node.target, GradientMark):
+                values[node] = _marked(p, node, values)
             case "call_function":
                 values[node] = _decompose_node(p, node, values, mixed)
                 if "saved" in node.meta and isinstance(values[node], Node):
@@ -132,6 +135,13 @@ def _constant(p: Lowering, node: Node, gm: fx.GraphModule, mixed: Mixed) -> Any:
     if single and value.device.type == "cpu":
         mixed.note_constant(copy, value.item())
     return copy
+
+
+def _marked(p: Lowering, node: Node, values: dict[Node, Any]) -> Any:
+    """A mark, which stands for the first of its operands until it is known what is absent."""
+    args = _mapped(node.args, values)
+    target: Any = node.target
+    return p.call(target, args, {}, next(each for each in args if each is not None).meta["val"])
 
 
 def _decompose_node(p: Lowering, node: Node, values: dict[Node, Any], mixed: Mixed) -> Any:

@@ -7,19 +7,21 @@ gradient leads to is left out of the graph.
 
 from __future__ import annotations
 
+import copy
 import functools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
 from smelt.base.locks import new_lock
+from smelt.graph.ir.gradient_marks import Chosen, GradientMark, Materialized, flow_of
 from smelt.graph.ir.meta import TensorMeta
-from smelt.graph.ir.module import Graph, GraphModule
+from smelt.graph.ir.module import Graph, GraphModule, remove_dead
 from smelt.prims.table import PRIMS, Kind, Prim
-from smelt.shapes.size import Size, same
+from smelt.shapes.size import Size, same, same_all
 
 Program = Callable[[list[Any]], list[Any]]
 
@@ -50,24 +52,27 @@ class Backward:
     """The backward program; `without(absent)` is the one for calls without some of its gradients.
 
     Args:
-        graph: of the program.
-        absent, program: the one that is compiled already, and which gradients it is not given.
-        make: compiles the graph of another one.
+        graph: of the program, with marks of gradients.
+        make: compiles the graph of one.
+        programs: those that are compiled already, by the gradients that they are not given.
     """
 
     def __init__(
         self,
         graph: fx.GraphModule,
-        absent: tuple[int, ...],
-        program: Program,
         make: Callable[[fx.GraphModule], Program],
+        programs: Mapping[tuple[int, ...], Program] | None = None,
     ) -> None:
         self.graph, self.make = graph, make
-        self.programs = {absent: program}
+        self.programs = dict(programs or {})
         self.lock = new_lock()
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         return self._program(())(inputs)
+
+    def compile(self) -> None:
+        """Make the program for calls with all gradients."""
+        self._program(())
 
     def without(self, absent: tuple[int, ...], count: int) -> list[tuple[tuple[int, ...], Program]]:
         """The programs for calls in which the tangents at these places of the graph are absent, and are not given.
@@ -77,7 +82,7 @@ class Backward:
         known = self.programs.get(absent)
         if known is not None:
             return [(absent, known)]
-        if len(self.programs) <= MOST or len(absent) >= count - 1:
+        if len(self.programs) <= MOST or len(absent) >= count - 1 or self.affine:
             return [(absent, self._program(absent))]
         if self.draws:  # each program would draw numbers of its own
             return [((), self)]
@@ -85,7 +90,12 @@ class Backward:
 
     @functools.cached_property
     def draws(self) -> bool:
-        return any(isinstance(n.target, Prim) and n.target.kind is Kind.RANDOM for n in self.graph.graph.nodes)
+        return any(map(_draws, self.graph.graph.nodes))
+
+    @functools.cached_property
+    def affine(self) -> bool:
+        """A function of the program is given zeros, or None: what it makes of them is no part of a sum."""
+        return any(isinstance(n.target, (Materialized, Chosen)) for n in self.graph.graph.nodes)
 
     def _parts(self, absent: tuple[int, ...], count: int) -> Iterator[tuple[int, ...]]:
         """Sets of absent tangents whose programs are given, together, each of the others once: the fewest first."""
@@ -104,8 +114,18 @@ class Backward:
             return known
         with self.lock:
             if absent not in self.programs:
-                self.programs[absent] = self.make(without_tangents(self.graph, absent) if absent else self.graph)
+                self.programs[absent] = self._made(absent)
         return self.programs[absent]
+
+    def _made(self, absent: tuple[int, ...]) -> Program:
+        try:
+            return self.make(without_tangents(self.graph, absent))
+        except RaisesInBackward as raised:
+            return functools.partial(_raise, raised.error)
+
+
+def _raise(error: Exception, _: list[Any]) -> list[Any]:
+    raise copy.copy(error)
 
 
 class GivenBackward:
@@ -138,31 +158,52 @@ def sum_of_gradients(results: Sequence[Sequence[Any]]) -> list[Any]:
     ]
 
 
-def likely_backward(gm: fx.GraphModule, metas: Sequence[TensorMeta]) -> tuple[fx.GraphModule, tuple[int, ...]]:
+def likely_backward(
+    gm: fx.GraphModule, metas: Sequence[TensorMeta], some: bool = False
+) -> tuple[fx.GraphModule | None, tuple[int, ...]]:
     """The backward that a training step is likely to run, and the places of the tangents that it is not given.
 
     Where one number is returned with other results, it is the loss, and nobody asks for gradients of the others: the
-    backward with them is compiled once somebody does.
+    backward with them is compiled once somebody does. Of other results nobody knows which are used, and there is none.
 
     Args:
         metas: of the graph's tangents.
+        some: there has to be one; it takes all gradients then.
     """
+    if len(metas) == 1:
+        return without_tangents(gm, ()), ()
     numbers = [i for i, meta in enumerate(metas) if same(meta.numel, 1)]
+    if len(numbers) != 1:
+        return without_tangents(gm, ()) if some else None, ()
     absent = tuple(i for i in range(len(metas)) if i not in numbers)
-    if len(numbers) != 1 or not absent:
-        return gm, ()
     return without_tangents(gm, absent), absent
 
 
 def without_tangents(gm: fx.GraphModule, absent: Sequence[int]) -> fx.GraphModule:
-    """The graph without these of its inputs called `tangents_...`, by their place among them, and what they lead to."""
-    return _Without(gm, absent).build()
+    """The graph without these of its inputs called `tangents_...`, by their place among them, and what they lead to.
+
+    It has no marks of gradients any more: what they stand for depends on what is absent.
+
+    Raises:
+        RaisesInBackward: a function of the program raises where it is given None for these.
+    """
+    return _Without(gm, absent).build() if absent or flow_of(gm.graph) is not None else gm
+
+
+class RaisesInBackward(Exception):
+    """What a backward raises in eager."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
 
 
 class _Without:
     def __init__(self, gm: fx.GraphModule, absent: Sequence[int]) -> None:
         self.gm = gm
         tangents = [n for n in gm.graph.nodes if n.op == "placeholder" and n.name.startswith("tangents_")]
+        flow = flow_of(gm.graph)
+        self.of_prims = any(isinstance(n.target, Prim) for n in gm.graph.nodes)
+        self.present = 0 if flow is None else flow.present(absent)
         self.nothing: set[fx.Node] = {tangents[i] for i in absent}
         self.gone = set(self.nothing)
         self.zeros = set(self.nothing)  # among what has been walked: these, and values that are 0 everywhere
@@ -172,6 +213,9 @@ class _Without:
     def build(self) -> fx.GraphModule:
         for node in self.gm.graph.nodes:
             if node in self.gone:
+                continue
+            if isinstance(node.target, GradientMark):
+                self.resolve(node, node.target)
                 continue
             if node.op == "call_function":
                 reduced = self.reduced(node)
@@ -184,10 +228,29 @@ class _Without:
             self.env[node] = self.graph.node_copy(node, self.value)
             if node.op == "output":
                 self.env[node].meta["val"] = node.meta["val"]
-        for node in reversed(list(self.graph.nodes)):
-            if node.op == "call_function" and not node.users and isinstance(node.target, Prim):
-                self.graph.erase_node(node)
+        remove_dead(self.graph)
         return GraphModule(self.gm, self.graph)
+
+    def resolve(self, node: fx.Node, mark: GradientMark) -> None:
+        """What a mark stands for where these gradients are absent."""
+        value: Any = node.args[0]
+        if isinstance(mark, Chosen):
+            pattern = mark.choice.pattern(self.present)
+            gives = 0 if pattern is None else mark.choice.gives[pattern]
+            if isinstance(gives, Exception):
+                raise RaisesInBackward(gives)
+            value = None if pattern is None else node.args[pattern]
+        if value is None or value in self.nothing or not mark.mask & self.present:
+            self.nothing.add(node)
+            if isinstance(mark, Materialized):
+                self.value(node)
+                self.nothing.discard(node)
+            else:
+                self.zeros.add(node)
+            return
+        self.env[node] = self.env[value]
+        if value in self.zeros:
+            self.zeros.add(node)
 
     def reduced(self, node: fx.Node) -> bool:
         """Whether nothing, or one of its operands, stands for a node."""
@@ -195,20 +258,24 @@ class _Without:
         name = node.target.name if isinstance(node.target, Prim) else ""
         if not empty:
             return False
-        first = node.args[0] if node.args else None
         if isinstance(node.target, Prim) and any(node.args[i] in empty for i in node.target.facts.annihilated_by):
             self.nothing.add(node)
         elif self.linear(node):
             self.nothing.add(node)
         elif name in ("add", "sub") and len(empty) == len(node.all_input_nodes) == _tensors(node):
             self.nothing.add(node)
-        elif name == "add" or name == "sub" and first not in empty:
-            rest = next(x for x in node.args if x not in empty)
-            if not isinstance(rest, fx.Node):
-                return False
-            self.env[node] = self.env[rest]
         else:
+            return self.rest_of_sum(node, name, empty)
+        return True
+
+    def rest_of_sum(self, node: fx.Node, name: str, empty: Sequence[fx.Node]) -> bool:
+        """Whether the other operand stands for a sum, or a difference, with nothing."""
+        if not (name == "add" or name == "sub" and node.args[0] not in empty) or node.kwargs:
             return False
+        rest = next(x for x in node.args if x not in empty)
+        if not isinstance(rest, fx.Node) or not _like(rest, node):
+            return False
+        self.env[node] = self.env[rest]
         return True
 
     def linear(self, node: fx.Node) -> bool:
@@ -242,8 +309,13 @@ class _Without:
         if node in self.nothing and node not in self.env:
             meta = node.meta["val"]
             zero = False if meta.dtype is torch.bool else 0.0 if meta.dtype.is_floating_point else 0
-            full = self.graph.call_function(PRIMS["full"], (meta.shape, zero, meta.dtype, meta.device))
-            full.meta["val"] = PRIMS["full"].meta(*full.args)
+            made: Any = PRIMS["full"].meta(meta.shape, zero, meta.dtype, meta.device)
+            if self.of_prims:
+                full = self.graph.call_function(PRIMS["full"], (meta.shape, zero, meta.dtype, meta.device))
+            else:
+                options = {"dtype": meta.dtype, "device": meta.device}
+                full = self.graph.call_function(torch.ops.aten.full.default, ([*meta.shape], zero), options)
+            full.meta["val"] = made
             self.env[node] = full
         return self.env[node]
 
@@ -256,6 +328,15 @@ def _operation(node: fx.Node) -> str:
         case torch._ops.OpOverload():
             return str(node.target._schema.name).removeprefix("aten::")
     return "getitem" if node.target is operator.getitem else ""
+
+
+def _like(one: fx.Node, other: fx.Node) -> bool:
+    a, b = one.meta["val"], other.meta["val"]
+    return a.dtype is b.dtype and len(a.shape) == len(b.shape) and same_all(a.shape, b.shape)
+
+
+def _draws(node: fx.Node) -> bool:
+    return node.target.kind is Kind.RANDOM if isinstance(node.target, Prim) else bool(node.meta.get("random"))
 
 
 def _tensors(node: fx.Node) -> int:

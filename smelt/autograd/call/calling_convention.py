@@ -432,11 +432,13 @@ def _again(
     return (None, *(None if i in absent else found.get(i) for i in range(len(plan.joint.gradients))))
 
 
-def _tangent_again(grad: torch.Tensor | None, meta: TensorMeta) -> torch.Tensor:
-    """As `_tangent`, but differentiable."""
-    if grad is not None and grad.layout is not torch.strided:
+def _tangent_again(grad: torch.Tensor | None, meta: TensorMeta) -> torch.Tensor | None:
+    """As `_tangent`, but differentiable; None when there is none."""
+    if grad is None:
+        return None
+    if grad.layout is not torch.strided:
         grad = grad.to_dense()
-    if grad is None or grad.stride() == meta.stride and grad.dtype is meta.dtype and not is_lazy(grad):
+    if grad.stride() == meta.stride and grad.dtype is meta.dtype and not is_lazy(grad):
         return _tangent(grad, meta)
     out = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device)
     return out.copy_(grad)

@@ -91,48 +91,55 @@ class DoubleBackward:
         return out
 
     def __call__(
-        self, inputs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor], changed: bool = False
+        self, inputs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None], changed: bool = False
     ) -> dict[int, Any]:
         """The gradients by primal, with a history that leads to `inputs` and `tangents`.
 
         Args:
+            tangents: of each result that has gradients; None where it was not used.
             changed: what a backward of the program's own reads is no longer what it was.
         """
-        given = [*inputs, *tangents]
         if changed:
             self._made.clear()
-        run = self._known(given, len(inputs))
+        used = tuple(k for k, tangent in enumerate(tangents) if tangent is not None)
+        given = [*inputs, *(tangent for tangent in tangents if tangent is not None)]
+        run = self._made.get(self._key(given, used))
         if run is None:
             with under_casts(self.casts):
-                run = self._compiled(given, len(inputs))
+                run = self._compiled(given, used)
         return dict(zip(self.wanted, run(*given), strict=True))
 
-    def _known(self, given: Sequence[torch.Tensor], first: int) -> Callable[..., Any] | None:
-        return self._made.get(self._key(given, first))
-
-    def _key(self, given: Sequence[torch.Tensor], first: int) -> tuple[Any, ...]:
-        tracked = tuple(t.requires_grad for t in given[first:])
+    def _key(self, given: Sequence[torch.Tensor], used: tuple[int, ...]) -> tuple[Any, ...]:
+        tracked = (used, *(t.requires_grad for t in given[len(given) - len(used) :]))
         return (*tracked, *(t.shape for t in given)) if self._in_numbers else tracked
 
-    def _compiled(self, given: Sequence[torch.Tensor], first: int) -> Callable[..., Any]:
+    def _compiled(self, given: Sequence[torch.Tensor], used: tuple[int, ...]) -> Callable[..., Any]:
         """For all sizes if that works: some double backward formulas of PyTorch read sizes as numbers."""
+        graph = self.graph(used)
         try:
-            run = preserving(self.compile, self.graph, given)
+            run = preserving(self.compile, self._as_known(graph), given)
         except RuntimeError:
             if not self.joint.sizes or self._in_numbers:
                 raise
             self._in_numbers = True
-            for node in self.graph.graph.nodes:
-                if node.op == "placeholder":
-                    node.meta.pop("val", None)
-            run = preserving(self.compile, self.graph, given)
-        self._made[self._key(given, first)] = run
+            run = preserving(self.compile, self._as_known(graph), given)
+        self._made[self._key(given, used)] = run
         return run
 
-    @cached_property
-    def graph(self) -> fx.GraphModule:
-        """The program and its gradients: inputs and tangents -> gradients of `wanted`."""
+    def _as_known(self, graph: fx.GraphModule) -> fx.GraphModule:
+        if self._in_numbers:
+            for node in graph.graph.nodes:
+                if node.op == "placeholder":
+                    node.meta.pop("val", None)
+        return graph
+
+    def graph(self, used: Sequence[int]) -> fx.GraphModule:
+        """The program and its gradients: inputs and tangents of these results -> gradients of `wanted`.
+
+        Eager's engine does not come to what leads to other results alone.
+        """
         joint, graph = self.joint, Graph()
+        differentiable = [joint.differentiable[k] for k in used]
         env: dict[fx.Node, fx.Node] = {}
         inputs: list[fx.Node] = []
         outputs: Any = None
@@ -147,13 +154,13 @@ class DoubleBackward:
         body = next((n for n in graph.nodes if n.op != "placeholder"), None)
         assert body is not None
         with graph.inserting_before(body):
-            tangents = [self._tangent(graph, i) for i in joint.differentiable]
+            tangents = [self._tangent(graph, i) for i in differentiable]
             for each in joint.mutations:  # the caller's tensor was written once
                 copy = graph.call_method("clone", (inputs[each.input],))
                 copy.meta["val"] = inputs[each.input].meta.get("val")
                 inputs[each.input].replace_all_uses_with(copy)
                 copy.args = (inputs[each.input],)
-        heads = [env[outputs[joint.outputs.index(Fresh(k))]] for k in joint.differentiable]
+        heads = [env[outputs[joint.outputs.index(Fresh(k))]] for k in differentiable]
         regions = [graph.call_function(enter_autocast, (device, None, False)) for device in joint.autocast]
         leaves = [inputs[i] for i in self.wanted]
         options: dict[str, Any] = {"create_graph": True, "allow_unused": True}

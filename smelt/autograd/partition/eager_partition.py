@@ -17,6 +17,7 @@ from smelt.autograd.partition.recompute import never_twice
 from smelt.autograd.trace.functionalize import is_view_node
 from smelt.autograd.trace.plan import Joint
 from smelt.graph.ir.ancestry import ancestors, dependents
+from smelt.graph.ir.gradient_marks import marks
 from smelt.graph.ir.module import Graph, GraphModule, remove_dead
 
 
@@ -39,7 +40,7 @@ def split(joint: Joint, module: fx.GraphModule | None = None) -> tuple[fx.GraphM
         return module, None
     last = len(inputs) - len(joint.sizes)
     tangents, sizes = inputs[count:last], inputs[last:]
-    late = dependents(nodes, tangents)
+    late = dependents(nodes, [*tangents, *marks(module.graph)])
     needed = ancestors(gradients, among=late)
     saved = sorted(
         {n for node in needed if node in late for n in node.all_input_nodes if n not in late}, key=_order(nodes)

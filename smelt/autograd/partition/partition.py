@@ -19,6 +19,7 @@ from smelt.autograd.trace.joint import Joint
 from smelt.autograd.trace.saved import SMALL
 from smelt.base.options import Options
 from smelt.graph.ir.ancestry import ancestors, dependents
+from smelt.graph.ir.gradient_marks import marks
 from smelt.graph.ir.meta import TensorMeta, is_dense
 from smelt.graph.ir.module import Graph, GraphModule
 from smelt.prims.builder import meta_of_value
@@ -79,7 +80,7 @@ class _Split:
         self.reads = self.found[: len(joint.reads)]
         self.value_metas, self.gradient_metas, self.found_metas = joint.parts(output.meta["val"])
         self.as_saved = self._as_saved(given)
-        self.late = dependents(self.nodes, [*self.tangents, *self.as_saved])
+        self.late = dependents(self.nodes, [*self.tangents, *self.as_saved, *marks(module.graph)])
         self.needed_forward = ancestors([*_nodes(self.values), *self.found])
         needed = ancestors(_nodes(self.gradients))
         self.early = [n for n in self.nodes if n in needed and n not in self.late]

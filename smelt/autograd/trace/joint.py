@@ -22,6 +22,7 @@ from torch.nn import Parameter
 from torch.utils._python_dispatch import _disable_current_modes
 
 from smelt.autograd.trace.functionalize import GraphRecorder, is_view_node
+from smelt.autograd.trace.gradient_flow import GradientFlow
 from smelt.autograd.trace.inputs import make_inputs
 from smelt.autograd.trace.known_sizes import settle
 from smelt.autograd.trace.plan import (
@@ -38,7 +39,7 @@ from smelt.autograd.trace.plan import (
     Spoilt,
     View,
 )
-from smelt.autograd.trace.reachability import comes_through_function, forbidden, functions_give, heads_of, tangents_of
+from smelt.autograd.trace.reachability import comes_through_function, forbidden, heads_of
 from smelt.autograd.trace.reads import JointReads, owner_of
 from smelt.autograd.trace.rng import seeded_devices
 from smelt.autograd.trace.saved import read_as_saved, results_as_saved, saved_places
@@ -46,6 +47,7 @@ from smelt.base.errors import Unsupported
 from smelt.base.options import Options
 from smelt.base.torch_c import disable_autocast, engine_in_this_thread, inference_mode, is_plain_view
 from smelt.graph.ir.ancestry import ancestors
+from smelt.graph.ir.gradient_marks import Flow
 from smelt.graph.ir.meta import TensorMeta, is_dense, overlaps, without_gaps
 from smelt.graph.ir.module import GraphModule, remove_dead
 from smelt.graph.ir.seeds import seed_name
@@ -54,7 +56,7 @@ from smelt.graph.meta_rules.layouts import as_before
 from smelt.graph.nodes.attention import for_attention
 from smelt.graph.nodes.casts import casting, present_casts, set_casts
 from smelt.graph.nodes.custom_functions import states_of
-from smelt.graph.nodes.gradients import DERIVATIVES, KEEP_ABSENT
+from smelt.graph.nodes.gradients import DERIVATIVES
 from smelt.graph.nodes.invalid_history import of_backward
 from smelt.graph.nodes.range_checks import check_node, checks_of_dead, runs_by_itself
 from smelt.graph.trace.composite_rewrites import for_stand_ins
@@ -145,7 +147,8 @@ class _Trace:
     ) -> None:
         self.gm, self.options, self.careful = gm, options, careful
         self.spoilt: dict[int, Spoilt] = {}
-        self.reached: dict[int, frozenset[int]] = {}
+        self.reached: dict[int, int] = {}
+        self.flow: Flow | None = None
         self.saved: set[Storage] = set()
         self.found: dict[int, TraceTensor] = {}
         self.apart: set[Storage] = set()
@@ -320,16 +323,20 @@ class _Trace:
             if place.node is not None and place.version == place.storage.version:
                 place.node.meta["saved"] = True
 
-    def unsaved(self) -> tuple[frozenset[int], frozenset[int]]:
-        """The primals and the program outputs that it does not save; parameters are written by optimizers alone."""
+    def unsaved(self, values: Sequence[fx.Node]) -> tuple[frozenset[int], frozenset[int]]:
+        """The primals and the program outputs (with these values) that it does not save.
+
+        Parameters are written by optimizers alone.
+        """
         given = enumerate(zip(self.inputs, self.examples, strict=True))
         primals = (i for i, (one, e) in given if not (one.place.storage in self.saved or isinstance(e, Parameter)))
-        outputs = (i for i, out in enumerate(self.program) if not self.is_saved(out))
+        results = enumerate(zip(self.program, values, strict=False))
+        outputs = (i for i, (out, value) in results if not self.is_saved(out, value))
         return frozenset(primals), frozenset(outputs)
 
-    def is_saved(self, out: TraceTensor) -> bool:
+    def is_saved(self, out: TraceTensor, value: fx.Node) -> bool:
         """Eager saves this program output; what is computed in a `checkpoint` call is computed again instead."""
-        return out.place.storage in self.saved and "checkpoint" not in self.rec.value(out.place).meta
+        return out.place.storage in self.saved and "checkpoint" not in value.meta
 
     def backward(self, mutations: Sequence[Mutation]) -> tuple[tuple[int, ...], dict[int, TraceTensor]]:
         """Positions that have tangents, and the gradient of each input that gets one."""
@@ -363,8 +370,7 @@ class _Trace:
             owner = self.reads.owner
             owner.small_is_usual = True
             try:
-                with functions_give([heads[i] for i in roots]) as given:
-                    grads = torch.autograd.grad(total, leaves, allow_unused=True)
+                grads = self.engine(total, leaves, wanted, [heads[i] for i in roots])
             except Exception as error:
                 if self.careful or of_backward(error) is None:
                     raise
@@ -372,22 +378,20 @@ class _Trace:
             finally:
                 owner.small_is_usual = False
         self.found = found = {i: self.traced(g) for i, g in zip(wanted, grads, strict=True) if g is not None}
-        with _disable_current_modes():  # gradients may be views, and what reads them asks meta kernels
-            self.reached = self.reached_without_values({i: heads[i] for i in roots}, found, given)
         return tuple(roots), found
 
-    def reached_without_values(
-        self, heads: Mapping[int, TraceTensor], found: dict[int, TraceTensor], given: Mapping[Any, Sequence[bool]]
-    ) -> dict[int, frozenset[int]]:
-        """For each input to which a head leads without its tangent's value (past `zero_()`), the heads that lead to it.
-
-        Where such a head is all that is used, eager gives zeros.
-        """
-        nodes = {i: self.rec.value(g.place) for i, g in found.items() if g.place.rows is None}
-        needed = tangents_of(self.rec.graph, [f"tangents_{i}" for i in heads])
-        leaves = {i: self.inputs[i].leaf for i, node in nodes.items() if len(needed[node]) < len(heads)}
-        reached = heads_of([*heads.values()], leaves, KEEP_ABSENT, given) if leaves else {}
-        return {i: places | needed[nodes[i]] for i, places in reached.items() if not places <= needed[nodes[i]]}
+    def engine(
+        self, total: torch.Tensor, leaves: Sequence[torch.Tensor], keys: Sequence[int], heads: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor | None, ...]:
+        """The gradients of the leaves; of several results each may have none at a call, which is marked then."""
+        if len(heads) == 1:
+            return torch.autograd.grad(total, leaves, allow_unused=True)
+        flow = GradientFlow(self.rec, heads)
+        with flow.marked():
+            grads = torch.autograd.grad(total, leaves, allow_unused=True)
+        self.flow = flow.flow
+        self.reached = flow.reaching(dict(zip(keys, leaves, strict=True)))
+        return grads
 
     def without_spoilt(
         self,
@@ -475,6 +479,7 @@ class _Trace:
     ) -> Joint:
         rec, graph = self.rec, self.rec.graph
         own = [True] * len(self.program) + [m.grad for m in mutations]
+        unsaved, unsaved_outputs = self.unsaved(values)
         values = _own_memory(rec, values, own, {self.inputs[m.input].node for m in mutations})
         kept = [_kept(t.place.layout.val) for t in self.program]
         metas = [self.inputs[m.input].place.layout.val for m in mutations]
@@ -493,7 +498,6 @@ class _Trace:
         for each in self.sizes:
             rec.placeholder(each.symbol.name, of_factor(each.symbol))  # type: ignore[arg-type]
         reals = [real for real, _ in rec.reals.values()]
-        unsaved, unsaved_outputs = self.unsaved()
         _placeholders_first(graph, [node for _, node in rec.reals.values()])
         if self.sizes or self.reads.nodes:
             settle(graph)
@@ -515,6 +519,7 @@ class _Trace:
             sizes=self.sizes,
             spoilt=self.spoilt,
             reached=self.reached,
+            flow=self.flow,
             numbers={i: val.name if isinstance(val, Real) else "" for i, val in self.numbers.items()},
             reals=tuple(reals),
             reads=tuple(self.reads.nodes),

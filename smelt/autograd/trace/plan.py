@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from smelt.autograd.trace.reachability import tangents_of
+from smelt.graph.ir.gradient_marks import Flow
 from smelt.graph.ir.meta import TensorMeta, without_gaps
 from smelt.graph.ir.storage_view import Step
 from smelt.graph.nodes.custom_functions import BackwardState
@@ -158,8 +158,8 @@ class Joint:
         spoilt: program outputs and, counted on from them, mutations (their `grad` is false) that have a history and no
             gradients, with what eager says when somebody asks: a value that their history needs was overwritten, or
             it begins inside of the program.
-        reached: for each primal to which a result leads whose tangent has no part in its gradient, the places in
-            `differentiable` of all that lead to it.
+        flow: of several results with gradients, which may be absent: what is there then.
+        reached: for each primal with a gradient the conditions of `flow` under which it has it.
         idle: primals that require grad and have no gradient, whatever result is used.
         cloned: primals that the program calls `clone()` on: the caller may write to them before the backward.
         unsaved: primals that eager's autograd graph does not save, and that are no parameters of a module: the backward
@@ -182,7 +182,8 @@ class Joint:
     touched: tuple[int, ...] = ()
     idle: tuple[int, ...] = ()
     spoilt: Mapping[int, Spoilt] = field(default_factory=dict)
-    reached: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    flow: Flow | None = None
+    reached: Mapping[int, int] = field(default_factory=dict)
     sizes: tuple[SizeInput, ...] = ()
     numbers: Mapping[int, str] = field(default_factory=dict)
     reals: tuple[Real, ...] = ()
@@ -236,14 +237,8 @@ def unreached(joint: Joint, unused: Collection[int]) -> frozenset[int]:
     Args:
         unused: places in `joint.differentiable`.
     """
-    reach = tangents_of(joint.module.graph, [f"tangents_{i}" for i in joint.differentiable])
-    gradients: Any = next(iter(reversed(joint.module.graph.nodes))).args[0]
-
-    def lost(i: int, made: int | SparseGradient | None) -> bool:
-        if made is None:
-            return False
-        needed = reach[gradients[joint.num_forward + (made.values if isinstance(made, SparseGradient) else made)]]
-        needed = joint.reached.get(i, needed)
-        return bool(needed) and needed <= frozenset(unused)
-
-    return frozenset(i for i, made in enumerate(joint.gradients) if lost(i, made))
+    if joint.flow is None:
+        return frozenset()
+    present = joint.flow.present(unused)
+    given = (i for i, made in enumerate(joint.gradients) if made is not None)
+    return frozenset(i for i in given if not joint.reached.get(i, present) & present)

@@ -2,45 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import fx
 
 
-def tangents_of(graph: fx.Graph, tangents: Sequence[str]) -> dict[fx.Node, frozenset[int]]:
-    """For each node, the places of the tangents (names of placeholders) that its value depends on."""
-    places = {name: frozenset({place}) for place, name in enumerate(tangents)}
-    nothing: frozenset[int] = frozenset()
-    found: dict[fx.Node, frozenset[int]] = {}
-    for node in graph.nodes:
-        own = places.get(node.name, nothing) if node.op == "placeholder" else nothing
-        below = {found[n] for n in node.all_input_nodes if found[n] is not nothing}
-        found[node] = next(iter(below)) if len(below) == 1 and not own else own.union(*below) if below else own
-    return found
-
-
-def heads_of(
-    heads: Sequence[torch.Tensor],
-    leaves: Mapping[int, torch.Tensor],
-    but: Container[type] = (),
-    given: Mapping[Any, Sequence[bool]] | None = None,
-) -> dict[int, frozenset[int]]:
+def heads_of(heads: Sequence[torch.Tensor], leaves: Mapping[int, torch.Tensor]) -> dict[int, frozenset[int]]:
     """For each leaf, by its key, the places of the heads whose history gives it a gradient, be it zeros.
 
     A node of PyTorch's own gives gradients where it gets one; that of a `torch.autograd.Function` wherever the engine
     comes to it, for it is given zeros.
-
-    Args:
-        but: classes of `torch.autograd.Function` through which no way is counted.
-        given: of nodes of such functions, to which of the following nodes they give a gradient; others to all.
     """
     keys = {id(leaf): key for key, leaf in leaves.items()}
     found: dict[int, int] = dict.fromkeys(leaves, 0)
-    order = _in_order(heads)
+    order = in_order(heads)
     visited = dict.fromkeys(order, 0)
     masks = dict.fromkeys(order, 0)
     for place, head in enumerate(heads):
@@ -51,22 +27,17 @@ def heads_of(
         key = keys.get(id(getattr(node, "variable", None)))
         if key is not None:
             found[key] |= masks[node]
-        function = _function_of(node)
-        gives = given.get(node) if given else None
-        for k, (each, _) in enumerate(node.next_functions):
-            if each is None:
-                continue
-            visited[each] |= visited[node]
-            if function is None:
-                masks[each] |= masks[node]
-            elif function not in but and (gives is None or gives[k]):
-                masks[each] |= visited[node]
+        given = masks if function_of(node) is None else visited
+        for each, _ in order[node]:
+            if each is not None:
+                visited[each] |= visited[node]
+                masks[each] |= given[node]
     return {key: frozenset(k for k in range(len(heads)) if mask >> k & 1) for key, mask in found.items()}
 
 
-def _in_order(heads: Sequence[torch.Tensor]) -> list[Any]:
-    """The nodes below the heads, each before all that it leads to."""
-    seen: set[Any] = set()
+def in_order(heads: Sequence[torch.Tensor]) -> dict[Any, Sequence[tuple[Any, int]]]:
+    """The nodes below the heads, each before all that it leads to, with the nodes that it gives gradients to."""
+    edges: dict[Any, Sequence[tuple[Any, int]]] = {}
     order: list[Any] = []
     for head in heads:
         open_: list[tuple[Any, bool]] = [(head.grad_fn, False)]
@@ -74,34 +45,17 @@ def _in_order(heads: Sequence[torch.Tensor]) -> list[Any]:
             node, done = open_.pop()
             if done:
                 order.append(node)
-            elif node is not None and node not in seen:
-                seen.add(node)
+            elif node is not None and node not in edges:
+                edges[node] = following = node.next_functions
                 open_.append((node, True))
-                open_ += [(each, False) for each, _ in node.next_functions]
-    return order[::-1]
+                open_ += [(each, False) for each, _ in following]
+    return {node: edges[node] for node in reversed(order)}
 
 
-@contextmanager
-def functions_give(heads: Sequence[torch.Tensor]) -> Iterator[dict[Any, Sequence[bool]]]:
-    """While gradients of the heads are computed: to which following nodes those of the program's functions give one."""
-    found: dict[Any, Sequence[bool]] = {}
-    nodes = [node for node in _in_order(heads) if _function_of(node) is not None]
-    handles = [node.register_hook(partial(_note, found, node)) for node in nodes]
-    try:
-        yield found
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _function_of(node: Any) -> type | None:
+def function_of(node: Any) -> type | None:
     """The `torch.autograd.Function` of the program that a node comes from."""
     function: type | None = getattr(type(node), "_forward_cls", None)
     return None if getattr(function, "like_operator", False) else function
-
-
-def _note(found: dict[Any, Sequence[bool]], node: Any, gradients: Sequence[torch.Tensor | None], _: Any) -> None:
-    found[node] = [gradient is not None for gradient in gradients]
 
 
 def comes_through_function(out: torch.Tensor, base: torch.Tensor, steps: int) -> bool:

@@ -8,9 +8,10 @@ of its own; its graph is thrown away, its guards stay.
 from __future__ import annotations
 
 import inspect
+import itertools
 import types
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -224,10 +225,27 @@ def _backward(twin: Any, cls: Any, ctx: Context, outputs: tuple[Any, ...]) -> No
         grads.append(_own(twin, out.detach()) if floating and id(out) not in constant else None)
     found = twin.call(twin.load_attr(cls, "backward"), (ctx, *grads), {})
     given = found if isinstance(found, tuple) else (found,)
+    if not ctx.materialize_grads:
+        for some in _in_part(grads):  # it may read something else then, or raise
+            with suppress(UserError):
+                twin.call(twin.load_attr(cls, "backward"), (ctx, *some), {})
     if len(given) < ctx.count or any(each is not None for each in given[ctx.count :]):
         raise Break(
             f"{cls.__name__}.apply", "its backward gives another number of gradients, which is an error of its own"
         )
+
+
+def _in_part(gradients: Sequence[Any]) -> Iterator[list[Any]]:
+    """The gradients of which some are absent: one, all but one, or each set of them where these are few."""
+    places = [k for k, gradient in enumerate(gradients) if gradient is not None]
+    counts = range(1, len(places)) if len(places) <= _FEW else (1, len(places) - 1)
+    for count in counts if len(places) > 1 else ():
+        for absent in itertools.combinations(places, count):
+            yield [None if k in absent else gradient for k, gradient in enumerate(gradients)]
+
+
+_FEW = 4
+"""Results of a function whose sets are all looked at."""
 
 
 def _refuse_effects(vm: Any, twin: Any, cls: Any, seen: set[tuple[int, str]]) -> None:

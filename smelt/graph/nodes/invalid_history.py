@@ -8,13 +8,16 @@ outside of the graph: a backward comes to them, and that is all.
 from __future__ import annotations
 
 import copy
+import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch._library.autograd import make_autograd_impl
+from torch.autograd.function import BackwardCFunction
 
 from smelt.base.errors import SmeltError
 from smelt.graph.meta_rules.oversized import NoRoom
@@ -87,13 +90,29 @@ def of_backward(error: Exception) -> Exception | None:
         return error.of_eager()
     if isinstance(error, SmeltError):
         return None
-    if not _is_of_operator(error.__traceback__) and not (isinstance(error, RuntimeError) and _TEXTS.search(str(error))):
+    told = isinstance(error, RuntimeError) and _TEXTS.search(str(error))
+    if not (told or _is_of_operator(error.__traceback__) or _is_of_function(error.__traceback__)):
         return None
     error.__traceback__ = error.__context__ = None  # they hold the frames of the trace
     return error
 
 
 _FORMULAS = make_autograd_impl.__code__.co_filename
+
+
+_PACKAGE = str(Path(__file__).parents[2]) + os.sep
+_APPLY = BackwardCFunction.apply.__code__
+
+
+def _is_of_function(entry: TracebackType | None) -> bool:
+    """Whether the program's own code raises, in the backward of a `torch.autograd.Function`."""
+    code = None
+    applied = False
+    while entry is not None:
+        code = entry.tb_frame.f_code
+        applied = applied or code is _APPLY
+        entry = entry.tb_next
+    return applied and code is not None and code is not _APPLY and not code.co_filename.startswith(_PACKAGE)
 
 
 def _is_of_operator(entry: TracebackType | None) -> bool:

@@ -84,7 +84,8 @@ def test_the_backward_with_all_gradients_is_compiled_once_it_is_needed(monkeypat
 
 
 @pytest.mark.parametrize(
-    ("shapes", "absent"), [([(), (8, 8)], (1,)), ([(8, 8), (1,)], (0,)), ([(), ()], ()), ([(8,), (8,)], ()), ([()], ())]
+    ("shapes", "absent"),
+    [([(), (8, 8)], (1,)), ([(8, 8), (1,)], (0,)), ([(), ()], None), ([(8,), (8,)], None), ([()], ()), ([(8,)], ())],
 )
 def test_a_number_among_large_results_is_the_loss(shapes, absent):
     metas = [TensorMeta(shape, torch.float32, contiguous_stride(shape), torch.device("cpu")) for shape in shapes]
@@ -93,7 +94,32 @@ def test_a_number_among_large_results_is_the_loss(shapes, absent):
         graph.placeholder(f"tangents_{i}").meta["val"] = meta
     graph.output(()).meta["val"] = ()
     gm = absent_tangents.GraphModule(torch.nn.Module(), graph)
-    assert absent_tangents.likely_backward(gm, metas)[1] == absent
+    likely, without = absent_tangents.likely_backward(gm, metas)
+    assert (None if likely is None else without) == absent
+    assert absent_tangents.likely_backward(gm, metas, some=True)[0] is not None
+
+
+def test_where_nobody_knows_what_is_used_the_backward_is_compiled_when_it_is_asked_for(monkeypatch):
+    names = []
+    original = pipeline.render
+    monkeypatch.setattr(
+        pipeline, "render", lambda part, o, r, name, *more: names.append(name) or original(part, o, r, name, *more)
+    )
+    x, w = torch.randn(8, 16), torch.randn(16, 32, requires_grad=True)
+    compiled = smelt.compile(lambda x, w: (x @ w, (x @ w).sin()))
+    for _ in range(2):
+        compiled(x, w)
+    assert names == ["forward"]
+    for _ in range(2):
+        compiled(x, w)[0].sum().backward()
+    assert names == ["forward", "backward_less"]
+    found = []
+    for f in (compiled, lambda x, w: (x @ w, (x @ w).sin())):
+        w.grad = None
+        sum(out.sum() for out in f(x, w)).backward()
+        found.append(w.grad)
+    torch.testing.assert_close(*found)
+    assert len(names) == 3
 
 
 def test_a_late_backward_that_cannot_be_compiled_runs_in_eager(monkeypatch):

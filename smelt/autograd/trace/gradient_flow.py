@@ -1,0 +1,250 @@
+"""The engine's graph of a traced program: which of its nodes run, and what they get, for each set of used results.
+
+The joint graph is traced once, with a gradient for each result. Hooks on the engine's nodes mark it where that matters
+for calls in which some results were not used (`graph.ir.gradient_marks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+
+from smelt.autograd.trace.functionalize import GraphRecorder
+from smelt.autograd.trace.reachability import function_of, in_order
+from smelt.graph.ir.gradient_marks import Choice, Chosen, Contribution, Flow, GradientMark, Materialized
+from smelt.graph.nodes.gradients import KEEP_ABSENT
+from smelt.graph.trace.trace import TraceTensor, trace_like
+
+MOST_RESULTS = 6
+"""Results whose sets are all looked at, for functions that are given None; of more, the unions of single ones."""
+
+MOST_PATTERNS = 64
+"""Sets of gradients, of such a function, that the unions are made of; for others its backward has no program."""
+
+Gradients = tuple[torch.Tensor | None, ...]
+
+
+class GradientFlow:
+    """What the engine does below some heads.
+
+    Args:
+        heads: results; each set of them may have gradients.
+
+    Attributes:
+        order: the nodes, each before all that it leads to; edges: of each, the nodes that it gives gradients to.
+        visited: the heads from which the engine comes to a node.
+        below: nodes to which a `torch.autograd.Function` leads; it may give them nothing.
+        gave: for nodes with marks, which gradients they have given.
+    """
+
+    def __init__(self, rec: GraphRecorder, heads: Sequence[torch.Tensor]) -> None:
+        self.rec, self.heads, self.flow = rec, heads, Flow(len(heads))
+        self.edges = in_order(heads)
+        self.order = [*self.edges]
+        self.visited: dict[Any, int] = dict.fromkeys(self.order, 0)
+        self.gave: dict[Any, list[bool]] = {}
+        self.choices: dict[Any, Choice] = {}
+        self.marks: list[tuple[GradientMark, Any, int]] = []
+        self._walk()
+
+    def _walk(self) -> None:
+        """Where the engine comes to, as the graph alone tells."""
+        self.ways = dict.fromkeys(self.order, 0)
+        self.functions = {node for node in self.order if function_of(node) is not None}
+        self.below: set[Any] = set()
+        self.coming: dict[Any, dict[int, int]] = {node: {} for node in self.functions}
+        for i, head in enumerate(self.heads):
+            if head.grad_fn is not None:
+                self.visited[head.grad_fn] |= 1 << i
+                self.ways[head.grad_fn] += 1
+                self._come(head.grad_fn, head.output_nr, 1 << i)
+        for node in self.order:
+            open_ = node in self.functions or node in self.below
+            for each, place in self.edges[node]:
+                if each is not None:
+                    self.visited[each] |= self.visited[node]
+                    self.ways[each] += 1
+                    self._come(each, place, self.visited[node])
+                    if open_:
+                        self.below.add(each)
+
+    def _come(self, node: Any, place: int, mask: int) -> None:
+        if node in self.coming:
+            self._add(self.coming[node], place, mask)
+
+    @contextmanager
+    def marked(self) -> Iterator[None]:
+        """While the engine runs: what it computes is recorded with marks."""
+        handles = []
+        for node in self.order:
+            wanted = [k for k, (each, _) in enumerate(self.edges[node]) if each is not None and self._meet(node, each)]
+            if node in self.functions:
+                keeps = function_of(node) in KEEP_ABSENT
+                if not keeps and self._given_in_part(node):
+                    handles.append(node.register_prehook(partial(self._enter, node)))
+                handles.append(node.register_hook(partial(self._leave, node, wanted, keeps)))
+            elif wanted:
+                handles.append(node.register_hook(partial(self._leave, node, wanted, False)))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+        entries, given = self._gradients()
+        for mark, node, k in self.marks:
+            mark.mask = entries[node].get(k, 0) if isinstance(mark, Materialized) else given[node][k]
+
+    def _meet(self, node: Any, other: Any) -> bool:
+        """Whether gradients of other results than lead to a node may meet in another one, to which it leads."""
+        return self.visited[node] != self.visited[other] or (other in self.below and self.ways[other] > 1)
+
+    def _given_in_part(self, node: Any) -> bool:
+        """Whether a function may be given some gradients, or none."""
+        return node in self.below or any(mask != self.visited[node] for mask in self.coming[node].values())
+
+    # -- while the engine runs -------------------------------------------------------------------------------------
+
+    def _enter(self, node: Any, gradients: Gradients) -> Gradients:
+        marks = [Materialized(self.flow) for _ in gradients]
+        self.marks += [(mark, node, k) for k, mark in enumerate(marks)]
+        return tuple(None if g is None else self._mark(mark, g) for mark, g in zip(marks, gradients, strict=True))
+
+    def _leave(self, node: Any, wanted: Sequence[int], keeps: bool, given: Gradients, got: Gradients) -> Gradients:
+        self.gave[node] = [gradient is not None for gradient in given]
+        out = [*given]
+        if keeps:
+            out = self._alternatives(node, out, got)
+        for k in wanted:
+            gradient = out[k]
+            if gradient is not None and node not in self.choices:
+                mark = Contribution(self.flow)
+                self.marks.append((mark, node, k))
+                out[k] = self._mark(mark, gradient)
+        return tuple(out)
+
+    def _alternatives(self, node: Any, given: list[torch.Tensor | None], got: Gradients) -> list[torch.Tensor | None]:
+        """What a function gives that is given None where gradients are absent, for each set of them that may be."""
+        entries = self._gradients()[0][node]
+        masks = [entries.get(k, 0) for k in range(len(got))]
+        traced = sum(1 << k for k, each in enumerate(got) if each is not None)
+        patterns = [traced, *sorted(self._patterns(self.visited[node], masks) - {traced})]
+        if len(patterns) == 1:
+            return given
+        choice = self.choices[node] = Choice(self.visited[node], masks, patterns, len(given))
+        found: list[Sequence[torch.Tensor | None]] = [given]
+        choice.gives.append(sum(1 << k for k, each in enumerate(given) if each is not None))
+        for pattern in patterns[1:]:
+            try:
+                made = self._applied(node, [g if pattern >> k & 1 else None for k, g in enumerate(got)], given)
+                choice.gives.append(sum(1 << k for k, each in enumerate(made) if each is not None))
+            except Exception as error:  # it is raised where such a call gets there
+                made = [None] * len(given)
+                error.__traceback__ = error.__context__ = None
+                choice.gives.append(error)
+            found.append(made)
+        self.flow.add(choice)
+        return [self._chosen(choice, k, [each[k] for each in found]) for k in range(len(given))]
+
+    def _patterns(self, visited: int, masks: Sequence[int]) -> set[int]:
+        """The sets of gradients that a function may be given, by place."""
+        count = self.flow.count
+        sets: Iterable[int] = range(1, 1 << count) if count <= MOST_RESULTS else (1 << i for i in range(count))
+        present = [self.flow.present([i for i in range(count) if not each >> i & 1]) for each in sets]
+        found = {sum(1 << k for k, mask in enumerate(masks) if mask & each) for each in present if each & visited}
+        if count > MOST_RESULTS:
+            for one in [*found]:
+                if len(found) < MOST_PATTERNS:
+                    found |= {one | other for other in found}
+        return found
+
+    def _applied(self, node: Any, gradients: Sequence[Any], like: Sequence[Any]) -> list[torch.Tensor | None]:
+        """What the function's backward gives, for each of the node's edges."""
+        made = node.apply(*gradients)
+        made = made if isinstance(made, tuple) else (made,)
+        places = [i for i, needed in enumerate(node.needs_input_grad) if needed]
+        edges = [k for k, (each, _) in enumerate(self.edges[node]) if each is not None]
+        out: list[torch.Tensor | None] = [None] * len(like)
+        for k, i in zip(edges, places, strict=True):
+            value = made[i] if i < len(made) else None
+            if value is not None and like[k] is not None:
+                value = value if value.shape == like[k].shape else value.sum_to_size(like[k].shape)
+                value = value.to(like[k].dtype)
+            out[k] = value
+        return out
+
+    def _chosen(self, choice: Choice, edge: int, values: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+        first = next((value for value in values if value is not None), None)
+        if first is None:
+            return None
+        mark = Chosen(self.flow, choice)
+        mark.mask = 1 << choice.first + edge
+        nodes = tuple(None if value is None else self.rec.value(self._traced(value).place) for value in values)
+        return self._recorded(mark, nodes, self._traced(first))
+
+    # -- the graph -------------------------------------------------------------------------------------------------
+
+    def _traced(self, tensor: torch.Tensor) -> TraceTensor:
+        return tensor if type(tensor) is TraceTensor else self.rec.constant(tensor)
+
+    def _mark(self, mark: GradientMark, gradient: torch.Tensor) -> torch.Tensor:
+        traced = self._traced(gradient)
+        if traced.place.rows is not None:  # a sparse one names its rows
+            return gradient
+        return self._recorded(mark, (self.rec.value(traced.place),), traced)
+
+    def _recorded(self, mark: GradientMark, args: tuple[Any, ...], like: TraceTensor) -> TraceTensor:
+        node = self.rec.graph.call_function(mark, args)
+        node.meta.update(val=next(each for each in args if each is not None).meta["val"], backward=True)
+        out = trace_like(like.place.layout.val, requires_grad=False)
+        self.rec.bind(out, node)
+        return out
+
+    # -- afterwards ------------------------------------------------------------------------------------------------
+
+    def _gradients(self) -> tuple[dict[Any, dict[int, int]], dict[Any, list[int]]]:
+        """For each node the conditions of the gradients that it is given, by place, and of those that it gives."""
+        entries: dict[Any, dict[int, int]] = {node: {} for node in self.order}
+        given: dict[Any, list[int]] = {}
+        for i, head in enumerate(self.heads):
+            if head.grad_fn is not None:
+                self._add(entries[head.grad_fn], head.output_nr, 1 << i)
+        for node in self.order:
+            materialized = node in self.functions and function_of(node) not in KEEP_ABSENT
+            mask = self.visited[node]
+            if not materialized:
+                mask = 0
+                for each in entries[node].values():
+                    mask |= each
+            gave, choice = self.gave.get(node), self.choices.get(node)
+            given[node] = made = []
+            for k, (each, place) in enumerate(self.edges[node]):
+                if choice is not None and choice.first:
+                    made.append(1 << choice.first + k)
+                else:
+                    made.append(mask if gave is None or gave[k] else 0)
+                if each is not None:
+                    self._add(entries[each], place, made[-1])
+        return entries, given
+
+    @staticmethod
+    def _add(entries: dict[int, int], place: int, mask: int) -> None:
+        entries[place] = entries.get(place, 0) | mask
+
+    def reaching(self, leaves: Mapping[int, torch.Tensor]) -> dict[int, int]:
+        """For each leaf, by its key, the conditions under which it has a gradient, be it zeros."""
+        keys = {id(leaf): key for key, leaf in leaves.items()}
+        entries, _ = self._gradients()
+        found = dict.fromkeys(leaves, 0)
+        for node in self.order:
+            key = keys.get(id(getattr(node, "variable", None)))
+            if key is not None:
+                found[key] |= entries[node].get(0, 0)
+        for i, head in enumerate(self.heads):
+            key = keys.get(id(head)) if head.grad_fn is None else None
+            if key is not None:
+                found[key] |= 1 << i
+        return found
