@@ -159,7 +159,8 @@ def compile_smelt(
     again = DoubleBackward(gm, joint, lambda graph, given: compile_smelt(graph, given, report.derivative(), options))
     if backward is None:
         return wrap(joint, programs[0], None, again)
-    late = functools.partial(compile_late, device=device, report=report, options=options)
+    count = len(joint.differentiable)
+    late = functools.partial(compile_late, count=count, device=device, report=report, options=options)
     known = {absent: programs[1]} if len(programs) > 1 else {}
     return wrap(joint, programs[0], Backward(backward, late, known), again)
 
@@ -226,20 +227,30 @@ def _fall_back(name: str, what: str, error: Exception, options: Options) -> None
     warnings.warn(SmeltWarning(f"compiling {name} failed: {error}\n  {what} runs in eager"), stacklevel=3)
 
 
-def compile_late(graph: fx.GraphModule, device: torch.device | None, report: Report, options: Options) -> Program:
-    """A backward that is asked for in the middle of a step; operator by operator where that cannot be compiled."""
+def compile_late(
+    graph: fx.GraphModule, count: int, device: torch.device | None, report: Report, options: Options
+) -> Program:
+    """A backward that is asked for in the middle of a step; operator by operator where that cannot be compiled.
+
+    Args:
+        count: of the results that have gradients.
+    """
+    given = sum(node.op == "placeholder" and node.name.startswith("tangents_") for node in graph.graph.nodes)
+    name = "backward" if given == count else "backward_less"
     try:
-        return preserving(compile_backward, graph, device, report, options)
+        return preserving(compile_backward, graph, name, device, report, options)
     except Exception as error:
         _fall_back(f"another backward of {report.name}", "it", error, options)
         return eager_program(graph)
 
 
 @without_default_device()
-def compile_backward(graph: fx.GraphModule, device: torch.device | None, report: Report, options: Options) -> Program:
+def compile_backward(
+    graph: fx.GraphModule, name: str, device: torch.device | None, report: Report, options: Options
+) -> Program:
     """The backward of calls in which other results were used than in those for which there is one."""
     with outside_inference_mode():
-        (rendered,) = render_and_build({"backward_less": graph}, options, report)
+        (rendered,) = render_and_build({name: graph}, options, report)
         program = load(rendered, options)
     report.forget()
     check = backward_boundary(f"{report.name} backward", verified(graph, "prims").graph)
