@@ -15,6 +15,7 @@ import torch
 
 from smelt.capture import _native as native
 from smelt.capture.calls.calls import Args, Kwargs, defer
+from smelt.capture.calls.wrappers import refuse_own_cache
 from smelt.capture.core import policy, sources
 from smelt.capture.core.breaks import Break, UserError, user, user_raise
 from smelt.capture.core.by_code import ByCode
@@ -41,6 +42,7 @@ def call_cached(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """
     if args and isinstance(args[0], logging.Logger):
         return defer(vm, fn, args, kwargs)  # logging through it stays once-only
+    refuse_own_cache(vm, fn)
     for value in (*args, *kwargs.values()):
         _find_hash(vm, value)
     objects = [value for value in (*args, *kwargs.values()) if _has_state(vm, value)]
@@ -52,9 +54,9 @@ def call_cached(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     owner = args[0] if args and objects == [args[0]] and _is_asked_for(vm, args[0]) else None
     if _may_ask(vm, fn, args if owner is None else args[1:], kwargs, owner):
         return _ask(vm, fn, args, kwargs, owner)
-    if id(fn) not in vm.created and policy.is_frozen(fn.__wrapped__.__module__):
+    if policy.is_frozen(fn.__wrapped__.__module__):
         objects = []
-    if not computes and (_stores(fn.__wrapped__) or objects or id(fn) not in vm.created and _is_late(vm)):
+    if not computes and (_stores(fn.__wrapped__) or objects or _is_late(vm)):
         raise Break(f"a call of {fn.__name__}, which has a cache", "what it does, it does once")
     return vm.call(fn.__wrapped__, args, kwargs)
 
@@ -83,17 +85,24 @@ def _ask(vm: Any, fn: Any, args: Args, kwargs: Kwargs, owner: Any) -> Any:
 
 
 def _has_state(vm: Any, value: Any) -> bool:
-    """Whether an argument is an object of the program's own, whose attributes a function may read beside its key."""
+    """Whether an argument is a tensor or an object of the program's own: what a function reads of it is not its key."""
     kind = vm.type_of(value)
     if type(value) is tuple:
         return any(_has_state(vm, item) for item in value)
-    if isinstance(value, torch.Tensor) or _is_plain(value) or issubclass(kind, _WITHOUT_STATE):
+    if isinstance(value, torch.Tensor):
+        return True
+    if _is_plain(value) or issubclass(kind, _WITHOUT_STATE):
         return False
     return bool(kind.__flags__ & HEAP) and not policy.is_frozen(kind.__module__) or isinstance(value, torch.nn.Module)
 
 
 def _is_asked_for(vm: Any, value: Any) -> bool:
-    """Whether an object came from outside and is a key whose hash and equality do nothing else."""
+    """Whether an object came from outside and is a key whose hash and equality do nothing else.
+
+    A tensor is none: the capture has a stand-in for it, which would be the key.
+    """
+    if isinstance(value, torch.Tensor):
+        return False
     methods = (getattr(type(value), name, None) for name in ("__hash__", "__eq__"))
     plain = all(type(each) is not types.FunctionType or _only_computes(each) for each in methods)
     return plain and id(value) in vm.sources
@@ -102,7 +111,7 @@ def _is_asked_for(vm: Any, value: Any) -> bool:
 def _may_ask(vm: Any, fn: Any, args: Args, kwargs: Kwargs, owner: Any) -> bool:
     """Whether the cache itself is asked."""
     wrapped = fn.__wrapped__
-    if type(wrapped) is not types.FunctionType or policy.is_frozen(wrapped.__module__) or id(fn) in vm.created:
+    if type(wrapped) is not types.FunctionType or policy.is_frozen(wrapped.__module__):
         return False
     if not all(map(_is_plain, (*args, *kwargs.values()))) or owner is not None and _stores(wrapped):
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import gc
 import re
 import sys
@@ -463,10 +464,14 @@ def rebuild_function(r: Rebuild, value: types.FunctionType) -> str:
     return name
 
 
-@REBUILD(property, staticmethod, classmethod)
+@REBUILD(property, staticmethod, classmethod, functools._lru_cache_wrapper)
 def rebuild_wrapper(r: Rebuild, value: Any) -> str:
-    """Descriptors are kept as they are."""
-    return r.constant(value, type(value).__name__)
+    """Those of the program's classes as they are; those that the frame made as it made them, with their attributes."""
+    if id(value) not in r.vm.remade:
+        return r.constant(value, type(value).__name__)
+    name = r.constant(value)
+    _attributes(r, value, name)
+    return name
 
 
 @REBUILD(TracedGenerator)
@@ -635,4 +640,6 @@ _COPYABLE = {"datetime", "decimal", "fractions", "functools", "itertools", "oper
 
 
 def _copyable(value: Any) -> bool:
-    return type(value).__module__.split(".")[0] in _COPYABLE
+    kind = type(value)
+    says_how = kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__
+    return says_how and kind.__module__.split(".")[0] in _COPYABLE

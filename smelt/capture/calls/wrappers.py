@@ -1,0 +1,83 @@
+"""Objects of C code that hold a function: they are made again at each call, with what they hold."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from smelt.capture import _native as native
+from smelt.capture.calls.calls import Args, Kwargs, call_native
+from smelt.capture.core import sources
+from smelt.capture.core.breaks import Break
+from smelt.capture.core.registry import special
+
+
+def _made_anew(*kinds: Any) -> None:
+    """Register classes whose objects residual code makes as the program did."""
+    for kind in kinds:
+        special(kind)(functools.partial(_make, kind))
+
+
+def _make(kind: type, vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    out = call_native(vm, kind, args, kwargs)
+    return _made(vm, out, kind, args, kwargs)
+
+
+def _made(vm: Any, out: Any, kind: type, args: Args, kwargs: Kwargs) -> Any:
+    vm.keep(out)
+    vm.created.add(id(out))
+    vm.remade[id(out)] = (kind, args, kwargs)
+    return out
+
+
+_made_anew(property, staticmethod, classmethod, functools._lru_cache_wrapper)
+
+
+def _copied(method: Any) -> None:
+    def copy(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+        out = call_native(vm, method, args, kwargs)
+        if type(out) is not property:
+            return out
+        return _made(vm, out, property, (out.fget, out.fset, out.fdel, out.__doc__), {})
+
+    special(method)(copy)
+
+
+for _method in (property.getter, property.setter, property.deleter):
+    _copied(_method)
+
+
+def refuse_own_cache(vm: Any, fn: Any) -> None:
+    """A cache that the frame has made is filled by Python: what it holds would be values of the capture.
+
+    Raises:
+        Break: the frame made this one.
+    """
+    if id(fn) in vm.created:
+        raise Break(f"a call of {fn.__name__}, which has a cache that was made here", "what it does, it does once")
+
+
+@special(functools.partial)
+def make_partial(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`functools.partial(function, ...)`: of another partial it takes the function and the arguments, now."""
+    outer = args[0] if args else None
+    if isinstance(outer, functools.partial) and _is_taken_apart(vm, outer):
+        plain = vm.effects.plain
+        function, first, named = (vm.load_attr(outer, name) for name in ("func", "args", "keywords"))
+        args, kwargs = (function, *plain(first), *args[1:]), {**plain(named), **kwargs}
+    return call_native(vm, functools.partial, args, kwargs)
+
+
+def _is_taken_apart(vm: Any, outer: functools.partial[Any]) -> bool:
+    """Whether a partial of it holds what it holds, not the object: a partial without a dictionary of attributes."""
+    if type(outer).__call__ is not functools.partial.__call__:
+        return False
+    bare, source = _is_bare(outer), vm.source_of(outer)
+    if source is not None:
+        vm.guards.check(sources.called(source, _is_bare, "is_bare"), native.IS, bare)
+    return bare and not any(target == id(outer) for _, target, _ in vm.effects.stores)
+
+
+def _is_bare(outer: functools.partial[Any]) -> bool:
+    """Nobody has looked at its attributes, which makes the dictionary."""
+    return functools.partial.__reduce__(outer)[2][3] is None
