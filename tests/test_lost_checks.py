@@ -156,3 +156,63 @@ def test_types_and_numbers_that_operators_refuse_at_any_size(name: str, size: in
 def test_what_only_smaller_tensors_would_refuse_runs(function: Function) -> None:
     x = torch.rand(9000)
     torch.testing.assert_close(smelt.compile(function)(x), function(x))
+
+
+CONSTANTS: dict[str, Callable[[torch.Tensor, float], Any]] = {
+    "a deviation": lambda x, n: D.Normal(x, n).log_prob(x),
+    "a tensor": lambda x, n: D.Laplace(x, torch.tensor(n)).log_prob(x),
+    "a full tensor": lambda x, n: D.Normal(x, torch.full((2,), n)).sample(),
+    "probabilities": lambda x, n: D.Categorical(probs=torch.tensor([n, n])).probs + x,
+    "an assertion": lambda x, n: (torch._assert(torch.tensor(n) > 0, "positive"), x + n)[1],
+}
+
+
+@pytest.mark.parametrize("caught", [False, True])
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_arguments_that_the_program_says(name: str, caught: bool) -> None:
+    make = CONSTANTS[name]
+
+    def fn(x: torch.Tensor, n: float) -> Any:
+        if not caught:
+            return make(x, n)
+        try:
+            return make(x, n)
+        except (ValueError, AssertionError) as error:
+            return type(error)
+
+    run, x = smelt.compile(fn), torch.ones(2)
+    for n in (0.0, 1.0, -1.0, 0.0, 2.0):
+        assert outcome(fn, x, n) is outcome(run, x, n)
+        if caught:
+            want, got = fn(x, n), run(x, n)
+            assert want is got or isinstance(want, torch.Tensor) and isinstance(got, torch.Tensor)
+
+
+ASSERTED: dict[str, Function] = {
+    "torch._assert": lambda x: torch._assert((x > 0).all(), "positive"),
+    "torch._assert by name": lambda x: torch._assert(condition=(x > 0).all(), message="positive"),
+    "torch._check_tensor_all": lambda x: torch._check_tensor_all(x > 0, lambda: "positive"),
+    "torch._assert_async": lambda x: torch._assert_async((x > 0).all()),
+}
+
+
+@pytest.mark.parametrize("caught", [False, True])
+@pytest.mark.parametrize("name", ASSERTED)
+def test_assertions_on_values(compiled: Any, name: str, caught: bool) -> None:
+    check = ASSERTED[name]
+
+    def fn(x: torch.Tensor) -> Any:
+        if not caught:
+            check(x)
+            return x + 1
+        try:
+            check(x)
+        except (AssertionError, RuntimeError) as error:
+            return type(error)
+        return x + 1
+
+    run, right, wrong = compiled(fn), torch.tensor([1.0, 2.0]), torch.tensor([1.0, -2.0])
+    for values in (right, wrong, right, wrong):
+        assert outcome(fn, values) is outcome(run, values)
+        if caught:
+            assert isinstance(run(values), type) == (values is wrong)

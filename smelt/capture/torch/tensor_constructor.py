@@ -9,9 +9,9 @@ import torch
 
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.prologue_value import values_in
-from smelt.capture.core.registry import CALL, special
+from smelt.capture.core.registry import CALL, TENSOR_METHODS, special
 from smelt.capture.prologue import ops as prologue_ops
-from smelt.capture.tensors.torch_calls import call_torch
+from smelt.capture.tensors.torch_calls import call_tensor_method, call_torch
 from smelt.graph.trace.trace import TraceTensor
 
 Args = tuple[Any, ...]
@@ -46,6 +46,17 @@ def of_old_type(vm: Any, kind: Any, args: Args, kwargs: Kwargs) -> Any:
     if not isinstance(data, (list, tuple)) or isinstance(data, torch.Size) or kind.is_cuda:
         raise Break(f"{kind.__module__}.{kind.__name__}() of anything but a list", "", "torch.tensor or torch.empty")
     return tensor(vm, (list(data),), {"dtype": kind.dtype, "device": torch.device("cpu")})
+
+
+def new(vm: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """`x.new(torch.Size([3]))` has that shape, `x.new((3,))` holds that number; in a graph both are tuples."""
+    if len(args) == 1 and isinstance(args[0], torch.Size):
+        return call_tensor_method(vm, "new_empty", (x, *args), kwargs)
+    args, kwargs = vm.effects.plain_all(args), vm.effects.plain(kwargs)
+    return vm.tensors.run(torch.Tensor.new, (x, *args), kwargs, method="new")
+
+
+TENSOR_METHODS["new"] = new
 
 
 def _stack(vm: Any, data: Any, dtype: torch.dtype, device: torch.device) -> Any:

@@ -1,4 +1,4 @@
-"""Checks that only raise: assertions on tensors' values are not part of a graph, as `python -O` drops `assert`."""
+"""Checks that only raise. Those of tensors' values are part of a graph on a CPU alone, which need not be waited for."""
 
 from __future__ import annotations
 
@@ -21,9 +21,25 @@ from smelt.graph.trace.trace import TraceTensor
 
 @special(torch._assert)
 def assert_that(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """`torch._assert(condition, message)`: a condition on tensors is not checked in a graph."""
-    if type(args[0]) is not TraceTensor and not args[0]:
-        raise UserError(AssertionError(*args[1:]))
+    """`torch._assert(condition, message)`: a condition on tensors of a GPU, which would have to be waited for, is not
+    checked in a graph. Of others it is: where it fails the frame runs in eager, which raises.
+    """
+    condition, *message = args or (kwargs["condition"],)
+    if type(condition) is TraceTensor and known_value(condition) is None:
+        if condition.device.type == "cpu":
+            must_be_true(vm, condition)
+    elif not condition:
+        raise UserError(AssertionError(*message or (kwargs["message"],)))
+
+
+@special(torch._assert_async)
+def assert_later(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`torch._assert_async(condition, message)`, which waits for no GPU: on a CPU it raises at once."""
+    condition = args[0] if args else None
+    if type(condition) is TraceTensor and condition.device.type == "cpu" and condition.numel() == 1:
+        if known_value(condition) is None and must_be_true(vm, condition):
+            return None
+    return call_torch(vm, torch._assert_async, args, kwargs)
 
 
 @special(torch._is_all_true)
@@ -33,7 +49,7 @@ def is_all_true(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     On a GPU, which would have to be waited for, a graph does not check it: it only raises, and torch lets
     a program switch it off. Elsewhere the answer needs values.
     """
-    if vm.where().code in _VALIDATION and type(args[0]) is TraceTensor:
+    if vm.where().code in _VALIDATION and type(args[0]) is TraceTensor and known_value(args[0]) is None:
         if args[0].device.type == "cpu":
             must_be_true(vm, call_torch(vm, torch._is_all_true, args, kwargs))
         return True
@@ -67,7 +83,9 @@ def _check_all(vm: Any, error_type: type[Exception], cond: Any, message: Any = N
     if type(cond) is not TraceTensor:
         raise UserError(TypeError(f"cond must be a tensor, but got {type(cond)}"))
     known = known_value(cond)
-    if known is not None and not known.all():
+    if known is None and cond.device.type == "cpu":
+        must_be_true(vm, call_torch(vm, torch._is_all_true, (cond,), {}))
+    elif known is not None and not known.all():
         text = "Expected cond to be True" if message is None else vm.call(message, (), {})
         raise UserError(error_type(text))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.capture.harness import check
+from tests.capture.harness import check, compiled, same
 
 X = torch.arange(6.0).reshape(2, 3)
 WHOLE = torch.tensor([3, 4])
@@ -51,3 +51,22 @@ def test_types_of_tensors_make_tensors_of_lists():
 
     check(fn, X, WHOLE)
     check(lambda x, n: x + torch.FloatTensor(2, 3).zero_().sum(), X, WHOLE, breaks=1)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_new_of_a_size_has_that_shape(dynamic):
+    def fn(x):
+        rows, shape = x.new(x.shape[:1]), x.new(torch.Size([2, 3])).shape
+        return (
+            rows.fill_(2),
+            shape,
+            x.new((2, 3)),
+            x.new([1, 2]),
+            x.new(x.size()).fill_(1),
+            x.new(3, 1).shape,
+            x.new().shape,
+        )
+
+    run = compiled(fn, fullgraph=True, dynamic=dynamic)
+    for rows in (2, 3, 5):
+        assert same(fn(torch.ones(rows, 2)), run(torch.ones(rows, 2)))
