@@ -368,3 +368,30 @@ def test_index_fill_with_a_value_that_requires_grad() -> None:
 
     for want, got in zip(run(fn), run(smelt.compile(fn, fullgraph=True)), strict=True):
         same(want, got)
+
+
+WRITES: dict[str, Any] = {
+    "beside a number": lambda y, m, w: y.__setitem__((m, 0), w),
+    "beside a slice": lambda y, m, w: y.__setitem__((m, slice(1, None)), w),
+    "behind a number": lambda y, m, w: y.__setitem__((1, m[:3]), w * 2),
+    "alone": lambda y, m, w: y.__setitem__(m, w),
+    "accumulated": lambda y, m, w: y.index_put_((m, torch.tensor(1)), w, accumulate=True),
+    "in place": lambda y, m, w: y.__setitem__((m, 0), y[m, 0] * w),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_number_with_a_gradient_is_written_by_a_mask(name: str) -> None:
+    def fn(x: torch.Tensor, mask: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        WRITES[name](y, mask, w)
+        return y
+
+    run = smelt.compile(fn)
+    for bits in ("1010", "1111", "0000", "0001", "1110", "0100"):
+        mask = torch.tensor([bit == "1" for bit in bits])
+        x, w = torch.randn(4, 3, requires_grad=True), torch.randn((), requires_grad=True)
+        want, got = fn(x, mask, w), run(x, mask, w)
+        torch.testing.assert_close(got, want)
+        for a, b in zip(*(torch.autograd.grad(out.sin().sum(), (x, w)) for out in (got, want)), strict=True):
+            torch.testing.assert_close(a, b)

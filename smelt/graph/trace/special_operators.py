@@ -155,8 +155,11 @@ def _is_mask(index: Any) -> bool:
 
 
 def _rows_count(args: Sequence[Any]) -> bool:
-    """Whether the call needs to know how many elements a mask chooses: one number may be written to all of them."""
-    return len(args) < 3 or not isinstance(args[2], torch.Tensor) or args[2].ndim > 0
+    """Whether the call needs to know how many elements a mask chooses: one number may be written to all of them.
+
+    If that has a gradient, its backward takes the elements and cannot count them any more.
+    """
+    return len(args) < 3 or not isinstance(args[2], torch.Tensor) or args[2].ndim > 0 or args[2].requires_grad
 
 
 def _places(index: Any, recorder: Recorder | None) -> list[Any]:
