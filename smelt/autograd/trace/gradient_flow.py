@@ -16,7 +16,7 @@ import torch
 from smelt.autograd.trace.functionalize import GraphRecorder
 from smelt.autograd.trace.reachability import function_of, in_order
 from smelt.graph.ir.gradient_marks import Choice, Chosen, Contribution, Flow, GradientMark, Materialized
-from smelt.graph.nodes.gradients import KEEP_ABSENT
+from smelt.graph.nodes.gradients import keeps_absent
 from smelt.graph.trace.trace import TraceTensor, trace_like
 
 MOST_RESULTS = 6
@@ -83,7 +83,7 @@ class GradientFlow:
         for node in self.order:
             wanted = [k for k, (each, _) in enumerate(self.edges[node]) if each is not None and self._meet(node, each)]
             if node in self.functions:
-                keeps = function_of(node) in KEEP_ABSENT
+                keeps = keeps_absent(node)
                 if not keeps and self._given_in_part(node):
                     handles.append(node.register_prehook(partial(self._enter, node)))
                 handles.append(node.register_hook(partial(self._leave, node, wanted, keeps)))
@@ -213,7 +213,7 @@ class GradientFlow:
             if head.grad_fn is not None:
                 self._add(entries[head.grad_fn], head.output_nr, 1 << i)
         for node in self.order:
-            materialized = node in self.functions and function_of(node) not in KEEP_ABSENT
+            materialized = node in self.functions and not keeps_absent(node)
             mask = self.visited[node]
             if not materialized:
                 mask = 0

@@ -27,7 +27,6 @@ from smelt.capture.python.effects import has_written
 from smelt.capture.tensors.number_nodes import NumberNodes
 from smelt.graph.ir.meta import meta_of
 from smelt.graph.nodes.custom_functions import BackwardState
-from smelt.graph.nodes.gradients import KEEP_ABSENT
 from smelt.graph.trace.trace import TraceTensor, trace_like
 from smelt.shapes.real import Real
 from smelt.shapes.size import Size
@@ -76,8 +75,10 @@ class _Numbers(NumberNodes):
         return node
 
 
-def rehearse(vm: Any, cls: Any, args: Sequence[Any]) -> BackwardState | None:
+def rehearse(vm: Any, cls: Any, args: Sequence[Any]) -> tuple[BackwardState | None, bool]:
     """Guard what `cls.apply(*args)` and its derivative read; what the backward reads that may be changed until it runs.
+
+    Also whether the call has turned `set_materialize_grads` off.
 
     Raises:
         Break: it does something that a node cannot stand for: it writes to objects from outside, prints, needs values.
@@ -92,8 +93,6 @@ def rehearse(vm: Any, cls: Any, args: Sequence[Any]) -> BackwardState | None:
     try:
         with _noted(twin, before):
             outputs, ctx = _forward(twin, cls, given)
-        if not ctx.materialize_grads:
-            KEEP_ABSENT.add(cls)
         if len(outputs) > 1:
             _refuse_written_views(vm, cls, ctx, dict(zip(map(id, given), args, strict=True)))
         if any(ctx.needs_input_grad):
@@ -109,7 +108,7 @@ def rehearse(vm: Any, cls: Any, args: Sequence[Any]) -> BackwardState | None:
     _refuse_effects(vm, twin, cls, seen)
     if twin.tensors.inputs:
         raise Break(f"{cls.__name__}.apply", "it reads tensors that it is not given")
-    return _state(vm, cls, before, after)
+    return _state(vm, cls, before, after), not ctx.materialize_grads
 
 
 @contextmanager

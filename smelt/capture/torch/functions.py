@@ -23,6 +23,7 @@ from smelt.capture.tensors.torch_calls import call_torch
 from smelt.capture.torch.autograd_function_reads import Context, call_forward, rehearse
 from smelt.capture.torch.deferred_capture import on_behalf
 from smelt.graph.nodes.custom_functions import BackwardState, is_steady
+from smelt.graph.nodes.gradients import note_keeping
 from smelt.graph.trace.trace import TraceTensor
 
 
@@ -31,23 +32,27 @@ class FunctionApply:
 
     Attributes:
         state: what its backward read of the program's objects, if it did.
+        keeps: this call has turned `set_materialize_grads` off.
     """
 
-    def __init__(self, cls: type, state: BackwardState | None = None) -> None:
-        self.cls, self.state = cls, state
+    def __init__(self, cls: type, state: BackwardState | None, keeps: bool) -> None:
+        self.cls, self.state, self.keeps = cls, state, keeps
         self.__name__ = self.__qualname__ = f"{cls.__name__}_apply"
         self.__module__ = cls.__module__
 
     def without_state(self) -> FunctionApply:
         """The same, whatever its backward reads."""
-        return FunctionApply(self.cls)
+        return FunctionApply(self.cls, None, self.keeps)
 
     def __call__(self, *args: Any) -> Any:
-        return self.cls.apply(*args)  # type: ignore[attr-defined]
+        out = self.cls.apply(*args)  # type: ignore[attr-defined]
+        if self.keeps:
+            note_keeping(self.cls, out)
+        return out
 
 
-_applies: weakref.WeakValueDictionary[int, FunctionApply] = weakref.WeakValueDictionary()
-"""By the id of the class, which lives as long as its row."""
+_applies: weakref.WeakValueDictionary[tuple[int, bool], FunctionApply] = weakref.WeakValueDictionary()
+"""By the id of the class, which lives as long as its row, and whether it keeps gradients absent."""
 _APPLY: Any = vars(torch.autograd.Function)["apply"]
 _APPLY = getattr(_APPLY, "__func__", _APPLY)  # written in C from torch 2.15 on
 
@@ -59,12 +64,12 @@ def apply_function(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     if not torch.is_grad_enabled() and not kwargs:
         return _without_derivative(vm, cls, tuple(given))
     pin(vm, cls)
-    state = rehearse(vm, cls, given)
+    state, keeps = rehearse(vm, cls, given)
     if state is None:
-        target = _applies.setdefault(id(cls), FunctionApply(cls))
+        target = _applies.setdefault((id(cls), keeps), FunctionApply(cls, None, keeps))
     elif is_steady(cls):
         vm.guards.flag(is_steady, (cls,), True)
-        target = FunctionApply(cls, state)
+        target = FunctionApply(cls, state, keeps)
     else:
         raise Break(f"{cls.__name__}.apply", "what its backward reads was changed after its forward had run")
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,9 +9,23 @@ import torch
 
 from smelt.base.torch_c import engine_in_this_thread
 
-KEEP_ABSENT: weakref.WeakSet[type] = weakref.WeakSet()
-"""Classes of `torch.autograd.Function` that were seen to call `set_materialize_grads(False)`: where a result is not
-used, their backward gets None for it, and no zeros."""
+_KEEPING = "_smelt_keeps_absent"
+
+
+def note_keeping(cls: type, results: Any) -> None:
+    """These are results of a call of a `torch.autograd.Function` with `set_materialize_grads(False)`.
+
+    Its node does not tell.
+    """
+    for result in results if isinstance(results, (tuple, list)) else (results,):
+        node = result.grad_fn if isinstance(result, torch.Tensor) else None
+        if getattr(type(node), "_forward_cls", None) is cls:
+            setattr(node, _KEEPING, True)
+
+
+def keeps_absent(node: Any) -> bool:
+    """Whether the backward of an engine node gets None for a result that is not used, and no zeros."""
+    return getattr(node, _KEEPING, False)
 
 
 def gradients(

@@ -244,3 +244,28 @@ def test_what_a_backward_reads_where_a_gradient_is_absent_is_guarded(monkeypatch
         x = torch.ones(3, requires_grad=True)
         compiled(x)[1].sum().backward()
         assert x.grad.tolist() == [factor] * 3
+
+
+class KeepsSometimes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, keep):
+        if keep:
+            ctx.set_materialize_grads(False)
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx, a, b):
+        if a is None or b is None:
+            return (b if a is None else a) * 7, None
+        return (a + 1) * (b + 2), None
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_each_call_of_a_function_says_whether_it_gets_none(backend):
+    def function(x):
+        return KeepsSometimes.apply(x * 1, True) + KeepsSometimes.apply(x * 1, False)
+
+    compiled = smelt.compile(function, backend=backend)
+    for used in itertools.product((0, 1), repeat=4):
+        if any(used):
+            torch.testing.assert_close(_found(compiled, used), _found(function, used))
