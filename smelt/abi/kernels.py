@@ -165,5 +165,6 @@ BINDINGS: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.cat.default: torch.cat,
     torch.ops.aten.stack.default: torch.stack,
     torch.ops.aten.nonzero.default: torch.nonzero,
+    torch.ops.aten.nonzero_static.default: torch.nonzero_static,
 }
 """Operators whose binding in C takes half the time, of a long list or of a small tensor."""

@@ -285,6 +285,9 @@ class ValuesHold:
 
     def __init__(self, program: fx.GraphModule, expected: tuple[torch.Tensor, ...]) -> None:
         self.program, self.expected = program, expected
+        self._numbers: list[tuple[torch.dtype, int]] | None = None
+        if all(each.ndim == 0 and each.dtype is torch.int64 and each.device.type == "cpu" for each in expected):
+            self._numbers = [(each.dtype, int(each.item())) for each in expected]
         self._held: tuple[torch.Tensor, ...] = ()
         self._tries = 0
         shown = ", ".join(str(each.tolist())[:60] for each in expected[:4])
@@ -294,22 +297,34 @@ class ValuesHold:
         if self._held and self._equal(inputs, self._held):
             return True
         recording = torch.is_grad_enabled()
-        set_grad_enabled(False)
+        if recording:
+            set_grad_enabled(False)
         try:
             found = self.program.forward(*inputs)
         except (RuntimeError, IndexError):  # not even the shapes fit
             return False
         finally:
-            set_grad_enabled(recording)
-        holds = self._equal(found, self.expected)
+            if recording:
+                set_grad_enabled(True)
+        holds = self._equal(found, self.expected) if self._numbers is None else self._counts(found, self._numbers)
         if holds:
             self._keep(inputs)
         return holds
 
     @staticmethod
     def _equal(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
-        pairs = zip(some, others, strict=True)
-        return all(a.dtype is b.dtype and a.device == b.device and torch.equal(a, b) for a, b in pairs)
+        for a, b in zip(some, others, strict=True):
+            if not (a.dtype is b.dtype and a.device == b.device and torch.equal(a, b)):
+                return False
+        return True
+
+    @staticmethod
+    def _counts(found: Sequence[torch.Tensor], numbers: Sequence[tuple[torch.dtype, int]]) -> bool:
+        """The same of tensors that are one number each: lengths, in a third of the time."""
+        for tensor, (dtype, number) in zip(found, numbers, strict=True):
+            if tensor.ndim or not tensor.is_cpu or tensor.dtype is not dtype or tensor.item() != number:
+                return False
+        return True
 
     def _keep(self, inputs: Sequence[torch.Tensor]) -> None:
         if self._tries >= self.TRIES:
