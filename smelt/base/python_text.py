@@ -84,4 +84,4 @@ _WORDS = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|(?<![.\w])([A-Za-z_]
 
 def comment(text: str) -> str:
     """The text on one line, so that it stays a comment."""
-    return " ".join(text.splitlines())
+    return text if text.isprintable() else " ".join(text.splitlines())  # no end of a line is printable

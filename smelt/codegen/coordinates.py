@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from smelt.loops.ir import Index
 from smelt.schedule.dependencies import Names
-from smelt.schedule.group import Group, Member, Place, Role
+from smelt.schedule.group import Group, Member, Place, Role, substituted
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
 from smelt.shapes.expr import Atom, Expr, Quotient, Remainder, Var, flat_index, variable
@@ -32,6 +33,7 @@ class Coordinates:
         self.order = list(group.order)
         self.names = Names(count=1_000_000)
         self.limits = {low: (variable(high) * low.size, total) for low, (high, total) in group.limits.items()}
+        self.flattened: dict[tuple[str, Index], tuple[Expr, int]] = {}  # each step asks for all places, and moves a few
 
     def arrange(self) -> None:
         """Split variables where they are divided, order them by strides, join neighbours that run as one."""
@@ -44,7 +46,7 @@ class Coordinates:
         return [v for v in self.order if self.roles[v] is role]
 
     def substitute(self, values: dict[Atom, Expr]) -> None:
-        self.members = {name: m.substituted(values) for name, m in self.members.items()}
+        self.members = substituted(self.members, values)
 
     def replace(self, var: Var, pieces: Sequence[Var], value: Expr) -> None:
         """Put `pieces` (outermost first) in the place of `var`."""
@@ -71,9 +73,12 @@ class Coordinates:
             for expr in member.places:
                 yield expr, 0
 
-    def place(self, name: str, index: Sequence[Expr]) -> tuple[Expr, int]:
-        size = metas_of(self.plan.program.nodes[name]).dtype.itemsize
-        return flat_index(index, self.plan.strides[name]), size
+    def place(self, name: str, index: Index) -> tuple[Expr, int]:
+        known = self.flattened.get((name, index))
+        if known is None:
+            size = metas_of(self.plan.program.nodes[name]).dtype.itemsize
+            known = self.flattened[name, index] = flat_index(index, self.plan.strides[name]), size
+        return known
 
     def rival(self, least: int) -> Var | None:
         """The variable along which most is contiguous where the last one strides; None if one is below `least`."""

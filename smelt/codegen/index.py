@@ -58,6 +58,8 @@ class IndexRenderer(SizeRenderer):
 
     def leaves_32_bits(self, expr: Expr) -> bool:
         """Whether a product or a sum of the terms that are computed in 32 bits may need more, in any order of them."""
+        if _stays_small(expr):
+            return False
         most = 0 if isinstance(expr.const, Size) else abs(expr.const)
         narrow = False
         for atom, c in expr.terms:
@@ -107,3 +109,14 @@ def _farthest(atom: Atom) -> int:
     """The largest magnitude of an atom that has 32 bits."""
     low, high = bounds(atom.low)[0], bounds(atom.high)[1]
     return 2**31 if low is None or high is None else max(abs(low), abs(high))
+
+
+def _stays_small(expr: Expr) -> bool:
+    """Whether numbers alone show that all terms together stay within 32 bits: so nearly every index, at a glance."""
+    most = 0 if isinstance(expr.const, Size) else abs(expr.const)
+    for atom, c in expr.terms:
+        low, high = atom.low, atom.high
+        if isinstance(c, Size) or isinstance(low, Size) or isinstance(high, Size):
+            return False
+        most += abs(c) * max(abs(low), abs(high))
+    return most < 2**31

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from smelt.codegen.coordinates import Coordinates
-from smelt.schedule.group import Group, Member, Place, Role
+from smelt.schedule.group import Group, Member, Place, Role, substituted
 from smelt.schedule.plan import Schedule
 from smelt.shapes.expr import Atom, Expr, Var, variable
 from smelt.shapes.size import (
@@ -88,7 +88,7 @@ class Nest:
         values: dict[Atom, Expr] = {self.folded[-1]: whole // UNROLL}
         if self.unrolled is not None:
             values[self.unrolled] = whole % UNROLL
-        members = {name: m.substituted(values) for name, m in self.members.items()}
+        members = substituted(self.members, values)
         return replace(self, members=members, folded=[*self.folded[:-1], self.tail], unrolled=None)
 
 

@@ -5,14 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import fx
 
 from smelt.graph.ir.meta import TensorMeta
 from smelt.shapes.size import Size
 
+_PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
+"""Most arguments."""
+
 
 def settled(value: Any) -> Any:
     """A meta or an argument with what is known about its symbols put in, so that equal sizes have equal forms."""
+    if value.__class__ in _PLAIN:
+        return value
     match value:
         case TensorMeta(shape=shape, stride=stride):
             return replace(value, shape=settled(shape), stride=settled(stride)) if value.symbolic else value

@@ -17,7 +17,7 @@ joins another group, or from codegen.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from smelt.loops.ir import Index, LoopProgram, Pointwise, Reduction, Scatter
@@ -73,13 +73,31 @@ class Member:
 
     def substituted(self, values: dict[Atom, Expr]) -> Member:
         """The member in other coordinates."""
-        if not values:
-            return self
-        reads = tuple(Access(r.name, tuple(i.substitute(values) for i in r.index)) for r in self.reads)
-        index = tuple(i.substitute(values) for i in self.index)
-        source = tuple(i.substitute(values) for i in self.source)
-        places = tuple(p.substitute(values) for p in self.places)
-        return replace(self, index=index, source=source, reads=reads, places=places)
+        return substituted({self.name: self}, values)[self.name]
+
+
+def substituted(members: Mapping[str, Member], values: dict[Atom, Expr]) -> dict[str, Member]:
+    """Members in other coordinates. Those of a group have a few indices in common: each is written anew once."""
+    if not values:
+        return dict(members)
+    known: dict[Index, Index] = {}
+
+    def moved(index: Index) -> Index:
+        found = known.get(index)
+        if found is None:
+            found = known[index] = tuple([i.substitute(values) for i in index])
+        return found
+
+    return {
+        name: replace(
+            member,
+            index=moved(member.index),
+            source=moved(member.source),
+            reads=tuple([Access(read.name, moved(read.index)) for read in member.reads]),
+            places=moved(member.places),
+        )
+        for name, member in members.items()
+    }
 
 
 @dataclass

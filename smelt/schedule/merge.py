@@ -12,7 +12,7 @@ from dataclasses import replace
 from smelt.loops.ir import LoopProgram
 from smelt.schedule.align import Alignment, align, align_sequences
 from smelt.schedule.dependencies import Access, Names, operands_first, variables_in
-from smelt.schedule.group import MAX_COLUMN_WIDTH, Group, Member, Place, Role
+from smelt.schedule.group import MAX_COLUMN_WIDTH, Group, Member, Place, Role, substituted
 from smelt.schedule.machine import CPU, Machine
 from smelt.schedule.realize import metas_of
 from smelt.shapes.expr import Var
@@ -131,8 +131,8 @@ def _join(a: Group, b: Group, aligned: Alignment, after: bool = False) -> Group 
             roles[piece] = role
     rank = {Role.KEPT: 0, Role.FOLDED: 1, Role.INNER: 2}
     order.sort(key=lambda v: rank[roles[v]])
-    members = {name: m.substituted(aligned.substitution(aligned.left)) for name, m in a.members.items()}
-    others = {name: m.substituted(aligned.substitution(aligned.right)) for name, m in b.members.items()}
+    members = substituted(a.members, aligned.substitution(aligned.left))
+    others = substituted(b.members, aligned.substitution(aligned.right))
     if after:
         others = {name: replace(m, place=Place.AFTER) for name, m in others.items()}
     members |= others

@@ -430,7 +430,10 @@ def symbols(*values: IntLike) -> Iterator[Symbol]:
 
 def is_symbolic(values: Iterable[object]) -> bool:
     """True when one of them is a Size."""
-    return any(isinstance(v, Size) for v in values)
+    for value in values:  # half the time of `any`: metas are asked tens of thousands of times
+        if isinstance(value, Size):
+            return True
+    return False
 
 
 # -- what holds for every value of the symbols -----------------------------------------------------------------------

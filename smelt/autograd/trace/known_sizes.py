@@ -21,13 +21,22 @@ def settle(graph: fx.Graph) -> None:
     for node in graph.nodes:
         val = node.meta["val"] = _meta(node.meta.get("val"))
         if node.op == "call_function" and isinstance(val, (TensorMeta, tuple)):  # what checks a fact keeps its form
-            node.args, node.kwargs = _sizes(node.args), _sizes(node.kwargs)
+            if _holds_size(node.args):
+                node.args = _sizes(node.args)
+            if node.kwargs and _holds_size(node.kwargs):
+                node.kwargs = _sizes(node.kwargs)
 
 
 def _meta(val: Any) -> Any:
     if isinstance(val, TensorMeta) and val.symbolic:
         return replace(val, shape=simplified(val.shape), stride=simplified(val.stride))
     return tuple(map(_meta, val)) if isinstance(val, (tuple, list)) else val
+
+
+def _holds_size(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(map(_holds_size, value))
+    return any(map(_holds_size, value.values())) if isinstance(value, dict) else isinstance(value, Size)
 
 
 def _sizes(value: Any) -> Any:

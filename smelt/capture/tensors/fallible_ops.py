@@ -16,7 +16,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.library import CustomOpDef
 
 from smelt.capture.core.breaks import Break
-from smelt.capture.core.except_clauses import acts_on
+from smelt.capture.core.except_clauses import Errors, acts_on
 from smelt.capture.tensors.trace_call import name_of
 from smelt.graph.ir.meta import meta_of
 from smelt.graph.trace.trace import TraceTensor
@@ -80,7 +80,7 @@ def is_foreign(target: Any) -> bool:
 
 def _waits(vm: Any) -> bool:
     """Whether a clause around the operation names a class that takes IndexError and no RuntimeError."""
-    return any(acts_on(frame, frame.pc - 1, (IndexError,), True, (RuntimeError,)) for frame in vm.frames)
+    return _is_caught(vm, (IndexError,), but=(RuntimeError,))
 
 
 def note_caught(vm: Any, target: Any, error: str = "RuntimeError") -> None:
@@ -92,7 +92,7 @@ def note_caught(vm: Any, target: Any, error: str = "RuntimeError") -> None:
     errors: tuple[type[BaseException], ...] = (IndexError, RuntimeError, getattr(builtins, error))
     if is_foreign(target):
         errors = _ANY
-    if not any(acts_on(frame, frame.pc - 1, errors, excepts=True) for frame in vm.frames):
+    if not _is_caught(vm, errors):
         return
     if is_foreign(target) or not vm.changes.repeats or error not in ("RuntimeError", "IndexError"):
         vm.work += 1  # what was learned from the operation is forgotten: capture begins again
@@ -130,7 +130,7 @@ def note_deferred(vm: Any, fn: Any, runs: bool) -> None:
     """
     if not runs and fn is not warnings.warn:
         return
-    if not any(acts_on(frame, frame.pc - 1, _ANY if runs else _WARNINGS, excepts=True) for frame in vm.frames):
+    if not _is_caught(vm, _ANY if runs else _WARNINGS):
         return
     if not runs:
         vm.guards.flag(_warnings_raise, (), _warnings_raise())
@@ -150,4 +150,12 @@ def on_gpu(device: torch.device) -> bool:
 
 
 def _is_guarded(vm: Any) -> bool:
-    return any(acts_on(frame, frame.pc - 1, (RuntimeError, IndexError), excepts=True) for frame in vm.frames)
+    return _is_caught(vm, (RuntimeError, IndexError))
+
+
+def _is_caught(vm: Any, errors: Errors, but: Errors = ()) -> bool:
+    """Whether a clause around the operation takes one of these errors; see `acts_on`."""
+    for frame in vm.frames:  # asked for each operation of the graph: most frames have no statement that could take one
+        if frame.decoded.handlers and acts_on(frame, frame.pc - 1, errors, True, but):
+            return True
+    return False

@@ -11,7 +11,7 @@ def dependents(nodes: Iterable[fx.Node], roots: Iterable[fx.Node]) -> set[fx.Nod
     """`roots` and every node whose value depends on one of them; `nodes` in topological order."""
     found = set(roots)
     for node in nodes:
-        if any(n in found for n in node.all_input_nodes):
+        if not found.isdisjoint(node.all_input_nodes):
             found.add(node)
     return found
 

@@ -14,6 +14,10 @@ from torch.fx.node import map_arg
 
 from smelt.graph.ir.python_code import write_code
 
+# An assignment takes a node out of the graph's table of targets and puts it in again: a new one is last there anyway.
+_set_args: Callable[[fx.Node, Any], None] = vars(fx.Node)["args"].fset
+_set_kwargs: Callable[[fx.Node, Any], None] = vars(fx.Node)["kwargs"].fset
+
 
 class Graph(fx.Graph):
     """`fx.Graph` that makes nodes in half the time: they get their arguments when they are there.
@@ -33,19 +37,19 @@ class Graph(fx.Graph):
         """A new node at the insertion point."""
         node = super().create_node(op, target, None, None, name, type_expr)
         if args:
-            node.args = args
+            _set_args(node, args)
         if kwargs:
-            node.kwargs = kwargs
+            _set_kwargs(node, kwargs)
         return node
 
     def node_copy(self, node: fx.Node, arg_transform: Callable[[fx.Node], Any] = lambda x: x) -> fx.Node:
         """The node in this graph, with `arg_transform` of each of its operands."""
         copy = super().create_node(node.op, node.target, None, None, node.name, node.type)
         if node.args:
-            copy.args = map_arg(node.args, arg_transform)
+            _set_args(copy, map_arg(node.args, arg_transform))
         if node.kwargs:
-            copy.kwargs = map_arg(node.kwargs, arg_transform)
-        copy.meta = dict(node.meta)
+            _set_kwargs(copy, map_arg(node.kwargs, arg_transform))
+        copy.meta.update(node.meta)
         return copy
 
 
