@@ -381,10 +381,17 @@ def compile_emptied(
 def _located(checks: Sequence[Check], part: fx.GraphModule) -> tuple[Check, ...]:
     """Checks of kernels with the user's operator and line."""
     nodes = {node.name: node.meta for node in part.graph.nodes} if checks else {}
-    metas = ((check, nodes.get(check.node, {})) for check in checks)
+    metas = ((check, nodes.get(_maker(check.node, nodes), {})) for check in checks)
     return tuple(
         replace(check, operator=str(meta.get("from") or ""), line=str(meta.get("line") or "")) for check, meta in metas
     )
+
+
+def _maker(name: str, nodes: Container[str]) -> str:
+    """The node that a value of the loops was made of: lowering and schedule add words to its name (`sum_1_part`)."""
+    while name not in nodes and "_" in name:
+        name = name.rpartition("_")[0]
+    return name
 
 
 def _held(part: fx.GraphModule, name: str) -> Container[int]:

@@ -116,6 +116,30 @@ def test_launches_of_one_kernel_tell_in_places_of_their_own(monkeypatch: pytest.
     assert f"({slot}, 0)" in program.host_source and f"({slot}, 32)" in program.host_source
 
 
+MANY = torch.zeros(1 << 16, dtype=torch.int64)
+OF_SEVERAL_VALUES: dict[str, tuple[Lookup, tuple[torch.Tensor, ...], str]] = {
+    "sum of elements": (
+        lambda x, i: x.index_put((i,), torch.ones(128), accumulate=True) * 2,
+        (torch.randn(99), PLACES[0]),
+        "index_put",
+    ),
+    "narrow sum": (lambda x, i: x.index_add(0, i, x[:1].expand(128)), (torch.ones(9).half(), PLACES[0]), "index_add"),
+    "sum in parts": (lambda x, i: x[i].sum(), (torch.randn(99), MANY), "getitem"),
+    "variance in parts": (lambda w, i: F.embedding(i, w).var(0), (torch.randn(99, 8), MANY), "embedding"),
+    "largest in parts": (lambda x, i: x[i].amax(), (torch.randn(99), MANY), "getitem"),
+}
+
+
+@pytest.mark.parametrize("name", OF_SEVERAL_VALUES)
+def test_values_that_are_made_in_several_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever kernel meets the index, the operator and its line are told."""
+    fn, inputs, operator = OF_SEVERAL_VALUES[name]
+    (program,) = rendered(monkeypatch, fn, *inputs)
+    checks = [check for _, each in program.checks for check in each]
+    assert checks and {check.line.split(":")[0] for check in checks} == {__file__}
+    assert {check.operator for check in checks} == {operator}
+
+
 def test_other_checks_of_values(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (program,) = rendered(monkeypatch, lambda x: torch.bernoulli(x), torch.rand(64, 64))
     ((_, (check,)),) = program.checks
