@@ -411,8 +411,8 @@ class TensorSpec:
     Args:
         tensor: the example. Subclasses with Python sizes, sparse and nested tensors take a slower path.
         shape: as long as tensor.shape; None where any size will do. Default: the example's.
-        stride: as long as tensor.stride(), None where any will do; "contiguous": contiguous for the actual shape.
-            Default: the example's.
+        stride: as long as tensor.stride(), None where any will do. Default: the example's.
+        order: dimensions that lie one within the next without gaps for the actual shape, from the innermost on.
         requires_grad: None where any will do. Default: the example's.
     """
 
@@ -421,7 +421,8 @@ class TensorSpec:
         tensor: Any,
         *,
         shape: Sequence[int | None] | None = None,
-        stride: Sequence[int | None] | Literal["contiguous"] | None = None,
+        stride: Sequence[int | None] | None = None,
+        order: Sequence[int] = (),
         requires_grad: bool | None | Literal["example"] = "example",
     ) -> Self: ...
     @property
@@ -436,7 +437,9 @@ class TensorSpec:
     @property
     def shape(self) -> tuple[int | None, ...]: ...
     @property
-    def stride(self) -> tuple[int | None, ...] | Literal["contiguous"]: ...
+    def stride(self) -> tuple[int | None, ...]: ...
+    @property
+    def order(self) -> tuple[int, ...] | None: ...
     @property
     def keys(self) -> int:
         """The word of dispatch keys."""

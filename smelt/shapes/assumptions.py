@@ -384,10 +384,17 @@ class Assumptions:
         if type(factor) is Division and not isinstance(factor.by, Size):
             by: int = factor.by  # a // b >= n says a >= n * b; a // b <= n says a <= n * b + b - 1
             self._tighten(factor.of - bound * by if c > 0 else bound * by + by - 1 - factor.of, 0)
-        elif isinstance(factor, Symbol) and c > 0:
-            factor.low = max(factor.low, bound)
         elif isinstance(factor, Symbol):
-            factor.high = bound if factor.high is None else min(factor.high, bound)
+            self._limit(factor, bound, c > 0)
+
+    def _limit(self, symbol: Symbol, bound: int, below: bool) -> None:
+        """A bound of a symbol: the least value if `below`, else the greatest. Where both are equal it is known."""
+        if below:
+            symbol.low = max(symbol.low, bound)
+        else:
+            symbol.high = bound if symbol.high is None else min(symbol.high, bound)
+        if symbol.low == symbol.high and not is_unbacked(of_factor(symbol)):
+            self._learn(of_factor(symbol) - symbol.low)
 
 
 def _pinned_although_marked(fact: Assumed, symbol: Symbol) -> SpecializationError:

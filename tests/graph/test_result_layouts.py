@@ -69,6 +69,39 @@ def test_operators(shape: tuple[int, ...]) -> None:
             check(aten.native_batch_norm.default, x, None, None, None, None, True, 0.1, 1e-5)
 
 
+OPEN = [
+    ((1, 5), (1, 1)), ((5, 1), (1, 5)), ((5, 1), (7, 9)), ((1, 5), (9, 1)), ((2, 1, 3), (3, 99, 1)),
+    ((2, 1, 3), (1, 1, 2)), ((1, 1), (7, 9)),
+    ((3, 1, 1, 2), (2, 9, 7, 1)), ((1, 3, 2), (1, 2, 1)), ((2, 1, 3, 3), (9, 1, 3, 1)), ((1,), (7,)),
+    ((1, 3, 1, 1), (3, 1, 1, 1)), ((0, 3), (1, 1)), ((2, 3), (5, 1)), ((4, 1), (0, 1)),
+]  # fmt: skip
+"""Sizes and strides of operands whose dimensions of size 1 have strides that lead nowhere."""
+NUMBERS = [
+    aten.gt.Scalar, aten.eq.Scalar, aten.rsub.Scalar, aten.remainder.Scalar, aten.fmod.Scalar, aten.add.Scalar,
+    aten.copysign.Scalar, aten.pow.Tensor_Scalar, aten.mul.Tensor, aten.div.Tensor, aten.clamp_min.default,
+    aten.float_power.Tensor_Scalar, aten.xlogy.Scalar_Other,
+]  # fmt: skip
+ALONE = [
+    aten.exp.default, aten.neg.default, aten.nan_to_num.default, aten.deg2rad.default, aten.hardtanh.default,
+    aten.clone.default, aten.sqrt.default, aten.empty_like.default, aten.relu.default,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "stride"), OPEN)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_strides_of_dimensions_of_size_1(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> None:
+    x = (torch.rand(200) * 9 + 1).to(dtype).as_strided(shape, stride)
+    for op in NUMBERS:
+        check(op, x, 2)
+    for op in ALONE:
+        check(op, x)
+    check(aten.mul.Tensor, x, x)
+    check(aten.where.self, x > 2, x, x)
+    check(aten.frexp.Tensor, x.float())
+    check(aten.lerp.Scalar, x.float(), x.float(), 0.5)
+    check(aten._prelu_kernel.default, x.float(), x.float())
+
+
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("transposed", [False, True])

@@ -18,7 +18,7 @@ from smelt.capture import _native as native
 from smelt.capture.core import sources
 from smelt.capture.core.sources import Source
 from smelt.capture.guards.guards import GuardList
-from smelt.graph.ir.meta import TensorMeta, channels_last_stride, contiguous_stride
+from smelt.graph.ir.meta import TensorMeta, contiguous_stride
 from smelt.shapes.assumptions import Assumptions
 from smelt.shapes.real import Real, leaves, real_text, sizes_in
 from smelt.shapes.size import LARGEST, IntLike, Size, Symbol, as_symbol, hint, substitute_names, symbols, text
@@ -82,11 +82,17 @@ class SiteProfile:
 
 @dataclass(frozen=True)
 class Sized:
-    """The operand of a tensor guard for more than one size: an example, and the pattern that `TensorSpec` takes."""
+    """The operand of a tensor guard for more than one size: an example, and the pattern that `TensorSpec` takes.
+
+    Attributes:
+        shape, stride: numbers, None where symbols stand for them.
+        order: dimensions whose strides follow from the sizes, from the innermost in memory on.
+    """
 
     tensor: torch.Tensor
     shape: tuple[int | None, ...]
-    stride: tuple[int | None, ...] | str
+    stride: tuple[int | None, ...]
+    order: tuple[int, ...]
     meta: TensorMeta
 
 
@@ -107,7 +113,6 @@ class Sizes:
         self._searched = 0
         self._by_hint: dict[int, list[Size]] = {}
         self.reals: dict[str, Source] = {}
-        self._ordered: list[tuple[Source, torch.Tensor]] = []
 
     # -- reading inputs -------------------------------------------------------------------------------------------
 
@@ -166,18 +171,10 @@ class Sizes:
         return known
 
     def _sized(self, tensor: torch.Tensor, source: Source, shape: tuple[Any, ...]) -> Sized:
-        stride: Any = tuple(tensor.stride())
-        pattern = tuple(None if isinstance(n, Size) else n for n in shape)
-        if tensor.is_contiguous():
-            made, wanted = contiguous_stride(shape), "contiguous"
-        else:
-            last = tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
-            made = channels_last_stride(shape) if last else _stride_in_order(tensor, shape)
-            wanted = tuple(None if isinstance(s, Size) else s for s in made)  # type: ignore[assignment]
-            self._ordered.append((source, tensor))
-        assert tuple(map(hint, made)) == stride or wanted == "contiguous"
+        order, made = _layout(tensor, shape)
+        wanted = tuple(None if d in order else s for d, s in enumerate(made))
         meta = TensorMeta(shape, tensor.dtype, made, tensor.device, bool(tensor.requires_grad))
-        return Sized(tensor, pattern, wanted, meta)
+        return Sized(tensor, tuple(None if isinstance(n, Size) else n for n in shape), wanted, order, meta)
 
     def of_number(self, value: int | float, source: Source) -> Size | Real | None:
         """The symbol of a number that was another one before; None when it is static."""
@@ -207,8 +204,6 @@ class Sizes:
 
     def guard(self, guards: GuardList) -> None:
         """Add the checks that the symbols need."""
-        for source, tensor in self._ordered:
-            guards.python(_InOrder(tensor), [source])
         if not self.occurrences and not self.reals:
             return
         first: dict[Symbol, Source] = {}
@@ -280,37 +275,24 @@ def _range(symbol: Symbol) -> str:
     return f"{symbol.low} <= {symbol.name}{upper}"
 
 
-def _order(tensor: torch.Tensor) -> list[int]:
-    """Dimensions from the outermost in memory to the innermost."""
-    return sorted(range(tensor.ndim), key=lambda d: (-tensor.stride()[d], d))
+def _layout(tensor: torch.Tensor, shape: Sequence[Any]) -> tuple[tuple[int, ...], Any]:
+    """The dimensions that lie densely in memory, innermost first, and all strides: of these as sizes give them, of
+    others the tensor's own numbers.
 
-
-def _stride_in_order(tensor: torch.Tensor, shape: Sequence[Any]) -> Any:
-    """Symbolic strides of a tensor without gaps in some order of dimensions; its own numbers where it has gaps."""
-    order = _order(tensor)
-    inner = contiguous_stride([shape[d] for d in order])
-    made = [inner[order.index(d)] for d in range(tensor.ndim)]
-    return tuple(made) if tuple(map(hint, made)) == tuple(tensor.stride()) else tuple(tensor.stride())
-
-
-class _InOrder:
-    """Checks that a tensor lies in memory as the example did: dense in the same order of dimensions."""
-
-    def __init__(self, example: torch.Tensor) -> None:
-        self.order = _order(example)
-        self.dense = self._dense(example)
-        self.__name__ = f"dimensions lie in the order {self.order}"
-
-    def _dense(self, tensor: torch.Tensor) -> bool:
-        step = 1
-        for dim in reversed(self.order):
-            if tensor.shape[dim] != 1 and tensor.stride(dim) != step:
-                return False
-            step *= tensor.shape[dim]
-        return True
-
-    def __call__(self, tensor: torch.Tensor) -> bool:
-        return not self.dense or self._dense(tensor)
+    The stride of a dimension of size 1 leads nowhere, but results and the program may show it: it belongs to the order
+    where it is what the sizes give, and is a number elsewhere.
+    """
+    stride, sizes = tensor.stride(), tensor.shape
+    every = sorted(range(tensor.ndim), key=lambda d: (stride[d], sizes[d] > 1, -d))
+    longer = [d for d in every if sizes[d] != 1]
+    for order in (list(range(tensor.ndim))[::-1], every, longer):
+        inner = contiguous_stride([shape[d] for d in reversed(order)])
+        made: list[Any] = list(stride)
+        for d, step in zip(order, reversed(inner), strict=True):
+            made[d] = step
+        if tuple(map(hint, made)) == stride:
+            return tuple(order), tuple(made)
+    return (), tuple(stride)
 
 
 # -- marks ---------------------------------------------------------------------------------------------------------

@@ -190,7 +190,7 @@ class Flag:
 def _tensor_spec(operand: Any) -> native.TensorSpec:
     if isinstance(operand, torch.Tensor):
         return native.TensorSpec(operand)
-    return native.TensorSpec(operand.tensor, shape=operand.shape, stride=operand.stride)
+    return native.TensorSpec(operand.tensor, shape=operand.shape, stride=operand.stride, order=operand.order)
 
 
 def _shared(specs: dict[Any, native.TensorSpec], spec: native.TensorSpec) -> native.TensorSpec:

@@ -66,9 +66,9 @@ static PyObject *difference(const TensorSpec *spec, const Facts *facts, const in
         if (spec->wanted[i] != any && spec->wanted[i] != ints[i])
             return PyUnicode_FromFormat("shape[%zd]: expected %lld, got %lld", i, (long long)spec->wanted[i],
                                         (long long)ints[i]);
-    if (spec->contiguous && !is_contiguous(ints, ints + ndim, ndim))
-        return PyUnicode_FromFormat("stride: expected contiguous, got %S", facts->stride);
-    for (Py_ssize_t i = 0; !spec->contiguous && i < ndim; i++)
+    if (spec->ordered && !is_dense_in_order(spec, ints, ints + ndim))
+        return PyUnicode_FromFormat("stride: expected dense in the order %S, got %S", spec->order, facts->stride);
+    for (Py_ssize_t i = 0; i < ndim; i++)
         if (spec->wanted[ndim + i] != any && spec->wanted[ndim + i] != ints[ndim + i])
             return PyUnicode_FromFormat("stride[%zd]: expected %lld, got %lld", i, (long long)spec->wanted[ndim + i],
                                         (long long)ints[ndim + i]);
@@ -130,21 +130,29 @@ static PyObject *pattern(PyObject *given, PyObject *example, Py_ssize_t ndim, co
     return tuple;
 }
 
+/* The dimensions that lie densely, innermost first. */
+static int set_order(TensorSpec *spec, PyObject *order) {
+    Py_ssize_t count = PySequence_Size(order);
+    spec->order = count < 0 ? NULL : PySequence_Tuple(order);
+    if (!spec->order) return -1;
+    int64_t *dims = spec->wanted + 2 * spec->ndim;
+    if (count > spec->ndim) return PyErr_SetString(PyExc_ValueError, "order names a dimension twice"), -1;
+    if (read_ints(spec->order, dims) < 0) return -1;
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (dims[i] < 0 || dims[i] >= spec->ndim)
+            return PyErr_Format(PyExc_ValueError, "order: no dimension %lld", (long long)dims[i]), -1;
+    spec->ordered = (int32_t)count;
+    return 0;
+}
+
 static int set_shape(TensorSpec *spec, const Facts *facts, PyObject *shape, PyObject *stride) {
     Py_ssize_t ndim = PyTuple_GET_SIZE(facts->shape);
     spec->ndim = (int32_t)ndim;
-    spec->wanted = PyMem_Malloc((size_t)(2 * ndim + 1) * sizeof(int64_t));
+    spec->wanted = PyMem_Malloc((size_t)(3 * ndim + 1) * sizeof(int64_t));
     if (!spec->wanted) return PyErr_NoMemory(), -1;
     for (Py_ssize_t i = 0; i < ndim; i++) spec->wanted[ndim + i] = any;
     spec->shape = pattern(shape, facts->shape, ndim, "shape");
     if (!spec->shape || read_ints(spec->shape, spec->wanted) < 0) return -1;
-    if (stride && PyUnicode_Check(stride)) {
-        if (PyUnicode_CompareWithASCIIString(stride, "contiguous"))
-            return PyErr_Format(PyExc_ValueError, "stride: expected a tuple or 'contiguous', got %R", stride), -1;
-        spec->contiguous = 1;
-        spec->stride = Py_NewRef(stride);
-        return 0;
-    }
     if (!stride && facts->stride == Py_None) { /* sparse and nested tensors have no strides */
         spec->stride = Py_NewRef(Py_None);
         return 0;
@@ -193,9 +201,10 @@ static int set_requires_grad(TensorSpec *spec, const Facts *facts, PyObject *giv
 }
 
 static PyObject *spec_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"tensor", "shape", "stride", "requires_grad", NULL};
-    PyObject *tensor, *shape = NULL, *stride = NULL, *requires_grad = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OOO", names, &tensor, &shape, &stride, &requires_grad))
+    static char *names[] = {"tensor", "shape", "stride", "order", "requires_grad", NULL};
+    PyObject *tensor, *shape = NULL, *stride = NULL, *order = NULL, *requires_grad = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|$OOOO", names, &tensor, &shape, &stride, &order,
+                                     &requires_grad))
         return NULL;
     if (!tensor_type || !PyObject_TypeCheck(tensor, tensor_type))
         return PyErr_Format(PyExc_TypeError, "TensorSpec wants a tensor, got %s", Py_TYPE(tensor)->tp_name);
@@ -210,6 +219,7 @@ static PyObject *spec_new(PyTypeObject *type, PyObject *args, PyObject *keywords
         spec->raw = (int8_t)reads_raw(&facts, tensor);
         if (spec->raw) spec->kind = word(impl_of(tensor) + layout.kind) & layout.kind_mask;
         if (set_shape(spec, &facts, shape == Py_None ? NULL : shape, stride == Py_None ? NULL : stride) < 0 ||
+            (order && set_order(spec, order) < 0) ||
             set_requires_grad(spec, &facts, requires_grad) < 0 || set_element(spec) < 0)
             Py_CLEAR(spec);
     }
@@ -229,6 +239,7 @@ static void spec_dealloc(TensorSpec *spec) {
     Py_XDECREF(spec->device);
     Py_XDECREF(spec->shape);
     Py_XDECREF(spec->stride);
+    Py_XDECREF(spec->order);
     PyMem_Free(spec->wanted);
     Py_TYPE(spec)->tp_free((PyObject *)spec);
 }
@@ -244,8 +255,9 @@ static PyObject *spec_requires_grad(TensorSpec *spec, void *unused) {
 
 static PyObject *spec_repr(TensorSpec *spec) {
     const char *gradient = spec->requires_grad < 0 ? "any" : spec->requires_grad ? "True" : "False";
-    return PyUnicode_FromFormat("TensorSpec(%s, %S, %S, shape=%R, stride=%R, requires_grad=%s)", spec->type->tp_name,
-                                spec->dtype, spec->device, spec->shape, spec->stride, gradient);
+    return PyUnicode_FromFormat("TensorSpec(%s, %S, %S, shape=%R, stride=%R, order=%R, requires_grad=%s)",
+                                spec->type->tp_name, spec->dtype, spec->device, spec->shape, spec->stride,
+                                spec->order ? spec->order : Py_None, gradient);
 }
 
 static PyMethodDef spec_methods[] = {
@@ -258,7 +270,8 @@ static PyMemberDef spec_members[] = {
     {"dtype", T_OBJECT, offsetof(TensorSpec, dtype), READONLY, NULL},
     {"device", T_OBJECT, offsetof(TensorSpec, device), READONLY, NULL},
     {"shape", T_OBJECT, offsetof(TensorSpec, shape), READONLY, "sizes, None where any will do"},
-    {"stride", T_OBJECT, offsetof(TensorSpec, stride), READONLY, "strides, None where any will do, or 'contiguous'"},
+    {"stride", T_OBJECT, offsetof(TensorSpec, stride), READONLY, "strides, None where any will do"},
+    {"order", T_OBJECT, offsetof(TensorSpec, order), READONLY, "dimensions that lie densely, innermost first"},
     {"keys", T_ULONGLONG, offsetof(TensorSpec, keys), READONLY, "the dispatch keys"},
     {"raw", T_BOOL, offsetof(TensorSpec, raw), READONLY, "whether memory is read directly"},
     {NULL, 0, 0, 0, NULL},
@@ -269,7 +282,7 @@ static PyGetSetDef spec_getset[] = {
 };
 PyTypeObject TensorSpecType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "smelt.capture._native.TensorSpec",
-    .tp_doc = "TensorSpec(tensor, *, shape=None, stride=None, requires_grad='example'): what a TENSOR check asks",
+    .tp_doc = "TensorSpec(tensor, *, shape=None, stride=None, order=(), requires_grad='example'): what a TENSOR check asks",
     .tp_basicsize = sizeof(TensorSpec),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = spec_new,

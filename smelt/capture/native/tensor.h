@@ -26,12 +26,13 @@ static const int64_t any = INT64_MIN; /* a size or stride that is not asked */
 typedef struct {
     PyObject_HEAD
     PyTypeObject *type;
-    PyObject *dtype, *device, *shape, *stride; /* shape: tuple of int or None; stride: the same or "contiguous" */
+    PyObject *dtype, *device, *shape, *stride; /* shape, stride: tuples of int or None */
     uint64_t keys, kind;
-    int64_t *wanted; /* ndim sizes, then ndim strides */
-    int32_t ndim;
+    int64_t *wanted; /* ndim sizes, ndim strides, then the dimensions of `order` */
+    PyObject *order; /* tuple of dimensions that lie densely in memory, from the innermost on; NULL: none is asked */
+    int32_t ndim, ordered; /* the latter: how many dimensions are in `order` */
     int8_t requires_grad; /* -1: any */
-    int8_t raw, contiguous, is_float_on_cpu;
+    int8_t raw, is_float_on_cpu;
     int32_t itemsize;
 } TensorSpec;
 
@@ -53,14 +54,14 @@ static inline const int64_t *strides_of(const int64_t *sizes, int64_t ndim) {
     return sizes + (ndim <= INLINE_DIMS ? INLINE_DIMS : ndim);
 }
 
-static inline int is_contiguous(const int64_t *sizes, const int64_t *strides, int64_t ndim) {
+/* Strides are those of the sizes without gaps, also where a size of 0 or 1 would leave them open: results follow them. */
+static inline int is_dense_in_order(const TensorSpec *spec, const int64_t *sizes, const int64_t *strides) {
+    const int64_t *order = spec->wanted + 2 * spec->ndim;
     int64_t expected = 1;
-    for (int64_t i = 0; i < ndim; i++)
-        if (sizes[i] == 0) return 1;
-    for (int64_t i = ndim - 1; i >= 0; i--) {
-        if (sizes[i] == 1) continue;
-        if (strides[i] != expected) return 0;
-        expected *= sizes[i];
+    for (int32_t i = 0; i < spec->ordered; i++) {
+        int64_t dim = order[i];
+        if (strides[dim] != expected) return 0;
+        expected *= sizes[dim] > 1 ? sizes[dim] : 1;
     }
     return 1;
 }
@@ -69,8 +70,8 @@ static inline int shape_matches(const TensorSpec *spec, const int64_t *sizes, co
     const int64_t *wanted = spec->wanted, ndim = spec->ndim;
     for (int64_t i = 0; i < ndim; i++)
         if (sizes[i] != wanted[i] && wanted[i] != any) return 0;
-    if (spec->contiguous) return is_contiguous(sizes, strides, ndim);
-    for (int64_t i = 0; i < ndim; i++)
+    if (spec->ordered && !is_dense_in_order(spec, sizes, strides)) return 0;
+    for (int64_t i = 0; spec->ordered < ndim && i < ndim; i++)
         if (strides[i] != wanted[ndim + i] && wanted[ndim + i] != any) return 0;
     return 1;
 }

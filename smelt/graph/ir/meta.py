@@ -139,8 +139,10 @@ def same_steps(shape: Sequence[IntLike], a: Sequence[IntLike], b: Sequence[IntLi
 
 
 def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """True when some order of the dimensions makes the tensor row-major without gaps or overlap; sizes of 0 count as 1,
-    as for PyTorch."""
+    """True when some order of the dimensions makes the tensor row-major without gaps or overlap; a tensor without
+    elements is dense, as for PyTorch."""
+    if any(same(n, 0) for n in shape):
+        return True
     if is_symbolic(shape) or is_symbolic(stride):
         return _is_dense_for_all(shape, stride)
     step = 1
@@ -153,7 +155,7 @@ def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 def _is_dense_for_all(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> bool:
     """The same for symbolic sizes, without asking which dimension is longer: some order must fit whatever they are."""
-    left = [(n, s) for n, s in zip(shape, stride, strict=True) if not same(n, 0) and not known_equal(n, 1)]
+    left = [(n, s) for n, s in zip(shape, stride, strict=True) if not known_equal(n, 1)]
     step: IntLike = 1
     while left:
         at = next((i for i, (_, s) in enumerate(left) if known_equal(s, step)), None)
@@ -192,6 +194,8 @@ def overlaps(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 def _overlap(shape: Sequence[IntLike], stride: Sequence[IntLike], less: Callable[[IntLike, IntLike], bool]) -> bool:
+    if any(same(n, 0) for n in shape):
+        return False
     pairs = [(s, n) for n, s in zip(shape, stride, strict=True) if not same(n, 1)]
     reach: IntLike = 0
     for step, size in sorted(pairs, key=lambda p: hint(p[0])):

@@ -242,7 +242,9 @@ def _values(nodes: Any) -> Any:
 
 
 def _same(shape: Any, stride: Any, wanted: Any) -> bool:
-    return all(known_equal(n, 1) or known_equal(a, b) for n, a, b in zip(shape, stride, wanted, strict=True))
+    return any(known_equal(n, 0) for n in shape) or all(
+        known_equal(n, 1) or known_equal(a, b) for n, a, b in zip(shape, stride, wanted, strict=True)
+    )
 
 
 def _binary(name: str, compute: Callable[[Any, Any], Any]) -> None:

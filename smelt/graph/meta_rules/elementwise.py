@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import repeat
 from typing import Any
 
@@ -15,7 +16,7 @@ from smelt.graph.ir.schema import Kind, OpInfo, op_info
 from smelt.graph.ir.storage_view import PlacedTensor, layout_for
 from smelt.shapes.real import Real
 from smelt.shapes.size import IntLike, Size, hint, known_at_most, known_equal, same, same_all
-from smelt.shapes.unbacked import usually
+from smelt.shapes.unbacked import is_unbacked, usually
 
 aten = torch.ops.aten
 
@@ -72,6 +73,24 @@ _ALSO_POINTWISE = frozenset(
 _NOT_POINTWISE = frozenset({aten.clone.default, aten.mvlgamma.default, aten.masked_fill.Scalar})
 """Tagged, but its strides follow arguments of its own."""
 
+_LIKE_THE_FIRST = frozenset(
+    {
+        aten._conj_physical.default,
+        aten._prelu_kernel.default,
+        aten.deg2rad.default,
+        aten.frexp.Tensor,
+        aten.hardtanh.default,
+        aten.nan_to_num.default,
+        aten.rad2deg.default,
+    }
+)
+"""Their result is made by `empty_like` before the iterator sees it."""
+
+_WITHOUT_OPERAND = frozenset(
+    {aten.pow.Scalar, aten.pow.Tensor_Scalar, aten.float_power.Tensor_Scalar, aten.lerp.Scalar}
+)
+"""The number is part of the computation; that of other `Scalar` overloads is an operand of no dimensions."""
+
 
 def val_of(tensor: Any) -> TensorMeta:
     """The metadata of a trace tensor."""
@@ -89,7 +108,7 @@ def elementwise(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     if shape is None or any(isinstance(a, (list, tuple)) for a in args):
         return None
     results = func(*map(_tiny, args), **{name: _tiny(value) for name, value in kwargs.items()})
-    stride = result_stride(shape, operands, _number_operands(func, args))
+    stride = _stride_of(func, args, shape, operands, getattr(results, "dtype", None))
     device = next((o.device for o in operands if o.shape), operands[0].device)
     if isinstance(results, torch.Tensor):
         return layout_for(shape, results.dtype, stride, device)
@@ -144,8 +163,43 @@ def broadcast(operands: Sequence[TensorMeta]) -> tuple[int, ...] | None:
     return tuple(shape)
 
 
+def _stride_of(func: OpOverload, args: Sequence[Any], shape: Any, operands: Sequence[TensorMeta], dtype: Any) -> Any:
+    """Strides of the results; `dtype`: of a single one."""
+    if func in _LIKE_THE_FIRST:
+        return dense_stride(operands[0])
+    read = operands if func is aten.where.self else [_as_read(o, dtype) for o in operands]
+    return result_stride(shape, read, _number_operands(func, args))
+
+
+def dense_stride(val: TensorMeta) -> tuple[int, ...]:
+    """The strides that `empty_like` gives."""
+    if is_dense(val.shape, val.stride):
+        return val.stride
+    shape = settled(val.shape)
+    return val.stride if is_dense(shape, val.stride) else result_stride(shape, [replace(val, shape=shape)], False)
+
+
+def settled(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The sizes where a layout depends on which of them are 1.
+
+    A size that was computed from others (`n - 1`, `n // 2`) may be 1 at some call, where the dimension's stride says
+    nothing of the layout. Sizes that only values tell stay open. What is asked is an inequality: an equality would give
+    sizes another form, beside values that have the old one.
+    """
+    return tuple(1 if isinstance(n, Size) and not is_unbacked(n) and n < 2 else n for n in shape)
+
+
+def _as_read(val: TensorMeta, dtype: torch.dtype | None) -> TensorMeta:
+    """An operand as the iterator reads it: on a CPU it is converted first, into memory without gaps."""
+    if dtype is None or not dtype.is_floating_point or val.dtype is dtype or val.device.type != "cpu":
+        return val
+    return val if is_dense(val.shape, val.stride) else replace(val, stride=dense_stride(val))
+
+
 def _number_operands(func: OpOverload, args: Sequence[Any]) -> bool:
-    """True when a number stands where the operator takes a tensor: to PyTorch that is an operand of no dimensions."""
+    """True when a number is an operand: it stands where the operator takes a tensor, or the overload takes one."""
+    if "calar" in func._overloadname and func not in _WITHOUT_OPERAND:
+        return True
     parameters = func._schema.arguments
     return any(
         isinstance(a, (int, float, complex, Size, Real)) and "Tensor" in str(p.type)
@@ -159,13 +213,9 @@ def result_stride(shape: tuple[int, ...], operands: Sequence[TensorMeta], number
     Operands of one dense layout hand it on. Otherwise the dimensions are sorted, innermost first, by the first operand
     that tells two of them apart. (PyTorch: aten/src/ATen/TensorIterator.cpp, `reorder_dimensions`.)
     """
-    if all(_has_shape(o, shape) for o in operands) and not (numbers and shape):
-        if all(is_row_major(o) for o in operands):
-            return contiguous_stride(shape)
-        if len(shape) == 4 and all(same_steps(shape, o.stride, channels_last_stride(shape)) for o in operands):
-            return channels_last_stride(shape)
-        if len({o.stride for o in operands}) == 1 and is_dense(shape, operands[0].stride):
-            return operands[0].stride
+    alike = None if numbers and shape else _stride_of_alike(shape, operands)
+    if alike is not None:
+        return alike
     rows = [_broadcast_stride(o, shape) for o in operands]
     order = list(range(len(shape) - 1, -1, -1))
     for i in range(1, len(order)):
@@ -183,6 +233,22 @@ def result_stride(shape: tuple[int, ...], operands: Sequence[TensorMeta], number
         stride[d] = step
         step *= shape[d]
     return contiguous_stride(shape) if order == sorted(order, reverse=True) else tuple(stride)
+
+
+def _stride_of_alike(shape: tuple[int, ...], operands: Sequence[TensorMeta]) -> tuple[int, ...] | None:
+    """The strides that operands of one shape and layout hand on; None where they differ."""
+    rows = all(map(is_row_major, operands))
+    if not rows:
+        shape, operands = settled(shape), [replace(o, shape=settled(o.shape)) for o in operands]
+        rows = all(map(is_row_major, operands))
+    if not all(_has_shape(o, shape) for o in operands):
+        return None
+    if rows:
+        return contiguous_stride(shape)
+    if len(shape) == 4 and all(same_steps(shape, o.stride, channels_last_stride(shape)) for o in operands):
+        return channels_last_stride(shape)
+    one = len({o.stride for o in operands}) == 1 and is_dense(shape, operands[0].stride)
+    return operands[0].stride if one else None
 
 
 def _has_shape(val: TensorMeta, shape: Sequence[IntLike]) -> bool:

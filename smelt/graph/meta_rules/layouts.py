@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from smelt.graph.ir.meta import TensorMeta, channels_last_stride, contiguous_stride, is_channels_last, is_dense
+from smelt.graph.ir.meta import TensorMeta, channels_last_stride, contiguous_stride, is_channels_last
 from smelt.graph.ir.storage_view import Layout, layout_for
-from smelt.graph.meta_rules.elementwise import result_stride
+from smelt.graph.meta_rules.elementwise import dense_stride
 from smelt.shapes.size import IntLike, simplified
 
 Rule = Callable[..., Any]
@@ -44,9 +44,7 @@ def fresh(like: TensorMeta, shape: Sequence[IntLike], dtype: torch.dtype | None 
 
 def as_before(val: TensorMeta, dtype: torch.dtype | None = None) -> Layout:
     """A fresh tensor that keeps a dense order of dimensions (`preserve_format`)."""
-    if is_dense(val.shape, val.stride):
-        return fresh(val, val.shape, dtype, val.stride)
-    return fresh(val, val.shape, dtype, result_stride(val.shape, [val], False))
+    return fresh(val, val.shape, dtype, dense_stride(val))
 
 
 def in_format(val: TensorMeta, shape: Sequence[IntLike], dtype: torch.dtype | None = None) -> Layout:

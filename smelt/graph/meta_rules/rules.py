@@ -25,7 +25,14 @@ from smelt.graph.ir.meta import (
 from smelt.graph.ir.schema import OpInfo
 from smelt.graph.ir.storage_view import Layout, layout_for
 from smelt.graph.ir.sym_bool import SymbolicPredicate, compare
-from smelt.graph.meta_rules.elementwise import broadcast, elementwise_rule, is_row_major, result_stride, val_of
+from smelt.graph.meta_rules.elementwise import (
+    broadcast,
+    dense_stride,
+    elementwise_rule,
+    is_row_major,
+    result_stride,
+    val_of,
+)
 from smelt.graph.meta_rules.fourier import transformed
 from smelt.graph.meta_rules.fused_layers import FUSED_LAYERS
 from smelt.graph.meta_rules.layouts import in_range
@@ -160,10 +167,8 @@ def _dropout_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any
         return _as_format(val)
     if not same_all(val.shape, mask.shape):
         return None
-    stride = mask.stride if is_dense(mask.shape, mask.stride) else result_stride(mask.shape, [mask], False)
-    return _fresh(
-        val, val.shape, None, result_stride(val.shape, [val, _fresh(mask, mask.shape, None, stride).val], False)
-    )
+    made = _fresh(mask, mask.shape, None, dense_stride(mask)).val
+    return _fresh(val, val.shape, None, result_stride(val.shape, [val, made], False))
 
 
 def _safe_softmax(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
@@ -178,8 +183,7 @@ def _log_sigmoid(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     val = val_of(args[0])
     if val.device.type == "cpu":
         return _fresh(val, val.shape), _fresh(val, val.shape)
-    stride = val.stride if is_dense(val.shape, val.stride) else result_stride(val.shape, [val], False)
-    return _fresh(val, val.shape, None, stride), _fresh(val, (0,))
+    return _fresh(val, val.shape, None, dense_stride(val)), _fresh(val, (0,))
 
 
 def _power_of_number(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
@@ -576,7 +580,7 @@ def _gradients(dx: Layout, weight: Any, bias: Any, x: TensorMeta, shape: Sequenc
 def _normalized(x: TensorMeta) -> Layout:
     """On a GPU in the order of `x`; on a CPU channels last where `x` is so but for dimensions of size 1."""
     if x.device.type == "cuda":
-        return _fresh(x, x.shape, None, x.stride if is_dense(x.shape, x.stride) else result_stride(x.shape, [x], False))
+        return _fresh(x, x.shape, None, dense_stride(x))
     last = channels_last_stride(x.shape) if x.ndim in (4, 5) and not is_row_major(x) else None
     return _fresh(x, x.shape, None, last) if last and same_steps(x.shape, x.stride, last) else _as_format(x)
 

@@ -10,8 +10,9 @@ import torch
 
 from smelt.graph.ir.meta import TensorMeta, contiguous_stride
 from smelt.graph.ir.storage_view import Layout, layout_for
+from smelt.graph.meta_rules.elementwise import settled
 from smelt.graph.meta_rules.layouts import Rule, fresh, given, layout, moved, val_of, without
-from smelt.shapes.size import FAR, IntLike, Size, hint, known_equal, same
+from smelt.shapes.size import FAR, IntLike, Size, hint, known_equal, same, same_all
 
 aten = torch.ops.aten
 
@@ -56,39 +57,34 @@ def view_stride(shape: Sequence[IntLike], stride: Sequence[IntLike], new: Sequen
     Dimensions that lie one behind the other in memory form a run; each run is cut anew.
     (PyTorch: aten/src/ATen/TensorUtils.cpp, `computeStride`.)
     """
-    if _in_rows(shape, stride):
+    if any(same(n, 0) for n in shape):
+        return tuple(stride) if same_all(tuple(shape), tuple(new)) else contiguous_stride(new)  # type: ignore[arg-type]
+    rows = contiguous_stride(shape)  # type: ignore[arg-type]
+    if all(map(known_equal, stride, rows)):
         return contiguous_stride(new)  # type: ignore[arg-type]
-    runs: list[tuple[IntLike, IntLike]] = []  # elements, innermost stride
-    for n, s in zip(reversed(shape), reversed(stride), strict=True):
-        if same(n, 1):
-            continue
-        if runs and known_equal(s, runs[-1][0] * runs[-1][1]):
-            runs[-1] = (runs[-1][0] * n, runs[-1][1])
-        else:
-            runs.append((n, s))
+    shape, new = settled(tuple(shape)), settled(tuple(new))  # type: ignore[arg-type]
     out: list[IntLike] = []
     left = list(reversed(new))
-    for count, step in runs or [(1, 1)]:
+    for count, step in _runs(shape, stride):
         taken: IntLike = 1
-        while hint(taken) < hint(count):
-            if not left:
-                return None
+        while left and (hint(taken) < hint(count) or same(left[0], 1)):
             out.append(step * taken)
             taken = taken * left.pop(0)
         if taken != count:
             return None
-    step = out[-1] * new[len(new) - len(out)] if out else 1
-    for n in left:  # what is left has size 1
-        if n != 1:
-            return None
-        out.append(step)
-    return tuple(reversed(out))
+    return None if left else tuple(reversed(out))
 
 
-def _in_rows(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> bool:
-    """True when the elements lie row by row without gaps, whatever the sizes."""
-    wanted = contiguous_stride(shape)  # type: ignore[arg-type]
-    return all(same(n, 1) or known_equal(a, b) for n, a, b in zip(shape, stride, wanted, strict=True))
+def _runs(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> list[tuple[IntLike, IntLike]]:
+    """(elements, innermost stride) of each run, from the innermost on. A dimension of size 1 belongs to the run that is
+    within it, whatever its stride."""
+    runs: list[tuple[IntLike, IntLike]] = []
+    for n, s in zip(reversed(shape), reversed(stride), strict=True):
+        if runs and (same(n, 1) or known_equal(s, runs[-1][0] * runs[-1][1])):
+            runs[-1] = (runs[-1][0] * n, runs[-1][1])
+        else:
+            runs.append((n, s))
+    return runs
 
 
 def _permute(func: Any, args: Sequence[Any], kwargs: Any) -> Any:

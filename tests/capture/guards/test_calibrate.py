@@ -123,16 +123,24 @@ def test_wildcards(way: str) -> None:
     spec = native.TensorSpec(example, shape=(None, 3, 4))
     assert spec.shape == (None, 3, 4) and spec.stride == (12, 4, 1)
     assert spec.matches(torch.zeros(7, 3, 4)) and not spec.matches(torch.zeros(7, 2, 4))
-    dense = native.TensorSpec(example, shape=(None, None, None), stride="contiguous")
+    every = (None,) * 6
+    dense = native.TensorSpec(example, shape=every[:3], stride=every[:3], order=(2, 1, 0))
     assert dense.matches(torch.zeros(5, 6, 7)) and dense.matches(torch.zeros(5, 0, 7))
     assert not dense.matches(torch.zeros(5, 6, 7).transpose(0, 1))
-    assert dense.matches(torch.zeros(6, 1, 7).transpose(0, 1))
+    assert not dense.matches(torch.zeros(6, 1, 7).transpose(0, 1)), "a dimension of size 1 has a stride, too"
+    turned = native.TensorSpec(example, shape=every[:3], stride=every[:3], order=(2, 0, 1))
+    assert turned.matches(torch.zeros(6, 1, 7).transpose(0, 1)) and not turned.matches(torch.zeros(5, 6, 7))
+    partly = native.TensorSpec(example, shape=every[:3], stride=(100, None, None), order=(2, 1))
+    assert partly.matches(torch.zeros(1, 6, 7).as_strided((1, 6, 7), (100, 7, 1)))
+    assert not partly.matches(torch.zeros(1, 6, 7)) and "order (2, 1)" in partly.mismatch(torch.zeros(1, 7, 6).mT)
     loose = native.TensorSpec(example, stride=(None, None, 1), requires_grad=None)
     assert loose.matches(torch.zeros(3, 2, 4, requires_grad=True).transpose(0, 1))
     assert not loose.matches(torch.zeros(2, 4, 3).transpose(1, 2))
-    many = native.TensorSpec(torch.zeros(1, 2, 3, 4, 5, 6), shape=(1, 2, 3, None, 5, 6), stride="contiguous")
+    many = native.TensorSpec(
+        torch.zeros(1, 2, 3, 4, 5, 6), shape=(1, 2, 3, None, 5, 6), stride=every, order=range(5, -1, -1)
+    )
     assert many.matches(torch.zeros(1, 2, 3, 9, 5, 6)) and not many.matches(torch.zeros(2, 1, 3, 9, 5, 6))
-    for wrong in ({"shape": (1, 2)}, {"stride": "dense"}, {"stride": (1,)}):
+    for wrong in ({"shape": (1, 2)}, {"stride": "dense"}, {"stride": (1,)}, {"order": (3,)}, {"order": (0, 1, 2, 0)}):
         with pytest.raises(ValueError):
             native.TensorSpec(example, **wrong)
     with pytest.raises(TypeError):
@@ -171,7 +179,8 @@ def test_memory_that_was_asked_for_early_may_be_gone(way: str) -> None:
 
 def test_sizes(way: str) -> None:
     for tensor in (torch.zeros(2, 3), torch.zeros(1, 2, 3, 4, 5, 6, 7)):
-        spec = native.TensorSpec(tensor, shape=(None,) * tensor.dim(), stride="contiguous")
+        any_of = (None,) * tensor.dim()
+        spec = native.TensorSpec(tensor, shape=any_of, stride=any_of, order=range(tensor.dim() - 1, -1, -1))
         fetches = [(-1, native.LOCAL, 0), (0, native.SIZE, 0), (0, native.SIZE, -1)]
         guards = native.Guards(fetches, [(0, native.TENSOR, spec), (1, native.RANGE, (0, 5))], [1, 2])
         assert guards.check((tensor,), {}) == (tensor.shape[0], tensor.shape[-1])

@@ -112,6 +112,50 @@ def test_strides_of_a_transposed_input():
         run(torch.randn(5, 3).T)
 
 
+LAYOUTS = {
+    "rows": lambda n, m: torch.randn(1, n, m),
+    "one row of a wide table": lambda n, m: torch.randn(1, n, m).as_strided((1, n, m), (999, m, 1)),
+    "batch of one, turned": lambda n, m: torch.randn(1, n, m).transpose(0, 1),
+    "column": lambda n, m: torch.randn(n, 1),
+    "column as a row": lambda n, m: torch.randn(n, 1).T,
+    "a column of a table": lambda n, m: torch.randn(n, m)[:, :1].clone().T,
+    "one channel": lambda n, m: torch.randn(n, 1, m, 3).to(memory_format=torch.channels_last),
+    "one pixel": lambda n, m: torch.randn(n, m, 1, 1).to(memory_format=torch.channels_last),
+    "empty": lambda n, m: torch.randn(n, 0),
+    "empty, turned": lambda n, m: torch.randn(n, m, 0).transpose(0, 2),
+    "empty with steps": lambda n, m: torch.randn(99).as_strided((0, n, m), (1, 5, 1)),
+    "repeated": lambda n, m: torch.randn(1, n).expand(1, n).as_strided((1, n), (0, 1)),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("first", LAYOUTS)
+def test_strides_of_sizes_0_and_1_are_those_of_the_argument(first, dynamic):
+    """They lead nowhere, but the program may ask for them, and results follow them."""
+
+    def shown(t):
+        return tuple(t.shape), t.stride(), t.is_contiguous()
+
+    def fn(x):
+        turned, doubled = x.transpose(0, -1), x * 2
+        asked = [x.stride(), x.is_contiguous(), turned.is_contiguous(), doubled.stride(), turned.stride()]
+        results = [x.view_as(x), turned, doubled, turned + 1, x.clone(), torch.empty_like(turned), turned.contiguous()]
+        return asked, results, torch.ones(3) * x.stride(0)
+
+    run = smelt.compile(fn, dynamic=dynamic, options={"recompile_limit": 99})
+    for name in (first, *LAYOUTS):
+        for n, m in ((4, 6), (5, 7), (9, 3)):
+            x = LAYOUTS[name](n, m)
+            (asked, got, number), (expected_asked, expected, expected_number) = run(x), fn(x)
+            assert list(map(shown, got)) == list(map(shown, expected)), name
+            assert asked == expected_asked and same(number, expected_number), name
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_one_version_serves_a_layout_with_sizes_of_1(name):
+    check(lambda x: x.sin() + 1, [(LAYOUTS[name](n, m),) for n, m in ((4, 6), (5, 7), (9, 3), (12, 5))], limit=2)
+
+
 def test_channels_last():
     def images(*sizes):
         return [(torch.randn(n, 3, h, w).to(memory_format=torch.channels_last),) for n, h, w in sizes]
