@@ -13,6 +13,7 @@ from smelt.graph.ir.storage_view import Layout, layout_for
 from smelt.graph.meta_rules.elementwise import settled
 from smelt.graph.meta_rules.layouts import Rule, fresh, given, layout, moved, val_of, without
 from smelt.shapes.size import FAR, IntLike, Size, hint, known_equal, same, same_all
+from smelt.shapes.unbacked import is_unbacked
 
 aten = torch.ops.aten
 
@@ -60,7 +61,8 @@ def view_stride(shape: Sequence[IntLike], stride: Sequence[IntLike], new: Sequen
     if any(same(n, 0) for n in shape):
         return tuple(stride) if same_all(tuple(shape), tuple(new)) else contiguous_stride(new)  # type: ignore[arg-type]
     rows = contiguous_stride(shape)  # type: ignore[arg-type]
-    if all(map(known_equal, stride, rows)):
+    open_sizes = is_unbacked(*shape, *new)  # nothing is asked of these
+    if all((open_sizes and same(n, 1)) or known_equal(a, b) for n, a, b in zip(shape, stride, rows, strict=True)):
         return contiguous_stride(new)  # type: ignore[arg-type]
     shape, new = settled(tuple(shape)), settled(tuple(new))  # type: ignore[arg-type]
     out: list[IntLike] = []
