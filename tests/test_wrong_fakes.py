@@ -124,3 +124,29 @@ def test_other_strides_are_a_warning_by_default(backend: str, monkeypatch: pytes
             x = torch.rand(size, 4)
             torch.testing.assert_close(f(x), x.cos().sin() * 2)
     assert [f"turned_for_{backend}.default gives another result" in str(each.message) for each in told] == [True]
+
+
+def _counted(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x.sin(), x.sum().cpu()
+
+
+library.define("counted(Tensor x) -> (Tensor, Tensor)")
+library.impl("counted", _counted, "CompositeExplicitAutograd")
+torch.library.register_fake(
+    "smelt_wrong_fakes::counted", lambda x: (torch.empty_like(x), x.new_empty((), device="cpu")), lib=library
+)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_results_on_several_devices(backend: str) -> None:
+    """Each is where its fake kernel says, beside PyTorch's own operators that draw on a CPU."""
+
+    def function(x: Tensor) -> tuple[Tensor, Tensor, torch.device]:
+        wave, count = torch.ops.smelt_wrong_fakes.counted(x)
+        return wave + 1, count + 1, torch.randn_like(x, device="cpu").device
+
+    x = torch.arange(6.0, device="cuda")
+    got = smelt.compile(function, backend=backend)(x)
+    torch.testing.assert_close(got[:2], function(x)[:2])
+    assert got[1].device.type == got[2].type == "cpu"

@@ -60,7 +60,7 @@ class BodyRenderer(OpsRenderer):
         depth = self.depth_of(place)
         here = tuple(t for t in place.terms if self.atom_depth(t[0]) == depth)
         outside = Expr(tuple(t for t in place.terms if self.atom_depth(t[0]) < depth), place.const)
-        if depth == 0 or (not outside.terms and outside.const == 0):
+        if depth == 0 or (not outside.terms and same(outside.const, 0)):
             return f"{pointer}[{self.text_of(place)}]", depth
         memory = self.target.memory_types[dtype]
         if name not in self.arguments.written and not write:
@@ -223,7 +223,7 @@ class BodyRenderer(OpsRenderer):
         if count > 2**32:
             whole = f"(int64_t)({self.text_of(index)})"
             place = f"(uint32_t)({whole} + ({whole} >> 32) * 0x9E3779B1LL)"
-        elif outside.terms or outside.const:
+        elif outside.terms or not same(outside.const, 0):
             base = f"(uint32_t)({self.text_of(outside)})"
             start = self.scopes.define("uint32_t", base, torch.int64, self.depth_of(outside), "c")
             place = f"{start.text} + {place}"

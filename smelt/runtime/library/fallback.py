@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,7 +154,7 @@ def overload(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list
         return [Candidate("aten", in_words(call, inputs))]
     if namespace in OF_TORCH:  # which return views of their arguments only where their schemas say so
         return [Candidate("aten", call)]
-    told = _as_told(params["overload"], call, inputs, outputs, params.get("device"))
+    told = _as_told(params["overload"], call, inputs, outputs, params["devices"])
     return [Candidate("aten", told if _shows_arguments(op) else _apart(told))]
 
 
@@ -166,14 +166,13 @@ def _shows_arguments(op: Any) -> bool:
     return any(result.alias_info is not None for result in op._schema.returns)
 
 
-def _as_told(name: str, call: Call, inputs: list[Spec | None], outputs: list[Spec], device: Any) -> Call:
+def _as_told(name: str, call: Call, inputs: list[Spec | None], outputs: list[Spec], devices: Sequence[str]) -> Call:
     """The same, whose results are what the function that was registered for shapes and types has said: what follows was
     compiled for that.
 
     Raises:
         WrongFake: (when called) they are not.
     """
-    devices = ["cpu" if device is None else device.type] * len(outputs)
 
     def run(*tensors: Any) -> Any:
         in_order = all(s is None or t is None or in_same_order(t, s) for t, s in zip(tensors, inputs, strict=False))
