@@ -31,6 +31,16 @@ OF_TORCH = frozenset({"aten", "prims", "quantized"})
 """Namespaces of operators whose fake kernels are torch's own."""
 
 
+def is_of_torch(name: str) -> bool:
+    """Whether the fake kernel of an operator ("aten.sin.default") is torch's, or our own: of a form of another operator
+    ("smelt_forms.aten__normal___drawn.default") whether that one's is."""
+    namespace, _, rest = name.partition(".")
+    if namespace != "smelt_forms":
+        return namespace in OF_TORCH
+    of, separator, _ = rest.partition("__")
+    return not separator or of in OF_TORCH
+
+
 class WrongFake(SmeltError):
     """An operator of a library gives another result than its fake kernel has told."""
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from smelt.abi.fake_kernels import OF_TORCH
+from smelt.abi.fake_kernels import is_of_torch
 from smelt.abi.faults import Checks
 from smelt.abi.kernel_source import KernelSource
 from smelt.base.python_text import quoted, scalar
@@ -508,7 +508,7 @@ class Host:
         args = literal(_slotted(node.args, slots))
         kwargs = literal(_slotted(node.kwargs, slots))
         told = ""
-        if str(node.target).partition(".")[0] not in OF_TORCH:  # results of a fake kernel that users wrote
+        if not is_of_torch(str(node.target)):  # its fake kernel was written by a user
             told = f", 'devices': {[m.device.type for m in metas if hasattr(m, 'stride')]}"
         params = f"{{'args': {args}, 'kwargs': {kwargs}{told}}}"
         return f"extern({str(node.target)!r}, {params}, [{inputs}], [{outputs}])"

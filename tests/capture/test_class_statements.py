@@ -87,6 +87,18 @@ def module(x: Tensor) -> Any:
     return Net()(x)
 
 
+def named_super(x: Tensor) -> Any:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super(Net, self).__init__()  # noqa: UP008
+            self.w = nn.Parameter(torch.full((3,), 2.0))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.w
+
+    return Net()(x)
+
+
 def closure(x: Tensor) -> Any:
     y, n = x * 2, 3
 
@@ -279,7 +291,19 @@ def cached(x: Tensor) -> Any:
 
 
 ONCE: list[Program] = [
-    *(plain, data, frozen_data, enumeration, module, closure, metaclass, metaclass_from_outside, named, slotted),
+    *(
+        plain,
+        data,
+        frozen_data,
+        enumeration,
+        module,
+        named_super,
+        closure,
+        metaclass,
+        metaclass_from_outside,
+        named,
+        slotted,
+    ),
     *(inherited, returned, raised, abstract, generic, made_by_type, of_list, registered, operators, manager),
     *(descriptor, cached, whole_numbers),
 ]

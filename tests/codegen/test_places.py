@@ -27,7 +27,7 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     covered: list[str] = []
 
     def set_apart(self: BufferAssignment, together: Sequence[list[Unit]], memory: MemoryPlan) -> MemoryPlan:
-        over = {new: old for new, old in memory.in_place.items() if self.alike(new, old)}
+        over = {new: old for new, old in memory.in_place.items() if self.overwriting.alike(new, old)}
         self.apart = memory.offsets.keys() - over.keys()
         self.cover(over)
         covered.extend(over)

@@ -9,7 +9,7 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
-from smelt.abi.fake_kernels import OF_TORCH, check_results, in_same_order
+from smelt.abi.fake_kernels import check_results, in_same_order, is_of_torch
 from smelt.autograd.call.sized import meta_in_numbers
 from smelt.graph.ir.meta import TensorMeta
 from smelt.shapes.size import Symbol, as_symbol
@@ -18,7 +18,7 @@ from smelt.shapes.size import Symbol, as_symbol
 def compared(node: fx.Node) -> Any:
     """What `node` calls, which raises WrongFake when a result is not as the node records it."""
     op = node.target
-    if not isinstance(op, OpOverload) or op.namespace in OF_TORCH or not _told(node.meta.get("val")):
+    if not isinstance(op, OpOverload) or is_of_torch(str(op)) or not _told(node.meta.get("val")):
         return op
     return _Compared(op, node)
 

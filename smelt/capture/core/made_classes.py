@@ -45,7 +45,8 @@ class NotPlain(Exception):
 def is_made_anew(vm: Any, cls: type, source: Source) -> bool:
     """Whether the next call may bring another class of the same statement: the function that is captured makes it, or
     the place has seen another one. A class that stays is cheaper to know by its identity."""
-    if not source.local or not cls.__flags__ & HEAP or is_frozen(cls.__module__) or _is_found(cls):
+    place = source.local or source.kind == native.CELL  # functions that are made anew have cells of their own
+    if not place or not cls.__flags__ & HEAP or is_frozen(cls.__module__) or _is_found(cls):
         return False
     name = cls.__module__, cls.__qualname__
     known = vm.changes.classes.setdefault(name, weakref.ref(cls))
@@ -234,6 +235,8 @@ def pin(vm: Any, cls: Any) -> Any:
 
 def pin_given(vm: Any, fn: Any, args: tuple[Any, ...], out: Any) -> None:
     """Code that runs as it is was given classes: only some of it asks for no more than statements tell."""
+    if fn is super:  # what is read through it is read as from the class
+        return
     if isinstance(fn, type):
         if type(fn).__call__ is not type.__call__:
             pin(vm, fn)

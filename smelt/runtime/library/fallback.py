@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from smelt.abi.fake_kernels import OF_TORCH, check_results, in_same_order
+from smelt.abi.fake_kernels import OF_TORCH, check_results, in_same_order, is_of_torch
 from smelt.abi.kernels import BINDINGS, KERNELS
 from smelt.base.errors import CompileError
 from smelt.base.python_text import arguments
@@ -154,7 +154,9 @@ def overload(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list
         return [Candidate("aten", in_words(call, inputs))]
     if namespace in OF_TORCH:  # which return views of their arguments only where their schemas say so
         return [Candidate("aten", call)]
-    told = _as_told(params["overload"], call, inputs, outputs, params["devices"])
+    told = call
+    if not is_of_torch(params["overload"]):
+        told = _as_told(params["overload"], call, inputs, outputs, params["devices"])
     return [Candidate("aten", told if _shows_arguments(op) else _apart(told))]
 
 
