@@ -273,7 +273,7 @@ class _Without:
         if not (name == "add" or name == "sub" and node.args[0] not in empty) or node.kwargs:
             return False
         rest = next(x for x in node.args if x not in empty)
-        if not isinstance(rest, fx.Node) or not _like(rest, node):
+        if not isinstance(rest, fx.Node) or not _like(self.env[rest], node):
             return False
         self.env[node] = self.env[rest]
         return True
@@ -331,8 +331,10 @@ def _operation(node: fx.Node) -> str:
 
 
 def _like(one: fx.Node, other: fx.Node) -> bool:
+    """Whether one value can stand for the other: what reads it has recorded strides that follow from its own."""
     a, b = one.meta["val"], other.meta["val"]
-    return a.dtype is b.dtype and len(a.shape) == len(b.shape) and same_all(a.shape, b.shape)
+    same_form = a.dtype is b.dtype and len(a.shape) == len(b.shape) and same_all(a.shape, b.shape)
+    return same_form and same_all(a.stride, b.stride)
 
 
 def _draws(node: fx.Node) -> bool:

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -274,3 +275,31 @@ def test_what_is_not_used_is_nothing_through_linear_operations(name, dtype, dyna
 def test_names_of_linear_operations_are_those_of_primitives_or_operators():
     names = {*absent_tangents.LINEAR_IN, *absent_tangents.PRODUCTS}
     assert not [name for name in names if name not in absent_tangents.PRIMS and not hasattr(torch.ops.aten, name)]
+
+
+def _mean_and_its_sum(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    mean = torch.outer(x.flatten(), x.flatten()).mean(0)
+    return mean.sum(0, keepdim=True), mean
+
+
+def _transposed(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    y = x.exp()
+    return y.t().sum(0), y.view(-1)
+
+
+def _expanded(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    y = x.sin()
+    return y.sum(), y.reshape(-1).cos()
+
+
+@pytest.mark.parametrize("used", [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("function", [_mean_and_its_sum, _transposed, _expanded])
+def test_what_is_left_of_a_sum_has_other_strides(function: Any, used: tuple[bool, bool]) -> None:
+    """Gradients that are expanded, or lie in another order, where the sum with an absent one was dense."""
+    found = []
+    for run in (smelt.compile(function), function):
+        x = torch.linspace(-1, 1, 12).view(3, 4).requires_grad_()
+        loss = sum((3 * result).sum() for result, wanted in zip(run(x), used, strict=True) if wanted)
+        loss.backward()
+        found.append(x.grad)
+    torch.testing.assert_close(*found)
