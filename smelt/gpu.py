@@ -10,6 +10,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from smelt.autograd.call.unpacked import copy_of
 from smelt.autograd.trace.plan import Joint
 from smelt.base.options import Options, environment
 from smelt.base.report import Report
@@ -117,6 +118,8 @@ def _recorder(device: torch.device, report: Report, options: Options) -> Recorde
 def written_inside(program: Program, written: dict[int, int]) -> Program:
     """The program, which gives inputs their new values itself, all at once.
 
+    Where it hands out an old value as well (what a backward needs), that is a copy.
+
     Args:
         written: position of a result -> position of the input that it is the new value of, and is replaced by.
     """
@@ -126,6 +129,11 @@ def written_inside(program: Program, written: dict[int, int]) -> Program:
         results = program(inputs)
         pairs = [(old, results[result]) for result, old in given.items() if results[result] is not old]
         if pairs:
+            overwritten = {old.untyped_storage().data_ptr() for old, _ in pairs if old.numel()}
+            for i, value in enumerate(results):
+                if i not in given and isinstance(value, torch.Tensor) and value.numel():
+                    if value.untyped_storage().data_ptr() in overwritten:
+                        results[i] = copy_of(value)
             torch._foreach_copy_([old for old, _ in pairs], [new for _, new in pairs])
         for result, old in given.items():
             results[result] = old

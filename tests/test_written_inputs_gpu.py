@@ -1,0 +1,107 @@
+"""Inputs that a program writes and whose old values its backward reads: on a GPU the program writes them itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import smelt
+from smelt.gpu import written_inside
+
+
+def _as_written(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    def run(x: Tensor, w: Tensor) -> Tensor:
+        x.mul_(2)
+        return function(x, w)
+
+    return run
+
+
+def _negated(x: Tensor, w: Tensor) -> Tensor:
+    return F.mse_loss(w.expand_as(x.neg_()), x, reduction="none")
+
+
+def _a_part(x: Tensor, w: Tensor) -> Tensor:
+    kept = (x[:, 1:] * 3) * w
+    x[:, 1:].neg_()
+    return kept * x[:, :-1]
+
+
+def _at_places(x: Tensor, w: Tensor) -> Tensor:
+    kept = (x * 3) * w
+    x.index_copy_(0, torch.tensor([2, 0], device=x.device), x[:2].exp())
+    return kept + x * w
+
+
+PROGRAMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "negated": _negated,
+    "product": _as_written(lambda x, w: x * w),
+    "square": _as_written(lambda x, w: (w - x) ** 2),
+    "exponential": _as_written(lambda x, w: x.exp() * w),
+    "before and after": lambda x, w: (x * 3) * w + x.sin_() * w,
+    "a part": _a_part,
+    "at places": _at_places,
+}
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "rows": lambda x: x.clone(),
+    "steps": lambda x: torch.stack([x, x], -1)[..., 0],
+    "transposed": lambda x: x.mT.contiguous().mT,
+    "offset": lambda x: torch.cat([x.new_zeros(1), x.flatten()])[1:].view(x.shape),
+}
+
+
+def _gradients(device: str, function: Any, layout: str, calls: int) -> list[Tensor]:
+    """What is written and the gradients, of calls whose backwards come when all have run."""
+    generator = torch.Generator().manual_seed(3)
+    found, losses = [], []
+    for _ in range(calls):
+        x = LAYOUTS[layout](torch.randn(5, 257, generator=generator).to(device))
+        w = torch.randn(1, generator=generator).to(device).requires_grad_()
+        losses.append((function(x, w) * torch.randn(5, 1, generator=generator).to(device)).sum())
+        found += [x, w]
+    for loss in reversed(losses):
+        loss.backward()
+    return [t.grad if t.requires_grad else t for t in found]  # type: ignore[misc]
+
+
+def _check(device: str, name: str, layout: str, **options: Any) -> None:
+    compiled = smelt.compile(PROGRAMS[name], **options)
+    for calls in (1, 1, 3, 1):
+        torch.testing.assert_close(
+            _gradients(device, compiled, layout, calls),
+            _gradients(device, PROGRAMS[name], layout, calls),
+            rtol=1e-4,
+            atol=1e-4,
+        )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("options", [{}, {"mode": "reduce-overhead"}, {"options": {"cuda_graphs": False}}], ids=str)
+def test_gradients_on_a_gpu(name: str, layout: str, options: dict[str, Any]) -> None:
+    _check("cuda", name, layout, **options)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_gradients_on_a_cpu(name: str, layout: str) -> None:
+    _check("cpu", name, layout)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_program_that_hands_out_old_values(layout: str) -> None:
+    """They are as they were, with their strides; other results are left alone."""
+    made = torch.ones(2)
+    program = written_inside(lambda inputs: [inputs[0] + 1, inputs[0], inputs[0][1:], inputs[1], made], {0: 0})
+    x, other = LAYOUTS[layout](torch.randn(4, 6)), torch.randn(3)
+    before, strides = x.clone(), x.stride()
+    new, old, part, given, result = program([x, other])
+    assert new is x and torch.equal(x, before + 1)
+    assert torch.equal(old, before) and torch.equal(part, before[1:]) and given is other and result is made
+    assert old.stride() == strides and part.stride() == strides
