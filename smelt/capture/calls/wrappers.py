@@ -70,12 +70,22 @@ def make_partial(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 
 def _is_taken_apart(vm: Any, outer: functools.partial[Any]) -> bool:
     """Whether a partial of it holds what it holds, not the object: a partial without a dictionary of attributes."""
-    if type(outer).__call__ is not functools.partial.__call__:
+    if _CALLS_STAY and type(outer).__call__ is not functools.partial.__call__:
         return False
     bare, source = _is_bare(outer), vm.source_of(outer)
     if source is not None:
         vm.guards.check(sources.called(source, _is_bare, "is_bare"), native.IS, bare)
     return bare and not any(target == id(outer) for _, target, _ in vm.effects.stores)
+
+
+class _Called(functools.partial[Any]):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+
+_held = _Called(len)
+_CALLS_STAY = functools.partial(_held).func is _held
+"""Whether partials with a call of their own are not taken apart: CPython 3.13 does that."""
 
 
 def _is_bare(outer: functools.partial[Any]) -> bool:
