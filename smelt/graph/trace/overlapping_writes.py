@@ -31,7 +31,7 @@ def expect_apart(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Ma
     Raises:
         Unsupported: it does so, or the operator is of a user's library and reads what it writes.
     """
-    if func in _ONE_VALUE:
+    if func in _ONE_VALUE or (func is aten.copy_.default and _is_one_value(args[1])):
         return
     for targets, others in _steps(func, info, args, kwargs):
         if any(map(_repeats, targets)):
@@ -44,6 +44,24 @@ def expect_apart(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Ma
 
 _ONE_VALUE = frozenset({aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default})
 """Writes of one value, read before."""
+
+_FILLED = frozenset(
+    f"aten::{name}"
+    for name in "zeros zeros_like new_zeros ones ones_like new_ones full full_like new_full scalar_tensor".split()
+)
+"""Operators whose results hold one value."""
+
+
+def _is_one_value(source: Any) -> bool:
+    """Whether all elements of what is copied are the same: autograd copies such gradients of `zero_` through views."""
+    if not isinstance(source, PlacedTensor):
+        return False
+    storage, meta = source.place.storage, source.place.layout.val
+    made_by = getattr(storage.root.node, "target", None) if storage.root is not None and not storage.version else None
+    if isinstance(made_by, OpOverload) and made_by.name().split(".")[0] in _FILLED:
+        return True
+    shape, stride, _ = _numbers(source.place.layout)
+    return meta.numel != 0 and all(n == 1 or s == 0 for n, s in zip(shape, stride, strict=True))
 
 
 def argument(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Any:
