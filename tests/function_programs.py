@@ -9,7 +9,6 @@ memory and what the results say of themselves are compared with eager.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import random
 from typing import Any
@@ -19,6 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 import smelt
+from tests.sweep import sweep
 
 _RESULTS = {
     "new": ("x * 2 + y", "{g}"), "new of y": ("y.sin()", "{g}"), "view": ("x.view_as(x)", "{g}"),
@@ -253,20 +253,5 @@ def differs(seed: int, backend: str = "aot_eager") -> str | None:
     return None if first is None else f"{text}\n# seed {seed}, fact {first[0]}\n# {first[1]}\n# {first[2]}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--programs", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--backend", default="aot_eager")
-    options = parser.parse_args()
-    bad = 0
-    for seed in range(options.seed, options.seed + options.programs):
-        text = differs(seed, options.backend)
-        if text is not None:
-            bad += 1
-            print(text, flush=True)
-    print(f"{options.programs} programs, {bad} differ")
-
-
 if __name__ == "__main__":
-    main()
+    sweep(__doc__, differs, backend="aot_eager")

@@ -8,7 +8,6 @@ gradients are compared with eager, also second ones: which are absent, which are
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import random
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 
 import smelt
+from tests.sweep import sweep
 
 _OPERATORS = [
     "{a}.sin()", "{a} * {b}", "{a} + {b}", "{a}.sqrt()", "{a}.exp() * 0.1", "{a} * 2", "{a}.logcumsumexp(0)", "{a} / ({b} + 4)",
@@ -134,7 +134,7 @@ def seen(run: Any, seed: int, second: bool) -> list[Any]:
     return found
 
 
-def _close(a: Any, b: Any, second: bool = False) -> bool:
+def _close(a: Any, b: Any) -> bool:
     if isinstance(a, float) and isinstance(b, float):
         return a == b or a != a and b != b or abs(a - b) <= 2e-4 * max(1.0, abs(a))
     if isinstance(a, list) and isinstance(b, list):
@@ -156,20 +156,5 @@ def differs(seed: int, backend: str) -> str | None:
     return None if first is None else f"{text}\n# seed {seed}, fact {first[0]}\n# {first[1]}\n# {first[2]}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--programs", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--backend", default="aot_eager")
-    options = parser.parse_args()
-    bad = 0
-    for seed in range(options.seed, options.seed + options.programs):
-        text = differs(seed, options.backend)
-        if text is not None:
-            bad += 1
-            print(text, flush=True)
-    print(f"{options.programs} programs, {bad} differ")
-
-
 if __name__ == "__main__":
-    main()
+    sweep(__doc__, differs, programs=1000, backend="aot_eager")

@@ -8,11 +8,9 @@ what eager gives.
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -20,6 +18,7 @@ import torch
 from smelt.base.options import Options
 from smelt.capture.compiled import compile_callable
 from tests.capture.harness import eager_graph
+from tests.sweep import sweep
 
 DEFINITIONS = """
 import abc, array, calendar, collections, contextlib, contextvars, copy, dataclasses, datetime, decimal, enum, fractions
@@ -646,26 +645,5 @@ def differs(seed: int | str) -> str | None:
     return f"# seed {seed}, {order}, fact {at}\n{text}# compiled {str(made[at])[:300]}\n# eager    {str(expected[at])[:300]}"
 
 
-def found(seeds: Iterator[int] | range) -> Iterator[str]:
-    """The programs of these seeds that differ."""
-    for seed in seeds:
-        text = differs(seed)
-        if text is not None:
-            yield text
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--programs", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    bad = 0
-    for text in found(range(options.seed, options.seed + options.programs)):
-        bad += 1
-        print(text, flush=True)
-    print(f"{options.programs} programs, {bad} differ")
-    return int(bad > 0)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(int(sweep(__doc__, differs) > 0))

@@ -7,7 +7,6 @@ and between them. What a caller sees is compared with eager, with what the modes
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import random
 import threading
@@ -19,6 +18,7 @@ import torch
 from smelt.base.options import Options
 from smelt.capture.compiled import compile_callable
 from tests.capture.harness import eager_graph
+from tests.sweep import sweep
 
 DEFINITIONS = '''
 import contextlib, functools
@@ -318,19 +318,5 @@ def differs(seed: int) -> str | None:
     return None if first is None else f"{text}\n# seed {seed}, {calls(seed)}\n# {first[0]}\n# {first[1]}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--programs", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    bad = 0
-    for seed in range(options.seed, options.seed + options.programs):
-        text = differs(seed)
-        if text is not None:
-            bad += 1
-            print(text, flush=True)
-    print(f"{options.programs} programs, {bad} differ")
-
-
 if __name__ == "__main__":
-    main()
+    sweep(__doc__, differs)

@@ -6,13 +6,13 @@ and to arguments in between, and compares everything with eager: `python -m test
 
 from __future__ import annotations
 
-import argparse
 import random
 from typing import Any
 
 import torch
 
 import smelt
+from tests.sweep import sweep
 
 SHAPES = [(4, 4), (2, 8), (8, 2), (1, 4), (4, 1), (16, 16)]
 
@@ -130,19 +130,5 @@ def differs(seed: int, grad: bool = False) -> str | None:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--programs", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    bad = 0
-    for seed in range(options.seed, options.seed + options.programs):
-        text = differs(seed, grad=seed % 2 == 1)
-        if text is not None:
-            bad += 1
-            print(text, flush=True)
-    print(f"{options.programs} programs, {bad} differ")
-
-
 if __name__ == "__main__":
-    main()
+    sweep(__doc__, lambda seed: differs(seed, grad=seed % 2 == 1))

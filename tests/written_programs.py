@@ -9,7 +9,6 @@ write.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import random
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 
 import smelt
+from tests.sweep import sweep
 
 _ONE = [
     "{a}.sin()", "{a}.cos()", "{a}.exp()", "{a}.tanh()", "{a}.sigmoid()", "{a}.relu()", "{a} * 2", "{a} + 1", "-{a}",
@@ -127,19 +127,5 @@ def _told(seed: int) -> str:
     return f"{', '.join(kinds)}; {how}: {what}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--programs", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    bad = 0
-    for seed in range(options.seed, options.seed + options.programs):
-        text = differs(seed)
-        if text is not None:
-            bad += 1
-            print(text, flush=True)
-    print(f"{options.programs} programs, {bad} differ")
-
-
 if __name__ == "__main__":
-    main()
+    sweep(__doc__, differs)
