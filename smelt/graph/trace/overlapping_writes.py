@@ -58,12 +58,12 @@ def _is_one_value(source: Any) -> bool:
     """Whether all elements of what is copied are the same: autograd copies such gradients of `zero_` through views."""
     if not isinstance(source, PlacedTensor):
         return False
-    storage, meta = source.place.storage, source.place.layout.val
+    storage = source.place.storage
     made_by = getattr(storage.root.node, "target", None) if storage.root is not None and not storage.version else None
     if isinstance(made_by, OpOverload) and made_by.name().split(".")[0] in _FILLED:
         return True
     shape, stride, _ = _numbers(source.place.layout)
-    return meta.numel != 0 and all(n == 1 or s == 0 for n, s in zip(shape, stride, strict=True))
+    return 0 not in shape and all(n == 1 or s == 0 for n, s in zip(shape, stride, strict=True))
 
 
 def argument(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Any:
