@@ -157,3 +157,43 @@ def test_any_number_of_graphs(name):
 
     run = compiled(fn)
     assert run(X)[1] == fn(X)[1] and describe(run._smelt_session).graph_count >= 1
+
+
+def test_keywords_of_arithmetic() -> None:
+    def numbers(x: torch.Tensor) -> object:
+        return x * pow(base=2, exp=3), round(number=2.5), round(ndigits=1, number=2.55), pow(2, exp=3, mod=5)
+
+    check(numbers, X)
+    check(lambda x: pow(exp=2, base=x + 1), X)
+
+
+class Counted:
+    """Yields 0 asynchronously, then no more."""
+
+    def __init__(self) -> None:
+        self.left = [0]
+
+    def __aiter__(self) -> Counted:
+        return self
+
+    async def __anext__(self) -> int:
+        if not self.left:
+            raise StopAsyncIteration
+        return self.left.pop()
+
+
+@pytest.mark.parametrize("default", [(), ("default",)])
+def test_asynchronous_iterators(default: tuple[str, ...]) -> None:
+    def sent(x: torch.Tensor) -> object:
+        found = []
+        iterator = Counted()
+        for _ in range(2):
+            try:
+                anext(iterator, *default).__await__().send(None)
+            except (StopIteration, StopAsyncIteration) as end:
+                found.append((type(end), end.args))
+        return x + 1, found
+
+    run = compiled(sent)
+    for _ in range(2):
+        assert run(X)[1] == sent(X)[1]

@@ -118,8 +118,10 @@ def type_call(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 def make_named_tuple(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """collections.namedtuple(name, fields): a class of the program's module"""
     plain, named = vm.effects.plain(args), {key: vm.effects.plain(value) for key, value in kwargs.items()}
-    defaults = named.get("defaults") or ()
-    if any(type(each) in (TraceTensor, PrologueValue, *SYMBOLIC) for each in defaults):
+    defaults = named.get("defaults")
+    if isinstance(defaults, (tuple, list)) and any(
+        type(each) in (TraceTensor, PrologueValue, *SYMBOLIC) for each in defaults
+    ):
         raise Break("a named tuple with computed defaults is made", "the class would keep what one call computed")
     if named.get("module") is None:
         named["module"] = vm.frames[-1].globals.get("__name__", "__main__")
@@ -150,6 +152,12 @@ def make_typed_tuple(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 def make_module(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     """types.ModuleType(name)"""
     raise Break("a module is made", "each call makes another one", "make it outside of the compiled function")
+
+
+@special(anext)
+def next_asynchronous(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    """anext(iterator[, default])"""
+    raise Break("anext()", "coroutines are not captured, and CPython's C code takes no exception there")
 
 
 @special(len)
@@ -487,10 +495,16 @@ def _guarded_id(vm: Any, value: Any, source: sources.Source) -> int:
     return id(value)
 
 
+def _in_order(fn: Any, args: Args, kwargs: Kwargs) -> Args:
+    """All arguments by their places: `pow(exp=2, base=3)`."""
+    return inspect.signature(fn).bind(*args, **kwargs).args if kwargs else args
+
+
 def _register_arithmetic() -> None:
     for fn in (abs, round, divmod, pow):
 
         def compute(vm: Any, args: Args, kwargs: Kwargs, fn: Any = fn) -> Any:
+            args, kwargs = _in_order(fn, args, kwargs), {}
             if any(type(a) is TraceTensor for a in args):
                 return vm.tensors.run(fn, args, kwargs)
             dunder = python_method(vm, args[0], f"__{fn.__name__}__")

@@ -175,12 +175,14 @@ def defaults_of(vm: Any, fn: types.FunctionType) -> tuple[Any, Any]:
         return known
     source = vm.sources.get(id(fn))
     defaults, named = fn.__defaults__, fn.__kwdefaults__
-    if id(fn) in vm.created or source is None and policy.is_frozen(fn.__module__):
+    frozen = source is None and policy.is_frozen(fn.__module__)
+    if id(fn) in vm.created or frozen and named is None and (not defaults or _all_constant(defaults)):
         return defaults, named
     vm.keep(fn)
     if source is None or not source.local:
         source = function_source(vm, fn)
-        vm.guards.check(source, native.FUNCTION, (fn.__code__, defaults, named))
+        if not frozen:
+            vm.guards.check(source, native.FUNCTION, (fn.__code__, defaults, named))
         if defaults and not _all_constant(defaults):
             base = sources.part(source, "__defaults__")
             defaults = tuple(vm.external(v, sources.sequence_item(base, i, tuple)) for i, v in enumerate(defaults))

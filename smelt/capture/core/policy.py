@@ -119,10 +119,20 @@ NATIVE_NAMES = {
     ("dataclasses", "fields"),
     ("dataclasses", "is_dataclass"),
     ("collections", "namedtuple"),
-    ("functools", "total_ordering"),
     ("torch._utils", "_get_device_index"),
     ("torch._C", "_get_privateuse1_backend_name"),
 }
+BREAK_NAMES = {
+    ("abc", "register"),
+    ("abc", "update_abstractmethods"),
+    ("abc", "_abc_registry_clear"),
+    ("abc", "_abc_caches_clear"),
+    ("functools", "total_ordering"),
+    ("typing", "runtime_checkable"),
+    ("typing", "final"),
+    ("typing", "no_type_check"),
+}
+"""Functions of modules whose others run as they are: these change what the program can see of the class they get."""
 DEFER_NAMES = {
     ("transformers.utils.logging", "warning_once"),
     ("transformers.utils.logging", "warning_advice"),
@@ -157,13 +167,17 @@ def _decide(function: types.FunctionType) -> Policy:
         return Policy.DEFER if function.__name__ not in _LOGGING_STATE else Policy.INLINE
     if _inside(module, LEAF_MODULES):
         return Policy.LEAF
-    if _inside(module, ("numpy",)) and function.__name__ in _NUMPY_STATE:
-        return Policy.BREAK
-    if _inside(module, BREAK_MODULES) and not _inside(module, INLINE_MODULES):
+    if _ends_graph(module, name[1]):
         return Policy.BREAK
     if _inside(module, NATIVE_MODULES):
         return Policy.NATIVE
     return Policy.INLINE
+
+
+def _ends_graph(module: str, name: str) -> bool:
+    if (module, name) in BREAK_NAMES or _inside(module, ("numpy",)) and name in _NUMPY_STATE:
+        return True
+    return _inside(module, BREAK_MODULES) and not _inside(module, INLINE_MODULES)
 
 
 _LOGGING_STATE = frozenset(

@@ -12,7 +12,7 @@ from smelt.capture.core.breaks import Break, UserError, user_raise
 from smelt.capture.core.frames import OUTER, Frame
 from smelt.capture.core.policy import is_frozen
 from smelt.capture.python import containers
-from smelt.capture.python.attribute_reads import find_in_class
+from smelt.capture.python.attribute_reads import find_in_class, python_method
 from smelt.capture.python.stack_opcodes import opcode, take
 
 
@@ -70,12 +70,21 @@ def raise_varargs(vm: Any, f: Frame, arg: int) -> None:
 @opcode("BEFORE_WITH")
 def before_with(vm: Any, f: Frame, arg: Any) -> None:
     manager = f.stack[-1]
-    if isinstance(find_in_class(vm, type(manager), "__enter__"), object) and not hasattr(type(manager), "__enter__"):
-        user_raise(TypeError(f"{type(manager).__name__!r} object does not support the context manager protocol"))
-    leave = vm.load_attr(manager, "__exit__")
-    entered = vm.call(vm.load_attr(manager, "__enter__"), (), {})
+    refused = f"{type(manager).__name__!r} object does not support the context manager protocol"
+    enter = _of_class(vm, manager, "__enter__", refused)
+    leave = _of_class(vm, manager, "__exit__", f"{refused} (missed __exit__ method)")
+    entered = vm.call(enter, (), {})
     f.stack[-1] = leave
     f.stack.append(entered)
+
+
+def _of_class(vm: Any, manager: Any, name: str, refused: str) -> Any:
+    """A method as `with` finds it: what the class has, whatever the object holds under that name."""
+    if not hasattr(type(manager), name):
+        find_in_class(vm, type(manager), name)
+        user_raise(TypeError(refused))
+    method = python_method(vm, manager, name)
+    return vm.load_attr(manager, name) if method is None else types.MethodType(method, manager)
 
 
 @opcode("WITH_EXCEPT_START")

@@ -415,8 +415,8 @@ _ORDER = ("__mro__", "__bases__")
 
 
 def _is_fixed(vm: Any, cls: type) -> bool:
-    """Nobody else writes to the class: it is the program's own, or a library's."""
-    return id(cls) in vm.created or id(cls) in vm.made_classes or policy.is_frozen(cls.__module__)
+    """Nobody writes to the class but at once: capture itself has made it, or it is a library's."""
+    return id(cls) in vm.created or policy.is_frozen(cls.__module__)
 
 
 def guard_slot(vm: Any, cls: type, name: str, value: Any) -> None:

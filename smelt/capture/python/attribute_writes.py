@@ -70,7 +70,7 @@ def store_generic(vm: Any, obj: Any, name: str, value: Any) -> None:
 
 def _of_class(vm: Any, obj: Any, name: str) -> Any:
     """What the class of an object has under a name, where that decides what a write or deletion does."""
-    return MISS if isinstance(obj, (type, types.ModuleType)) else find_in_class(vm, type(obj), name)
+    return MISS if isinstance(obj, types.ModuleType) else find_in_class(vm, type(obj), name)
 
 
 def _expect_room(obj: Any, name: str, value: Any, raw: Any, has_dict: bool) -> None:
@@ -83,6 +83,7 @@ def _expect_room(obj: Any, name: str, value: Any, raw: Any, has_dict: bool) -> N
     if isinstance(obj, type):
         if obj.__flags__ & _IMMUTABLE:
             user(setattr, obj, name, value)
+        _refuse_own_record(obj, name)
     elif raw is not MISS and hasattr(type(raw), "__set__"):
         if not native.takes_all(raw):
             raise Break(f"attribute {name!r} of a {type(obj).__name__} is written", "C code looks at the value")
@@ -91,6 +92,16 @@ def _expect_room(obj: Any, name: str, value: Any, raw: Any, has_dict: bool) -> N
 
 
 _IMMUTABLE = 1 << 8
+
+
+def _refuse_own_record(cls: type, name: str) -> None:
+    """What C code reads of a class (its name, its bases, the methods behind operators) is written at once.
+
+    Raises:
+        Break: it is one of these.
+    """
+    if name.startswith("__") and name.endswith("__") and name not in ("__doc__", "__annotations__"):
+        raise Break(f"{name} of a class is written", "C code looks at it", "write it outside of the function")
 
 
 def is_external(vm: Any, obj: Any) -> bool:
@@ -253,6 +264,8 @@ def delete_generic(vm: Any, obj: Any, name: str) -> None:
         vm.call(deleter, (raw, obj), {})
     elif is_external(vm, obj):
         _expect_attr(vm, obj, name)
+        if isinstance(obj, type):
+            _refuse_own_record(obj, name)
         held = instance_dict(vm, obj)
         if held is not None and held is not own_dict(obj) and name in held:
             del held[name]  # the program took hold of `__dict__`

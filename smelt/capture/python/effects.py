@@ -502,8 +502,10 @@ class Effects:
         if make is None:
             return value
         if issubclass(kind, dict):
-            pairs = {k: self._plain(v, done) for k, v in value.items()}
-            return value if all(pairs[k] is value[k] for k in pairs) else self._also(value, make(value, pairs))
+            pairs = [(key, item, self._plain(item, done)) for key, item in items_of(value)]
+            if all(new is item for _, item, new in pairs):
+                return value  # and no code of the program has hashed or compared a key
+            return self._also(value, make(value, {key: new for key, _, new in pairs}))
         items = [self._plain(item, done) for item in value]
         same = all(map(operator.is_, items, value))
         return value if same else self._also(value, make(value, items))
