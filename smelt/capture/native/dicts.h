@@ -27,6 +27,7 @@ static inline uint64_t dict_version(PyObject *dict) {
 static inline PyObject *const *shaped_values(const Shape *shape, PyObject *dict) {
     const PyDictObject *table = (PyDictObject *)dict;
     if (!shape->keys || !PyDict_Check(dict) || table->ma_keys != shape->keys || !table->ma_values) return NULL;
+    if (((PyWeakReference *)shape->type)->wr_object == Py_None) return NULL; /* other keys lie there now */
     return table->ma_keys->dk_nentries == shape->count ? table->ma_values->values : NULL;
 }
 
@@ -38,13 +39,14 @@ static inline int32_t place_in(const Shape *shape, PyObject *key) {
     return -1;
 }
 
-/* The shape of `object`, whose dict is `dict`; without keys when they are not those of its class. */
+/* The shape of `object`, whose dict is `dict`; without keys when they are not those of its class, or out of memory. */
 static inline void take_shape(Shape *shape, PyObject *object, PyObject *dict) {
     PyTypeObject *type = Py_TYPE(object);
     PyDictKeysObject *keys = ((PyDictObject *)dict)->ma_keys;
     int shared = type->tp_flags & Py_TPFLAGS_HEAPTYPE && ((PyHeapTypeObject *)type)->ht_cached_keys == keys;
     if (!((PyDictObject *)dict)->ma_values) shared = 0;
-    Py_XSETREF(shape->type, shared ? (PyTypeObject *)Py_NewRef((PyObject *)type) : NULL);
+    Py_XSETREF(shape->type, shared ? PyWeakref_NewRef((PyObject *)type, NULL) : NULL); /* one for all shapes of a class */
+    if (shared && !shape->type) PyErr_Clear(), shared = 0;
     shape->keys = shared ? keys : NULL;
     shape->count = shared ? keys->dk_nentries : 0;
 }

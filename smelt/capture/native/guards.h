@@ -48,7 +48,7 @@ typedef struct {
 
 /* Which keys a dict that shares them with all instances of a class has; they only ever get more. */
 typedef struct {
-    PyTypeObject *type; /* strong: keeps the keys */
+    PyObject *type;   /* a weak reference: the keys live as long as the class, which may be one of many of its kind */
     const void *keys;
     Py_ssize_t count;
 } Shape;
