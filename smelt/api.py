@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 
 from smelt.backends import Backend, check_backend, is_built_in, user_backend
-from smelt.base.errors import OptionError
+from smelt.base.errors import OptionError, shown
 from smelt.base.options import Options, resolve_options
 from smelt.base.stats import reset_stats
 from smelt.capture import compiled as capture
@@ -135,13 +135,13 @@ def _check_target(model: Any) -> None:
         return
     problem = None
     if isinstance(model, type):
-        problem = f"{model.__name__} is a class", "compile an instance of it, or a method"
+        problem = f"{shown(model)} is a class", "compile an instance of it, or a method"
     elif inspect.iscoroutine(model) or inspect.isgenerator(model) or inspect.isasyncgen(model):
-        problem = f"{model!r} has begun to run", "compile the function that makes it"
+        problem = f"{shown(model)} has begun to run", "compile the function that makes it"
     elif isinstance(model, torch.jit.ScriptFunction):
         problem = "a TorchScript function has no Python code", "compile the Python function it was made from"
     elif not callable(model):
-        problem = f"{model!r} is a {type(model).__name__}", "@smelt.compile() without a model is a decorator"
+        problem = f"{shown(model)} cannot be called", "@smelt.compile() without a model is a decorator"
     if problem is not None:
         what, hint = problem
         raise TypeError(f"smelt.compile takes an nn.Module or a function, and {what}\n  try: {hint}")
@@ -164,5 +164,5 @@ def chosen_options(
         backend=check_backend(backend), mode=mode, fullgraph=fullgraph, dynamic=dynamic, options=options
     )
     if type(disable) is not bool:
-        raise OptionError(f"disable wants True or False, got {disable!r}")
+        raise OptionError(f"disable wants True or False, got {shown(disable)}")
     return chosen

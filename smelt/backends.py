@@ -9,7 +9,7 @@ from typing import Any, overload
 import torch
 from torch import fx
 
-from smelt.base.errors import OptionError, unknown_name
+from smelt.base.errors import OptionError, shown, unknown_name
 
 Backend = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Callable[..., Any]]
 ENTRY_POINTS = "smelt_backends"
@@ -30,11 +30,15 @@ def register_backend(compiler: Backend | None = None, name: str | None = None) -
     returns a tuple of tensors.
 
     Raises:
-        OptionError: the name belongs to a built-in backend.
+        OptionError: the name belongs to a built-in backend or is none, or the backend cannot be called.
     """
     if compiler is None:
         return lambda fn: register_backend(fn, name)
-    chosen = name or compiler.__name__
+    if not callable(compiler):
+        raise OptionError(f"a backend is a callable (gm, example_inputs) -> callable, got {shown(compiler)}")
+    chosen = name or getattr(compiler, "__name__", None)
+    if not isinstance(chosen, str):
+        raise OptionError(f"a backend's name is a text, got {shown(chosen)}", hint="register_backend(compiler, name)")
     if chosen in BUILT_IN:
         raise OptionError(f"backend name {chosen!r} is built in", hint="choose another name")
     _registered[chosen] = compiler
@@ -69,7 +73,7 @@ def check_backend(backend: str | Backend) -> str:
         return name
     if not isinstance(backend, str):
         hint = f"one of {', '.join(list_backends())}, or a callable (gm, example_inputs) -> callable"
-        raise OptionError(f"backend wants a name or a callable, got {backend!r}", hint=hint)
+        raise OptionError(f"backend wants a name or a callable, got {shown(backend)}", hint=hint)
     if backend not in BUILT_IN and backend not in _registered:
         for point in entry_points(group=ENTRY_POINTS):
             if point.name == backend:

@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from smelt.api import chosen_options, compile
-from smelt.base.errors import OptionError, SmeltWarning
+from smelt.base.errors import OptionError, SmeltWarning, shown
 from smelt.base.options import Options
 from smelt.capture import compiled as capture
 from smelt.compiled_module import CompiledModule, make_twin, original_of
@@ -47,8 +47,8 @@ def compile_regions(model: nn.Module, *, rest: str = "compile", **compile_args: 
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"smelt.compile_regions takes an nn.Module, and this is a {type(model).__name__}")
-    if rest not in REST:
-        raise OptionError(f"rest wants one of {', '.join(map(repr, REST))}, got {rest!r}")
+    if not isinstance(rest, str) or rest not in REST:
+        raise OptionError(f"rest wants one of {', '.join(map(repr, REST))}, got {shown(rest)}")
     options = chosen_options(**compile_args)
     model = original_of(model)
     if compile_args.pop("disable", False):

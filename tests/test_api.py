@@ -5,8 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -215,7 +216,14 @@ def test_functions_of_torch_are_compiled_too(fn: Callable[..., torch.Tensor]) ->
         ({"options": {"recompile_limit": -5}}, "positive"),
         ({"options": {"recompile_limit": 0}}, "positive"),
         ({"options": {"recompile_limit": "8"}}, "wants int"),
+        ({"options": {"recompile_limit": float("nan")}}, "wants int"),
+        ({"options": {"activation_memory_budget": float("nan")}}, "between 0 and 1, got nan"),
+        ({"options": {"activation_memory_budget": 10**400}}, "between 0 and 1"),
+        ({"options": {"gemm": "aten"}, "mode": "default"}, "both given"),
         ({"dynamic": "yes"}, "dynamic wants"),
+        ({"dynamic": 1}, "dynamic wants True, False or None, got 1"),
+        ({"fullgraph": None}, "fullgraph wants True or False, got None"),
+        ({"fullgraph": 1}, "fullgraph wants"),
         ({"fullgraph": torch.ones(2)}, "fullgraph wants"),
         ({"backend": []}, "backend wants a name or a callable"),
         ({"backend": None}, "backend wants a name or a callable"),
@@ -227,6 +235,119 @@ def test_bad_options_are_told_before_anything_runs(bad: dict[str, object], says:
         smelt.compile(double, **bad)
     with pytest.raises(smelt.OptionError, match=says):
         smelt.compile(**bad)  # a decorator, too
+
+
+class Unspeakable:
+    """A value that cannot be shown."""
+
+    def __init__(self, error: type[Exception] = ValueError) -> None:
+        self.error = error
+
+    def __repr__(self) -> str:
+        raise self.error("nothing to see")
+
+
+class UnspeakableText(str):
+    def __repr__(self) -> str:
+        raise ValueError("nothing to see")
+
+
+class ManyLines:
+    def __repr__(self) -> str:
+        return "<an object\n  try: something else>"
+
+
+class NamelessClass(type):
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        raise ValueError("nothing to see")
+
+    __repr__ = Unspeakable.__repr__
+
+
+class Nameless(metaclass=NamelessClass):
+    error = ValueError
+
+
+UNUSUAL = {
+    "its repr raises": Unspeakable(),
+    "its repr is too deep": Unspeakable(RecursionError),
+    "a text whose repr raises": UnspeakableText("a"),
+    "a megabyte": "x" * 10**6,
+    "a long list": [1] * 10**6,
+    "a number of many digits": 10**5000,
+    "lines": ManyLines(),
+    "a class without a name": Nameless,
+}
+SETTINGS = ["fullgraph", "dynamic", "mode", "options", "disable", *smelt.list_options(), "an option"]
+
+
+@pytest.mark.parametrize("value", UNUSUAL)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_messages_show_whatever_was_passed(name: str, value: str) -> None:
+    given = UNUSUAL[value]
+    if name == "recompile_limit" and type(given) is int:
+        pytest.skip("a limit may be as large")
+    if name == "an option":
+        bad: dict[str, object] = {"options": {given: 1} if value != "a long list" else {(*given,): 1}}
+    else:
+        bad = {name: given} if name in SETTINGS[:5] else {"options": {name: given}}
+    with pytest.raises(smelt.OptionError, match="wants|unknown") as caught:
+        smelt.compile(double, **bad)  # type: ignore[arg-type]
+    lines = str(caught.value).splitlines()
+    assert len(str(caught.value)) < 700 and all(line.startswith("  try: ") for line in lines[1:]) and len(lines) <= 2
+
+
+@pytest.mark.parametrize("value", UNUSUAL)
+def test_messages_show_whatever_cannot_be_compiled(value: str) -> None:
+    with pytest.raises(TypeError, match="takes an nn.Module or a function") as caught:
+        smelt.compile(UNUSUAL[value])
+    assert len(str(caught.value)) < 700
+
+
+class AnswersNothing:
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    def __getattr__(self, name: str) -> object:
+        raise ValueError(f"asked for {name}")
+
+
+def test_an_object_is_only_asked_for_its_call() -> None:
+    torch.testing.assert_close(smelt.compile(AnswersNothing())(X), X * 2)
+
+
+class Stepwise:
+    def __init__(self, again: bool = True) -> None:
+        self.again = again
+
+    def __call__(self, x: torch.Tensor) -> Iterator[torch.Tensor]:
+        for k in range(3):
+            x = step(x, k)
+            yield x
+
+
+def step(x: torch.Tensor, k: int) -> torch.Tensor:
+    return x * k + 1
+
+
+def test_objects_whose_call_goes_in_steps() -> None:
+    want = list(Stepwise()(X))
+    for found, wanted in zip(smelt.compile(Stepwise())(X), want, strict=True):
+        torch.testing.assert_close(found, wanted)
+    assert smelt.stats()["graphs"] == 3  # what it calls between its steps
+
+
+@pytest.mark.parametrize("bad", [5, None, "aten", UNUSUAL["its repr raises"]])
+def test_what_is_no_backend_is_told_at_once(bad: Any) -> None:
+    with pytest.raises(smelt.OptionError, match="callable"):
+        smelt.register_backend(bad if bad is not None else [], "mine")
+    with pytest.raises(smelt.OptionError, match="callable"):
+        smelt.aot_autograd(bad)
+    with pytest.raises(smelt.OptionError, match="whole number"):
+        smelt.mark_dynamic(X, bad if bad != 5 else 0.5)
+    with pytest.raises(smelt.OptionError, match="whole number"):
+        smelt.mark_dynamic(X, 0, max=bad if type(bad) not in (int, type(None)) else 0.5)
 
 
 class Layer(torch.nn.Module):

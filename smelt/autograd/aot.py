@@ -21,8 +21,8 @@ from smelt.autograd.partition.eager_partition import split
 from smelt.autograd.partition.partition import partition as min_cut
 from smelt.autograd.trace.joint import trace_joint
 from smelt.autograd.trace.plan import Joint
-from smelt.base.errors import OptionError, SmeltError
-from smelt.base.options import Options
+from smelt.base.errors import OptionError, SmeltError, shown
+from smelt.base.options import resolve_options
 from smelt.graph.ir.meta import TensorMeta
 from smelt.prims.decompose import decompose
 from smelt.shapes.size import hint
@@ -57,17 +57,21 @@ def aot_autograd(
         activation_memory_budget: of "min-cut": 0 saves as little as possible for backward, 1 what is fastest.
 
     Raises:
-        OptionError: an unknown opset or partition, or a min-cut over ATen operators.
+        OptionError: an unknown opset or partition, a min-cut over ATen operators, a budget beside 0 to 1, or a compiler
+            that cannot be called.
     """
+    for compiler in (fw_compiler, *([] if bw_compiler is None else [bw_compiler])):
+        if not callable(compiler):
+            raise OptionError(f"a compiler is a callable (graph, example_inputs) -> callable, got {shown(compiler)}")
     if opset not in ("aten", "prims"):
-        raise OptionError(f"opset {opset!r}", hint='one of "aten", "prims"')
+        raise OptionError(f"opset {shown(opset)}", hint='one of "aten", "prims"')
     cut: Any = partition or ("save" if opset == "aten" else "min-cut")
     if not callable(cut) and cut not in ("save", "min-cut"):
-        raise OptionError(f"partition {cut!r}", hint='one of "save", "min-cut", or a function')
+        raise OptionError(f"partition {shown(cut)}", hint='one of "save", "min-cut", or a function')
     if cut == "min-cut" and opset == "aten":
         raise OptionError("partition='min-cut' with opset='aten'", why="it weighs primitives", hint='opset="prims"')
     # the compilers' programs draw from PyTorch's own generator
-    options = Options(eager_rng=True, activation_memory_budget=activation_memory_budget)
+    options = resolve_options(options={"eager_rng": True, "activation_memory_budget": activation_memory_budget})
     if cut != "min-cut":
         options = replace(options, backend="aot_eager")  # whose backward takes inputs as they are
     second = bw_compiler or fw_compiler

@@ -56,6 +56,20 @@ class SmeltWarning(UserWarning):
 def unknown_name(kind: str, name: object, valid: Iterable[str]) -> OptionError:
     """The error for a name that is not one of `valid`: lists them and the nearest one."""
     names = sorted(valid)
-    near = difflib.get_close_matches(str(name), names, n=1)
+    near = difflib.get_close_matches(str.__str__(name)[:_LONGEST], names, n=1) if issubclass(type(name), str) else []
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return OptionError(f"unknown {kind} {name!r}", hint=f"{hint}valid: {', '.join(map(repr, names))}")
+    return OptionError(f"unknown {kind} {shown(name)}", hint=f"{hint}valid: {', '.join(map(repr, names))}")
+
+
+def shown(value: object) -> str:
+    """A value that somebody passed, for a message: on one line, of some length, also where its `repr` raises."""
+    try:
+        text = repr(str.__str__(value) if isinstance(value, str) else value)
+    except Exception:
+        text = object.__repr__(value)
+    text = " ".join(str.__str__(text).splitlines())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text)} characters)"
+
+
+_LONGEST = 200
+"""Characters of a value in a message."""

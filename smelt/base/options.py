@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from smelt.base.errors import OptionError, unknown_name
+from smelt.base.errors import OptionError, shown, unknown_name
 
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
@@ -104,17 +105,18 @@ def resolve_options(
     """
     environment()
     if mode is not None and not isinstance(mode, str):
-        raise OptionError(f"mode wants a name, got {mode!r}", hint=f"one of {', '.join(MODES)}")
+        raise OptionError(f"mode wants a name, got {shown(mode)}", hint=f"one of {', '.join(MODES)}")
     if options is not None and not isinstance(options, Mapping):
-        raise OptionError(f"options wants a dict, got {options!r}", hint=f'such as {{"gemm": "aten"}}; {_KEYS}')
-    for name, value in (("fullgraph", fullgraph), ("dynamic", dynamic)):
-        if value is not None and not (isinstance(value, int) and value in (0, 1)):
-            raise OptionError(f"{name} wants True or False, got {value!r}")
+        raise OptionError(f"options wants a dict, got {shown(options)}", hint=f'such as {{"gemm": "aten"}}; {_KEYS}')
+    if type(fullgraph) is not bool:
+        raise OptionError(f"fullgraph wants True or False, got {shown(fullgraph)}")
+    if dynamic is not None and type(dynamic) is not bool:
+        raise OptionError(f"dynamic wants True, False or None, got {shown(dynamic)}")
     if mode is not None and options:
         raise OptionError("mode and options were both given", hint="a mode is a set of options: pass one of the two")
     if mode is not None and mode not in MODES:
         raise unknown_name("mode", mode, MODES)
-    base = Options(backend=backend, mode=mode or "default", fullgraph=bool(fullgraph), dynamic=dynamic)
+    base = Options(backend=backend, mode=mode or "default", fullgraph=fullgraph, dynamic=dynamic)
     return dataclasses.replace(base, **MODES[mode or "default"], **_checked(options or {}))
 
 
@@ -127,17 +129,18 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
             raise unknown_name("option", name, valid)
         want = type(getattr(defaults, name))
         if want is float and type(value) is int:
-            value = float(value)
+            value = float(value) if abs(value) <= 1 else math.inf  # larger ones may be none
         if type(value) is not want:
-            raise OptionError(f"option {name!r} wants {want.__name__}, got {value!r}", hint=valid[name])
+            raise OptionError(f"option {name!r} wants {want.__name__}, got {shown(value)}", hint=valid[name])
         values[name] = value
     for name, choices in CHOICES.items():
         if values.get(name, "auto") not in choices:
             raise unknown_name(f"value of option {name!r}", values[name], choices)
     if values.get("recompile_limit", 1) < 1:
-        raise OptionError(f"recompile_limit wants a positive number, got {values['recompile_limit']}")
+        raise OptionError(f"recompile_limit wants a positive number, got {shown(values['recompile_limit'])}")
     if not 0.0 <= values.get("activation_memory_budget", 1.0) <= 1.0:
-        raise OptionError("activation_memory_budget must lie between 0 and 1")
+        wrong = shown(given["activation_memory_budget"])
+        raise OptionError(f"activation_memory_budget wants a number between 0 and 1, got {wrong}")
     return values
 
 
@@ -214,7 +217,7 @@ def _number(name: str, default: Any, kind: type) -> Any:
     except ValueError:
         value = 0
     if value <= 0:
-        raise OptionError(f"{name} wants a positive number, got {text!r}")
+        raise OptionError(f"{name} wants a positive number, got {shown(text)}")
     return value
 
 

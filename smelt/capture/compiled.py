@@ -127,6 +127,11 @@ def _has_frame(fn: Callable[..., Any]) -> bool:
     return code is not None and not code.co_filename.startswith(policy.skipped_prefixes())
 
 
+def _in_steps(fn: Callable[..., Any]) -> str:
+    """What its calls give that runs in steps; empty: they give results."""
+    return "coroutine" if inspect.iscoroutinefunction(fn) else "generator" if inspect.isgeneratorfunction(fn) else ""
+
+
 def _with_frame(fn: Callable[..., Any]) -> Callable[..., Any]:
     """`fn`, in a frame of its own where it has none that capture would look at."""
     if isinstance(fn, torch.nn.Module):
@@ -191,7 +196,7 @@ def compile_callable(
     session = Session(compile_graph, options or Options()) if beside is None else beside._smelt_session
     _sessions.add(session)
 
-    body = "coroutine" if inspect.iscoroutinefunction(fn) else "generator" if inspect.isgeneratorfunction(fn) else ""
+    body = _in_steps(fn if isinstance(fn, functools.partial) else function)
     compiled = _region(_with_frame(function), function, body, session)
     target = fn if isinstance(fn, (FunctionType, MethodType)) else type(fn).__call__
     out: Any = functools.wraps(target)(compiled)

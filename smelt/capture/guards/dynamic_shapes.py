@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from smelt.base.errors import OptionError
+from smelt.base.errors import OptionError, shown
 from smelt.capture import _native as native
 from smelt.capture.core import sources
 from smelt.capture.core.sources import Source
@@ -313,6 +313,9 @@ def mark_dynamic(tensor: torch.Tensor, dim: int, *, min: int | None = None, max:
         SpecializationError: later, at the call, when the program works for one size only; it names the line.
     """
     dim = _checked(tensor, dim)
+    for bound in (min, max):
+        if bound is not None and not hasattr(type(bound), "__index__"):
+            raise OptionError(f"mark_dynamic: a size is a whole number or None, got {shown(bound)}")
     size, low = tensor.shape[dim], LEAST if min is None else min
     if size < low or (max is not None and size > max):
         raise OptionError(f"mark_dynamic: dimension {dim} has {size} elements, outside of {low} to {max}")
@@ -330,6 +333,8 @@ def mark_static(tensor: torch.Tensor, dim: int | None = None) -> None:
 def _checked(tensor: torch.Tensor, dim: int) -> int:
     if not isinstance(tensor, torch.Tensor):
         raise OptionError(f"sizes of tensors are marked, not of a {type(tensor).__name__}")
+    if not hasattr(type(dim), "__index__"):
+        raise OptionError(f"a dimension is a whole number, got {shown(dim)}")
     if not -tensor.ndim <= dim < tensor.ndim:
         raise OptionError(f"dimension {dim} of a tensor with {tensor.ndim}")
     return dim % tensor.ndim
