@@ -1,7 +1,7 @@
 """The C side of `process_state` (native/preserve.c)."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -11,5 +11,16 @@ def preserving(fn: Callable[..., T], /, *args: object, **kwargs: object) -> T:
     An interrupt that meets the restoration is raised when it is done.
     """
 
-def set_preserver(take: Callable[[], Callable[[BaseException | None], object]] | None, /) -> None:
-    """`take()` is called before, and gives `restore(error)`, which is called until it returns, eight times at most."""
+def inside() -> tuple[int, int]:
+    """How many calls of `preserving` this thread is inside of, and how many threads are inside of one."""
+
+def forget_other_threads() -> None:
+    """They are gone: the process has been forked."""
+
+def set_preserver(
+    take: Callable[[], Callable[[BaseException | None], object]] | None, found: dict[str, Any], /
+) -> None:
+    """`take()` is called before, and gives `restore(error)`, which is called until it returns, eight times at most.
+
+    The dict `found` is emptied when no thread is inside of `preserving` any more.
+    """

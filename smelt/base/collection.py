@@ -12,7 +12,7 @@ from smelt.base.process_state import switch
 _held = 0
 """How many times collection is held back that was on."""
 
-switch("held back", lambda: _held, lambda before: globals().update(_held=before))
+switch("held back", lambda: _held, lambda before: globals().update(_held=before), shared=True)
 
 
 @contextmanager

@@ -3,12 +3,16 @@
 Every switch has its own `finally`. An interrupt may come between a switch and its `finally`, or inside of it, so each
 capture compares the state before it with the state after it, and restores what differs.
 `preserving` does it in C: again when an interrupt meets it.
+
+Some of the state is the process's: what a thread finds there may be what another one has switched for a time. Threads
+that are inside at once share what the first of them has found, and the last one restores it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import threading
 import traceback
 import warnings
@@ -29,11 +33,13 @@ class Switch(NamedTuple):
     Attributes:
         read: its value now.
         write: makes a value that was read before the present one.
+        shared: all threads have it in common.
     """
 
     name: str
     read: Callable[[], Any]
     write: Callable[[Any], object]
+    shared: bool = False
 
 
 def _globals_of(module: Any, *names: str) -> Switch:
@@ -41,7 +47,7 @@ def _globals_of(module: Any, *names: str) -> Switch:
         for name, value in zip(names, values, strict=True):
             setattr(module, name, value)
 
-    return Switch(names[0], lambda: tuple([getattr(module, name, None) for name in names]), write)
+    return Switch(names[0], lambda: tuple([getattr(module, name, None) for name in names]), write, shared=True)
 
 
 def _collecting(enabled: bool) -> None:
@@ -61,21 +67,21 @@ SWITCHES = [
     *(Switch(*each) for each in torch_c.MODE_STATE),
     _globals_of(_python_dispatch, *(name for name in vars(_python_dispatch) if name.startswith("_is_in_"))),
     _globals_of(_device, "CURRENT_DEVICE"),
-    _globals_of(torch._GLOBAL_DEVICE_CONTEXT, "device_context"),
+    _globals_of(torch._GLOBAL_DEVICE_CONTEXT, "device_context")._replace(shared=False),
     _globals_of(torch.utils.checkpoint, "_enable_checkpoint_early_stop"),
     _globals_of(torch.autograd.graph, "_allow_mutation_on_saved_tensors_enabled"),
-    *(Switch(*each) for each in torch_c.AUTOGRAD_STATE),
-    Switch("kernels of attention", torch_c.attention_kernels, torch_c.set_attention_kernels),
-    Switch("default dtype", torch.get_default_dtype, torch.set_default_dtype),
+    *(Switch(*each, shared=each[0] in torch_c.SHARED_STATE) for each in torch_c.AUTOGRAD_STATE),
+    Switch("kernels of attention", torch_c.attention_kernels, torch_c.set_attention_kernels, shared=True),
+    Switch("default dtype", torch.get_default_dtype, torch.set_default_dtype, shared=True),
     _WARNINGS._replace(write=_warn_as),  # as `catch_warnings` swaps them; what an import adds stays
-    Switch("collection", gc.isenabled, _collecting),
+    Switch("collection", gc.isenabled, _collecting, shared=True),
 ]
 """In the order in which they are restored; `switch` adds to it."""
 
 
-def switch(name: str, read: Callable[[], Any], write: Callable[[Any], object]) -> None:
+def switch(name: str, read: Callable[[], Any], write: Callable[[Any], object], *, shared: bool = False) -> None:
     """Declare a variable of the compiler's own that is something else for a time."""
-    SWITCHES.append(Switch(name, read, write))
+    SWITCHES.append(Switch(name, read, write, shared))
 
 
 class _Drawn(threading.local):
@@ -102,16 +108,16 @@ def saved() -> Callable[[BaseException | None], None]:
 
     After a failure that includes random generators.
     """
-    values = [each.read() for each in SWITCHES]
+    own = [(each, each.read()) for each in SWITCHES if not each.shared]
+    restore_shared = _saved_shared()
     held, outer = held_locks(), _drawn.undo
     undo: list[Callable[[], object]] = []
 
     def restore(error: BaseException | None) -> None:
         if error is not None:
             _close_blocks(error)
-        for each, before in zip(SWITCHES, values, strict=True):
-            if not _same(each.read(), before):
-                each.write(before)
+        _write(own)
+        restore_shared()
         if error is not None:
             torch_c.leave_forward_level()
         release_locks(held)
@@ -122,6 +128,31 @@ def saved() -> Callable[[BaseException | None], None]:
 
     _drawn.undo = undo
     return restore
+
+
+_found: dict[str, list[tuple[Switch, Any]]] = {}
+"""What the first of the threads that are inside has found of the shared state; empty while none is."""
+
+
+def _saved_shared() -> Callable[[], None]:
+    """The shared state before anybody who is inside has switched it, as what restores it behind the last of them."""
+    depth, threads = _native.inside()
+    values = [(each, each.read()) for each in SWITCHES if each.shared]
+    if depth == 1:
+        values = _found.setdefault("before", values)  # in one step: who comes first has switched nothing yet
+
+    def restore() -> None:
+        alone = _native.inside()[1] == 1
+        if alone and (depth == 1 or threads == 1):
+            _write(values)
+
+    return restore
+
+
+def _write(values: list[tuple[Switch, Any]]) -> None:
+    for each, before in values:
+        if not _same(each.read(), before):
+            each.write(before)
 
 
 def _close_blocks(error: BaseException) -> None:
@@ -146,6 +177,7 @@ def _same(now: Any, before: Any) -> bool:
     )
 
 
-_native.set_preserver(saved)
+_native.set_preserver(saved, _found)
+os.register_at_fork(after_in_child=_native.forget_other_threads)
 preserving = _native.preserving
 """`preserving(fn, *args, **kwargs)`: `fn(...)`, whatever ends it, leaves the state as it was."""

@@ -301,9 +301,26 @@ def _write_jvp_nesting(before: int) -> None:
     torch.func.jvp.__globals__["JVP_NESTING"] = before
 
 
+def _read_torch_functions() -> tuple[bool, bool]:
+    """By way of functions that make no object: pybind11 crashes where there is no memory for one."""
+    disabled: bool = torch._C._is_torch_function_all_disabled()
+    return torch._C._is_torch_function_enabled(), disabled
+
+
+_FUNCTION_STATE: Any = torch._C._TorchFunctionState  # type: ignore[attr-defined]
+_FUNCTION_STATES = {
+    (True, False): _FUNCTION_STATE.ENABLED,
+    (False, False): _FUNCTION_STATE.SUBCLASSES_DISABLED,
+    (False, True): _FUNCTION_STATE.ALL_DISABLED,
+}
+
+
+def _write_torch_functions(state: tuple[bool, bool]) -> None:
+    torch._C._set_torch_function_state(_FUNCTION_STATES[state])  # type: ignore[attr-defined]
+
+
 MODE_STATE: tuple[State, ...] = (
-    ("torch functions", torch._C._get_torch_function_state,  # type: ignore[attr-defined]
-     torch._C._set_torch_function_state),  # type: ignore[attr-defined]
+    ("torch functions", _read_torch_functions, _write_torch_functions),
     _stack("torch function modes", torch_function_modes, torch_function_mode_at, push_torch_function_mode,
            pop_torch_function_mode),
     _stack("torch dispatch modes", dispatch_modes, dispatch_mode_at, torch._C._push_on_torch_dispatch_stack,
@@ -325,7 +342,10 @@ AUTOGRAD_STATE: tuple[State, ...] = (
     _nesting("autocast", torch.autocast_increment_nesting, torch.autocast_decrement_nesting),
     ("autocast cache", torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
 )
-"""What `torch.autograd` and autocast keep for this thread (anomaly mode: for the process)."""
+"""What `torch.autograd` and autocast keep."""
+
+SHARED_STATE = ("jvp nesting", "anomaly mode")
+"""What of it is the process's and not this thread's."""
 
 
 _SETTING_WORDS = (

@@ -6,6 +6,9 @@
 enum { HEADROOM = 200, ATTEMPTS = 8 };
 
 static PyObject *preserver; /* strong; NULL: nothing is preserved */
+static PyObject *found;     /* strong: a dict of what the threads that are inside share; emptied behind the last of them */
+static long threads_inside;
+static _Thread_local long depth; /* calls that this thread is inside of */
 
 static inline int *frames_left(PyThreadState *state) {
 #if PY_VERSION_HEX >= 0x030c0000
@@ -50,8 +53,7 @@ static PyObject *restore(PyObject *saved, PyObject *result) {
     return result;
 }
 
-static PyObject *preserving(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *names) {
-    if (count < 1) return PyErr_Format(PyExc_TypeError, "preserving() needs a function");
+static PyObject *preserved(PyObject *const *args, Py_ssize_t count, PyObject *names) {
     PyObject *saved = preserver ? PyObject_CallNoArgs(preserver) : Py_NewRef(Py_None);
     if (!saved) return NULL;
     PyObject *result = PyObject_Vectorcall(args[0], args + 1, (size_t)(count - 1), names);
@@ -60,18 +62,41 @@ static PyObject *preserving(PyObject *module, PyObject *const *args, Py_ssize_t 
     return result;
 }
 
-static PyObject *set_preserver(PyObject *module, PyObject *take) {
+static PyObject *preserving(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+    if (count < 1) return PyErr_Format(PyExc_TypeError, "preserving() needs a function");
+    threads_inside += !depth++;
+    PyObject *result = preserved(args, count, names);
+    /* in one step: a thread that comes now finds either what the others had found or nothing */
+    if (!--depth && !--threads_inside && found) PyDict_Clear(found);
+    return result;
+}
+
+static PyObject *inside(PyObject *module, PyObject *ignored) { return Py_BuildValue("(ll)", depth, threads_inside); }
+
+static PyObject *forget_other_threads(PyObject *module, PyObject *ignored) {
+    threads_inside = depth > 0;
+    if (!threads_inside && found) PyDict_Clear(found);
+    Py_RETURN_NONE;
+}
+
+static PyObject *set_preserver(PyObject *module, PyObject *args) {
+    PyObject *take, *shared;
+    if (!PyArg_ParseTuple(args, "OO!:set_preserver", &take, &PyDict_Type, &shared)) return NULL;
     if (take != Py_None && !PyCallable_Check(take))
         return PyErr_Format(PyExc_TypeError, "a preserver must be callable or None, not %s", Py_TYPE(take)->tp_name);
     Py_XSETREF(preserver, take == Py_None ? NULL : Py_NewRef(take));
+    Py_XSETREF(found, Py_NewRef(shared));
     Py_RETURN_NONE;
 }
 
 static PyMethodDef methods[] = {
     {"preserving", (PyCFunction)(void (*)(void))preserving, METH_FASTCALL | METH_KEYWORDS,
      "preserving(fn, *args, **kwargs): fn(...); what the preserver saved before is restored after it"},
-    {"set_preserver", set_preserver, METH_O,
-     "set_preserver(take or None): take() gives restore(error or None), which is called until it returns"},
+    {"inside", inside, METH_NOARGS, "how many calls of preserving() this thread is inside of, and how many threads are"},
+    {"forget_other_threads", forget_other_threads, METH_NOARGS, "they are gone: the process has been forked"},
+    {"set_preserver", set_preserver, METH_VARARGS,
+     "set_preserver(take or None, found): take() gives restore(error or None), which is called until it returns; the dict "
+     "`found` is emptied when no thread is inside any more"},
     {NULL, NULL, 0, NULL},
 };
 
