@@ -9,6 +9,7 @@ kernel knows: the call runs by itself, as in eager.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -70,10 +71,14 @@ def argument(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], n
     """The value that a call gives to the parameter `name` (its default when it gives none)."""
     if name in kwargs:
         return kwargs[name]
-    for i, parameter in enumerate(func._schema.arguments):
-        if parameter.name == name:
-            return args[i] if i < len(args) else parameter.default_value
-    raise KeyError(name)
+    place = _places_of_parameters(func)[name]
+    return args[place] if place < len(args) else func._schema.arguments[place].default_value
+
+
+@functools.cache
+def _places_of_parameters(func: OpOverload) -> dict[str, int]:
+    """In their order. Torch makes new objects for the whole schema each time that it is asked."""
+    return {parameter.name: i for i, parameter in enumerate(func._schema.arguments)}
 
 
 def written_tensors(
@@ -91,8 +96,7 @@ def _steps(
 ) -> Iterator[tuple[list[PlacedTensor], _Named]]:
     """What is written at once, with what is read for it and by which parameter: operators on lists go item by item."""
     if not func._opname.startswith("_foreach_"):
-        names = (a.name for a in func._schema.arguments)
-        given = [*zip(names, args, strict=False), *kwargs.items()]
+        given = [*zip(_places_of_parameters(func), args, strict=False), *kwargs.items()]
         read = [(name, t) for name, value in given if name not in info.written for t in _tensors(value)]
         yield written_tensors(func, info, args, kwargs), read
         return
