@@ -23,9 +23,13 @@ SMALL = 1 << 18
 
 @register("aten.cat.default")
 def cat(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
-    """(*tensors) -> the tensors one behind the other in a dimension, `params["args"]` = (slots, dimension)."""
+    """(*tensors) -> the tensors one behind the other in a dimension, `params["args"]` = (slots, dimension).
+
+    The dimension may be absent or a keyword where the program's own call is run (types that no kernel computes with).
+    """
     ways = overload({**params, "overload": "aten.cat.default"}, inputs, outputs)
-    (out,), (slots, dim) = outputs, params["args"]
+    (out,), (slots, *given) = outputs, params["args"]
+    dim = given[0] if given else params.get("kwargs", {}).get("dim", 0)
     parts = [each for each in inputs if each is not None]
     if [*slots] != [Slot(i) for i in range(len(parts))] or len(parts) != len(inputs):
         return ways
@@ -43,7 +47,7 @@ def _lies_in_rows(spec: Spec) -> bool:
 
 def _copies(dim: int, parts: list[Spec], out: Spec) -> Candidate:
     rows = math.prod(out.shape[:dim])
-    widths = [math.prod(part.shape[dim:]) * part.dtype.itemsize for part in parts]
+    widths = [0 if 0 in part.shape else math.prod(part.shape[dim:]) * part.dtype.itemsize for part in parts]
     sizes, make = struct.pack(f"{len(parts) + 1}q", rows, *widths), fresh(out.shape, out.stride, out.dtype)
     copy = _native.concatenate
 

@@ -136,3 +136,24 @@ def test_gradients_of_many_parts():
     smelt.compile(f)(ours).backward()
     f(theirs).backward()
     assert all(torch.equal(a.grad, b.grad) for a, b in zip(ours, theirs, strict=True))
+
+
+STRANGE = (torch.uint16, torch.uint32, torch.uint64, torch.float8_e5m2, torch.float8_e4m3fn)
+
+
+@pytest.mark.parametrize("dtype", STRANGE, ids=str)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_types_that_no_kernel_computes_with(dtype, dynamic):
+    def calls(x):
+        e = x.reshape(-1)[:0]
+        return (
+            torch.cat([x, x.clone(), x[:1]]), torch.cat([x, x[:, :2]], dim=1), torch.cat([x, x], -2), torch.cat([e, x]),
+            torch.cat([e, x, x], 1), torch.cat((x.t(), x.t())), torch.vstack([x, x]), torch.hstack([x, x]),
+        )  # fmt: skip
+
+    x = torch.arange(12).to(torch.float32).to(dtype).view(2, 6)
+    call = smelt.compile(calls, dynamic=dynamic)
+    for given in (x, torch.cat([x, x]), x[1:]):
+        for got, want in zip(call(given), calls(given), strict=True):
+            assert (got.dtype, got.shape, got.stride()) == (want.dtype, want.shape, want.stride())
+            assert got.contiguous().view(torch.uint8).tolist() == want.contiguous().view(torch.uint8).tolist()
