@@ -50,3 +50,39 @@ def test_an_index_out_of_range_is_the_error_of_eager(name: str, bad: int, backen
 def test_negative_indices_count_from_the_end_where_eager_says_so(name: str) -> None:
     places = torch.tensor([0, -1])
     torch.testing.assert_close(smelt.compile(WRAPPING[name], fullgraph=True)(places), WRAPPING[name](places))
+
+
+def test_an_index_out_of_range_in_a_whole_step() -> None:
+    """The operations that say where it failed run once more with the gradients that the step takes."""
+
+    def errors(compiled: bool) -> list[tuple[str, int | None]]:
+        torch.manual_seed(0)
+        model, table = torch.nn.Linear(6, 3), torch.nn.Embedding(5, 6)
+        optimizer = torch.optim.SGD([*model.parameters(), *table.parameters()], 0.1, momentum=0.9)
+
+        def behind(i: torch.Tensor) -> torch.Tensor:
+            loss = model(table.weight * 1).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss + table.weight[i].sum()
+
+        def between(i: torch.Tensor) -> torch.Tensor:
+            loss = model(table.weight).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            model.weight.grad[i] = 0
+            optimizer.step()
+            return loss
+
+        told: list[tuple[str, int | None]] = []
+        for step in (behind, between):
+            call = smelt.compile(step) if compiled else step
+            call(torch.tensor([1, 2]))
+            with pytest.raises(IndexError) as error:
+                call(torch.tensor([1, 7]))
+            lines = [e.lineno for e in error.traceback if e.path.name == "test_index_errors.py"]  # type: ignore[union-attr]
+            told.append((str(error.value), lines[-1]))
+        return told
+
+    assert errors(True) == errors(False)

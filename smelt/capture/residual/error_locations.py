@@ -11,10 +11,12 @@ from torch import fx
 from torch._ops import OpOverload
 
 from smelt.abi.device_checks import context_is_lost, nobody_was_told
+from smelt.base.errors import SmeltError
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import At
 from smelt.graph.ir.meta import extent
 from smelt.graph.nodes.cut_points import EagerBoundary
+from smelt.graph.nodes.gradients import DERIVATIVES
 from smelt.graph.nodes.modes import regions_left
 
 Position = tuple[int | None, int | None, int | None, int | None]
@@ -68,7 +70,8 @@ def _varint(value: int) -> bytes:
 
 
 def _is_expected(error: Exception) -> bool:
-    return isinstance(error, (IndexError, RuntimeError)) and not isinstance(error, torch.OutOfMemoryError)
+    """Whether eager may raise this as well: not what the debug mode finds, nor that memory ran out."""
+    return isinstance(error, (IndexError, RuntimeError)) and not isinstance(error, (torch.OutOfMemoryError, SmeltError))
 
 
 def explain_error(gm: fx.GraphModule, error: Exception, inputs: Sequence[Any]) -> NoReturn:
@@ -147,14 +150,25 @@ def _some_freed(inputs: Sequence[Any]) -> bool:
 
 def _first_failing(gm: fx.GraphModule, inputs: Sequence[Any]) -> tuple[fx.Node, Exception] | None:
     run = _Watched(gm)
-    copies = [value.detach().clone() if isinstance(value, torch.Tensor) else value for value in inputs]
+    gradients = any(node.target in DERIVATIVES for node in gm.graph.nodes)
+    copies = [_copy(value, gradients) if isinstance(value, torch.Tensor) else value for value in inputs]
+    recorded = gradients and torch.is_grad_enabled()
     try:
-        with torch.random.fork_rng(devices=()), torch.no_grad(), regions_left():
+        with torch.set_grad_enabled(recorded), torch.random.fork_rng(devices=()), regions_left():
             run.run(*copies)
     except Exception as error:
         if run.node is not None:
             return run.node, error.with_traceback(None)
     return None
+
+
+def _copy(value: torch.Tensor, gradients: bool) -> torch.Tensor:
+    """A tensor of these values; where the graph differentiates, one that gradients reach as they reach `value`."""
+    copy = value.detach().clone()
+    if not gradients or not value.requires_grad:
+        return copy
+    copy.requires_grad_()
+    return copy if value.is_leaf else copy.clone()
 
 
 class _Watched(fx.Interpreter):
