@@ -16,9 +16,11 @@ from smelt.capture.core.breaks import Break, user
 from smelt.capture.core.registry import ATTR, CALL, TENSOR_METHODS, constant, special
 from smelt.capture.python.attribute_reads import find_in_class
 from smelt.capture.python.backward import tensor_backward
-from smelt.graph.ir.meta import is_dense
+from smelt.graph.ir.meta import is_dense, reach
+from smelt.graph.ir.symint import from_torch
 from smelt.graph.trace.in_bounds import lies_within
 from smelt.graph.trace.trace import TraceTensor
+from smelt.shapes.size import Size, same
 
 METADATA = frozenset(
     {"shape", "dtype", "device", "ndim", "requires_grad", "layout", "is_leaf", "names", "itemsize", "nbytes"}
@@ -190,16 +192,21 @@ _BESIDE = "a graph reads no memory beside its inputs"
 def _expect_inside(input: TraceTensor, size: Any, stride: Any, first: Any) -> None:
     """Ends the graph where the elements are not all among those of the tensor that the memory came with."""
     root = input.place.storage.root
-    numbers = [*size, *stride] if isinstance(size, (list, tuple)) and isinstance(stride, (list, tuple)) else [None]
-    first = input.place.layout.offset if first is None else first
-    if root is None or not all(type(n) is int and n >= 0 for n in (*numbers, first)) or 0 in size:
+    if root is None or not isinstance(size, (list, tuple)) or not isinstance(stride, (list, tuple)):
         return  # the operator says what is wrong
-    val, at = root.layout.val, first - root.layout.offset
-    if val.symbolic and is_dense(val.shape, val.stride):
-        return  # tracing asks whether the sizes are large enough
-    if lies_within(size, stride, at, val):
+    first = input.place.layout.offset if first is None else first
+    size, stride, first = from_torch((tuple(size), tuple(stride), first))
+    if any(type(n) is not Size and (type(n) is not int or n < 0) for n in (*size, *stride, first)):
         return
-    raise Break("as_strided() that reaches beside its argument", _BESIDE)
+    val, at = root.layout.val, first - root.layout.offset
+    if any(same(n, 0) for n in size):
+        return
+    if is_dense(val.shape, val.stride):  # whether sizes are large enough becomes a guard, as in tracing
+        inside = bool(at >= 0) and bool(reach(size, stride, at) <= val.numel)
+    else:
+        inside = lies_within(size, stride, at, val)
+    if not inside:
+        raise Break("as_strided() that reaches beside its argument", _BESIDE)
 
 
 RESHAPING = frozenset(

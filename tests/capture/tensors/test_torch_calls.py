@@ -384,3 +384,21 @@ def test_results_that_go_to_tensors_of_another_shape() -> None:
             found, want = smelt.compile(fn)(x, out), fn(x, wanted)
         torch.testing.assert_close((found, out), (want, wanted))
         assert smelt.stats()["breaks"] == breaks
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("rows", [0, 4])
+def test_as_strided_reaches_memory_beside_its_argument(dynamic, rows):
+    """A graph has no such memory: the call runs in eager, also where sizes vary."""
+    calls = (
+        lambda x: x.as_strided((10,), (1,), 5) * 1,
+        lambda x: x.as_strided((x.shape[0],), (1,), 8) + x,
+        lambda x: x.as_strided((6,), (3,), x.shape[0] - 7).add_(1),
+        lambda x: x.as_strided((2, 3), (1, 2), 5).add_(1),
+    )
+    for fn in calls:
+        call = smelt.compile(fn, dynamic=dynamic)
+        for end in (14, 12, 19):
+            one, other = torch.arange(30.0), torch.arange(30.0)
+            assert torch.equal(call(one[rows:end]), fn(other[rows:end]))
+            assert torch.equal(one, other)
