@@ -226,6 +226,7 @@ class Host:
         call = Writer()
         with call.block("def call(inputs):"):
             call('"""Boxed: takes the tensors in the list, which it empties; returns the list of results."""')
+            call(*self.watching())
             if self.inputs:
                 unpacked = ", ".join(self.variable[n] for n in self.inputs)
                 call(f"{unpacked}{',' if len(self.inputs) == 1 else ''} = inputs")
@@ -236,8 +237,6 @@ class Host:
                 if self.inputs:
                     call("table.bind_all(1, inputs)")
             call("inputs.clear()")
-            if self.plan.watched is not None:
-                call("w = watch.begin()")
             call(*body.text().splitlines())
             if self.fault and not self.asserts:
                 call(*REFUSE)
@@ -247,6 +246,13 @@ class Host:
             listed = f"[{', '.join(results)}]"
             call(f"return {listed if self.plan.watched is None else f'w.returned({listed})'}")
         return head + "\n" + call.text() if not self.symbols else self.sized(head, call.text())
+
+    def watching(self) -> list[str]:
+        """How a call begins in the debug mode for memory: with copies of the inputs that it writes over."""
+        if self.plan.watched is None:
+            return []
+        over = {i: name for i, name in enumerate(self.inputs) if name in self.plan.over_inputs.values()}
+        return ["w = watch.begin()", *([f"w.surround(inputs, {over!r})"] if over else [])]
 
     def step(self, body: Writer, step: _Step, bound: set[str]) -> None:
         """One step."""

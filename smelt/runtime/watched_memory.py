@@ -4,6 +4,7 @@ A buffer lies between guards. Buffer and guards hold poison (a NaN that arithmet
 a kernel writes, and again after the last use that the plan knows. Host programs run kernel by kernel then:
 
     w = watch.begin()
+    w.surround(inputs, {1: "weight"})
     o0 = w.empty("exp", (8, 16), (16, 1), torch.float32)
     for _ in w.step(0, {"exp": o0}, ["sum_1"]):
         launch(segment0, table)
@@ -12,7 +13,8 @@ a kernel writes, and again after the last use that the plan knows. Host programs
 
 After each step guards must be whole and what the step writes must be written in full, without poison read on the way.
 A value that only looks like poison is told from it by running the step once more over another pattern. When the call
-ends, buffers whose life is over must still hold poison, and results none.
+ends, buffers whose life is over must still hold poison, and results none. What the program writes over is the caller's:
+it works on a copy between guards, which is put back in the end.
 """
 
 from __future__ import annotations
@@ -28,6 +30,12 @@ from smelt.base.errors import SmeltError
 
 GUARD = 512
 """Bytes before and behind each buffer."""
+
+LINE = 64
+"""Bytes of a line of the cache, at most."""
+
+FAR = 1 << 20
+"""Bytes that a copy of an input may have between its elements whatever their number is."""
 
 FEW = 64
 """Buffers up to which all guards are looked at after each step; of more, those of the step, and all at the end."""
@@ -102,6 +110,7 @@ class WatchedCall:
 
     def __init__(self, watch: Watch) -> None:
         self.watch, self.blocks = watch, list[_Block]()
+        self.given: list[tuple[torch.Tensor, _Block]] = []
         self.number = -1
 
     def empty(self, name: str, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -113,6 +122,37 @@ class WatchedCall:
             part.fill_(_pattern(dtype))
         self.blocks.append(block)
         return block.tensor
+
+    def surround(self, inputs: list[Any], over: Mapping[int, str]) -> None:
+        """Put copies between guards in the place of inputs that the program writes over (position -> name).
+
+        They begin as far from a line of the cache as what they stand for, so that the same kernels run.
+        """
+        for position, name in over.items():
+            given = inputs[position]
+            if not given.numel() or _is_spread(given) or given.data_ptr() % given.itemsize:
+                continue
+            shape, stride, skew = tuple(given.shape), given.stride(), given.data_ptr() % LINE
+            block = _allocate(name, shape, stride, given.dtype, self.watch.device, skew)
+            for part in (block.body(), *block.guards()):
+                part.fill_(_pattern(given.dtype))
+            block.tensor.copy_(given.detach())
+            self.blocks.append(block)
+            self.given.append((given, block))
+            inputs[position] = block.tensor
+
+    def put_back(self, results: list[Any]) -> list[Any]:
+        """The results, with the caller's tensors, which have the new values, in the place of their copies."""
+        found = {id(block.tensor): given for given, block in self.given}
+        for given, block in self.given:
+            gaps = torch.ones(block.size // given.itemsize, dtype=torch.bool, device=given.device)
+            gaps.as_strided(given.shape, given.stride()).fill_(False)
+            held = block.body().view(len(gaps), -1) != _pattern(given.dtype)
+            if (held.any(-1) & gaps).any():
+                raise self.fault(block.name, f"has written between the elements of {block.name!r}")
+            with torch.inference_mode(given.is_inference()):
+                given.data.copy_(block.tensor)
+        return [found.get(id(result), result) for result in results]
 
     def step(
         self, number: int, written: Mapping[str, torch.Tensor], taken: Sequence[str] = (), repeats: bool = True
@@ -195,7 +235,25 @@ class WatchedCall:
         for number, result in enumerate(results):
             if isinstance(result, torch.Tensor) and result.layout is torch.strided:
                 self.require_result(number, result)
-        return results
+        return self.taken_out(self.put_back(results) if self.given else results)
+
+    def taken_out(self, results: list[Any]) -> list[Any]:
+        """The results in PyTorch's own memory: the caller may resize them. Those that shared a buffer still do."""
+        places = {block.tensor.untyped_storage().data_ptr(): block for block in self.blocks}
+        memory: dict[int, torch.Tensor] = {}
+        out = []
+        for result in results:
+            if isinstance(result, torch.Tensor) and result.layout is torch.strided and result.numel():
+                at = result.untyped_storage().data_ptr()
+                if at in places:
+                    block = places[at]
+                    if at not in memory:
+                        memory[at] = block.whole[block.start : block.start + block.size].clone()
+                    inside = memory[at].untyped_storage()
+                    place = result.storage_offset(), result.shape, result.stride()
+                    result = torch.empty(0, dtype=result.dtype, device=result.device).set_(inside, *place)
+            out.append(result)
+        return out
 
     def require_result(self, number: int, result: torch.Tensor) -> None:
         """Raise where a result lies in a buffer whose life is over, as the view of another type may."""
@@ -216,18 +274,34 @@ class WatchedCall:
         return next((s.lines[name] for s in self.watch.steps if name in s.lines), None)
 
     def fault(self, name: str, told: str) -> MemoryFault:
-        return MemoryFault(f"{self.step_name()} {told}", at=self.line(name))
+        of_step = self.watch.steps[self.number].lines.values() if self.number >= 0 else ()
+        return MemoryFault(f"{self.step_name()} {told}", at=self.line(name) or next(iter(of_step), None))
 
 
 def _allocate(
-    name: str, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, device: torch.device
+    name: str,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    skew: int = 0,
 ) -> _Block:
     size = extent(shape, stride) * dtype.itemsize
-    whole = torch.empty(size + 3 * GUARD, dtype=torch.uint8, device=device)
-    start = GUARD + -(whole.data_ptr() + GUARD) % GUARD
+    whole = torch.empty(size + 4 * GUARD, dtype=torch.uint8, device=device)
+    start = GUARD + -(whole.data_ptr() + GUARD) % GUARD + skew
     storage = _part(whole, start, size).untyped_storage()
     tensor = torch.empty(0, dtype=dtype, device=device).set_(storage, 0, shape, stride)
     return _Block(name, dtype, whole, start, size, tensor)
+
+
+def _is_spread(tensor: torch.Tensor) -> bool:
+    """Whether elements share memory, or a copy with the same gaps would be far larger than they are."""
+    reach = 0
+    for stride, size in sorted((s, n) for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n != 1):
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return (1 + reach) * tensor.itemsize > FAR + 8 * tensor.nbytes
 
 
 def _part(whole: torch.Tensor, start: int, size: int) -> torch.Tensor:

@@ -201,6 +201,90 @@ def test_a_program_of_every_size() -> None:
         torch.testing.assert_close(compiled(x), rows(x))
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_inputs_that_are_written_lie_between_guards(dtype: torch.dtype) -> None:
+    w = Watch(STEPS).begin()
+    whole = torch.ones(41, dtype=dtype)
+    given = whole[1:].view(5, 8)[:, ::2]
+    inputs: list[Any] = [3, given, torch.ones(0), given]
+    w.surround(inputs, {1: "weight", 2: "empty"})
+    inside = inputs[1]
+    assert inside is not given and inputs[3] is given and inside.stride() == given.stride()
+    assert inside.data_ptr() % 64 == given.data_ptr() % 64 and torch.equal(inside, given)
+    inside.fill_(0)
+    assert bool(given.all())
+    result, number = w.returned([inside, 2])
+    assert result is given and number == 2 and not given.any()
+    assert bool(whole[::2].all())  # what lies around it is as it was
+
+
+@pytest.mark.parametrize("place", [-1, 1, 20])
+def test_a_write_beside_an_input(place: int) -> None:
+    w = Watch(STEPS).begin()
+    inputs = [torch.ones(5, 4)[:, ::2]]
+    w.surround(inputs, {0: "weight"})
+    told = {-1: "written before buffer 'weight'", 1: "between the elements of 'weight'", 20: "behind buffer 'weight'"}
+    with pytest.raises(MemoryFault, match=rf"(?s){told[place]}.*model.py:3"):
+        for _ in w.step(0, {}):
+            write(inputs[0].data_ptr() + 4 * place)
+        w.number = 0
+        w.put_back([])
+
+
+def trained(compiled: bool, **options: Any) -> list[Any]:
+    """A step with an optimizer, of parameters in one buffer."""
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 10), torch.nn.Tanh(), torch.nn.Linear(10, 3))
+    flat = torch.zeros(sum(p.numel() for p in model.parameters()) + 2)
+    at = 1
+    for p in model.parameters():
+        p.data = flat[at : at + p.numel()].view(p.shape).copy_(p.data)
+        at += p.numel()
+    optimizer = torch.optim.Adam(model.parameters(), 0.1)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    call = smelt.compile(step, fullgraph=True, **options) if compiled else step
+    losses = [call(torch.ones(5, 6)) for _ in range(3)]
+    return [losses, flat, [v for s in optimizer.state.values() for v in s.values()]]
+
+
+def test_results_may_be_resized_and_share_memory_as_without_the_mode() -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.sort(-1)[0] + 1
+        return y, y.view(torch.int32), y[1:], x * 2
+
+    y, bits, part, twice = smelt.compile(fn)(torch.randn(4, 6))
+    assert bits.data_ptr() == y.data_ptr() and part.data_ptr() == y[1:].data_ptr()
+    kept = y.clone()
+    assert twice.resize_(20, 6).shape == (20, 6) and torch.equal(part, kept[1:])
+    y.untyped_storage().resize_(0)
+    assert part.untyped_storage().nbytes() == 0
+
+
+@TARGETS
+def test_whole_steps(target: str) -> None:
+    torch.testing.assert_close(trained(True, options={"target": target}), trained(False))
+
+
+@pytest.mark.parametrize("by", ["+ 1", "- 1"])
+def test_a_step_that_writes_into_the_parameter_beside(monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+    store = re.compile(r"a(\d)\[i0\] = (\w+);")
+
+    def beside(text: str) -> str:
+        kernels = re.split(r"(?=extern \"C\")", text)
+        return "".join(store.sub(rf"a\1[i0] = \2; a\1[i0 {by}] = \2;", k) if "sqrt" in k else k for k in kernels)
+
+    plant(monkeypatch, beside)
+    with pytest.raises(MemoryFault, match=r"(?s)has written (behind|before) buffer 'primals_\d+'.*adam.py:"):
+        trained(True)
+
+
 def test_guards_are_as_large_as_a_line_of_any_cache() -> None:
     assert GUARD % 64 == 0
 
