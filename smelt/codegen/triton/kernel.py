@@ -383,9 +383,47 @@ class KernelRenderer(TileKernel):
             self.scopes.line(f"if {ends}:", everywhere)
             self.scopes.line(f"    {result} = tl.where({mask.text}, {result}, {fold.start})", everywhere)
             return V(result, value.dtype, everywhere)
-        if mask is not None:
-            text = f"tl.where({mask.text}, {text}, {fold.start})"
+        inside = [mask.text] if mask is not None else []
+        if self.one_row() and not self.loads_along(member, self.axes[fold.axis]):
+            inside.append(self.spread_over_threads())
+        if inside:
+            text = f"tl.where({' & '.join(inside)}, {text}, {fold.start})"
         return self.scopes.define("", text, value.dtype, everywhere)
+
+    def one_row(self) -> bool:
+        """Whether a tile may be one row, held whole."""
+        shapes = (dict(config.constants) for config in self.configs)
+        return self.walked is None and len(self.axes) == 2 and any(shape[self.axes[0].block] == 1 for shape in shapes)
+
+    def loads_along(self, member: Member, axis: Axis) -> bool:
+        """Whether what a member folds is loaded along this axis, so that its elements lie in different threads."""
+        bit = self.bit(axis)
+        for read in member.reads:
+            inner = self.nest.members.get(read.name)
+            if inner is not None and inner is not member and inner.place is Place.INNER:
+                if self.loads_along(inner, axis):
+                    return True
+            elif (
+                read.name in self.plan.stored
+                and self.depth_of(flat_index(read.index, self.plan.strides[read.name])) & bit
+            ):
+                return True
+        return False
+
+    def spread_over_threads(self) -> str:
+        """A condition that always holds and that spreads what is folded over the threads.
+
+        Triton (3.6) gives a row that no load spreads the layout of the (1, 1) store of its fold: one thread holds the
+        whole row and adds it element by element, with the error of such a sum. A load decides the layout; this one
+        reads nothing, as its mask holds nowhere.
+        """
+        everywhere = (1 << len(self.axes)) - 1
+        place = " + ".join(f"{axis.name}index" for axis in self.axes)
+        pointer = self.arguments.pointer(next(m.name for m in self.nest.members.values() if m.name in self.plan.stored))
+        loaded = self.scopes.define(
+            "", f"tl.load({pointer} + ({place}), ({place}) < 0, other=0)", torch.int32, everywhere
+        )
+        return f"({loaded.text} == 0)"
 
     def places(self, member: Member, fold: Accumulator) -> V:
         """The index along the folded dimension, for folds that find places."""
