@@ -167,8 +167,11 @@ def _stride_of(func: OpOverload, args: Sequence[Any], shape: Any, operands: Sequ
     """Strides of the results; `dtype`: of a single one."""
     if func in _LIKE_THE_FIRST:
         return dense_stride(operands[0])
+    if func is aten.angle.default and operands[0].dtype.is_complex:  # the real part of a complex result, in rows
+        return contiguous_stride(shape)
     read = operands if func is aten.where.self else [_as_read(o, dtype) for o in operands]
-    return result_stride(shape, read, _number_operands(func, args))
+    sorted_at_once = func is aten.abs.default and operands[0].dtype.is_complex  # another dtype without a conversion
+    return result_stride(shape, read, sorted_at_once or _number_operands(func, args))
 
 
 def dense_stride(val: TensorMeta) -> tuple[int, ...]:

@@ -56,6 +56,16 @@ def test_elementwise_of_one(pair: list[torch.Tensor]) -> None:
         check(op, x)
 
 
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(operands())
+def test_elementwise_of_complex_numbers(pair: list[torch.Tensor]) -> None:
+    """The angles are the real part of a complex result, in rows."""
+    x = torch.complex(pair[0].float(), pair[1].float()) if pair[0].shape == pair[1].shape else pair[0].cfloat()
+    for layout in (x, pair[0].to(torch.complex128)):
+        for op in (aten.angle.default, aten.abs.default, aten.neg.default, aten.exp.default, aten.sgn.default):
+            check(op, layout)
+
+
 def test_in_place_checks_the_cast() -> None:
     check(aten.mul_.Tensor, torch.ones(2, 3), 2)
     check(aten.add_.Tensor, torch.ones(2, 3).half(), torch.ones(3))
