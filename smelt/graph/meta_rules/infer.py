@@ -15,7 +15,7 @@ from smelt.base.log import log
 from smelt.graph.ir.memo import remember
 from smelt.graph.ir.meta import channels_last_stride, contiguous_stride, is_channels_last
 from smelt.graph.ir.schema import Kind, OpInfo, op_info
-from smelt.graph.ir.storage_view import META, Layout, PlacedTensor, StorageView, layout_for
+from smelt.graph.ir.storage_view import META, Layout, PlacedTensor, StorageView, layout_for, with_index
 from smelt.graph.ir.symint import has_size
 from smelt.graph.meta_rules.accepted_calls import is_plain
 from smelt.graph.meta_rules.corrections import CORRECTIONS
@@ -126,7 +126,9 @@ def _ask(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[st
     def from_meta(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             shape, stride = tuple(value.shape), tuple(value.stride())
-            return layout_for(shape, value.dtype, stride, device, int(value.storage_offset()))
+            told = value.device != META and func.namespace != "aten"  # a fake kernel that names the device
+            where = with_index(value.device) if told else device
+            return layout_for(shape, value.dtype, stride, where, int(value.storage_offset()))
         if isinstance(value, (list, tuple)):
             return type(value)(map(from_meta, value))
         return value
