@@ -31,6 +31,7 @@ def close(tensors: Any, outputs: Sequence[TraceTensor], ambient: Any) -> tuple[f
         raise Break("a tensor that asked for gradients leaves the frame", "its gradient would not be seen outside")
     tensors.speculation.finish()
     ambient.close(tensors.graph)
+    outputs = [*outputs, *_wholes(tensors, outputs)]
     result = tensors.graph.output(tuple(tensors.nodes[id(t)] for t in outputs))
     result.meta["val"] = tuple(meta_of(t) for t in outputs)
     prune(tensors)
@@ -46,6 +47,13 @@ def close(tensors: Any, outputs: Sequence[TraceTensor], ambient: Any) -> tuple[f
         tensors.vm.guards.all_different(i.source for i in given)
         _separate(tensors, every if _gives_history(tensors, inputs) else inputs)
     return CapturedGraph({}, tensors.graph), inputs, ops
+
+
+def _wholes(tensors: Any, outputs: Sequence[TraceTensor]) -> list[TraceTensor]:
+    """What results show parts of, where the program knows at which place: nobody reads it, but it is in memory."""
+    shown = {id(t.place.storage) for t in outputs} & tensors.kept_whole.keys()
+    wholes = (tensors.kept_whole[key] for key in sorted(shown, key=list(tensors.kept_whole).index))
+    return [whole for whole in wholes if not any(whole is t for t in outputs)]
 
 
 def _gives_history(tensors: Any, inputs: Sequence[Input]) -> bool:

@@ -82,6 +82,7 @@ class Tensors:
         inner: tensors of functions that transforms have run (`transform_body`), with the step that ran them.
         spent: the autograd nodes that a backward in the function has used up, by identity.
         inference: which of them were made in inference mode.
+        kept_whole: the tensors that views show whose place in memory the program knows, by the identity of the storage.
         computed: where inputs that have a history come from, by identity.
     """
 
@@ -113,6 +114,7 @@ class Tensors:
         self.asserts = self.caught = self.guarded = self.read_guarded = False
         self.reads = Reads(self)
         self.spent: dict[int, Any] = {}
+        self.kept_whole: dict[int, TraceTensor] = {}
         self.computed: dict[int, TraceTensor] = {}
         self.inference = InferenceTensors()
         self.runner = Runner(vm, self.inference)
@@ -122,6 +124,7 @@ class Tensors:
         for held in (self.inputs, self.traced, self.real, self.made, self._alive, self._owners, self.spent):
             held.clear()
         self.computed.clear()
+        self.kept_whole.clear()
 
     # -- identity -------------------------------------------------------------------------------------------------
 

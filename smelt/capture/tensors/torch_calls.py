@@ -17,7 +17,7 @@ from smelt.capture.core.registry import ATTR, CALL, TENSOR_METHODS, constant, sp
 from smelt.capture.python.attribute_reads import find_in_class
 from smelt.capture.python.backward import tensor_backward
 from smelt.graph.ir.meta import is_dense, reach
-from smelt.graph.ir.symint import from_torch
+from smelt.graph.ir.symint import from_torch, to_torch
 from smelt.graph.trace.in_bounds import lies_within
 from smelt.graph.trace.trace import TraceTensor
 from smelt.shapes.size import Size, same
@@ -176,14 +176,19 @@ def _from_first_element(
     vm: Any, input: TraceTensor, size: Any, stride: Any, storage_offset: int | None = None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments with an offset that counts from where the graph's input begins, not from its storage's begin."""
-    inputs = (vm.tensors.traced[id(i.tensor)] for i in vm.tensors.inputs if id(i.tensor) in vm.tensors.traced)
-    whole = next((x for x in inputs if x.place.storage is input.place.storage), None)
-    if storage_offset is not None and whole is not None:
+    whole = _whole_of(vm, input)
+    if storage_offset is not None and whole is not None and id(whole) in vm.sources:
         storage_offset -= _storage_offset(vm, whole)
         if storage_offset < 0:
             raise Break("as_strided() that reaches before its argument", _BESIDE)
     _expect_inside(input, size, stride, storage_offset)
     return (input, size, stride, storage_offset), {}
+
+
+def _whole_of(vm: Any, tensor: TraceTensor) -> TraceTensor | None:
+    """The tensor with which the memory of this one came into the graph."""
+    root = tensor.place.storage.root
+    return next((made for _, made in vm.tensors.made_tensors() if made.place is root), None)
 
 
 _BESIDE = "a graph reads no memory beside its inputs"
@@ -259,11 +264,22 @@ def _needs_values(vm: Any, tensor: TraceTensor) -> Any:
     )
 
 
-def _storage_offset(vm: Any, tensor: TraceTensor) -> int:
-    """Where an input begins in its memory; trace tensors know of no more than their own."""
+def _storage_offset(vm: Any, tensor: TraceTensor) -> Any:
+    """Where a tensor begins in its memory: an input as is guarded, what shows an input that much further on.
+
+    Of what the graph makes it is eager's number. Whoever knows it may look for the elements beside, in this function or
+    outside: where the tensor leaves the graph, the whole that it shows is a result as well, so that it lies there.
+    """
     real, source = vm.tensors.real.get(id(tensor)), vm.sources.get(id(tensor))
     if real is None or source is None:
-        raise Break("storage_offset() of a tensor that the graph makes", "compiled code lays it out as it likes")
+        whole = _whole_of(vm, tensor)
+        if whole is None:
+            raise Break("storage_offset() of a tensor that the graph makes", "compiled code lays it out as it likes")
+        begin = to_torch(tensor.place.layout.offset)
+        if id(whole) in vm.sources:
+            return begin - to_torch(whole.place.layout.offset) + _storage_offset(vm, whole)
+        vm.tensors.kept_whole[id(whole.place.storage)] = whole
+        return begin
     return vm.external(real.storage_offset(), sources.called(source, torch.Tensor.storage_offset, "offset"))
 
 
