@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,9 @@ from smelt.autograd.trace.plan import Joint
 from smelt.base.options import Options, environment
 from smelt.base.report import Report
 from smelt.base.stats import count_named
+from smelt.graph.ir.aliasing import may_show
 from smelt.graph.nodes.range_checks import IN_RANGE, waits
+from smelt.prims.table import Kind, Prim
 from smelt.program import Program
 from smelt.runtime.cuda.graphs import Recorder
 
@@ -57,22 +59,26 @@ class Recordings:
         """A part of a program, as it runs."""
         return program if self.recorder is None else self.recorder.wrap(program, "part", written=None, visible=None)
 
-    def of_graph(self, programs: Sequence[Program], in_parts: Sequence[bool]) -> list[Program]:
-        """The forward and backward programs as they run."""
+    def of_graph(self, programs: Sequence[Program], in_parts: Sequence[bool], old: Sequence[int]) -> list[Program]:
+        """The forward and backward programs as they run.
+
+        Args:
+            old: `old_values` of the forward's graph.
+        """
         if not self.on_gpu:
             return list(programs)
         places = {name: i for i, name in enumerate(self.names)}
         written = {result: places[name] for result, name in self.joint.updates().items()}
-        forward, *backward = programs
+        first, *backward = programs
         if written:
-            forward = written_inside(forward, written)
+            first = written_inside(first, written, old)
         if self.recorder is None:
-            return [forward, *backward]
+            return [first, *backward]
         if not in_parts[0]:
-            forward = self.recorder.wrap(
-                forward, "forward", written=set(written.values()), visible=self.joint.num_forward, inputs=self.names
+            first = self.recorder.wrap(
+                first, "forward", written=set(written.values()), visible=self.joint.num_forward, inputs=self.names
             )
-        return [forward] + [
+        return [first] + [
             program if parts else self.recorder.wrap(program, "backward", written=(), visible=0)
             for program, parts in zip(backward, in_parts[1:], strict=True)
         ]
@@ -115,28 +121,52 @@ def _recorder(device: torch.device, report: Report, options: Options) -> Recorde
     return Recorder(device, name=report.name, owner=options.owner)
 
 
-def written_inside(program: Program, written: dict[int, int]) -> Program:
+def old_values(graph: fx.Graph, updates: Mapping[int, str]) -> list[int]:
+    """Positions of results that may show memory of an input that is written, and are no new value of one.
+
+    Args:
+        updates: position of a result -> name of the input that it is the new value of.
+    """
+    if not updates:
+        return []
+    inputs = {node for node in graph.nodes if node.op == "placeholder" and node.name in updates.values()}
+    results: Any = next(node for node in reversed(graph.nodes) if node.op == "output").args[0]
+    return [i for i in may_show(results, inputs, _is_view) if i not in updates]
+
+
+def _is_view(node: fx.Node) -> bool:
+    return isinstance(node.target, Prim) and node.target.kind is Kind.VIEW
+
+
+def written_inside(program: Program, written: Mapping[int, int], old: Sequence[int]) -> Program:
     """The program, which gives inputs their new values itself, all at once.
 
     Where it hands out an old value as well (what a backward needs), that is a copy.
 
     Args:
         written: position of a result -> position of the input that it is the new value of, and is replaced by.
+        old: positions of results that may show what is written.
     """
 
     def run(inputs: list[Any]) -> list[Any]:
         given = {result: inputs[i] for result, i in written.items()}
         results = program(inputs)
-        pairs = [(old, results[result]) for result, old in given.items() if results[result] is not old]
+        pairs = [(before, results[result]) for result, before in given.items() if results[result] is not before]
         if pairs:
-            overwritten = {old.untyped_storage().data_ptr() for old, _ in pairs if old.numel()}
-            for i, value in enumerate(results):
-                if i not in given and isinstance(value, torch.Tensor) and value.numel():
-                    if value.untyped_storage().data_ptr() in overwritten:
-                        results[i] = copy_of(value)
-            torch._foreach_copy_([old for old, _ in pairs], [new for _, new in pairs])
-        for result, old in given.items():
-            results[result] = old
+            if old:
+                _copy_old(results, old, [before for before, _ in pairs])
+            torch._foreach_copy_([before for before, _ in pairs], [new for _, new in pairs])
+        for result, before in given.items():
+            results[result] = before
         return results
 
     return run
+
+
+def _copy_old(results: list[Any], old: Sequence[int], overwritten: Sequence[torch.Tensor]) -> None:
+    """Put copies in place of results that lie in memory that will be overwritten."""
+    begins = {tensor.untyped_storage().data_ptr() for tensor in overwritten if tensor.numel()}
+    for i in old:
+        value = results[i]
+        if isinstance(value, torch.Tensor) and value.numel() and value.untyped_storage().data_ptr() in begins:
+            results[i] = copy_of(value)

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -46,7 +46,7 @@ from smelt.codegen.cpp.host import render_cpp
 from smelt.codegen.host import Rendered
 from smelt.codegen.multi_part_host import render_chain
 from smelt.codegen.triton.host import print_kernels, render_triton
-from smelt.gpu import Recordings, recorded_alone
+from smelt.gpu import Recordings, old_values, recorded_alone
 from smelt.graph.ir.meta import TensorMeta
 from smelt.graph.ir.printer import print_graph
 from smelt.graph.nodes.checkpoints import with_checkpoints
@@ -148,31 +148,43 @@ def compile_smelt(
         verified(joint.module, "joint")
     device = triton_device(joint.module, options)
     at_once = device is not None and device.type == "cuda"  # recordings of one graph know each other
-    rendered, backward, absent, checks = _render_halves(joint, options, report, at_once)
+    halves = _render_halves(joint, options, report, at_once)
     # What is left needs texts alone. Loops and schedules are as large as the graphs they were made from.
     report.forget(GRAPHS_OF_HALVES)
     collect_given_up()
     recordings = Recordings(joint, device, report, options)
-    programs: list[Program] = [load(program, options, recordings.of_part) for program in rendered]
-    programs = recordings.of_graph(programs, [bool(each.parts) for each in rendered])
-    programs = [check(program) for check, program in zip(checks, programs, strict=True)]
+    programs: list[Program] = [load(program, options, recordings.of_part) for program in halves.programs]
+    programs = recordings.of_graph(programs, [bool(each.parts) for each in halves.programs], halves.old)
+    programs = [check(program) for check, program in zip(halves.checks, programs, strict=True)]
     again = DoubleBackward(gm, joint, lambda graph, given: compile_smelt(graph, given, report.derivative(), options))
-    if backward is None:
+    if halves.backward is None:
         return wrap(joint, programs[0], None, again)
     count = len(joint.differentiable)
     late = functools.partial(compile_late, count=count, device=device, report=report, options=options)
-    known = {absent: programs[1]} if len(programs) > 1 else {}
-    return wrap(joint, programs[0], Backward(backward, late, known), again)
+    known = {halves.absent: programs[1]} if len(programs) > 1 else {}
+    return wrap(joint, programs[0], Backward(halves.backward, late, known), again)
 
 
-def _render_halves(
-    joint: Joint, options: Options, report: Report, at_once: bool
-) -> tuple[list[Rendered], fx.GraphModule | None, tuple[int, ...], list[Callable[[Program], Program]]]:
-    """The programs of a joint graph as text, its backward as a graph, and which tangents the program is not given.
+class _Halves(NamedTuple):
+    """What is left of a joint graph.
 
-    The last are wrapped around the programs: checks of what comes in and goes out.
+    Attributes:
+        programs: forward and backward as text.
+        backward: as a graph.
+        absent: which tangents the backward's program is not given.
+        checks: of what comes in and goes out, wrapped around the programs.
+        old: which results of the forward may be old values of inputs that it writes.
+    """
 
-    All other graphs on the way end here.
+    programs: list[Rendered]
+    backward: fx.GraphModule | None
+    absent: tuple[int, ...]
+    checks: list[Callable[[Program], Program]]
+    old: list[int]
+
+
+def _render_halves(joint: Joint, options: Options, report: Report, at_once: bool) -> _Halves:
+    """The programs of a joint graph. All other graphs on the way end here.
 
     Args:
         at_once: there is a program of the backward also where nobody knows which results are used.
@@ -194,7 +206,9 @@ def _render_halves(
     new_values = range(joint.num_outputs, joint.num_forward)
     checks = [boundary(f"{report.name} forward", parts["forward"].graph, new_values)]
     checks += [backward_boundary(f"{report.name} {name}", parts[name].graph) for name in parts if name != "forward"]
-    return render_and_build(parts, options, report, joint.updates()), backward, absent, checks
+    updates = joint.updates()
+    old = old_values(parts["forward"].graph, updates)
+    return _Halves(render_and_build(parts, options, report, updates), backward, absent, checks, old)
 
 
 def _to_prims(joint: Joint, options: Options, report: Report) -> fx.GraphModule:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, fx
 
 import smelt
-from smelt.gpu import written_inside
+from smelt import pipeline
+from smelt.gpu import Recordings, old_values, written_inside
+
+aten = torch.ops.aten
 
 
 def _as_written(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
@@ -98,10 +101,54 @@ def test_gradients_on_a_cpu(name: str, layout: str) -> None:
 def test_a_program_that_hands_out_old_values(layout: str) -> None:
     """They are as they were, with their strides; other results are left alone."""
     made = torch.ones(2)
-    program = written_inside(lambda inputs: [inputs[0] + 1, inputs[0], inputs[0][1:], inputs[1], made], {0: 0})
+
+    def results(inputs: list[Any]) -> list[Any]:
+        return [inputs[0] + 1, inputs[0], inputs[0][1:], inputs[1], made]
+
+    program = written_inside(results, {0: 0}, [1, 2, 3])
     x, other = LAYOUTS[layout](torch.randn(4, 6)), torch.randn(3)
     before, strides = x.clone(), x.stride()
     new, old, part, given, result = program([x, other])
     assert new is x and torch.equal(x, before + 1)
     assert torch.equal(old, before) and torch.equal(part, before[1:]) and given is other and result is made
     assert old.stride() == strides and part.stride() == strides
+
+
+class _InsideEverywhere(Recordings):
+    """Programs of a CPU that write their inputs as those of a GPU do, where all sharing results must be expected."""
+
+    def of_graph(self, programs: Sequence[Any], in_parts: Sequence[bool], old: Sequence[int]) -> list[Any]:
+        places = {name: i for i, name in enumerate(self.names)}
+        written = {result: places[name] for result, name in self.joint.updates().items()}
+        forward, *backward = programs
+
+        def run(inputs: list[Any]) -> list[Any]:
+            begins = {inputs[i].untyped_storage().data_ptr() for i in written.values()}
+            results = forward(inputs)
+            for i, value in enumerate(results):
+                if isinstance(value, Tensor) and value.untyped_storage().data_ptr() in begins:
+                    assert i in written or i in old
+            return list(results)
+
+        return [written_inside(run, written, old) if written else forward, *backward]
+
+
+@pytest.mark.parametrize("target", ["auto", "triton"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_old_values_are_known_from_the_graph(
+    name: str, layout: str, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "Recordings", _InsideEverywhere)
+    _check("cpu", name, layout, options={"target": target})
+
+
+def test_results_of_programs_that_hand_out_nothing_old_are_not_compared() -> None:
+    graph = fx.Graph()
+    x, y = graph.placeholder("x"), graph.placeholder("y")
+    made = graph.call_function(aten.mul.Tensor, (x, y))
+    shown = graph.call_function(aten.view.dtype, (x, torch.int32))
+    graph.output((made, y, x, shown))
+    assert old_values(graph, {0: "x"}) == [2, 3]
+    assert old_values(graph, {2: "y"}) == [1]
+    assert old_values(graph, {}) == []

@@ -7,7 +7,7 @@ A functional graph has values and no memory. Its programs do: a kernel of a libr
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -62,6 +62,27 @@ def memory_of(node: Node) -> set[Node]:
                 seen.add(other)
                 waiting.append(other)
     return found
+
+
+def may_show(results: Sequence[Any], inputs: Collection[Node], is_view: Callable[[Node], bool]) -> list[int]:
+    """Positions of results whose memory may be that of one of these inputs.
+
+    Args:
+        is_view: whether a node may be handed out as a view of its operands, although no schema says so.
+    """
+
+    def shows(node: Node) -> bool:
+        waiting, seen = [node], {node}
+        while waiting:
+            for root in memory_of(waiting.pop()):
+                if root in inputs:
+                    return True
+                behind = [n for n in root.all_input_nodes if n not in seen] if is_view(root) else []
+                seen.update(behind)
+                waiting += behind
+        return False
+
+    return [i for i, value in enumerate(results) if isinstance(value, Node) and shows(value)]
 
 
 def _behind(node: Node) -> Iterable[Node]:
