@@ -26,6 +26,7 @@ from smelt.graph.ir.functional_form import DRAWING, LIKE, checked_form, drawing_
 from smelt.graph.ir.meta import (
     TensorMeta,
     contiguous_stride,
+    extent,
     is_channels_last,
     is_dense,
     may_overlap,
@@ -36,6 +37,7 @@ from smelt.graph.ir.module import Graph
 from smelt.graph.ir.schema import Kind, OpInfo, op_info, sees_strides
 from smelt.graph.ir.storage_view import Storage
 from smelt.graph.meta_rules.constant_values import forget, remember
+from smelt.graph.trace.overlapping_writes import repeats
 from smelt.graph.trace.trace import (
     Layout,
     StorageView,
@@ -311,9 +313,7 @@ class GraphRecorder:
                 one = tuple(a[i : i + 1] if isinstance(a, (list, tuple)) else a for a in args)
                 self.write(op, info, one, kwargs, answer, outputs)
             return
-        if self.eager_draws and op in DRAWING:
-            _, *rest = _positional(op, args, self._options(op, kwargs))
-            self._overwrite(args[0], self._draw(op, args[0].place.layout.val, rest), None)
+        if op in DRAWING and self._drawn(op, args, kwargs):
             return
         if info.functional is None:
             raise Unsupported(f"{op} in a graph", why="it writes to its arguments and has no functional form")
@@ -387,6 +387,27 @@ class GraphRecorder:
             ]
         items = self._items(function, args, kwargs, answer)
         return [items] if len(function._schema.returns) == 1 else items
+
+    def _drawn(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Random numbers that are eager's, or for elements that share memory: one for each place in memory like theirs.
+
+        Returns:
+            whether there is anything special about them.
+        """
+        target, *rest = args
+        val = target.place.layout.val
+        if self.eager_draws:
+            rest = _positional(op, args, self._options(op, kwargs))[1:]
+            self._overwrite(target, self._draw(op, val, rest), None)
+            return True
+        if not repeats(target):
+            return False
+        with TraceMode(self):
+            memory = target.new_empty([extent(val.shape, val.stride)])
+            op(memory, *rest, **kwargs)
+            drawn = memory.as_strided(val.shape, val.stride, 0)
+        self.assign(target.place, self.value(drawn.place))
+        return True
 
     def _draw(self, op: OpOverload, val: TensorMeta, given: Sequence[Any]) -> fx.Node:
         """The values that eager's `op` would draw into memory of this layout."""

@@ -85,18 +85,19 @@ class Storage:
         version: counts writes; a place whose value is of an older version must be replayed.
         root: the place that covers the memory.
         constant: the real tensor, when the memory holds a constant of the program.
+        filled: it holds one value everywhere.
         reshaped: a view of it changed its shape in place. The engine makes the history of views again after a write,
             by what the view was at first.
         resized: a tensor shows fewer of its elements than it did, and may be given them back.
     """
 
-    __slots__ = ("version", "root", "constant", "reshaped", "resized")
+    __slots__ = ("version", "root", "constant", "filled", "reshaped", "resized")
 
     def __init__(self) -> None:
         self.version = 0
         self.root: StorageView | None = None
         self.constant: torch.Tensor | None = None
-        self.reshaped = self.resized = False
+        self.filled = self.reshaped = self.resized = False
 
 
 class Step:

@@ -28,6 +28,15 @@ _UNINITIALISED = frozenset(
 """Operators whose results have no values worth knowing."""
 
 
+_FILLED = frozenset(
+    getattr(operator, overload)
+    for name in "zeros zeros_like new_zeros ones ones_like new_ones full full_like new_full scalar_tensor".split()
+    for operator in [getattr(torch.ops.aten, name)]
+    for overload in operator.overloads()
+)
+"""Operators whose results hold one value."""
+
+
 def known_value(tensor: PlacedTensor) -> torch.Tensor | None:
     """A real tensor with the elements of a trace tensor, or None when they are not known. Not to be written to."""
     storage = tensor.place.storage
@@ -54,7 +63,7 @@ def remember(tensor: PlacedTensor, value: torch.Tensor) -> None:
 def forget(written: Any) -> None:
     """The values of a written tensor, or of a list of them, are not followed any further."""
     if isinstance(written, PlacedTensor):
-        written.place.storage.constant = None
+        written.place.storage.constant, written.place.storage.filled = None, False
     elif isinstance(written, (list, tuple)):
         for each in written:
             forget(each)
@@ -65,6 +74,7 @@ def follow(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[
     if not isinstance(out, PlacedTensor) or info.random:
         return
     layout: Layout = out.place.layout
+    out.place.storage.filled = func in _FILLED or _keeps_one_value(func, args)
     if (
         layout.val.symbolic
         or math.prod(layout.val.shape) > LIMIT
@@ -83,6 +93,16 @@ def follow(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[
         value = torch.zeros(value.shape, dtype=value.dtype)
     if tuple(value.shape) == layout.val.shape and value.dtype is layout.val.dtype:
         out.place.storage.constant = value
+
+
+def _keeps_one_value(func: OpOverload, args: Sequence[Any]) -> bool:
+    """Whether all elements of the result are the same because they are in each operand."""
+    tensors = [a for a in args if isinstance(a, PlacedTensor)]
+    if not tensors or not all(a.place.storage.filled or not a.place.layout.val.shape for a in tensors):
+        return False
+    if any(isinstance(a, (list, tuple)) for a in args):
+        return False
+    return torch.Tag.pointwise in func.tags or func is torch.ops.aten._to_copy.default
 
 
 class _UnknownError(Exception):

@@ -23,9 +23,14 @@ def lies_within(shape: Sequence[int], stride: Sequence[int], offset: int, val: T
 
 def places_of(shape: Sequence[int], stride: Sequence[int], offset: int) -> Any:
     """Where the elements lie in memory; what stride 0 repeats only once."""
+    return every_place([1 if step == 0 else n for n, step in zip(shape, stride, strict=True)], stride, offset)
+
+
+def every_place(shape: Sequence[int], stride: Sequence[int], offset: int) -> Any:
+    """Where each element lies in memory, row by row."""
     found = numpy.array([offset])
     for size, step in zip(shape, stride, strict=True):
-        found = (found[:, None] + numpy.arange(1 if step == 0 else size) * step).reshape(-1)
+        found = (found[:, None] + numpy.arange(size) * step).reshape(-1)
     return found
 
 

@@ -4,12 +4,14 @@ An operator of a graph reads its operands and then gives new values. Eager's ker
 may read what another has just written: where elements of the written tensor share memory (windows, `expand`), or where
 an operand lies beside the result in the same memory (`x[2::2].add_(x[:-2:2])`, `torch.mm(a, b, out=a)`). Eager refuses
 most such calls, and `eager_errors` asks the operator for the error. What it accepts gives values that nobody but its
-kernel knows: the call runs by itself, as in eager.
+kernel knows: the call runs by itself, as in eager. No order matters where each place in memory gets one value: that of
+all elements, a copy of elements that share memory in the same way, a random number.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,10 +20,12 @@ import torch
 from torch._ops import OpOverload
 
 from smelt.base.errors import Unsupported
+from smelt.graph.ir.functional_form import DRAWING
 from smelt.graph.ir.meta import extent, may_overlap
 from smelt.graph.ir.schema import OpInfo, find_op, sees_strides
 from smelt.graph.ir.storage_view import Layout, PlacedTensor
-from smelt.graph.trace.in_bounds import places_of
+from smelt.graph.meta_rules.constant_values import known_value
+from smelt.graph.trace.in_bounds import every_place, places_of
 
 aten = torch.ops.aten
 
@@ -32,12 +36,14 @@ def expect_apart(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Ma
     Raises:
         Unsupported: it does so, or the operator is of a user's library and reads what it writes.
     """
-    if func in _ONE_VALUE:
+    if func in _ONE_VALUE or func in DRAWN_ALIKE:
         return
     for targets, others in _steps(func, info, args, kwargs):
-        if any(map(_repeats, targets)):
-            if func is aten.copy_.default and _is_one_value(args[1]):  # asks for sizes: only where it matters
+        if any(map(repeats, targets)):
+            if func is aten.copy_.default and is_one_value(args[1]):  # asks for sizes: only where it matters
                 return
+            if func is aten.copy_.default and _is_one_for_each_place(args[0], args[1]):
+                continue
             raise Unsupported(f"{func} on elements that share memory", why="its order decides what they hold")
         for i, target in enumerate(targets):
             beside = [("", other) for other in targets[:i]] + others
@@ -48,23 +54,37 @@ def expect_apart(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Ma
 _ONE_VALUE = frozenset({aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default})
 """Writes of one value, read before."""
 
-_FILLED = frozenset(
-    f"aten::{name}"
-    for name in "zeros zeros_like new_zeros ones ones_like new_ones full full_like new_full scalar_tensor".split()
-)
-"""Operators whose results hold one value."""
+DRAWN_ALIKE = DRAWING - {aten.bernoulli_.Tensor}
+"""Random operators that draw each element from one distribution: whichever of several a place keeps."""
 
 
-def _is_one_value(source: Any) -> bool:
+def is_one_value(source: Any) -> bool:
     """Whether all elements of what is copied are the same: autograd copies such gradients of `zero_` through views."""
     if not isinstance(source, PlacedTensor):
         return False
-    storage = source.place.storage
-    made_by = getattr(storage.root.node, "target", None) if storage.root is not None and not storage.version else None
-    if isinstance(made_by, OpOverload) and made_by.name().split(".")[0] in _FILLED:
+    if source.place.storage.filled:
+        return True
+    known = known_value(source)
+    if known is not None and known.numel() and bool((known == known.reshape(-1)[0]).all()):
         return True
     shape, stride, _ = _numbers(source.place.layout)
     return 0 not in shape and all(n == 1 or s == 0 for n, s in zip(shape, stride, strict=True))
+
+
+def _is_one_for_each_place(target: PlacedTensor, source: Any) -> bool:
+    """Whether elements of the target that share memory are given one element of the source."""
+    if not isinstance(source, PlacedTensor) or source.place.storage is target.place.storage:
+        return False
+    (shape, written, _), (own, steps, _) = _numbers(target.place.layout), _numbers(source.place.layout)
+    steps = tuple(0 if n == 1 else s for n, s in zip(own, steps, strict=True))
+    read = (0,) * (len(shape) - len(own)) + steps  # as it is repeated; the copy itself has looked whether it fits
+    if written == read:
+        return True
+    if math.prod(shape) > _SEARCHED:
+        return False
+    _, first, at = numpy.unique(every_place(shape, written, 0), return_index=True, return_inverse=True)
+    found = every_place(shape, read, 0)
+    return bool((found[first][at.reshape(-1)] == found).all())
 
 
 def argument(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Any:
@@ -114,7 +134,7 @@ def _tensors(value: Any) -> Iterator[PlacedTensor]:
             yield from _tensors(one)
 
 
-def _repeats(tensor: PlacedTensor) -> bool:
+def repeats(tensor: PlacedTensor) -> bool:
     """Whether two elements are the same memory."""
     layout = tensor.place.layout
     if not may_overlap(layout.val.shape, layout.val.stride):
