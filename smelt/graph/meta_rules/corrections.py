@@ -65,6 +65,7 @@ CORRECTIONS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
     aten.huber_loss.default: _huber_loss,
     aten.mse_loss_backward.default: _gradient_of_input,
     aten.smooth_l1_loss_backward.default: _gradient_of_input,
+    aten.diag_embed.default: _in_rows,
     aten.normal.Tensor_Tensor: _in_rows,
     aten.normal.Tensor_float: _in_rows,
     aten.normal.float_Tensor: _in_rows,

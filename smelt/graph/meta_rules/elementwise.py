@@ -15,7 +15,19 @@ from smelt.graph.ir.meta import TensorMeta, channels_last_stride, contiguous_str
 from smelt.graph.ir.schema import Kind, OpInfo, op_info
 from smelt.graph.ir.storage_view import PlacedTensor, layout_for
 from smelt.shapes.real import Real
-from smelt.shapes.size import IntLike, Size, hint, known_at_most, known_equal, same, same_all
+from smelt.shapes.size import (
+    IntLike,
+    Size,
+    hint,
+    known_at_most,
+    known_equal,
+    known_less,
+    of_factor,
+    same,
+    same_all,
+    substitute,
+    symbols,
+)
 from smelt.shapes.unbacked import is_unbacked, usually
 
 aten = torch.ops.aten
@@ -59,11 +71,13 @@ _ALSO_POINTWISE = frozenset(
         aten.floor_divide.default,
         aten.floor_divide_.Tensor,
         aten._prelu_kernel.default,
+        aten.complex.default,
         aten.hardswish.default,
         aten.hardswish_backward.default,
         aten.hardsigmoid_backward.default,
         aten.hardtanh_backward.default,
         aten.leaky_relu_backward.default,
+        aten.polar.default,
         aten.elu_backward.default,
         aten.softplus_backward.default,
     }
@@ -165,13 +179,17 @@ def broadcast(operands: Sequence[TensorMeta]) -> tuple[int, ...] | None:
 
 def _stride_of(func: OpOverload, args: Sequence[Any], shape: Any, operands: Sequence[TensorMeta], dtype: Any) -> Any:
     """Strides of the results; `dtype`: of a single one."""
-    if func in _LIKE_THE_FIRST:
+    if func in _LIKE_THE_FIRST or (func is aten.isinf.default and _is_whole(operands[0].dtype)):
         return dense_stride(operands[0])
     if func is aten.angle.default and operands[0].dtype.is_complex:  # the real part of a complex result, in rows
         return contiguous_stride(shape)
     read = operands if func is aten.where.self else [_as_read(o, dtype) for o in operands]
     sorted_at_once = func is aten.abs.default and operands[0].dtype.is_complex  # another dtype without a conversion
     return result_stride(shape, read, sorted_at_once or _number_operands(func, args))
+
+
+def _is_whole(dtype: torch.dtype) -> bool:
+    return not (dtype.is_floating_point or dtype.is_complex)
 
 
 def dense_stride(val: TensorMeta) -> tuple[int, ...]:
@@ -219,6 +237,7 @@ def result_stride(shape: tuple[int, ...], operands: Sequence[TensorMeta], number
     alike = None if numbers and shape else _stride_of_alike(shape, operands)
     if alike is not None:
         return alike
+    shape, operands = settled(shape), _settled_operands(operands)
     rows = [_broadcast_stride(o, shape) for o in operands]
     order = list(range(len(shape) - 1, -1, -1))
     for i in range(1, len(order)):
@@ -242,7 +261,7 @@ def _stride_of_alike(shape: tuple[int, ...], operands: Sequence[TensorMeta]) -> 
     """The strides that operands of one shape and layout hand on; None where they differ."""
     rows = all(map(is_row_major, operands))
     if not rows:
-        shape, operands = settled(shape), [replace(o, shape=settled(o.shape)) for o in operands]
+        shape, operands = settled(shape), _settled_operands(operands)
         rows = all(map(is_row_major, operands))
     if not all(_has_shape(o, shape) for o in operands):
         return None
@@ -252,6 +271,20 @@ def _stride_of_alike(shape: tuple[int, ...], operands: Sequence[TensorMeta]) -> 
         return channels_last_stride(shape)
     one = len({o.stride for o in operands}) == 1 and is_dense(shape, operands[0].stride)
     return operands[0].stride if one else None
+
+
+def _settled_operands(operands: Sequence[TensorMeta]) -> list[TensorMeta]:
+    """The operands with sizes, and with strides made of such sizes, as far as it is settled which sizes are 1."""
+    whole = [replace(o, shape=settled(o.shape)) if o.symbolic else o for o in operands]
+    return [replace(o, stride=_in_known_numbers(o.stride)) if o.symbolic else o for o in whole]
+
+
+def _in_known_numbers(stride: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides with symbols that can only be one number replaced by it."""
+    known = {
+        s: s.low for s in {*symbols(*stride)} if not is_unbacked(of_factor(s)) and known_at_most(of_factor(s), s.low)
+    }
+    return tuple(substitute(step, known) for step in stride) if known else stride  # type: ignore[arg-type,misc]
 
 
 def _has_shape(val: TensorMeta, shape: Sequence[IntLike]) -> bool:
@@ -280,14 +313,30 @@ def _at_most(a: IntLike, b: IntLike) -> bool:
     return known_at_most(a, b) or usually(b - a, 0)
 
 
+def _sign(outer: IntLike, inner: IntLike) -> int:
+    """1 where the first stride is the larger one, -1 where the second is, 0 where they are equal at this call.
+
+    Of two computed strides (`n - 1` and 1) either may hold; asked are inequalities. Sizes that only values tell are
+    taken to be as they usually are.
+    """
+    if same(outer, inner):
+        return 0
+    if known_less(inner, outer):
+        return 1
+    if is_unbacked(outer, inner):
+        return 1 if _at_most(inner, outer) or (not _at_most(outer, inner) and outer > inner) else -1
+    return int(outer > inner) or -int(inner > outer)
+
+
 def _compare(a: int, b: int, rows: Sequence[Sequence[int]], shape: Sequence[int]) -> int:
     """Positive when dimension `b` belongs further in than `a`, negative when it is right so, 0 when nothing tells."""
     for row in rows:
         outer, inner = row[a], row[b]
         if same(outer, 0) or same(inner, 0):
             continue
-        if not same(outer, inner):
-            return 1 if _at_most(inner, outer) or (not _at_most(outer, inner) and outer > inner) else -1
+        verdict = _sign(outer, inner)
+        if verdict:
+            return verdict
         if not _at_most(shape[a], shape[b]) and shape[a] > shape[b]:
             return 1
     return 0

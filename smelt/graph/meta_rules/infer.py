@@ -352,6 +352,7 @@ _NOT_STRIDED = frozenset(
 
 _TRIED = frozenset(
     {
+        aten._cdist_backward.default,
         aten._linalg_svd.default,
         aten.im2col.default,
         aten.index_fill.int_Scalar,

@@ -473,16 +473,16 @@ def _image_format(x: TensorMeta, weight: TensorMeta, options: Sequence[Any]) -> 
     """
     if torch.float64 in (x.dtype, weight.dtype) and (x.device.type == "cuda" or weight.ndim == 5):
         return False
-    if (
-        weight.ndim == 5
-        and x.device.type == "cpu"
-        and x.dtype is torch.float32
-        and not _worth_onednn(x, weight, options)
-    ):
+    if weight.ndim == 5 and x.device.type == "cpu" and not _volumes_last(x, weight, options):
         return False
     if weight.ndim == 3:
         return is_channels_last(*_as_image(weight))
     return any(is_channels_last(v.shape, v.stride) for v in (x, weight))
+
+
+def _volumes_last(x: TensorMeta, weight: TensorMeta, options: Sequence[Any]) -> bool:
+    """Whether a CPU's kernels of volumes know channels last: those of oneDNN, which has none for whole numbers."""
+    return x.dtype.is_floating_point and (x.dtype is not torch.float32 or _worth_onednn(x, weight, options))
 
 
 def _worth_onednn(x: TensorMeta, weight: TensorMeta, options: Sequence[Any]) -> bool:

@@ -7,6 +7,7 @@ error for wrong arguments. Comparisons of sizes may add assumptions, as everywhe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -277,11 +278,21 @@ def _dot_shape(a: TensorMeta, b: TensorMeta) -> Any:
 
 
 def _addmv_shape(a: TensorMeta, b: TensorMeta) -> Any:
+    if any(same(n, 0) for n in a.shape):  # the summand as it is
+        return None
     return a.shape[:1] if a.ndim == 2 and b.ndim == 1 and a.shape[1] == b.shape[0] else None
 
 
-def _addr_shape(a: TensorMeta, b: TensorMeta) -> Any:
-    return (a.shape[0], b.shape[0]) if a.ndim == b.ndim == 1 else None
+def _addr(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
+    """Elementwise: the summand, a column and a row."""
+    x, a, b = (val_of(each) for each in args[:3])
+    if a.ndim != 1 or b.ndim != 1 or not x.dtype is a.dtype is b.dtype:
+        return None
+    shape = (a.shape[0], b.shape[0])
+    column = replace(a, shape=(*a.shape, 1), stride=(*a.stride, 1))
+    if x.ndim > 2 or broadcast([x, replace(a, shape=shape, stride=(1, 1))]) != shape:
+        return None
+    return fresh(x, shape, None, result_stride(shape, [x, column, b], False))
 
 
 def _addbmm_shape(a: TensorMeta, b: TensorMeta) -> Any:
@@ -364,6 +375,15 @@ def _glu(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     return fresh(val, half.shape, None, _common_stride([half, half], half.shape))
 
 
+def _cdist_backward(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
+    """The gradient of the first operand, for each pair of the batches."""
+    a, b = val_of(args[1]), val_of(args[2])
+    batch = broadcast([fresh(v, v.shape[:-2]).val for v in (a, b)])
+    if batch is None or any(same(n, 0) for n in (*a.shape, *b.shape)):
+        return None
+    return fresh(a, (*batch, *a.shape[-2:]))
+
+
 def _cdist(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     a, b = val_of(args[0]), val_of(args[1])
     batch = broadcast([fresh(v, v.shape[:-2]).val for v in (a, b)])
@@ -399,7 +419,7 @@ SYMBOLIC_RULES: dict[Any, Rule] = {
     aten.dot.default: _product(_dot_shape),
     aten.vdot.default: _product(_dot_shape),
     aten.addmv.default: _product(_addmv_shape),
-    aten.addr.default: _product(_addr_shape),
+    aten.addr.default: _addr,
     aten.addbmm.default: _product(_addbmm_shape),
     aten.trace.default: _trace,
     aten.diag_embed.default: _diag_embed,
@@ -417,7 +437,7 @@ SYMBOLIC_RULES: dict[Any, Rule] = {
     aten.glu_backward.default: row_major_like(1),
     aten._cdist_forward.default: _cdist,
     aten._euclidean_dist.default: _cdist,
-    aten._cdist_backward.default: row_major_like(1),
+    aten._cdist_backward.default: _cdist_backward,
     aten.multinomial.default: _multinomial,
     aten.searchsorted.Tensor: _searchsorted,
     aten.bucketize.Tensor: _searchsorted,

@@ -59,7 +59,7 @@ def view_stride(shape: Sequence[IntLike], stride: Sequence[IntLike], new: Sequen
     (PyTorch: aten/src/ATen/TensorUtils.cpp, `computeStride`.)
     """
     if any(same(n, 0) for n in shape):
-        return tuple(stride) if same_all(tuple(shape), tuple(new)) else contiguous_stride(new)  # type: ignore[arg-type]
+        return tuple(stride) if _as_it_is(shape, new) else contiguous_stride(new)  # type: ignore[arg-type]
     rows = contiguous_stride(shape)  # type: ignore[arg-type]
     open_sizes = is_unbacked(*shape, *new)  # nothing is asked of these
     if all((open_sizes and same(n, 1)) or known_equal(a, b) for n, a, b in zip(shape, stride, rows, strict=True)):
@@ -75,6 +75,13 @@ def view_stride(shape: Sequence[IntLike], stride: Sequence[IntLike], new: Sequen
         if taken != count:
             return None
     return None if left else tuple(reversed(out))
+
+
+def _as_it_is(shape: Sequence[IntLike], new: Sequence[IntLike]) -> bool:
+    """Whether the shape that is asked for is the one that it has; sizes that values tell are not asked."""
+    if same_all(tuple(shape), tuple(new)):
+        return True
+    return len(shape) == len(new) and not is_unbacked(*shape, *new) and tuple(shape) == tuple(new)
 
 
 def _runs(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> list[tuple[IntLike, IntLike]]:
@@ -150,24 +157,31 @@ def _expand(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
         return None
     shape: list[IntLike] = []
     stride: list[IntLike] = []
-    for d, wanted in enumerate(sizes):
-        keep = not isinstance(wanted, Size) and wanted == -1
-        if d < lead:
-            if keep:
-                return None
-            shape.append(wanted)
-            stride.append(0)
-            continue
-        own, step = val.shape[d - lead], val.stride[d - lead]
-        if keep or same(own, wanted) or (not same(own, 1) and own == wanted):
-            shape.append(own)
-            stride.append(step)
-        elif own == 1:
-            shape.append(wanted)
-            stride.append(0)
-        else:
+    for d in range(len(sizes) - 1, -1, -1):
+        within = shape[0] * stride[0] if shape else 1
+        own, step = (val.shape[d - lead], val.stride[d - lead]) if d >= lead else (None, within)
+        found = _expanded(own, sizes[d])
+        if found is None:
             return None
+        shape.insert(0, found[0])
+        stride.insert(0, 0 if found[1] else step)
     return moved(args[0], shape, stride)
+
+
+def _expanded(own: IntLike | None, wanted: IntLike) -> tuple[IntLike, bool] | None:
+    """The size of a dimension, and whether it repeats one element; None where it cannot have that size.
+
+    Args:
+        own: the size before; None for a new dimension.
+        wanted: what is asked for; -1 keeps what there is.
+    """
+    keep = not isinstance(wanted, Size) and wanted == -1
+    if own is None:
+        single = is_unbacked(wanted) or same(wanted, 1) or wanted == 1
+        return None if keep else (wanted, not single)
+    if keep or same(own, wanted) or (not same(own, 1) and own == wanted):
+        return own, False
+    return (wanted, True) if own == 1 else None
 
 
 def _unsqueeze(func: Any, args: Sequence[Any], kwargs: Any) -> Any:

@@ -1,0 +1,32 @@
+"""A slice of the sweep over layouts: `python -m tests.graph.layout_sweep` does all operators."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.graph.layout_sweep import of_operator
+from tests.opinfo import database
+
+SLICE = {
+    "add": "a size that may be 1 tells nothing of the order of dimensions",
+    "addcdiv": "the same, of three operands",
+    "addmv": "without columns the summand as it is",
+    "addr": "elementwise: a column and a row",
+    "cdist": "gradients for each pair of batches",
+    "complex": "elementwise",
+    "diag_embed": "rows, whatever the argument's strides",
+    "expand": "new dimensions of size 1 have the strides of what is within",
+    "isinf": "of whole numbers like its argument",
+    "view": "without elements the strides that it has",
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+@pytest.mark.parametrize("name", SLICE)
+def test_layouts(name: str, dtype: str) -> None:
+    infos = [info for info in database.op_db if info.name == name]
+    assert infos
+    for info in infos:
+        if getattr(torch, dtype) in info.supported_dtypes("cpu"):
+            assert of_operator(info, dtype, samples=1, each=1) == {}
