@@ -31,6 +31,7 @@ class TileBody(OpsRenderer):
     Attributes:
         checks: that kernels for a GPU make, each known by its place here.
         running: the nodes whose bodies are being rendered, the innermost last.
+        loaded: the axes along which what was rendered last loads its elements.
         quick: by value, what is enough where that is rounded to low precision.
     """
 
@@ -46,6 +47,7 @@ class TileBody(OpsRenderer):
         self.wide = False
         self.checks: list[Check] = []
         self.running: list[str] = []
+        self.loaded = 0
         self.quick: dict[str, str] = {}
 
     # axes
@@ -80,6 +82,7 @@ class TileBody(OpsRenderer):
     def from_memory(self, name: str, index: Index) -> V:
         dtype = metas_of(self.plan.program.nodes[name]).dtype
         address, masks, axes = self.address(name, index)
+        self.loaded |= axes
         guard = f", {masks}, other=0" if masks else ""
         text = f"tl.load({address}{guard})"
         if dtype is torch.bool:

@@ -370,6 +370,7 @@ class KernelRenderer(TileKernel):
 
     def operand(self, member: Member, fold: Accumulator) -> V:
         """What a member folds, over the whole tile, neutral outside of the folded axis."""
+        self.loaded = 0
         value = member.node.body(self, member.source)
         text = fold.prepared(value.text)
         everywhere = (1 << len(self.axes)) - 1
@@ -384,7 +385,7 @@ class KernelRenderer(TileKernel):
             self.scopes.line(f"    {result} = tl.where({mask.text}, {result}, {fold.start})", everywhere)
             return V(result, value.dtype, everywhere)
         inside = [mask.text] if mask is not None else []
-        if self.one_row() and not self.loads_along(member, self.axes[fold.axis]):
+        if self.one_row() and not self.loaded & (1 << fold.axis):
             inside.append(self.spread_over_threads())
         if inside:
             text = f"tl.where({' & '.join(inside)}, {text}, {fold.start})"
@@ -394,21 +395,6 @@ class KernelRenderer(TileKernel):
         """Whether a tile may be one row, held whole."""
         shapes = (dict(config.constants) for config in self.configs)
         return self.walked is None and len(self.axes) == 2 and any(shape[self.axes[0].block] == 1 for shape in shapes)
-
-    def loads_along(self, member: Member, axis: Axis) -> bool:
-        """Whether what a member folds is loaded along this axis, so that its elements lie in different threads."""
-        bit = self.bit(axis)
-        for read in member.reads:
-            inner = self.nest.members.get(read.name)
-            if inner is not None and inner is not member and inner.place is Place.INNER:
-                if self.loads_along(inner, axis):
-                    return True
-            elif (
-                read.name in self.plan.stored
-                and self.depth_of(flat_index(read.index, self.plan.strides[read.name])) & bit
-            ):
-                return True
-        return False
 
     def spread_over_threads(self) -> str:
         """A condition that always holds and that spreads what is folded over the threads.

@@ -26,10 +26,17 @@ DEVICES = [
     pytest.param("cpu", marks=pytest.mark.skipif(gpu, reason="Triton interprets or compiles, by process")),
     pytest.param("cuda", marks=pytest.mark.gpu),
 ]
+
+
+def _twice(rows: Tensor) -> tuple[Tensor, Tensor]:
+    return rows.sum(1), rows - rows.mean(1, keepdim=True) * 0.5
+
+
 PROGRAMS: dict[str, Callable[[Tensor], tuple[Tensor, ...]]] = {
     "repeated": lambda x: (x.expand(x.shape[0], 1000).mean(1), x * x.expand(x.shape[0], 1000).mean(1, keepdim=True)),
     "filled a tile": lambda x: (x.expand(-1, 1024).sum(1), x.expand(-1, 1024) / x.expand(-1, 1024).sum(1, True)),
     "of places": lambda x: ((x * torch.arange(1000, device=x.device)).sum(1), x.expand(-1, 1000) * x.sum()),
+    "looked up": lambda x: _twice(x.flatten()[x.long().flatten()][:, None].expand(-1, 300)),
     "largest": lambda x: (x.expand(-1, 700).amax(1), x.expand(-1, 700) - x.expand(-1, 700).amax(1, True)),
     "masked": lambda x: (x.expand(-1, 513).tril().sum(1), x.expand(-1, 513) + x.expand(-1, 513).tril().sum(1, True)),
 }
