@@ -8,8 +8,11 @@ import copy
 import dataclasses
 import functools
 import heapq
+import importlib
 import json
 import operator
+import random
+import sys
 import types
 from typing import Any
 
@@ -17,6 +20,7 @@ import pytest
 import torch
 
 import smelt
+from tests.capture.harness import compiled, same
 from tests.fuzz.snapshot import ADDRESS, Snapshot
 
 
@@ -250,3 +254,35 @@ def test_what_a_method_raises_passes_through_c_code() -> None:
 
     found = fn(torch.ones(1), [Pair(1), Pair("a")])
     assert "not supported between" in found[1]
+
+
+def _another_module(name: str) -> Any:
+    """A C module once more, whose classes are not those that capture knows."""
+    kept = sys.modules.pop(name)
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.modules[name] = kept
+
+
+WRAPPER = _another_module("_functools")._lru_cache_wrapper
+
+
+def _three_times(x: int, y: int) -> int:
+    return 3 * x + y
+
+
+def test_what_an_object_of_c_code_keeps_is_no_stand_in() -> None:
+    def cached(x: torch.Tensor) -> Any:
+        call = WRAPPER(_three_times, 20, False, tuple)
+        drawn = random.randint(0, 3)
+        first = call(drawn, 2)
+        sys.getrefcount(call)
+        return x + first, type(first), call(drawn, 2) == 3 * drawn + 2
+
+    run = compiled(cached)
+    for seed in range(3):
+        random.seed(seed)
+        want = cached(torch.ones(2))
+        random.seed(seed)
+        assert same(run(torch.ones(2)), want)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import abc
 import collections
 import collections.abc
+import enum
 import functools
 import math
 import numbers
 import os
+import sys
 import typing
 from collections.abc import Callable
 from typing import Any
@@ -222,6 +224,54 @@ def through_the_metaclass(x: Tensor) -> Any:
     return x + 1, found, Doubled.twice
 
 
+class Adding(type):
+    def __setattr__(cls, name: str, value: Any) -> None:
+        super().__setattr__(name, value + 1)
+
+    def __delattr__(cls, name: str) -> None:
+        super().__delattr__(name)
+
+
+class Added(metaclass=Adding):
+    number = 0
+
+
+def by_the_methods_of_the_metaclass(x: Tensor) -> Any:
+    Added.number = Added.number + 1
+    Added.other = 5
+    found = Added.number, Added.other
+    del Added.other
+    type.__setattr__(Added, "plain", 3)
+    found += Added.plain, hasattr(Added, "other")
+    type.__delattr__(Added, "plain")
+    Added.number = -1
+    return x + 1, found, hasattr(Added, "plain"), Added.number
+
+
+def refused_for_classes(x: Tensor) -> Any:
+    found = []
+    for change, values in ((object.__setattr__, (1,)), (object.__delattr__, ()), (type.__delattr__, ())):
+        try:
+            change(Added, "missing", *values)
+        except (AttributeError, TypeError) as error:
+            found.append(repr(error))
+    return x + 1, found
+
+
+def members(x: Tensor) -> Any:
+    class Season(enum.Enum):
+        SPRING = 1
+
+        def spam(self) -> None: ...
+
+    found = [hasattr(Season, "spam")]
+    del Season.spam
+    found.append(hasattr(Season, "spam"))
+    Season.other = 3  # type: ignore[attr-defined]
+    sys.getrefcount(Season)
+    return x + 1, found, Season.other  # type: ignore[attr-defined]
+
+
 def replaced(x: Tensor) -> Any:
     y = x + 1
     with mock.patch("os.getcwd") as seen:
@@ -256,6 +306,9 @@ CASES: list[Callable[[Tensor], Any]] = [
     renamed,
     other_bases,
     through_the_metaclass,
+    by_the_methods_of_the_metaclass,
+    refused_for_classes,
+    members,
     replaced,
     replaced_with_a_value,
     replaced_by_its_specification,

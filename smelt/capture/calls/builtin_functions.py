@@ -232,18 +232,27 @@ def del_attr(vm: Any, args: Args, kwargs: Kwargs) -> None:
     delete_attr(vm, *args)
 
 
-@special(object.__setattr__)
-def object_set_attr(vm: Any, args: Args, kwargs: Kwargs) -> None:
-    """object.__setattr__(object, name, value)"""
-    _expect_name(object.__setattr__, args, kwargs, (3,))
-    store_generic(vm, *args)
+def _register_writes(base: Any) -> None:
+    """`__setattr__` and `__delattr__` of a class that others inherit from."""
+
+    def set_attr(vm: Any, args: Args, kwargs: Kwargs) -> None:
+        _expect_name(base.__setattr__, args, kwargs, (3,))
+        if isinstance(args[0], type) and base is not type:
+            user(base.__setattr__, *args)  # raises
+        store_generic(vm, *args)
+
+    def delete(vm: Any, args: Args, kwargs: Kwargs) -> None:
+        _expect_name(base.__delattr__, args, kwargs)
+        if isinstance(args[0], type) and base is not type:
+            user(base.__delattr__, *args)  # raises
+        delete_generic(vm, *args)
+
+    special(vars(base)["__setattr__"])(set_attr)
+    special(vars(base)["__delattr__"])(delete)
 
 
-@special(object.__delattr__)
-def object_del_attr(vm: Any, args: Args, kwargs: Kwargs) -> None:
-    """object.__delattr__(object, name)"""
-    _expect_name(object.__delattr__, args, kwargs)
-    delete_generic(vm, *args)
+for _base in (object, type, types.ModuleType):
+    _register_writes(_base)
 
 
 @special(object.__getattribute__)

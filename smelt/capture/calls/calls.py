@@ -43,7 +43,7 @@ from smelt.capture.python.attribute_reads import find_in_class, function_source
 from smelt.capture.python.attribute_writes import is_external
 from smelt.capture.python.effects import CONTAINERS
 from smelt.capture.tensors.torch_calls import TENSOR_TYPES, call_tensor_method, call_torch, is_torch_builtin
-from smelt.graph.ir.symint import has_symint
+from smelt.graph.ir.symint import SYMBOLIC, has_symint
 from smelt.graph.trace.trace import TraceTensor
 
 Args = tuple[Any, ...]
@@ -363,6 +363,8 @@ def call_instance(vm: Any, obj: Any, args: Args, kwargs: Kwargs) -> Any:
     if isinstance(method, types.FunctionType):
         return vm.call(method, (obj, *args), kwargs)
     if callable(obj) and not is_external(vm, obj):
+        if any(type(value) in (TraceTensor, PrologueValue, *SYMBOLIC) for value in (*args, *kwargs.values())):
+            raise Break(f"a call of a {type(obj).__name__}", "C code may keep a value that stands for another")
         return call_native(vm, obj, args, kwargs)
     if not callable(obj):
         if vm.type_of(obj) is not type(obj):  # what stands for it has another name
@@ -442,7 +444,8 @@ def _call_bound(vm: Any, fn: Any, owner: Any, args: Args, kwargs: Kwargs) -> Any
     if type(owner) is TraceTensor:
         return call_tensor_method(vm, fn.__name__, (owner, *args), kwargs)
     if isinstance(owner, type):
-        classes = inspect.getmro(type(owner) if type(fn) is types.MethodWrapperType else owner)
+        wrapped = type(fn) is types.MethodWrapperType  # perhaps `super()` gave it
+        classes = (fn.__objclass__,) if wrapped else inspect.getmro(owner)
         raw = next((vars(b)[fn.__name__] for b in classes if fn.__name__ in vars(b)), None)
         meaning = SPECIAL.get(id(raw))
         if meaning is not None:

@@ -165,13 +165,13 @@ def _is_changed(vm: Any, fn: Any, args: tuple[Any, ...]) -> bool:
 
 def _is_redirected(vm: Any) -> bool:
     """Whether streams of the process are others at this place, as `contextlib.redirect_stdout` has it."""
-    stores = [(name, vm.effects.stores.get(("attr", id(sys), name))) for name in ("stdout", "stderr")]
+    stores = [(name, vm.effects.variable(sys, name)) for name in ("stdout", "stderr")]
     return any(store is not None and store.value is not vars(sys)[name] for name, store in stores)
 
 
 def _now(vm: Any, name: str) -> Any:
     """An attribute of the module of warnings, as the program has left it."""
-    store = vm.effects.stores.get(("attr", id(warnings), name))
+    store = vm.effects.variable(warnings, name)
     return vars(warnings)[name] if store is None else store.value
 
 

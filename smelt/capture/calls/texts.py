@@ -219,7 +219,7 @@ def print_call(vm: Any, args: Args, kwargs: Kwargs) -> None:
         if between is not None and not isinstance(between, (str, UnknownText)):
             raise Break("print() with arguments that it refuses", "it raises where it stands")
     target = kwargs.get("file")
-    if target is None and vm.effects.stores.get(("attr", id(sys), "stdout")) is not None:
+    if target is None and vm.effects.variable(sys, "stdout") is not None:
         target = vm.load_attr(sys, "stdout")
         if target is not sys.stdout:
             kwargs = {**kwargs, "file": target}

@@ -127,6 +127,8 @@ BREAK_NAMES = {
     ("abc", "update_abstractmethods"),
     ("abc", "_abc_registry_clear"),
     ("abc", "_abc_caches_clear"),
+    ("enum", "__setattr__"),
+    ("enum", "__delattr__"),
     ("functools", "total_ordering"),
     ("typing", "runtime_checkable"),
     ("typing", "final"),

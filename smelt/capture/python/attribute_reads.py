@@ -346,6 +346,11 @@ def guard_no_member(vm: Any, source: Source, table: str, members: dict[str, Any]
 @ATTR(types.ModuleType)
 def load_module_attr(vm: Any, module: types.ModuleType, name: str) -> Any:
     """A global of a Python module."""
+    written = vm.effects.variable(module, name) if vm.effects.stores or vm.effects.mirrors else None
+    if written is not None and written.value is not DELETED:
+        return written.value
+    if written is not None and name in vars(module):
+        raise UserError(AttributeError(f"module {module.__name__!r} has no attribute {name!r}", name=name, obj=module))
     key = (id(module), name)
     value = vm.reads.get(key, MISS)
     if value is not MISS:

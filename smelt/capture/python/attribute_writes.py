@@ -59,6 +59,9 @@ def store_generic(vm: Any, obj: Any, name: str, value: Any) -> None:
             held[name] = value
             return
         _expect_room(obj, name, value, raw, held is not None)
+        if type(obj) is types.ModuleType:
+            vm.effects.store_variable(vars(obj), name, value)
+            return
         vm.effects.store("attr", obj, name, value)
         return
     vm.work += 1
@@ -269,6 +272,9 @@ def delete_generic(vm: Any, obj: Any, name: str) -> None:
         held = instance_dict(vm, obj)
         if held is not None and held is not own_dict(obj) and name in held:
             del held[name]  # the program took hold of `__dict__`
+            return
+        if type(obj) is types.ModuleType:
+            vm.effects.store_variable(vars(obj), name, DELETED)
             return
         vm.effects.delete("attr", obj, name)
     else:

@@ -108,6 +108,13 @@ class Mirror:
 _OBSERVED = (print, _warnings.warn)
 
 
+@dataclass
+class Written:
+    """What a variable of a module holds."""
+
+    value: Any
+
+
 class ClassDict:
     """What a class holds by now; each of `views` is what its `__dict__` gave once."""
 
@@ -214,6 +221,30 @@ class Effects:
         mirror = self.mirrors.get(id(target))
         if mirror is not None:  # C code looks at it
             object.__setattr__(mirror.copy, name, None if value is DELETED else value)
+
+    def store_variable(self, variables: dict[str, Any], name: str, value: Any) -> None:
+        """Remember a write to a module's variable, by its name or through the module. DELETED: it is removed."""
+        self.vm.globals_source(variables)
+        mirror = self.mirrors.get(id(variables))
+        if mirror is None and value is DELETED:
+            self.delete("global", variables, name)
+        elif mirror is None:
+            self.store("global", variables, name, value)
+        else:  # the program took hold of the dictionary
+            self.vm.work += 1
+            mirror.copy.pop(name, None)
+            if value is not DELETED:
+                mirror.copy[name] = value
+            self.vm.reads[id(variables), name] = value
+
+    def variable(self, module: types.ModuleType, name: str) -> Any:
+        """What the program has written to a module's variable; None: nothing."""
+        variables = vars(module)
+        mirror = self.mirrors.get(id(variables))
+        if mirror is not None:
+            return Written(mirror.copy.get(name, DELETED))
+        store = self.stores.get(("global", id(variables), name))
+        return store if store is not None else self.stores.get(("attr", id(module), name))
 
     def delete(self, kind: str, target: Any, name: str) -> None:
         """Remember that something is removed. What the program put there itself may not exist outside."""

@@ -286,8 +286,7 @@ def write_cell(vm: Any, cell: types.CellType, value: Any) -> None:
 
 @opcode("STORE_GLOBAL", decode=name)
 def store_global(vm: Any, f: Frame, arg: str) -> None:
-    vm.globals_source(f.globals)
-    vm.effects.store("global", f.globals, arg, f.stack.pop())
+    vm.effects.store_variable(f.globals, arg, f.stack.pop())
 
 
 @opcode("DELETE_GLOBAL", decode=name)
@@ -295,7 +294,7 @@ def delete_global(vm: Any, f: Frame, arg: str) -> None:
     vm.load_global(f, arg)
     if arg not in f.globals and vm.effects.stores.get(("global", id(f.globals), arg)) is None:
         user_raise(NameError(f"name {arg!r} is not defined"))  # there is a builtin of that name
-    vm.effects.delete("global", f.globals, arg)
+    vm.effects.store_variable(f.globals, arg, DELETED)
 
 
 @opcode("LOAD_ASSERTION_ERROR")

@@ -515,8 +515,8 @@ def rebuild_reduced(r: Rebuild, value: Any) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # itertools will not do this from Python 3.14 on
         parts = value.__reduce__()
-    if isinstance(parts, str):
-        return r.constant(value, parts)
+    if isinstance(parts, str):  # it is found by that name, so no call has made it
+        raise CannotRebuild(f"a {type(value).__name__}")
     made = f"{r(parts[0])}({', '.join(map(r, parts[1]))})"
     name = r.assign(value, made)
     if len(parts) > 2 and parts[2] is not None:
@@ -642,4 +642,5 @@ _COPYABLE = {"datetime", "decimal", "fractions", "functools", "itertools", "oper
 def _copyable(value: Any) -> bool:
     kind = type(value)
     says_how = kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__
-    return says_how and kind.__module__.split(".")[0] in _COPYABLE
+    known = getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind
+    return says_how and known and kind.__module__.split(".")[0] in _COPYABLE

@@ -22,7 +22,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType, SimpleNamespace
+from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -302,12 +302,12 @@ class Writer:
             self.lines.append(self._deletion(store, place))
         elif isinstance(target, nn.Module) and store.name in target.__dict__.get("_buffers", ()):
             self.lines.append(f"{place}._buffers[{quoted(store.name)}] = {self.value(store.value)}")
-        elif type(target).__setattr__ in _PLAIN_SETTERS or isinstance(target, (type, torch.Tensor)):
+        elif type(target).__setattr__ in _PLAIN_SETTERS or isinstance(target, torch.Tensor):
             self.lines.append(f"{place}.{store.name} = {self.value(store.value)}")
             if type(target) is TraceTensor and store.name == "data" and target._version > store.version:
                 self.lines.append(f"{self.value.constant(increment_version, 'increment_version')}({place})")
         else:
-            setter = self.value.constant(object.__setattr__, "set")
+            setter = self.value.constant(_base(target).__setattr__, "set")
             self.lines.append(f"{setter}({place}, {quoted(store.name)}, {self.value(store.value)})")
 
     def _deletion(self, store: Store, place: str) -> str:
@@ -317,7 +317,7 @@ class Writer:
         if isinstance(store.target, nn.Module):
             deleter = delattr if kind.__delattr__ is nn.Module.__delattr__ else nn.Module.__delattr__
         elif isinstance(kind.__delattr__, FunctionType):
-            deleter = object.__delattr__
+            deleter = _base(store.target).__delattr__
         if deleter is delattr and is_plain_name(store.name):
             return f"del {place}.{store.name}"
         return f"{self.value.constant(deleter, 'delattr')}({place}, {quoted(store.name)})"
@@ -325,7 +325,7 @@ class Writer:
     def _store_by_name(self, store: Store, place: str) -> None:
         """The same for a name that is no identifier: it is data, and stays in quotes."""
         constant = self.value.constant
-        plain = type(store.target).__setattr__ in _PLAIN_SETTERS or isinstance(store.target, (type, torch.Tensor))
+        plain = type(store.target).__setattr__ in _PLAIN_SETTERS or isinstance(store.target, torch.Tensor)
         if store.value is DELETED or store.anew:
             delete = self._deletion(store, place)
             maybe = store.value is not DELETED or store.maybe
@@ -337,7 +337,7 @@ class Writer:
         if isinstance(store.target, nn.Module) and store.name in store.target.__dict__.get("_buffers", ()):
             self.lines.append(f"{place}._buffers[{quoted(store.name)}] = {value}")
         else:
-            setter = constant(setattr, "setattr") if plain else constant(object.__setattr__, "set")
+            setter = constant(setattr, "setattr") if plain else constant(_base(store.target).__setattr__, "set")
             self.lines.append(f"{setter}({place}, {quoted(store.name)}, {value})")
 
     def _refuse_shown(self) -> None:
@@ -646,6 +646,11 @@ def _arguments(inputs: list[Input], all_fetched: bool) -> str:
 
 
 _PLAIN_SETTERS = (object.__setattr__, type.__setattr__, BaseException.__setattr__)
+
+
+def _base(target: Any) -> Any:
+    """The class whose `__setattr__` and `__delattr__` do for an object what is left when its own have run."""
+    return type if isinstance(target, type) else ModuleType if isinstance(target, ModuleType) else object
 
 
 def parameter_names(slots: list[str]) -> list[str]:
