@@ -17,6 +17,10 @@ SLICE = {
     "complex": "elementwise",
     "diag_embed": "rows, whatever the argument's strides",
     "expand": "new dimensions of size 1 have the strides of what is within",
+    "nn.functional.adaptive_max_pool3d": "volumes lie in rows",
+    "nn.functional.avg_pool3d": "volumes lie in rows",
+    "nn.functional.binary_cross_entropy_with_logits": "computed into `1 - target`",
+    "nn.functional.interpolate.bicubic": "gradients lie in rows",
     "isinf": "of whole numbers like its argument",
     "view": "without elements the strides that it has",
 }
@@ -25,7 +29,7 @@ SLICE = {
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 @pytest.mark.parametrize("name", SLICE)
 def test_layouts(name: str, dtype: str) -> None:
-    infos = [info for info in database.op_db if info.name == name]
+    infos = [info for info in database.op_db if name in (info.name, info.full_name)]
     assert infos
     for info in infos:
         if getattr(torch, dtype) in info.supported_dtypes("cpu"):

@@ -56,10 +56,19 @@ def _huber_loss(answer: Layout, args: Sequence[Any]) -> Layout:
     return as_before(val) if answer.val.shape == val.shape else answer
 
 
+def _with_logits(answer: Layout, args: Sequence[Any]) -> Layout:
+    """What is left of `1 - target`, which the rest is computed into."""
+    val, target = answer.val, val_of(args[1])
+    if not val.shape or val.shape != target.shape:
+        return answer
+    return fresh(val, val.shape, None, result_stride(val.shape, [target], True))
+
+
 CORRECTIONS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
     aten.select_scatter.default: _written_view,
     aten.slice_scatter.default: _written_view,
     aten.diagonal_scatter.default: _written_view,
+    aten.binary_cross_entropy_with_logits.default: _with_logits,
     aten.mse_loss.default: _each_loss,
     aten.smooth_l1_loss.default: _each_loss,
     aten.huber_loss.default: _huber_loss,

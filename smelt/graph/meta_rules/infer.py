@@ -370,6 +370,10 @@ def _eigenvectors_cpu(answer: Any, args: Sequence[Any]) -> Any:
     return values, _changed(vectors, stride=(*batch, down, across))
 
 
+def _rows_cpu(answer: Layout, args: Sequence[Any]) -> Layout:
+    return _changed(answer, stride=contiguous_stride(answer.val.shape))
+
+
 _ANSWERS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {aten.huber_loss.default: _typed_like_first}
 _CPU_ANSWERS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
     aten.linalg_eig.default: _eigenvectors_cpu,
@@ -380,4 +384,5 @@ _CPU_ANSWERS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
     aten.reflection_pad2d_backward.default: _like_cpu(1),
     aten.replication_pad2d.default: _like_cpu(0),
     aten.replication_pad2d_backward.default: _like_cpu(1),
+    aten.upsample_bicubic2d_backward.default: _rows_cpu,
 }

@@ -197,7 +197,11 @@ def loss(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     if func is aten.huber_loss.default:
         return as_before(operands[0]) if operands[0].shape == operands[1].shape else None
     shape = broadcast(operands)
-    return None if shape is None else fresh(operands[0], shape, dtype, _common_stride(operands, shape))
+    if shape is None:
+        return None
+    logits = func is aten.binary_cross_entropy_with_logits.default  # the rest is computed into `1 - target`
+    stride = result_stride(shape, operands[1:2], True) if logits else _common_stride(operands, shape)
+    return fresh(operands[0], shape, dtype, stride)
 
 
 def _common_dtype(operands: Sequence[TensorMeta]) -> torch.dtype:

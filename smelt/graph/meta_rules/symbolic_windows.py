@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from smelt.graph.ir.meta import TensorMeta, channels_last_stride, is_channels_last
-from smelt.graph.meta_rules.layouts import Rule, fresh, given, in_format, like, row_major_like, val_of
+from smelt.graph.meta_rules.layouts import Rule, as_before, fresh, given, in_format, like, row_major_like, val_of
 from smelt.shapes.size import IntLike
 
 aten = torch.ops.aten
@@ -16,6 +17,8 @@ aten = torch.ops.aten
 
 def _constant_pad(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     val, shape = val_of(args[0]), _padded(val_of(args[0]), args[1])
+    if all(pad <= 0 for pad in args[1]):  # a copy of what is left
+        return as_before(replace(val, shape=tuple(shape)))  # type: ignore[arg-type]
     last = is_channels_last(val.shape, val.stride)
     return fresh(val, shape, None, channels_last_stride(shape) if last else None)  # type: ignore[arg-type]
 
@@ -53,15 +56,18 @@ def _upsample(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _upsample_backward(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    return in_format(val_of(args[0]), args[2])
+    val = val_of(args[0])
+    if func is aten.upsample_bicubic2d_backward.default and val.device.type == "cpu":
+        return fresh(val, args[2])
+    return in_format(val, args[2])
 
 
 def _adaptive_pool(results: int = 1) -> Rule:
     def rule(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
         val, size = val_of(args[0]), args[1]
         shape = (*val.shape[: val.ndim - len(size)], *size)
-        made = in_format(val, shape)
-        return made if results == 1 else (made, in_format(val, shape, torch.int64))
+        form = in_format if len(size) == 2 else fresh  # volumes lie in rows
+        return form(val, shape) if results == 1 else (form(val, shape), form(val, shape, torch.int64))
 
     return rule
 
@@ -92,6 +98,8 @@ def _pool(results: int = 1) -> Rule:
             if not size > 0:
                 return None
             shape.append(size)  # type: ignore[arg-type]
+        if func is aten.avg_pool3d.default:
+            return fresh(val, shape)
         made = in_format(val, shape)
         return made if results == 1 else (made, in_format(val, shape, torch.int64))
 
