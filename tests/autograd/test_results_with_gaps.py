@@ -158,3 +158,27 @@ def test_after_a_break(compiled: Callable[..., Any]) -> None:
     for layout, shape in itertools.product(("gaps", "steps"), ((4, 6), (2, 3))):
         x = LAYOUTS[layout](values(torch.float32), *shape)
         check(compiled(program)(x), program(x))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_windows_share_what_is_written(dynamic: bool) -> None:
+    """Eager writes into a copy with the strides of the windows: one element shows in several. Where a stride is 0 it
+    takes a dense copy."""
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        windows = x.unfold(0, 3, 1)
+        return (
+            torch.select_scatter(windows, y, 1, 0) * 2,
+            torch.slice_scatter(windows, windows[1:3] + 7, 0, 0, 2),
+            torch.diagonal_scatter(windows, y[:3]),
+            torch.select_scatter(x[:5].expand(4, 5), y[:4], 1, 0),
+        )
+
+    run = smelt.compile(program, dynamic=dynamic)
+    for n in (7, 9, 8):
+        given = [torch.arange(float(k)).requires_grad_() for k in (n, n - 2)]
+        want, got = program(*given), run(*given)
+        for a, b in zip(got, want, strict=True):
+            assert a.stride() == b.stride() and torch.equal(a, b)
+        grads = [torch.autograd.grad(sum(t.square().sum() for t in r[:1] + r[3:]), given) for r in (want, got)]
+        torch.testing.assert_close(grads[1], grads[0])

@@ -10,7 +10,7 @@ import torch
 from torch._ops import OpOverload
 
 from smelt.base.errors import Unsupported
-from smelt.graph.ir.meta import contiguous_stride, extent, is_dense, meta_of
+from smelt.graph.ir.meta import contiguous_stride, extent, is_dense, may_overlap, meta_of
 from smelt.graph.ir.schema import op_info
 from smelt.graph.meta_rules.constant_values import known_value, remember
 from smelt.graph.meta_rules.infer import depends_on_values
@@ -34,6 +34,7 @@ from smelt.graph.trace.trace import (
     trace_like,
 )
 from smelt.graph.trace.unbacked import current, measure, read_scalar
+from smelt.shapes.size import same
 from smelt.shapes.unbacked import is_unbacked
 
 aten = torch.ops.aten
@@ -268,6 +269,17 @@ def _strided(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], r
     return propagate(aten.as_strided.default, (whole, shape, stride, 0), {}, recorder)
 
 
+def _scattered(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
+    """Eager writes to a copy in the tensor's strides (dense where one is 0): in windows one write changes several."""
+    (value,), _ = as_traced(args[:1], {}, recorder)
+    shape, stride = value.place.layout.val.shape, value.place.layout.val.stride
+    if may_overlap(shape, stride) and not any(
+        same(s, 0) and not same(n, 1) for n, s in zip(shape, stride, strict=True)
+    ):
+        raise Unsupported(f"{func} of elements that share memory", why="what is written to one shows in others")
+    return ordinary(func, op_info(func), args, kwargs, recorder)
+
+
 def _call(recorder: Recorder | None) -> sparse.Call:
     return lambda op, *args, **kwargs: propagate(op, args, kwargs, recorder)
 
@@ -298,6 +310,10 @@ def _sum_of_gradients(
 
 
 SPECIAL |= {
+    aten.select_scatter.default: _scattered,
+    aten.slice_scatter.default: _scattered,
+    aten.diagonal_scatter.default: _scattered,
+    aten.as_strided_scatter.default: _scattered,
     aten.add.Tensor: _sum_of_gradients,
     aten._embedding_bag_backward.default: _bag_backward,
     aten._sparse_coo_tensor_with_dims_and_tensors.default: _coordinates,
