@@ -153,3 +153,31 @@ def test_as_in_eager(fn: Callable[[Tensor], Any]) -> None:
     run = compiled(fn)
     for _ in range(3):
         assert same(fn(torch.ones(2)), run(torch.ones(2)))
+
+
+class Noting:
+    def __enter__(self) -> Noting:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.error = error
+
+
+RAISED_AGAIN = ValueError("an object from outside")
+
+
+@pytest.mark.parametrize("look", ["exit", "except"])
+def test_an_exception_from_outside_has_a_traceback_where_it_was_raised(look: str) -> None:
+    def function(x: torch.Tensor) -> Any:
+        y = x + 1
+        try:
+            with Noting() as noting:
+                raise RAISED_AGAIN
+        except ValueError as error:
+            found = noting.error[2] if look == "exit" else error.__traceback__
+            return y * 2, found is None
+
+    run = compiled(function)
+    for _ in range(2):
+        RAISED_AGAIN.__traceback__ = None
+        assert run(torch.ones(2))[1] is False

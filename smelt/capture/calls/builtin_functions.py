@@ -399,7 +399,7 @@ def load_exception_attr(vm: Any, error: BaseException, name: str) -> Any:
         Restart: its traceback is asked for, and capture raised it.
     """
     raised = vm.errors.get(id(error)) if name in ("__traceback__", "with_traceback") else None
-    if raised is not None and vm.source_of(error) is None and vm.finalizers.allowed:
+    if raised is not None and vm.finalizers.allowed:
         stop = Break("the traceback of an exception", "only one that Python raises has its frames")
         stop.at = vm.where()
         raise Restart(raised[1], stop)
