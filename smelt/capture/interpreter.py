@@ -91,6 +91,8 @@ class Interpreter:
             numbers that are known.
         hooks: those that the program registers, by identity of the tensor; see `tensor_hooks`.
         regions: modes of the thread that the program has entered, see `thread_modes`.
+        graph_warns: the graph's backend calls functions of torch as they are, which warn then.
+        left_out: for calls of modules, how many frames were there: those of `nn.Module.__call__` are not made.
         slices: whose bounds only values tell, and what became of them, see `unbacked_slices`.
         undecided: there is an `Undecided` somewhere.
     """
@@ -115,6 +117,8 @@ class Interpreter:
         self.finalizers = Finalizers(self)
         self.sources: dict[int, Source] = {}
         self.frames: list[Frame] = []
+        self.left_out: list[int] = []
+        self.graph_warns = False
         self.work = 0
         self.step = 0
         self.inference = False
@@ -183,7 +187,7 @@ class Interpreter:
         out.guards, out.sizes, out.created, out._globals = self.guards, self.sizes, self.created, self._globals
         out.remade, out.made_classes, out.running = self.remade, self.made_classes, self.running
         out.sources = {key: source for key, source in self.sources.items() if key not in tensors}
-        out.frames = self.frames[:]
+        out.frames, out.left_out, out.graph_warns = self.frames[:], self.left_out[:], self.graph_warns
         out.branches = out.hosts.allowed = False
         return out
 

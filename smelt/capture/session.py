@@ -273,6 +273,7 @@ class Session(Diagnostics):
             vm.tensors.speculation.insists = insists
             vm.finalizers.allowed = not self.options.fullgraph
             vm.branches_on_numbers = self.options.backend == "eager"
+            vm.graph_warns = self.options.backend not in ("smelt", "aot_eager")
             try:
                 frame = begin(vm)
                 stop = vm.run_root(frame, stop_at)

@@ -46,6 +46,7 @@ from smelt.autograd.trace.saved import read_as_saved, results_as_saved, saved_pl
 from smelt.base.errors import Unsupported
 from smelt.base.options import Options
 from smelt.base.torch_c import disable_autocast, engine_in_this_thread, inference_mode, is_plain_view
+from smelt.base.warned import heard
 from smelt.graph.ir.ancestry import ancestors
 from smelt.graph.ir.gradient_marks import Flow
 from smelt.graph.ir.meta import TensorMeta, is_dense, overlaps, without_gaps
@@ -173,7 +174,8 @@ class _Trace:
 
     def run(self) -> Joint:
         with TraceMode(self.rec), reading(self.reads), self.reads.checking():
-            results = run_graph(self.gm, self.arguments(), self.rec)
+            with heard(None):  # capture has heard what these functions warn of
+                results = run_graph(self.gm, self.arguments(), self.rec)
             with _disable_current_modes():  # views are read here, and meta kernels asked about them
                 mutations = self.mutations()
                 touched = self.touched(mutations)

@@ -27,7 +27,7 @@ from smelt.capture.core.prologue_value import PrologueMethod, PrologueValue
 from smelt.capture.core.registry import ATTR, special
 from smelt.capture.core.unbacked_text import UnknownText
 from smelt.capture.core.values import C_METHODS
-from smelt.capture.python import containers
+from smelt.capture.python import containers, warning_places
 from smelt.capture.python.attribute_reads import load_class_attr, load_generic, load_object_attr, python_method
 from smelt.capture.python.attribute_writes import delete_attr, delete_generic, store_attr, store_generic
 from smelt.capture.python.stack_opcodes import read_variable
@@ -366,15 +366,71 @@ def file_path(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 @special(_warnings.warn)
 def warn(vm: Any, args: Args, kwargs: Kwargs) -> None:
     """warnings.warn(...)"""
-    if not _is_warning(*args, **kwargs):
+    try:
+        given = _WARN.bind(*args, **kwargs)
+    except TypeError:
+        given = None
+    if given is None or not _is_warning(**given.arguments):
         raise Break("warnings.warn() with arguments that it refuses", "it raises where it stands")
-    calls.defer(vm, _warnings.warn, args, kwargs)
+    given.apply_defaults()
+    message, category, level, source, skipped = given.arguments.values()
+    if type(level) is PrologueValue or type(skipped) is not tuple:
+        raise Break("warnings.warn() with a level that is computed at each call", "it says where the warning points to")
+    category = UserWarning if category is None else category
+    place = warning_places.place_of(vm, int(level), tuple(vm.effects.plain(each) for each in skipped))
+    message, source = (calls.frozen(vm, "warnings.warn", each) for each in (message, source))
+    vm.effects.warn(place, message, category, source)
 
 
-def _is_warning(message: Any = None, category: Any = None, stacklevel: Any = 1, *_: Any, **__: Any) -> bool:
+def _warn(
+    message: Any,
+    category: Any = None,
+    stacklevel: Any = 1,
+    source: Any = None,
+    *,
+    skip_file_prefixes: Any = (),
+) -> None:
+    """The arguments of `warnings.warn`."""
+
+
+_WARN = inspect.signature(_warn)
+
+
+def _is_warning(message: Any, category: Any = None, stacklevel: Any = 1, **others: Any) -> bool:
     fits = category is None or isinstance(category, type) and issubclass(category, Warning)
     fits = fits and isinstance(message, (str, Warning, PrologueValue, UnknownText))
+    fits = fits and ("skip_file_prefixes" not in others or sys.version_info >= (3, 12))
     return fits and isinstance(stacklevel, (int, PrologueValue, *SYMBOLIC))
+
+
+@special(_warnings.warn_explicit)
+def warn_explicit(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    """warnings.warn_explicit(...)"""
+    try:
+        given = _WARN_EXPLICIT.bind(*args, **kwargs).arguments
+    except TypeError:
+        given = {}
+    if not given or not _is_warning(given["message"], given["category"]) or given.get("registry") is not None:
+        raise Break(
+            "warnings.warn_explicit() that refuses its arguments or enters something there", "it is run in turn"
+        )
+    calls.defer(vm, _warnings.warn_explicit, args, kwargs)
+
+
+def _warn_explicit(
+    message: Any,
+    category: Any,
+    filename: Any,
+    lineno: Any,
+    module: Any = None,
+    registry: Any = None,
+    module_globals: Any = None,
+    source: Any = None,
+) -> None:
+    """The arguments of `warnings.warn_explicit`."""
+
+
+_WARN_EXPLICIT = inspect.signature(_warn_explicit)
 
 
 @special(sys.exception)

@@ -261,8 +261,8 @@ def defer(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> None:
         _refuse_misformatted(vm, name, args)
         if fn.__name__ == "exception" or not {"exc_info", "stack_info"}.isdisjoint(kwargs):
             raise Break(f"{name} shows frames", "those of the compiled function are not the program's", in_frame=True)
-    named = {key: _frozen(vm, name, value) for key, value in kwargs.items()}
-    vm.effects.defer(fn, tuple(_frozen(vm, name, value) for value in args), named)
+    named = {key: frozen(vm, name, value) for key, value in kwargs.items()}
+    vm.effects.defer(fn, tuple(frozen(vm, name, value) for value in args), named)
 
 
 def _refuse_misformatted(vm: Any, name: str, args: Args) -> None:
@@ -297,7 +297,7 @@ _UNCHANGING = (
 """What logging works with, and what says the same later."""
 
 
-def _frozen(vm: Any, name: str, value: Any) -> Any:
+def frozen(vm: Any, name: str, value: Any) -> Any:
     """The value, or a copy of a container, for a call that is made later, when the program may have changed it."""
     kind = type(value)
     if kind in LEAVES or isinstance(value, (*_UNCHANGING, *CONSTANT_TYPES)):
@@ -310,10 +310,10 @@ def _frozen(vm: Any, name: str, value: Any) -> Any:
     if kind is warnings.catch_warnings and not value._record:
         return value  # all that it does is put off with it, in order
     if kind in (list, tuple, set, frozenset, collections.deque):
-        items = [_frozen(vm, name, item) for item in vm.effects.mirror(value)]
+        items = [frozen(vm, name, item) for item in vm.effects.mirror(value)]
         return kind(items) if kind is not collections.deque else kind(items, value.maxlen)
     if kind is dict:
-        return {key: _frozen(vm, name, item) for key, item in vm.effects.mirror(value).items()}
+        return {key: frozen(vm, name, item) for key, item in vm.effects.mirror(value).items()}
     raise Break(
         f"{name} with a {vm.type_of(value).__name__}",
         "it reads the object, which may have changed when the graph has run",

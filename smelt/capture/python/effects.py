@@ -24,6 +24,7 @@ from smelt.capture.core.container_copies import Copies
 from smelt.capture.core.sources import Source
 from smelt.capture.core.unbacked_text import refuse_unknown
 from smelt.capture.core.values import LEAVES, is_foreign, is_shown
+from smelt.capture.python.warning_places import Place
 from smelt.graph.trace.trace import TraceTensor
 
 _maxlen = collections.deque.maxlen.__get__
@@ -77,6 +78,13 @@ class Deferred:
 
 
 @dataclass(slots=True)
+class DeferredWarning(Deferred):
+    """A warning, with the place that it points to; a number: so many frames above the captured one."""
+
+    place: Place | int = 0
+
+
+@dataclass(slots=True)
 class Made:
     """An object that residual code has to make even if nobody holds it, for what making it does."""
 
@@ -105,7 +113,7 @@ class Mirror:
         return isinstance(self.copy, set) and self.copy != self.before
 
 
-_OBSERVED = (print, _warnings.warn)
+_OBSERVED = (print, _warnings.warn_explicit)
 
 
 @dataclass
@@ -259,6 +267,14 @@ class Effects:
         if not isinstance(fn, types.BuiltinFunctionType) or fn in _OBSERVED:
             self.vm.observed.add(self.vm, fn, args, kwargs)
         self.deferred.append(Deferred(fn, args, kwargs, self.vm.context()))
+
+    def warn(self, place: Place | int, message: Any, category: Any, source: Any) -> None:
+        """Give a warning after the graph has run."""
+        args = message, category, source
+        refuse_unknown(args)
+        self.vm.work += 1
+        self.vm.observed.add(self.vm, _warnings.warn, args, {})
+        self.deferred.append(DeferredWarning(_warnings.warn_explicit, args, {}, self.vm.context(), place))
 
     def make(self, handle: Any) -> None:
         """Have residual code make an object, unless it was removed by then."""

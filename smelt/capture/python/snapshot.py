@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import collections
 import types
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
+from smelt.base.warned import heard
 from smelt.capture._native import iterator_place
 from smelt.capture.core.frames import Unread
 from smelt.capture.core.generators import TracedGenerator
@@ -148,8 +148,7 @@ def _progress(iterator: Any) -> list[Any]:
     """Builtin iterators say where they stand when they are asked how to make them again."""
     if type(iterator) in SIZED_ITERATORS:  # it would raise when the size of what it iterates has changed
         return [*(iterator_place(iterator) or ())]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
+    with heard(None):
         try:
             parts = iterator.__reduce__()
         except TypeError:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from smelt.base.python_text import LITERALS, arguments, is_plain_name, new_name, quoted
+from smelt.base.warned import heard
 from smelt.capture._native import NULL, generator_at, iterator_place, put_iterator
 from smelt.capture.calls.calls import Trampoline
 from smelt.capture.core.breaks import Break, CannotRebuild, Restart, is_deep
@@ -512,8 +513,7 @@ def _reducible(*types_: type) -> None:
 
 def rebuild_reduced(r: Rebuild, value: Any) -> str:
     """Iterators and other C objects that say themselves how they are made (`__reduce__`)."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # itertools will not do this from Python 3.14 on
+    with heard(None):  # itertools will not do this from Python 3.14 on
         parts = value.__reduce__()
     if isinstance(parts, str):  # it is found by that name, so no call has made it
         raise CannotRebuild(f"a {type(value).__name__}")

@@ -41,7 +41,8 @@ from smelt.capture.core.sources import Source, frame_function
 from smelt.capture.prologue.inputs import HOST
 from smelt.capture.prologue.source import Steady, host_part, states_of
 from smelt.capture.python.context_variables import refuse_settings
-from smelt.capture.python.effects import DELETED, Deferred, Made, Mirror, Store, items_of
+from smelt.capture.python.effects import DELETED, Deferred, DeferredWarning, Made, Mirror, Store, items_of
+from smelt.capture.python.warning_places import above
 from smelt.capture.residual.error_locations import expect_failure, expect_lost, explain_error, repeatable, with_place
 from smelt.capture.residual.reconstruct import OWN, Rebuild
 from smelt.capture.residual.resumption import RESUMPTIONS, Resumption
@@ -272,10 +273,24 @@ class Writer:
             return
         given = self.value.arguments(call.args, call.kwargs)
         fn = self.value(call.fn)
+        if isinstance(call, DeferredWarning):
+            given = self._warning(call)
         if call.handled is not self.vm.outer_error:  # while the residual runs that one is handled
             given = ", ".join(filter(None, [self.value(call.handled), fn, given]))
             fn = self.value.constant(native.call_handling, "call_handling")
         self.lines.append(f"{fn}({given})")
+
+    def _warning(self, call: DeferredWarning) -> str:
+        """The arguments of `warnings.warn_explicit`."""
+        message, category, source = map(self.value, call.args)
+        if isinstance(call.place, int):
+            return f"{message}, {category}, *{self.value.constant(above, 'above')}({call.place}), None, {source}"
+        place = call.place
+        scope = self.fetched(self.vm.globals_source(place.globals))
+        name = place.globals.get("__name__", "<string>")
+        registry = f"{scope}.setdefault('__warningregistry__', {{}})"
+        where = f"{quoted(place.filename)}, {place.line}, {quoted(name)}, {registry}"
+        return f"{message}, {category}, {where}, None, {source}"
 
     def _store(self, store: Store) -> None:
         target = store.target

@@ -128,13 +128,13 @@ def note_deferred(vm: Any, fn: Any, runs: bool) -> None:
     Raises:
         Break: the program catches what it may raise.
     """
-    if not runs and fn is not warnings.warn:
+    if not runs and fn not in (warnings.warn, warnings.warn_explicit):
         return
     if not _is_caught(vm, _ANY if runs else _WARNINGS):
         return
     if not runs:
         vm.guards.flag(_warnings_raise, (), _warnings_raise())
-    if runs or _warnings_raise():
+    if runs or _warnings_raise() or _will_raise(vm):
         name = getattr(fn, "__qualname__", str(fn))
         raise Break(f"{name} in a try statement", "it may raise what a clause takes", "move it out of the statement")
 
@@ -142,6 +142,12 @@ def note_deferred(vm: Any, fn: Any, runs: bool) -> None:
 def _warnings_raise() -> bool:
     """Whether a filter makes some warnings errors."""
     return any(each[0] == "error" for each in warnings.filters)
+
+
+def _will_raise(vm: Any) -> bool:
+    """Whether the program has put such a filter there, which is put off as well."""
+    calls = [call for call in vm.effects.deferred if getattr(getattr(call, "fn", None), "__module__", "") == "warnings"]
+    return any("error" in (*call.args, *call.kwargs.values()) for call in calls)
 
 
 def on_gpu(device: torch.device) -> bool:

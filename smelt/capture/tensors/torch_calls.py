@@ -417,11 +417,12 @@ def _stored_attr(vm: Any, tensor: TraceTensor, name: str) -> Any:
         if name == "grad_fn":
             return None
         if name == "grad":
+            vm.tensors.runner.run(getattr, (tensor, name), {})  # warns of tensors that keep none
             return None
         return user(getattr, tensor, name)
     if not hasattr(real, name):
         vm.guards.check(sources.instance_dict(source), native.NOT_KEY, name)
-    value = user(getattr, real, name)
+    value = user(getattr, real, name) if name != "grad" else vm.tensors.runner.run(getattr, (real, name), {})
     from_dict = name in getattr(real, "__dict__", {})
     base = vm.attr_source(source, name, from_dict)
     value = vm.external(value, base)

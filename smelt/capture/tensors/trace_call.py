@@ -9,13 +9,16 @@ from typing import Any
 from torch._ops import OpOverload
 
 from smelt.base.errors import Unsupported
+from smelt.base.warned import Warned, heard
 from smelt.capture.core.breaks import Break, UserError, too_deep, wants_memory
+from smelt.capture.python.warning_places import place_of_torchs
 from smelt.capture.tensors.inference_tensors import InferenceTensors
 from smelt.capture.tensors.reads import version
 from smelt.graph.ir.schema import Kind, op_info
 from smelt.graph.ir.storage_view import StorageView
 from smelt.graph.meta_rules.eager_errors import is_refusal
 from smelt.graph.meta_rules.infer import DataDependent
+from smelt.graph.meta_rules.kernel_warnings import warnings_of
 from smelt.graph.nodes.range_checks import looks_at_values
 from smelt.graph.trace.composite_rewrites import for_stand_ins
 from smelt.graph.trace.trace import TraceMode, TraceTensor
@@ -39,6 +42,7 @@ class _Operators(TraceMode):
     Attributes:
         drew: one of them draws random numbers; looked: one raises for some values.
         refused: the tensors that one which writes was given, and raised an error.
+        said: what it is to be warned of.
     """
 
     drew = looked = False
@@ -46,6 +50,7 @@ class _Operators(TraceMode):
     def __init__(self) -> None:
         super().__init__()
         self.refused: list[TraceTensor] = []
+        self.said: list[Warned] = []
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -53,6 +58,7 @@ class _Operators(TraceMode):
         info = op_info(func)
         self.drew = self.drew or info.random
         self.looked = self.looked or looks_at_values(func)
+        self.said += warnings_of(func, args, kwargs or {})
         try:
             return super().__torch_dispatch__(func, types, args, kwargs)
         except Exception:
@@ -60,6 +66,14 @@ class _Operators(TraceMode):
                 _collect(args, self.refused)
                 _collect(kwargs or {}, self.refused)
             raise
+
+
+def _as_of_tensors(error: Exception) -> None:
+    """Python names the class of arguments in some errors."""
+    if any(isinstance(part, str) and "TraceTensor" in part for part in error.args):
+        error.args = tuple(
+            part.replace("TraceTensor", "Tensor") if isinstance(part, str) else part for part in error.args
+        )
 
 
 class Runner:
@@ -85,13 +99,29 @@ class Runner:
         return self._operators.refused
 
     def run(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Its result.
+        """Its result; what it warns of, the program will be warned of.
 
         Raises:
             ValuesNeededError: it needs a tensor's values.
             Break: it cannot be traced.
             UserError: what it raises.
         """
+        said: list[Warned] = []
+        self._operators.said = said
+        try:
+            with heard(said):
+                out = self._run(target, args, kwargs)
+        except UserError:
+            self._warn(said)
+            raise
+        self._warn(said)
+        return out
+
+    def _warn(self, said: list[Warned]) -> None:
+        for each in () if self.vm.graph_warns else said:
+            self.vm.effects.warn(place_of_torchs(self.vm, each), each.message, each.category, each.source)
+
+    def _run(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         try:
             with self._operators:  # also for tensors that composite operators make on the way
                 if self.inference.made and not self.vm.inference:
@@ -114,11 +144,7 @@ class Runner:
             if wants_memory(error):  # eager would find some: this is no error of the program
                 text = f"{name_of(target)} reads the memory of a tensor"
                 raise ValuesNeededError(Unsupported(text, why="its values are not known yet")) from None
-            if any(isinstance(part, str) and "TraceTensor" in part for part in error.args):  # Python names the class
-                texts = (
-                    part.replace("TraceTensor", "Tensor") if isinstance(part, str) else part for part in error.args
-                )
-                error.args = tuple(texts)
+            _as_of_tensors(error)
             raise UserError(error) from None
 
     def attempt(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, list[TraceTensor]]:

@@ -43,7 +43,12 @@ def call_impl(vm: Any, args: Args, kwargs: Kwargs) -> Any:
         vm.guards.check(source_of_hooks, native.LEN, 0)
     if source is not None:
         vm.guards.check(source, native.MODULE, (None, HOOKS))
-    return vm.call(vm.load_attr(module, "forward"), args[1:], kwargs)
+    forward = vm.load_attr(module, "forward")
+    vm.left_out.append(len(vm.frames))
+    try:
+        return vm.call(forward, args[1:], kwargs)
+    finally:
+        vm.left_out.pop()
 
 
 @special(nn.Module.__getattr__)

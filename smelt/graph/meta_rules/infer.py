@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch._ops import OpOverload
 
 from smelt.base.errors import SmeltError, Unsupported
 from smelt.base.log import log
+from smelt.base.warned import heard
 from smelt.graph.ir.memo import remember
 from smelt.graph.ir.meta import channels_last_stride, contiguous_stride, is_channels_last
 from smelt.graph.ir.schema import Kind, OpInfo, op_info
@@ -176,14 +176,8 @@ def _on_meta(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mappin
         given["device"] = META
     if not writes or not op_info(func).outs:
         return func(*map(to_meta, args), **given)
-    with warnings.catch_warnings():
-        for text in _RESIZED:  # the program's call says it
-            warnings.filterwarnings("ignore", text)
+    with heard(None):  # that an `out=` of another shape is resized: the program's call says it
         return func(*map(to_meta, args), **given)
-
-
-_RESIZED = ("An output with one or more elements was resized", "The number of elements in the out tensor")
-"""How warnings begin that a kernel gives for an `out=` of another shape."""
 
 
 def _is_open(layout: Layout) -> bool:

@@ -1,0 +1,120 @@
+"""Warnings of the program, and of torch on its behalf: put off, and given at the place that eager's point to."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from torch import nn
+
+from smelt.base.warned import Warned
+from smelt.capture.core.breaks import Break
+
+_HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_NOWHERE = "sys", 1 if sys.version_info < (3, 12) else 0, "sys", vars(sys).setdefault("__warningregistry__", {})
+"""Where a warning points to that has more levels than there are frames."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a warning points to: a line of a file, with the globals of what runs there."""
+
+    globals: dict[str, Any]
+    filename: str
+    line: int
+
+
+def place_of(vm: Any, level: int, skipped: tuple[str, ...] = ()) -> Place | int:
+    """The place that `warnings.warn(stacklevel=level)` points to; a number: so many frames above the captured one.
+
+    Args:
+        skipped: the begins of names of files that do not count (`skip_file_prefixes`).
+
+    Raises:
+        Break: frames above the captured one would have to be told apart by their files.
+    """
+    level = max(level, 2 if skipped else 1)
+    for k, place in enumerate(_places(vm)):
+        if k and skipped and place.filename.startswith(skipped):
+            continue
+        level -= 1
+        if not level:
+            return place
+    if skipped:
+        raise Break("warnings.warn(skip_file_prefixes=...) that points to a caller", "its file is known at the call")
+    return level
+
+
+def _places(vm: Any) -> Iterator[Place]:
+    """Where the frames stand that eager would have, innermost first, up to the captured one."""
+    for depth in reversed(range(len(vm.frames))):
+        frame = vm.frames[depth]
+        yield Place(frame.globals, frame.code.co_filename, frame.at.line)
+        if depth and depth in vm.left_out:
+            yield from _of_modules()
+
+
+@functools.cache
+def _of_modules() -> tuple[Place, ...]:
+    """Where `nn.Module._call_impl` and `_wrapped_call_impl` call without hooks."""
+    places = []
+    for function, call in ((nn.Module._call_impl, "return forward_call("), (_WRAPPED, "return self._call_impl(")):
+        lines, first = inspect.getsourcelines(function)
+        line = next((k for k, text in enumerate(lines) if call in text), 0)
+        places.append(Place(function.__globals__, function.__code__.co_filename, first + line))
+    return tuple(places)
+
+
+_WRAPPED = nn.Module._wrapped_call_impl
+
+
+def place_of_torchs(vm: Any, warned: Warned) -> Place | int:
+    """The same of a warning that torch has given."""
+    return place_of(vm, warned.up + 1) if warned.place is None else Place(*warned.place)
+
+
+def above(level: int) -> tuple[str, int, str, dict[Any, Any]]:
+    """File, line, module and registry of a frame above the one that calls this, as `warnings.warn_explicit` takes them.
+
+    Frames of the compiler are left out, and parts of a function that others follow.
+    """
+    below: FrameType = sys._getframe(1)
+    frame: FrameType | None = below.f_back
+    while frame is not None:
+        if not _is_ours(frame, below):
+            level -= 1
+            if not level:
+                scope = frame.f_globals
+                name = scope.get("__name__", "<string>")
+                return frame.f_code.co_filename, frame.f_lineno, name, scope.setdefault("__warningregistry__", {})
+            below = frame
+        frame = frame.f_back
+    return _NOWHERE
+
+
+def _is_ours(frame: FrameType, below: FrameType) -> bool:
+    """Whether this is no frame of the program's, or the begin of the function whose rest runs in the frame below."""
+    code, rest = frame.f_code, below.f_code
+    if code.co_filename.startswith((_HERE, "<smelt ")):
+        return True
+    return (
+        code is not rest
+        and _is_residual(frame)
+        and (code.co_filename, code.co_firstlineno, code.co_name)
+        == (
+            rest.co_filename,
+            rest.co_firstlineno,
+            rest.co_name,
+        )
+    )
+
+
+def _is_residual(frame: FrameType) -> bool:
+    code = frame.f_code
+    return code.co_varnames[code.co_argcount - 2 : code.co_argcount] == ("_c", "_f")
