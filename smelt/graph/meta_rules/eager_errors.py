@@ -110,7 +110,7 @@ def _has_sizes(func: OpOverload) -> bool:
 
 _NO_SIZES = frozenset(
     "dim dims reduction ignore_index correction low high num_samples dtype layout memory_format "
-    "normalized_shape".split()
+    "normalized_shape input_dtype".split()
 )
 _SHAPING = ("fold", "shuffle", "pool", "pad", "upsample", "embedding_bag", "grid", "unpool", "glu", "multinomial")
 """In the names of operators to whose results or checks a size is more than its order among others."""
@@ -159,7 +159,7 @@ def _may_run(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mappin
     if not doubted and info.kind is Kind.VIEW:
         return False
     if not doubted and not info.outs and any(part in func._opname for part in SLOW):
-        return False  # but meta kernels take an `out=` of any type
+        return _is_unusual(func, (*args, *kwargs.values()))  # but meta kernels take an `out=` of any type
     if torch.are_deterministic_algorithms_enabled():  # the same layouts may be refused for that, now but not later
         return False
     values = (*args, *kwargs.values())
@@ -169,6 +169,17 @@ def _may_run(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mappin
     if next(tensors_among(values), None) is None and not doubted:
         return info.random and any(isinstance(value, (list, tuple)) for value in args)
     return all(tensor.place.layout.val.dtype in _DTYPES for tensor in tensors_among(values))
+
+
+def _is_unusual(func: OpOverload, values: Sequence[Any]) -> bool:
+    """Whether an operator of a library is given a type that LAPACK and most gradients do not know."""
+    first = next(tensors_among(values), None)
+    if first is None or _elsewhere(values):
+        return False
+    dtype = first.place.layout.val.dtype
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return "embedding" not in func._opname
+    return "linalg" in func._opname and dtype.itemsize < 4
 
 
 _ARGUMENTS = frozenset(

@@ -9,10 +9,12 @@ from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.utils._python_dispatch import _disable_current_modes
 
 from smelt.graph.ir.storage_view import PlacedTensor
 from smelt.graph.ir.symint import from_torch, to_torch, whole_product
 from smelt.graph.meta_rules.constant_values import known_value
+from smelt.graph.meta_rules.eager_errors import marked
 from smelt.graph.meta_rules.least_squares import with_gradients
 from smelt.graph.meta_rules.recurrent import recurrent_layers
 from smelt.graph.trace.value_check_forms import in_checked_form
@@ -44,6 +46,8 @@ def for_stand_ins(target: Any, args: Sequence[Any], kwargs: dict[str, Any] | Non
         return _put
     if target in _POWERS and len(args) > 1 and isinstance(args[1], torch.SymInt):
         return _power
+    if target in _POOLS and args and isinstance(args[0], PlacedTensor) and _is_refused_by_pools(args[0]):
+        return _refused_by_pools
     other = _OTHER.get(target) if args and target.__hash__ is not None else None
     if other is None or not isinstance(args[0], PlacedTensor) or not args[0].place.layout.val.symbolic:
         return target
@@ -180,6 +184,23 @@ def _max_pool1d(
     windows = (wide(kernel_size, 1), wide(stride or None, 1), wide(padding, 0), wide(dilation, 1))
     out: Any = functional.max_pool2d(x.unsqueeze(-2), *windows, ceil_mode, return_indices)  # type: ignore[call-overload]
     return tuple(part.squeeze(-2) for part in out) if return_indices else out.squeeze(-2)
+
+
+_POOLS = (functional.max_pool1d, torch.max_pool1d)
+
+
+def _is_refused_by_pools(x: PlacedTensor) -> bool:
+    """Whether `max_pool1d` without gradients has no kernel for these: whole numbers on a CPU. That of images has."""
+    return x.is_cpu and not x.dtype.is_floating_point and x.ndim in (2, 3)
+
+
+def _refused_by_pools(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    _max_pool1d(x, *args, **kwargs)  # which says what else is wrong
+    with _disable_current_modes():
+        try:
+            torch.max_pool1d(torch.zeros((1, 1, 1), dtype=x.dtype), 1)
+        except NotImplementedError as error:
+            raise marked(error.with_traceback(None)) from None
 
 
 _GRIDS = (functional.affine_grid, torch.affine_grid_generator)
