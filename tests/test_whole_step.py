@@ -499,3 +499,30 @@ def test_step_keeps_no_more_than_a_model_and_its_backward(monkeypatch, target):
         loss_of(smelt.compile(model, options=options))
     forward, backward = plans
     assert whole.needed <= 1.01 * max(forward.needed, backward.needed)
+
+
+@pytest.mark.parametrize("own_layout", [False, True], ids=["as the parameter", "of its own"])
+@pytest.mark.parametrize(
+    "make",
+    [torch.optim.Rprop, lambda p: torch.optim.SGD(p, momentum=0.9), torch.optim.Adam, torch.optim.Adagrad],
+    ids=["Rprop", "SGD", "Adam", "Adagrad"],
+)
+def test_state_has_the_strides_that_eager_gives_it(make, own_layout):
+    def steps(wrap):
+        torch.manual_seed(0)
+        weights = [torch.randn(4, 5).t(), torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)]
+        parameters = [torch.nn.Parameter(w) for w in (*weights, torch.randn(6, 8)[:, ::2], torch.randn(()))]
+        for parameter in parameters:
+            parameter.grad = torch.randn_like(parameter)
+        if own_layout:
+            parameters[0].grad = torch.randn(5, 4)
+            parameters[2].grad = torch.randn(4, 6).t()
+        optimizer = make(parameters)
+        step = wrap(optimizer.step)
+        for _ in range(3):
+            step()
+        return [*parameters, *(v for p in parameters for v in optimizer.state[p].values() if torch.is_tensor(v))]
+
+    for got, want in zip(steps(smelt.compile), steps(lambda f: f), strict=True):
+        torch.testing.assert_close(got, want)
+        assert got.stride() == want.stride()

@@ -45,6 +45,7 @@ from smelt.capture.guards.dynamic_shapes import SiteProfile, Sizes
 from smelt.capture.guards.guards import GuardList
 from smelt.capture.prologue.ops import call as call_host
 from smelt.capture.prologue.prologue import Prologue
+from smelt.capture.python import views_from_outside  # noqa: F401  (registers how these are read)
 from smelt.capture.python.comparisons import Compared
 from smelt.capture.python.effects import DELETED, Effects
 from smelt.capture.python.finalizers import Finalizers

@@ -195,6 +195,8 @@ class Effects:
         self.class_writes: set[str] = set()  # names that were written on any class
         self.class_dicts: dict[type, ClassDict] = {}  # those that the program has looked at
         self.tables: set[int] = set()  # dictionaries of buffers, some of which were assigned as attributes
+        self.views: dict[int, Source] = {}  # views that stand for those from outside
+        self.shown: set[int] = set()  # the dictionaries of these
         self._keys: dict[tuple[int, Any], Any] = {}
         self.copies = Copies()
         self._open: set[int] = set()
@@ -293,7 +295,7 @@ class Effects:
             return value
         copy = self._copy(value, source)
         before = tuple(copy) if isinstance(copy, (tuple, frozenset)) else _shallow(copy)
-        if source.kind == native.INSTANCE_DICT and isinstance(value, dict):
+        if isinstance(value, dict) and (source.kind == native.INSTANCE_DICT or id(value) in self.shown):
             self._take_over_attributes(value, copy)
         elif isinstance(value, dict) and isinstance(source.key, str) and source.key in sources.MEMBERS:
             self._take_over_members(value, copy)

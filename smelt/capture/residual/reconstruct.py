@@ -144,7 +144,7 @@ class Rebuild:
             return self.fetched(value.source)
         if kind is PrologueValue:
             return self.fetched(value.source) if value.source is not None else self.vm.hosts.use(value)
-        source = self.vm.sources.get(id(value))
+        source = self.vm.sources.get(id(value)) or self.vm.effects.views.get(id(value))
         if source is not None:
             return self.fetched(source)
         if kind in SYMBOLIC:  # read now: what the residual does next may reshape the tensor that tells it

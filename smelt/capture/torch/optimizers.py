@@ -128,9 +128,9 @@ def _make_state(vm: Any, optimizer: Any) -> None:
         if isinstance(optimizer, torch.optim.SGD):
             if group["momentum"] != 0 and group["dampening"] == 0:
                 for p in new:
-                    optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
+                    optimizer.state[p]["momentum_buffer"] = torch.zeros_like(_like_gradient(vm, p))
         elif new:
-            _initialise(optimizer, {**group, "params": new})
+            _initialise(vm, optimizer, {**group, "params": new})
 
 
 def _gets_gradient(vm: Any, parameter: torch.Tensor) -> bool:
@@ -141,12 +141,25 @@ def _gets_gradient(vm: Any, parameter: torch.Tensor) -> bool:
     return parameter.grad is not None
 
 
-def _initialise(optimizer: Any, group: dict[str, Any]) -> None:
+def _like_gradient(vm: Any, parameter: torch.Tensor) -> torch.Tensor:
+    """A tensor of whose elements nobody asks; what is made like it, is made like the gradient."""
+    traced = vm.tensors.traced.get(id(parameter))
+    gradient = vm.reads.get((id(traced), "grad"), parameter.grad) if traced is not None else parameter.grad
+    like = parameter.detach()
+    if gradient is not None and all(type(n) is int for n in (*gradient.shape, *gradient.stride())):
+        if not gradient.is_contiguous() and gradient.dtype == like.dtype and gradient.shape == like.shape:
+            if gradient.stride() == like.stride():
+                return like
+            return torch.empty_strided(like.shape, gradient.stride(), dtype=like.dtype, device=like.device)
+    return torch.zeros((), dtype=like.dtype, device=like.device).expand(like.shape)
+
+
+def _initialise(vm: Any, optimizer: Any, group: dict[str, Any]) -> None:
     wanted = list(inspect.signature(optimizer._init_group).parameters)[1:]
     real = [p.grad for p in group["params"]]
     try:
         for p in group["params"]:
-            p.grad = torch.zeros((), dtype=p.dtype, device=p.device).expand(p.shape)
+            p.grad = _like_gradient(vm, p)
         with torch.no_grad():
             optimizer._init_group(group, *([] for _ in wanted))
     finally:

@@ -178,8 +178,8 @@ def _is_unusual(func: OpOverload, values: Sequence[Any]) -> bool:
         return False
     dtype = first.place.layout.val.dtype
     if not (dtype.is_floating_point or dtype.is_complex):
-        return "embedding" not in func._opname
-    return "linalg" in func._opname and dtype.itemsize < 4
+        return "embedding" not in func.name()
+    return "linalg" in func.name() and dtype.itemsize < 4
 
 
 _ARGUMENTS = frozenset(

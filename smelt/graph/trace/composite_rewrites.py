@@ -28,12 +28,11 @@ def for_stand_ins(target: Any, args: Sequence[Any], kwargs: dict[str, Any] | Non
     form = in_checked_form(getattr(target, "__name__", ""), args, kwargs or {})
     if form is not None:
         return form
-    solved = with_gradients(target, args, kwargs or {})
-    if solved is not None:
-        return solved
-    layers = recurrent_layers(target, args, kwargs or {})
-    if layers is not None:
-        return layers
+    rules: tuple[Callable[..., Any], ...] = (with_gradients, recurrent_layers, _without_kernel)
+    for rule in rules:
+        other = rule(target, args, kwargs or {})
+        if other is not None:
+            return other
     if target is functional.one_hot:
         return _one_hot
     if target in _GRIDS and _has_one_line(*args, **(kwargs or {})):
@@ -46,12 +45,10 @@ def for_stand_ins(target: Any, args: Sequence[Any], kwargs: dict[str, Any] | Non
         return _put
     if target in _POWERS and len(args) > 1 and isinstance(args[1], torch.SymInt):
         return _power
-    if target in _POOLS and args and isinstance(args[0], PlacedTensor) and _is_refused_by_pools(args[0]):
-        return _refused_by_pools
-    other = _OTHER.get(target) if args and target.__hash__ is not None else None
-    if other is None or not isinstance(args[0], PlacedTensor) or not args[0].place.layout.val.symbolic:
+    form = _OTHER.get(target) if args and target.__hash__ is not None else None
+    if form is None or not isinstance(args[0], PlacedTensor) or not args[0].place.layout.val.symbolic:
         return target
-    return other
+    return form
 
 
 _POWERS = (operator.pow, torch.pow)
@@ -189,9 +186,12 @@ def _max_pool1d(
 _POOLS = (functional.max_pool1d, torch.max_pool1d)
 
 
-def _is_refused_by_pools(x: PlacedTensor) -> bool:
-    """Whether `max_pool1d` without gradients has no kernel for these: whole numbers on a CPU. That of images has."""
-    return x.is_cpu and not x.dtype.is_floating_point and x.ndim in (2, 3)
+def _without_kernel(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
+    """`max_pool1d` without gradients has no kernel for whole numbers on a CPU. That of images has."""
+    x = args[0] if args else None
+    if target not in _POOLS or not isinstance(x, PlacedTensor) or x.ndim not in (2, 3):
+        return None
+    return _refused_by_pools if x.is_cpu and not x.dtype.is_floating_point else None
 
 
 def _refused_by_pools(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

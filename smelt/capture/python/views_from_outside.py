@@ -1,0 +1,56 @@
+"""Views of dictionaries that existed before the frame: keys, values, items, read-only proxies.
+
+A view over the mirror of its dictionary takes its place: what C code reads of that has guards, and what the program
+writes to the dictionary shows in it.
+"""
+
+from __future__ import annotations
+
+import collections
+import gc
+import types
+from typing import Any
+
+from smelt.capture._native import TYPE_IS
+from smelt.capture.core import sources
+from smelt.capture.core.registry import READ
+from smelt.capture.core.sources import Source
+from smelt.capture.core.values import read_object
+
+_MOST = 200
+"""Items of a dictionary that are read at once; C code that reads a view of more ends the graph."""
+
+
+def viewed(view: Any) -> Any:
+    """The mapping that a view shows, which Python does not tell."""
+    return gc.get_referents(view)[0]
+
+
+_MAKE: dict[type, Any] = {types.MappingProxyType: types.MappingProxyType}
+for _kind in (dict, collections.OrderedDict):
+    for _view in ("keys", "values", "items"):
+        _MAKE[type(getattr(_kind(), _view)())] = getattr(_kind, _view)
+
+
+@READ(*_MAKE)
+def read_view(vm: Any, view: Any, source: Source) -> Any:
+    """A view that stands for it, over the mirror of the dictionary."""
+    key = id(view), "view"
+    if key in vm.reads:
+        return vm.reads[key]
+    held = viewed(view)
+    if type(held) not in (dict, collections.OrderedDict) or len(held) > _MOST or _has_owner(held):
+        return read_object(vm, view, source)
+    vm.guards.check(source, TYPE_IS, type(view))
+    vm.effects.shown.add(id(held))
+    mirror = vm.effects.mirror(vm.external(held, sources.called(source, viewed, "viewed")))
+    vm.reads[key] = shown = _MAKE[type(view)](mirror)
+    vm.effects.views[id(shown)] = source
+    vm.keep(view)
+    vm.keep(shown)
+    return shown
+
+
+def _has_owner(held: dict[Any, Any]) -> bool:
+    """Whether this is what a class or a module holds: the program writes to those by other ways."""
+    return "__builtins__" in held or {"__module__", "__doc__"} <= held.keys() or "__spec__" in held
