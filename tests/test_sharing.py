@@ -306,3 +306,24 @@ def test_tensors_like_one_without_elements_have_its_strides(shape: tuple[int, ..
     x = torch.empty_strided(shape, stride)
     got = smelt.compile(f)(x)
     assert [y.stride() for y in got] == [y.stride() for y in f(x)]
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        lambda x: (x.view(-1), x[0], x.t(), x.detach(), x.expand(1, 2, 3), x.view_as(x), x.unfold(1, 2, 1)),
+        lambda x: (y := x * 2, y.view(-1), y[0], y.t(), y.real),
+        lambda x: (x * 2, x.contiguous(), x.float(), x.reshape(2, 3), x.squeeze(), x.clone()),
+    ],
+    ids=["of an argument", "of a result", "of none"],
+)
+@pytest.mark.parametrize("needs_gradient", [False, True])
+def test_results_say_whether_they_are_views_and_of_what(views, needs_gradient):
+    def told(f):
+        x = torch.arange(6.0).view(2, 3).clone().requires_grad_(needs_gradient)
+        found = f(x)
+        known = [x, *found]
+        bases = [next((k for k, one in enumerate(known) if one is r._base), None) for r in found]
+        return [(r._is_view(), r.is_leaf, r is x, base) for r, base in zip(found, bases, strict=True)]
+
+    assert told(smelt.compile(views)) == told(views)
