@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
+from torch import fx
 
 from smelt.graph.ir.meta import TensorMeta
 from smelt.shapes.expr import Expr
@@ -229,6 +230,7 @@ class LoopProgram:
 
     `symbols`: what the caller passes as integers, after the tensors. Sizes of nodes are made of these.
     `after`: for some nodes, an earlier one that the kernel which stores them waits for without reading it.
+    `calls`: of nodes that were lowered from one, that one, and how many others were before them.
     """
 
     nodes: dict[str, Node]
@@ -236,6 +238,7 @@ class LoopProgram:
     inputs: list[str]
     symbols: list[Symbol] = field(default_factory=list)
     after: dict[str, str] = field(default_factory=dict)
+    calls: dict[str, tuple[fx.Node, int]] = field(default_factory=dict)
 
     def users(self) -> dict[str, list[str]]:
         """For each node, the nodes that read it (once each, in program order)."""

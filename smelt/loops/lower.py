@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -53,6 +53,7 @@ def lower(gm: fx.GraphModule, atomic_words: bool = False) -> LoopProgram:
     inputs: list[str] = []
     outputs: list[Output] = []
     symbols: list[Symbol] = []
+    calls: dict[str, tuple[fx.Node, int]] = {}
     drawn: str | None = None
     in_a_row = set() if atomic_words else _writes_in_a_row(gm.graph)  # on a GPU each would be a launch and a copy
     for node in gm.graph.nodes:
@@ -70,13 +71,20 @@ def lower(gm: fx.GraphModule, atomic_words: bool = False) -> LoopProgram:
                 lowered = _write_part(node) if node in in_a_row else _lower_call(node)
                 if isinstance(lowered, Extern) and is_random(node.target):
                     lowered, drawn = _after(lowered, drawn), lowered.name
-                nodes |= {n.name: n for n in _widened(lowered, atomic_words)}
+                widened = {n.name: n for n in _widened(lowered, atomic_words)}
+                calls |= _made_of(node, widened)
+                nodes |= widened
             case "output":
                 outputs = [_output(value) for value in node.args[0]]
             case other:
                 raise CompileError(f"loops: fx node {node.name} has op {other!r}")
     after = {n.name: n.meta["after"] for n in gm.graph.nodes if n.meta.get("after") in nodes}
-    return LoopProgram(nodes, outputs, inputs, symbols, after)
+    return LoopProgram(nodes, outputs, inputs, symbols, after, calls)
+
+
+def _made_of(node: fx.Node, names: Iterable[str]) -> dict[str, tuple[fx.Node, int]]:
+    """For each value that a call was lowered to, the call and how many were before."""
+    return {name: (node, step) for step, name in enumerate(names)}
 
 
 def _symbol(node: fx.Node, known: Sequence[Symbol]) -> Symbol:

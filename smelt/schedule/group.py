@@ -100,11 +100,23 @@ def substituted(members: Mapping[str, Member], values: dict[Atom, Expr]) -> dict
     }
 
 
+@dataclass(frozen=True)
+class Likeness:
+    """The group of another layer that differs in nothing but the names of buffers, in the same order, and in streams.
+
+    `streams` of random numbers: those of that group -> its own.
+    """
+
+    group: Group
+    streams: Mapping[int, int]
+
+
 @dataclass
 class Group:
     """Members by name in program order, and the loop variables from outermost to innermost.
 
     `limits`: variables that stop early in the last part: low -> (high, total), where high * size + low >= total is out.
+    `like`: the group of another layer that it is a copy of.
     """
 
     number: int
@@ -116,6 +128,7 @@ class Group:
     position: int = 0
     accesses: dict[str, list[Index]] = field(default_factory=dict)
     limits: dict[Var, tuple[Var, IntLike]] = field(default_factory=dict)
+    like: Likeness | None = None
 
     def __post_init__(self) -> None:
         if not self.accesses:

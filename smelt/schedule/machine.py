@@ -130,6 +130,7 @@ class Machine:
         survives_checks: whether the process goes on after a check that fails. On a GPU it ends the context.
         overwrites_unused: whether a value may lie over one that its kernel reads for another value. On a GPU the store
             would meet loads of the same line that are still under way, which takes three times as long.
+        repeats: whether equal layers are scheduled once: where their kernels stay what they are after fusion.
         read_again: what a value may read, as a multiple of its size, to be computed in both of two loops that use it.
     """
 
@@ -154,6 +155,7 @@ class Machine:
     takes_over: bool = True
     survives_checks: bool = True
     overwrites_unused: bool = True
+    repeats: bool = True
     read_again: float = 1.3
 
 
@@ -172,6 +174,7 @@ GPU = Machine(
     takes_over=False,
     survives_checks=False,
     overwrites_unused=False,
+    repeats=False,
     read_again=1.9,
 )
 """A large GPU: two programs for each of 132 multiprocessors; column accumulators stay in registers. Little but bytes

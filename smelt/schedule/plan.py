@@ -25,6 +25,7 @@ from smelt.schedule.order import CycleError, Unit, order_units
 from smelt.schedule.products import Product, ProductSearch, in_parts
 from smelt.schedule.products_write_outputs import show_products
 from smelt.schedule.realize import Realized, StridedView, metas_of, realize
+from smelt.schedule.repeated_blocks import fuse_blocks
 from smelt.schedule.sharing import behind, find_sharing
 from smelt.schedule.split import split_reductions
 from smelt.shapes.size import IntLike, hint, is_symbolic, same
@@ -137,8 +138,7 @@ def schedule(
     names = Names()
     program = show_products(program, updates or {})
     real = realize(program, machine)
-    program = split_reductions(program, real, names, machine)
-    fused = fuse(program, real, names, machine)
+    program, fused = _grouped(program, real, names, machine)
     stored = real.stored - _private(program, real, fused)
     products: dict[int, Product] = {}
     kept = {name for at, name in enumerate(program.inputs) if at in held}
@@ -154,6 +154,13 @@ def schedule(
         if options.gemm == "auto":  # where nothing is saved around it, the library's kernels are the faster ones
             products = {n: each for n, each in products.items() if each.parts or (parts and in_parts(each))}
     return planned(products)
+
+
+def _grouped(program: LoopProgram, real: Realized, names: Names, machine: Machine) -> tuple[LoopProgram, Fused]:
+    """The program with split reductions, and its groups."""
+    split = split_reductions(program, real, names, machine)
+    fused = fuse_blocks(program, split, real, names, machine) if machine.repeats else None
+    return split, fused or fuse(split, real, names, machine)
 
 
 def _private(program: LoopProgram, real: Realized, fused: Fused) -> set[str]:

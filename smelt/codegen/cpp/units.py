@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from smelt.codegen.cpp.kernel import Kernel, render_kernel
 from smelt.codegen.cpp.scatter import render_scatter
 from smelt.codegen.cpp.target import Renderer
 from smelt.codegen.cpp.vector_math import header
+from smelt.loops.ir import Scatter
+from smelt.schedule.group import Group
 from smelt.schedule.plan import Schedule
 from smelt.shapes.size import Symbol, same
 
@@ -50,9 +52,14 @@ def render_kernels(plan: Schedule, target: Renderer) -> Kernels:
     kernels: list[Kernel] = []
     known: dict[tuple[object, ...], int] = {}
     launches: dict[int, Launch] = {}
+    of_layers: dict[tuple[object, ...], tuple[Launch, Group]] = {}
     for number in plan.steps:
         group = plan.groups.get(number)
         if group is None or any(same(v.size, 0) for v in group.order):
+            continue
+        equal = _form(group, plan)
+        if equal in of_layers:
+            launches[number] = _like(*of_layers[equal], group)
             continue
         kernel = render_scatter(group, plan, target) if group.scatter else render_kernel(group, plan, target)
         key = (kernel.lines, kernel.types, len(kernel.symbols), len(kernel.streams))
@@ -60,7 +67,33 @@ def render_kernels(plan: Schedule, target: Renderer) -> Kernels:
             known[key] = len(kernels)
             kernels.append(kernel)
         launches[number] = Launch(known[key], kernel.buffers, kernel.symbols, kernel.streams)
+        of_layers[equal] = launches[number], group
     return Kernels(kernels, launches, _units(kernels))
+
+
+def _form(group: Group, plan: Schedule) -> tuple[object, ...]:
+    """Equal for groups of equal layers whose text is equal, too: what of it depends on other groups is the same."""
+    over = [n in plan.memory.in_place or n in plan.over_inputs or n in plan.over_others for n in group.members]
+    stored = [name in plan.stored for name in group.members]
+    scatters = [
+        (plan.starts_in_place(member.node), member.name in plan.over_inputs)
+        for member in group.members.values()
+        if isinstance(member.node, Scatter)
+    ]
+    original = group.like.group.number if group.like is not None else group.number
+    return original, any(over), *stored, *scatters
+
+
+def _like(launch: Launch, group: Group, other: Group) -> Launch:
+    """The launch of a group that differs from the one of `launch` in buffers and streams of random numbers."""
+    buffers = dict(zip(group.accesses, other.accesses, strict=True))
+    streams = launch.streams
+    if streams and group.like is not None:
+        back = {own: original for original, own in group.like.streams.items()}
+        streams = tuple([back[stream] for stream in streams])
+    if streams and other.like is not None:
+        streams = tuple([other.like.streams[stream] for stream in streams])
+    return replace(launch, buffers=tuple([buffers.get(name, name) for name in launch.buffers]), streams=streams)
 
 
 def kernel_name(index: int) -> str:

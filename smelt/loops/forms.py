@@ -1,0 +1,71 @@
+"""What a prim node computes, up to the names of what it reads: nodes of one form are lowered to equal loops."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from smelt.graph.ir.meta import TensorMeta
+from smelt.prims.known_sizes import settled
+from smelt.prims.table import Prim
+from smelt.shapes.size import IntLike, Size
+
+Form = Hashable
+"""Compared, never looked into."""
+
+_PLAIN = (str, int, bool, torch.dtype, torch.device, torch.memory_format, torch.layout, type(None))
+
+
+def form_of(node: fx.Node) -> Form:
+    """The form of a call. Which stream of random numbers it draws from is no part of it."""
+    args: tuple[Any, ...] = node.args
+    if stream_of(node) is not None:
+        args = (args[0], *args[2:])
+    names: dict[fx.Node, int] = {}
+    return node.target, _form(args, names), _form(node.kwargs, names) if node.kwargs else None
+
+
+def stream_of(node: fx.Node) -> int | None:
+    """The stream of random numbers that a call draws from."""
+    if not (isinstance(node.target, Prim) and node.target.name == "random"):
+        return None
+    stream = node.args[1]
+    assert isinstance(stream, int)
+    return stream
+
+
+def form_of_meta(meta: Any) -> Form:
+    """The form of a node's meta: sizes are compared as they are written, no guard decides whether they are equal."""
+    if isinstance(meta, tuple):
+        return tuple(map(form_of_meta, meta))
+    if type(meta) is TensorMeta:
+        return numbers(meta.shape), numbers(meta.stride), meta.dtype, meta.device, meta.requires_grad
+    return None if meta is None else object()
+
+
+def numbers(values: Sequence[IntLike]) -> Form:
+    """Sizes or strides as they are written."""
+    return tuple([value.terms if isinstance(value, Size) else value for value in values])
+
+
+def _form(value: Any, names: dict[fx.Node, int]) -> Form:
+    """Operands by the order in which they are met. Numbers of other types, which may be equal, are other forms."""
+    if value.__class__ in _PLAIN:
+        return type(value), value
+    match value:
+        case fx.Node() if isinstance(value.meta["val"], Size):
+            return _form(settled(value), names)
+        case fx.Node():
+            return fx.Node, names.setdefault(value, len(names))
+        case Size():
+            return Size, settled(value).terms
+        case tuple() | list():
+            return (type(value), *[_form(item, names) for item in value])
+        case dict():
+            return (dict, *[(key, _form(item, names)) for key, item in value.items()])
+        case float() | complex():
+            return type(value), repr(value)  # zeros of either sign differ, and not-a-numbers are alike
+    return object()  # nothing is known of it: alike to nothing

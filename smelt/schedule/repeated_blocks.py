@@ -1,0 +1,356 @@
+"""Kernels of equal layers are found once: a program with few of them is fused, and the result holds for all.
+
+    program, its repetition -> the program without most of the blocks -> groups -> the same groups for all blocks
+
+Fusion is that of the whole program, over the borders of blocks as well: the blocks that are left are fused together
+with their neighbours, and the result is taken only where it is the same for each of them but the outermost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from smelt.loops.forms import numbers, stream_of
+from smelt.loops.ir import Extern, Index, LoopProgram, Node, Ops, Pointwise, Reduction, Ref, Scatter, Value
+from smelt.schedule.dependencies import Access, Names
+from smelt.schedule.fuse import Fused, fuse
+from smelt.schedule.group import Group, Likeness
+from smelt.schedule.machine import Machine
+from smelt.schedule.realize import Realized, StridedView, metas_of
+from smelt.schedule.repetition import Repetition, find_repetition, longest_run
+from smelt.schedule.split import PART
+from smelt.shapes.size import hint
+
+MOST_PERIOD = 6
+"""Blocks after which buffers are chosen alike again: sums over blocks are stored every few of them."""
+
+LEAST_REMOVED = 4
+"""Fewer blocks are not worth it."""
+
+
+def fuse_blocks(
+    program: LoopProgram, split: LoopProgram, real: Realized, names: Names, machine: Machine
+) -> Fused | None:
+    """The groups of a program; None where it has no blocks that are alike.
+
+    Args:
+        program: as it was before its reductions were split.
+        split: the program with its split reductions, which is fused.
+    """
+    repetition = find_repetition(program)
+    if repetition is None:
+        return None
+    blocks = _Blocks(split, real, repetition)
+    blocks.choose(_least_kept(split, repetition, machine))
+    short = blocks.shortened() if blocks.removed >= LEAST_REMOVED else None
+    buffers = blocks.short_buffers(short) if short is not None else None
+    if short is None or buffers is None:
+        return None
+    return blocks.all_groups(short, fuse(short, buffers, names, machine))
+
+
+def _least_kept(program: LoopProgram, repetition: Repetition, machine: Machine) -> int:
+    """How many blocks are to stay, for fusion to see that very many kernels read a buffer that all blocks read."""
+    limits = machine.fusion
+    for name, users in program.users().items():
+        if len(users) > limits.readers and name not in repetition.block and not isinstance(program.nodes[name], Extern):
+            if hint(metas_of(program.nodes[name]).nbytes) >= limits.shared_bytes:
+                return limits.readers + 1
+    return 0
+
+
+class _Blocks:
+    """A program, the same with fewer blocks, and what was found for that one taken to all blocks.
+
+    Attributes:
+        first, last: between which blocks differ by their operands alone, and are as those `period` blocks away.
+        out: the blocks that are left out.
+        pattern: those whose groups are those of all blocks between the two outermost at either end.
+        crossing: values of the short program that read others than they do in the whole one.
+    """
+
+    def __init__(self, program: LoopProgram, real: Realized, repetition: Repetition) -> None:
+        self.program, self.real = program, real
+        self.block, self.places = repetition.block, repetition.places
+        self.first, self.last = repetition.first, repetition.last
+        self.period = 1
+        self.out = self.pattern = range(0)
+        self.crossing: set[str] = set()
+        self._take_in_parts()
+
+    def _take_in_parts(self) -> None:
+        """Sums of parts, which splitting made, belong to the blocks of what is made of them."""
+        for name, (chain, at) in list(self.places.items()):
+            if (
+                at == 0
+                and name + PART in self.program.nodes
+                and all(each + PART in self.program.nodes for each in chain)
+            ):
+                parts = [each + PART for each in chain]
+                self.places.update((each, (parts, at)) for at, each in enumerate(parts))
+                self.block.update((part, self.block[each]) for part, each in zip(parts, chain, strict=True))
+
+    def moved(self, name: str, blocks: int) -> str | None:
+        """The value at this one's place so many blocks later; itself, where it is of no block."""
+        found = self.places.get(name)
+        if found is None:
+            return name
+        chain, at = found
+        return chain[at + blocks] if 0 <= at + blocks < len(chain) else None
+
+    def choose(self, least: int) -> None:
+        """Find the period, the blocks for which it holds, and which of them are left out.
+
+        Args:
+            least: how many are to stay.
+        """
+        looks: dict[int, set[Hashable]] = {block: set() for block in range(self.first, self.last + 1)}
+        for name, block in self.block.items():
+            if block in looks:
+                looks[block].add(self._buffer(name))
+        known: dict[Hashable, int] = {}
+        forms = [known.setdefault(frozenset(looks[block]), len(known)) for block in sorted(looks)]
+        runs = [(*longest_run(forms, period), period) for period in range(1, MOST_PERIOD + 1)]
+        length, start, self.period = max(runs, key=lambda run: run[0] - run[2])
+        self.first += start
+        self.last = self.first + length + self.period - 1
+        kept = max(self.period + 2, -(-least // 2))
+        self.pattern = range(self.first + 1, self.first + 1 + self.period)
+        removed = (self.last - self.first + 1 - 2 * kept) // self.period * self.period
+        self.out = range(self.first + kept, self.first + kept + max(removed, 0))
+
+    @property
+    def removed(self) -> int:
+        return len(self.out)
+
+    def _buffer(self, name: str) -> Hashable:
+        """What of a value's buffer must be the same for the value at its place in another block."""
+        chain, _ = self.places[name]
+        strides, view = self.real.strides.get(name), self.real.views.get(name)
+        seen: Hashable = None
+        if view is not None:
+            base = self.places.get(view.base)
+            at = view.base if base is None else (base[0][0], self.block[view.base] - self.block[name])
+            seen = (at, numbers(view.shape), numbers(view.stride), numbers([view.offset]))
+        return chain[0], name in self.real.stored, None if strides is None else numbers(strides), seen
+
+    # the shorter program
+
+    def shortened(self) -> LoopProgram | None:
+        """The program without the blocks that are left out; None where that is no program."""
+        program, nodes = self.program, dict[str, Node]()
+        gone = {name for name, block in self.block.items() if block in self.out}
+        for name, node in program.nodes.items():
+            if name in gone:
+                continue
+            if any(read in gone for read in node.inputs):
+                others = self._others(node, gone)
+                if others is None:
+                    return None
+                self.crossing.add(name)
+                node = _renamed(node, others)
+            if any(read not in nodes for read in node.inputs):
+                return None
+            nodes[name] = node
+        outputs = [o for o in program.outputs if o.name not in gone]
+        return replace(program, nodes=nodes, outputs=outputs, inputs=[n for n in program.inputs if n not in gone])
+
+    def _others(self, node: Node, gone: Collection[str]) -> Mapping[str, str] | None:
+        """What a value before or behind the gap reads in place of what is left out; None where there is nothing."""
+        others = {read: self._across(node.name, read) for read in node.inputs if read in gone}
+        known = {read: other for read, other in others.items() if other is not None and other not in gone}
+        return known if len(known) == len(others) else None
+
+    def _across(self, name: str, read: str) -> str | None:
+        """What stands, on the other side of the gap, for a value in it that one before or behind it reads."""
+        block = self.block.get(name)
+        if block is None:
+            return None
+        return self.moved(read, -self.removed if block >= self.out.stop else self.removed)
+
+    def short_buffers(self, short: LoopProgram) -> Realized | None:
+        """The buffers of the short program; None where something sees what is not there."""
+        real, nodes, views = self.real, short.nodes, dict[str, StridedView]()
+        for name, view in real.views.items():
+            if name in nodes:
+                base = view.base if view.base in nodes else self._across(name, view.base)
+                if base is None or base not in nodes:
+                    return None
+                views[name] = replace(view, base=base)
+        strides = {name: stride for name, stride in real.strides.items() if name in nodes}
+        return Realized(real.stored & nodes.keys(), strides, views)
+
+    # its groups
+
+    def _inner(self, block: int) -> bool:
+        """Whether the groups of a block are those of the pattern."""
+        return self.pattern.start <= block <= self.last - 2
+
+    def _later(self, block: int) -> int:
+        """The block a period later in the short program."""
+        later = block + self.period
+        return later + self.removed if block < self.out.start <= later else later
+
+    def _compared(self, block: int) -> bool:
+        """Whether a block of the short program must be as the one a period later is there."""
+        return self._inner(block) and self._inner(self._later(block))
+
+    def all_groups(self, short: LoopProgram, fused: Fused) -> Fused | None:
+        """The groups of the whole program; None where those of inner blocks differ."""
+        drawn = self._drawn()
+        if drawn is None or not self._steady(fused):
+            return None
+        position = {name: at for at, name in enumerate(self.program.nodes)}
+        steps = range(0, self.last - 1 - self.pattern.start, self.period)
+        streams = {blocks: self._streams(drawn, blocks) for blocks in steps}
+        groups: dict[int, Group] = {}
+        for group in fused.groups.values():
+            block = self._block_of(group)
+            inner = block is not None and self._inner(block)
+            if inner and block not in self.pattern:
+                continue
+            copies = self._copies(group, steps if inner else steps[:1], position)
+            if copies is None or self._crosses(group, short):
+                return None
+            original = copies.pop(0)
+            groups[original.number] = original
+            for copy, blocks in zip(copies, steps[1:], strict=False):
+                copy.like = Likeness(original, streams[blocks])
+                groups[copy.number] = copy
+        return self._fused(fused, dict(sorted(groups.items())), position)
+
+    def _copies(self, group: Group, steps: range, position: Mapping[str, int]) -> list[Group] | None:
+        """A group so many blocks later each, as far as blocks are as its own; the first is the group itself."""
+        block, found = self._block_of(group) or 0, list[Group]()
+        for blocks in steps:
+            if blocks and not self._inner(block + blocks):
+                break
+            copy = self._copied(group, blocks, position)
+            if copy is None:
+                return None
+            found.append(copy)
+        return found
+
+    def _drawn(self) -> Mapping[str, int] | None:
+        """The streams of random numbers that values draw from; None where several draw from one."""
+        calls = ((name, stream_of(node)) for name, (node, _) in self.program.calls.items())
+        drawn = {name: stream for name, stream in calls if stream is not None}
+        return drawn if len(set(drawn.values())) == len(drawn) else None
+
+    def _block_of(self, group: Group) -> int | None:
+        """The first block that a group computes something of."""
+        return min((self.block[name] for name in group.members if name in self.block), default=None)
+
+    def _steady(self, fused: Fused) -> bool:
+        """Whether the groups of inner blocks of the short program are each in the next block, too, and no others."""
+        count = Counter(self._block_of(group) for group in fused.groups.values())
+        for group in fused.groups.values():
+            block = self._block_of(group)
+            if block is None or not self._compared(block):
+                continue
+            names = {self._counterpart(name) for name in group.members}
+            if None in names or count[block] != count[self._later(block)]:
+                return False
+            other = fused.groups.get(fused.number_of.get(next(iter(names)), -1))  # type: ignore[arg-type]
+            if other is None or other.members.keys() != names:
+                return False
+        return True
+
+    def _counterpart(self, name: str) -> str | None:
+        """The value at this one's place a period later in the short program."""
+        block = self.block.get(name)
+        return None if block is None else self.moved(name, self._later(block) - block)
+
+    def _crosses(self, group: Group, short: LoopProgram) -> bool:
+        """Whether a group computes, maybe on the way to a member, what reads other values in the short program."""
+        waiting, seen = list(group.members), set(group.members)
+        while waiting:
+            name = waiting.pop()
+            if name in self.crossing:
+                return True
+            inlined = [n for n in short.nodes[name].inputs if n not in seen and n not in self.real.stored]
+            seen.update(inlined)
+            waiting += inlined
+        return False
+
+    def _streams(self, drawn: Mapping[str, int], blocks: int) -> dict[int, int]:
+        """The streams of random numbers that values draw from -> those of the values so many blocks later."""
+        moved = ((stream, self.moved(name, blocks)) for name, stream in drawn.items())
+        return {stream: drawn[name] for stream, name in moved if name is not None}
+
+    def _copied(self, group: Group, blocks: int, position: Mapping[str, int]) -> Group | None:
+        """A group so many blocks later."""
+        names = {name: self.moved(name, blocks) for name in group.accesses}
+        if not all(name in position for name in names.values()):
+            return None
+        moved: dict[str, str] = names  # type: ignore[assignment]
+        members = {
+            moved[name]: replace(
+                member,
+                node=self.program.nodes[moved[name]],  # type: ignore[arg-type]
+                reads=tuple([Access(moved[read.name], read.index) for read in member.reads]),
+            )
+            for name, member in group.members.items()
+        }
+        at = min(position[name] for name in members)
+        accesses = {moved[name]: indices for name, indices in group.accesses.items()}
+        return replace(group, number=at, members=members, position=at, accesses=accesses)
+
+    def _fused(self, fused: Fused, groups: dict[int, Group], position: Mapping[str, int]) -> Fused | None:
+        """The groups with all that runs outside of loops; None where a value is in no group or in two."""
+        loops, nodes = (Pointwise, Reduction, Scatter), self.program.nodes
+        others: dict[int, Node] = {position[name]: node for name, node in nodes.items() if not isinstance(node, loops)}
+        number_of = {name: number for number, group in groups.items() for name in group.members}
+        stored = {name for name in self.real.stored if isinstance(nodes[name], loops)}
+        if number_of.keys() != stored or sum(len(group.members) for group in groups.values()) != len(stored):
+            return None
+        number_of |= {node.name: number for number, node in others.items()}
+        return Fused(groups, others, number_of, fused.decisions)
+
+
+class _Renaming:
+    """An `Ops` handler that reads other values than a body asks for."""
+
+    def __init__(self, ops: Ops, names: Mapping[str, str]) -> None:
+        self._handler, self._names = ops, names
+
+    def load(self, name: str, index: Index) -> Value:
+        return self._handler.load(self._names.get(name, name), index)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._handler, name)
+
+
+def _renamed(node: Node, names: Mapping[str, str]) -> Node:
+    """A node that reads other values."""
+
+    def through(body: Callable[[Ops, Index], Any]) -> Callable[[Ops, Index], Any]:
+        return lambda ops, index: body(_Renaming(ops, names), index)
+
+    inputs = tuple(names.get(name, name) for name in node.inputs)
+    match node:
+        case Pointwise() | Reduction():
+            return replace(node, inputs=inputs, body=through(node.body))
+        case Scatter(base=base, body=body, target=target):
+            return replace(node, inputs=inputs, base=through(base), body=through(body), target=through(target))
+        case Extern():
+            shares = tuple(names.get(name, name) for name in node.shares)
+            args, kwargs = _references(node.args, names), _references(node.kwargs, names)
+            return replace(node, inputs=inputs, args=args, kwargs=kwargs, shares=shares)
+    return replace(node, inputs=inputs)
+
+
+def _references(value: Any, names: Mapping[str, str]) -> Any:
+    match value:
+        case Ref(name):
+            return Ref(names.get(name, name))
+        case tuple():
+            return tuple([_references(item, names) for item in value])
+        case list():
+            return [_references(item, names) for item in value]
+        case dict():
+            return {key: _references(item, names) for key, item in value.items()}
+    return value
