@@ -22,6 +22,9 @@ SLICE = {
     "nn.functional.binary_cross_entropy_with_logits": "computed into `1 - target`",
     "nn.functional.interpolate.bicubic": "gradients lie in rows",
     "isinf": "of whole numbers like its argument",
+    "nn.functional.prelu": "gradients like the argument",
+    "put": "like its argument",
+    "sort": "without elements the strides that it has",
     "view": "without elements the strides that it has",
 }
 

@@ -64,6 +64,17 @@ def _with_logits(answer: Layout, args: Sequence[Any]) -> Layout:
     return fresh(val, val.shape, None, result_stride(val.shape, [target], True))
 
 
+def _sorted(answer: Any, args: Sequence[Any]) -> Any:
+    """Without elements in the strides of the argument."""
+    val = val_of(args[0])
+    return (as_before(val), as_before(val, torch.int64)) if same(val.numel, 0) else answer
+
+
+def _prelu_gradients(answer: Any, args: Sequence[Any]) -> Any:
+    """Both are made like the argument."""
+    return as_before(val_of(args[1])), as_before(val_of(args[1]))
+
+
 CORRECTIONS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
     aten.select_scatter.default: _written_view,
     aten.slice_scatter.default: _written_view,
@@ -74,6 +85,9 @@ CORRECTIONS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
     aten.huber_loss.default: _huber_loss,
     aten.mse_loss_backward.default: _gradient_of_input,
     aten.smooth_l1_loss_backward.default: _gradient_of_input,
+    aten.sort.default: _sorted,
+    aten.sort.stable: _sorted,
+    aten._prelu_kernel_backward.default: _prelu_gradients,
     aten.diag_embed.default: _in_rows,
     aten.normal.Tensor_Tensor: _in_rows,
     aten.normal.Tensor_float: _in_rows,

@@ -470,6 +470,7 @@ SYMBOLIC_RULES: dict[Any, Rule] = {
         for op in (aten.flip.default, aten.index_put.default, aten._unsafe_index_put.default, aten.uniform.default)
         + (aten.exponential.default, aten.normal_functional.default, aten.geometric.default, aten.log_normal.default)
         + (aten.cauchy.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor, aten.fill.Scalar)
+        + (aten.put.default,)
     },
     **{
         op: _written_view
@@ -481,7 +482,7 @@ SYMBOLIC_RULES: dict[Any, Rule] = {
         + (aten.scatter.src, aten.scatter.value, aten.scatter.reduce, aten.scatter.value_reduce)
         + (aten.scatter_add.default, aten.scatter_reduce.two, aten.index_copy.default, aten.index_reduce.default)
         + (aten.index_add.default, aten._softmax.default, aten._log_softmax.default)
-        + (aten.renorm.default, aten.put.default, aten.normal.Tensor_float)
+        + (aten.renorm.default, aten.normal.Tensor_float)
     },
     **{
         op: row_major_like(1)
