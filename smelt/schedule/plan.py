@@ -135,6 +135,23 @@ def schedule(
             what a forward saves.
         parts: whether tensor cores may multiply large products of float32, in parts.
     """
+    try:
+        return _scheduled(program, options, updates, machine, held, parts)
+    except CycleError:
+        if not machine.repeats:
+            raise
+    # the kernels of one block, copied to all, wait for each other: those of the whole program do not
+    return _scheduled(program, options, updates, replace(machine, repeats=False), held, parts)
+
+
+def _scheduled(
+    program: LoopProgram,
+    options: Options,
+    updates: Mapping[int, str] | None,
+    machine: Machine,
+    held: Container[int],
+    parts: bool,
+) -> Schedule:
     names = Names()
     program = show_products(program, updates or {})
     real = realize(program, machine)
@@ -147,13 +164,19 @@ def schedule(
         return _Planner(program, real, fused, stored, updates or {}, products, kept, machine).plan()
 
     if machine.templates and (options.templates or parts):
-        wanted = (lambda product: True) if options.templates else in_parts
         # What shares a launch takes hardly any time, and would take one of its own around the library's product.
         shared = {n for bundle in planned({}).bundles for n in bundle} if options.max_autotune else set()
+        wanted = (lambda product: True) if options.templates else in_parts
         products = ProductSearch(program, real, fused, stored, names, machine, wanted, shared).find()
-        if options.gemm == "auto":  # where nothing is saved around it, the library's kernels are the faster ones
-            products = {n: each for n, each in products.items() if each.parts or (parts and in_parts(each))}
+        products = _worth_it(products, options, parts)
     return planned(products)
+
+
+def _worth_it(products: dict[int, Product], options: Options, parts: bool) -> dict[int, Product]:
+    if options.gemm != "auto":
+        return products
+    # where nothing is saved around it, the library's kernels are the faster ones
+    return {n: each for n, each in products.items() if each.parts or (parts and in_parts(each))}
 
 
 def _grouped(program: LoopProgram, real: Realized, names: Names, machine: Machine) -> tuple[LoopProgram, Fused]:

@@ -14,6 +14,7 @@ import smelt
 from smelt import pipeline
 from smelt.codegen.cpp import units as cpp_units
 from smelt.schedule import plan as plans
+from smelt.schedule.order import CycleError
 
 
 class Layer(nn.Module):
@@ -205,3 +206,32 @@ def test_layers_draw_numbers_of_their_own():
         masks = [mask == 0 for mask in smelt.compile(Masks())(torch.randn(8, 16))]
     assert compiled.alike == 1
     assert all(not torch.equal(a, b) for i, a in enumerate(masks) for b in masks[:i])
+
+
+def test_copied_kernels_that_wait_for_each_other_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No program is known where they do; then the whole program is fused."""
+    copied: list[bool] = []
+    fuse_blocks, fuse, order_units = plans.fuse_blocks, plans.fuse, plans.order_units
+
+    def of_blocks(*args: Any) -> Any:
+        found = fuse_blocks(*args)
+        copied.append(found is not None)
+        return found
+
+    def of_all(*args: Any) -> Any:
+        copied.append(False)
+        return fuse(*args)
+
+    def ordered(*args: Any) -> Any:
+        if copied[-1]:
+            raise CycleError("planted")
+        return order_units(*args)
+
+    monkeypatch.setattr(plans, "fuse_blocks", of_blocks)
+    monkeypatch.setattr(plans, "fuse", of_all)
+    monkeypatch.setattr(plans, "order_units", ordered)
+    torch.manual_seed(0)
+    model, x = Stack([Layer() for _ in range(30)]).eval(), sequence()
+    with torch.no_grad():
+        torch.testing.assert_close(smelt.compile(model)(x), model(x))
+    assert copied == [True, False]
