@@ -23,7 +23,7 @@ from smelt.base.store import content_key, store
 from smelt.runtime.triton.pool import pool
 from smelt.runtime.triton.worker import Reply
 
-_FORMAT = "2"
+_FORMAT = "3"
 """Of the entries in the store and of what a worker answers."""
 _HINT = "pip install triton, in the version that this PyTorch asks for: pip show torch"
 _lock = new_lock()

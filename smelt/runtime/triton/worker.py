@@ -32,6 +32,7 @@ from typing import Any
 _HEADER = struct.Struct("!II")
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*\(([^)]*)\)", re.S)
 _PACKED = re.compile(r"^(\s*)(add|min|max)\.([su])16x2\s+(%\w+), (%\w+), (%\w+);", re.M)
+_SIGNS = re.compile(r"^(\s*)(neg|abs)\.(?:ftz\.)?b?f16x2\s+(%\w+), (%\w+);", re.M)
 _LOG_BYTES = 4000
 
 Reply = tuple[dict[str, Any], bytes]
@@ -122,10 +123,12 @@ def _stages(request: dict[str, Any]) -> Stages:
 
 
 def unpacked(ptx: str) -> str:
-    """The same text with two instructions in place of one that takes two 16 bit numbers at once.
+    """The same text without the instructions that take two 16 bit numbers at once and that ptxas assembles wrongly.
 
     LLVM joins additions of small indices so. ptxas 12.8 forgets the constant of such an addition where nobody reads the
-    other half: a kernel that pads then reads the element before its row, without an error.
+    other half: a kernel that pads then reads the element before its row, without an error. Two instructions stand in
+    its place. ptxas 12.8 and 12.9 forget the sign of one of two float16 numbers that were negated together where that
+    half is put beside another number, so that gradients have the wrong sign: their bits are changed as an integer's.
     """
 
     def apart(found: re.Match[str]) -> str:
@@ -135,7 +138,12 @@ def unpacked(ptx: str) -> str:
         lines += [f"mov.b32 {{%packed2, %packed3}}, {b};", *halves, f"mov.b32 {to}, {{%packed0, %packed1}};", "}"]
         return space + f"\n{space}".join(lines)
 
-    return _PACKED.sub(apart, ptx)
+    def as_bits(found: re.Match[str]) -> str:
+        space, op, to, a = found.groups()
+        change = "xor.b32 {}, {}, -2147450880;" if op == "neg" else "and.b32 {}, {}, 2147450879;"
+        return space + change.format(to, a)
+
+    return _SIGNS.sub(as_bits, _PACKED.sub(apart, ptx))
 
 
 @contextlib.contextmanager
@@ -160,8 +168,8 @@ def _compiled(compiler: Any, source: Any, target: Any, options: dict[str, Any]) 
         os.environ["TRITON_CACHE_DIR"] = folder
         try:
             built = compiler.compile(source, target=target, options=options)
-            if _PACKED.search(built.asm["ptx"]):
-                raise RuntimeError("ptxas may assemble additions of two 16 bit numbers at once wrongly")
+            if _PACKED.search(built.asm["ptx"]) or _SIGNS.search(built.asm["ptx"]):
+                raise RuntimeError("ptxas may assemble operations on two 16 bit numbers at once wrongly")
             return built.metadata._asdict(), {name: built.asm[name] for name in ("ptx", "cubin")}
         finally:
             if before is None:

@@ -368,6 +368,13 @@ def test_halves_apart() -> None:
     assert triton_worker.unpacked(apart) == apart
 
 
+@pytest.mark.parametrize("kind", ["f16x2", "bf16x2", "ftz.f16x2"])
+def test_signs_of_two_numbers_are_bits(kind: str) -> None:
+    told = f"\tneg.{kind} \t%r3, %r1;\n\tabs.{kind} %r4, %r3;\n\tneg.f16 %rs1, %rs2;\n"
+    as_bits = "\txor.b32 %r3, %r1, -2147450880;\n\tand.b32 %r4, %r3, 2147450879;\n\tneg.f16 %rs1, %rs2;\n"
+    assert triton_worker.unpacked(told) == as_bits
+
+
 def alive(process: int) -> bool:
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
