@@ -142,7 +142,7 @@ class _Call:
     def _take(self, step: Step, tensor: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
         if step.op is aten.as_strided.default:  # counted from the traced storage's first element
             size, stride, offset = step.args
-            return tensor.as_strided(size, stride, offset + base.storage_offset())
+            return tensor.as_strided(size, stride, offset + base.storage_offset() * base.itemsize // tensor.itemsize)
         if step.data is None and (step.op is _DETACH or step.op is _DTYPE):
             if step not in self.bases:
                 self.bases[step] = step(tensor)

@@ -178,7 +178,7 @@ def _from_first_element(
     """The arguments with an offset that counts from where the graph's input begins, not from its storage's begin."""
     whole = _whole_of(vm, input)
     if storage_offset is not None and whole is not None and id(whole) in vm.sources:
-        storage_offset -= _storage_offset(vm, whole)
+        storage_offset -= _begin_of(vm, whole, input)
         if storage_offset < 0:
             raise Break("as_strided() that reaches before its argument", _BESIDE)
     _expect_inside(input, size, stride, storage_offset)
@@ -189,6 +189,15 @@ def _whole_of(vm: Any, tensor: TraceTensor) -> TraceTensor | None:
     """The tensor with which the memory of this one came into the graph."""
     root = tensor.place.storage.root
     return next((made for _, made in vm.tensors.made_tensors() if made.place is root), None)
+
+
+def _begin_of(vm: Any, whole: TraceTensor, part: TraceTensor) -> Any:
+    """Where an input begins in its memory, counted in elements of what shows it, which may be of another type.
+
+    The graph counts from that place on.
+    """
+    begin = _storage_offset(vm, whole) - to_torch(whole.place.layout.offset)
+    return begin if whole.itemsize == part.itemsize else begin * whole.itemsize // part.itemsize
 
 
 _BESIDE = "a graph reads no memory beside its inputs"
@@ -203,7 +212,9 @@ def _expect_inside(input: TraceTensor, size: Any, stride: Any, first: Any) -> No
     size, stride, first = from_torch((tuple(size), tuple(stride), first))
     if any(type(n) is not Size and (type(n) is not int or n < 0) for n in (*size, *stride, first)):
         return
-    val, at = root.layout.val, first - root.layout.offset
+    # autograd has gradients only for elements of the tensor that it is called on
+    whole = input.place if input.requires_grad and torch.is_grad_enabled() else root
+    val, at = whole.layout.val, first - whole.layout.offset
     if any(same(n, 0) for n in size):
         return
     if is_dense(val.shape, val.stride):  # whether sizes are large enough becomes a guard, as in tracing
@@ -277,7 +288,7 @@ def _storage_offset(vm: Any, tensor: TraceTensor) -> Any:
             raise Break("storage_offset() of a tensor that the graph makes", "compiled code lays it out as it likes")
         begin = to_torch(tensor.place.layout.offset)
         if id(whole) in vm.sources:
-            return begin - to_torch(whole.place.layout.offset) + _storage_offset(vm, whole)
+            return begin + _begin_of(vm, whole, tensor)
         vm.tensors.kept_whole[id(whole.place.storage)] = whole
         return begin
     return vm.external(real.storage_offset(), sources.called(source, torch.Tensor.storage_offset, "offset"))

@@ -416,11 +416,35 @@ def tensors_for(answer: Any) -> Any:
 def _view(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Any) -> Any:
     parent = args[0].place
     if func is aten.as_strided.default:  # says where in the storage, whatever it is called on
-        parent = root_of(parent)
+        parent = memory_of_its_type(parent)
         args, kwargs = (args[0], args[1], args[2], answer.offset), {}
     if type(answer) is Layout:
         return TraceTensor(StorageView(answer, parent, Step(func, args[1:], kwargs, None)))
     return [TraceTensor(StorageView(a, parent, Step(func, args[1:], kwargs, i))) for i, a in enumerate(answer)]
+
+
+def memory_of_its_type(place: StorageView) -> StorageView:
+    """The root of the place's storage; where that is of another type, the first view that shows it as the place does.
+
+    Offsets and strides count elements of this type, and a view from the root would be of the root's.
+    """
+    dtype, first = place.layout.val.dtype, place
+    while first.parent is not None and first.parent.layout.val.dtype is dtype:
+        first = first.parent
+    if first.parent is None:
+        return root_of(place)
+    return place if _is_detached(place, first) else first
+
+
+def _is_detached(place: StorageView, behind: StorageView) -> bool:
+    """Whether the place has no history of the one that it is a view of."""
+    while place is not behind:
+        step, parent = place.step, place.parent
+        assert step is not None and parent is not None
+        if step.op is aten.detach.default or step.data is not None or (torch.is_grad_enabled() and not step.grad):
+            return True
+        place = parent
+    return False
 
 
 def root_of(place: StorageView) -> StorageView:

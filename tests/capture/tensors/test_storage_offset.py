@@ -84,3 +84,53 @@ def test_elements_beside_are_eager_s(where: str, grad: bool) -> None:
 def test_who_does_not_ask_keeps_no_more_than_the_part() -> None:
     part = smelt.compile(lambda x: (x * 2)[1])(torch.rand(1000, 4))
     assert part.untyped_storage().nbytes() == 16
+
+
+TYPES = [torch.int16, torch.int32, torch.uint8, torch.float32, torch.float64, torch.complex64]
+MEMORY: dict[str, Callable[[], Tensor]] = {
+    "own": lambda: torch.randn(24),
+    "offset": lambda: torch.randn(24)[4:12],
+    "complex": lambda: torch.randn(12, dtype=torch.complex64)[2:8],
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize("memory", MEMORY)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_elements_are_counted_in_the_type_of_the_view(
+    dtype: torch.dtype, memory: str, made: bool, dynamic: bool
+) -> None:
+    def f(x: Tensor) -> tuple[Any, ...]:
+        whole = (x * 2 if made else x).view(dtype)
+        part = whole[1:]
+        first = whole.as_strided((2,), (1,), whole.storage_offset())
+        at = part.storage_offset()
+        return first, part.as_strided((2,), (1,), at), part.as_strided((2,), (1,)), at, part
+
+    x = MEMORY[memory]()
+    for got, want in zip(smelt.compile(f, dynamic=dynamic)(x), f(x), strict=True):
+        if isinstance(want, Tensor):
+            assert (got.dtype, got.stride()) == (want.dtype, want.stride())
+            assert torch.equal(got.view(torch.uint8), want.view(torch.uint8))
+        else:
+            assert got == want
+
+
+VIEWED: dict[str, Callable[[Tensor], Tensor]] = {
+    "steps": lambda x: x[..., ::2][0].as_strided((2,), (1,)),
+    "column": lambda x: x[:, 0].as_strided((2,), (2,)),
+    "inside": lambda x: x[1].as_strided((2,), (1,)),
+    "computed": lambda x: (x * 3)[:, ::2].as_strided((3,), (1,)),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", VIEWED)
+def test_elements_beside_have_no_gradient(name: str, dynamic: bool) -> None:
+    """Autograd drops the gradient of what `as_strided` shows beside the elements of its argument."""
+    f = smelt.compile(VIEWED[name], dynamic=dynamic)
+    for _ in range(3):
+        x = torch.randn(4, 6, requires_grad=True)
+        (got,), (want,) = (torch.autograd.grad(g(x).sin().sum(), x) for g in (f, VIEWED[name]))
+        torch.testing.assert_close(got, want)
