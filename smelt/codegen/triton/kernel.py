@@ -385,7 +385,7 @@ class KernelRenderer(TileKernel):
             self.scopes.line(f"    {result} = tl.where({mask.text}, {result}, {fold.start})", everywhere)
             return V(result, value.dtype, everywhere)
         inside = [mask.text] if mask is not None else []
-        if self.one_row() and not self.loaded & (1 << fold.axis):
+        if self.one_row() and not self.loaded & (1 << fold.axis) and self.arguments.buffers:
             inside.append(self.spread_over_threads())
         if inside:
             text = f"tl.where({' & '.join(inside)}, {text}, {fold.start})"
@@ -405,7 +405,7 @@ class KernelRenderer(TileKernel):
         """
         everywhere = (1 << len(self.axes)) - 1
         place = " + ".join(f"{axis.name}index" for axis in self.axes)
-        pointer = self.arguments.pointer(next(m.name for m in self.nest.members.values() if m.name in self.plan.stored))
+        pointer = self.arguments.pointer(next(iter(self.arguments.buffers)))
         loaded = self.scopes.define(
             "", f"tl.load({pointer} + ({place}), ({place}) < 0, other=0)", torch.int32, everywhere
         )
