@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from smelt.shapes.size import (
     IntLike,
     Size,
     hint,
+    is_symbolic,
     known_at_most,
     known_equal,
     known_less,
@@ -237,6 +238,8 @@ def result_stride(shape: tuple[int, ...], operands: Sequence[TensorMeta], number
     alike = None if numbers and shape else _stride_of_alike(shape, operands)
     if alike is not None:
         return alike
+    if is_symbolic(shape) and not any(same(n, 1) for n in shape) and all(map(_in_rows, operands)):
+        return contiguous_stride(shape)
     shape, operands = settled(shape), _settled_operands(operands)
     rows = [_broadcast_stride(o, shape) for o in operands]
     order = list(range(len(shape) - 1, -1, -1))
@@ -297,6 +300,15 @@ def is_row_major(val: TensorMeta) -> bool:
     if all(same(n, 1) or known_equal(a, b) for n, a, b in zip(val.shape, val.stride, wanted, strict=True)):
         return True
     return any(same(n, 0) for n in val.shape)
+
+
+def _in_rows(val: TensorMeta) -> bool:
+    """Whether dimensions are known to lie from the outermost to the innermost, with gaps or without.
+
+    A computed size that is 1 at some call changes nothing of this but the stride of its own dimension.
+    """
+    kept = [(n, s) for n, s in zip(val.shape, val.stride, strict=True) if not same(n, 1) and not same(s, 0)]
+    return all(known_less(s, above) or known_equal(above, s * n) for (_, above), (n, s) in pairwise(kept))
 
 
 def _broadcast_stride(val: TensorMeta, shape: Sequence[int]) -> list[int]:
