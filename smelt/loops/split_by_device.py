@@ -210,8 +210,8 @@ class _Split:
                 continue
             level = max((self.level[n] for n in node.all_input_nodes), default=0)
             level = max([level, *(self.symbol_level.get(s, 0) for s in _symbols_of(node))])
-            moves = self.mixed and _moves(node)
-            if self.mixed and not moves and not _is_read(node):
+            moves, item = self.mixed and _moves(node), node.target is operator.getitem
+            if self.mixed and not (moves or item or _is_read(node)):  # parts hand on tensors, no lists of them
                 level += level % 2 != (device_type(node) not in (None, "cpu"))
             if _is_read(node) or moves:
                 level += 1
@@ -220,13 +220,15 @@ class _Split:
             number = as_symbol(node.meta["val"])
             if number is not None:
                 self.symbol_level[number] = level
-            items = node.target is operator.getitem and node.args[0] in self.on_host
-            if _is_read(node) or moves or number is not None or items or node.target is holds:
+            if moves or number is not None or node.target is holds or _is_read(node) or self.is_item_on_host(node):
                 self.on_host[node] = level
             self.level[node] = level
         self.late = self.idle_counts() if self.mixed else set()
         last = max((level for node, level in self.level.items() if device_type(node) != "cpu"), default=0)
         self.level |= dict.fromkeys(self.late, last + 1)
+
+    def is_item_on_host(self, node: fx.Node) -> bool:
+        return node.target is operator.getitem and node.args[0] in self.on_host
 
     def idle_counts(self) -> set[fx.Node]:
         """What counts on the CPU, and is needed for results alone."""

@@ -101,6 +101,21 @@ def test_a_list_of_counts_of_which_the_gpu_needs_one_is_not_torn() -> None:
     assert not any(isinstance(n.meta["val"], (tuple, list)) for part in chain.parts for n in part.inputs)
 
 
+def test_results_of_one_operator_on_two_devices_are_taken_apart_beside_it() -> None:
+    for swapped in (False, True):
+        step = Step(idle=True)
+        source = step.count if swapped else step.p
+        both = step.g.graph.call_function(torch.ops.aten.max.dim, (source, 0))
+        metas = [step.p.meta["val"], step.count.meta["val"]]
+        both.meta["val"] = tuple(reversed(metas) if swapped else metas)
+        gpu, cpu = (step.g.graph.call_function(operator.getitem, (both, int(at != swapped))) for at in (0, 1))
+        gpu.meta["val"], cpu.meta["val"] = metas
+        chain = chain_of(step.g, step.g.neg(gpu), step.g.neg(cpu), gpu, cpu)
+        made = [names for part in chain.parts if {gpu.name, cpu.name} & (names := {n.name for n in part.outputs})]
+        assert len(made) == 1 and {gpu.name, cpu.name} <= made[0]
+        assert all(isinstance(n.meta["val"], type(metas[0])) for part in chain.parts for n in part.inputs)
+
+
 def test_an_input_that_is_a_result_too_is_left_alone() -> None:
     step = Step()
     assert step.chain(step.counted, step.new, step.p).updates_at_the_end({1: step.p.name}) == {}
