@@ -17,6 +17,7 @@ from smelt.capture.core.registry import ATTR, CALL, TENSOR_METHODS, constant, sp
 from smelt.capture.python.attribute_reads import find_in_class
 from smelt.capture.python.backward import tensor_backward
 from smelt.graph.ir.meta import is_dense, reach
+from smelt.graph.ir.storage_view import StorageView
 from smelt.graph.ir.symint import from_torch, to_torch
 from smelt.graph.trace.in_bounds import lies_within
 from smelt.graph.trace.trace import TraceTensor
@@ -212,8 +213,7 @@ def _expect_inside(input: TraceTensor, size: Any, stride: Any, first: Any) -> No
     size, stride, first = from_torch((tuple(size), tuple(stride), first))
     if any(type(n) is not Size and (type(n) is not int or n < 0) for n in (*size, *stride, first)):
         return
-    # autograd has gradients only for elements of the tensor that it is called on
-    whole = input.place if input.requires_grad and torch.is_grad_enabled() else root
+    whole = _readable(input, root)
     val, at = whole.layout.val, first - whole.layout.offset
     if any(same(n, 0) for n in size):
         return
@@ -223,6 +223,11 @@ def _expect_inside(input: TraceTensor, size: Any, stride: Any, first: Any) -> No
         inside = lies_within(size, stride, at, val)
     if not inside:
         raise Break("as_strided() that reaches beside its argument", _BESIDE)
+
+
+def _readable(tensor: TraceTensor, root: StorageView) -> StorageView:
+    """What `as_strided` may show: autograd has gradients only for elements of the tensor that it is called on."""
+    return tensor.place if tensor.requires_grad and torch.is_grad_enabled() else root
 
 
 RESHAPING = frozenset(
