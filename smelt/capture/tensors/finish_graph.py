@@ -51,9 +51,8 @@ def close(tensors: Any, outputs: Sequence[TraceTensor], ambient: Any) -> tuple[f
 
 def _wholes(tensors: Any, outputs: Sequence[TraceTensor]) -> list[TraceTensor]:
     """What results show parts of, where the program knows at which place: nobody reads it, but it is in memory."""
-    shown = {id(t.place.storage) for t in outputs} & tensors.kept_whole.keys()
-    wholes = (tensors.kept_whole[key] for key in sorted(shown, key=list(tensors.kept_whole).index))
-    return [whole for whole in wholes if not any(whole is t for t in outputs)]
+    shown, given = {id(t.place.storage) for t in outputs}, {id(t) for t in outputs}
+    return [whole for key, whole in tensors.kept_whole.items() if key in shown and id(whole) not in given]
 
 
 def _gives_history(tensors: Any, inputs: Sequence[Input]) -> bool:
