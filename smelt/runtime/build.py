@@ -173,19 +173,24 @@ def cpu_features() -> str:
 
 
 def _version(command: tuple[str, ...]) -> str:
-    """First line of the compiler's `--version`, remembered in the store under the file's identity.
+    """First line of the compiler's `--version`, then its options.
 
     A wrapper (ccache, distcc, a script) says which compiler it runs each time: that may change, the wrapper does not.
     What a script adds to the command is part of the version too.
     """
-    real = os.path.realpath(command[0])
-    if len(command) > 1 or not _is_elf(real):
-        return " ".join([_ask_version(command)[0], *command[1:], *_script_hash(real)])
+    real, others = os.path.realpath(command[0]), command[1:]
+    if not _is_elf(real) or not all(word.startswith("-") for word in others):
+        return " ".join([_ask_version(command)[0], *others, *_script_hash(real)])
+    return " ".join([_version_of(command[0], real), *others])
+
+
+def _version_of(path: str, real: str) -> str:
+    """The version of the program `real`, found at `path`: remembered in the store under the file's identity."""
     state = os.stat(real)
     key = content_key(real, str(state.st_size), str(state.st_mtime_ns))
     known = store().get_text("compiler", key)
     if known is None:
-        known, itself = _ask_version(command)
+        known, itself = _ask_version((path,))
         if itself:
             store().put_text("compiler", key, known)
     return known

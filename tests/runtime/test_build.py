@@ -118,7 +118,8 @@ def test_missing_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     find_compiler.cache_clear()
 
 
-def test_warm_process_starts_no_compiler(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cxx", ["c++", "c++ -fno-plt -g0"])
+def test_warm_process_starts_no_compiler(cxx: str) -> None:
     program = """
 import subprocess, sys
 from smelt.runtime.build import build
@@ -128,7 +129,7 @@ if sys.argv[1] == "warm":
 build(['extern "C" int f() { return 1; }'])
 """
     for state in ("cold", "warm"):
-        subprocess.run([sys.executable, "-c", program, state], check=True)
+        subprocess.run([sys.executable, "-c", program, state], check=True, env={**os.environ, "CXX": cxx})
 
 
 SLOW = """#!/bin/sh
