@@ -31,7 +31,7 @@ class TileBody(OpsRenderer):
     Attributes:
         checks: that kernels for a GPU make, each known by its place here.
         running: the nodes whose bodies are being rendered, the innermost last.
-        loaded: the axes along which what was rendered last loads its elements.
+        loaded: the axes along which elements have been loaded so far.
         quick: by value, what is enough where that is rounded to low precision.
     """
 

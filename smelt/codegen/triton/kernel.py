@@ -370,7 +370,6 @@ class KernelRenderer(TileKernel):
 
     def operand(self, member: Member, fold: Accumulator) -> V:
         """What a member folds, over the whole tile, neutral outside of the folded axis."""
-        self.loaded = 0
         value = member.node.body(self, member.source)
         text = fold.prepared(value.text)
         everywhere = (1 << len(self.axes)) - 1
@@ -385,7 +384,9 @@ class KernelRenderer(TileKernel):
             self.scopes.line(f"    {result} = tl.where({mask.text}, {result}, {fold.start})", everywhere)
             return V(result, value.dtype, everywhere)
         inside = [mask.text] if mask is not None else []
-        if self.one_row() and not self.loaded & (1 << fold.axis) and self.arguments.buffers:
+        # what is computed from places alone, beside something that is loaded, is taken for loaded, too
+        loaded = value.depth & self.loaded & (1 << fold.axis)
+        if self.one_row() and not loaded and self.arguments.buffers:
             inside.append(self.spread_over_threads())
         if inside:
             text = f"tl.where({' & '.join(inside)}, {text}, {fold.start})"
