@@ -177,7 +177,7 @@ def _from_first_element(
     vm: Any, input: TraceTensor, size: Any, stride: Any, storage_offset: int | None = None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments with an offset that counts from where the graph's input begins, not from its storage's begin."""
-    whole = _whole_of(vm, input)
+    whole = None if storage_offset is None else _whole_of(vm, input)
     if storage_offset is not None and whole is not None and id(whole) in vm.sources:
         storage_offset -= _begin_of(vm, whole, input)
         if storage_offset < 0:

@@ -433,36 +433,33 @@ def memory_of_its_type(place: StorageView) -> StorageView:
         first = first.parent
     if first.parent is None:
         return root_of(place)
-    return place if _is_detached(place, first) else first
-
-
-def _is_detached(place: StorageView, behind: StorageView) -> bool:
-    """Whether the place has no history of the one that it is a view of."""
-    while place is not behind:
-        step, parent = place.step, place.parent
-        assert step is not None and parent is not None
-        if step.op is aten.detach.default or step.data is not None or (torch.is_grad_enabled() and not step.grad):
-            return True
-        place = parent
-    return False
+    return place if _history(place, first)[0] else first
 
 
 def root_of(place: StorageView) -> StorageView:
     """The root of the place's storage, without history if the place has none, with its way of counting writes."""
-    root = place.storage.root
+    root, top = place.storage.root, place
     assert root is not None
-    detached, apart = False, None
-    while place.parent is not None:
-        step = place.step
-        assert step is not None
-        detached |= step.op is aten.detach.default or torch.is_grad_enabled() and not step.grad
-        apart = step.data if apart is None else apart
-        place = place.parent
+    while top.parent is not None:
+        top = top.parent
+    detached, apart = _history(place, top)
     if not detached:
-        return place
+        return top
     step = Step(aten.detach.default, (), {}, None)
     step.data = apart
     return StorageView(root.layout, root, step)
+
+
+def _history(place: StorageView, behind: StorageView) -> tuple[bool, int | None]:
+    """Whether the place has no history of the one that it is a view of, and the last of the ways of counting writes."""
+    detached, apart = False, None
+    while place is not behind:
+        step, parent = place.step, place.parent
+        assert step is not None and parent is not None
+        detached |= step.op is aten.detach.default or torch.is_grad_enabled() and not step.grad
+        apart = step.data if apart is None else apart
+        place = parent
+    return detached, apart
 
 
 def _write(
