@@ -16,7 +16,7 @@ import torch
 from smelt.base.errors import Unsupported
 from smelt.capture._native import NULL
 from smelt.capture.calls.observers import Observed
-from smelt.capture.core import breaks, sources
+from smelt.capture.core import breaks, interface, sources
 from smelt.capture.core.breaks import (
     At,
     Break,
@@ -107,10 +107,11 @@ class Interpreter:
         self._sizing = changes, dynamic
         self.guards = GuardList(self.where)
         self.sizes = Sizes(changes, dynamic, lambda: str(self.where() or ""))
-        self.ambient = Ambient()
+        self.ambient: interface.Ambient = Ambient()
         self.changes, self.unsteady, self.plain = changes, changes.unsteady, changes.plain
         self.hosts = Prologue(self)
-        self.tensors = self.outermost = Tensors(self)
+        self.outermost = Tensors(self)
+        self.tensors: interface.Tensors = self.outermost
         self.effects = Effects(self)
         self.compared = Compared(self)
         self.constants: set[int] = set()

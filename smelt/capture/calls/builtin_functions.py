@@ -22,6 +22,7 @@ from smelt.capture.calls import calls
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break, Restart, UserError, user
 from smelt.capture.core.generators import TracedGenerator
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.policy import is_frozen
 from smelt.capture.core.prologue_value import PrologueMethod, PrologueValue
 from smelt.capture.core.registry import ATTR, special
@@ -46,7 +47,7 @@ def _a_generator() -> Any:
 _GENERATOR = _a_generator()
 
 
-def visible(vm: Any, value: Any) -> Any:
+def visible(vm: Interpreter, value: Any) -> Any:
     """A real object of the class that the program believes `value` to have."""
     if type(value) is TraceTensor:
         return vm.tensors.stand_in(value)
@@ -69,7 +70,7 @@ _MARKED: dict[Any, str] = {torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_i
 
 
 @special(isinstance)
-def is_instance(vm: Any, args: Args, kwargs: Kwargs) -> bool:
+def is_instance(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """isinstance(object, class or tuple)"""
     value, cls = args
     kind = type(value)
@@ -84,7 +85,7 @@ def is_instance(vm: Any, args: Args, kwargs: Kwargs) -> bool:
 
 
 @special(issubclass)
-def is_subclass(vm: Any, args: Args, kwargs: Kwargs) -> bool:
+def is_subclass(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """issubclass(class, class or tuple)"""
     kind, cls = map(vm.effects.plain, args)
     answer = _asking(vm, cls)(issubclass, kind, cls)
@@ -93,13 +94,13 @@ def is_subclass(vm: Any, args: Args, kwargs: Kwargs) -> bool:
     return answer
 
 
-def _asking(vm: Any, cls: Any) -> Any:
+def _asking(vm: Interpreter, cls: Any) -> Any:
     """What runs `isinstance` and its kind: through the interpreter where the program's own code answers."""
     kinds = map(type, cls) if type(cls) is tuple else (type(cls),)
     return user if all(is_frozen(kind.__module__) for kind in kinds) else vm.native
 
 
-def _guard_unregistered(vm: Any, kind: type, cls: Any) -> None:
+def _guard_unregistered(vm: Interpreter, kind: type, cls: Any) -> None:
     """`abc.ABC.register` may make a class a subclass of another later on; nothing undoes it."""
     for each in cls if isinstance(cls, tuple) else (cls,):
         if isinstance(each, abc.ABCMeta) and not (is_frozen(each.__module__) and is_frozen(kind.__module__)):
@@ -107,7 +108,7 @@ def _guard_unregistered(vm: Any, kind: type, cls: Any) -> None:
 
 
 @special(type)
-def type_call(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def type_call(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """type(object), or a class made at run time"""
     if len(args) == 1:
         return type(visible(vm, args[0])) if type(args[0]) is not TraceTensor else vm.type_of(args[0])
@@ -115,7 +116,7 @@ def type_call(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(collections.namedtuple)
-def make_named_tuple(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def make_named_tuple(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """collections.namedtuple(name, fields): a class of the program's module"""
     plain, named = vm.effects.plain(args), {key: vm.effects.plain(value) for key, value in kwargs.items()}
     defaults = named.get("defaults")
@@ -129,12 +130,12 @@ def make_named_tuple(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(typing.TypeVar)
-def make_type_variable(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def make_type_variable(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """typing.TypeVar(name)"""
     return _made_at_each_call(vm, typing.TypeVar, args, kwargs)
 
 
-def _made_at_each_call(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _made_at_each_call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """What capture takes for a constant, and is another one at each call."""
     out = calls.call_native(vm, fn, args, kwargs)
     vm.keep(out)
@@ -143,37 +144,37 @@ def _made_at_each_call(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(typing.NamedTuple)
-def make_typed_tuple(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def make_typed_tuple(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """typing.NamedTuple(name, fields)"""
     raise Break("a class is made", "each call makes another one", "define it outside of the compiled function")
 
 
 @special(types.ModuleType)
-def make_module(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def make_module(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """types.ModuleType(name)"""
     raise Break("a module is made", "each call makes another one", "make it outside of the compiled function")
 
 
 @special(anext)
-def next_asynchronous(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def next_asynchronous(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """anext(iterator[, default])"""
     raise Break("anext()", "coroutines are not captured, and CPython's C code takes no exception there")
 
 
 @special(len)
-def length(vm: Any, args: Args, kwargs: Kwargs) -> int:
+def length(vm: Interpreter, args: Args, kwargs: Kwargs) -> int:
     """len(object)"""
     return containers.length(vm, *args)
 
 
 @special(bool)
-def boolean(vm: Any, args: Args, kwargs: Kwargs) -> bool:
+def boolean(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """bool(object)"""
     return containers.truth(vm, *args) if args else False
 
 
 @special(operator.not_)
-def negate(vm: Any, args: Args, kwargs: Kwargs) -> bool:
+def negate(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """operator.not_(object)"""
     return not containers.truth(vm, *args)
 
@@ -194,7 +195,7 @@ def _expect_name(fn: Any, args: Args, kwargs: Kwargs, counts: tuple[int, ...] = 
 
 
 @special(getattr)
-def get_attr(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def get_attr(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """getattr(object, name[, default])"""
     _expect_name(getattr, args, kwargs, (2, 3))
     try:
@@ -206,7 +207,7 @@ def get_attr(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(hasattr)
-def has_attr(vm: Any, args: Args, kwargs: Kwargs) -> bool:
+def has_attr(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """hasattr(object, name)"""
     _expect_name(hasattr, args, kwargs)
     try:
@@ -219,14 +220,14 @@ def has_attr(vm: Any, args: Args, kwargs: Kwargs) -> bool:
 
 
 @special(setattr)
-def set_attr(vm: Any, args: Args, kwargs: Kwargs) -> None:
+def set_attr(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """setattr(object, name, value)"""
     _expect_name(setattr, args, kwargs, (3,))
     store_attr(vm, *args)
 
 
 @special(delattr)
-def del_attr(vm: Any, args: Args, kwargs: Kwargs) -> None:
+def del_attr(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """delattr(object, name)"""
     _expect_name(delattr, args, kwargs)
     delete_attr(vm, *args)
@@ -235,13 +236,13 @@ def del_attr(vm: Any, args: Args, kwargs: Kwargs) -> None:
 def _register_writes(base: Any) -> None:
     """`__setattr__` and `__delattr__` of a class that others inherit from."""
 
-    def set_attr(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    def set_attr(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
         _expect_name(base.__setattr__, args, kwargs, (3,))
         if isinstance(args[0], type) and base is not type:
             user(base.__setattr__, *args)  # raises
         store_generic(vm, *args)
 
-    def delete(vm: Any, args: Args, kwargs: Kwargs) -> None:
+    def delete(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
         _expect_name(base.__delattr__, args, kwargs)
         if isinstance(args[0], type) and base is not type:
             user(base.__delattr__, *args)  # raises
@@ -256,7 +257,7 @@ for _base in (object, type, types.ModuleType):
 
 
 @special(object.__getattribute__)
-def object_get_attr(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def object_get_attr(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """object.__getattribute__(object, name)"""
     _expect_name(object.__getattribute__, args, kwargs)
     obj, name = args
@@ -264,19 +265,19 @@ def object_get_attr(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(type.__getattribute__)
-def type_get_attr(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def type_get_attr(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """type.__getattribute__(class, name)"""
     return load_class_attr(vm, *args)
 
 
 @special(callable)
-def is_callable(vm: Any, args: Args, kwargs: Kwargs) -> bool:
+def is_callable(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """callable(object)"""
     return callable(visible(vm, args[0]))
 
 
 @special(iter)
-def iterate(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def iterate(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """iter(object)"""
     if len(args) == 2:
         return calls.call_native(vm, iter, args, kwargs)
@@ -284,7 +285,7 @@ def iterate(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(next)
-def advance(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def advance(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """next(iterator[, default])"""
     if len(args) == 1:
         return containers.advance_or_raise(vm, args[0])
@@ -293,7 +294,7 @@ def advance(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(super)
-def make_super(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def make_super(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """super() and super(class, object)"""
     if args:
         return _super(vm, *args)
@@ -315,7 +316,7 @@ def make_super(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     return _super(vm, cls, first)
 
 
-def _super(vm: Any, cls: Any, *of: Any) -> Any:
+def _super(vm: Interpreter, cls: Any, *of: Any) -> Any:
     """super(class[, object])"""
     if of and type(of[0]) is TraceTensor and not isinstance(of[0], cls):
         raise Break("super() of a tensor", "the graph's tensors are of another class")
@@ -323,7 +324,7 @@ def _super(vm: Any, cls: Any, *of: Any) -> Any:
 
 
 @special(vars)
-def variables(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def variables(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """vars(object)"""
     if not args:
         raise Break("vars() without an object", "local variables are not a dict while capturing", in_frame=True)
@@ -336,14 +337,14 @@ def variables(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(globals)
-def global_variables(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def global_variables(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """globals()"""
     held = vm.frames[-1].globals
     return vm.register(held, vm.globals_source(held))
 
 
 @special(locals)
-def local_variables(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def local_variables(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """locals()"""
     frame = vm.frames[-1]
     out = {}
@@ -357,14 +358,14 @@ def local_variables(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(os.fspath)
-def file_path(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def file_path(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """os.fspath(path)"""
     method = python_method(vm, args[0], "__fspath__")
     return vm.call(method, args, {}) if method is not None else user(os.fspath, *args)
 
 
 @special(_warnings.warn)
-def warn(vm: Any, args: Args, kwargs: Kwargs) -> None:
+def warn(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """warnings.warn(...)"""
     try:
         given = _WARN.bind(*args, **kwargs)
@@ -404,7 +405,7 @@ def _is_warning(message: Any, category: Any = None, stacklevel: Any = 1, **other
 
 
 @special(_warnings.warn_explicit)
-def warn_explicit(vm: Any, args: Args, kwargs: Kwargs) -> None:
+def warn_explicit(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """warnings.warn_explicit(...)"""
     try:
         given = _WARN_EXPLICIT.bind(*args, **kwargs).arguments
@@ -434,21 +435,21 @@ _WARN_EXPLICIT = inspect.signature(_warn_explicit)
 
 
 @special(sys.exception)
-def exception(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def exception(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """sys.exception()"""
     inside = vm.handled()
     return vm.outer_exception() if inside is None else inside
 
 
 @special(sys.exc_info)
-def exc_info(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def exc_info(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """sys.exc_info()"""
     error = exception(vm, args, kwargs)
     return (None, None, None) if error is None else (type(error), error, vm.load_attr(error, "__traceback__"))
 
 
 @ATTR(BaseException)
-def load_exception_attr(vm: Any, error: BaseException, name: str) -> Any:
+def load_exception_attr(vm: Interpreter, error: BaseException, name: str) -> Any:
     """An attribute of an exception: one that was raised has a traceback, so that is done in earnest.
 
     Raises:
@@ -472,19 +473,19 @@ def load_exception_attr(vm: Any, error: BaseException, name: str) -> Any:
     vars(datetime.datetime)["utcnow"],
     vars(datetime.date)["today"],
 )
-def surroundings(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def surroundings(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """The call stack and the clock."""
     raise Break("the call stack or the clock is read", "they differ from call to call", in_frame=True)
 
 
 @special(builtins.input, builtins.open, builtins.compile)
-def outside(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def outside(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """Files, the terminal, code made at run time."""
     raise Break("input, open or compile is called", "it acts outside of the program")
 
 
 @special(builtins.exec, builtins.eval, builtins.breakpoint)
-def of_the_frame(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def of_the_frame(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """Code made at run time."""
     raise Break("exec, eval or breakpoint is called", "it looks at the frame that calls it", in_frame=True)
 
@@ -497,7 +498,7 @@ def _kind_of_number(dtype: torch.dtype) -> type:
 def _register_numbers() -> None:
     for kind, name in ((int, "__int__"), (float, "__float__"), (complex, "__complex__")):
 
-        def convert(vm: Any, args: Args, kwargs: Kwargs, kind: Any = kind, name: str = name) -> Any:
+        def convert(vm: Interpreter, args: Args, kwargs: Kwargs, kind: Any = kind, name: str = name) -> Any:
             if args and type(args[0]) is TraceTensor:
                 number = number_at_entry(vm, args[0])
                 if number is not None and vm.type_of(number) is kind:
@@ -524,7 +525,7 @@ _register_numbers()
 
 
 @special(id)
-def identity(vm: Any, args: Args, kwargs: Kwargs) -> int:
+def identity(vm: Interpreter, args: Args, kwargs: Kwargs) -> int:
     """id(object)"""
     if type(args[0]) is TraceTensor:
         real = vm.tensors.real.get(id(args[0]))
@@ -537,7 +538,7 @@ def identity(vm: Any, args: Args, kwargs: Kwargs) -> int:
 
 
 @special(hash)
-def hash_of(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def hash_of(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """hash(object): a tensor's is its address, and that of a tuple follows from what is in it."""
     value = args[0] if len(args) == 1 else None
     if type(value) is TraceTensor:
@@ -555,7 +556,7 @@ def _has_tensors(value: Any) -> bool:
     return False
 
 
-def _guarded_id(vm: Any, value: Any, source: sources.Source) -> int:
+def _guarded_id(vm: Interpreter, value: Any, source: sources.Source) -> int:
     vm.guards.check(sources.called(source, id, "id"), sources.native.EQ, id(value))
     return id(value)
 
@@ -568,7 +569,7 @@ def _in_order(fn: Any, args: Args, kwargs: Kwargs) -> Args:
 def _register_arithmetic() -> None:
     for fn in (abs, round, divmod, pow):
 
-        def compute(vm: Any, args: Args, kwargs: Kwargs, fn: Any = fn) -> Any:
+        def compute(vm: Interpreter, args: Args, kwargs: Kwargs, fn: Any = fn) -> Any:
             args, kwargs = _in_order(fn, args, kwargs), {}
             if any(type(a) is TraceTensor for a in args):
                 return vm.tensors.run(fn, args, kwargs)
@@ -585,7 +586,7 @@ _register_arithmetic()
 
 
 @ATTR(threading.local)
-def thread_attr(vm: Any, obj: Any, name: str) -> Any:
+def thread_attr(vm: Interpreter, obj: Any, name: str) -> Any:
     """An attribute of threading.local."""
     source = vm.source_of(obj)
     value = user(getattr, obj, name)
@@ -593,13 +594,13 @@ def thread_attr(vm: Any, obj: Any, name: str) -> Any:
 
 
 @special(typing.cast)
-def cast(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def cast(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """typing.cast(type, value)"""
     return args[1]
 
 
 @special(types.FunctionType.__get__)
-def function_get(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def function_get(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """`function.__get__(obj, type)`: the function as a method of the object."""
     function, obj = args[0], args[1]
     return function if obj is None else types.MethodType(function, obj)

@@ -19,6 +19,7 @@ from smelt.capture.calls.wrappers import refuse_own_cache
 from smelt.capture.core import policy, sources
 from smelt.capture.core.breaks import Break, UserError, user, user_raise
 from smelt.capture.core.by_code import ByCode
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.registry import CALL
 from smelt.capture.core.values import HEAP, LEAVES
 from smelt.capture.python.attribute_reads import python_method
@@ -29,7 +30,7 @@ _WITHOUT_STATE = (type, tuple, types.FunctionType, types.BuiltinFunctionType, ty
 
 
 @CALL(functools._lru_cache_wrapper)
-def call_cached(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_cached(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """functools.lru_cache: the cache is asked where its arguments are plain, else the function is captured.
 
     The cache is asked again whenever guards are. Of objects it is asked for one from outside, a method's own: what a
@@ -61,7 +62,7 @@ def call_cached(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return vm.call(fn.__wrapped__, args, kwargs)
 
 
-def _ask(vm: Any, fn: Any, args: Args, kwargs: Kwargs, owner: Any) -> Any:
+def _ask(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs, owner: Any) -> Any:
     """What the cache gives, now and whenever guards are checked.
 
     Args:
@@ -84,7 +85,7 @@ def _ask(vm: Any, fn: Any, args: Args, kwargs: Kwargs, owner: Any) -> Any:
     return vm.external(value, sources.Source(source, native.CALL, asked, text))
 
 
-def _has_state(vm: Any, value: Any) -> bool:
+def _has_state(vm: Interpreter, value: Any) -> bool:
     """Whether an argument is a tensor or an object of the program's own: what a function reads of it is not its key."""
     kind = vm.type_of(value)
     if type(value) is tuple:
@@ -96,7 +97,7 @@ def _has_state(vm: Any, value: Any) -> bool:
     return bool(kind.__flags__ & HEAP) and not policy.is_frozen(kind.__module__) or isinstance(value, torch.nn.Module)
 
 
-def _is_asked_for(vm: Any, value: Any) -> bool:
+def _is_asked_for(vm: Interpreter, value: Any) -> bool:
     """Whether an object came from outside and is a key whose hash and equality do nothing else.
 
     A tensor is none: the capture has a stand-in for it, which would be the key.
@@ -108,7 +109,7 @@ def _is_asked_for(vm: Any, value: Any) -> bool:
     return plain and id(value) in vm.sources
 
 
-def _may_ask(vm: Any, fn: Any, args: Args, kwargs: Kwargs, owner: Any) -> bool:
+def _may_ask(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs, owner: Any) -> bool:
     """Whether the cache itself is asked."""
     wrapped = fn.__wrapped__
     if type(wrapped) is not types.FunctionType or policy.is_frozen(wrapped.__module__):
@@ -128,7 +129,7 @@ def _is_plain(value: Any) -> bool:
     return type(value) in _COMPARED or isinstance(value, (type, enum.Enum))
 
 
-def _is_late(vm: Any, draws: bool = True) -> bool:
+def _is_late(vm: Interpreter, draws: bool = True) -> bool:
     """Whether a function, which may draw random numbers, runs now before something that the program did earlier."""
     pending = vm.effects.pending() or vm.effects.deferred or vm.tensors.mutated
     return bool(pending or draws and vm.tensors.drawing)
@@ -214,7 +215,7 @@ class _AskedFor:
         return self.fn(owner, *self.call.args, **dict(self.call.kwargs))
 
 
-def _find_hash(vm: Any, value: Any) -> None:
+def _find_hash(vm: Interpreter, value: Any) -> None:
     """What a cache does with an argument: the program sees where there is no hash, and what its own `__hash__` does."""
     if type(value) is tuple:
         for item in value:

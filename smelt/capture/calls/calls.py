@@ -25,6 +25,7 @@ from smelt.capture.core.breaks import Break, UserError, user, user_raise
 from smelt.capture.core.by_code import ByCode
 from smelt.capture.core.frames import Frame, bind
 from smelt.capture.core.generators import TracedGenerator
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.policy import Policy
 from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.registry import BY_POLICY, CALL, CONSTANTS, SPECIAL, TRANSFORMED
@@ -51,7 +52,7 @@ Kwargs = dict[str, Any]
 
 
 @CALL(types.FunctionType)
-def call_function(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> Any:
+def call_function(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> Any:
     """A Python function."""
     key = id(fn)
     if key in CONSTANTS:
@@ -108,7 +109,7 @@ def call_function(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -
     raise Break(f"a call of {fn.__module__}.{fn.__qualname__}", why, in_frame=in_frame)
 
 
-def _guard_defaults(vm: Any, args: Args) -> None:
+def _guard_defaults(vm: Interpreter, args: Args) -> None:
     """What `inspect` shows of functions."""
     for value in args:
         found = value.__func__ if type(value) is types.MethodType else value
@@ -119,7 +120,7 @@ def _guard_defaults(vm: Any, args: Args) -> None:
                     _guard_defaults(vm, (vm.load_attr(found, name),))
 
 
-def refuse_made(vm: Any, fn: types.FunctionType, args: Args) -> None:
+def refuse_made(vm: Interpreter, fn: types.FunctionType, args: Args) -> None:
     """A function that was run as it is gave a function, which may hold one that the program makes at each call.
 
     Raises:
@@ -135,7 +136,7 @@ def refuse_made(vm: Any, fn: types.FunctionType, args: Args) -> None:
 _DISABLING = torch.utils.checkpoint.checkpoint.__code__
 
 
-def inline(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def inline(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """Interpret the function's bytecode."""
     code = fn.__code__
     vm.work += 1
@@ -154,7 +155,7 @@ def inline(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 _SPECIAL_FLAGS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
-def start_generator(vm: Any, frame: Frame) -> TracedGenerator:
+def start_generator(vm: Interpreter, frame: Frame) -> TracedGenerator:
     """A call of a generator function."""
     if not frame.code.co_flags & inspect.CO_GENERATOR:
         raise Break("a coroutine", "async functions are not captured")
@@ -164,7 +165,7 @@ def start_generator(vm: Any, frame: Frame) -> TracedGenerator:
     return generator
 
 
-def defaults_of(vm: Any, fn: types.FunctionType) -> tuple[Any, Any]:
+def defaults_of(vm: Interpreter, fn: types.FunctionType) -> tuple[Any, Any]:
     """The defaults of an inlined function, for positional and for keyword arguments, with guards for all it is made of.
 
     A function known by identity has the very same parts. An argument may be made anew for each call: its code is the
@@ -200,7 +201,7 @@ def _all_constant(values: Any) -> bool:
     return all(type(v) in LEAVES or is_constant(v) or type(v) is tuple and not v for v in values)
 
 
-def call_leaf(vm: Any, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> Any:
+def call_leaf(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> Any:
     """A Python function of torch that stays one node; methods are recorded by name."""
     if args and type(args[0]) is TraceTensor and fn is getattr(TENSOR_TYPES[0], fn.__name__, None):
         return call_tensor_method(vm, fn.__name__, args, kwargs)
@@ -228,7 +229,7 @@ def _is_function(value: Any) -> bool:
 _GIVEN = (TraceTensor, PrologueValue, torch.nn.Parameter)
 
 
-def _calls_torch_alone(vm: Any, fn: types.FunctionType) -> bool:
+def _calls_torch_alone(vm: Interpreter, fn: types.FunctionType) -> bool:
     """Whether what the function calls of torch is torch's own, also at the next call: somebody may have replaced it."""
     names = _called.get(fn.__code__)
     if names is None:
@@ -251,7 +252,7 @@ def _is_torchs(module: types.ModuleType, name: str) -> bool:
     return isinstance(vars(module).get(name), (types.FunctionType, types.BuiltinFunctionType))
 
 
-def defer(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> None:
+def defer(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> None:
     """A call whose result nobody needs: made after the graph, with the arguments as they are now.
 
     With tensors in it, it needs their values: a break.
@@ -265,7 +266,7 @@ def defer(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> None:
     vm.effects.defer(fn, tuple(frozen(vm, name, value) for value in args), named)
 
 
-def _refuse_misformatted(vm: Any, name: str, args: Args) -> None:
+def _refuse_misformatted(vm: Interpreter, name: str, args: Args) -> None:
     """A message that its arguments do not fit: handlers report that, or raise, where the call stands."""
     said = [*itertools.dropwhile(lambda value: isinstance(value, (logging.Logger, int)), args)]
     if not said or type(said[0]) is not str or any(type(value) is PrologueValue for value in said[1:]):
@@ -297,7 +298,7 @@ _UNCHANGING = (
 """What logging works with, and what says the same later."""
 
 
-def frozen(vm: Any, name: str, value: Any) -> Any:
+def frozen(vm: Interpreter, name: str, value: Any) -> Any:
     """The value, or a copy of a container, for a call that is made later, when the program may have changed it."""
     kind = type(value)
     if kind in LEAVES or isinstance(value, (*_UNCHANGING, *CONSTANT_TYPES)):
@@ -321,7 +322,7 @@ def frozen(vm: Any, name: str, value: Any) -> Any:
 
 
 @CALL(types.MethodType)
-def call_method(vm: Any, method: types.MethodType, args: Args, kwargs: Kwargs) -> Any:
+def call_method(vm: Interpreter, method: types.MethodType, args: Args, kwargs: Kwargs) -> Any:
     """A bound method."""
     if vm.source_of(method) is not None:
         return vm.call(vm.load_attr(method, "__func__"), (vm.load_attr(method, "__self__"), *args), kwargs)
@@ -329,7 +330,7 @@ def call_method(vm: Any, method: types.MethodType, args: Args, kwargs: Kwargs) -
 
 
 @CALL(functools.partial)
-def call_partial(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_partial(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """functools.partial"""
     if type(fn) is not functools.partial:
         return call_instance(vm, fn, args, kwargs)
@@ -339,13 +340,13 @@ def call_partial(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @CALL(staticmethod)
-def call_static(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_static(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """A staticmethod object."""
     return vm.call(fn.__func__, args, kwargs)
 
 
 @CALL(weakref.ref)
-def call_weakref(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_weakref(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """A weak reference."""
     source = vm.source_of(fn)
     value = fn()
@@ -357,7 +358,7 @@ def _deref(ref: Any) -> Any:
 
 
 @CALL(object)
-def call_instance(vm: Any, obj: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_instance(vm: Interpreter, obj: Any, args: Args, kwargs: Kwargs) -> Any:
     """An instance with `__call__`."""
     method = find_in_class(vm, type(obj), "__call__")
     if isinstance(method, types.FunctionType):
@@ -374,7 +375,7 @@ def call_instance(vm: Any, obj: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @CALL(*NUMPY_FUNCTIONS)
-def call_numpy(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_numpy(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """A function of numpy on plain data gives a constant, or an array of the host program."""
     if not all(map(_is_plain, (*args, *kwargs.values()))):
         raise Break(f"a call of numpy.{fn.__name__}", "it computes with values that are not known yet")
@@ -407,7 +408,7 @@ SAFE_MODULES = frozenset(
 
 
 @CALL(*C_FUNCTIONS)
-def call_builtin(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_builtin(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """A C function or a method written in C."""
     key = id(fn)
     if key in CONSTANTS:
@@ -426,7 +427,7 @@ def call_builtin(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return call_native(vm, fn, args, kwargs)
 
 
-def _call_descriptor(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _call_descriptor(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """`type.method(obj, ...)`"""
     if args and type(args[0]) is TraceTensor and issubclass(TENSOR_TYPES[0], fn.__objclass__):
         if fn.__objclass__ is not object:
@@ -439,7 +440,7 @@ def _call_descriptor(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return call_native(vm, fn, args, kwargs)
 
 
-def _call_bound(vm: Any, fn: Any, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _call_bound(vm: Interpreter, fn: Any, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     """A bound C method."""
     if type(owner) is TraceTensor:
         return call_tensor_method(vm, fn.__name__, (owner, *args), kwargs)
@@ -463,7 +464,7 @@ def _call_bound(vm: Any, fn: Any, owner: Any, args: Args, kwargs: Kwargs) -> Any
 _LOGGING_LOCK = logging._lock  # type: ignore[attr-defined]
 
 
-def call_on_external(vm: Any, fn: Any, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_on_external(vm: Interpreter, fn: Any, owner: Any, args: Args, kwargs: Kwargs) -> Any:
     """A C method of an object from outside: builtin containers through their mirrors, others not at all."""
     if isinstance(owner, CONTAINERS) or is_shown(owner):
         return call_native(vm, fn, (owner, *args), kwargs)
@@ -475,7 +476,7 @@ def call_on_external(vm: Any, fn: Any, owner: Any, args: Args, kwargs: Kwargs) -
     raise Break(f"a call of {name}", "the object came from outside, and the method runs C code on it")
 
 
-def call_native(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_native(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """Run C code (or a function that depends on its arguments alone) as it is."""
     module = getattr(fn, "__module__", None)
     if is_numpy(fn) and not isinstance(fn, type) and not has_symint((*args, *kwargs.values())):
@@ -504,7 +505,7 @@ def call_native(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return vm.effects.original(vm.effects.copies.give_back(out))
 
 
-def _seen_by_c(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+def _seen_by_c(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
     """Arguments with mirrors in place of containers from outside, as deep as the function looks."""
     effects = vm.effects
     if passes_on(fn, kwargs):
@@ -558,7 +559,7 @@ def _consumes(fn: Any) -> bool:
     return owner in _HOLDING_OWNERS[3:] and fn.__name__ not in _KEEPING
 
 
-def callback(vm: Any, value: Any, reads: bool = False) -> Any:
+def callback(vm: Interpreter, value: Any, reads: bool = False) -> Any:
     """What is handed to C code to be called: calls come back to the interpreter (but for those on many numbers).
 
     Args:
@@ -580,7 +581,7 @@ _CALLED = ("key", "func")
 class Trampoline:
     """A function as C code sees it: calling it interprets it, and C code may look into what it gives."""
 
-    def __init__(self, vm: Any, fn: Any, reads: bool = False) -> None:
+    def __init__(self, vm: Interpreter, fn: Any, reads: bool = False) -> None:
         self.vm, self.fn, self.reads = vm, fn, reads
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 from smelt.capture.calls import calls
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import user
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.registry import special
 from smelt.capture.core.unbacked_text import refuse_unknown
@@ -25,7 +26,7 @@ Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
 
-def _iterable(vm: Any, value: Any, plain: Any = None) -> Any:
+def _iterable(vm: Interpreter, value: Any, plain: Any = None) -> Any:
     """The argument as C code may iterate it: through the interpreter where Python code does it.
 
     Args:
@@ -51,7 +52,7 @@ def _register_iterating() -> None:
     for fn, first in ((list, 0), (tuple, 0), (set, 0), (frozenset, 0), (enumerate, 0), (zip, 0), (map, 1), (filter, 1),
                       (sum, 0), (any, 0), (all, 0), (sorted, 0), (collections.deque, 0)):  # fmt: skip
 
-        def consume(vm: Any, args: Args, kwargs: Kwargs, fn: Any = fn, first: int = first) -> Any:
+        def consume(vm: Interpreter, args: Args, kwargs: Kwargs, fn: Any = fn, first: int = first) -> Any:
             count = len(args) if fn in (zip, map) else first + 1
             plain = vm.effects.mirror if calls.passes_on(fn, kwargs) else None
             head = tuple(_iterable(vm, a, plain) if first <= i < count else a for i, a in enumerate(args))
@@ -62,7 +63,7 @@ def _register_iterating() -> None:
         special(fn)(consume)
     for pick in (min, max):
 
-        def choose(vm: Any, args: Args, kwargs: Kwargs, fn: Any = pick) -> Any:
+        def choose(vm: Interpreter, args: Args, kwargs: Kwargs, fn: Any = pick) -> Any:
             if len(args) == 1:
                 plain = vm.effects.mirror if calls.passes_on(fn, kwargs) else None
                 args = (_iterable(vm, args[0], plain),)
@@ -79,7 +80,7 @@ _register_iterating()
 def _operator(fn: Any, count: int, meaning: Callable[..., Any]) -> None:
     """A function of the operator module: its operands may have methods that are written in Python."""
 
-    def operate(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    def operate(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
         return meaning(vm, *args) if len(args) == count and not kwargs else user(fn, *args, **kwargs)
 
     special(fn)(operate)
@@ -102,7 +103,7 @@ _register_operators()
 
 
 @special(sum)
-def total(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def total(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """sum(iterable[, start])"""
     items = vm.native(list, _iterable(vm, args[0])) if args else user(sum)
     start = args[1] if len(args) > 1 else kwargs.get("start", 0)
@@ -117,7 +118,7 @@ def total(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(reversed)
-def reverse(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def reverse(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """reversed(sequence)"""
     method = python_method(vm, args[0], "__reversed__")
     if method is not None:
@@ -131,7 +132,7 @@ def reverse(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     return vm.native(reversed, sequence)
 
 
-def as_mapping(vm: Any, value: Any) -> Any:
+def as_mapping(vm: Interpreter, value: Any) -> Any:
     """A mapping with Python methods as a plain dict, made through the interpreter."""
     if isinstance(value, dict) and python_method(vm, value, "__iter__") is None:
         return vm.effects.plain(value)
@@ -142,13 +143,13 @@ def as_mapping(vm: Any, value: Any) -> Any:
 
 
 @special(dict)
-def make_dict(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def make_dict(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """dict(mapping or iterable, **kwargs)"""
     return calls.call_native(vm, dict, tuple(as_mapping(vm, a) for a in args), kwargs)
 
 
 @special(dict.get)
-def dict_get(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def dict_get(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """dict.get(key[, default])"""
     held, key, *default = args
     source = vm.sources.get(id(held))
@@ -160,19 +161,19 @@ def dict_get(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(dict.__getitem__, collections.OrderedDict.__getitem__)
-def dict_getitem(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def dict_getitem(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """dict.__getitem__(key)"""
     return containers.dict_item(vm, *args)
 
 
 @special(containers.MAKING)
-def make_missing(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def make_missing(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """defaultdict.__missing__(key)"""
     return containers.make_item(vm, *args)
 
 
 @special(dict.__contains__)
-def dict_contains(vm: Any, args: Args, kwargs: Kwargs) -> bool:
+def dict_contains(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """dict.__contains__(key)"""
     held, key = args
     source = vm.sources.get(id(held))
@@ -182,7 +183,7 @@ def dict_contains(vm: Any, args: Args, kwargs: Kwargs) -> bool:
 
 
 @special(list.__getitem__, tuple.__getitem__)
-def sequence_getitem(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def sequence_getitem(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """list.__getitem__(index)"""
     held, key = args
     source = vm.sources.get(id(held))
@@ -193,7 +194,7 @@ def sequence_getitem(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(dict.update, collections.OrderedDict.update, dict.__init__, collections.OrderedDict.__init__)
-def dict_update(vm: Any, args: Args, kwargs: Kwargs) -> None:
+def dict_update(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """dict.update(mapping, **kwargs)"""
     held, *given = args
     target = containers.writable(vm, held)
@@ -210,20 +211,20 @@ _UPDATE = collections.OrderedDict.update
 
 
 @special(list.append)
-def list_append(vm: Any, args: Args, kwargs: Kwargs) -> None:
+def list_append(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """list.append(object)"""
     vm.effects.append(*args)
 
 
 @special(list.extend)
-def list_extend(vm: Any, args: Args, kwargs: Kwargs) -> None:
+def list_extend(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """list.extend(iterable)"""
     held, more = args
     vm.native(list.extend, containers.writable(vm, held), _iterable(vm, more))
 
 
 @special(str.join)
-def join(vm: Any, args: Args, kwargs: Kwargs) -> str:
+def join(vm: Interpreter, args: Args, kwargs: Kwargs) -> str:
     """str.join(iterable)"""
     parts = _iterable(vm, args[1])
     parts = parts if isinstance(parts, (list, tuple)) else vm.native(list, parts)

@@ -9,6 +9,7 @@ from typing import Any
 from smelt.capture import _native as native
 from smelt.capture.calls.calls import call_instance
 from smelt.capture.core import sources
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.registry import CALL
 from smelt.capture.core.values import LEAVES
 from smelt.capture.python import containers
@@ -28,7 +29,7 @@ def _parts(getter: Any) -> Args:
     return (*given, *named, *named.values())
 
 
-def _known(vm: Any, getter: Any) -> bool:
+def _known(vm: Interpreter, getter: Any) -> bool:
     """Whether what it was made with is known; guarded when it comes from outside."""
     source = vm.source_of(getter)
     if source is None:
@@ -41,7 +42,7 @@ def _known(vm: Any, getter: Any) -> bool:
 
 
 def _getter(kind: Any, get: Any) -> None:
-    def call(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    def call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         if len(args) != 1 or kwargs or not _known(vm, fn):
             return call_instance(vm, fn, args, kwargs)
         found = tuple(get(vm, args[0], key) for key in _given(fn)[0])
@@ -50,7 +51,7 @@ def _getter(kind: Any, get: Any) -> None:
     CALL(kind)(call)
 
 
-def _attribute(vm: Any, value: Any, path: str) -> Any:
+def _attribute(vm: Interpreter, value: Any, path: str) -> Any:
     return functools.reduce(vm.load_attr, path.split("."), value)
 
 
@@ -59,7 +60,7 @@ _getter(operator.attrgetter, _attribute)
 
 
 @CALL(operator.methodcaller)
-def call_method_caller(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_method_caller(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """operator.methodcaller"""
     if len(args) != 1 or kwargs or not _known(vm, fn):
         return call_instance(vm, fn, args, kwargs)

@@ -13,6 +13,7 @@ import torch
 from smelt.base.torch_c import DISPATCH_GUARDS
 from smelt.capture.calls import calls
 from smelt.capture.core.breaks import Break, user
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.made_classes import note_statement
 from smelt.capture.core.registry import CALL, SPECIAL, special
 from smelt.capture.core.values import LEAVES, is_written
@@ -25,7 +26,7 @@ Kwargs = dict[str, Any]
 
 
 @CALL(type)
-def call_class(vm: Any, cls: type, args: Args, kwargs: Kwargs) -> Any:
+def call_class(vm: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Any:
     """`cls(*args, **kwargs)`"""
     meaning = SPECIAL.get(id(cls))
     if meaning is not None:
@@ -43,7 +44,7 @@ def call_class(vm: Any, cls: type, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(vars(type)["__call__"])
-def call_type(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_type(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """`super().__call__(*args)` in a metaclass"""
     if not args or not isinstance(args[0], type) or args[0] is type:
         return user(type.__call__, *args, **kwargs)
@@ -51,14 +52,14 @@ def call_type(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(builtins.__build_class__)
-def build_class(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def build_class(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """A class statement: C code runs its body."""
     frame = vm.frames[-1]
     note_statement(frame.globals.get("__name__"), frame.code.co_qualname, args[1])
     raise Break("a class is defined", "class bodies are not captured", "define it outside of the function")
 
 
-def construct(vm: Any, cls: type, args: Args, kwargs: Kwargs) -> Any:
+def construct(vm: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Any:
     """`type.__call__(cls, ...)`: `__new__`, then `__init__` when that gave an instance."""
     if isinstance(getattr(cls, "__del__", None), types.FunctionType):
         raise Break(f"a {cls.__name__} is made", "its __del__ runs when Python drops it")
@@ -81,7 +82,7 @@ def construct(vm: Any, cls: type, args: Args, kwargs: Kwargs) -> Any:
     return obj
 
 
-def _python(vm: Any, cls: type, name: str) -> Any:
+def _python(vm: Interpreter, cls: type, name: str) -> Any:
     """The class's `__new__` or `__init__` when it is written in Python."""
     raw = find_in_class(vm, cls, name)
     raw = raw.__func__ if isinstance(raw, staticmethod) else raw
@@ -89,7 +90,7 @@ def _python(vm: Any, cls: type, name: str) -> Any:
 
 
 @special(object.__reduce_ex__)
-def reduce_object(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def reduce_object(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """`object.__reduce_ex__(protocol)`, by which `copy` takes objects apart: their state is read with guards."""
     if not args or id(args[0]) not in vm.sources or isinstance(args[0], CONTAINERS):
         return calls.call_native(vm, object.__reduce_ex__, args, kwargs)
@@ -104,7 +105,7 @@ def reduce_object(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(object.__getstate__)
-def object_state(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def object_state(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """`object.__getstate__()`"""
     if len(args) != 1 or id(args[0]) not in vm.sources or isinstance(args[0], CONTAINERS):
         return calls.call_native(vm, object.__getstate__, args, kwargs)
@@ -120,12 +121,12 @@ def _is_plain(cls: type) -> bool:
     return is_written(cls) and cls.__dictoffset__ != 0 and not copyreg._slotnames(cls)  # type: ignore[attr-defined]
 
 
-def _state(vm: Any, obj: Any) -> Any:
+def _state(vm: Interpreter, obj: Any) -> Any:
     """What `copy` gives to a new object."""
     own = python_method(vm, obj, "__getstate__")
     return _attributes(vm, obj) if own is None else vm.call(own, (obj,), {})
 
 
-def _attributes(vm: Any, obj: Any) -> Any:
+def _attributes(vm: Interpreter, obj: Any) -> Any:
     """An object's attributes, None without any; in a dictionary of its own, whose address `deepcopy` may ask for."""
     return dict(vm.effects.mirror(vm.load_attr(obj, "__dict__"))) or None

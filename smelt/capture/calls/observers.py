@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from smelt.capture.core.breaks import Break, Restart
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.policy import is_frozen
 from smelt.capture.core.values import is_bound
 from smelt.capture.tensors.fallible_ops import note_deferred
@@ -36,7 +37,7 @@ class Observed:
         self.places: set[Any] = set()
         self._alive: list[Any] = []
 
-    def add(self, vm: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def add(self, vm: Interpreter, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A call is put off.
 
         Raises:
@@ -130,7 +131,7 @@ def _parts(value: Any) -> list[Any]:
     return [*held.values(), *(m for m in methods if isinstance(m, types.FunctionType))]
 
 
-def _run_by(vm: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+def _run_by(vm: Interpreter, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """Objects and functions of the program that a call runs by itself."""
     found: list[Any] = []
     if args and isinstance(args[0], (logging.Handler, logging.Filter)):
@@ -152,7 +153,7 @@ def _is_silent(fn: Any, args: tuple[Any, ...]) -> bool:
     return type(level) is int and not logger.isEnabledFor(level)
 
 
-def _is_changed(vm: Any, fn: Any, args: tuple[Any, ...]) -> bool:
+def _is_changed(vm: Interpreter, fn: Any, args: tuple[Any, ...]) -> bool:
     """Whether what the program did to a logger and its handlers is put off as well: lists of them are written last."""
     logger = next((each for each in args if isinstance(each, logging.Logger)), None)
     if logger is None:
@@ -163,13 +164,13 @@ def _is_changed(vm: Any, fn: Any, args: tuple[Any, ...]) -> bool:
     return any(id(each) in pending for each in used)
 
 
-def _is_redirected(vm: Any) -> bool:
+def _is_redirected(vm: Interpreter) -> bool:
     """Whether streams of the process are others at this place, as `contextlib.redirect_stdout` has it."""
     stores = [(name, vm.effects.variable(sys, name)) for name in ("stdout", "stderr")]
     return any(store is not None and store.value is not vars(sys)[name] for name, store in stores)
 
 
-def _now(vm: Any, name: str) -> Any:
+def _now(vm: Interpreter, name: str) -> Any:
     """An attribute of the module of warnings, as the program has left it."""
     store = vm.effects.variable(warnings, name)
     return vars(warnings)[name] if store is None else store.value

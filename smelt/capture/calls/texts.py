@@ -14,6 +14,7 @@ from smelt.capture.calls import calls
 from smelt.capture.calls.builtin_functions import visible
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break, user, user_raise
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.prologue_value import PrologueMethod, PrologueValue
 from smelt.capture.core.registry import TENSOR_METHODS, special
 from smelt.capture.core.unbacked_text import UnknownText, refuse_unknown
@@ -29,7 +30,7 @@ Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
 
-def to_text(vm: Any, fn: Any, value: Any, *rest: Any) -> Any:
+def to_text(vm: Interpreter, fn: Any, value: Any, *rest: Any) -> Any:
     """str(value), repr(value) or format(value, spec)"""
     if type(value) in (PrologueMethod, types.MethodType) and visible(vm, value) is not value:
         raise Break("the text of a method written in C", "it shows an address")
@@ -60,7 +61,7 @@ def to_text(vm: Any, fn: Any, value: Any, *rest: Any) -> Any:
     return vm.native(fn, vm.effects.plain(value), *rest)
 
 
-def _guard_text(vm: Any, value: Any) -> None:
+def _guard_text(vm: Interpreter, value: Any) -> None:
     """The names in the text of a class and of an enumeration's member, which are themselves known by identity."""
     if isinstance(value, type):
         load_class_attr(vm, value, "__module__")
@@ -74,7 +75,7 @@ def _guard_text(vm: Any, value: Any) -> None:
 _BRACKETS: dict[type, str] = {list: "[]", tuple: "()", set: "{}", dict: "{}"}
 
 
-def container_text(vm: Any, value: Any) -> Any:
+def container_text(vm: Interpreter, value: Any) -> Any:
     """The text of a builtin container whose items are not all plain data: their own methods are interpreted."""
     brackets = _BRACKETS.get(type(value))
     if brackets is None:
@@ -94,7 +95,7 @@ def container_text(vm: Any, value: Any) -> Any:
     return joined(vm, [brackets[0], *spaced, comma, brackets[1]])
 
 
-def joined(vm: Any, parts: Iterable[Any]) -> Any:
+def joined(vm: Interpreter, parts: Iterable[Any]) -> Any:
     """Text of parts, some of which may be unknown or made anew at each call."""
     parts = list(parts)
     if any(type(part) is PrologueValue for part in parts):
@@ -104,19 +105,19 @@ def joined(vm: Any, parts: Iterable[Any]) -> Any:
 
 
 @special(str)
-def to_str(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def to_str(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """str(object)"""
     return to_text(vm, str, args[0]) if len(args) == 1 and not kwargs else vm.native(str, *args, **kwargs)
 
 
 @special(repr)
-def to_repr(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def to_repr(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """repr(object)"""
     return to_text(vm, repr, *args)
 
 
 @special(format)
-def to_format(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def to_format(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """format(object[, spec])"""
     return to_text(vm, format, *args)
 
@@ -124,7 +125,7 @@ def to_format(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 def _register_methods() -> None:
     for name, fn in (("__str__", str), ("__repr__", repr), ("__format__", format)):
 
-        def show(vm: Any, tensor: TraceTensor, *rest: Any, fn: Any = fn) -> Any:
+        def show(vm: Interpreter, tensor: TraceTensor, *rest: Any, fn: Any = fn) -> Any:
             if fn is not format and rest:
                 raise Break("the text of a tensor with contents of its own", "it is made of values")
             return to_text(vm, fn, tensor, *rest)
@@ -139,14 +140,14 @@ _make_encoder: Any = vars(json.encoder)["c_make_encoder"]
 
 
 @special(_make_encoder)
-def make_encoder(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def make_encoder(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """The encoder of json, written in C: it calls what says how other objects are written."""
     markers, default, *rest = args
     return vm.native(_make_encoder, markers, calls.callback(vm, default, reads=True), *rest, **kwargs)
 
 
 @special(str.format)
-def format_string(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def format_string(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """str.format(...): each field as the interpreter reads it."""
     text, *given = args
     refuse_unknown((text,))
@@ -179,7 +180,7 @@ class _Fields:
         return self.args[name]
 
 
-def _formatted(vm: Any, text: str, fields: _Fields, depth: int = 2) -> Iterator[Any]:
+def _formatted(vm: Interpreter, text: str, fields: _Fields, depth: int = 2) -> Iterator[Any]:
     """The parts of a text with its fields filled in."""
     if not depth:
         user_raise(ValueError("Max string recursion exceeded"))
@@ -203,7 +204,7 @@ def _formatted(vm: Any, text: str, fields: _Fields, depth: int = 2) -> Iterator[
 _CONVERSIONS = {"s": str, "r": repr, "a": ascii}
 
 
-def _field(vm: Any, field: str, fields: _Fields) -> Any:
+def _field(vm: Interpreter, field: str, fields: _Fields) -> Any:
     """What a field like `0.name[key]` stands for."""
     first, rest = user(_string.formatter_field_name_split, field)
     value = fields.find(first)
@@ -213,7 +214,7 @@ def _field(vm: Any, field: str, fields: _Fields) -> Any:
 
 
 @special(print)
-def print_call(vm: Any, args: Args, kwargs: Kwargs) -> None:
+def print_call(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """print(...): now into an object of the frame, else after the graph; the texts are those of now"""
     for between in (kwargs.get("sep"), kwargs.get("end")):
         if between is not None and not isinstance(between, (str, UnknownText)):

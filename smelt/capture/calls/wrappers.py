@@ -9,6 +9,7 @@ from smelt.capture import _native as native
 from smelt.capture.calls.calls import Args, Kwargs, call_native
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.registry import special
 
 
@@ -18,12 +19,12 @@ def _made_anew(*kinds: Any) -> None:
         special(kind)(functools.partial(_make, kind))
 
 
-def _make(kind: type, vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def _make(kind: type, vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     out = call_native(vm, kind, args, kwargs)
     return _made(vm, out, kind, args, kwargs)
 
 
-def _made(vm: Any, out: Any, kind: type, args: Args, kwargs: Kwargs) -> Any:
+def _made(vm: Interpreter, out: Any, kind: type, args: Args, kwargs: Kwargs) -> Any:
     vm.keep(out)
     vm.created.add(id(out))
     vm.remade[id(out)] = (kind, args, kwargs)
@@ -34,7 +35,7 @@ _made_anew(property, staticmethod, classmethod, functools._lru_cache_wrapper)
 
 
 def _copied(method: Any) -> None:
-    def copy(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    def copy(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
         out = call_native(vm, method, args, kwargs)
         if type(out) is not property:
             return out
@@ -47,7 +48,7 @@ for _method in (property.getter, property.setter, property.deleter):
     _copied(_method)
 
 
-def refuse_own_cache(vm: Any, fn: Any) -> None:
+def refuse_own_cache(vm: Interpreter, fn: Any) -> None:
     """A cache that the frame has made is filled by Python: what it holds would be values of the capture.
 
     Raises:
@@ -58,7 +59,7 @@ def refuse_own_cache(vm: Any, fn: Any) -> None:
 
 
 @special(functools.partial)
-def make_partial(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def make_partial(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """`functools.partial(function, ...)`: of another partial it takes the function and the arguments, now."""
     outer = args[0] if args else None
     if isinstance(outer, functools.partial) and _is_taken_apart(vm, outer):
@@ -68,7 +69,7 @@ def make_partial(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     return call_native(vm, functools.partial, args, kwargs)
 
 
-def _is_taken_apart(vm: Any, outer: functools.partial[Any]) -> bool:
+def _is_taken_apart(vm: Interpreter, outer: functools.partial[Any]) -> bool:
     """Whether a partial of it holds what it holds, not the object: a partial without a dictionary of attributes."""
     if _CALLS_STAY and type(outer).__call__ is not functools.partial.__call__:
         return False

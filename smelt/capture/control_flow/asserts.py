@@ -13,6 +13,7 @@ import torch
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.bytecode import Decoded
 from smelt.capture.core.frames import Frame
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.tensors.torch_calls import call_tensor_method
 from smelt.graph.ir.sym_bool import SymbolicPredicate, compare
 from smelt.graph.ir.symint import from_torch
@@ -29,7 +30,9 @@ Check = Callable[[Any, Any, bool], bool]
 """Records that the condition does not have a truth; False: it cannot."""
 
 
-def goes_on(vm: Any, f: Frame, condition: Any, when_true: int, when_false: int, check: Check | None = None) -> bool:
+def goes_on(
+    vm: Interpreter, f: Frame, condition: Any, when_true: int, when_false: int, check: Check | None = None
+) -> bool:
     """Go on where the program does not raise, and record the check; False: both ways go on, or values are not read."""
     check = check or _check
     for truth, raising, other in ((True, when_true, when_false), (False, when_false, when_true)):
@@ -57,12 +60,12 @@ def only_raises(decoded: Decoded, start: int) -> bool:
     return False
 
 
-def must_be_true(vm: Any, condition: TraceTensor) -> bool:
+def must_be_true(vm: Interpreter, condition: TraceTensor) -> bool:
     """Record that the program raises unless the condition is true; False: values are not read."""
     return _check(vm, condition, False)
 
 
-def _check(vm: Any, condition: TraceTensor, raises: bool) -> bool:
+def _check(vm: Interpreter, condition: TraceTensor, raises: bool) -> bool:
     """Record that the condition is not `raises`."""
     reads = vm.changes.asserts and vm.reads_values and vm.tensors is vm.outermost and not vm.branching
     if not reads or vm.tensors.region is not None:

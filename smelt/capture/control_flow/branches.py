@@ -18,6 +18,7 @@ from smelt.capture.core.breaks import UserError
 from smelt.capture.core.bytecode import Decoded
 from smelt.capture.core.conditional_value import ASKING, PhiValue
 from smelt.capture.core.frames import Frame
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.liveness import live_slots
 from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.python import containers
@@ -45,7 +46,7 @@ def _pop_jump(on: bool) -> Callable[[Any, Frame, int], object | None]:
     """A jump when the popped value is as `on` says."""
     off = not on
 
-    def pop_jump(vm: Any, f: Frame, arg: int) -> object | None:
+    def pop_jump(vm: Interpreter, f: Frame, arg: int) -> object | None:
         value = f.stack.pop()
         if value is off:
             return None
@@ -64,7 +65,7 @@ for _on, _name in ((False, "IF_FALSE"), (True, "IF_TRUE")):
     opcode(f"POP_JUMP_BACKWARD_{_name}", decode=backward)(turning(_pop_jump(_on)))
 
 
-def to_bool(vm: Any, f: Frame, arg: Any) -> None:
+def to_bool(vm: Interpreter, f: Frame, arg: Any) -> None:
     """TO_BOOL of 3.13: the truth of a tensor is left to the jump that follows, which may take both ways."""
     value = f.stack[-1]
     if type(value) in _LEFT and f.decoded.names[f.pc] in ASKING:
@@ -88,7 +89,7 @@ def _loaded(arg: Any) -> Any:
     return arg[1] if type(arg) is tuple and len(arg) == 2 else arg if type(arg) is str else None
 
 
-def compute_both(vm: Any, f: Frame, condition: TraceTensor, target: int, when: bool) -> bool:
+def compute_both(vm: Interpreter, f: Frame, condition: TraceTensor, target: int, when: bool) -> bool:
     """Go through the branch up to `target`, which runs when the condition is `when`, and choose; False: cannot be done.
 
     Raises:
@@ -146,7 +147,7 @@ def _is_harmless(called: Any) -> bool:
     return called in _INFOS or is_torch_builtin(called)
 
 
-def _harmless_nodes(vm: Any, last: Any) -> bool:
+def _harmless_nodes(vm: Interpreter, last: Any) -> bool:
     node = last.next
     while node.op != "root":
         name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
@@ -156,7 +157,7 @@ def _harmless_nodes(vm: Any, last: Any) -> bool:
     return True
 
 
-def _choose(vm: Any, condition: TraceTensor, new: Any, old: Any, when: bool) -> Any:
+def _choose(vm: Interpreter, condition: TraceTensor, new: Any, old: Any, when: bool) -> Any:
     if new is old:
         return old
     if type(new) is not TraceTensor or type(old) is not TraceTensor or _kind(new) != _kind(old):

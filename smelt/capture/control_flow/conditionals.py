@@ -20,6 +20,7 @@ from smelt.capture.core.breaks import Break, Restart, UserError, bare
 from smelt.capture.core.conditional_value import PhiValue, refuse_undecided
 from smelt.capture.core.frames import RETURN, Frame, Unread
 from smelt.capture.core.graph_module import CapturedGraph
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.liveness import live_slots
 from smelt.capture.core.postdominators import RETURNS, join_of
 from smelt.capture.core.prologue_value import PrologueValue
@@ -33,7 +34,7 @@ from smelt.graph.nodes.conditional import Conditional, cut_out, operands_of
 from smelt.graph.trace.trace import TraceTensor
 
 
-def jump(vm: Any, f: Frame, value: Any, when_true: int, when_false: int) -> object | None:
+def jump(vm: Interpreter, f: Frame, value: Any, when_true: int, when_false: int) -> object | None:
     """Go on where the truth of `value` leads; gives RETURN where both ways return.
 
     Raises:
@@ -63,7 +64,7 @@ def jump(vm: Any, f: Frame, value: Any, when_true: int, when_false: int) -> obje
     return None
 
 
-def _jump_on_host(vm: Any, f: Frame, value: PrologueValue, when_true: int, when_false: int) -> object | None:
+def _jump_on_host(vm: Interpreter, f: Frame, value: PrologueValue, when_true: int, when_false: int) -> object | None:
     """A branch on a random number: both ways in the graph, else a version for the way of this call."""
     place = (id(f.code), f.pc - 1)
     if not value.constant and place not in vm.refused and vm.branches and vm.tensors.branches:
@@ -77,7 +78,7 @@ def _jump_on_host(vm: Any, f: Frame, value: PrologueValue, when_true: int, when_
     return None
 
 
-def _jump_on_number(vm: Any, f: Frame, value: Any, when_true: int, when_false: int) -> object | None:
+def _jump_on_number(vm: Interpreter, f: Frame, value: Any, when_true: int, when_false: int) -> object | None:
     """A branch on a number that only values tell; where it cannot be a node, the graph ends at the read."""
     question, place = question_of(vm, value), (id(f.code), f.pc - 1)
     if question is not None and place not in vm.refused and place not in vm.branching:
@@ -93,7 +94,7 @@ def _jump_on_number(vm: Any, f: Frame, value: Any, when_true: int, when_false: i
     return None
 
 
-def take_both(vm: Any, f: Frame, condition: TraceTensor, when_true: int, when_false: int) -> object | None:
+def take_both(vm: Interpreter, f: Frame, condition: TraceTensor, when_true: int, when_false: int) -> object | None:
     """Capture both ways of the jump before `f.pc` and go on where they meet.
 
     Raises:
@@ -124,7 +125,7 @@ def _two_ways(said: str) -> Break:
 class _Branch:
     """One branch while it is captured."""
 
-    def __init__(self, vm: Any, f: Frame, condition: TraceTensor) -> None:
+    def __init__(self, vm: Interpreter, f: Frame, condition: TraceTensor) -> None:
         self.vm, self.f, self.condition, self.tensors = vm, f, condition, vm.tensors
         join = join_of(f.decoded, f.pc - 1)
         if join is None or f.generator is not None:

@@ -9,6 +9,7 @@ from torch import fx
 from smelt.capture._native import NULL
 from smelt.capture.core.conditional_value import PhiValue, is_plain
 from smelt.capture.core.frames import Frame
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.python.snapshot import Parts, Snapshot
 from smelt.graph.ir.meta import meta_of
 from smelt.graph.trace.trace import TraceTensor
@@ -37,7 +38,7 @@ class Merging:
         outputs: (tensor or None, tensor or None, the tensor that stands for them outside).
     """
 
-    def __init__(self, vm: Any, condition: TraceTensor, before: Snapshot) -> None:
+    def __init__(self, vm: Interpreter, condition: TraceTensor, before: Snapshot) -> None:
         self.vm, self.condition, self.before = vm, condition, before
         self.outputs: list[tuple[TraceTensor | None, TraceTensor | None, TraceTensor]] = []
         self._known: dict[tuple[int, int], TraceTensor] = {}

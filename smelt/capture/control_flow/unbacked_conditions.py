@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from smelt.capture.core.breaks import Break
+from smelt.capture.core.interface import Interpreter
 from smelt.graph.ir.sym_bool import SymbolicPredicate, compare, opposite
 from smelt.graph.ir.symint import held, to_torch
 from smelt.graph.trace.trace import TraceTensor
@@ -20,7 +21,7 @@ from smelt.shapes.unbacked import is_unbacked
 COMPARE = {"==": torch.eq, "!=": torch.ne, "<": torch.lt, ">=": torch.ge}
 
 
-def question_of(vm: Any, value: Any) -> SymbolicPredicate | None:
+def question_of(vm: Interpreter, value: Any) -> SymbolicPredicate | None:
     """What the truth of a symbolic number asks, if only values tell it and the graph may read them."""
     if not vm.reads_values or vm.tensors is not vm.outermost:
         return None
@@ -32,7 +33,7 @@ def question_of(vm: Any, value: Any) -> SymbolicPredicate | None:
     return question if is_unbacked(*question.sizes()) else None
 
 
-def expect(vm: Any, question: SymbolicPredicate, raises: bool) -> bool:
+def expect(vm: Interpreter, question: SymbolicPredicate, raises: bool) -> bool:
     """Record that the answer is not `raises`; False: no check can stand here."""
     if not vm.changes.asserts or vm.branching or vm.tensors.region is not None:
         return False
@@ -44,7 +45,7 @@ def expect(vm: Any, question: SymbolicPredicate, raises: bool) -> bool:
     return True
 
 
-def as_condition(vm: Any, question: SymbolicPredicate) -> TraceTensor:
+def as_condition(vm: Interpreter, question: SymbolicPredicate) -> TraceTensor:
     """The answer as a tensor of the graph.
 
     Raises:
@@ -59,7 +60,7 @@ def as_condition(vm: Any, question: SymbolicPredicate) -> TraceTensor:
     return answer
 
 
-def _tensor(vm: Any, size: Size) -> TraceTensor:
+def _tensor(vm: Interpreter, size: Size) -> TraceTensor:
     """A tensor that holds the number: the one that it was read from, if that still does."""
     symbol = as_symbol(size)
     read = None if symbol is None else vm.tensors.reads.found.get(symbol.name)

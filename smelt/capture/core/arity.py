@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from smelt.capture.core.breaks import Break, user
+from smelt.capture.core.interface import Interpreter
 from smelt.graph.trace.trace import TraceTensor
 
 How = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -54,7 +55,7 @@ class Meaning:
         self.function, self.how = function, how
         self._known = False
 
-    def __call__(self, vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __call__(self, vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self._known:
             self._look()
         if not self._fits(args, kwargs) or type(self.function) in _OF_CLASSES and self._of_another(vm, args):
@@ -85,12 +86,12 @@ class Meaning:
             return False
         return True
 
-    def _of_another(self, vm: Any, args: tuple[Any, ...]) -> bool:
+    def _of_another(self, vm: Interpreter, args: tuple[Any, ...]) -> bool:
         """A method gets no object, or one of a class that does not have it."""
         owner = self.function.__objclass__
         return not args or not isinstance(args[0], owner) and not issubclass(vm.type_of(args[0]), owner)
 
-    def _refuse(self, vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _refuse(self, vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Have the function say what is wrong, which it does before it looks at an argument.
 
         Raises:
@@ -105,7 +106,7 @@ class Meaning:
         raise Break(f"{name} with {len(given)} arguments", "it is known to take others")
 
 
-def _as_shown(vm: Any, value: Any) -> Any:
+def _as_shown(vm: Interpreter, value: Any) -> Any:
     """An object of the class that the program believes the value to have."""
     if type(value) is TraceTensor:
         return vm.tensors.stand_in(value)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from smelt.base import torch_c
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.registry import special
 from smelt.capture.core.values import LEAVES
 
@@ -22,14 +23,14 @@ _FIXED = frozenset({"is_available", "is_built", "version", "is_macos13_or_newer"
 """Functions of torch.backends about the build and the machine."""
 
 
-def read_flag(vm: Any, fn: Callable[..., Any], args: Args) -> Any:
+def read_flag(vm: Interpreter, fn: Callable[..., Any], args: Args) -> Any:
     """`fn(*args)` now, guarded."""
     value = fn(*args)
     guard_flag(vm, fn, args, value)
     return value
 
 
-def guard_flag(vm: Any, fn: Callable[..., Any], args: Args, value: Any) -> None:
+def guard_flag(vm: Interpreter, fn: Callable[..., Any], args: Args, value: Any) -> None:
     """The program saw `value`, which depends on settings of torch."""
     if type(value) in LEAVES and not vm.ambient.log:  # what the program itself switched is no state of outside
         vm.guards.flag(fn, args, value)
@@ -52,7 +53,7 @@ def module_setting(module: types.ModuleType, name: str) -> bool:
 def _register() -> None:
     for fn in torch_c.SETTINGS:
 
-        def read(vm: Any, args: Args, kwargs: Kwargs, fn: Any = fn) -> Any:
+        def read(vm: Interpreter, args: Args, kwargs: Kwargs, fn: Any = fn) -> Any:
             return read_flag(vm, fn, args)
 
         special(fn)(read)
@@ -62,6 +63,6 @@ _register()
 
 
 @special(torch.is_inference_mode_enabled)
-def inference_mode(vm: Any, args: Args, kwargs: Kwargs) -> bool:
+def inference_mode(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """`torch.is_inference_mode_enabled()`: guarded with the ambient modes, switched off for the capture itself."""
     return bool(vm.inference)

@@ -19,6 +19,7 @@ import torch
 
 from smelt.capture import _native as native
 from smelt.capture.core import sources
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.policy import is_frozen
 from smelt.capture.core.registry import READ
 from smelt.capture.core.sources import Source
@@ -42,7 +43,7 @@ class NotPlain(Exception):
     """A class holds something of which its statement does not tell all."""
 
 
-def is_made_anew(vm: Any, cls: type, source: Source) -> bool:
+def is_made_anew(vm: Interpreter, cls: type, source: Source) -> bool:
     """Whether the next call may bring another class of the same statement: the function that is captured makes it, or
     the place has seen another one. A class that stays is cheaper to know by its identity."""
     place = source.local or source.kind == native.CELL  # functions that are made anew have cells of their own
@@ -170,7 +171,7 @@ def _plain(value: Any) -> Any:
 
 
 @READ(type)
-def read_class(vm: Any, cls: type, source: Source) -> Any:
+def read_class(vm: Interpreter, cls: type, source: Source) -> Any:
     """A class that was read from outside."""
     if not is_made_anew(vm, cls, source):
         vm.guards.check(source, native.IS, cls)
@@ -198,7 +199,7 @@ def read_class(vm: Any, cls: type, source: Source) -> Any:
     return cls
 
 
-def _register(vm: Any, value: Any, source: Source) -> None:
+def _register(vm: Interpreter, value: Any, source: Source) -> None:
     """Functions and classes that a class holds are read from it, without a guard of their own."""
     if type(value) is types.FunctionType:
         if id(value) not in vm.sources:
@@ -217,7 +218,7 @@ def kind_of(source: Source) -> Source:
     return Source(source, native.TYPE, None, f"type({source.text})")
 
 
-def check_type(vm: Any, value: Any, source: Source) -> None:
+def check_type(vm: Interpreter, value: Any, source: Source) -> None:
     """Guard the class of a value."""
     cls = type(value)
     if cls.__flags__ & HEAP and source.local and (id(cls) in vm.made_classes or is_made_anew(vm, cls, source)):
@@ -226,14 +227,14 @@ def check_type(vm: Any, value: Any, source: Source) -> None:
         vm.guards.check(source, native.TYPE_IS, cls)
 
 
-def pin(vm: Any, cls: Any) -> Any:
+def pin(vm: Interpreter, cls: Any) -> Any:
     """Something looks at more of the class than its statement tells: the next call needs the same one."""
     if id(cls) in vm.made_classes:
         vm.guards.check(vm.sources[id(cls)], native.IS, cls)
     return cls
 
 
-def pin_given(vm: Any, fn: Any, args: tuple[Any, ...], out: Any) -> None:
+def pin_given(vm: Interpreter, fn: Any, args: tuple[Any, ...], out: Any) -> None:
     """Code that runs as it is was given classes: only some of it asks for no more than statements tell."""
     if fn is super:  # what is read through it is read as from the class
         return

@@ -12,6 +12,7 @@ from types import CodeType
 from typing import Any, Protocol, TypeVar
 
 from smelt.capture.core.arity import Meaning
+from smelt.capture.core.interface import Interpreter
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -64,7 +65,7 @@ BY_POLICY: dict[Enum, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {
 class Rebuilder(Protocol):
     """Writes the expression of a value; the functions of `REBUILD` are given it for what the value holds."""
 
-    vm: Any
+    vm: Interpreter
     lines: list[str]
     acts: bool
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from smelt.capture.core.breaks import Break, Restart
 from smelt.capture.core.conditional_value import PhiValue
+from smelt.capture.core.interface import Interpreter
 
 
 class UnknownText(str):
@@ -25,7 +26,7 @@ class UnknownText(str):
     stop: Break
 
     @classmethod
-    def of(cls, vm: Any) -> UnknownText:
+    def of(cls, vm: Interpreter) -> UnknownText:
         """The text that the present instruction makes."""
         text = cls("<a tensor>")
         text.step, text.stop = vm.step, text_break()

@@ -16,6 +16,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from smelt.capture import _native as native
 from smelt.capture.core import sources
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.registry import READ
 from smelt.capture.core.sources import Source
 from smelt.graph.ir.symint import SYMBOLIC
@@ -161,14 +162,14 @@ CONSTANT_TYPES: tuple[type, ...] = (
 
 
 @READ(*SINGLETONS, *CONSTANT_TYPES)
-def read_constant(vm: Any, value: Any, source: Source) -> Any:
+def read_constant(vm: Interpreter, value: Any, source: Source) -> Any:
     """Guard by identity."""
     vm.guards.check(source, native.IS, value)
     return value
 
 
 @READ(types.BuiltinFunctionType, types.MethodWrapperType)
-def read_c_function(vm: Any, value: Any, source: Source) -> Any:
+def read_c_function(vm: Interpreter, value: Any, source: Source) -> Any:
     """C functions by identity; one bound to an object (`random.random`) makes that object external."""
     if not is_bound(value):
         return read_constant(vm, value, source)
@@ -187,7 +188,7 @@ def is_bound(value: Any) -> bool:
 
 
 @READ(*PLAIN)
-def read_plain(vm: Any, value: Any, source: Source) -> Any:
+def read_plain(vm: Interpreter, value: Any, source: Source) -> Any:
     """Guard by type and equality; an integer that was another one before is a symbol."""
     if vm.numbers_change and (type(value) is int or type(value) is float):
         key = vm.guards.fetch(source), "number"  # where the same place is read again, it is the same input
@@ -204,7 +205,7 @@ def read_plain(vm: Any, value: Any, source: Source) -> Any:
 
 
 @READ(slice)
-def read_slice(vm: Any, value: slice, source: Source) -> slice:
+def read_slice(vm: Interpreter, value: slice, source: Source) -> slice:
     """Its three parts; with a symbol among them it is another slice, which stands for it."""
     key = id(value), "slice"
     if key not in vm.reads:
@@ -218,7 +219,7 @@ def read_slice(vm: Any, value: slice, source: Source) -> slice:
 
 
 @READ(types.FunctionType)
-def read_function(vm: Any, value: types.FunctionType, source: Source) -> Any:
+def read_function(vm: Interpreter, value: types.FunctionType, source: Source) -> Any:
     """By identity; an argument by its code, since closures are often made anew for each call."""
     if not source.local:
         vm.guards.check(source, native.IS, value)
@@ -229,7 +230,7 @@ def read_function(vm: Any, value: types.FunctionType, source: Source) -> Any:
 
 
 @READ(tuple)
-def read_tuple(vm: Any, value: tuple[Any, ...], source: Source) -> Any:
+def read_tuple(vm: Interpreter, value: tuple[Any, ...], source: Source) -> Any:
     """By its class; its items are read one by one, when they are asked for."""
     if id(value) not in vm.constants:
         return read_object(vm, value, source)
@@ -241,7 +242,7 @@ def read_tuple(vm: Any, value: tuple[Any, ...], source: Source) -> Any:
 
 
 @READ(object)
-def read_object(vm: Any, value: Any, source: Source) -> Any:
+def read_object(vm: Interpreter, value: Any, source: Source) -> Any:
     """Anything else: its type now, what it holds when that is read."""
     if isinstance(value, enum.Enum) and id(type(value)) not in vm.made_classes:
         return read_constant(vm, value, source)

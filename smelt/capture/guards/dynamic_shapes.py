@@ -109,7 +109,7 @@ class Sizes:
         self.changes, self.dynamic = changes, dynamic
         self.owner = Assumptions(where)
         self.occurrences: list[tuple[Source, Source, Size]] = []  # tensor (or number), its size, the symbol
-        self._origins: dict[Symbol, tuple[Source, Source]] = {}  # of those that were looked through
+        self._origins: dict[Symbol | Real, tuple[Source, Source]] = {}  # of those that were looked through
         self._searched = 0
         self._by_hint: dict[int, list[Size]] = {}
         self.reals: dict[str, Source] = {}
@@ -220,7 +220,7 @@ class Sizes:
         names = {symbol.name: source for symbol, source in first.items()} | self.reals
         guards.sizes(names, equal, conditions or ["True"])
 
-    def origin(self, symbol: Symbol) -> tuple[Source, Source]:
+    def origin(self, symbol: Symbol | Real) -> tuple[Source, Source]:
         """The input that shows a symbol, and the source of the number itself."""
         for whole, source, size in self.occurrences[self._searched :]:
             found = as_symbol(size)

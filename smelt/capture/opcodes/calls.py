@@ -10,6 +10,7 @@ from smelt.capture._native import NULL
 from smelt.capture.core.breaks import UserError
 from smelt.capture.core.frames import RETURN, YIELD, Frame
 from smelt.capture.core.generators import TracedGenerator
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.python import containers
 from smelt.capture.python.stack_opcodes import const, name, opcode, own_constant
 
@@ -17,11 +18,11 @@ from smelt.capture.python.stack_opcodes import const, name, opcode, own_constant
 
 
 @opcode("KW_NAMES", decode=const)
-def kw_names(vm: Any, f: Frame, arg: tuple[str, ...]) -> None:
+def kw_names(vm: Interpreter, f: Frame, arg: tuple[str, ...]) -> None:
     f.kw_names = arg
 
 
-def make_call(vm: Any, f: Frame, fn: Any, first: Any, items: list[Any], names: tuple[str, ...]) -> None:
+def make_call(vm: Interpreter, f: Frame, fn: Any, first: Any, items: list[Any], names: tuple[str, ...]) -> None:
     """Call with `first` (unless NULL) before `items`, the last of which are named."""
     if names:
         split = len(items) - len(names)
@@ -34,35 +35,35 @@ def make_call(vm: Any, f: Frame, fn: Any, first: Any, items: list[Any], names: t
 
 
 @opcode("RETURN_VALUE")
-def return_value(vm: Any, f: Frame, arg: Any) -> Any:
+def return_value(vm: Interpreter, f: Frame, arg: Any) -> Any:
     f.value = f.stack.pop()
     return RETURN
 
 
 @opcode("RETURN_CONST", decode=const)
-def return_const(vm: Any, f: Frame, arg: Any) -> Any:
+def return_const(vm: Interpreter, f: Frame, arg: Any) -> Any:
     f.value = own_constant(vm, arg) if type(arg) is tuple else arg
     return RETURN
 
 
 @opcode("RETURN_GENERATOR")
-def return_generator(vm: Any, f: Frame, arg: Any) -> Any:
+def return_generator(vm: Interpreter, f: Frame, arg: Any) -> Any:
     return RETURN
 
 
 @opcode("YIELD_VALUE")
-def yield_value(vm: Any, f: Frame, arg: Any) -> Any:
+def yield_value(vm: Interpreter, f: Frame, arg: Any) -> Any:
     f.value = f.stack.pop()
     return YIELD
 
 
 @opcode("GET_YIELD_FROM_ITER")
-def get_yield_from_iter(vm: Any, f: Frame, arg: Any) -> None:
+def get_yield_from_iter(vm: Interpreter, f: Frame, arg: Any) -> None:
     if type(f.stack[-1]) is not TracedGenerator:
         f.stack[-1] = containers.iterate(vm, f.stack[-1])
 
 
-def send_value(vm: Any, f: Frame) -> tuple[bool, Any]:
+def send_value(vm: Interpreter, f: Frame) -> tuple[bool, Any]:
     """One step of `yield from`: (True, yielded) or (False, returned). Pops the sent value."""
     value, receiver = f.stack.pop(), f.stack[-1]
     try:
@@ -91,7 +92,7 @@ def set_function(fn: types.FunctionType, flag: int, value: Any) -> None:
         fn.__annotations__ = pairs
 
 
-def new_function(vm: Any, f: Frame, code: types.CodeType, closure: tuple[Any, ...]) -> types.FunctionType:
+def new_function(vm: Interpreter, f: Frame, code: types.CodeType, closure: tuple[Any, ...]) -> types.FunctionType:
     """A function made by the program."""
     blank = closure or tuple(types.CellType() for _ in code.co_freevars)
     fn = types.FunctionType(code, f.globals, code.co_name, None, blank)
@@ -108,13 +109,13 @@ def new_function(vm: Any, f: Frame, code: types.CodeType, closure: tuple[Any, ..
 
 
 @opcode("IMPORT_NAME", decode=name)
-def import_name(vm: Any, f: Frame, arg: str) -> None:
+def import_name(vm: Interpreter, f: Frame, arg: str) -> None:
     names, level = f.stack.pop(), f.stack.pop()
     f.stack.append(vm.native(__import__, arg, f.globals, None, names, level))
 
 
 @opcode("IMPORT_FROM", decode=name)
-def import_from(vm: Any, f: Frame, arg: str) -> None:
+def import_from(vm: Interpreter, f: Frame, arg: str) -> None:
     try:
         f.stack.append(vm.load_attr(f.stack[-1], arg))
     except UserError:

@@ -10,6 +10,7 @@ from smelt.capture.calls.texts import joined
 from smelt.capture.core.breaks import user, user_raise
 from smelt.capture.core.conditional_value import PhiValue
 from smelt.capture.core.frames import Frame
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.unbacked_text import UnknownText
 from smelt.capture.core.values import LEAVES
@@ -37,13 +38,13 @@ OPERATORS = (
 
 
 @opcode("BINARY_OP", decode=lambda site: OPERATORS[site.arg][0])
-def binary_op(vm: Any, f: Frame, arg: Any) -> None:
+def binary_op(vm: Interpreter, f: Frame, arg: Any) -> None:
     right = f.stack.pop()
     f.stack[-1] = binary(vm, arg, f.stack[-1], right)
 
 
 @opcode("UNARY_NOT")
-def unary_not(vm: Any, f: Frame, arg: Any) -> None:
+def unary_not(vm: Interpreter, f: Frame, arg: Any) -> None:
     value = f.stack[-1]
     if type(value) is PhiValue and value.asked is not None:
         f.stack[-1] = PhiValue(value.condition, value.false, value.true, None, value.born, value.asked)
@@ -56,20 +57,20 @@ def unary_not(vm: Any, f: Frame, arg: Any) -> None:
 @opcode("UNARY_NEGATIVE", decode=lambda site: operator.neg)
 @opcode("UNARY_POSITIVE", decode=lambda site: operator.pos)
 @opcode("UNARY_INVERT", decode=lambda site: operator.invert)
-def unary(vm: Any, f: Frame, arg: Any) -> None:
+def unary(vm: Interpreter, f: Frame, arg: Any) -> None:
     f.stack[-1] = apply_unary(vm, arg, f.stack[-1])
 
 
 COMPARISONS = (operator.lt, operator.le, operator.eq, operator.ne, operator.gt, operator.ge)
 
 
-def compare_op(vm: Any, f: Frame, arg: Any) -> None:
+def compare_op(vm: Interpreter, f: Frame, arg: Any) -> None:
     right = f.stack.pop()
     f.stack[-1] = compare(vm, arg, f.stack[-1], right)
 
 
 @opcode("IS_OP")
-def is_op(vm: Any, f: Frame, arg: int) -> None:
+def is_op(vm: Interpreter, f: Frame, arg: int) -> None:
     right = vm.effects.copies.own(f.stack.pop())
     left = vm.effects.copies.own(f.stack[-1])
     same = left is right
@@ -81,37 +82,37 @@ def is_op(vm: Any, f: Frame, arg: int) -> None:
 
 
 @opcode("CONTAINS_OP")
-def contains_op(vm: Any, f: Frame, arg: int) -> None:
+def contains_op(vm: Interpreter, f: Frame, arg: int) -> None:
     container = f.stack.pop()
     f.stack[-1] = bool(containers.contains(vm, container, f.stack[-1])) != bool(arg)
 
 
 @opcode("BINARY_SUBSCR")
-def binary_subscr(vm: Any, f: Frame, arg: Any) -> None:
+def binary_subscr(vm: Interpreter, f: Frame, arg: Any) -> None:
     key = f.stack.pop()
     f.stack[-1] = containers.subscript(vm, f.stack[-1], key)
 
 
 @opcode("STORE_SUBSCR")
-def store_subscr(vm: Any, f: Frame, arg: Any) -> None:
+def store_subscr(vm: Interpreter, f: Frame, arg: Any) -> None:
     key, obj, value = f.stack.pop(), f.stack.pop(), f.stack.pop()
     containers.store_item(vm, obj, key, value)
 
 
 @opcode("DELETE_SUBSCR")
-def delete_subscr(vm: Any, f: Frame, arg: Any) -> None:
+def delete_subscr(vm: Interpreter, f: Frame, arg: Any) -> None:
     key, obj = f.stack.pop(), f.stack.pop()
     containers.delete_item(vm, obj, key)
 
 
 @opcode("BINARY_SLICE")
-def binary_slice(vm: Any, f: Frame, arg: Any) -> None:
+def binary_slice(vm: Interpreter, f: Frame, arg: Any) -> None:
     stop, start = f.stack.pop(), f.stack.pop()
     f.stack[-1] = containers.subscript(vm, f.stack[-1], slice(start, stop))
 
 
 @opcode("STORE_SLICE")
-def store_slice(vm: Any, f: Frame, arg: Any) -> None:
+def store_slice(vm: Interpreter, f: Frame, arg: Any) -> None:
     stop, start, obj, value = f.stack.pop(), f.stack.pop(), f.stack.pop(), f.stack.pop()
     containers.store_item(vm, obj, slice(start, stop), value)
 
@@ -120,13 +121,13 @@ def store_slice(vm: Any, f: Frame, arg: Any) -> None:
 
 
 @opcode("STORE_ATTR", decode=name)
-def store_attribute(vm: Any, f: Frame, arg: str) -> None:
+def store_attribute(vm: Interpreter, f: Frame, arg: str) -> None:
     obj, value = f.stack.pop(), f.stack.pop()
     store_attr(vm, obj, arg, value)
 
 
 @opcode("DELETE_ATTR", decode=name)
-def delete_attribute(vm: Any, f: Frame, arg: str) -> None:
+def delete_attribute(vm: Interpreter, f: Frame, arg: str) -> None:
     delete_attr(vm, f.stack.pop(), arg)
 
 
@@ -134,88 +135,88 @@ def delete_attribute(vm: Any, f: Frame, arg: str) -> None:
 
 
 @opcode("BUILD_TUPLE")
-def build_tuple(vm: Any, f: Frame, arg: int) -> None:
+def build_tuple(vm: Interpreter, f: Frame, arg: int) -> None:
     f.stack.append(tuple(take(f, arg)))
 
 
 @opcode("BUILD_LIST")
-def build_list(vm: Any, f: Frame, arg: int) -> None:
+def build_list(vm: Interpreter, f: Frame, arg: int) -> None:
     f.stack.append(take(f, arg))
 
 
 @opcode("BUILD_SET")
-def build_set(vm: Any, f: Frame, arg: int) -> None:
+def build_set(vm: Interpreter, f: Frame, arg: int) -> None:
     items = tuple(take(f, arg))
     f.stack.append(_hashing(vm, items)(set, items))
 
 
-def _hashing(vm: Any, keys: Sequence[Any]) -> Callable[..., Any]:
+def _hashing(vm: Interpreter, keys: Sequence[Any]) -> Callable[..., Any]:
     """What runs C code that hashes and compares these keys: some may have methods of their own for it."""
     return user if all(type(key) in LEAVES for key in keys) else vm.native
 
 
 @opcode("BUILD_MAP")
-def build_map(vm: Any, f: Frame, arg: int) -> None:
+def build_map(vm: Interpreter, f: Frame, arg: int) -> None:
     items = take(f, 2 * arg)
     f.stack.append(_hashing(vm, items[::2])(dict, zip(items[::2], items[1::2], strict=True)))
 
 
 @opcode("BUILD_CONST_KEY_MAP")
-def build_const_key_map(vm: Any, f: Frame, arg: int) -> None:
+def build_const_key_map(vm: Interpreter, f: Frame, arg: int) -> None:
     keys = f.stack.pop()
     f.stack.append(dict(zip(keys, take(f, arg), strict=True)))
 
 
 @opcode("BUILD_SLICE")
-def build_slice(vm: Any, f: Frame, arg: int) -> None:
+def build_slice(vm: Interpreter, f: Frame, arg: int) -> None:
     f.stack.append(slice(*take(f, arg)))
 
 
 @opcode("BUILD_STRING")
-def build_string(vm: Any, f: Frame, arg: int) -> None:
+def build_string(vm: Interpreter, f: Frame, arg: int) -> None:
     f.stack.append(joined(vm, take(f, arg)))
 
 
 @opcode("LIST_TO_TUPLE")
-def list_to_tuple(vm: Any, f: Frame, arg: Any) -> None:
+def list_to_tuple(vm: Interpreter, f: Frame, arg: Any) -> None:
     """The list may have come with a frame that resumes, and have been appended to since."""
     f.stack[-1] = tuple(drain(vm, f.stack[-1]))
 
 
 @opcode("LIST_APPEND")
-def list_append(vm: Any, f: Frame, arg: int) -> None:
+def list_append(vm: Interpreter, f: Frame, arg: int) -> None:
     value = f.stack.pop()
     vm.effects.append(f.stack[-arg], value)
 
 
 @opcode("SET_ADD")
-def set_add(vm: Any, f: Frame, arg: int) -> None:
+def set_add(vm: Interpreter, f: Frame, arg: int) -> None:
     value = f.stack.pop()
     vm.work += 1
     _hashing(vm, (value,))(containers.writable(vm, f.stack[-arg]).add, value)
 
 
 @opcode("MAP_ADD")
-def map_add(vm: Any, f: Frame, arg: int) -> None:
+def map_add(vm: Interpreter, f: Frame, arg: int) -> None:
     value, key = f.stack.pop(), f.stack.pop()
     vm.work += 1
     _hashing(vm, (key,))(containers.writable(vm, f.stack[-arg]).__setitem__, key, value)
 
 
 @opcode("LIST_EXTEND")
-def list_extend(vm: Any, f: Frame, arg: int) -> None:
+def list_extend(vm: Interpreter, f: Frame, arg: int) -> None:
     more = f.stack.pop()
     containers.writable(vm, f.stack[-arg]).extend(drain(vm, more))
 
 
 @opcode("SET_UPDATE")
-def set_update(vm: Any, f: Frame, arg: int) -> None:
+def set_update(vm: Interpreter, f: Frame, arg: int) -> None:
     more = f.stack.pop()
     items = drain(vm, more)
     _hashing(vm, items)(containers.writable(vm, f.stack[-arg]).update, items)
 
 
-def drain(vm: Any, value: Any) -> list[Any]:
+def drain(vm: Interpreter, value: Any) -> list[Any]:
     """All items of an iterable."""
     if type(value) in (list, tuple) and id(value) not in vm.sources:
         return list(value)
@@ -228,14 +229,14 @@ def drain(vm: Any, value: Any) -> list[Any]:
 
 
 @opcode("DICT_UPDATE", "DICT_MERGE")
-def dict_update(vm: Any, f: Frame, arg: int) -> None:
+def dict_update(vm: Interpreter, f: Frame, arg: int) -> None:
     more = f.stack.pop()
     vm.work += 1
     items = mapping(vm, more)
     _hashing(vm, list(items))(containers.writable(vm, f.stack[-arg]).update, items)
 
 
-def mapping(vm: Any, value: Any) -> dict[Any, Any]:
+def mapping(vm: Interpreter, value: Any) -> dict[Any, Any]:
     """A mapping as a plain dict."""
     if type(value) is dict and id(value) not in vm.sources:
         return value
@@ -246,7 +247,7 @@ def mapping(vm: Any, value: Any) -> dict[Any, Any]:
 
 
 @opcode("UNPACK_SEQUENCE")
-def unpack_sequence(vm: Any, f: Frame, arg: int) -> None:
+def unpack_sequence(vm: Interpreter, f: Frame, arg: int) -> None:
     items = drain(vm, f.stack[-1])
     if len(items) != arg:
         few = len(items) < arg
@@ -257,7 +258,7 @@ def unpack_sequence(vm: Any, f: Frame, arg: int) -> None:
 
 
 @opcode("UNPACK_EX")
-def unpack_ex(vm: Any, f: Frame, arg: int) -> None:
+def unpack_ex(vm: Interpreter, f: Frame, arg: int) -> None:
     before, after = arg & 0xFF, arg >> 8
     items = drain(vm, f.stack.pop())
     if len(items) < before + after:
@@ -271,7 +272,7 @@ def _text(known: Any, convert: int, spec: str) -> str:
     return format((str, str, repr, ascii)[convert](known) if convert else known, spec)
 
 
-def format_with(vm: Any, f: Frame, convert: int, spec: str) -> None:
+def format_with(vm: Interpreter, f: Frame, convert: int, spec: str) -> None:
     """Replace the top by its text; `convert`: 0 none, 1 str, 2 repr, 3 ascii."""
     value = f.stack[-1]
     if type(value) is TraceTensor or type(value) is UnknownText:
@@ -284,6 +285,6 @@ def format_with(vm: Any, f: Frame, convert: int, spec: str) -> None:
 
 
 @opcode("FORMAT_VALUE")
-def format_value(vm: Any, f: Frame, arg: int) -> None:
+def format_value(vm: Interpreter, f: Frame, arg: int) -> None:
     spec = f.stack.pop() if arg & 4 else ""
     format_with(vm, f, arg & 3, spec)

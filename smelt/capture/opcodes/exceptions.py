@@ -10,6 +10,7 @@ from typing import Any
 
 from smelt.capture.core.breaks import Break, UserError, user_raise
 from smelt.capture.core.frames import OUTER, Frame
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.policy import is_frozen
 from smelt.capture.python import containers
 from smelt.capture.python.attribute_reads import find_in_class, python_method
@@ -17,7 +18,7 @@ from smelt.capture.python.stack_opcodes import opcode, take
 
 
 @opcode("PUSH_EXC_INFO")
-def push_exc_info(vm: Any, f: Frame, arg: Any) -> None:
+def push_exc_info(vm: Interpreter, f: Frame, arg: Any) -> None:
     error = f.stack.pop()
     f.stack.append(f.handled[-1] if f.handled else OUTER)
     f.stack.append(error)
@@ -26,7 +27,7 @@ def push_exc_info(vm: Any, f: Frame, arg: Any) -> None:
 
 
 @opcode("POP_EXCEPT")
-def pop_except(vm: Any, f: Frame, arg: Any) -> None:
+def pop_except(vm: Interpreter, f: Frame, arg: Any) -> None:
     f.stack.pop()
     if f.handled:
         f.handled.pop()
@@ -34,24 +35,24 @@ def pop_except(vm: Any, f: Frame, arg: Any) -> None:
 
 
 @opcode("CHECK_EXC_MATCH")
-def check_exc_match(vm: Any, f: Frame, arg: Any) -> None:
+def check_exc_match(vm: Interpreter, f: Frame, arg: Any) -> None:
     kinds = vm.effects.plain(f.stack.pop())
     f.stack.append(isinstance(f.stack[-1], kinds))
 
 
 @opcode("CHECK_EG_MATCH")
-def check_eg_match(vm: Any, f: Frame, arg: Any) -> None:
+def check_eg_match(vm: Interpreter, f: Frame, arg: Any) -> None:
     raise Break("except*", "exception groups are not captured")
 
 
 @opcode("RERAISE")
-def reraise(vm: Any, f: Frame, arg: int) -> None:
+def reraise(vm: Interpreter, f: Frame, arg: int) -> None:
     error = f.stack.pop()  # the position below it serves tracebacks only
     raise UserError(error)
 
 
 @opcode("RAISE_VARARGS")
-def raise_varargs(vm: Any, f: Frame, arg: int) -> None:
+def raise_varargs(vm: Interpreter, f: Frame, arg: int) -> None:
     items = take(f, arg)
     if not items:
         error = vm.handled() or vm.outer_exception()
@@ -68,7 +69,7 @@ def raise_varargs(vm: Any, f: Frame, arg: int) -> None:
 
 
 @opcode("BEFORE_WITH")
-def before_with(vm: Any, f: Frame, arg: Any) -> None:
+def before_with(vm: Interpreter, f: Frame, arg: Any) -> None:
     manager = f.stack[-1]
     refused = f"{type(manager).__name__!r} object does not support the context manager protocol"
     enter = _of_class(vm, manager, "__enter__", refused)
@@ -78,7 +79,7 @@ def before_with(vm: Any, f: Frame, arg: Any) -> None:
     f.stack.append(entered)
 
 
-def _of_class(vm: Any, manager: Any, name: str, refused: str) -> Any:
+def _of_class(vm: Interpreter, manager: Any, name: str, refused: str) -> Any:
     """A method as `with` finds it: what the class has, whatever the object holds under that name."""
     if not hasattr(type(manager), name):
         find_in_class(vm, type(manager), name)
@@ -88,7 +89,7 @@ def _of_class(vm: Any, manager: Any, name: str, refused: str) -> Any:
 
 
 @opcode("WITH_EXCEPT_START")
-def with_except_start(vm: Any, f: Frame, arg: Any) -> None:
+def with_except_start(vm: Interpreter, f: Frame, arg: Any) -> None:
     error, leave = f.stack[-1], f.stack[-4]
     trace = None
     if _wants_traceback(leave):  # where capture raised the error, it begins again and has Python raise it
@@ -114,30 +115,30 @@ def _names(name: str, argval: Any) -> bool:
 
 
 @opcode("GET_LEN")
-def get_len(vm: Any, f: Frame, arg: Any) -> None:
+def get_len(vm: Interpreter, f: Frame, arg: Any) -> None:
     f.stack.append(containers.length(vm, f.stack[-1]))
 
 
 @opcode("MATCH_MAPPING")
-def match_mapping(vm: Any, f: Frame, arg: Any) -> None:
+def match_mapping(vm: Interpreter, f: Frame, arg: Any) -> None:
     f.stack.append(isinstance(f.stack[-1], collections.abc.Mapping))
 
 
 @opcode("MATCH_SEQUENCE")
-def match_sequence(vm: Any, f: Frame, arg: Any) -> None:
+def match_sequence(vm: Interpreter, f: Frame, arg: Any) -> None:
     value = f.stack[-1]
     f.stack.append(isinstance(value, collections.abc.Sequence) and not isinstance(value, (str, bytes, bytearray)))
 
 
 @opcode("MATCH_KEYS")
-def match_keys(vm: Any, f: Frame, arg: Any) -> None:
+def match_keys(vm: Interpreter, f: Frame, arg: Any) -> None:
     keys, subject = f.stack[-1], f.stack[-2]
     found = all(containers.contains(vm, subject, key) for key in keys)
     f.stack.append(tuple(containers.subscript(vm, subject, key) for key in keys) if found else None)
 
 
 @opcode("MATCH_CLASS")
-def match_class(vm: Any, f: Frame, arg: int) -> None:
+def match_class(vm: Interpreter, f: Frame, arg: int) -> None:
     names, cls, subject = f.stack.pop(), f.stack.pop(), f.stack.pop()
     f.stack.append(_matched(vm, subject, cls, arg, names))
 
@@ -145,7 +146,7 @@ def match_class(vm: Any, f: Frame, arg: int) -> None:
 _SELF = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)
 
 
-def _matched(vm: Any, subject: Any, cls: type, count: int, names: tuple[str, ...]) -> tuple[Any, ...] | None:
+def _matched(vm: Interpreter, subject: Any, cls: type, count: int, names: tuple[str, ...]) -> tuple[Any, ...] | None:
     if not vm.call(isinstance, (subject, cls), {}):
         return None
     values: list[Any] = []
@@ -164,5 +165,5 @@ def _matched(vm: Any, subject: Any, cls: type, count: int, names: tuple[str, ...
 
 
 @opcode("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "BEFORE_ASYNC_WITH", "END_ASYNC_FOR", "ASYNC_GEN_WRAP")
-def asynchronous(vm: Any, f: Frame, arg: Any) -> None:
+def asynchronous(vm: Interpreter, f: Frame, arg: Any) -> None:
     raise Break("async code", "coroutines are not captured")

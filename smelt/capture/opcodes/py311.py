@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from types import CodeType
-from typing import Any
 
 from smelt.capture._native import NULL
 from smelt.capture.control_flow import branches  # noqa: F401 (they fill COMMON)
 from smelt.capture.core.bytecode import Jump, Op, Site
 from smelt.capture.core.frames import Frame
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.opcodes import calls as opcodes_calls
 from smelt.capture.opcodes import data as opcodes_data
 from smelt.capture.opcodes import exceptions  # noqa: F401 (they fill COMMON)
@@ -16,7 +16,7 @@ from smelt.capture.python import stack_opcodes  # noqa: F401 (they fill COMMON)
 from smelt.capture.python.stack_opcodes import COMMON, const, forward, name, raw, take
 
 
-def load_global(vm: Any, f: Frame, arg: tuple[bool, str]) -> None:
+def load_global(vm: Interpreter, f: Frame, arg: tuple[bool, str]) -> None:
     push, key = arg
     value = vm.load_global(f, key)
     if push:
@@ -29,17 +29,17 @@ def global_name(site: Site) -> tuple[bool, str]:
     return bool(site.arg & 1), site.code.co_names[site.arg >> 1]
 
 
-def load_attr(vm: Any, f: Frame, arg: str) -> None:
+def load_attr(vm: Interpreter, f: Frame, arg: str) -> None:
     f.stack[-1] = vm.load_attr(f.stack[-1], arg)
 
 
-def load_method(vm: Any, f: Frame, arg: str) -> None:
+def load_method(vm: Interpreter, f: Frame, arg: str) -> None:
     value = vm.load_attr(f.stack[-1], arg)
     f.stack[-1] = NULL
     f.stack.append(value)
 
 
-def call(vm: Any, f: Frame, arg: int) -> None:
+def call(vm: Interpreter, f: Frame, arg: int) -> None:
     items = take(f, arg)
     second, first = f.stack.pop(), f.stack.pop()
     names, f.kw_names = f.kw_names, ()
@@ -49,7 +49,7 @@ def call(vm: Any, f: Frame, arg: int) -> None:
         opcodes_calls.make_call(vm, f, first, second, items, names)
 
 
-def call_function_ex(vm: Any, f: Frame, arg: int) -> None:
+def call_function_ex(vm: Interpreter, f: Frame, arg: int) -> None:
     kwargs = opcodes_data.mapping(vm, f.stack.pop()) if arg & 1 else {}
     args = tuple(opcodes_data.drain(vm, f.stack.pop()))
     fn = f.stack.pop()
@@ -57,7 +57,7 @@ def call_function_ex(vm: Any, f: Frame, arg: int) -> None:
     f.stack.append(vm.call(fn, args, dict(kwargs)))
 
 
-def make_function(vm: Any, f: Frame, arg: int) -> None:
+def make_function(vm: Interpreter, f: Frame, arg: int) -> None:
     code: CodeType = f.stack.pop()
     closure = f.stack.pop() if arg & 8 else ()
     fn = opcodes_calls.new_function(vm, f, code, closure)
@@ -67,7 +67,7 @@ def make_function(vm: Any, f: Frame, arg: int) -> None:
     f.stack.append(fn)
 
 
-def send(vm: Any, f: Frame, arg: int) -> None:
+def send(vm: Interpreter, f: Frame, arg: int) -> None:
     more, value = opcodes_calls.send_value(vm, f)
     if more:
         f.stack.append(value)

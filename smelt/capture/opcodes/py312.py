@@ -9,6 +9,7 @@ from smelt.capture._native import NULL
 from smelt.capture.core.breaks import Break, UserError
 from smelt.capture.core.bytecode import Jump, Op, Site
 from smelt.capture.core.frames import Frame
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.opcodes import calls as opcodes_calls
 from smelt.capture.opcodes import data as opcodes_data
 from smelt.capture.opcodes import py311
@@ -21,7 +22,7 @@ def attribute_name(site: Site) -> tuple[bool, str]:
     return bool(site.arg & 1), site.code.co_names[site.arg >> 1]
 
 
-def load_attr(vm: Any, f: Frame, arg: tuple[bool, str]) -> None:
+def load_attr(vm: Interpreter, f: Frame, arg: tuple[bool, str]) -> None:
     method, key = arg
     value = vm.load_attr(f.stack[-1], key)
     if method:
@@ -36,13 +37,13 @@ def super_name(site: Site) -> tuple[bool, str]:
     return bool(site.arg & 1), site.code.co_names[site.arg >> 2]
 
 
-def super_attr(vm: Any, f: Frame) -> tuple[Any, Any, Any]:
+def super_attr(vm: Interpreter, f: Frame) -> tuple[Any, Any, Any]:
     """Pop the three operands of LOAD_SUPER_ATTR."""
     obj, cls, make = f.stack.pop(), f.stack.pop(), f.stack.pop()
     return make, cls, obj
 
 
-def load_super_attr(vm: Any, f: Frame, arg: tuple[bool, str]) -> None:
+def load_super_attr(vm: Interpreter, f: Frame, arg: tuple[bool, str]) -> None:
     method, key = arg
     make, cls, obj = super_attr(vm, f)
     value = vm.load_attr(vm.call(make, (cls, obj), {}), key)
@@ -51,26 +52,26 @@ def load_super_attr(vm: Any, f: Frame, arg: tuple[bool, str]) -> None:
     f.stack.append(value)
 
 
-def send(vm: Any, f: Frame, arg: int) -> None:
+def send(vm: Interpreter, f: Frame, arg: int) -> None:
     more, value = opcodes_calls.send_value(vm, f)
     f.stack.append(value)
     if not more:
         f.pc = arg
 
 
-def end_send(vm: Any, f: Frame, arg: Any) -> None:
+def end_send(vm: Interpreter, f: Frame, arg: Any) -> None:
     value = f.stack.pop()
     f.stack[-1] = value
 
 
-def cleanup_throw(vm: Any, f: Frame, arg: Any) -> None:
+def cleanup_throw(vm: Interpreter, f: Frame, arg: Any) -> None:
     error = f.stack.pop()
     if not isinstance(error, StopIteration):
         raise UserError(error)
     f.stack[-2:] = [None, error.value]
 
 
-def intrinsic_1(vm: Any, f: Frame, arg: int) -> None:
+def intrinsic_1(vm: Interpreter, f: Frame, arg: int) -> None:
     """CALL_INTRINSIC_1: the ones that functions use."""
     value = f.stack[-1]
     match arg:
@@ -85,11 +86,11 @@ def intrinsic_1(vm: Any, f: Frame, arg: int) -> None:
             raise Break(f"intrinsic {arg}", "type parameters and async generators are not captured")
 
 
-def intrinsic_2(vm: Any, f: Frame, arg: int) -> None:
+def intrinsic_2(vm: Interpreter, f: Frame, arg: int) -> None:
     raise Break(f"intrinsic {arg}", "type parameters and exception groups are not captured")
 
 
-def load_from_dict_or(vm: Any, f: Frame, arg: Any) -> None:
+def load_from_dict_or(vm: Interpreter, f: Frame, arg: Any) -> None:
     raise Break("a class body", "class bodies are not captured")
 
 

@@ -8,6 +8,7 @@ from smelt.capture._native import NULL
 from smelt.capture.control_flow.branches import to_bool
 from smelt.capture.core.bytecode import Jump, Op, Site
 from smelt.capture.core.frames import Frame
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.opcodes import calls as opcodes_calls
 from smelt.capture.opcodes import data as opcodes_data
 from smelt.capture.opcodes import py311, py312
@@ -15,21 +16,21 @@ from smelt.capture.python import stack_opcodes
 from smelt.capture.python.stack_opcodes import raw, take
 
 
-def load_global(vm: Any, f: Frame, arg: tuple[bool, str]) -> None:
+def load_global(vm: Interpreter, f: Frame, arg: tuple[bool, str]) -> None:
     push, key = arg
     f.stack.append(vm.load_global(f, key))
     if push:
         f.stack.append(NULL)
 
 
-def load_attr(vm: Any, f: Frame, arg: tuple[bool, str]) -> None:
+def load_attr(vm: Interpreter, f: Frame, arg: tuple[bool, str]) -> None:
     method, key = arg
     f.stack[-1] = vm.load_attr(f.stack[-1], key)
     if method:
         f.stack.append(NULL)
 
 
-def load_super_attr(vm: Any, f: Frame, arg: tuple[bool, str]) -> None:
+def load_super_attr(vm: Interpreter, f: Frame, arg: tuple[bool, str]) -> None:
     method, key = arg
     make, cls, obj = py312.super_attr(vm, f)
     f.stack.append(vm.load_attr(vm.call(make, (cls, obj), {}), key))
@@ -37,20 +38,20 @@ def load_super_attr(vm: Any, f: Frame, arg: tuple[bool, str]) -> None:
         f.stack.append(NULL)
 
 
-def call(vm: Any, f: Frame, arg: int) -> None:
+def call(vm: Interpreter, f: Frame, arg: int) -> None:
     items = take(f, arg)
     first, fn = f.stack.pop(), f.stack.pop()
     opcodes_calls.make_call(vm, f, fn, first, items, ())
 
 
-def call_kw(vm: Any, f: Frame, arg: int) -> None:
+def call_kw(vm: Interpreter, f: Frame, arg: int) -> None:
     names = f.stack.pop()
     items = take(f, arg)
     first, fn = f.stack.pop(), f.stack.pop()
     opcodes_calls.make_call(vm, f, fn, first, items, names)
 
 
-def call_function_ex(vm: Any, f: Frame, arg: int) -> None:
+def call_function_ex(vm: Interpreter, f: Frame, arg: int) -> None:
     kwargs = opcodes_data.mapping(vm, f.stack.pop()) if arg & 1 else {}
     args = tuple(opcodes_data.drain(vm, f.stack.pop()))
     f.stack.pop()
@@ -58,11 +59,11 @@ def call_function_ex(vm: Any, f: Frame, arg: int) -> None:
     f.stack.append(vm.call(fn, args, dict(kwargs)))
 
 
-def make_function(vm: Any, f: Frame, arg: Any) -> None:
+def make_function(vm: Interpreter, f: Frame, arg: Any) -> None:
     f.stack.append(opcodes_calls.new_function(vm, f, f.stack.pop(), ()))
 
 
-def set_function_attribute(vm: Any, f: Frame, arg: int) -> None:
+def set_function_attribute(vm: Interpreter, f: Frame, arg: int) -> None:
     fn, value = f.stack.pop(), f.stack.pop()
     if arg == 8:
         made = opcodes_calls.new_function(vm, f, fn.__code__, value)
@@ -79,31 +80,31 @@ def pair(site: Site) -> tuple[int, int]:
     return site.arg >> 4, site.arg & 15
 
 
-def load_fast_load_fast(vm: Any, f: Frame, arg: tuple[int, int]) -> None:
+def load_fast_load_fast(vm: Interpreter, f: Frame, arg: tuple[int, int]) -> None:
     stack_opcodes.read_variable(vm, f, arg[0])  # only the second is on top when the next instruction asks for its truth
     stack_opcodes.load_fast(vm, f, arg[0])
     stack_opcodes.load_fast(vm, f, arg[1])
 
 
-def store_fast_load_fast(vm: Any, f: Frame, arg: tuple[int, int]) -> None:
+def store_fast_load_fast(vm: Interpreter, f: Frame, arg: tuple[int, int]) -> None:
     stack_opcodes.store_fast(vm, f, arg[0])
     stack_opcodes.load_fast(vm, f, arg[1])
 
 
-def store_fast_store_fast(vm: Any, f: Frame, arg: tuple[int, int]) -> None:
+def store_fast_store_fast(vm: Interpreter, f: Frame, arg: tuple[int, int]) -> None:
     stack_opcodes.store_fast(vm, f, arg[0])
     stack_opcodes.store_fast(vm, f, arg[1])
 
 
-def convert_value(vm: Any, f: Frame, arg: int) -> None:
+def convert_value(vm: Interpreter, f: Frame, arg: int) -> None:
     opcodes_data.format_with(vm, f, arg, "")
 
 
-def format_simple(vm: Any, f: Frame, arg: Any) -> None:
+def format_simple(vm: Interpreter, f: Frame, arg: Any) -> None:
     opcodes_data.format_with(vm, f, 0, "")
 
 
-def format_with_spec(vm: Any, f: Frame, arg: Any) -> None:
+def format_with_spec(vm: Interpreter, f: Frame, arg: Any) -> None:
     spec = f.stack.pop()
     opcodes_data.format_with(vm, f, 0, spec)
 

@@ -22,6 +22,7 @@ import torch
 from smelt.capture import _native as native
 from smelt.capture.core import sources
 from smelt.capture.core.by_code import ByCode
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.policy import Policy, is_frozen, policy_of
 from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.values import LEAVES
@@ -57,7 +58,7 @@ class _NotWhole(Exception):
     """The function may do more than draw and compute."""
 
 
-def call_whole(vm: Any, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_whole(vm: Interpreter, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The call as one operation of the host program; NotImplemented when the function is to be interpreted."""
     if not _mentions_drawing(fn) or policy_of(fn) is not Policy.INLINE or vm.tensors is not vm.outermost:
         return NotImplemented
@@ -129,7 +130,7 @@ class _Scan:
         _NotWhole: they may do more than draw and compute.
     """
 
-    def __init__(self, vm: Any, objects: list[Any]) -> None:
+    def __init__(self, vm: Interpreter, objects: list[Any]) -> None:
         self.vm, self.objects = vm, objects
         self.draws = False
         self.names: set[str] = set()
@@ -217,7 +218,7 @@ class _Scan:
                 if isinstance(value, types.FunctionType) and not is_frozen(fn.__globals__.get("__name__")):
                     vm.guards.check(sources.global_item(vm.globals_source(fn.__globals__), name), native.IS, value)
         for value in self.objects:
-            vm.guards.check(vm.source_of(value), native.TYPE_IS, type(value))
+            vm.guards.check(vm.sources[id(value)], native.TYPE_IS, type(value))
 
 
 def _is_plain_data(value: Any) -> bool:
@@ -226,7 +227,7 @@ def _is_plain_data(value: Any) -> bool:
     return type(value) in LEAVES or type(value) is numpy.ndarray
 
 
-def _is_data(vm: Any, value: Any) -> bool:
+def _is_data(vm: Interpreter, value: Any) -> bool:
     kind = type(value)
     if kind is PrologueValue:
         return not value.changes
@@ -237,6 +238,6 @@ def _is_data(vm: Any, value: Any) -> bool:
     return kind in LEAVES or kind in SYMBOLIC
 
 
-def _data(vm: Any, value: Any) -> Any:
+def _data(vm: Interpreter, value: Any) -> Any:
     """Arguments as they are now."""
     return vm.hosts.arguments(value)

@@ -9,6 +9,7 @@ import numpy
 import torch
 
 from smelt.capture.core.breaks import Break
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.prologue_value import PrologueValue, values_in
 from smelt.capture.core.sources import HOST, Source
 from smelt.graph.ir.symint import to_torch
@@ -24,7 +25,7 @@ class PrologueInputs:
         numbers: by the names of the graph's symbols, the values that they are; `places` are where they were needed.
     """
 
-    def __init__(self, vm: Any, hosts: Any) -> None:
+    def __init__(self, vm: Interpreter, hosts: Any) -> None:
         self.vm, self.hosts = vm, hosts
         self.numbers: dict[str, PrologueValue] = {}
         self.places: dict[str, tuple[int, int]] = {}

@@ -13,6 +13,7 @@ import torch
 from smelt.capture import _native as native
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.prologue_value import PrologueMethod, PrologueValue, values_in
 from smelt.capture.core.registry import ATTR, CALL, READ, special
 from smelt.capture.core.sources import Source
@@ -32,7 +33,7 @@ _KIND = frozenset({"shape", "dtype", "ndim", "size", "itemsize", "nbytes", "stri
 """Attributes that the kind of an array says."""
 
 
-def call(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """A call that may belong into the host program; NotImplemented when it does not."""
     kind = type(fn)
     if kind is types.MethodType:
@@ -58,14 +59,14 @@ def call(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return NotImplemented
 
 
-def draw(vm: Any, generator: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
+def draw(vm: Interpreter, generator: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
     """A method of a random generator from outside."""
     if name in _STATES:
         raise Break(f"a call of {type(generator).__name__}.{name}", "it hands out the state of a generator")
     return _drawn(vm, generator, generator, name, args, kwargs)
 
 
-def _drawn(vm: Any, generator: Any, example: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
+def _drawn(vm: Interpreter, generator: Any, example: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
     if name == "shuffle" and any(isinstance(arg, MutableSequence) for arg in (*args, *kwargs.values())):
         raise Break("a list is shuffled", "the order differs from call to call", "torch.randperm")
     if name in ("choice", "sample", "choices") and isinstance(example, random.Random):
@@ -76,7 +77,7 @@ def _drawn(vm: Any, generator: Any, example: Any, name: str, args: Args, kwargs:
 _STATES = frozenset({"getstate", "setstate", "get_state", "set_state", "__setstate__", "__getstate__", "__reduce__"})
 
 
-def _as_places(vm: Any, value: Any) -> Any:
+def _as_places(vm: Interpreter, value: Any) -> Any:
     items = vm.effects.plain(value)
     if any(type(item) is TraceTensor for item in items if isinstance(items, (list, tuple))):
         raise Break("a random choice of tensors", "which one it is differs from call to call")
@@ -84,7 +85,7 @@ def _as_places(vm: Any, value: Any) -> Any:
 
 
 @READ(numpy.ndarray)
-def read_array(vm: Any, value: Any, source: Source) -> Any:
+def read_array(vm: Interpreter, value: Any, source: Source) -> Any:
     """An array from outside: its dtype, shape and strides are guarded, what it holds is read at each call."""
     if type(value) is not numpy.ndarray or value.dtype.hasobject or value.dtype.names is not None:
         return read_object(vm, value, source)
@@ -100,7 +101,7 @@ def layout(array: Any) -> tuple[Any, ...]:
 
 
 @ATTR(PrologueValue)
-def load_attr(vm: Any, value: PrologueValue, name: str) -> Any:
+def load_attr(vm: Interpreter, value: PrologueValue, name: str) -> Any:
     """An attribute or a method."""
     example = value.example
     if name == "__class__":
@@ -115,14 +116,14 @@ def load_attr(vm: Any, value: PrologueValue, name: str) -> Any:
 
 
 @CALL(PrologueMethod)
-def call_method(vm: Any, method: PrologueMethod, args: Args, kwargs: Kwargs) -> Any:
+def call_method(vm: Interpreter, method: PrologueMethod, args: Args, kwargs: Kwargs) -> Any:
     """A method of a value."""
     if isinstance(method.owner.example, GENERATORS):
         return _drawn(vm, method.owner, method.owner.example, method.name, args, kwargs)
     return vm.hosts.run(None, (method.owner, *args), kwargs, method=method.name)
 
 
-def numpy_call(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def numpy_call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """A function of numpy on plain data; NotImplemented for anything else."""
     if not is_numpy(fn):
         return NotImplemented
@@ -132,7 +133,7 @@ def numpy_call(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 def _register() -> None:
     for fn in CLOCKS:
 
-        def read(vm: Any, args: Args, kwargs: Kwargs, fn: Any = fn) -> Any:
+        def read(vm: Interpreter, args: Args, kwargs: Kwargs, fn: Any = fn) -> Any:
             return vm.hosts.run(fn, args, kwargs)
 
         special(fn)(read)
@@ -144,21 +145,21 @@ _register()
 
 
 @special(torch.from_numpy)
-def from_numpy(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def from_numpy(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """`torch.from_numpy(array)`"""
     (value,) = args
     vm.hosts.shares(value)
     return _shared_tensor(vm, value)
 
 
-def _shared_tensor(vm: Any, value: PrologueValue) -> TraceTensor:
+def _shared_tensor(vm: Interpreter, value: PrologueValue) -> TraceTensor:
     out = vm.hosts.inputs.tensor(vm.hosts.run(torch.from_numpy, (value,), {}))
     vm.tensors.forbid_writes(out)
     return out
 
 
 @special(torch.as_tensor)
-def as_tensor(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def as_tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """`torch.as_tensor(data)`, which may share the memory of an array."""
     value = args[0] if args else kwargs.get("data")
     if not any(True for _ in values_in((args, kwargs))):
@@ -170,7 +171,7 @@ def as_tensor(vm: Any, args: Args, kwargs: Kwargs) -> Any:
     return out
 
 
-def tensor_of(vm: Any, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def tensor_of(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """A new tensor of numbers and arrays: made on the CPU by the host program."""
     named = dict(kwargs)
     device, dtype, grad = named.pop("device", None), named.pop("dtype", None), named.pop("requires_grad", False)

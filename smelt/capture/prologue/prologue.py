@@ -17,6 +17,7 @@ from smelt.base.process_state import keep
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break, UserError, user
 from smelt.capture.core.foreign_memory import refuse_windows
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.prologue_value import IMMUTABLE, PrologueValue, twin, values_in, varies
 from smelt.capture.core.sources import Source
 from smelt.capture.prologue.arguments import Method, Whole, apart, as_now, examples, fits, is_plain_result, may_share
@@ -51,7 +52,7 @@ class Prologue:
         inputs: what becomes of them in the graph.
     """
 
-    def __init__(self, vm: Any) -> None:
+    def __init__(self, vm: Interpreter) -> None:
         self.vm = vm
         self.ops: list[Op] = []
         self.pins: list[PrologueValue] = []

@@ -15,6 +15,7 @@ import torch
 
 from smelt.base.python_text import LITERALS, arguments, new_name
 from smelt.capture import _native as native
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.sources import Source
 
@@ -175,14 +176,16 @@ def _state(generator: Any) -> Any:
     return generator.bit_generator.state
 
 
-def generators_of(ops: Iterable[Op], vm: Any) -> list[Any]:
+def generators_of(ops: Iterable[Op], vm: Interpreter) -> list[Any]:
     """The generators that a program may draw from, but those that it makes or is given."""
     drawn = [op.args[0] for op in ops if op.args and isinstance(op.args[0], GENERATORS)]
     found = {id(g): g for g in drawn if vm.source_of(g) is None} | {id(g): g for g in GLOBAL_GENERATORS}
     return list(found.values())
 
 
-def host_part(ops: Sequence[Op], used: dict[int, PrologueValue], vm: Any, fetched: Callable[[Source], str]) -> HostPart:
+def host_part(
+    ops: Sequence[Op], used: dict[int, PrologueValue], vm: Interpreter, fetched: Callable[[Source], str]
+) -> HostPart:
     """The function of some operations.
 
     Args:
@@ -284,7 +287,7 @@ class Peek:
         found: the values that were taken for granted.
     """
 
-    def __init__(self, ops: Sequence[Op], pins: Sequence[PrologueValue], vm: Any) -> None:
+    def __init__(self, ops: Sequence[Op], pins: Sequence[PrologueValue], vm: Interpreter) -> None:
         read: dict[int, Source] = {}
 
         def fetched(source: Source) -> str:

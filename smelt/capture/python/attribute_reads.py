@@ -13,6 +13,7 @@ import torch
 from smelt.capture import _native as native
 from smelt.capture.core import flags, policy, sources
 from smelt.capture.core.breaks import Break, UserError, user
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.made_classes import pin
 from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.registry import ATTR
@@ -33,7 +34,7 @@ FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescript
 _PLAIN = (*FUNCTIONS, *SLOTS, type, property, staticmethod, classmethod)
 
 
-def find_in_class(vm: Any, cls: type, name: str) -> Any:
+def find_in_class(vm: Interpreter, cls: type, name: str) -> Any:
     """The raw attribute that the method resolution order gives, guarded once per (class, name)."""
     if name in vm.effects.class_writes:
         pending = written_class_attr(vm, cls, name)
@@ -42,7 +43,7 @@ def find_in_class(vm: Any, cls: type, name: str) -> Any:
     return _outside_in_class(vm, cls, name)
 
 
-def _outside_in_class(vm: Any, cls: type, name: str) -> Any:
+def _outside_in_class(vm: Interpreter, cls: type, name: str) -> Any:
     """The same, whatever the program has written."""
     key = (cls, name)
     found = vm.lookups.get(key, MISS)
@@ -59,7 +60,7 @@ def _outside_in_class(vm: Any, cls: type, name: str) -> Any:
     return found
 
 
-def _guard_before(vm: Any, cls: type, name: str) -> None:
+def _guard_before(vm: Interpreter, cls: type, name: str) -> None:
     """A class that each call makes is compared as a whole: its bases have the name, or have it not."""
     for base in cls.__mro__:
         if id(base) not in vm.made_classes:
@@ -68,7 +69,7 @@ def _guard_before(vm: Any, cls: type, name: str) -> None:
             return
 
 
-def class_attr(vm: Any, cls: type, name: str) -> Source:
+def class_attr(vm: Interpreter, cls: type, name: str) -> Source:
     """Where the raw attribute of a class is read."""
     for base in cls.__mro__ if id(cls) in vm.made_classes else ():
         if name in vars(base):
@@ -77,7 +78,7 @@ def class_attr(vm: Any, cls: type, name: str) -> Source:
     return sources.class_attr(cls, name)
 
 
-def written_class_attr(vm: Any, cls: type, name: str) -> tuple[Any] | None:
+def written_class_attr(vm: Interpreter, cls: type, name: str) -> tuple[Any] | None:
     """What the program wrote to the class, or to the base that the name comes from; None when it wrote to neither."""
     if name not in vm.effects.class_writes:
         return None
@@ -102,7 +103,7 @@ def _gets_from(cls: type, name: str, base: type) -> bool:
 _BUILT_IN = frozenset({list, tuple, dict, set, frozenset, slice, type, types.FunctionType, TraceTensor, PrologueValue})
 
 
-def python_method(vm: Any, obj: Any, name: str) -> Any:
+def python_method(vm: Interpreter, obj: Any, name: str) -> Any:
     """A dunder method of the object's class when it is written in Python; None otherwise."""
     cls = type(obj)
     if cls in LEAVES or cls in _BUILT_IN:
@@ -112,7 +113,7 @@ def python_method(vm: Any, obj: Any, name: str) -> Any:
 
 
 @ATTR(object)
-def load_object_attr(vm: Any, obj: Any, name: str) -> Any:
+def load_object_attr(vm: Interpreter, obj: Any, name: str) -> Any:
     """An attribute of an ordinary instance."""
     cls = type(obj)
     source = vm.sources.get(id(obj))
@@ -132,14 +133,14 @@ def load_object_attr(vm: Any, obj: Any, name: str) -> Any:
     return load_generic(vm, obj, cls, name, source)
 
 
-def _leaf_attr(vm: Any, obj: Any, name: str) -> Any:
+def _leaf_attr(vm: Interpreter, obj: Any, name: str) -> Any:
     """An attribute of a plain value: of a symbolic number, as a number has it."""
     if name == "__class__":
         return vm.type_of(obj)
     return user(getattr, pinned(obj) if name == "__hash__" else obj, name)
 
 
-def load_generic(vm: Any, obj: Any, cls: type, name: str, source: Source | None) -> Any:
+def load_generic(vm: Interpreter, obj: Any, cls: type, name: str, source: Source | None) -> Any:
     raw = find_in_class(vm, cls, name)
     if raw is not MISS and _is_data(raw):
         return _bind(vm, raw, obj, cls, name, source)
@@ -165,7 +166,7 @@ def own_dict(obj: Any) -> dict[str, Any] | None:
     return held if isinstance(held, dict) else None
 
 
-def instance_dict(vm: Any, obj: Any) -> dict[str, Any] | None:
+def instance_dict(vm: Interpreter, obj: Any) -> dict[str, Any] | None:
     """The instance's dictionary, or its mirror when the program took hold of it."""
     held = own_dict(obj)
     if held is None:
@@ -182,7 +183,7 @@ def _is_data(raw: Any) -> bool:
     return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
 
 
-def _bind(vm: Any, raw: Any, obj: Any, cls: type, name: str, source: Source | None) -> Any:
+def _bind(vm: Interpreter, raw: Any, obj: Any, cls: type, name: str, source: Source | None) -> Any:
     """What a class attribute gives on an instance."""
     kind = type(raw)
     if kind is types.FunctionType:
@@ -219,14 +220,14 @@ def _bind(vm: Any, raw: Any, obj: Any, cls: type, name: str, source: Source | No
     return class_value(vm, raw, cls, name)
 
 
-def _descriptor(vm: Any, raw: Any, cls: type, name: str) -> Any:
+def _descriptor(vm: Interpreter, raw: Any, cls: type, name: str) -> Any:
     """What a class's attribute is when its `__get__`, written in Python, runs."""
     if policy.is_frozen(type(raw).__module__) and id(cls) not in vm.made_classes:
         return raw
     return class_value(vm, raw, cls, name)
 
 
-def class_value(vm: Any, raw: Any, cls: type, name: str) -> Any:
+def class_value(vm: Interpreter, raw: Any, cls: type, name: str) -> Any:
     """A plain value that a class holds."""
     if (
         id(cls) in vm.created
@@ -238,7 +239,7 @@ def class_value(vm: Any, raw: Any, cls: type, name: str) -> Any:
     return vm.external(raw, class_attr(vm, cls, name))
 
 
-def _slot(vm: Any, raw: Any, obj: Any, name: str, source: Source | None) -> Any:
+def _slot(vm: Interpreter, raw: Any, obj: Any, name: str, source: Source | None) -> Any:
     """`__slots__` members and attributes that C code computes."""
     if source is None:
         return user(raw.__get__, obj, type(obj))
@@ -259,7 +260,7 @@ def _slot(vm: Any, raw: Any, obj: Any, name: str, source: Source | None) -> Any:
     return value
 
 
-def _with_fallback(vm: Any, fget: Any, obj: Any, name: str) -> Any:
+def _with_fallback(vm: Interpreter, fget: Any, obj: Any, name: str) -> Any:
     """A property; when it raises AttributeError, `__getattr__` is asked, as Python does."""
     try:
         return vm.call(fget, (obj,), {})
@@ -269,7 +270,7 @@ def _with_fallback(vm: Any, fget: Any, obj: Any, name: str) -> Any:
         return _missing(vm, obj, name)
 
 
-def _missing(vm: Any, obj: Any, name: str) -> Any:
+def _missing(vm: Interpreter, obj: Any, name: str) -> Any:
     cls = type(obj)
     fallback = find_in_class(vm, cls, "__getattr__")
     if isinstance(obj, torch.nn.Module) and fallback is _GET:
@@ -279,7 +280,7 @@ def _missing(vm: Any, obj: Any, name: str) -> Any:
     raise no_attribute(vm, obj, name)
 
 
-def no_attribute(vm: Any, obj: Any, name: str) -> UserError:
+def no_attribute(vm: Interpreter, obj: Any, name: str) -> UserError:
     """The error for a missing attribute; that it is missing is guarded."""
     guard_absence(vm, obj, name)
     return UserError(AttributeError(f"{_class_name(obj)!r} object has no attribute {name!r}", name=name, obj=obj))
@@ -297,7 +298,7 @@ def _class_name(obj: Any) -> str:
 _NOBODYS = "an attribute that no object has"
 
 
-def guard_absence(vm: Any, obj: Any, name: str) -> None:
+def guard_absence(vm: Interpreter, obj: Any, name: str) -> None:
     """The instance's own dictionary has no such name."""
     source = vm.sources.get(id(obj))
     if source is not None and own_dict(obj) is not None:
@@ -308,7 +309,7 @@ MEMBERS = ("_parameters", "_buffers", "_modules")
 _EMPTY = {table: (None, (table,)) for table in MEMBERS}
 
 
-def load_member(vm: Any, module: torch.nn.Module, name: str) -> Any:
+def load_member(vm: Interpreter, module: torch.nn.Module, name: str) -> Any:
     """A parameter, buffer or submodule, as `nn.Module.__getattr__` finds it."""
     held = module.__dict__
     source = vm.sources.get(id(module))
@@ -332,7 +333,7 @@ def load_member(vm: Any, module: torch.nn.Module, name: str) -> Any:
     raise no_attribute(vm, module, name)
 
 
-def guard_no_member(vm: Any, source: Source, table: str, members: dict[str, Any], name: str) -> None:
+def guard_no_member(vm: Interpreter, source: Source, table: str, members: dict[str, Any], name: str) -> None:
     """A module's table has no such name."""
     if members:
         vm.guards.check(sources.instance_item(source, table), native.NOT_KEY, name)
@@ -344,7 +345,7 @@ def guard_no_member(vm: Any, source: Source, table: str, members: dict[str, Any]
 
 
 @ATTR(types.ModuleType)
-def load_module_attr(vm: Any, module: types.ModuleType, name: str) -> Any:
+def load_module_attr(vm: Interpreter, module: types.ModuleType, name: str) -> Any:
     """A global of a Python module."""
     written = vm.effects.variable(module, name) if vm.effects.stores or vm.effects.mirrors else None
     if written is not None and written.value is not DELETED:
@@ -365,7 +366,7 @@ def load_module_attr(vm: Any, module: types.ModuleType, name: str) -> Any:
     return value
 
 
-def _module_item(vm: Any, module: types.ModuleType, name: str, raw: Any) -> Source:
+def _module_item(vm: Interpreter, module: types.ModuleType, name: str, raw: Any) -> Source:
     """Where a module holds an attribute; what is computed when it is asked for is asked for again."""
     if vars(module).get(name, MISS) is raw:
         return sources.global_item(vm.globals_source(vars(module)), name)
@@ -373,7 +374,7 @@ def _module_item(vm: Any, module: types.ModuleType, name: str, raw: Any) -> Sour
 
 
 @ATTR(type)
-def load_class_attr(vm: Any, cls: type, name: str) -> Any:
+def load_class_attr(vm: Interpreter, cls: type, name: str) -> Any:
     """An attribute of a class."""
     pending = written_class_attr(vm, cls, name)
     if pending is not None:
@@ -412,19 +413,19 @@ def load_class_attr(vm: Any, cls: type, name: str) -> Any:
     return value
 
 
-def _held(vm: Any, cls: type, name: str, raw: Any) -> Any:
+def _held(vm: Interpreter, cls: type, name: str, raw: Any) -> Any:
     return raw if isinstance(raw, _PLAIN) else class_value(vm, raw, cls, name)
 
 
 _ORDER = ("__mro__", "__bases__")
 
 
-def _is_fixed(vm: Any, cls: type) -> bool:
+def _is_fixed(vm: Interpreter, cls: type) -> bool:
     """Nobody writes to the class but at once: capture itself has made it, or it is a library's."""
     return id(cls) in vm.created or policy.is_frozen(cls.__module__)
 
 
-def guard_slot(vm: Any, cls: type, name: str, value: Any) -> None:
+def guard_slot(vm: Interpreter, cls: type, name: str, value: Any) -> None:
     """What `type` itself keeps of a class (`__name__`, `__bases__`): the program may assign to it."""
     if name in _ORDER:
         guard_order(vm, cls)
@@ -432,7 +433,7 @@ def guard_slot(vm: Any, cls: type, name: str, value: Any) -> None:
         vm.external(value, sources.attr(sources.const(cls, cls.__name__), name))
 
 
-def guard_order(vm: Any, cls: type) -> None:
+def guard_order(vm: Interpreter, cls: type) -> None:
     """The class's method resolution order is the same tuple: assigning to `__bases__` makes another."""
     if not _is_fixed(vm, cls):
         vm.guards.check(sources.attr(sources.const(cls, cls.__name__), "__mro__"), native.IS, cls.__mro__)
@@ -448,7 +449,7 @@ def _written(cls: type, name: str, value: Any) -> Any:
 
 
 @ATTR(super)
-def load_super_attr(vm: Any, proxy: Any, name: str) -> Any:
+def load_super_attr(vm: Interpreter, proxy: Any, name: str) -> Any:
     """`super().name`"""
     parts = super_parts(vm, proxy)
     obj, cls, start = parts["__self__"], parts["__self_class__"], parts["__thisclass__"]
@@ -466,7 +467,7 @@ def load_super_attr(vm: Any, proxy: Any, name: str) -> Any:
     return parts[name] if name in parts else user(getattr, proxy, name)
 
 
-def super_parts(vm: Any, proxy: Any) -> dict[str, Any]:
+def super_parts(vm: Interpreter, proxy: Any) -> dict[str, Any]:
     """What a `super` object holds: it may come from outside, where any program could have made it."""
     source = vm.source_of(proxy)
     if source is None:
@@ -478,13 +479,13 @@ def super_parts(vm: Any, proxy: Any) -> dict[str, Any]:
 
 
 @ATTR(weakref.ProxyType, weakref.CallableProxyType)
-def load_proxy_attr(vm: Any, obj: Any, name: str) -> Any:
+def load_proxy_attr(vm: Interpreter, obj: Any, name: str) -> Any:
     """Only C code knows which object a weak proxy stands for."""
     raise Break(f"an attribute of a {type(obj).__name__}", "which object it stands for is not guarded")
 
 
 @ATTR(types.MethodType)
-def load_method_attr(vm: Any, method: types.MethodType, name: str) -> Any:
+def load_method_attr(vm: Interpreter, method: types.MethodType, name: str) -> Any:
     """An attribute of a bound method: its own parts, else its function's."""
     if name in ("__func__", "__self__"):
         return load_object_attr(vm, method, name) if vm.source_of(method) else getattr(method, name)
@@ -492,7 +493,7 @@ def load_method_attr(vm: Any, method: types.MethodType, name: str) -> Any:
 
 
 @ATTR(types.FunctionType)
-def load_function_attr(vm: Any, function: types.FunctionType, name: str) -> Any:
+def load_function_attr(vm: Interpreter, function: types.FunctionType, name: str) -> Any:
     """An attribute of a function: functions are known by identity, what they hold may change."""
     key = (id(function), name)
     written = vm.reads.get(key, MISS)
@@ -521,7 +522,7 @@ def load_function_attr(vm: Any, function: types.FunctionType, name: str) -> Any:
     return value
 
 
-def function_source(vm: Any, fn: types.FunctionType) -> Source:
+def function_source(vm: Interpreter, fn: types.FunctionType) -> Source:
     """Where an external function came from, or the function itself."""
     found: Source | None = vm.sources.get(id(fn))
     return found if found is not None else sources.const(fn, fn.__qualname__)

@@ -10,6 +10,7 @@ import torch
 from smelt.capture import _native as native
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break, UserError, user, user_raise
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.python.attribute_reads import (
     MISS,
     find_in_class,
@@ -26,7 +27,7 @@ _SET = vars(torch.nn.Module)["__setattr__"]  # somebody may replace it for a tim
 _DELETE = vars(torch.nn.Module)["__delattr__"]
 
 
-def store_attr(vm: Any, obj: Any, name: str, value: Any) -> None:
+def store_attr(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
     """`obj.name = value`"""
     cls = type(obj)
     if isinstance(obj, torch.Tensor):
@@ -41,7 +42,7 @@ def store_attr(vm: Any, obj: Any, name: str, value: Any) -> None:
         store_generic(vm, obj, name, value)
 
 
-def store_generic(vm: Any, obj: Any, name: str, value: Any) -> None:
+def store_generic(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
     """`object.__setattr__(obj, name, value)`"""
     raw = _of_class(vm, obj, name)
     if type(raw) is property:
@@ -71,7 +72,7 @@ def store_generic(vm: Any, obj: Any, name: str, value: Any) -> None:
         user(object.__setattr__ if not isinstance(obj, type) else type.__setattr__, obj, name, value)
 
 
-def _of_class(vm: Any, obj: Any, name: str) -> Any:
+def _of_class(vm: Interpreter, obj: Any, name: str) -> Any:
     """What the class of an object has under a name, where that decides what a write or deletion does."""
     return MISS if isinstance(obj, types.ModuleType) else find_in_class(vm, type(obj), name)
 
@@ -107,14 +108,14 @@ def _refuse_own_record(cls: type, name: str) -> None:
         raise Break(f"{name} of a class is written", "C code looks at it", "write it outside of the function")
 
 
-def is_external(vm: Any, obj: Any) -> bool:
+def is_external(vm: Interpreter, obj: Any) -> bool:
     """True when writing to `obj` would be seen outside before the residual runs."""
     if id(obj) in vm.sources:
         return True
     return isinstance(obj, (type, types.ModuleType, types.FunctionType)) and id(obj) not in vm.created
 
 
-def store_module_attr(vm: Any, module: torch.nn.Module, name: str, value: Any) -> None:
+def store_module_attr(vm: Interpreter, module: torch.nn.Module, name: str, value: Any) -> None:
     """`nn.Module.__setattr__` for what a forward may do: plain values, and buffers that exist.
 
     A module whose constructor is captured by itself has no tables yet.
@@ -147,7 +148,7 @@ def store_module_attr(vm: Any, module: torch.nn.Module, name: str, value: Any) -
     store_generic(vm, module, name, value)
 
 
-def _guarded_members(vm: Any, module: torch.nn.Module, name: str, table: str) -> dict[str, Any]:
+def _guarded_members(vm: Interpreter, module: torch.nn.Module, name: str, table: str) -> dict[str, Any]:
     """The same, when only this name matters."""
     members, held = _members(vm, module.__dict__, table), module.__dict__.get(table)
     if members is held and name in members:
@@ -157,7 +158,7 @@ def _guarded_members(vm: Any, module: torch.nn.Module, name: str, table: str) ->
     return members
 
 
-def _members(vm: Any, held: dict[str, Any], table: str) -> dict[str, Any]:
+def _members(vm: Interpreter, held: dict[str, Any], table: str) -> dict[str, Any]:
     """A module's parameters, submodules or buffers, as the program sees them."""
     members: dict[str, Any] = held.get(table, {})
     mirror = vm.effects.mirrors.get(id(members))
@@ -176,7 +177,7 @@ def _store_own_member(module: torch.nn.Module, name: str, value: Any, kind: type
         object.__setattr__(module, name, value)
 
 
-def store_tensor_attr(vm: Any, tensor: Any, name: str, value: Any) -> None:
+def store_tensor_attr(vm: Interpreter, tensor: Any, name: str, value: Any) -> None:
     """`tensor.name = value`"""
     if name == "data":
         store_data(vm, tensor, value)
@@ -195,7 +196,7 @@ def store_tensor_attr(vm: Any, tensor: Any, name: str, value: Any) -> None:
         raise Break(f"tensor.{name} is assigned", "the tensor object does not exist yet", "assign it outside")
 
 
-def _store_grad(vm: Any, tensor: Any, value: Any) -> None:
+def _store_grad(vm: Interpreter, tensor: Any, value: Any) -> None:
     """`tensor.grad = value`, which must be None or look like the tensor, as the setter has it."""
     if value is not None:
         if type(value) is not TraceTensor:
@@ -207,7 +208,7 @@ def _store_grad(vm: Any, tensor: Any, value: Any) -> None:
     store_grad(vm, tensor, value)
 
 
-def store_data(vm: Any, tensor: Any, value: Any) -> None:
+def store_data(vm: Interpreter, tensor: Any, value: Any) -> None:
     """`tensor.data = value`: the object gets other memory, and everybody else keeps the old one.
 
     The trace tensor moves to the place of the new values, and residual code makes the assignment.
@@ -233,7 +234,7 @@ def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 
-def delete_attr(vm: Any, obj: Any, name: str) -> None:
+def delete_attr(vm: Interpreter, obj: Any, name: str) -> None:
     """`del obj.name`"""
     deleter = find_in_class(vm, type(obj), "__delattr__")
     if isinstance(deleter, types.FunctionType) and not (isinstance(obj, torch.nn.Module) and deleter is _DELETE):
@@ -242,7 +243,7 @@ def delete_attr(vm: Any, obj: Any, name: str) -> None:
         delete_generic(vm, obj, name)
 
 
-def _deleted_from_tables(vm: Any, obj: Any, name: str) -> bool:
+def _deleted_from_tables(vm: Interpreter, obj: Any, name: str) -> bool:
     """Whether the program took hold of a module's parameters, buffers or submodules, and the name was among them."""
     if not isinstance(obj, torch.nn.Module) or not is_external(vm, obj):
         return False
@@ -255,7 +256,7 @@ def _deleted_from_tables(vm: Any, obj: Any, name: str) -> bool:
     return False
 
 
-def delete_generic(vm: Any, obj: Any, name: str) -> None:
+def delete_generic(vm: Interpreter, obj: Any, name: str) -> None:
     """`object.__delattr__(obj, name)`"""
     raw = _of_class(vm, obj, name)
     deleter = getattr(type(raw), "__delete__", None) if raw is not MISS else None
@@ -286,7 +287,7 @@ _GENERIC_DELETERS = (object.__delattr__, types.MethodType.__delattr__)
 _OTHERWISE = (type, types.ModuleType, types.FunctionType, torch.nn.Module, torch.Tensor)
 
 
-def _expect_attr(vm: Any, obj: Any, name: str) -> None:
+def _expect_attr(vm: Interpreter, obj: Any, name: str) -> None:
     """`del obj.name` asks the object itself, not its `__getattr__`.
 
     Raises:
@@ -307,7 +308,7 @@ def _expect_attr(vm: Any, obj: Any, name: str) -> None:
         vm.guards.check(sources.instance_dict(vm.sources[id(obj)]), native.HAS_KEY, name)
 
 
-def _expect_value(vm: Any, obj: Any, name: str) -> None:
+def _expect_value(vm: Interpreter, obj: Any, name: str) -> None:
     """Raises `UserError` with Python's AttributeError where what is no item of a dictionary is not there."""
     if type(find_in_class(vm, type(obj), name)) is not types.MemberDescriptorType:
         vm.load_attr(obj, name)

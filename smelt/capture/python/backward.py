@@ -15,6 +15,7 @@ import torch
 
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break, user_raise
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.registry import special
 from smelt.capture.python.effects import has_written
 from smelt.capture.python.gradient_hooks import call_hooks, call_late_hooks, has_hooks, in_order, registered
@@ -28,19 +29,19 @@ Kwargs = dict[str, Any]
 
 
 @special(torch.Tensor.backward)
-def tensor_backward(vm: Any, args: Args, kwargs: Kwargs) -> None:
+def tensor_backward(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """`tensor.backward(gradient, retain_graph, create_graph, inputs)`"""
     _of_tensor(vm, *args, **kwargs)
 
 
 @special(torch.autograd.backward)
-def autograd_backward(vm: Any, args: Args, kwargs: Kwargs) -> None:
+def autograd_backward(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """`torch.autograd.backward(tensors, grad_tensors, retain_graph, create_graph, ..., inputs)`"""
     _of_tensors(vm, *args, **kwargs)
 
 
 def _of_tensor(
-    vm: Any,
+    vm: Interpreter,
     tensor: Any,
     gradient: Any = None,
     retain_graph: bool | None = None,
@@ -51,7 +52,7 @@ def _of_tensor(
 
 
 def _of_tensors(
-    vm: Any,
+    vm: Interpreter,
     tensors: Any,
     grad_tensors: Any = None,
     retain_graph: bool | None = None,
@@ -92,7 +93,7 @@ def _of_tensors(
         vm.tensors.run(torch.autograd.backward, (roots, given), {})
 
 
-def refuse_pieces(vm: Any, call: str) -> None:
+def refuse_pieces(vm: Interpreter, call: str) -> None:
     """No derivative is a node of a graph that is cut, or of one that changes what the derivative reads.
 
     Raises:
@@ -133,7 +134,7 @@ def leaves_below(roots: Sequence[torch.Tensor]) -> Iterator[TraceTensor]:
             yield leaf
 
 
-def begins_here(vm: Any, leaf: TraceTensor, hooks: bool = False) -> None:
+def begins_here(vm: Interpreter, leaf: TraceTensor, hooks: bool = False) -> None:
     """See to it that a leaf of the trace is one for the program too; one that the function makes is.
 
     Args:
@@ -163,7 +164,7 @@ def _is_leaf(tensor: torch.Tensor) -> bool:
     return tensor.is_leaf
 
 
-def _hooked(vm: Any, leaf: TraceTensor) -> bool:
+def _hooked(vm: Interpreter, leaf: TraceTensor) -> bool:
     real = vm.tensors.real.get(id(leaf))
     return real is not None and has_hooks(real) or bool(registered(vm, leaf))
 
@@ -179,7 +180,7 @@ no_hooks.shortcut = native.SHORT_NO_HOOKS  # type: ignore[attr-defined]
 # -- what becomes of the gradients ---------------------------------------------------------------------------------
 
 
-def _accumulate(vm: Any, leaves: Iterable[TraceTensor], gradients: Iterable[Any]) -> None:
+def _accumulate(vm: Interpreter, leaves: Iterable[TraceTensor], gradients: Iterable[Any]) -> None:
     """Add to `.grad` as autograd does: in place where there is one, else the gradient itself becomes it."""
     taken: set[int] = set()
     for leaf, gradient in zip(leaves, gradients, strict=True):
@@ -192,7 +193,7 @@ def _accumulate(vm: Any, leaves: Iterable[TraceTensor], gradients: Iterable[Any]
             call_late_hooks(vm, leaf)
 
 
-def _add(vm: Any, leaf: TraceTensor, gradient: TraceTensor, taken: set[int]) -> None:
+def _add(vm: Interpreter, leaf: TraceTensor, gradient: TraceTensor, taken: set[int]) -> None:
     """`taken`: memory that is the `.grad` of another tensor already."""
     before = vm.load_attr(leaf, "grad")
     if before is not None:
@@ -211,7 +212,7 @@ def _fits(gradient: TraceTensor, leaf: TraceTensor) -> bool:
     return gradient.stride() == leaf.stride() and gradient.storage_offset() == 0
 
 
-def store_grad(vm: Any, tensor: TraceTensor, value: Any) -> None:
+def store_grad(vm: Interpreter, tensor: TraceTensor, value: Any) -> None:
     """`tensor.grad = value`, seen at once by the program and by others after the graph."""
     if vm.source_of(tensor) is None:
         vm.reads[id(tensor), "grad"] = value
@@ -221,7 +222,7 @@ def store_grad(vm: Any, tensor: TraceTensor, value: Any) -> None:
         vm.effects.store("attr", tensor, "grad", value)
 
 
-def is_spent(vm: Any, tensor: TraceTensor) -> bool:
+def is_spent(vm: Interpreter, tensor: TraceTensor) -> bool:
     """A backward has used up (part of) the history of the tensor."""
     return bool(vm.tensors.spent) and any(id(node) in vm.tensors.spent for node in nodes_below([tensor]))
 

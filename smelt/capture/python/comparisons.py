@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from smelt.capture import _native as native
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.sources import Source
 from smelt.capture.core.values import C_METHODS, LEAVES
 from smelt.capture.python.effects import CONTAINERS
@@ -39,7 +40,7 @@ _ITEMS = (operator.getitem, operator.setitem, operator.delitem)
 class Compared:
     """The objects from outside that C code tells apart in one capture."""
 
-    def __init__(self, vm: Any) -> None:
+    def __init__(self, vm: Interpreter) -> None:
         self.vm = vm
         self._objects: dict[int, tuple[Any, Source]] = {}
         self._by_address = False

@@ -14,6 +14,7 @@ from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break, UserError, user, user_raise
 from smelt.capture.core.foreign_memory import refuse_windows
 from smelt.capture.core.generators import TracedGenerator
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.prologue_value import PrologueValue, values_in
 from smelt.capture.core.sources import sequence_item
 from smelt.capture.core.values import LEAVES
@@ -27,7 +28,7 @@ from smelt.graph.trace.trace import TraceTensor
 _ITERATORS = collections.abc.Iterator
 
 
-def truth(vm: Any, value: Any) -> bool:
+def truth(vm: Interpreter, value: Any) -> bool:
     """`bool(value)`"""
     kind = type(value)
     if kind in LEAVES:
@@ -65,7 +66,7 @@ def tensor_value(title: str) -> Break:
     )
 
 
-def length(vm: Any, value: Any) -> int:
+def length(vm: Interpreter, value: Any) -> int:
     """`len(value)`"""
     if type(value) is TraceTensor:
         return value.shape[0] if value.dim() else user(len, value)  # `len` itself would pin the size
@@ -85,7 +86,7 @@ def length(vm: Any, value: Any) -> int:
     return user(len, vm.effects.mirror(value))
 
 
-def _counted(vm: Any, method: Any, value: Any) -> int:
+def _counted(vm: Interpreter, method: Any, value: Any) -> int:
     """What a `__len__` that is written in Python gives, as `len` takes it."""
     count = vm.call(method, (value,), {})
     if vm.type_of(count) is bool or type(count) in LEAVES and type(count) is not int:
@@ -97,7 +98,7 @@ def _counted(vm: Any, method: Any, value: Any) -> int:
     return user(len, range(count)) if type(count) is int else count  # C counts no further than sys.maxsize
 
 
-def tensor_key(vm: Any, tensor: Any, key: Any) -> Any:
+def tensor_key(vm: Interpreter, tensor: Any, key: Any) -> Any:
     """What a tensor is indexed with; sequences of numbers that are tensors become one tensor, as in torch."""
     key = vm.effects.plain(key)
     if type(tensor) is TraceTensor:
@@ -113,7 +114,7 @@ def _are_numbers(part: Any) -> bool:
     return all(type(each) is TraceTensor and not each.dim() and each.dtype == torch.int64 for each in part)
 
 
-def subscript(vm: Any, obj: Any, key: Any) -> Any:
+def subscript(vm: Interpreter, obj: Any, key: Any) -> Any:
     """`obj[key]`"""
     obj = vm.effects.copies.own(obj)
     kind = type(obj)
@@ -144,7 +145,7 @@ def subscript(vm: Any, obj: Any, key: Any) -> Any:
 _INDEXED = (list, tuple, str, bytes, range, collections.deque)
 
 
-def index(vm: Any, key: Any) -> Any:
+def index(vm: Interpreter, key: Any) -> Any:
     """What a sequence is indexed with: numbers in place of objects whose `__index__` is written in Python."""
     if type(key) is slice:
         parts = [index(vm, part) for part in (key.start, key.stop, key.step)]
@@ -157,7 +158,7 @@ def index(vm: Any, key: Any) -> Any:
 _DIRECT = frozenset({list, tuple, dict, str, bytes, range})
 
 
-def external_item(vm: Any, obj: Any, source: Any, key: Any) -> Any:
+def external_item(vm: Interpreter, obj: Any, source: Any, key: Any) -> Any:
     """An item of a builtin sequence (or a subclass of one) from outside."""
     if not vm.effects.untouched(obj):
         return vm.native(operator.getitem, vm.effects.mirror(obj), key)
@@ -172,7 +173,7 @@ def external_item(vm: Any, obj: Any, source: Any, key: Any) -> Any:
     raise Break(f"an item of a {type(obj).__name__}", "the object came from outside, and C code reads it")
 
 
-def dict_item(vm: Any, held: dict[Any, Any], key: Any) -> Any:
+def dict_item(vm: Interpreter, held: dict[Any, Any], key: Any) -> Any:
     """`held[key]` of a dictionary, as C code has it: when the key is missing, its class may know better."""
     source = vm.sources.get(id(held))
     if source is not None and vm.effects.untouched(held) and not hashes(key):
@@ -195,7 +196,7 @@ def dict_item(vm: Any, held: dict[Any, Any], key: Any) -> Any:
 MAKING = vars(collections.defaultdict)["__missing__"]
 
 
-def make_item(vm: Any, held: Any, key: Any) -> Any:
+def make_item(vm: Interpreter, held: Any, key: Any) -> Any:
     """The item that a `defaultdict` makes where there is none."""
     held = vm.effects.original(held)
     factory = vm.load_attr(held, "default_factory")
@@ -206,7 +207,7 @@ def make_item(vm: Any, held: Any, key: Any) -> Any:
     return item
 
 
-def _class_item(vm: Any, cls: type, key: Any) -> Any:
+def _class_item(vm: Interpreter, cls: type, key: Any) -> Any:
     meta = find_in_class(vm, type(cls), "__getitem__")
     if isinstance(meta, types.FunctionType):
         module = meta.__module__
@@ -214,7 +215,7 @@ def _class_item(vm: Any, cls: type, key: Any) -> Any:
     return vm.native(operator.getitem, cls, key)
 
 
-def store_item(vm: Any, obj: Any, key: Any, value: Any) -> None:
+def store_item(vm: Interpreter, obj: Any, key: Any, value: Any) -> None:
     """`obj[key] = value`"""
     vm.work += 1
     if type(obj) is TraceTensor:
@@ -243,7 +244,7 @@ def _is_globals(obj: Any) -> bool:
     return "__builtins__" in obj and "__name__" in obj
 
 
-def delete_item(vm: Any, obj: Any, key: Any) -> None:
+def delete_item(vm: Interpreter, obj: Any, key: Any) -> None:
     """`del obj[key]`"""
     method = python_method(vm, obj, "__delitem__")
     if method is not None:
@@ -253,7 +254,7 @@ def delete_item(vm: Any, obj: Any, key: Any) -> None:
     vm.native(operator.delitem, writable(vm, obj), key)
 
 
-def writable(vm: Any, obj: Any) -> Any:
+def writable(vm: Interpreter, obj: Any) -> Any:
     """What a write to `obj` goes to: itself, or the mirror of an external container."""
     obj = vm.effects.copies.own(obj)
     if vm.sources.get(id(obj)) is None:
@@ -263,7 +264,7 @@ def writable(vm: Any, obj: Any) -> Any:
     return vm.effects.mirror(obj)
 
 
-def contains(vm: Any, container: Any, item: Any) -> bool:
+def contains(vm: Interpreter, container: Any, item: Any) -> bool:
     """`item in container`"""
     method = python_method(vm, container, "__contains__")
     if method is not None:
@@ -283,7 +284,7 @@ def contains(vm: Any, container: Any, item: Any) -> bool:
     return vm.native(operator.contains, *vm.effects.plain_all((container, item)))
 
 
-def iterate(vm: Any, value: Any) -> Any:
+def iterate(vm: Interpreter, value: Any) -> Any:
     """`iter(value)`"""
     if type(value) is TraceTensor:
         return iter(vm.tensors.run(torch.unbind, (value,), {}))
@@ -311,7 +312,7 @@ def iterate(vm: Any, value: Any) -> Any:
     return user(iter, value)
 
 
-def each(vm: Any, value: Any) -> Iterator[Any]:
+def each(vm: Interpreter, value: Any) -> Iterator[Any]:
     """The items of a value, as the program's `for` would get them."""
     iterator = iterate(vm, value)
     while (item := advance(vm, iterator)) is not END:
@@ -321,7 +322,7 @@ def each(vm: Any, value: Any) -> Iterator[Any]:
 class SequenceIterator:
     """`iter` of an object that only has `__getitem__`."""
 
-    def __init__(self, vm: Any, value: Any) -> None:
+    def __init__(self, vm: Interpreter, value: Any) -> None:
         self.vm, self.value, self.index = vm, value, 0
 
     def __iter__(self) -> SequenceIterator:
@@ -339,7 +340,7 @@ class SequenceIterator:
 END = object()
 
 
-def advance(vm: Any, iterator: Any) -> Any:
+def advance(vm: Interpreter, iterator: Any) -> Any:
     """`next(iterator)`; END when it is exhausted."""
     try:
         return advance_or_raise(vm, iterator, END)
@@ -349,7 +350,7 @@ def advance(vm: Any, iterator: Any) -> Any:
         raise
 
 
-def advance_or_raise(vm: Any, iterator: Any, *default: Any) -> Any:
+def advance_or_raise(vm: Interpreter, iterator: Any, *default: Any) -> Any:
     """`next(iterator)`, with the StopIteration that a generator puts its result in, unless there is a default.
 
     A method written in Python raises in any case.

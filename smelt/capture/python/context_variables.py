@@ -7,6 +7,7 @@ from typing import Any
 
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break, Restart, user
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.registry import special
 from smelt.capture.python import containers
 
@@ -32,7 +33,7 @@ class Setting:
 
 
 @special(contextvars.ContextVar.get)
-def context_get(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def context_get(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """ContextVar.get([default])"""
     variable, *default = args
     key = (id(variable), _VALUE)
@@ -53,7 +54,7 @@ def _held(variable: contextvars.ContextVar[Any]) -> Any:
 
 
 @special(contextvars.ContextVar.set)
-def context_set(vm: Any, args: Args, kwargs: Kwargs) -> Setting:
+def context_set(vm: Interpreter, args: Args, kwargs: Kwargs) -> Setting:
     """ContextVar.set(value)"""
     variable, value = args
     key = (id(variable), _VALUE)
@@ -64,7 +65,7 @@ def context_set(vm: Any, args: Args, kwargs: Kwargs) -> Setting:
 
 
 @special(contextvars.ContextVar.reset)
-def context_reset(vm: Any, args: Args, kwargs: Kwargs) -> None:
+def context_reset(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """ContextVar.reset(token)"""
     variable, setting = args
     if not vm.settings or vm.settings[-1] is not setting or setting.variable is not variable:
@@ -76,7 +77,7 @@ def context_reset(vm: Any, args: Args, kwargs: Kwargs) -> None:
         vm.reads[id(variable), _VALUE] = setting.before
 
 
-def refuse_settings(vm: Any) -> None:
+def refuse_settings(vm: Interpreter) -> None:
     """The graph ends: variables that are still set have to be set in earnest.
 
     Raises:

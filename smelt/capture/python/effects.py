@@ -18,12 +18,13 @@ from typing import Any
 import torch
 
 from smelt.capture import _native as native
-from smelt.capture.core import policy, sources
+from smelt.capture.core import interface, policy, sources
 from smelt.capture.core.breaks import Break, user
-from smelt.capture.core.container_copies import Copies
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.sources import Source
 from smelt.capture.core.unbacked_text import refuse_unknown
 from smelt.capture.core.values import LEAVES, is_foreign, is_shown
+from smelt.capture.python.container_copies import Copies
 from smelt.capture.python.warning_places import Place
 from smelt.graph.trace.trace import TraceTensor
 
@@ -185,15 +186,15 @@ class Opened:
 class Effects:
     """What the frame did to the outside so far."""
 
-    def __init__(self, vm: Any) -> None:
+    def __init__(self, vm: Interpreter) -> None:
         self.vm = vm
-        self.stores: dict[tuple[str, int, str], Store] = {}
+        self.stores: dict[tuple[str, int, str], interface.Store] = {}
         self.deferred: list[Deferred | Made] = []
         self.mirrors: dict[int, Mirror] = {}
         self.appended: dict[int, tuple[list[Any], list[Any]]] = {}
         self.cleared: list[TraceTensor] = []
         self.class_writes: set[str] = set()  # names that were written on any class
-        self.class_dicts: dict[type, ClassDict] = {}  # those that the program has looked at
+        self.class_dicts: dict[type, interface.ClassDict] = {}  # those that the program has looked at
         self.tables: set[int] = set()  # dictionaries of buffers, some of which were assigned as attributes
         self.views: dict[int, Source] = {}  # views that stand for those from outside
         self.shown: set[int] = set()  # the dictionaries of these
@@ -438,7 +439,7 @@ class Effects:
             self._keys[id(value), key] = item
         return self._keys[id(value), key]
 
-    def _written_global(self, value: dict[Any, Any], key: Any) -> Store | None:
+    def _written_global(self, value: dict[Any, Any], key: Any) -> interface.Store | None:
         """What the program did to a variable, when `value` is a dictionary of globals."""
         return self.stores.get(("global", id(value), key)) if type(key) is str else None
 
@@ -619,7 +620,7 @@ def _fill_set(value: Any, items: tuple[Any, ...]) -> Any:
     return out
 
 
-def has_written(vm: Any, places: Collection[tuple[int, str]]) -> bool:
+def has_written(vm: Interpreter, places: Collection[tuple[int, str]]) -> bool:
     """The captured function has written to one of these places so far: to a name, or to anything in a container."""
     changed = {id(mirror.original) for mirror in vm.effects.mirrors.values() if mirror.changed}
     written = {(id(store.target), store.name) for store in vm.effects.stores.values()}

@@ -19,6 +19,7 @@ from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.frames import Frame, Unread
 from smelt.capture.core.generators import TracedGenerator
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.values import LEAVES
 from smelt.graph.trace.trace import TraceTensor
 
@@ -37,7 +38,7 @@ class Finalizers:
         allowed: an instruction may be done in plain Python.
     """
 
-    def __init__(self, vm: Any) -> None:
+    def __init__(self, vm: Interpreter) -> None:
         self.vm = vm
         self.held: list[tuple[Any, Any]] = []
         self.allowed = True

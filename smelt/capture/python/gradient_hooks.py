@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from smelt.capture.core.breaks import Break, user_raise
+from smelt.capture.core.interface import Interpreter
 from smelt.graph.trace.trace import TraceTensor
 
 _FIRST = -(1 << 62)
@@ -25,7 +26,7 @@ def has_hooks(tensor: torch.Tensor) -> bool:
     return bool(tensor._backward_hooks) or bool(getattr(tensor, "_post_accumulate_grad_hooks", None))
 
 
-def call_hooks(vm: Any, leaf: TraceTensor, gradient: TraceTensor) -> TraceTensor:
+def call_hooks(vm: Interpreter, leaf: TraceTensor, gradient: TraceTensor) -> TraceTensor:
     """`register_hook`: the gradient, or what the hooks make of it."""
     for hook in _hooks(vm, leaf, "_backward_hooks"):
         with vm.ambient.gradients(False):
@@ -38,7 +39,7 @@ def call_hooks(vm: Any, leaf: TraceTensor, gradient: TraceTensor) -> TraceTensor
     return gradient
 
 
-def call_late_hooks(vm: Any, leaf: TraceTensor) -> None:
+def call_late_hooks(vm: Interpreter, leaf: TraceTensor) -> None:
     """`register_post_accumulate_grad_hook`: `.grad` is there."""
     for hook in _hooks(vm, leaf, "_post_accumulate_grad_hooks"):
         with vm.ambient.gradients(False):
@@ -47,7 +48,7 @@ def call_late_hooks(vm: Any, leaf: TraceTensor) -> None:
             user_raise(RuntimeError("Tensor post accumulate grad hooks should return None."))
 
 
-def _hooks(vm: Any, leaf: TraceTensor, table: str) -> list[Any]:
+def _hooks(vm: Interpreter, leaf: TraceTensor, table: str) -> list[Any]:
     held = vm.load_attr(leaf, table)
     found = [] if held is None else list(vm.effects.mirror(held).values())
     return found + [each.hook for each in registered(vm, leaf) if each.name == _REGISTERING[table]]
@@ -59,7 +60,7 @@ _REGISTERING = {
 }
 
 
-def registered(vm: Any, tensor: TraceTensor) -> list[Any]:
+def registered(vm: Interpreter, tensor: TraceTensor) -> list[Any]:
     """The hooks that the program itself has registered on a tensor."""
     return [each for each in vm.hooks.get(id(tensor), ()) if not each.removed]
 

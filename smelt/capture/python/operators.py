@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from smelt.capture.core.breaks import user
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.values import LEAVES
 from smelt.capture.python.attribute_reads import python_method
@@ -82,7 +83,7 @@ def _floors_floats(kinds: set[type]) -> bool:
     return kinds <= _NUMBERS and (torch.SymFloat in kinds or kinds == {float, torch.SymInt})
 
 
-def binary(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> Any:
+def binary(vm: Interpreter, fn: Callable[..., Any], left: Any, right: Any) -> Any:
     """`left <op> right`"""
     first, second = type(left), type(right)
     if first in LEAVES and second in LEAVES:
@@ -106,7 +107,9 @@ def binary(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> Any:
     return vm.effects.original(vm.native(fn, *both))
 
 
-def _methods(vm: Any, left: Any, right: Any, forward: tuple[str, ...], reflected: str) -> list[tuple[Any, Any, Any]]:
+def _methods(
+    vm: Interpreter, left: Any, right: Any, forward: tuple[str, ...], reflected: str
+) -> list[tuple[Any, Any, Any]]:
     """(method, operand, the other operand) for methods that are written in Python, in the order of Python's questions.
 
     A tensor's operator does what it can before the other operand is asked.
@@ -135,7 +138,7 @@ def _without_methods(left: Any, right: Any, asked: list[tuple[Any, Any, Any]]) -
     return first, mute[type(right)]() if type(right) in mute else right
 
 
-def unary(vm: Any, fn: Callable[..., Any], value: Any) -> Any:
+def unary(vm: Interpreter, fn: Callable[..., Any], value: Any) -> Any:
     """`<op> value`"""
     if type(value) is TraceTensor:
         return vm.tensors.run(fn, (value,), {})
@@ -148,7 +151,7 @@ def unary(vm: Any, fn: Callable[..., Any], value: Any) -> Any:
     return vm.call(method, (value,), {}) if method is not None else user(fn, value)
 
 
-def compare(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> Any:
+def compare(vm: Interpreter, fn: Callable[..., Any], left: Any, right: Any) -> Any:
     """`left <comparison> right`"""
     first, second = type(left), type(right)
     if first in LEAVES and second in LEAVES:
@@ -171,7 +174,7 @@ def compare(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> Any:
     return vm.native(fn, *vm.effects.plain_all((left, right)))
 
 
-def _comparing(vm: Any, fn: Callable[..., Any], left: Any, right: Any) -> list[tuple[Any, Any, Any]]:
+def _comparing(vm: Interpreter, fn: Callable[..., Any], left: Any, right: Any) -> list[tuple[Any, Any, Any]]:
     """The same for comparisons; `!=` turns the answer of `__eq__` round where there is no `__ne__`."""
     if type(left) is TraceTensor and _torchs(right):
         return []

@@ -11,6 +11,7 @@ from smelt.base.warned import heard
 from smelt.capture._native import iterator_place
 from smelt.capture.core.frames import Unread
 from smelt.capture.core.generators import TracedGenerator
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.values import LEAVES, SIZED_ITERATORS
 from smelt.capture.python.effects import items_of
 from smelt.graph.trace.trace import TraceTensor
@@ -33,7 +34,7 @@ class Snapshot:
         roots: variables and stacks of its frames.
     """
 
-    def __init__(self, vm: Any, roots: Iterable[Any]) -> None:
+    def __init__(self, vm: Interpreter, roots: Iterable[Any]) -> None:
         self.vm = vm
         self.effects, self.reads = self._effects(), dict(vm.reads)
         self.held: dict[int, tuple[Any, Parts]] = {}

@@ -17,6 +17,7 @@ from smelt.capture.core.breaks import Break, user_raise
 from smelt.capture.core.bytecode import Jump, Op, Site
 from smelt.capture.core.conditional_value import PhiValue
 from smelt.capture.core.frames import Frame, Unread, slot_names
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.sources import sequence_item
 from smelt.capture.python import containers
 from smelt.capture.python.effects import DELETED
@@ -64,7 +65,7 @@ LONGEST_WAY = 10_000
 """Turns of the loops in one way of a branch on a tensor's value."""
 
 
-def count_turn(vm: Any) -> None:
+def count_turn(vm: Interpreter) -> None:
     """A loop begins once more: both ways of a branch are captured, and the one that is not taken may have no end.
 
     Raises:
@@ -79,7 +80,7 @@ def count_turn(vm: Any) -> None:
 def turning(handler: Any) -> Any:
     """Decorator: the same for an instruction that jumps backward."""
 
-    def turn(vm: Any, f: Frame, arg: Any) -> Any:
+    def turn(vm: Interpreter, f: Frame, arg: Any) -> Any:
         count_turn(vm)
         return handler(vm, f, arg)
 
@@ -96,7 +97,7 @@ def take(f: Frame, count: int) -> list[Any]:
 
 
 @opcode("unknown")
-def unknown(vm: Any, f: Frame, arg: Any) -> None:
+def unknown(vm: Interpreter, f: Frame, arg: Any) -> None:
     raise Break(f"the bytecode instruction {arg}", "capture does not interpret it")
 
 
@@ -104,37 +105,37 @@ def unknown(vm: Any, f: Frame, arg: Any) -> None:
 
 
 @opcode("NOP", "RESUME", "PRECALL", "CACHE", "SETUP_ANNOTATIONS")
-def nop(vm: Any, f: Frame, arg: Any) -> None:
+def nop(vm: Interpreter, f: Frame, arg: Any) -> None:
     pass
 
 
 @opcode("POP_TOP", "END_FOR")
-def pop_top(vm: Any, f: Frame, arg: Any) -> None:
+def pop_top(vm: Interpreter, f: Frame, arg: Any) -> None:
     f.stack.pop()
 
 
 @opcode("PUSH_NULL")
-def push_null(vm: Any, f: Frame, arg: Any) -> None:
+def push_null(vm: Interpreter, f: Frame, arg: Any) -> None:
     f.stack.append(NULL)
 
 
 @opcode("COPY")
-def copy(vm: Any, f: Frame, arg: int) -> None:
+def copy(vm: Interpreter, f: Frame, arg: int) -> None:
     f.stack.append(f.stack[-arg])
 
 
 @opcode("SWAP")
-def swap(vm: Any, f: Frame, arg: int) -> None:
+def swap(vm: Interpreter, f: Frame, arg: int) -> None:
     s = f.stack
     s[-1], s[-arg] = s[-arg], s[-1]
 
 
 @opcode("LOAD_CONST", decode=const)
-def load_const(vm: Any, f: Frame, arg: Any) -> None:
+def load_const(vm: Interpreter, f: Frame, arg: Any) -> None:
     f.stack.append(own_constant(vm, arg) if type(arg) is tuple else arg)
 
 
-def own_constant(vm: Any, value: tuple[Any, ...]) -> tuple[Any, ...]:
+def own_constant(vm: Interpreter, value: tuple[Any, ...]) -> tuple[Any, ...]:
     """A constant of the code. Python merges equal ones of a file: what was handed in may be the very object."""
     vm.constants.add(id(value))
     items = [own_constant(vm, item) if type(item) is tuple else item for item in value]
@@ -146,7 +147,7 @@ def own_constant(vm: Any, value: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 @opcode("LOAD_FAST", "LOAD_FAST_CHECK")
-def load_fast(vm: Any, f: Frame, arg: int) -> None:
+def load_fast(vm: Interpreter, f: Frame, arg: int) -> None:
     value = f.locals[arg]
     if type(value) is Unread:
         value = read_variable(vm, f, arg)
@@ -164,7 +165,7 @@ def unbound_slot(code: types.CodeType, slot: int) -> NameError:
     return NameError(f"cannot access free variable {name!r} {where}")
 
 
-def read_variable(vm: Any, f: Frame, slot: int) -> Any:
+def read_variable(vm: Interpreter, f: Frame, slot: int) -> Any:
     """The value of a variable, with its guards from now on."""
     held = f.locals[slot]
     if type(held) is Unread:
@@ -177,7 +178,7 @@ def read_variable(vm: Any, f: Frame, slot: int) -> Any:
 _STORES = ("STORE_FAST", "STORE_FAST_STORE_FAST", "STORE_FAST_LOAD_FAST")
 
 
-def store_unread(vm: Any, f: Frame) -> None:
+def store_unread(vm: Interpreter, f: Frame) -> None:
     """Do the stores that a frame continues with, without a look at what is stored; then read the rest of its stack.
 
     The item of a `for` arrives on the stack and goes into variables. Read there, every item would be guarded by its
@@ -208,23 +209,23 @@ def _overwritten(f: Frame) -> list[Any]:
 
 
 @opcode("LOAD_CLOSURE")
-def load_closure(vm: Any, f: Frame, arg: int) -> None:
+def load_closure(vm: Interpreter, f: Frame, arg: int) -> None:
     f.stack.append(f.locals[arg])
 
 
 @opcode("LOAD_FAST_AND_CLEAR")
-def load_fast_and_clear(vm: Any, f: Frame, arg: int) -> None:
+def load_fast_and_clear(vm: Interpreter, f: Frame, arg: int) -> None:
     f.stack.append(read_variable(vm, f, arg))
     f.locals[arg] = NULL
 
 
 @opcode("STORE_FAST", "STORE_FAST_MAYBE_NULL")
-def store_fast(vm: Any, f: Frame, arg: int) -> None:
+def store_fast(vm: Interpreter, f: Frame, arg: int) -> None:
     f.locals[arg] = f.stack.pop()
 
 
 @opcode("DELETE_FAST")
-def delete_fast(vm: Any, f: Frame, arg: int) -> None:
+def delete_fast(vm: Interpreter, f: Frame, arg: int) -> None:
     held = f.locals[arg]
     if type(held) is Unread and held.value is not NULL:  # whatever it holds
         vm.guards.check(held.source, native.IS_NOT, NULL)
@@ -234,7 +235,7 @@ def delete_fast(vm: Any, f: Frame, arg: int) -> None:
 
 
 @opcode("MAKE_CELL")
-def make_cell(vm: Any, f: Frame, arg: int) -> None:
+def make_cell(vm: Interpreter, f: Frame, arg: int) -> None:
     held = read_variable(vm, f, arg)
     cell = types.CellType() if held is NULL else types.CellType(held)
     vm.created.add(id(cell))
@@ -243,16 +244,16 @@ def make_cell(vm: Any, f: Frame, arg: int) -> None:
 
 
 @opcode("COPY_FREE_VARS")
-def copy_free_vars(vm: Any, f: Frame, arg: int) -> None:
+def copy_free_vars(vm: Interpreter, f: Frame, arg: int) -> None:
     f.locals[len(f.locals) - arg :] = f.closure
 
 
 @opcode("LOAD_DEREF")
-def load_deref(vm: Any, f: Frame, arg: int) -> None:
+def load_deref(vm: Interpreter, f: Frame, arg: int) -> None:
     f.stack.append(_bound(vm, f, arg))
 
 
-def _bound(vm: Any, f: Frame, slot: int) -> Any:
+def _bound(vm: Interpreter, f: Frame, slot: int) -> Any:
     """What the cell in a slot holds."""
     key = slot_names(f.code)[slot]
     value = vm.cell(f.locals[slot], key)
@@ -262,17 +263,17 @@ def _bound(vm: Any, f: Frame, slot: int) -> Any:
 
 
 @opcode("STORE_DEREF")
-def store_deref(vm: Any, f: Frame, arg: int) -> None:
+def store_deref(vm: Interpreter, f: Frame, arg: int) -> None:
     write_cell(vm, f.locals[arg], f.stack.pop())
 
 
 @opcode("DELETE_DEREF")
-def delete_deref(vm: Any, f: Frame, arg: int) -> None:
+def delete_deref(vm: Interpreter, f: Frame, arg: int) -> None:
     _bound(vm, f, arg)
     write_cell(vm, f.locals[arg], DELETED)
 
 
-def write_cell(vm: Any, cell: types.CellType, value: Any) -> None:
+def write_cell(vm: Interpreter, cell: types.CellType, value: Any) -> None:
     """Set (or empty) a cell; one from outside is written by residual code."""
     if id(cell) in vm.sources:
         vm.effects.store("cell", cell, "cell_contents", value)
@@ -285,12 +286,12 @@ def write_cell(vm: Any, cell: types.CellType, value: Any) -> None:
 
 
 @opcode("STORE_GLOBAL", decode=name)
-def store_global(vm: Any, f: Frame, arg: str) -> None:
+def store_global(vm: Interpreter, f: Frame, arg: str) -> None:
     vm.effects.store_variable(f.globals, arg, f.stack.pop())
 
 
 @opcode("DELETE_GLOBAL", decode=name)
-def delete_global(vm: Any, f: Frame, arg: str) -> None:
+def delete_global(vm: Interpreter, f: Frame, arg: str) -> None:
     vm.load_global(f, arg)
     if arg not in f.globals and vm.effects.stores.get(("global", id(f.globals), arg)) is None:
         user_raise(NameError(f"name {arg!r} is not defined"))  # there is a builtin of that name
@@ -298,12 +299,12 @@ def delete_global(vm: Any, f: Frame, arg: str) -> None:
 
 
 @opcode("LOAD_ASSERTION_ERROR")
-def load_assertion_error(vm: Any, f: Frame, arg: Any) -> None:
+def load_assertion_error(vm: Interpreter, f: Frame, arg: Any) -> None:
     f.stack.append(AssertionError)
 
 
 @opcode("LOAD_BUILD_CLASS")
-def load_build_class(vm: Any, f: Frame, arg: Any) -> None:
+def load_build_class(vm: Interpreter, f: Frame, arg: Any) -> None:
     f.stack.append(builtins.__build_class__)
 
 
@@ -311,18 +312,18 @@ def load_build_class(vm: Any, f: Frame, arg: Any) -> None:
 
 
 @opcode("JUMP_FORWARD", decode=forward)
-def jump(vm: Any, f: Frame, arg: int) -> None:
+def jump(vm: Interpreter, f: Frame, arg: int) -> None:
     f.pc = arg
 
 
 @opcode("POP_JUMP_IF_NONE", "POP_JUMP_FORWARD_IF_NONE", decode=forward)
-def pop_jump_if_none(vm: Any, f: Frame, arg: int) -> None:
+def pop_jump_if_none(vm: Interpreter, f: Frame, arg: int) -> None:
     if f.stack.pop() is None:
         f.pc = arg
 
 
 @opcode("POP_JUMP_IF_NOT_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE", decode=forward)
-def pop_jump_if_not_none(vm: Any, f: Frame, arg: int) -> None:
+def pop_jump_if_not_none(vm: Interpreter, f: Frame, arg: int) -> None:
     if f.stack.pop() is not None:
         f.pc = arg
 
@@ -333,7 +334,7 @@ opcode("POP_JUMP_BACKWARD_IF_NOT_NONE", decode=backward)(turning(pop_jump_if_not
 
 
 @opcode("JUMP_IF_FALSE_OR_POP", decode=forward)
-def jump_if_false_or_pop(vm: Any, f: Frame, arg: int) -> None:
+def jump_if_false_or_pop(vm: Interpreter, f: Frame, arg: int) -> None:
     if containers.truth(vm, f.stack[-1]):
         f.stack.pop()
     else:
@@ -341,7 +342,7 @@ def jump_if_false_or_pop(vm: Any, f: Frame, arg: int) -> None:
 
 
 @opcode("JUMP_IF_TRUE_OR_POP", decode=forward)
-def jump_if_true_or_pop(vm: Any, f: Frame, arg: int) -> None:
+def jump_if_true_or_pop(vm: Interpreter, f: Frame, arg: int) -> None:
     if containers.truth(vm, f.stack[-1]):
         f.pc = arg
     else:
@@ -349,11 +350,11 @@ def jump_if_true_or_pop(vm: Any, f: Frame, arg: int) -> None:
 
 
 @opcode("GET_ITER")
-def get_iter(vm: Any, f: Frame, arg: Any) -> None:
+def get_iter(vm: Interpreter, f: Frame, arg: Any) -> None:
     f.stack[-1] = containers.iterate(vm, f.stack[-1])
 
 
-def for_iter(vm: Any, f: Frame, arg: int) -> None:
+def for_iter(vm: Interpreter, f: Frame, arg: int) -> None:
     """The version's table says where an exhausted loop goes on."""
     value = containers.advance(vm, f.stack[-1])
     if value is containers.END:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from smelt.capture.core.interface import Interpreter
 from smelt.graph.ir.symint import from_torch, to_torch
 from smelt.graph.trace.trace import TraceTensor
 from smelt.shapes.assumptions import Assumed
@@ -19,7 +20,7 @@ from smelt.shapes.size import Size, text
 from smelt.shapes.unbacked import is_unbacked
 
 
-def known_slices(vm: Any, tensor: TraceTensor, key: Any) -> Any:
+def known_slices(vm: Interpreter, tensor: TraceTensor, key: Any) -> Any:
     """What a tensor is indexed with, bounds of slices that nobody knows replaced by ones within the tensor."""
     parts = key if type(key) is tuple else (key,)
     if not vm.reads_values or not any(type(part) is slice and _is_unknown(part) for part in parts):
@@ -35,7 +36,7 @@ def known_slices(vm: Any, tensor: TraceTensor, key: Any) -> Any:
     return tuple(out) if type(key) is tuple else out[0]
 
 
-def unknown_item(vm: Any, tensor: TraceTensor, key: Any) -> Any:
+def unknown_item(vm: Interpreter, tensor: TraceTensor, key: Any) -> Any:
     """`tensor[n]`, `tensor[:, n]` where only values tell `n`; NotImplemented for any other index."""
     selected, rest = _without_numbers(vm, tensor, key)
     if selected is NotImplemented or not rest:
@@ -43,7 +44,7 @@ def unknown_item(vm: Any, tensor: TraceTensor, key: Any) -> Any:
     return vm.tensors.run(operator.getitem, (selected, known_slices(vm, selected, rest)), {})
 
 
-def set_unknown_item(vm: Any, tensor: TraceTensor, key: Any, value: Any) -> bool:
+def set_unknown_item(vm: Interpreter, tensor: TraceTensor, key: Any, value: Any) -> bool:
     """`tensor[n] = value` where only values tell `n`; False for any other index."""
     selected, rest = _without_numbers(vm, tensor, key)
     if selected is NotImplemented:
@@ -52,7 +53,7 @@ def set_unknown_item(vm: Any, tensor: TraceTensor, key: Any, value: Any) -> bool
     return True
 
 
-def _without_numbers(vm: Any, tensor: TraceTensor, key: Any) -> tuple[Any, tuple[Any, ...]]:
+def _without_numbers(vm: Interpreter, tensor: TraceTensor, key: Any) -> tuple[Any, tuple[Any, ...]]:
     """The tensor with the places chosen that such numbers stand for, and the rest of the index."""
     parts = key if type(key) is tuple else (key,)
     if not vm.reads_values or not any(map(_is_number, parts)) or not all(map(_is_basic, parts)):
@@ -68,7 +69,7 @@ def _without_numbers(vm: Any, tensor: TraceTensor, key: Any) -> tuple[Any, tuple
     return tensor, parts
 
 
-def _select(vm: Any, tensor: TraceTensor, dim: int, index: Any) -> Any:
+def _select(vm: Interpreter, tensor: TraceTensor, dim: int, index: Any) -> Any:
     """`tensor.select(dim, index)`"""
     if type(index) is TraceTensor:
         index = vm.tensors.run(torch.Tensor.item, (index,), {}, method="item")
@@ -108,7 +109,7 @@ def taken(part: Any) -> int:
     return part.dim() if type(part) is TraceTensor and part.dtype in (torch.bool, torch.uint8) else 1
 
 
-def _remembered(vm: Any, size: Any, part: slice) -> slice:
+def _remembered(vm: Interpreter, size: Any, part: slice) -> slice:
     """The same slice of tensors of one size has one length."""
     given = (part.start, part.stop, part.step, size)
     key = tuple(text(from_torch(v)) if isinstance(v, torch.SymInt) else v for v in given)
@@ -119,7 +120,7 @@ def _remembered(vm: Any, size: Any, part: slice) -> slice:
     return vm.slices[key]
 
 
-def _known(vm: Any, size: Any, part: slice) -> slice:
+def _known(vm: Interpreter, size: Any, part: slice) -> slice:
     step = 1 if part.step is None else part.step
     if type(step) is not int or step < 1 or not all(map(_is_whole, (part.start, part.stop))):
         return part
@@ -142,7 +143,7 @@ def _is_whole(value: Any) -> bool:
     return value is None or isinstance(value, (int, torch.SymInt))
 
 
-def _bound(vm: Any, value: Any, size: Any) -> Any:
+def _bound(vm: Interpreter, value: Any, size: Any) -> Any:
     """Where in 0 to `size` a bound of a slice is: a tensor of no dimensions where nobody knows."""
     if type(value) is not TraceTensor:
         number, whole = from_torch(value), from_torch(size)
@@ -157,13 +158,13 @@ def _bound(vm: Any, value: Any, size: Any) -> Any:
     return run(torch.clamp, (run(torch.where, (negative, run(torch.add, (scalar, size), {}), scalar), {}), 0, size), {})
 
 
-def _scalar(vm: Any, value: Any) -> Any:
+def _scalar(vm: Interpreter, value: Any) -> Any:
     if type(value) is TraceTensor:
         return value
     return vm.tensors.run(torch.scalar_tensor, (value,), {"dtype": torch.int64})
 
 
-def _read(vm: Any, scalar: Any, most: Any) -> Any:
+def _read(vm: Interpreter, scalar: Any, most: Any) -> Any:
     """The number in a tensor, which is known to be 0 to `most`."""
     value = vm.tensors.run(torch.Tensor.item, (scalar,), {}, method="item")
     number = from_torch(value)
@@ -173,7 +174,7 @@ def _read(vm: Any, scalar: Any, most: Any) -> Any:
     return value
 
 
-def _expect(vm: Any, number: Size, fact: Assumed, text: str, error: str) -> None:
+def _expect(vm: Interpreter, number: Size, fact: Assumed, text: str, error: str) -> None:
     """The graph checks that the fact holds."""
     number.owner.learn(fact)
     vm.tensors.check(fact, text, error)

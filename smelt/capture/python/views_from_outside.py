@@ -13,6 +13,7 @@ from typing import Any
 
 from smelt.capture._native import TYPE_IS
 from smelt.capture.core import sources
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.registry import READ
 from smelt.capture.core.sources import Source
 from smelt.capture.core.values import read_object
@@ -33,7 +34,7 @@ for _kind in (dict, collections.OrderedDict):
 
 
 @READ(*_MAKE)
-def read_view(vm: Any, view: Any, source: Source) -> Any:
+def read_view(vm: Interpreter, view: Any, source: Source) -> Any:
     """A view that stands for it, over the mirror of the dictionary."""
     key = id(view), "view"
     if key in vm.reads:

@@ -15,6 +15,7 @@ from torch import nn
 
 from smelt.base.warned import Warned
 from smelt.capture.core.breaks import Break
+from smelt.capture.core.interface import Interpreter
 
 _HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _NOWHERE = "sys", 1 if sys.version_info < (3, 12) else 0, "sys", vars(sys).setdefault("__warningregistry__", {})
@@ -30,7 +31,7 @@ class Place:
     line: int
 
 
-def place_of(vm: Any, level: int, skipped: tuple[str, ...] = ()) -> Place | int:
+def place_of(vm: Interpreter, level: int, skipped: tuple[str, ...] = ()) -> Place | int:
     """The place that `warnings.warn(stacklevel=level)` points to; a number: so many frames above the captured one.
 
     Args:
@@ -51,7 +52,7 @@ def place_of(vm: Any, level: int, skipped: tuple[str, ...] = ()) -> Place | int:
     return level
 
 
-def _places(vm: Any) -> Iterator[Place]:
+def _places(vm: Interpreter) -> Iterator[Place]:
     """Where the frames stand that eager would have, innermost first, up to the captured one."""
     for depth in reversed(range(len(vm.frames))):
         frame = vm.frames[depth]
@@ -74,7 +75,7 @@ def _of_modules() -> tuple[Place, ...]:
 _WRAPPED = nn.Module._wrapped_call_impl
 
 
-def place_of_torchs(vm: Any, warned: Warned) -> Place | int:
+def place_of_torchs(vm: Interpreter, warned: Warned) -> Place | int:
     """The same of a warning that torch has given."""
     return place_of(vm, warned.up + 1) if warned.place is None else Place(*warned.place)
 

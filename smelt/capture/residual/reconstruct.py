@@ -22,6 +22,7 @@ from smelt.capture.core.breaks import Break, CannotRebuild, Restart, is_deep
 from smelt.capture.core.conditional_value import PhiValue, is_plain
 from smelt.capture.core.frames import OUTER, Unread
 from smelt.capture.core.generators import GENERATOR_METHODS, TracedGenerator
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.prologue_value import PrologueMethod, PrologueValue
 from smelt.capture.core.registry import REBUILD
 from smelt.capture.core.unbacked_text import UnknownText
@@ -62,7 +63,9 @@ class Rebuild:
 
     helped = acts = False
 
-    def __init__(self, vm: Any, lines: list[str], constants: dict[str, Any], fetched: Callable[[Any], str]) -> None:
+    def __init__(
+        self, vm: Interpreter, lines: list[str], constants: dict[str, Any], fetched: Callable[[Any], str]
+    ) -> None:
         self.vm, self.lines, self.constants, self.fetched = vm, lines, constants, fetched
         self.outputs: list[TraceTensor] = []
         self.late: list[str] = []

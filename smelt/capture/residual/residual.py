@@ -36,12 +36,13 @@ from smelt.capture import _native as native
 from smelt.capture.core.breaks import At, Break, Restart
 from smelt.capture.core.conditional_value import ASKING, PhiValue
 from smelt.capture.core.frames import Frame, Unread
+from smelt.capture.core.interface import Interpreter, Mirror, Store
 from smelt.capture.core.liveness import live_slots
 from smelt.capture.core.sources import Source, frame_function
 from smelt.capture.prologue.inputs import HOST
 from smelt.capture.prologue.source import Steady, host_part, states_of
 from smelt.capture.python.context_variables import refuse_settings
-from smelt.capture.python.effects import DELETED, Deferred, DeferredWarning, Made, Mirror, Store, items_of
+from smelt.capture.python.effects import DELETED, Deferred, DeferredWarning, Made, items_of
 from smelt.capture.python.warning_places import above
 from smelt.capture.residual.error_locations import expect_failure, expect_lost, explain_error, repeatable, with_place
 from smelt.capture.residual.reconstruct import OWN, Rebuild
@@ -125,7 +126,7 @@ class Writer:
 
     def __init__(
         self,
-        vm: Any,
+        vm: Interpreter,
         slots: list[str],
         point: MakePoint,
         failed: Callable[[Exception], None],
@@ -266,11 +267,12 @@ class Writer:
                 given = self.value.arguments(args, kwargs)
                 self.lines.append(f"{self.value.constant(fn, fn.__name__)}({given})")
 
-    def _deferred(self, call: Deferred | Made) -> None:
+    def _deferred(self, call: object) -> None:
         if isinstance(call, Made):
             if not call.value.removed:
                 self.value(call.value)
             return
+        assert isinstance(call, Deferred)
         given = self.value.arguments(call.args, call.kwargs)
         fn = self.value(call.fn)
         if isinstance(call, DeferredWarning):

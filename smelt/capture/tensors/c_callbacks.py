@@ -12,6 +12,7 @@ from smelt.capture import _native as native
 from smelt.capture.core import policy
 from smelt.capture.core.breaks import through_c
 from smelt.capture.core.frames import arguments_in
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.unbacked_text import text_break
 from smelt.capture.python.attribute_reads import python_method
 from smelt.graph.trace.trace import text
@@ -81,7 +82,7 @@ class Watch(TorchFunctionMode):
             self._on, text.refuse = True, refuse_text
 
 
-def call_found(vm: Any, fn: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_found(vm: Interpreter, fn: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a function that C code found by itself: as a method, it is looked up once more, with guards.
 
     C code may look into what it returns.

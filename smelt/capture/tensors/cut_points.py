@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
 
 from torch import fx
 
 from smelt.capture.core.breaks import Break, Restart
-from smelt.capture.tensors.tensors import Tensors
+from smelt.capture.core.interface import Interpreter, Tensors
 from smelt.capture.tensors.torch_calls import RESHAPING
 from smelt.capture.tensors.transform_node import PullbackCall
 from smelt.graph.ir.meta import may_overlap
 from smelt.graph.nodes.cut_points import EagerBoundary, Edge, cuts, seams, why_cut
 
 
-def refuse_inside(vm: Any, what: str) -> None:
+def refuse_inside(vm: Interpreter, what: str) -> None:
     """A graph is cut between its own nodes only.
 
     Raises:
@@ -24,7 +23,7 @@ def refuse_inside(vm: Any, what: str) -> None:
     vm.tensors.refuse_cut(what)
 
 
-def cut_after(vm: Any, made: set[fx.Node], node: fx.Node) -> None:
+def cut_after(vm: Interpreter, made: set[fx.Node], node: fx.Node) -> None:
     """Cut the graph behind the last of the nodes that `made` a tensor, which `node` stands for."""
     graph = vm.tensors.graph
     last = next(each for each in reversed(graph.nodes) if each in made)
@@ -46,7 +45,7 @@ _ON_OBJECTS = RESHAPING | {"detach_", "requires_grad_"}
 """Methods that change a tensor object, which only the part of the graph can do that makes it."""
 
 
-def refuse_torn(vm: Any) -> None:
+def refuse_torn(vm: Interpreter) -> None:
     """See to it that no cut parts a write from tensors that share the memory and are used afterwards.
 
     Raises:

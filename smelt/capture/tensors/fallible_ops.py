@@ -17,6 +17,8 @@ from torch.library import CustomOpDef
 
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.except_clauses import Errors, acts_on
+from smelt.capture.core.interface import Interpreter
+from smelt.capture.python.effects import Deferred
 from smelt.capture.tensors.trace_call import name_of
 from smelt.graph.ir.meta import meta_of
 from smelt.graph.trace.trace import TraceTensor
@@ -41,7 +43,7 @@ _BY_VALUES = (
 """They raise for values that a factorization, a distribution or a length cannot have."""
 
 
-def may_raise(vm: Any, target: Any, args: tuple[Any, ...]) -> bool:
+def may_raise(vm: Interpreter, target: Any, args: tuple[Any, ...]) -> bool:
     """Whether elements are picked of a tensor of which only values tell how many it has, or where a clause asks for it.
 
     Any index may be out of range, and labels may. Whole training steps run in a `try` whose clause takes all errors, or
@@ -78,12 +80,12 @@ def is_foreign(target: Any) -> bool:
     return isinstance(target, CustomOpDef)
 
 
-def _waits(vm: Any) -> bool:
+def _waits(vm: Interpreter) -> bool:
     """Whether a clause around the operation names a class that takes IndexError and no RuntimeError."""
     return _is_caught(vm, (IndexError,), but=(RuntimeError,))
 
 
-def note_caught(vm: Any, target: Any, error: str = "RuntimeError") -> None:
+def note_caught(vm: Interpreter, target: Any, error: str = "RuntimeError") -> None:
     """An operation that raises for some values joins the graph.
 
     Raises:
@@ -101,14 +103,14 @@ def note_caught(vm: Any, target: Any, error: str = "RuntimeError") -> None:
     vm.tensors.caught = True
 
 
-def note_op(vm: Any) -> None:
+def note_op(vm: Interpreter) -> None:
     """An operation joins the graph: perhaps the program would catch what it raises."""
     tensors = vm.tensors
     if not tensors.guarded:
         tensors.guarded = _is_guarded(vm)
 
 
-def note_read(vm: Any, args: tuple[Any, ...]) -> None:
+def note_read(vm: Interpreter, args: tuple[Any, ...]) -> None:
     """Residual code will read a number from a tensor. On a GPU that raises what kernels before it failed with.
 
     Raises:
@@ -122,7 +124,7 @@ def note_read(vm: Any, args: tuple[Any, ...]) -> None:
     vm.tensors.read_guarded = True
 
 
-def note_deferred(vm: Any, fn: Any, runs: bool) -> None:
+def note_deferred(vm: Interpreter, fn: Any, runs: bool) -> None:
     """A call is put off until after the graph; `runs`: it runs code of the program.
 
     Raises:
@@ -144,9 +146,10 @@ def _warnings_raise() -> bool:
     return any(each[0] == "error" for each in warnings.filters)
 
 
-def _will_raise(vm: Any) -> bool:
+def _will_raise(vm: Interpreter) -> bool:
     """Whether the program has put such a filter there, which is put off as well."""
-    calls = [call for call in vm.effects.deferred if getattr(getattr(call, "fn", None), "__module__", "") == "warnings"]
+    calls = [call for call in vm.effects.deferred if isinstance(call, Deferred)]
+    calls = [call for call in calls if getattr(call.fn, "__module__", "") == "warnings"]
     return any("error" in (*call.args, *call.kwargs.values()) for call in calls)
 
 
@@ -155,11 +158,11 @@ def on_gpu(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def _is_guarded(vm: Any) -> bool:
+def _is_guarded(vm: Interpreter) -> bool:
     return _is_caught(vm, (RuntimeError, IndexError))
 
 
-def _is_caught(vm: Any, errors: Errors, but: Errors = ()) -> bool:
+def _is_caught(vm: Interpreter, errors: Errors, but: Errors = ()) -> bool:
     """Whether a clause around the operation takes one of these errors; see `acts_on`."""
     for frame in vm.frames:  # asked for each operation of the graph: most frames have no statement that could take one
         if frame.decoded.handlers and acts_on(frame, frame.pc - 1, errors, True, but):

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 
 from smelt.capture.core import sources
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.tensors.writes import written_beside
 from smelt.graph.trace.trace import TraceTensor
 
 
-def number_at_entry(vm: Any, tensor: TraceTensor) -> Any:
+def number_at_entry(vm: Interpreter, tensor: TraceTensor) -> Any:
     """The number in a tensor of one element; None when it is not known before the graph runs."""
     real = vm.tensors.real.get(id(tensor))
     if real is None or real.numel() != 1 or real.dtype == torch.bool or real.dtype.is_complex:

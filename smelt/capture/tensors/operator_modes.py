@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from smelt.base import torch_c
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break, user
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.registry import special
 
 Args = tuple[Any, ...]
@@ -51,7 +52,7 @@ def only_devices() -> bool:
     *(vars(kind)[name] for kind in (TorchFunctionMode, TorchDispatchMode) for name in ("__enter__", "__exit__")),
     *torch_c.MODE_SWITCHES,
 )
-def switch_mode(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def switch_mode(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """A mode begins or ends."""
     name = type(args[0]).__name__ if args else "mode"
     raise Break(f"a {name} begins or ends", "it sees the operators of the program, not those of a graph")
@@ -83,21 +84,21 @@ class DefaultDevices:
 
 
 @special(vars(torch.device)["__enter__"])
-def enter_device(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def enter_device(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """`with torch.device(...)`: what is made inside is made there."""
     vm.ambient.switch_device(torch.device.__enter__, args)
     return args[0]
 
 
 @special(vars(torch.device)["__exit__"])
-def leave_device(vm: Any, args: Args, kwargs: Kwargs) -> None:
+def leave_device(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """The end of it."""
     given = (args[0], None, None, None)  # it does not look at the exception
     vm.ambient.switch_device(torch.device.__exit__, given)
 
 
 @special(torch.set_default_device)
-def set_default_device(vm: Any, args: Args, kwargs: Kwargs) -> None:
+def set_default_device(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """`torch.set_default_device(device)`"""
     (device,) = (*args, *kwargs.values())
     user(torch.device, device) if device is not None else None
@@ -105,6 +106,6 @@ def set_default_device(vm: Any, args: Args, kwargs: Kwargs) -> None:
 
 
 @special(torch.get_default_device)
-def get_default_device(vm: Any, args: Args, kwargs: Kwargs) -> torch.device:
+def get_default_device(vm: Interpreter, args: Args, kwargs: Kwargs) -> torch.device:
     """`torch.get_default_device()`: that of the caller is guarded."""
     return torch.get_default_device()

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from smelt.capture.core.breaks import UserError
 from smelt.capture.core.conditional_value import PhiValue
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.python.unbacked_slices import set_unknown_item, taken, unknown_item
 from smelt.capture.tensors.input_scalars import number_at_entry
 from smelt.graph.ir.meta import is_opaque
@@ -22,7 +23,9 @@ from smelt.graph.ir.symint import from_torch
 from smelt.graph.trace.trace import TraceTensor
 
 
-def settle(vm: Any, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], method: str | None = None) -> Any:
+def settle(
+    vm: Interpreter, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], method: str | None = None
+) -> Any:
     """The call again, in a form whose shapes are known, or its answer; NotImplemented when values stay unknown.
 
     Raises:
@@ -51,7 +54,7 @@ def _leaves(value: Any) -> list[int]:
     return [id(leaf) for leaf in pytree.tree_leaves(value)]
 
 
-def _numbers(vm: Any, value: Any) -> Any:
+def _numbers(vm: Interpreter, value: Any) -> Any:
     """Sizes and indices with the numbers that their tensors without dimensions stand for."""
     kind = type(value)
     if kind is TraceTensor:
@@ -68,7 +71,7 @@ def _numbers(vm: Any, value: Any) -> Any:
     return value
 
 
-def _places(vm: Any, mask: TraceTensor) -> tuple[Any, ...] | None:
+def _places(vm: Interpreter, mask: TraceTensor) -> tuple[Any, ...] | None:
     """The indices of a mask's true elements, one tensor a dimension."""
     count = vm.tensors.speculation.count(mask)
     if count is None:
@@ -77,7 +80,7 @@ def _places(vm: Any, mask: TraceTensor) -> tuple[Any, ...] | None:
     return tuple(vm.tensors.run(torch.unbind, (found, 1), {}))
 
 
-def _getitem(vm: Any, tensor: TraceTensor, key: Any) -> Any:
+def _getitem(vm: Interpreter, tensor: TraceTensor, key: Any) -> Any:
     """`tensor[mask]`, `tensor[mask, ...]`"""
     if any(map(_is_flag, _parts(key))):
         return vm.tensors.run(operator.getitem, _raised(vm, tensor, key), {})
@@ -88,7 +91,7 @@ def _getitem(vm: Any, tensor: TraceTensor, key: Any) -> Any:
     return None if item is NotImplemented else item
 
 
-def _setitem(vm: Any, tensor: TraceTensor, key: Any, value: Any) -> Any:
+def _setitem(vm: Interpreter, tensor: TraceTensor, key: Any, value: Any) -> Any:
     """`tensor[mask, ...] = values`"""
     if any(map(_is_flag, _parts(key))):
         vm.tensors.run(operator.setitem, (*_raised(vm, tensor, key), value), {})
@@ -109,7 +112,7 @@ def _is_flag(part: Any) -> bool:
     return type(part) is TraceTensor and part.dtype in (torch.bool, torch.uint8) and not part.dim()
 
 
-def _raised(vm: Any, tensor: TraceTensor, key: Any) -> tuple[TraceTensor, tuple[Any, ...]]:
+def _raised(vm: Interpreter, tensor: TraceTensor, key: Any) -> tuple[TraceTensor, tuple[Any, ...]]:
     """The tensor and the index with a dimension of size 1 for each mask that has none: it keeps or drops that one."""
     parts = _parts(key)
     for at, part in enumerate(parts):
@@ -133,7 +136,7 @@ def _masks_fit(tensor: TraceTensor, key: Any) -> bool:
     return True
 
 
-def _index(vm: Any, key: Any) -> tuple[Any, ...] | None:
+def _index(vm: Interpreter, key: Any) -> tuple[Any, ...] | None:
     """An index with the places of its masks and the numbers of its tensors; None where nothing of that is known."""
     given = _parts(key)
     whole: list[Any] = []
@@ -149,7 +152,7 @@ def _index(vm: Any, key: Any) -> tuple[Any, ...] | None:
     return None if same else tuple(whole)
 
 
-def _nonzero(vm: Any, tensor: TraceTensor, *, as_tuple: bool = False) -> Any:
+def _nonzero(vm: Interpreter, tensor: TraceTensor, *, as_tuple: bool = False) -> Any:
     """`torch.nonzero(tensor)`"""
     if as_tuple and not tensor.dim():
         tensor = vm.tensors.run(torch.unsqueeze, (tensor, 0), {})
@@ -163,12 +166,12 @@ def _nonzero(vm: Any, tensor: TraceTensor, *, as_tuple: bool = False) -> Any:
     return vm.tensors.run(torch.t, (by_dimension,), {})  # as in eager: the indices of a dimension lie together
 
 
-def _where(vm: Any, condition: TraceTensor, *rest: Any) -> Any:
+def _where(vm: Interpreter, condition: TraceTensor, *rest: Any) -> Any:
     """`torch.where(condition)`"""
     return None if rest else _nonzero(vm, condition, as_tuple=True)
 
 
-def _masked_select(vm: Any, tensor: TraceTensor, mask: TraceTensor) -> Any:
+def _masked_select(vm: Interpreter, tensor: TraceTensor, mask: TraceTensor) -> Any:
     """`torch.masked_select(tensor, mask)`"""
     if tensor.shape != mask.shape:
         tensor, mask = vm.tensors.run(torch.broadcast_tensors, (tensor, mask), {})
@@ -177,7 +180,7 @@ def _masked_select(vm: Any, tensor: TraceTensor, mask: TraceTensor) -> Any:
     return _getitem(vm, tensor, mask)
 
 
-def _repeat_interleave(vm: Any, tensor: TraceTensor, *args: Any, **kwargs: Any) -> Any:
+def _repeat_interleave(vm: Interpreter, tensor: TraceTensor, *args: Any, **kwargs: Any) -> Any:
     """`torch.repeat_interleave(tensor, repeats)`"""
     repeats = args[0] if args else kwargs.get("repeats", tensor)
     if type(repeats) is not TraceTensor or kwargs.get("output_size") is not None:
@@ -194,7 +197,7 @@ def _repeat_interleave(vm: Any, tensor: TraceTensor, *args: Any, **kwargs: Any) 
     return vm.tensors.run(torch.repeat_interleave, (tensor, *args), {**kwargs, "output_size": size})
 
 
-def _one_hot(vm: Any, tensor: TraceTensor, num_classes: int = -1) -> Any:
+def _one_hot(vm: Interpreter, tensor: TraceTensor, num_classes: int = -1) -> Any:
     """`F.one_hot(tensor)`"""
     values = vm.tensors.speculation.value(tensor) if num_classes == -1 else None
     if values is None:
@@ -202,7 +205,7 @@ def _one_hot(vm: Any, tensor: TraceTensor, num_classes: int = -1) -> Any:
     return vm.tensors.run(torch.nn.functional.one_hot, (tensor, int(values.max()) + 1), {})
 
 
-def _item(vm: Any, tensor: TraceTensor) -> Any:
+def _item(vm: Interpreter, tensor: TraceTensor) -> Any:
     """`tensor.item()` and the conversions of Python."""
     number = number_at_entry(vm, tensor)
     if number is not None:
@@ -211,13 +214,13 @@ def _item(vm: Any, tensor: TraceTensor) -> Any:
     return None if values is None else values.item()
 
 
-def _tolist(vm: Any, tensor: TraceTensor) -> Any:
+def _tolist(vm: Interpreter, tensor: TraceTensor) -> Any:
     """`tensor.tolist()`"""
     values = vm.tensors.speculation.value(tensor)
     return _listed(vm, tensor) if values is None else values.tolist()
 
 
-def _listed(vm: Any, tensor: TraceTensor) -> Any:
+def _listed(vm: Interpreter, tensor: TraceTensor) -> Any:
     """Lists of numbers that the graph reads one by one; None where there are too many, or it cannot."""
     reads = vm.reads_values and vm.tensors is vm.outermost
     if not reads or is_opaque(tensor) or tensor.dtype is torch.bool or tensor.dtype.is_complex:
@@ -228,19 +231,19 @@ def _listed(vm: Any, tensor: TraceTensor) -> Any:
     return _numbers_of(vm, tensor)
 
 
-def _numbers_of(vm: Any, tensor: TraceTensor) -> Any:
+def _numbers_of(vm: Interpreter, tensor: TraceTensor) -> Any:
     if not tensor.dim():
         return vm.tensors.run(torch.Tensor.item, (tensor,), {}, "item")
     return [_numbers_of(vm, row) for row in vm.tensors.run(torch.unbind, (tensor,), {})]
 
 
-def _is_nonzero(vm: Any, tensor: TraceTensor) -> Any:
+def _is_nonzero(vm: Interpreter, tensor: TraceTensor) -> Any:
     """`torch.is_nonzero(tensor)`"""
     values = vm.tensors.speculation.value(tensor)
     return None if values is None else bool(values)
 
 
-def _equal(vm: Any, tensor: TraceTensor, other: TraceTensor) -> Any:
+def _equal(vm: Interpreter, tensor: TraceTensor, other: TraceTensor) -> Any:
     """`torch.equal(tensor, other)`"""
     if tensor.shape != other.shape:
         return False
@@ -250,13 +253,13 @@ def _equal(vm: Any, tensor: TraceTensor, other: TraceTensor) -> Any:
     return _answer(vm, same, "torch.equal")
 
 
-def _allclose(vm: Any, input: TraceTensor, other: TraceTensor, *args: Any, **kwargs: Any) -> Any:
+def _allclose(vm: Interpreter, input: TraceTensor, other: TraceTensor, *args: Any, **kwargs: Any) -> Any:
     """`torch.allclose(tensor, other, rtol, atol, equal_nan)`"""
     close = vm.tensors.run(torch.isclose, (input, other, *args), kwargs)
     return _answer(vm, vm.tensors.run(torch.all, (close,), {}), "torch.allclose")
 
 
-def _answer(vm: Any, condition: TraceTensor, asked: str) -> Any:
+def _answer(vm: Interpreter, condition: TraceTensor, asked: str) -> Any:
     """The truth of a tensor as the answer of a function, which a branch may wait for."""
     known = _is_nonzero(vm, condition)
     if known is not None or not vm.branches or not vm.tensors.branches or vm.tensors is not vm.outermost:
@@ -265,7 +268,7 @@ def _answer(vm: Any, condition: TraceTensor, asked: str) -> Any:
     return PhiValue(condition, True, False, None, vm.step, asked)
 
 
-def _tensor_split(vm: Any, tensor: TraceTensor, parts: Any, dim: int = 0) -> Any:
+def _tensor_split(vm: Interpreter, tensor: TraceTensor, parts: Any, dim: int = 0) -> Any:
     """`torch.tensor_split(tensor, places)` with the places in a tensor"""
     values = vm.tensors.speculation.value(parts) if type(parts) is TraceTensor else None
     return None if values is None else vm.tensors.run(torch.tensor_split, (tensor, values.tolist(), dim), {})

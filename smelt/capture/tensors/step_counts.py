@@ -8,12 +8,13 @@ import torch
 
 from smelt.capture import _native as native
 from smelt.capture.core import sources
+from smelt.capture.core.interface import Interpreter
 
 
 class StepCounts:
     """The counts of one capture; those that are equal now must stay equal."""
 
-    def __init__(self, vm: Any) -> None:
+    def __init__(self, vm: Interpreter) -> None:
         self.vm = vm
         self._known: dict[float, Any] = {}
 

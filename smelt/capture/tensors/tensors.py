@@ -16,6 +16,7 @@ from smelt.base.default_device import MAKERS
 from smelt.base.errors import Unsupported
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break, Restart, UserError
+from smelt.capture.core.interface import Interpreter, Numbers
 from smelt.capture.core.registry import READ
 from smelt.capture.core.sources import Source
 from smelt.capture.tensors.ambient import DEVICES, present_modes
@@ -88,7 +89,7 @@ class Tensors:
 
     branches = True
 
-    def __init__(self, vm: Any) -> None:
+    def __init__(self, vm: Interpreter) -> None:
         self.vm = vm
         self.graph = Graph()
         self.inputs: list[Input] = []
@@ -103,7 +104,7 @@ class Tensors:
         self._leaves: set[int] = set()
         self.writers: dict[int, list[fx.Node]] = {}
         self._first: fx.Node | None = None
-        self.number_node = NumberNodes(self._append, self._shown)
+        self.number_node: Numbers = NumberNodes(self._append, self._shown)
         self.speculation = Speculation(self, vm.speculates)
         self.drawing: set[fx.Node] = set()
         self.looking: set[fx.Node] = set()
@@ -621,6 +622,6 @@ _ATOMS = frozenset(
 
 
 @READ(torch.Tensor)
-def read_tensor(vm: Any, value: torch.Tensor, source: Source) -> TraceTensor:
+def read_tensor(vm: Interpreter, value: torch.Tensor, source: Source) -> TraceTensor:
     """A real tensor becomes a graph input."""
     return vm.tensors.read(value, source)

@@ -16,6 +16,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from smelt.base import torch_c
 from smelt.capture.core.breaks import At, Break, Restart, UserError
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.registry import special
 from smelt.capture.tensors.cut_points import refuse_inside
 from smelt.graph.nodes.cut_points import EagerBoundary
@@ -44,7 +45,7 @@ class Region:
     at: At | None
 
 
-def refuse_open(vm: Any) -> None:
+def refuse_open(vm: Interpreter) -> None:
     """The graph ends: a mode that is still on has to be switched on in earnest.
 
     Raises:
@@ -57,20 +58,20 @@ def refuse_open(vm: Any) -> None:
         raise Restart(first.step, stop)
 
 
-def _open(vm: Any, owner: Any, name: str, target: EagerBoundary, given: Sequence[Any]) -> None:
+def _open(vm: Interpreter, owner: Any, name: str, target: EagerBoundary, given: Sequence[Any]) -> None:
     refuse_inside(vm, name)
     token = Entered()
     vm.tensors.note(token, (), False, target, tuple(given), {})
     _push(vm, owner, name, token)
 
 
-def _push(vm: Any, owner: Any, name: str, token: Entered | None) -> None:
+def _push(vm: Interpreter, owner: Any, name: str, token: Entered | None) -> None:
     vm.work += 1
     region = Region(owner, name, token, torch.is_grad_enabled(), vm.inference, vm.step, vm.where())
     vm.regions.append(region)
 
 
-def _close(vm: Any, owner: Any, name: str) -> Region:
+def _close(vm: Interpreter, owner: Any, name: str) -> Region:
     """
     Raises:
         Break: it was not entered last, or not in what is captured.
@@ -90,7 +91,7 @@ def _close(vm: Any, owner: Any, name: str) -> Region:
 
 
 @special(torch.inference_mode.__enter__)
-def enter_inference(vm: Any, args: Args, kwargs: Kwargs) -> None:
+def enter_inference(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """`with torch.inference_mode(mode)`: without gradients; with them where it is switched off."""
     mode = bool(vm.load_attr(args[0], "mode"))
     _open(vm, args[0], "torch.inference_mode()", EnterInference(mode), ())
@@ -99,7 +100,7 @@ def enter_inference(vm: Any, args: Args, kwargs: Kwargs) -> None:
 
 
 @special(torch.inference_mode.__exit__)
-def leave_inference(vm: Any, args: Args, kwargs: Kwargs) -> None:
+def leave_inference(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """The end of it."""
     gradients = vm.regions[-1].gradients if vm.regions else torch.is_grad_enabled()
     if vm.regions and vm.regions[-1].owner is args[0]:
@@ -108,7 +109,7 @@ def leave_inference(vm: Any, args: Args, kwargs: Kwargs) -> None:
 
 
 @contextmanager
-def outside_inference(vm: Any) -> Iterator[None]:
+def outside_inference(vm: Interpreter) -> Iterator[None]:
     """As PyTorch computes the derivatives of `torch.func`: what they make are no tensors of inference mode.
 
     Raises:
@@ -135,7 +136,7 @@ def outside_inference(vm: Any) -> Iterator[None]:
 
 
 @special(saved_tensors_hooks.__enter__)
-def enter_saved_hooks(vm: Any, args: Args, kwargs: Kwargs) -> None:
+def enter_saved_hooks(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """`with saved_tensors_hooks(pack, unpack)`, and `save_on_cpu`"""
     message = torch_c.saved_tensor_hooks_disabled()
     if message is not None:
@@ -147,12 +148,12 @@ def enter_saved_hooks(vm: Any, args: Args, kwargs: Kwargs) -> None:
 
 
 @special(saved_tensors_hooks.__exit__)
-def leave_saved_hooks(vm: Any, args: Args, kwargs: Kwargs) -> None:
+def leave_saved_hooks(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """The end of it."""
     _close(vm, args[0], "saved_tensors_hooks")
 
 
-def _given(vm: Any, hook: Any) -> Any:
+def _given(vm: Interpreter, hook: Any) -> Any:
     """A hook as an argument of a node: an input of the graph, or a function that is the same at each call.
 
     Raises:
@@ -170,7 +171,7 @@ def _given(vm: Any, hook: Any) -> Any:
 
 
 @special(torch_c.disable_saved_tensor_hooks)
-def disable_saved_hooks(vm: Any, args: Args, kwargs: Kwargs) -> None:
+def disable_saved_hooks(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """`with disable_saved_tensors_hooks(message)`: nothing that compiled code does differs; other hooks are errors."""
     try:
         vm.ambient.switch(torch_c.disable_saved_tensor_hooks, args, kwargs)
@@ -180,7 +181,7 @@ def disable_saved_hooks(vm: Any, args: Args, kwargs: Kwargs) -> None:
 
 
 @special(torch_c.enable_saved_tensor_hooks)
-def enable_saved_hooks(vm: Any, args: Args, kwargs: Kwargs) -> None:
+def enable_saved_hooks(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """The end of it."""
     _close(vm, disable_saved_hooks, "disable_saved_tensors_hooks")
     vm.ambient.switch(torch_c.enable_saved_tensor_hooks, args, kwargs)

@@ -13,6 +13,7 @@ from smelt.base import torch_c
 from smelt.capture import _native as native
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break, user
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.registry import ATTR, CALL, TENSOR_METHODS, constant, special
 from smelt.capture.python.attribute_reads import find_in_class
 from smelt.capture.python.backward import tensor_backward
@@ -88,7 +89,7 @@ _kept: list[Any] = []
 _C_FUNCTION = types.BuiltinFunctionType
 
 
-def call_torch(vm: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_torch(vm: Interpreter, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A C function of torch, or a Python function that stays whole."""
     if isinstance(fn, _C_FUNCTION) and fn in SWITCHES:
         if any(type(value) is TraceTensor for value in (*args, *kwargs.values())):
@@ -124,7 +125,7 @@ DTYPES: dict[type, torch.dtype] = {
 }
 
 
-def call_tensor_method(vm: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_tensor_method(vm: Interpreter, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`args[0].name(*args[1:])` on a trace tensor."""
     if name == "backward":
         tensor_backward(vm, args, kwargs)
@@ -158,14 +159,14 @@ def call_tensor_method(vm: Any, name: str, args: tuple[Any, ...], kwargs: dict[s
 
 
 @special(torch.as_strided)
-def as_strided(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def as_strided(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`torch.as_strided(x, size, stride, storage_offset)`"""
     args, kwargs = _from_first_element(vm, *map(vm.effects.plain, args), **kwargs)
     return vm.tensors.run(torch.as_strided, args, kwargs)
 
 
 @special(torch.as_strided_copy)
-def as_strided_copy(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def as_strided_copy(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A row-major copy of `torch.as_strided`."""
     if kwargs.get("out") is not None:
         raise Break("torch.as_strided_copy(out=)", "it tells a place in the memory of an input")
@@ -174,7 +175,7 @@ def as_strided_copy(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
 
 def _from_first_element(
-    vm: Any, input: TraceTensor, size: Any, stride: Any, storage_offset: int | None = None
+    vm: Interpreter, input: TraceTensor, size: Any, stride: Any, storage_offset: int | None = None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments with an offset that counts from where the graph's input begins, not from its storage's begin."""
     whole = None if storage_offset is None else _whole_of(vm, input)
@@ -186,13 +187,13 @@ def _from_first_element(
     return (input, size, stride, storage_offset), {}
 
 
-def _whole_of(vm: Any, tensor: TraceTensor) -> TraceTensor | None:
+def _whole_of(vm: Interpreter, tensor: TraceTensor) -> TraceTensor | None:
     """The tensor with which the memory of this one came into the graph."""
     root = tensor.place.storage.root
     return next((made for _, made in vm.tensors.made_tensors() if made.place is root), None)
 
 
-def _begin_of(vm: Any, whole: TraceTensor, part: TraceTensor) -> Any:
+def _begin_of(vm: Interpreter, whole: TraceTensor, part: TraceTensor) -> Any:
     """Where an input begins in its memory, counted in elements of what shows it, which may be of another type.
 
     The graph counts from that place on.
@@ -254,16 +255,16 @@ def _wanted(requires_grad: Any = True, *others: Any, **named: Any) -> bool | Non
     return requires_grad if type(requires_grad) is bool and not others and not named else None
 
 
-def _asks(vm: Any, tensor: TraceTensor, wanted: bool | None) -> bool:
+def _asks(vm: Interpreter, tensor: TraceTensor, wanted: bool | None) -> bool:
     """Whether `requires_grad_(wanted)` changes something; it refuses None."""
     if wanted is None:
         return False
-    real, source = vm.tensors.real.get(id(tensor)), vm.sources.get(id(tensor))
+    real = vm.tensors.real.get(id(tensor))
     if tensor.requires_grad != wanted or not wanted or real is None or isinstance(real, torch.nn.Parameter):
         return bool(tensor.requires_grad != wanted)
     if not _requires_grad_itself(real):
         return True
-    vm.guards.python(_requires_grad_itself, [source])
+    vm.guards.python(_requires_grad_itself, [vm.sources[id(tensor)]])
     return False
 
 
@@ -272,7 +273,7 @@ def _requires_grad_itself(tensor: torch.Tensor) -> bool:
     return tensor.grad_fn is not None or not tensor._is_view()
 
 
-def _needs_values(vm: Any, tensor: TraceTensor) -> Any:
+def _needs_values(vm: Interpreter, tensor: TraceTensor) -> Any:
     raise Break(
         "a tensor's value is needed in Python",
         "a graph is captured from shapes and dtypes; values are not known yet",
@@ -280,7 +281,7 @@ def _needs_values(vm: Any, tensor: TraceTensor) -> Any:
     )
 
 
-def _storage_offset(vm: Any, tensor: TraceTensor) -> Any:
+def _storage_offset(vm: Interpreter, tensor: TraceTensor) -> Any:
     """Where a tensor begins in its memory: an input as is guarded, what shows an input that much further on.
 
     Of what the graph makes it is eager's number. Whoever knows it may look for the elements beside, in this function or
@@ -299,7 +300,7 @@ def _storage_offset(vm: Any, tensor: TraceTensor) -> Any:
     return vm.external(real.storage_offset(), sources.called(source, torch.Tensor.storage_offset, "offset"))
 
 
-def _of_the_input(vm: Any, tensor: TraceTensor, fn: Any) -> Any:
+def _of_the_input(vm: Interpreter, tensor: TraceTensor, fn: Any) -> Any:
     """What a method without arguments tells of an input, which is guarded."""
     real, source = vm.tensors.real.get(id(tensor)), vm.sources.get(id(tensor))
     if real is None or source is None:
@@ -311,27 +312,27 @@ def _of_the_input(vm: Any, tensor: TraceTensor, fn: Any) -> Any:
     return vm.external(fn(real), sources.called(source, fn, fn.__name__))
 
 
-def _is_coalesced(vm: Any, tensor: TraceTensor) -> bool:
+def _is_coalesced(vm: Interpreter, tensor: TraceTensor) -> bool:
     return bool(_of_the_input(vm, tensor, torch.Tensor.is_coalesced))
 
 
-def _stored_elements(vm: Any, tensor: TraceTensor) -> int:
+def _stored_elements(vm: Interpreter, tensor: TraceTensor) -> int:
     return _of_the_input(vm, tensor, torch.Tensor._nnz)
 
 
-def _is_view(vm: Any, tensor: TraceTensor) -> bool:
+def _is_view(vm: Interpreter, tensor: TraceTensor) -> bool:
     """Of an input it is guarded; what the graph makes is one when it shows the memory of another tensor."""
     if id(tensor) not in vm.sources:
         return tensor.place.parent is not None
     return bool(_of_the_input(vm, tensor, torch.Tensor._is_view))
 
 
-def _is_inference(vm: Any, tensor: TraceTensor) -> bool:
+def _is_inference(vm: Interpreter, tensor: TraceTensor) -> bool:
     """Of an input, its dispatch keys tell, which its guard compares."""
     return tensor in vm.tensors.inference
 
 
-def _launches_itself(vm: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _launches_itself(vm: Interpreter, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A function of `torch.cuda.jiterator`: a kernel that C++ launches on the addresses of its arguments."""
     what = f"a call of {fn.kernel_name}, a function of torch.cuda.jiterator"
     raise Break(what, "its kernel takes addresses of tensors: it runs between two graphs")
@@ -365,7 +366,7 @@ class _Method:
 
 
 @special(torch.Tensor.is_shared)
-def is_shared(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def is_shared(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Memory that a tensor does not share with other processes, it does not share at the next call: guarded.
 
     Raises:
@@ -384,7 +385,7 @@ def _is_not_shared(tensor: torch.Tensor) -> bool:
 
 
 @ATTR(TraceTensor)
-def load_tensor_attr(vm: Any, tensor: TraceTensor, name: str) -> Any:
+def load_tensor_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> Any:
     """An attribute of a tensor."""
     if name == "is_leaf" and tensor.requires_grad and id(tensor) in vm.sources:
         vm.external(vm.tensors.real[id(tensor)].is_leaf, vm.attr_source(vm.sources[id(tensor)], name, False))
@@ -419,16 +420,15 @@ _OF_OBJECT = frozenset({"retains_grad", "output_nr"})
 """Attributes that the autograd engine keeps of a tensor object; a trace tensor knows what the program did to it."""
 
 
-def _told_by_input(vm: Any, tensor: TraceTensor, name: str) -> Any:
+def _told_by_input(vm: Interpreter, tensor: TraceTensor, name: str) -> Any:
     """One of them, of an input: guarded."""
     real, source = vm.tensors.real[id(tensor)], vm.sources[id(tensor)]
     return vm.external(getattr(real, name), vm.attr_source(source, name, False))
 
 
-def _stored_attr(vm: Any, tensor: TraceTensor, name: str) -> Any:
+def _stored_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> Any:
     """Gradients and attributes that somebody put on the tensor object."""
     real = vm.tensors.real.get(id(tensor))
-    source = vm.sources.get(id(tensor))
     if real is None:
         if name == "grad_fn":
             return None
@@ -436,6 +436,7 @@ def _stored_attr(vm: Any, tensor: TraceTensor, name: str) -> Any:
             vm.tensors.runner.run(getattr, (tensor, name), {})  # warns of tensors that keep none
             return None
         return user(getattr, tensor, name)
+    source = vm.sources[id(tensor)]
     if not hasattr(real, name):
         vm.guards.check(sources.instance_dict(source), native.NOT_KEY, name)
     value = user(getattr, real, name) if name != "grad" else vm.tensors.runner.run(getattr, (real, name), {})
@@ -447,25 +448,25 @@ def _stored_attr(vm: Any, tensor: TraceTensor, name: str) -> Any:
 
 
 @CALL(OpOverload, OpOverloadPacket)
-def call_operator(vm: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_operator(vm: Interpreter, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`torch.ops.namespace.name(...)`"""
     return call_torch(vm, fn, args, kwargs)
 
 
 @special(torch.is_tensor)
-def is_tensor(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def is_tensor(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """`torch.is_tensor(x)`"""
     return isinstance(args[0], torch.Tensor)
 
 
 @special(torch.jit.annotate)
-def annotate(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def annotate(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`torch.jit.annotate(type, value)`: the value; the type is for another compiler."""
     return [*args, *kwargs.values()][1]
 
 
 @special(torch.manual_seed, torch.random.manual_seed, torch.seed, torch.set_rng_state, torch.get_rng_state)
-def seed(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def seed(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Random seeds. A program that sets the state may count on drawing the same numbers again, in another graph."""
     session = native.owner()
     if session is not None:

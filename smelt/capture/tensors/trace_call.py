@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 from smelt.base.errors import Unsupported
 from smelt.base.warned import Warned, heard
 from smelt.capture.core.breaks import Break, UserError, too_deep, wants_memory
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.python.warning_places import place_of_torchs
 from smelt.capture.tensors.inference_tensors import InferenceTensors
 from smelt.capture.tensors.reads import version
@@ -79,7 +80,7 @@ def _as_of_tensors(error: Exception) -> None:
 class Runner:
     """Runs calls one at a time, outside of any graph."""
 
-    def __init__(self, vm: Any, inference: InferenceTensors) -> None:
+    def __init__(self, vm: Interpreter, inference: InferenceTensors) -> None:
         self.vm, self.inference = vm, inference
         self._operators = _Operators()
 

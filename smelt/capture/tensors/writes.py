@@ -12,11 +12,12 @@ import torch
 from smelt.base.torch_c import is_plain_view
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.sources import HOST, Source
 from smelt.graph.ir.meta import extent, is_opaque
 
 
-def check_write(vm: Any, written: torch.Tensor, argument: torch.Tensor, source: Source) -> None:
+def check_write(vm: Interpreter, written: torch.Tensor, argument: torch.Tensor, source: Source) -> None:
     """The program writes to the memory of an argument.
 
     Args:
@@ -45,7 +46,7 @@ def may_be_written(tensor: torch.Tensor) -> bool:
     return is_plain_view(tensor) and not (tensor.requires_grad and base.is_leaf)
 
 
-def check_refused(vm: Any, owners: Iterable[tuple[torch.Tensor, Source]]) -> None:
+def check_refused(vm: Interpreter, owners: Iterable[tuple[torch.Tensor, Source]]) -> None:
     """An operator refused to write, and the program may catch its error: where arguments share memory, that is what it
     complains of before it looks at their sizes.
 
@@ -63,7 +64,7 @@ def check_refused(vm: Any, owners: Iterable[tuple[torch.Tensor, Source]]) -> Non
     vm.guards.python(share_no_memory, [source for _, source in given], native.SHORT_APART)
 
 
-def written_beside(vm: Any, tensor: torch.Tensor, source: Source) -> bool:
+def written_beside(vm: Interpreter, tensor: torch.Tensor, source: Source) -> bool:
     """Whether the program wrote, so far, to another argument that shares memory with this one.
 
     A guard keeps the answer, but for two tensors of modules: those that share memory are views of one another for good.

@@ -21,6 +21,7 @@ from torch.autograd.function import FunctionCtx
 from smelt.base import torch_c
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break, UserError
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.sources import Source
 from smelt.capture.guards.guards import Check, GuardList
 from smelt.capture.python.effects import has_written
@@ -75,7 +76,7 @@ class _Numbers(NumberNodes):
         return node
 
 
-def rehearse(vm: Any, cls: Any, args: Sequence[Any]) -> tuple[BackwardState | None, bool]:
+def rehearse(vm: Interpreter, cls: Any, args: Sequence[Any]) -> tuple[BackwardState | None, bool]:
     """Guard what `cls.apply(*args)` and its derivative read; what the backward reads that may be changed until it runs.
 
     Also whether the call has turned `set_materialize_grads` off.
@@ -132,7 +133,7 @@ def _forget_reads(twin: Any) -> set[tuple[int, str]]:
     return set(known)
 
 
-def _state(vm: Any, cls: Any, before: list[Check], after: list[Check]) -> BackwardState | None:
+def _state(vm: Interpreter, cls: Any, before: list[Check], after: list[Check]) -> BackwardState | None:
     after = [check for check in after if _may_change(*check)]
     if not after:
         return None
@@ -162,7 +163,7 @@ def _is_of_context(source: Source) -> bool:
     return source.base is not None and source.base.key in Context.__mro__
 
 
-def _asker(vm: Any, checks: list[Check]) -> Callable[[], bool]:
+def _asker(vm: Interpreter, checks: list[Check]) -> Callable[[], bool]:
     """Whether all of these checks hold when it is called."""
     held = GuardList()
     for check in checks:
@@ -172,7 +173,7 @@ def _asker(vm: Any, checks: list[Check]) -> Callable[[], bool]:
     return lambda: guards.check((), globals, function) is not None
 
 
-def _refuse_written_views(vm: Any, cls: Any, ctx: Context, originals: dict[int, Any]) -> None:
+def _refuse_written_views(vm: Interpreter, cls: Any, ctx: Context, originals: dict[int, Any]) -> None:
     """Autograd refuses a function with several results that writes to a view; here the caller's views are no views."""
     for tensor in ctx.dirty:
         real = vm.tensors.real.get(id(originals.get(id(tensor))))
@@ -197,7 +198,7 @@ def _forward(twin: Any, cls: Any, given: tuple[Any, ...]) -> tuple[tuple[Any, ..
     return (tuple(out) if isinstance(out, (tuple, list)) else (out,)), ctx
 
 
-def call_forward(vm: Any, cls: Any, ctx: Context, given: tuple[Any, ...]) -> tuple[Any, Context]:
+def call_forward(vm: Interpreter, cls: Any, ctx: Context, given: tuple[Any, ...]) -> tuple[Any, Context]:
     """What a Function's `forward` gives, and the context that it (or `setup_context`) filled."""
     if cls.setup_context is torch.autograd.Function.setup_context:
         ctx.count = len(given)
@@ -247,7 +248,7 @@ _FEW = 4
 """Results of a function whose sets are all looked at."""
 
 
-def _refuse_effects(vm: Any, twin: Any, cls: Any, seen: set[tuple[int, str]]) -> None:
+def _refuse_effects(vm: Interpreter, twin: Any, cls: Any, seen: set[tuple[int, str]]) -> None:
     if twin.effects.deferred or twin.effects.pending():
         raise Break(f"{cls.__name__}.apply", "its forward or backward changes something besides tensors")
     if has_written(vm, seen):

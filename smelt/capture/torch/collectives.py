@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from smelt.capture.core.breaks import Break
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.registry import special
 from smelt.graph.trace.trace import TraceTensor
 
@@ -30,18 +31,18 @@ if torch.distributed.is_available():
             raise Break("a collective of something else than tensors", "a graph cannot hold it")
         return dist.group.WORLD if group is None else group
 
-    def _run(vm: Any, op: Any, *args: Any) -> Any:
+    def _run(vm: Interpreter, op: Any, *args: Any) -> Any:
         return vm.tensors.run(c10d.wait_tensor.default, (vm.tensors.run(op, args, {}),), {})
 
-    def _write(vm: Any, target: Any, value: Any) -> None:
+    def _write(vm: Interpreter, target: Any, value: Any) -> None:
         vm.tensors.run(torch.Tensor.copy_, (target, value), {}, method="copy_")
 
     @special(dist.all_gather)
-    def all_gather(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def all_gather(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """`all_gather(tensors, tensor)`"""
         gather_into(vm, *args, **kwargs)
 
-    def gather_into(vm: Any, tensor_list: Any, tensor: Any, group: Any = None, async_op: bool = False) -> None:
+    def gather_into(vm: Interpreter, tensor_list: Any, tensor: Any, group: Any = None, async_op: bool = False) -> None:
         targets = list(vm.effects.plain(tensor_list))
         group = _group([*targets, tensor], group, async_op)
         own = tensor if tensor.dim() else vm.tensors.run(torch.unsqueeze, (tensor, 0), {})
@@ -52,24 +53,24 @@ if torch.distributed.is_available():
             _write(vm, target, part if tensor.dim() else vm.tensors.run(torch.squeeze, (part, 0), {}))
 
     @special(dist.broadcast)
-    def broadcast(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def broadcast(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """`broadcast(tensor, src)`"""
         broadcast_into(vm, *args, **kwargs)
 
     def broadcast_into(
-        vm: Any, tensor: Any, src: Any = None, group: Any = None, async_op: bool = False, group_src: Any = None
+        vm: Interpreter, tensor: Any, src: Any = None, group: Any = None, async_op: bool = False, group_src: Any = None
     ) -> None:
         group = _group([tensor], group, async_op)
         rank = group_src if src is None else dist.get_group_rank(group, src)
         _write(vm, tensor, _run(vm, c10d.broadcast.default, tensor, rank, group.group_name))
 
     @special(dist.all_reduce)
-    def all_reduce(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def all_reduce(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """`all_reduce(tensor, op)`"""
         reduce_into(vm, *args, **kwargs)
 
     def reduce_into(
-        vm: Any, tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False
+        vm: Interpreter, tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False
     ) -> None:
         group = _group([tensor], group, async_op)
         name = next((each for each in REDUCTIONS if op == getattr(dist.ReduceOp, each)), None)

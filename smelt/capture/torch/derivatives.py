@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.registry import special
 from smelt.capture.python.backward import begins_here, leaves_below, nodes_below, refuse_pieces
 from smelt.capture.tensors.torch_calls import call_torch
@@ -16,7 +17,7 @@ Kwargs = dict[str, Any]
 
 
 @special(torch.autograd.grad)
-def grad(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def grad(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """The engine runs on trace tensors, which have the history that the program gave them.
 
     Raises:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from smelt.capture.core.breaks import Break, user, user_raise
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.registry import special
 
 Args = tuple[Any, ...]
@@ -28,7 +29,7 @@ def _signature(
 
 
 @special(torch.func.functional_call)
-def functional_call(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def functional_call(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """The tables of the modules, as the program sees them, hold the given tensors during the call."""
     module, given, inputs, named, tied = user(_signature, *args, **kwargs)
     dicts = [vm.effects.plain(each) for each in (given if isinstance(given, (tuple, list)) else (given,))]
@@ -50,7 +51,7 @@ def functional_call(vm: Any, args: Args, kwargs: Kwargs) -> Any:
             table[name] = tensor
 
 
-def _place(vm: Any, module: Any, path: str) -> tuple[Any, dict[str, Any], str]:
+def _place(vm: Interpreter, module: Any, path: str) -> tuple[Any, dict[str, Any], str]:
     """(owner, table of the owner, name in it) of a parameter or buffer."""
     *parents, name = path.split(".")
     for parent in parents:

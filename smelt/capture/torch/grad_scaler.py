@@ -17,8 +17,8 @@ from smelt.capture.calls import calls
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.conditional_value import PhiValue
+from smelt.capture.core.interface import Interpreter, Store
 from smelt.capture.core.registry import special
-from smelt.capture.python.effects import Store
 from smelt.capture.python.snapshot import CannotUndo, Snapshot
 from smelt.graph.ir.meta import meta_of
 from smelt.graph.trace.trace import TraceTensor
@@ -28,7 +28,7 @@ Kwargs = dict[str, Any]
 
 
 @special(torch.amp.GradScaler._maybe_opt_step)
-def maybe_step(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def maybe_step(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """`scaler._maybe_opt_step(optimizer, optimizer_state, ...)`
 
     Raises:
@@ -55,7 +55,7 @@ def maybe_step(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 class _Undone:
     """A part of the graph, begun here, whose writes are undone where the condition holds."""
 
-    def __init__(self, vm: Any, condition: TraceTensor) -> None:
+    def __init__(self, vm: Interpreter, condition: TraceTensor) -> None:
         self.vm, self.condition = vm, condition
         self.last: fx.Node = next(iter(reversed(vm.tensors.graph.nodes)))
         roots = [value for frame in vm.frames for value in (*frame.locals, *frame.stack)]
@@ -89,7 +89,7 @@ class _Undone:
             held = getattr(store.target, "__dict__", None)
             if place in self.stores or store.kind != "attr" or type(store.value) is not bool or held is None:
                 continue
-            source = vm.source_of(store.target)
+            source = vm.sources[id(store.target)]
             del vm.effects.stores[place]
             if store.name in held:
                 vm.guards.check(vm.attr_source(source, store.name, True), native.IS, held[store.name])
@@ -132,7 +132,7 @@ def _mark(skipped: torch.Tensor, target: Any, name: str, value: bool) -> None:
         setattr(target, name, value)
 
 
-def _refusal(vm: Any, optimizer: Any, why: str) -> Break:
+def _refusal(vm: Interpreter, optimizer: Any, why: str) -> Break:
     """The graph ends; if it does so for the first step, which makes the optimizer's state, then only for that one."""
     title = "GradScaler.step() with an optimizer whose step does more than write to tensors"
     stop = Break(title, f"it is undone where a gradient is not finite, but {why}")

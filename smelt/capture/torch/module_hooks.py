@@ -12,6 +12,7 @@ from torch.nn.modules import module as torch_module
 
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.tensors.cut_points import refuse_inside
 from smelt.graph.nodes.module_hooks import AfterForward, Around, BeforeForward, through
 from smelt.graph.trace.trace import TraceTensor
@@ -24,25 +25,25 @@ GLOBAL_HOOKS = tuple(f"_global{name}" for name in HOOKS)
 GLOBAL_SOURCES = {name: sources.const(getattr(torch_module, name), name) for name in GLOBAL_HOOKS}
 
 
-def is_hooked(vm: Any, module: nn.Module) -> bool:
+def is_hooked(vm: Interpreter, module: nn.Module) -> bool:
     """A call of the module calls hooks, its own or those of all modules; or did before the program removed them."""
     held = module.__dict__
     tables = [*(held[name] for name in HOOKS), *(getattr(torch_module, name) for name in GLOBAL_HOOKS)]
     return any(tables) or any(_is_changed(vm, table) for table in tables) or _is_replaced(vm, module, HOOKS)
 
 
-def _is_replaced(vm: Any, module: nn.Module, names: tuple[str, ...]) -> bool:
+def _is_replaced(vm: Interpreter, module: nn.Module, names: tuple[str, ...]) -> bool:
     """Whether the program has given the module another table of hooks."""
     return any(("attr", id(module), name) in vm.effects.stores for name in names)
 
 
-def _is_changed(vm: Any, table: Any) -> bool:
+def _is_changed(vm: Interpreter, table: Any) -> bool:
     """Whether the program has registered or removed a hook."""
     mirror = vm.effects.mirrors.get(id(table))
     return mirror is not None and mirror.changed
 
 
-def call_with_hooks(vm: Any, module: nn.Module, args: Args, kwargs: Kwargs) -> Any:
+def call_with_hooks(vm: Interpreter, module: nn.Module, args: Args, kwargs: Kwargs) -> Any:
     """Forward and its hooks, in the order of `nn.Module._call_impl`."""
     backward = _backward_hooks(vm, module)
     for hook, with_kwargs in _forward_hooks(vm, module, "_forward_pre_hooks"):
@@ -62,7 +63,7 @@ def call_with_hooks(vm: Any, module: nn.Module, args: Args, kwargs: Kwargs) -> A
     return out if around is None else _after(vm, around, out)
 
 
-def _forward_hooks(vm: Any, module: nn.Module, table: str) -> Iterator[tuple[Any, bool]]:
+def _forward_hooks(vm: Interpreter, module: nn.Module, table: str) -> Iterator[tuple[Any, bool]]:
     """Each hook, and whether it wants keyword arguments: first those of all modules."""
     name = f"_global{table}"
     shared = vm.effects.mirror(vm.external(getattr(torch_module, name), GLOBAL_SOURCES[name]))
@@ -79,7 +80,7 @@ def _forward_hooks(vm: Any, module: nn.Module, table: str) -> Iterator[tuple[Any
 # -- hooks of the backward -----------------------------------------------------------------------------------------
 
 
-def _backward_hooks(vm: Any, module: nn.Module) -> bool:
+def _backward_hooks(vm: Interpreter, module: nn.Module) -> bool:
     """Whether there are any, which a guard holds; which they are is asked when the graph runs.
 
     Raises:
@@ -124,13 +125,13 @@ def _hooks_are(kind: str) -> Any:
 _IS = {kind: _hooks_are(kind) for kind in ("none", "full", "old")}
 
 
-def _before(vm: Any, module: nn.Module, args: Args) -> tuple[Any, Args]:
+def _before(vm: Interpreter, module: nn.Module, args: Args) -> tuple[Any, Args]:
     """What stands for the call of the module in the graph, and the arguments of forward."""
     places = _differentiable(args)
     if not places and not torch.is_grad_enabled():
         return None, args
     refuse_inside(vm, "a module with backward hooks")
-    given = vm.tensors.given(module, vm.source_of(module))
+    given = vm.tensors.given(module, vm.sources[id(module)])
     around = Around()
     seen = _through(vm, [args[i] for i in places])
     vm.tensors.note(
@@ -139,7 +140,7 @@ def _before(vm: Any, module: nn.Module, args: Args) -> tuple[Any, Args]:
     return around, _replaced(args, places, seen)
 
 
-def _after(vm: Any, around: Any, out: Any) -> Any:
+def _after(vm: Interpreter, around: Any, out: Any) -> Any:
     if not isinstance(out, (torch.Tensor, tuple)):
         text = "For backward hooks to be called, module output should be a Tensor or a tuple of Tensors"
         vm.call(warnings.warn, (f"{text} but received {vm.type_of(out)}",), {"stacklevel": 2})
@@ -161,7 +162,7 @@ def _differentiable(values: Args) -> list[int]:
     return places if torch.is_grad_enabled() and any(values[i].requires_grad for i in places) else []
 
 
-def _through(vm: Any, tensors: list[TraceTensor]) -> list[TraceTensor]:
+def _through(vm: Interpreter, tensors: list[TraceTensor]) -> list[TraceTensor]:
     return vm.tensors.runner.attempt(through, tuple(tensors), {})[0] if tensors else []
 
 

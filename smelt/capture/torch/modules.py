@@ -10,6 +10,7 @@ from smelt.capture import _native as native
 from smelt.capture.calls import calls
 from smelt.capture.core import compiler_marks
 from smelt.capture.core.breaks import user
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.registry import CALL, special
 from smelt.capture.python import containers
 from smelt.capture.python.attribute_reads import find_in_class, load_member
@@ -22,7 +23,7 @@ Kwargs = dict[str, Any]
 
 
 @CALL(nn.Module)
-def call_module(vm: Any, module: nn.Module, args: Args, kwargs: Kwargs) -> Any:
+def call_module(vm: Interpreter, module: nn.Module, args: Args, kwargs: Kwargs) -> Any:
     """`module(*args, **kwargs)`"""
     method = find_in_class(vm, type(module), "__call__")
     if method is not _CALL and not is_hooked(vm, module) and compiler_marks.original_module(module) is not None:
@@ -33,7 +34,7 @@ def call_module(vm: Any, module: nn.Module, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(nn.Module.__call__, nn.Module._call_impl)
-def call_impl(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_impl(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """`nn.Module._call_impl`: hooks around `forward`."""
     module = args[0]
     source = vm.sources.get(id(module))
@@ -52,19 +53,19 @@ def call_impl(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(nn.Module.__getattr__)
-def module_getattr(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def module_getattr(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """`super().__getattr__(name)` of a module"""
     return load_member(vm, *args)
 
 
 @special(nn.Module.__setattr__)
-def module_setattr(vm: Any, args: Args, kwargs: Kwargs) -> None:
+def module_setattr(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """`super().__setattr__(name, value)` of a module"""
     store_module_attr(vm, *args)
 
 
 @special(nn.ModuleList.__getitem__, nn.Sequential.__getitem__)
-def module_item(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def module_item(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """An item or a slice of a list of modules; a slice is a list object that lives in the trace only."""
     module, index = args
     members = vm.effects.mirror(vm.load_attr(module, "_modules"))
@@ -77,13 +78,13 @@ def module_item(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 class ModuleSlice(list[nn.Module]):
     """What `modules[a:b]` gives while capturing: a list of modules; calling it runs them in order (Sequential)."""
 
-    def __init__(self, vm: Any, module: nn.Module, items: list[nn.Module]) -> None:
+    def __init__(self, vm: Interpreter, module: nn.Module, items: list[nn.Module]) -> None:
         super().__init__(items)
         self.vm, self.sequential = vm, isinstance(module, nn.Sequential)
 
 
 @CALL(ModuleSlice)
-def call_slice(vm: Any, modules: ModuleSlice, args: Args, kwargs: Kwargs) -> Any:
+def call_slice(vm: Interpreter, modules: ModuleSlice, args: Args, kwargs: Kwargs) -> Any:
     """`sequential[a:b](x)`"""
     if not modules.sequential:
         return user(list, *args)

@@ -12,13 +12,14 @@ import torch
 from torch import nn
 
 from smelt.capture.core.breaks import Break
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.registry import special
 
 _ENCODER = nn.TransformerEncoder.forward.__code__
 
 
 @special(torch.compiler.is_compiling)
-def is_compiling(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def is_compiling(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """True, except where an encoder would leave out the padding in eager: it is to do so."""
     frame = vm.frames[-1]
     if frame.code is _ENCODER and _leaves_out_padding(dict(zip(_ENCODER.co_varnames, frame.locals, strict=False))):
@@ -39,6 +40,6 @@ def _leaves_out_padding(named: dict[str, Any]) -> bool:
 
 
 @special(torch._nested_tensor_from_mask_left_aligned)
-def left_aligned(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def left_aligned(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Its answer is a number of Python's, told by the mask's values."""
     raise Break("torch._nested_tensor_from_mask_left_aligned()", "it tells the values of a tensor")

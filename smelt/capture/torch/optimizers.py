@@ -19,6 +19,7 @@ from torch.optim import adam
 from torch.optim import optimizer as torch_optimizer
 
 from smelt.capture.calls import calls
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.registry import CALL, made_by, special
 from smelt.graph.ir.symint import to_torch
 from smelt.graph.trace.trace import TraceTensor
@@ -29,7 +30,7 @@ Kwargs = dict[str, Any]
 
 
 @special(torch.autograd.profiler.record_function)
-def record_function(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def record_function(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """A region of the profiler: a graph is one region, whatever it holds."""
     return vm.call(contextlib.nullcontext, (), {})
 
@@ -38,7 +39,7 @@ def record_function(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(torch.optim.Optimizer.zero_grad)
-def zero_grad(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def zero_grad(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """`optimizer.zero_grad(set_to_none=True)`: whether there was a gradient makes no difference."""
     if _keeps(*args, **kwargs):
         return calls.inline(vm, inspect.unwrap(torch.optim.Optimizer.zero_grad), args, kwargs)
@@ -46,7 +47,7 @@ def zero_grad(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(torch.nn.Module.zero_grad)
-def module_zero_grad(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def module_zero_grad(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """`module.zero_grad(set_to_none=True)`"""
     if _keeps(*args, **kwargs) or getattr(args[0], "_is_replica", False):
         return calls.inline(vm, torch.nn.Module.zero_grad, args, kwargs)
@@ -77,7 +78,7 @@ def _inner_code(function: FunctionType) -> CodeType | None:
 
 
 @made_by(_inner_code(torch_optimizer._use_grad_for_differentiable))  # type: ignore[arg-type]
-def step(vm: Any, fn: FunctionType, args: Args, kwargs: Kwargs) -> Any:
+def step(vm: Interpreter, fn: FunctionType, args: Args, kwargs: Kwargs) -> Any:
     """`optimizer.step(...)`: with gradients off, unless it is to be differentiated.
 
     The wrapper that every `step` of torch.optim is in ends the graph of another compiler before and after.
@@ -100,12 +101,12 @@ class _Loss:
 
 
 @CALL(_Loss)
-def call_loss(vm: Any, loss: _Loss, args: Args, kwargs: Kwargs) -> Any:
+def call_loss(vm: Interpreter, loss: _Loss, args: Args, kwargs: Kwargs) -> Any:
     """What the closure gave."""
     return loss.value
 
 
-def _with_closure_called(vm: Any, optimizer: Any, closure: Any = None, **others: Any) -> tuple[Args, Kwargs]:
+def _with_closure_called(vm: Interpreter, optimizer: Any, closure: Any = None, **others: Any) -> tuple[Args, Kwargs]:
     """The arguments of a step; its closure, which comes first in any step, is called before state is made."""
     if closure is None or isinstance(closure, _Loss):
         return (optimizer,), {"closure": closure, **others}
@@ -114,7 +115,7 @@ def _with_closure_called(vm: Any, optimizer: Any, closure: Any = None, **others:
     return (optimizer,), {"closure": _Loss(loss), **others}
 
 
-def _make_state(vm: Any, optimizer: Any) -> None:
+def _make_state(vm: Interpreter, optimizer: Any) -> None:
     """What the first step would make (moments, counts), made before it, so that all steps are one graph.
 
     It is as the optimizer itself makes it: zeros, which the captured step then begins from.
@@ -133,7 +134,7 @@ def _make_state(vm: Any, optimizer: Any) -> None:
             _initialise(vm, optimizer, {**group, "params": new})
 
 
-def _gets_gradient(vm: Any, parameter: torch.Tensor) -> bool:
+def _gets_gradient(vm: Interpreter, parameter: torch.Tensor) -> bool:
     """A gradient is there when the captured step begins."""
     traced = vm.tensors.traced.get(id(parameter))
     if traced is not None and (id(traced), "grad") in vm.reads:
@@ -141,7 +142,7 @@ def _gets_gradient(vm: Any, parameter: torch.Tensor) -> bool:
     return parameter.grad is not None
 
 
-def _like_gradient(vm: Any, parameter: torch.Tensor) -> torch.Tensor:
+def _like_gradient(vm: Interpreter, parameter: torch.Tensor) -> torch.Tensor:
     """A tensor of whose elements nobody asks; what is made like it, is made like the gradient."""
     traced = vm.tensors.traced.get(id(parameter))
     gradient = vm.reads.get((id(traced), "grad"), parameter.grad) if traced is not None else parameter.grad
@@ -154,7 +155,7 @@ def _like_gradient(vm: Any, parameter: torch.Tensor) -> torch.Tensor:
     return torch.zeros((), dtype=like.dtype, device=like.device).expand(like.shape)
 
 
-def _initialise(vm: Any, optimizer: Any, group: dict[str, Any]) -> None:
+def _initialise(vm: Interpreter, optimizer: Any, group: dict[str, Any]) -> None:
     wanted = list(inspect.signature(optimizer._init_group).parameters)[1:]
     real = [p.grad for p in group["params"]]
     try:
@@ -171,7 +172,7 @@ def _initialise(vm: Any, optimizer: Any, group: dict[str, Any]) -> None:
 
 
 @special(torch_optimizer._get_value)
-def get_value(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def get_value(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """A step count as a number of Python, as in eager: corrections for bias are computed in double precision."""
     (value,) = args
     if type(value) is not TraceTensor:
@@ -181,7 +182,7 @@ def get_value(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(torch_optimizer._stack_if_compiling)
-def stack_if_compiling(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def stack_if_compiling(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """Numbers stay numbers, as in eager."""
     return args[0]
 
@@ -190,7 +191,7 @@ _ADDS = (operator.iadd, "add_", torch._foreach_add_)
 _MULTIPLIES = (operator.imul, "mul_", torch._foreach_mul_)
 
 
-def _count(vm: Any, step: TraceTensor) -> Any:
+def _count(vm: Interpreter, step: TraceTensor) -> Any:
     """The value of an input on the CPU that the graph has only added whole numbers to, or multiplied with numbers.
 
     None for any other tensor.
@@ -232,7 +233,7 @@ _FUSED_ADAM = getattr(adam._fused_adam, "_torchdynamo_orig_callable", adam._fuse
 
 
 @special(_FUSED_ADAM)
-def fused_adam(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def fused_adam(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """Adam by PyTorch's kernel, which takes plain numbers; with ones that a schedule changes the formula on lists.
 
     Gradients that are scaled are left to that kernel.
@@ -246,7 +247,7 @@ def fused_adam(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(torch_optimizer._default_to_fused_or_foreach)
-def default_implementation(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def default_implementation(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """(fused, foreach): an optimizer that was told neither works on lists, with one node a step of the formula.
 
     In a graph the two forms compute the same; this one is captured faster. Eager takes it on GPUs only. Nesterov's

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from smelt.capture.core.breaks import Break
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.prologue_value import values_in
 from smelt.capture.core.registry import CALL, TENSOR_METHODS, special
 from smelt.capture.prologue import ops as prologue_ops
@@ -19,7 +20,7 @@ Kwargs = dict[str, Any]
 
 
 @special(torch.tensor)
-def tensor(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """Of nested lists in which tensors without dimensions stand among the numbers; anything else as any call."""
     data = vm.effects.plain(args[0] if args else kwargs.get("data"))
     if any(True for _ in values_in((data, kwargs))):
@@ -40,7 +41,7 @@ def tensor(vm: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @CALL(type(torch.IntTensor))
-def of_old_type(vm: Any, kind: Any, args: Args, kwargs: Kwargs) -> Any:
+def of_old_type(vm: Interpreter, kind: Any, args: Args, kwargs: Kwargs) -> Any:
     """`torch.IntTensor([4])`: a tensor on the CPU of the type's dtype, whatever the defaults are."""
     data = vm.effects.plain(args[0]) if len(args) == 1 and not kwargs else None
     if not isinstance(data, (list, tuple)) or isinstance(data, torch.Size) or kind.is_cuda:
@@ -48,7 +49,7 @@ def of_old_type(vm: Any, kind: Any, args: Args, kwargs: Kwargs) -> Any:
     return tensor(vm, (list(data),), {"dtype": kind.dtype, "device": torch.device("cpu")})
 
 
-def new(vm: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+def new(vm: Interpreter, x: Any, *args: Any, **kwargs: Any) -> Any:
     """`x.new(torch.Size([3]))` has that shape, `x.new((3,))` holds that number; in a graph both are tuples."""
     if len(args) == 1 and isinstance(args[0], torch.Size):
         return call_tensor_method(vm, "new_empty", (x, *args), kwargs)
@@ -59,7 +60,7 @@ def new(vm: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
 TENSOR_METHODS["new"] = new
 
 
-def _stack(vm: Any, data: Any, dtype: torch.dtype, device: torch.device) -> Any:
+def _stack(vm: Interpreter, data: Any, dtype: torch.dtype, device: torch.device) -> Any:
     if isinstance(data, (list, tuple)):
         if not data:
             raise Break("torch.tensor() of an empty list among tensors")

@@ -12,6 +12,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from smelt.capture.core.breaks import Break, Restart, user_raise
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.registry import REBUILD, TENSOR_METHODS, Rebuilder, special
 from smelt.capture.tensors.cut_points import cut_after, refuse_inside
 from smelt.graph.nodes.absent_gradients import only_given
@@ -38,20 +39,20 @@ class Pending(RemovableHandle):
 
 
 @special(Pending.remove)
-def remove(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def remove(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """`handle.remove()`"""
     vm.work += 1
     args[0].remove()
 
 
-def register_hook(vm: Any, tensor: TraceTensor, hook: Any) -> Pending:
+def register_hook(vm: Interpreter, tensor: TraceTensor, hook: Any) -> Pending:
     """`tensor.register_hook(hook)`"""
     if not tensor.requires_grad:
         user_raise(RuntimeError("cannot register a hook on a tensor that doesn't require gradient"))
     return _register(vm, tensor, "register_hook", hook)
 
 
-def register_late_hook(vm: Any, tensor: TraceTensor, hook: Any) -> Pending:
+def register_late_hook(vm: Interpreter, tensor: TraceTensor, hook: Any) -> Pending:
     """`tensor.register_post_accumulate_grad_hook(hook)`"""
     if not tensor.requires_grad:
         user_raise(RuntimeError("cannot register a hook on a tensor that doesn't require gradient"))
@@ -60,7 +61,7 @@ def register_late_hook(vm: Any, tensor: TraceTensor, hook: Any) -> Pending:
     return _register(vm, tensor, "register_post_accumulate_grad_hook", hook)
 
 
-def retain_grad(vm: Any, tensor: TraceTensor) -> None:
+def retain_grad(vm: Interpreter, tensor: TraceTensor) -> None:
     """`tensor.retain_grad()`"""
     if not tensor.requires_grad:
         user_raise(RuntimeError("can't retain_grad on Tensor that has requires_grad=False"))
@@ -76,7 +77,7 @@ TENSOR_METHODS["register_post_accumulate_grad_hook"] = register_late_hook
 TENSOR_METHODS["retain_grad"] = retain_grad
 
 
-def _register(vm: Any, tensor: TraceTensor, name: str, hook: Any) -> Pending:
+def _register(vm: Interpreter, tensor: TraceTensor, name: str, hook: Any) -> Pending:
     _expose(vm, tensor, name)
     handle = Pending(tensor, name, hook, vm.step)
     vm.work += 1
@@ -88,7 +89,7 @@ def _register(vm: Any, tensor: TraceTensor, name: str, hook: Any) -> Pending:
 # -- where the tensor comes from -----------------------------------------------------------------------------------
 
 
-def _expose(vm: Any, tensor: TraceTensor, name: str) -> None:
+def _expose(vm: Interpreter, tensor: TraceTensor, name: str) -> None:
     """See to it that the tensor is one that the caller could hold.
 
     Raises:

@@ -16,8 +16,10 @@ from torch import fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from smelt.base import torch_c
+from smelt.capture.core import interface
 from smelt.capture.core.breaks import Break, through_c
 from smelt.capture.core.graph_module import CapturedGraph
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.sources import Source
 from smelt.capture.tensors.ambient import Ambient
 from smelt.capture.tensors.finish_graph import prune
@@ -45,7 +47,7 @@ class InnerTensors(Tensors):
 
     branches = False
 
-    def __init__(self, vm: Any, outer: Tensors) -> None:
+    def __init__(self, vm: Interpreter, outer: Tensors) -> None:
         super().__init__(vm)
         self.outer = outer
         self.traced, self.real, self.inputs, self.inner = outer.traced, outer.real, outer.inputs, outer.inner
@@ -136,36 +138,37 @@ class Capturing:
             numbers.
     """
 
-    def __init__(self, vm: Any, function: Any, region: Region) -> None:
+    def __init__(self, vm: Interpreter, function: Any, region: Region) -> None:
         self.vm, self.function, self.region = vm, function, region
-        self.outer: Tensors = vm.tensors
+        assert isinstance(vm.tensors, Tensors)
+        self.outer = vm.tensors
         self.outside: list[Any] = []
         self.written: list[TraceTensor] = []
         self.drew = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with self._alone():
-            body = self._interpret(args, kwargs)
+        with self._alone() as inner:
+            body = self._interpret(inner, args, kwargs)
         self.region.bodies.append(body)
         return body(args, kwargs, self.outside)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self) -> Iterator[InnerTensors]:
         """Neither inside of the transform nor of the mode in which the call around runs."""
         vm, ambient, grad = self.vm, self.vm.ambient, torch.is_grad_enabled()
         with self.outer.runner.paused(), torch_c.outside_transforms():
-            vm.tensors = InnerTensors(vm, self.outer)
+            vm.tensors = inner = InnerTensors(vm, self.outer)
             vm.ambient = Ambient()
             vm.ambient.log = ambient.log[:]
             try:
-                yield
+                yield inner
             finally:
                 vm.ambient.restore()
                 vm.tensors, vm.ambient = self.outer, ambient
                 torch.set_grad_enabled(grad)
 
-    def _interpret(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Body:
-        vm, inner = self.vm, self.vm.tensors
+    def _interpret(self, inner: InnerTensors, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Body:
+        vm = self.vm
         leaves, spec = tree_flatten((args, kwargs))
         new = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and not self.outer.knows(leaf)]
         for i in new:
@@ -200,7 +203,7 @@ def is_made(leaf: Any) -> bool:
     return type(leaf) in TRACED or isinstance(leaf, (torch.SymInt, torch.SymFloat))
 
 
-def capture_call(vm: Any, region: Region, function: Any, given: list[Any]) -> list[Any]:
+def capture_call(vm: Interpreter, region: Region, function: Any, given: list[Any]) -> list[Any]:
     """Run a transformed call of the program and record it as a node; returns its flat results."""
     tensors = vm.tensors
     vm.work += 1
@@ -221,7 +224,7 @@ def capture_call(vm: Any, region: Region, function: Any, given: list[Any]) -> li
     return results
 
 
-def _note_inference(tensors: Tensors, results: list[Any], given: list[Any]) -> None:
+def _note_inference(tensors: interface.Tensors, results: list[Any], given: list[Any]) -> None:
     """What a transform makes in inference mode may be a view of memory that it made as well."""
     known = {id(each.place.storage) for each in given if type(each) is TraceTensor}
     for each in results:

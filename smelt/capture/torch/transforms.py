@@ -19,6 +19,7 @@ from torch.utils._pytree import SUPPORTED_NODES, TreeSpec, tree_flatten, tree_un
 
 from smelt.base import torch_c
 from smelt.capture.core.breaks import Break, Restart, user
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.registry import CALL, REBUILD, TRANSFORMED, Rebuilder, special
 from smelt.capture.python.attribute_reads import function_source
 from smelt.capture.python.effects import CONTAINERS
@@ -43,7 +44,7 @@ DIRECT: dict[Any, Transform] = {torch.func.vjp: transform_node.vjp} | {
 """They take a function and call it."""
 
 
-def transformed(vm: Any, name: str, transform: Transform, function: Any, args: Args, kwargs: Kwargs) -> Any:
+def transformed(vm: Interpreter, name: str, transform: Transform, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """`transform(function)(*args, **kwargs)` as one node."""
     leaves, spec, given = _flat(vm, args, kwargs)
     name = f"{name}_of_{getattr(function, '__name__', type(function).__name__)}"
@@ -56,7 +57,7 @@ def transformed(vm: Any, name: str, transform: Transform, function: Any, args: A
     return tree_unflatten(out, region.result)
 
 
-def _flat(vm: Any, args: Args, kwargs: Kwargs) -> tuple[list[Any], TreeSpec, list[Any]]:
+def _flat(vm: Interpreter, args: Args, kwargs: Kwargs) -> tuple[list[Any], TreeSpec, list[Any]]:
     """The flat arguments with blanks for what the graph makes, how they are built, and what the blanks stand for."""
 
     def foreign(value: Any) -> bool:
@@ -71,7 +72,7 @@ def _flat(vm: Any, args: Args, kwargs: Kwargs) -> tuple[list[Any], TreeSpec, lis
 
 
 @CALL(Pullback)
-def call_pullback(vm: Any, pullback: Pullback, args: Args, kwargs: Kwargs) -> Any:
+def call_pullback(vm: Interpreter, pullback: Pullback, args: Args, kwargs: Kwargs) -> Any:
     """What `torch.func.vjp` gave is called."""
     leaves, spec, given = _flat(vm, args, kwargs)
     target = PullbackCall(leaves, spec, pullback.born)
@@ -93,14 +94,14 @@ def _maker(make: Callable[..., Any]) -> None:
     sample: Any = make(len)
     code: CodeType = sample.__code__
 
-    def made(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    def made(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
         plain = vm.effects.plain
         out = user(make, *map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
         vm.created.add(id(out))
         vm.keep(out)
         return out
 
-    def called(vm: Any, fn: FunctionType, args: Args, kwargs: Kwargs) -> Any:
+    def called(vm: Interpreter, fn: FunctionType, args: Args, kwargs: Kwargs) -> Any:
         options = _captured(vm, fn)
         function = options.pop("func")
         options.pop("eager_transforms", None)  # a module that the function imported
@@ -112,7 +113,7 @@ def _maker(make: Callable[..., Any]) -> None:
     _kept.append(code)
 
 
-def _captured(vm: Any, fn: FunctionType) -> dict[str, Any]:
+def _captured(vm: Interpreter, fn: FunctionType) -> dict[str, Any]:
     """What the closure of a function holds."""
     if id(fn) not in vm.created:
         vm.adopt_cells(fn, function_source(vm, fn))
@@ -127,7 +128,7 @@ for _make in MAKERS:
 
 
 def _direct(fn: Callable[..., Any], transform: Transform) -> None:
-    def called(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+    def called(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
         if not args:
             return user(fn, **kwargs)
         with outside_inference(vm) if fn in (torch.func.vjp, torch.func.jvp) else nullcontext():
@@ -141,7 +142,7 @@ for _fn, _transform in DIRECT.items():
 
 
 @special(torch.func.hessian)
-def hessian(vm: Any, args: Args, kwargs: Kwargs) -> Any:
+def hessian(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """Forward derivatives of backward ones."""
     function, argnums = user(_of_hessian, *args, **kwargs)
     return vm.call(torch.func.jacfwd, (vm.call(torch.func.jacrev, (function, argnums), {}), argnums), {})
@@ -152,6 +153,6 @@ def _of_hessian(func: Any, argnums: Any = 0) -> tuple[Any, Any]:
 
 
 @special(torch_c.functorch_transforms_active)
-def transforms_active(vm: Any, args: Args, kwargs: Kwargs) -> bool:
+def transforms_active(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """Not around the captured frame: the mode guard says so."""
     return isinstance(vm.tensors, InnerTensors)

@@ -10,6 +10,7 @@ from torch.distributions import Distribution, distribution
 
 from smelt.capture.control_flow.asserts import must_be_true
 from smelt.capture.core.breaks import Break, UserError, user
+from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.registry import special
 from smelt.capture.tensors.fallible_ops import note_caught
 from smelt.capture.tensors.torch_calls import call_torch
@@ -20,7 +21,7 @@ from smelt.graph.trace.trace import TraceTensor
 
 
 @special(torch._assert)
-def assert_that(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def assert_that(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """`torch._assert(condition, message)`: a condition on tensors of a GPU, which would have to be waited for, is not
     checked in a graph. Of others it is: where it fails the frame runs in eager, which raises.
     """
@@ -33,7 +34,7 @@ def assert_that(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 
 
 @special(torch._assert_async)
-def assert_later(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def assert_later(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`torch._assert_async(condition, message)`, which waits for no GPU: on a CPU it raises at once."""
     condition = args[0] if args else None
     if type(condition) is TraceTensor and condition.device.type == "cpu" and condition.numel() == 1:
@@ -43,13 +44,14 @@ def assert_later(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 @special(torch._is_all_true)
-def is_all_true(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def is_all_true(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The check of a distribution's parameters or sample: where it fails the frame runs in eager, which raises.
 
     On a GPU, which would have to be waited for, a graph does not check it: it only raises, and torch lets
     a program switch it off. Elsewhere the answer needs values.
     """
-    if vm.where().code in _VALIDATION and type(args[0]) is TraceTensor and known_value(args[0]) is None:
+    at = vm.where()
+    if at is not None and at.code in _VALIDATION and type(args[0]) is TraceTensor and known_value(args[0]) is None:
         if args[0].device.type == "cpu":
             must_be_true(vm, call_torch(vm, torch._is_all_true, args, kwargs))
         return True
@@ -68,18 +70,18 @@ _VALIDATION = {
 
 
 @special(torch._check_tensor_all)
-def check_all(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def check_all(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`torch._check_tensor_all(condition, message)`"""
     return _check_all(vm, RuntimeError, *args, **kwargs)
 
 
 @special(torch._check_tensor_all_with)
-def check_all_with(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def check_all_with(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`torch._check_tensor_all_with(error_type, condition, message)`"""
     return _check_all(vm, *args, **kwargs)
 
 
-def _check_all(vm: Any, error_type: type[Exception], cond: Any, message: Any = None) -> None:
+def _check_all(vm: Interpreter, error_type: type[Exception], cond: Any, message: Any = None) -> None:
     if type(cond) is not TraceTensor:
         raise UserError(TypeError(f"cond must be a tensor, but got {type(cond)}"))
     known = known_value(cond)
@@ -91,30 +93,30 @@ def _check_all(vm: Any, error_type: type[Exception], cond: Any, message: Any = N
 
 
 @special(torch._check)
-def check(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def check(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """`torch._check(condition, message)`"""
     _check(vm, RuntimeError, *args, **kwargs)
 
 
 @special(torch._check_with)
-def check_with(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def check_with(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """`torch._check_with(error_type, condition, message)`, which the checks for other errors call."""
     _check(vm, *args, **kwargs)
 
 
 @special(torch._check_is_size)
-def check_is_size(vm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def check_is_size(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """`torch._check_is_size(number, message, max=...)`"""
     _check_is_size(vm, *args, **kwargs)
 
 
-def _check_is_size(vm: Any, i: Any, message: Any = None, *, max: Any = None) -> None:
+def _check_is_size(vm: Interpreter, i: Any, message: Any = None, *, max: Any = None) -> None:
     _check(vm, RuntimeError, i >= 0, message)
     if max is not None:
         _check(vm, RuntimeError, i <= max, message)
 
 
-def _check(vm: Any, error_type: type[Exception], cond: Any, message: Any = None) -> None:
+def _check(vm: Interpreter, error_type: type[Exception], cond: Any, message: Any = None) -> None:
     if type(cond) is torch.SymBool:
         question = held(cond)
         if isinstance(question, SymbolicPredicate) and question.fact is not None:
@@ -131,7 +133,7 @@ def _check(vm: Any, error_type: type[Exception], cond: Any, message: Any = None)
         raise UserError(error_type(_DEFAULT if message is None else str(vm.call(message, (), {}))))
 
 
-def _text(vm: Any, message: Any) -> str:
+def _text(vm: Interpreter, message: Any) -> str:
     """The text of an error that a graph may raise. One with numbers in it is made by eager, which runs after that."""
     if message is None:
         return _DEFAULT
