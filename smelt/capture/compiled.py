@@ -19,7 +19,7 @@ from smelt.base.options import Options
 from smelt.capture import _native as native
 from smelt.capture.core import compiler_marks, policy
 from smelt.capture.core.breaks import Break
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.interposed import comes_between
 from smelt.capture.core.registry import special
 from smelt.capture.guards.calibrate import calibrate
@@ -209,7 +209,7 @@ def compile_callable(
 
 
 @special(compile_callable)
-def compile_inside(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def compile_inside(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """A compiled function makes another one: that has a session of its own, and is made once a call."""
     raise Break("a function is compiled", "compiled functions are made in Python", "compile it outside of the function")
 

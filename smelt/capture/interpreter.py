@@ -36,6 +36,7 @@ from smelt.capture.core.conditional_value import refuse_undecided
 from smelt.capture.core.foreign_memory import refuse_fields, refuse_windows
 from smelt.capture.core.frames import Frame
 from smelt.capture.core.infinite_iterators import refuse_endless
+from smelt.capture.core.interface import Args, Kwargs
 from smelt.capture.core.made_classes import check_type, pin_given
 from smelt.capture.core.policy import is_frozen
 from smelt.capture.core.prologue_value import PrologueValue
@@ -125,7 +126,7 @@ class Interpreter:
         self.step = 0
         self.inference = False
         self.created: set[int] = set()
-        self.remade: dict[int, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {}
+        self.remade: dict[int, tuple[Any, Args, Kwargs]] = {}
         self.made_classes: dict[int, tuple[type, Any]] = {}
         self.running = ""
         self.generators: list[Any] = []
@@ -433,7 +434,7 @@ class Interpreter:
 
     # -- operations by type -------------------------------------------------------------------------------------------
 
-    def call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         """`fn(*args, **kwargs)`"""
         out = call_host(self, fn, args, kwargs)
         if out is not NotImplemented:

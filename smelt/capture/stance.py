@@ -8,7 +8,7 @@ from typing import Any
 from smelt.base.errors import unknown_name
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import special
 
 STANCES = ("default", "force_eager", "fail_on_recompile", "eager_on_recompile")
@@ -64,6 +64,6 @@ class stance:
 
 
 @special(stance, stance.__enter__, stance.__exit__)
-def _not_captured(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _not_captured(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """Its meaning while capturing."""
     raise Break("the stance is changed", "it decides what is compiled", "change it outside of the compiled function")

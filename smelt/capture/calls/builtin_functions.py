@@ -22,7 +22,7 @@ from smelt.capture.calls import calls
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break, Restart, UserError, user
 from smelt.capture.core.generators import TracedGenerator
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.policy import is_frozen
 from smelt.capture.core.prologue_value import PrologueMethod, PrologueValue
 from smelt.capture.core.registry import ATTR, special
@@ -35,9 +35,6 @@ from smelt.capture.python.stack_opcodes import read_variable
 from smelt.capture.tensors.input_scalars import number_at_entry
 from smelt.graph.ir.symint import SYMBOLIC
 from smelt.graph.trace.trace import TraceTensor
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 
 def _a_generator() -> Any:

@@ -25,7 +25,7 @@ from smelt.capture.core.breaks import Break, UserError, user, user_raise
 from smelt.capture.core.by_code import ByCode
 from smelt.capture.core.frames import Frame, bind
 from smelt.capture.core.generators import TracedGenerator
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.policy import Policy
 from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.registry import BY_POLICY, CALL, CONSTANTS, SPECIAL, TRANSFORMED
@@ -46,9 +46,6 @@ from smelt.capture.python.effects import CONTAINERS
 from smelt.capture.tensors.torch_calls import TENSOR_TYPES, call_tensor_method, call_torch, is_torch_builtin
 from smelt.graph.ir.symint import SYMBOLIC, has_symint
 from smelt.graph.trace.trace import TraceTensor
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 
 @CALL(types.FunctionType)

@@ -11,7 +11,7 @@ from typing import Any
 from smelt.capture.calls import calls
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import user
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.registry import special
 from smelt.capture.core.unbacked_text import refuse_unknown
@@ -21,9 +21,6 @@ from smelt.capture.python.attribute_reads import python_method
 from smelt.capture.python.effects import CONTAINERS, hashes
 from smelt.capture.python.operators import BINARY, COMPARISONS, UNARY, binary, compare, unary
 from smelt.graph.trace.trace import TraceTensor
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 
 def _iterable(vm: Interpreter, value: Any, plain: Any = None) -> Any:

@@ -9,13 +9,10 @@ from typing import Any
 from smelt.capture import _native as native
 from smelt.capture.calls.calls import call_instance
 from smelt.capture.core import sources
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import CALL
 from smelt.capture.core.values import LEAVES
 from smelt.capture.python import containers
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 
 def _given(getter: Any) -> tuple[Args, Kwargs]:

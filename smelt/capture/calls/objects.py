@@ -13,16 +13,13 @@ import torch
 from smelt.base.torch_c import DISPATCH_GUARDS
 from smelt.capture.calls import calls
 from smelt.capture.core.breaks import Break, user
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.made_classes import note_statement
 from smelt.capture.core.registry import CALL, SPECIAL, special
 from smelt.capture.core.values import LEAVES, is_written
 from smelt.capture.python.attribute_reads import find_in_class, python_method
 from smelt.capture.python.effects import CONTAINERS
 from smelt.graph.trace.trace import TraceTensor
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 
 @CALL(type)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from smelt.capture.core.breaks import Break, Restart
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.policy import is_frozen
 from smelt.capture.core.values import is_bound
 from smelt.capture.tensors.fallible_ops import note_deferred
@@ -37,7 +37,7 @@ class Observed:
         self.places: set[Any] = set()
         self._alive: list[Any] = []
 
-    def add(self, vm: Interpreter, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def add(self, vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> None:
         """A call is put off.
 
         Raises:
@@ -131,7 +131,7 @@ def _parts(value: Any) -> list[Any]:
     return [*held.values(), *(m for m in methods if isinstance(m, types.FunctionType))]
 
 
-def _run_by(vm: Interpreter, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+def _run_by(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> list[Any]:
     """Objects and functions of the program that a call runs by itself."""
     found: list[Any] = []
     if args and isinstance(args[0], (logging.Handler, logging.Filter)):
@@ -146,14 +146,14 @@ def _run_by(vm: Interpreter, fn: Any, args: tuple[Any, ...], kwargs: dict[str, A
     return [each for each in found if not _is_librarys(each)]
 
 
-def _is_silent(fn: Any, args: tuple[Any, ...]) -> bool:
+def _is_silent(fn: Any, args: Args) -> bool:
     """Whether this is a log of a level that the logger leaves out."""
     logger = args[0] if args and isinstance(args[0], logging.Logger) else logging.root
     level = getattr(logging, getattr(fn, "__name__", "").upper(), None)
     return type(level) is int and not logger.isEnabledFor(level)
 
 
-def _is_changed(vm: Interpreter, fn: Any, args: tuple[Any, ...]) -> bool:
+def _is_changed(vm: Interpreter, fn: Any, args: Args) -> bool:
     """Whether what the program did to a logger and its handlers is put off as well: lists of them are written last."""
     logger = next((each for each in args if isinstance(each, logging.Logger)), None)
     if logger is None:

@@ -14,7 +14,7 @@ from smelt.capture.calls import calls
 from smelt.capture.calls.builtin_functions import visible
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break, user, user_raise
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.prologue_value import PrologueMethod, PrologueValue
 from smelt.capture.core.registry import TENSOR_METHODS, special
 from smelt.capture.core.unbacked_text import UnknownText, refuse_unknown
@@ -25,9 +25,6 @@ from smelt.capture.python.attribute_writes import is_external
 from smelt.capture.python.effects import CONTAINERS
 from smelt.graph.meta_rules.constant_values import known_value
 from smelt.graph.trace.trace import TraceTensor
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 
 def to_text(vm: Interpreter, fn: Any, value: Any, *rest: Any) -> Any:

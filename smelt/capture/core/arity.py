@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from smelt.capture.core.breaks import Break, user
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.graph.trace.trace import TraceTensor
 
-How = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+How = Callable[[Any, Args, Kwargs], Any]
 
 _MANY = 1 << 30
 _UNSIGNED: dict[int, tuple[Collection[int], bool]] = {
@@ -55,7 +55,7 @@ class Meaning:
         self.function, self.how = function, how
         self._known = False
 
-    def __call__(self, vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __call__(self, vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
         if not self._known:
             self._look()
         if not self._fits(args, kwargs) or type(self.function) in _OF_CLASSES and self._of_another(vm, args):
@@ -75,7 +75,7 @@ class Meaning:
                 self._counts, self._words = _positional(self._signature), False
         self._known = True
 
-    def _fits(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def _fits(self, args: Args, kwargs: Kwargs) -> bool:
         if len(args) in self._counts and (self._words or not kwargs):
             return True
         if self._signature is None:
@@ -86,12 +86,12 @@ class Meaning:
             return False
         return True
 
-    def _of_another(self, vm: Interpreter, args: tuple[Any, ...]) -> bool:
+    def _of_another(self, vm: Interpreter, args: Args) -> bool:
         """A method gets no object, or one of a class that does not have it."""
         owner = self.function.__objclass__
         return not args or not isinstance(args[0], owner) and not issubclass(vm.type_of(args[0]), owner)
 
-    def _refuse(self, vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _refuse(self, vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
         """Have the function say what is wrong, which it does before it looks at an argument.
 
         Raises:

@@ -13,6 +13,7 @@ from types import CodeType
 from typing import Any, TypeVar
 
 from smelt.base.errors import Unsupported
+from smelt.capture.core.interface import Args
 from smelt.graph.ir.symint import has_symint, pinned
 
 E = TypeVar("E", bound=BaseException)
@@ -158,7 +159,7 @@ _NO_MEMORY = (
 """What torch's C code says of a tensor without memory."""
 
 
-def symbolic(args: tuple[Any, ...], error: Exception) -> bool:
+def symbolic(args: Args, error: Exception) -> bool:
     """Whether a call may have failed only because symbolic numbers cannot do all that others can.
 
     Raises:
@@ -171,7 +172,7 @@ def symbolic(args: tuple[Any, ...], error: Exception) -> bool:
     return False
 
 
-def plain_numbers(args: tuple[Any, ...]) -> tuple[Any, ...]:
+def plain_numbers(args: Args) -> tuple[Any, ...]:
     """Arguments to try such a call with again.
 
     Raises:

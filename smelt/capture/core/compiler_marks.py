@@ -16,6 +16,7 @@ import torch
 from torch.fx import _symbolic_trace as symbolic_trace
 
 from smelt.capture import _native as native
+from smelt.capture.core.interface import Args
 
 
 class _UnlessExported:
@@ -130,7 +131,7 @@ def _quiet_wrapper(context: Any) -> None:
             native.quiet(code)
 
 
-def asks_of_no_tensor(fn: Any, args: tuple[Any, ...]) -> bool:
+def asks_of_no_tensor(fn: Any, args: Args) -> bool:
     """Whether transformers asks if a tensor is traced, of a tensor that is not there.
 
     It asks before it reads the values of a padding mask, which a graph does not know. Where there is no such mask, yes

@@ -12,12 +12,9 @@ from typing import Any
 import torch
 
 from smelt.base import torch_c
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import special
 from smelt.capture.core.values import LEAVES
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 _FIXED = frozenset({"is_available", "is_built", "version", "is_macos13_or_newer", "is_macos_or_newer", "get_arch_list"})
 """Functions of torch.backends about the build and the machine."""

@@ -10,6 +10,7 @@ from smelt.capture._native import NULL
 from smelt.capture.core.breaks import At, user_raise
 from smelt.capture.core.by_code import ByCode
 from smelt.capture.core.bytecode import Decoded
+from smelt.capture.core.interface import Args, Kwargs
 from smelt.capture.core.sources import Source
 
 Callers = tuple[Any, At] | None
@@ -98,9 +99,7 @@ def slot_count(code: CodeType) -> int:
     return _slots.put(code, len(slot_names(code))) if known is None else known
 
 
-def bind(
-    function: FunctionType, defaults: Any, kwdefaults: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> list[Any]:
+def bind(function: FunctionType, defaults: Any, kwdefaults: Any, args: Args, kwargs: Kwargs) -> list[Any]:
     """The localsplus of a call, as CPython fills it.
 
     Args:
@@ -136,7 +135,7 @@ def bind(
 _STAR = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
-def arguments_in(function: FunctionType, slots: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments_in(function: FunctionType, slots: tuple[Any, ...]) -> tuple[Args, Kwargs]:
     """The arguments of the call that filled these argument slots, without defaults: their sources are to be read."""
     code = function.__code__
     count, total = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
@@ -153,7 +152,7 @@ def arguments_in(function: FunctionType, slots: tuple[Any, ...]) -> tuple[tuple[
     return (*slots[:count], *more), named
 
 
-def _bind_keywords(function: FunctionType, slots: list[Any], kwargs: dict[str, Any], total: int) -> dict[str, Any]:
+def _bind_keywords(function: FunctionType, slots: list[Any], kwargs: Kwargs, total: int) -> dict[str, Any]:
     code, rest = function.__code__, {}
     names = code.co_varnames[code.co_posonlyargcount : total]
     for name, value in kwargs.items():

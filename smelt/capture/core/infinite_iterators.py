@@ -11,6 +11,7 @@ import operator
 from typing import Any
 
 from smelt.capture.core.breaks import Break
+from smelt.capture.core.interface import Args
 
 _EXHAUSTING = frozenset(
     {list, tuple, set, frozenset, dict, collections.deque, sum, sorted, min, max}
@@ -18,7 +19,7 @@ _EXHAUSTING = frozenset(
 )
 
 
-def refuse_endless(fn: Any, args: tuple[Any, ...]) -> None:
+def refuse_endless(fn: Any, args: Args) -> None:
     """In one way of a branch, C code is about to use up its arguments.
 
     Raises:

@@ -19,7 +19,7 @@ import torch
 
 from smelt.capture import _native as native
 from smelt.capture.core import sources
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter
 from smelt.capture.core.policy import is_frozen
 from smelt.capture.core.registry import READ
 from smelt.capture.core.sources import Source
@@ -234,7 +234,7 @@ def pin(vm: Interpreter, cls: Any) -> Any:
     return cls
 
 
-def pin_given(vm: Interpreter, fn: Any, args: tuple[Any, ...], out: Any) -> None:
+def pin_given(vm: Interpreter, fn: Any, args: Args, out: Any) -> None:
     """Code that runs as it is was given classes: only some of it asks for no more than statements tell."""
     if fn is super:  # what is read through it is read as from the class
         return

@@ -12,7 +12,7 @@ from types import CodeType
 from typing import Any, Protocol, TypeVar
 
 from smelt.capture.core.arity import Meaning
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,7 +58,7 @@ ATTR = TypeTable()
 REBUILD = TypeTable()
 """(rebuild, value) -> expression in residual code, for objects made during the frame, by their type."""
 
-BY_POLICY: dict[Enum, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {}
+BY_POLICY: dict[Enum, Callable[[Any, Args, Kwargs], Any]] = {}
 """(vm, args, kwargs) -> result, by the policy of the function that is called."""
 
 
@@ -97,7 +97,7 @@ def special(*functions: Any) -> Callable[[F], F]:
     return register
 
 
-TRANSFORMED: dict[int, Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]] = {}
+TRANSFORMED: dict[int, Callable[[Any, Any, Args, Kwargs], Any]] = {}
 """(vm, function, args, kwargs) -> result, by id of the code that all functions of one making share."""
 
 

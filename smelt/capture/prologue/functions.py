@@ -22,7 +22,7 @@ import torch
 from smelt.capture import _native as native
 from smelt.capture.core import sources
 from smelt.capture.core.by_code import ByCode
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.policy import Policy, is_frozen, policy_of
 from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.values import LEAVES
@@ -58,7 +58,7 @@ class _NotWhole(Exception):
     """The function may do more than draw and compute."""
 
 
-def call_whole(vm: Interpreter, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_whole(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> Any:
     """The call as one operation of the host program; NotImplemented when the function is to be interpreted."""
     if not _mentions_drawing(fn) or policy_of(fn) is not Policy.INLINE or vm.tensors is not vm.outermost:
         return NotImplemented

@@ -13,7 +13,7 @@ import torch
 from smelt.capture import _native as native
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.prologue_value import PrologueMethod, PrologueValue, values_in
 from smelt.capture.core.registry import ATTR, CALL, READ, special
 from smelt.capture.core.sources import Source
@@ -23,9 +23,6 @@ from smelt.capture.prologue.functions import call_whole
 from smelt.capture.prologue.source import GENERATORS
 from smelt.capture.tensors.torch_calls import call_torch
 from smelt.graph.trace.trace import TraceTensor
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 _MAKING = (type(numpy.random.default_rng), type)
 

@@ -17,7 +17,7 @@ from smelt.base.process_state import keep
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break, UserError, user
 from smelt.capture.core.foreign_memory import refuse_windows
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.prologue_value import IMMUTABLE, PrologueValue, twin, values_in, varies
 from smelt.capture.core.sources import Source
 from smelt.capture.prologue.arguments import Method, Whole, apart, as_now, examples, fits, is_plain_result, may_share
@@ -135,7 +135,7 @@ class Prologue:
 
     # -- running ----------------------------------------------------------------------------------------------------
 
-    def run(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], method: str | None = None) -> Any:
+    def run(self, fn: Any, args: Args, kwargs: Kwargs, method: str | None = None) -> Any:
         """Run an operation on the examples and write it down; gives its result.
 
         Args:
@@ -187,7 +187,7 @@ class Prologue:
             out.range = range_of(owner, name, args[1:], bool(kwargs))
         return out
 
-    def whole(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def whole(self, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         """Run a function of the program that draws random numbers, see `functions`."""
         for generator in GLOBAL_GENERATORS:
             self._draw(generator)
@@ -251,9 +251,7 @@ class Prologue:
             items.append(self.unpacked(item))
         return dict(zip(keys, items, strict=True)) if type(out) is dict else type(out)(items)
 
-    def _add(
-        self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, *, pure: bool, certain: bool
-    ) -> PrologueValue:
+    def _add(self, fn: Any, args: Args, kwargs: Kwargs, out: Any, *, pure: bool, certain: bool) -> PrologueValue:
         self._check_place()
         value = PrologueValue(self, self._count, out, False, certain)
         value.repeats = all(v.repeats for v in values_in((args, kwargs)))

@@ -15,7 +15,7 @@ import torch
 
 from smelt.base.python_text import LITERALS, arguments, new_name
 from smelt.capture import _native as native
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.sources import Source
 
@@ -32,8 +32,8 @@ class Op:
     """
 
     fn: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: Args
+    kwargs: Kwargs
     value: PrologueValue
     pure: bool
     certain: bool

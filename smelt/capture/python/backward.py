@@ -15,7 +15,7 @@ import torch
 
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break, user_raise
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import special
 from smelt.capture.python.effects import has_written
 from smelt.capture.python.gradient_hooks import call_hooks, call_late_hooks, has_hooks, in_order, registered
@@ -23,9 +23,6 @@ from smelt.graph.nodes.cut_points import cuts, why_cut
 from smelt.graph.nodes.gradients import gradients
 from smelt.graph.nodes.invalid_history import spoilt
 from smelt.graph.trace.trace import TraceTensor
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 
 @special(torch.Tensor.backward)

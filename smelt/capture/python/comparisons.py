@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from smelt.capture import _native as native
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter
 from smelt.capture.core.sources import Source
 from smelt.capture.core.values import C_METHODS, LEAVES
 from smelt.capture.python.effects import CONTAINERS
@@ -49,7 +49,7 @@ class Compared:
         """Let go of the program's objects."""
         self._objects.clear()
 
-    def look(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def look(self, fn: Callable[..., Any], args: Args) -> None:
         """C code is about to run: what it compares is guarded."""
         hashed, values = _compared(fn, args)
         for value in values:
@@ -106,7 +106,7 @@ class Compared:
             self.vm.guards.all_different(source for _, source in self._objects.values())
 
 
-def _compared(fn: Any, args: tuple[Any, ...]) -> tuple[bool, tuple[Any, ...]]:
+def _compared(fn: Any, args: Args) -> tuple[bool, tuple[Any, ...]]:
     """(whether it hashes them, those of the arguments that the C code hashes or compares)."""
     owner, name = getattr(fn, "__self__", None), getattr(fn, "__name__", None)
     if type(fn) in C_METHODS:

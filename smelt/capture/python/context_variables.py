@@ -7,12 +7,9 @@ from typing import Any
 
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break, Restart, user
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import special
 from smelt.capture.python import containers
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 _UNREAD = object()
 _VALUE = "get()"

@@ -20,7 +20,7 @@ import torch
 from smelt.capture import _native as native
 from smelt.capture.core import interface, policy, sources
 from smelt.capture.core.breaks import Break, user
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.sources import Source
 from smelt.capture.core.unbacked_text import refuse_unknown
 from smelt.capture.core.values import LEAVES, is_foreign, is_shown
@@ -73,8 +73,8 @@ class Deferred:
     """
 
     fn: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: Args
+    kwargs: Kwargs
     handled: Any = None
 
 
@@ -263,7 +263,7 @@ class Effects:
         self.store(kind, target, name, DELETED)
         self.stores[kind, id(target), name].maybe = before is not None and (before.maybe or before.value is not DELETED)
 
-    def defer(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def defer(self, fn: Any, args: Args, kwargs: Kwargs) -> None:
         """Make a call after the graph has run."""
         refuse_unknown((*args, *kwargs.values()))
         self.vm.work += 1

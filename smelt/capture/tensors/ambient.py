@@ -16,6 +16,7 @@ from torch import fx
 from smelt.base import torch_c
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import user
+from smelt.capture.core.interface import Args, Kwargs
 from smelt.capture.tensors.operator_modes import DefaultDevices
 from smelt.graph.ir.symint import settled
 from smelt.graph.nodes import modes
@@ -76,7 +77,7 @@ class Ambient:
     """
 
     def __init__(self) -> None:
-        self.log: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
+        self.log: list[tuple[Callable[..., Any], Args, Kwargs]] = []
         self.dirty = False
         self.left_switched = False
         self._full = native.state()
@@ -88,7 +89,7 @@ class Ambient:
         self._recorded = self._start
         self._devices: Any = None
 
-    def switch_device(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def switch_device(self, fn: Callable[..., Any], args: Args) -> None:
         """Run a function that switches the default device."""
         if self._devices is None:
             self._devices = DefaultDevices()
@@ -100,7 +101,7 @@ class Ambient:
         """The program has switched the default device: what it makes has to name its own."""
         return self._devices is not None
 
-    def switch(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def switch(self, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
         """Run a function that switches a mode; one that a number decides is decided here."""
         args = settled(args)
         out = fn(*args, **kwargs)

@@ -12,7 +12,7 @@ from smelt.capture import _native as native
 from smelt.capture.core import policy
 from smelt.capture.core.breaks import through_c
 from smelt.capture.core.frames import arguments_in
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.unbacked_text import text_break
 from smelt.capture.python.attribute_reads import python_method
 from smelt.graph.trace.trace import text
@@ -38,7 +38,7 @@ class Watch(TorchFunctionMode):
         self.tensors = tensors
         self._on = False
 
-    def run(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run(self, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
         """Call C code."""
         if self._on:
             return fn(*args, **kwargs)
@@ -72,7 +72,7 @@ class Watch(TorchFunctionMode):
             self.__enter__()
 
     def __torch_function__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        self, func: Any, types: Sequence[type], args: Args = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         self._on, text.refuse = False, None  # torch took the mode off while this runs
         run, handle = self.tensors.run, self.tensors.handle
@@ -82,7 +82,7 @@ class Watch(TorchFunctionMode):
             self._on, text.refuse = True, refuse_text
 
 
-def call_found(vm: Interpreter, fn: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_found(vm: Interpreter, fn: FunctionType, args: Args, kwargs: Kwargs) -> Any:
     """Call a function that C code found by itself: as a method, it is looked up once more, with guards.
 
     C code may look into what it returns.

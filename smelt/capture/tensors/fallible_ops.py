@@ -17,7 +17,7 @@ from torch.library import CustomOpDef
 
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.except_clauses import Errors, acts_on
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter
 from smelt.capture.python.effects import Deferred
 from smelt.capture.tensors.trace_call import name_of
 from smelt.graph.ir.meta import meta_of
@@ -43,7 +43,7 @@ _BY_VALUES = (
 """They raise for values that a factorization, a distribution or a length cannot have."""
 
 
-def may_raise(vm: Interpreter, target: Any, args: tuple[Any, ...]) -> bool:
+def may_raise(vm: Interpreter, target: Any, args: Args) -> bool:
     """Whether elements are picked of a tensor of which only values tell how many it has, or where a clause asks for it.
 
     Any index may be out of range, and labels may. Whole training steps run in a `try` whose clause takes all errors, or
@@ -110,7 +110,7 @@ def note_op(vm: Interpreter) -> None:
         tensors.guarded = _is_guarded(vm)
 
 
-def note_read(vm: Interpreter, args: tuple[Any, ...]) -> None:
+def note_read(vm: Interpreter, args: Args) -> None:
     """Residual code will read a number from a tensor. On a GPU that raises what kernels before it failed with.
 
     Raises:

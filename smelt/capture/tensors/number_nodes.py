@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from smelt.capture.core.interface import Args
 from smelt.shapes.real import Real
 from smelt.shapes.size import Division, Factor, Modulo, Size, as_symbol, key, of_factor
 
@@ -83,7 +84,7 @@ class NumberNodes:
         value = compute(*(o.meta["val"] if isinstance(o, fx.Node) else o for o in operands))
         return self._node("call_function", compute, operands, value)
 
-    def _node(self, kind: str, target: Any, args: tuple[Any, ...], value: Any) -> fx.Node:
+    def _node(self, kind: str, target: Any, args: Args, value: Any) -> fx.Node:
         node = self._append(kind, target, args)
         node.meta["val"] = value
         return node

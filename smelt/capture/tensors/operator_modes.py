@@ -18,11 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from smelt.base import torch_c
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break, user
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import special
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 
 def entered() -> bool:

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from smelt.capture.core.breaks import UserError
 from smelt.capture.core.conditional_value import PhiValue
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter
 from smelt.capture.python.unbacked_slices import set_unknown_item, taken, unknown_item
 from smelt.capture.tensors.input_scalars import number_at_entry
 from smelt.graph.ir.meta import is_opaque
@@ -23,9 +23,7 @@ from smelt.graph.ir.symint import from_torch
 from smelt.graph.trace.trace import TraceTensor
 
 
-def settle(
-    vm: Interpreter, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], method: str | None = None
-) -> Any:
+def settle(vm: Interpreter, target: Any, args: Args, kwargs: Mapping[str, Any], method: str | None = None) -> Any:
     """The call again, in a form whose shapes are known, or its answer; NotImplemented when values stay unknown.
 
     Raises:

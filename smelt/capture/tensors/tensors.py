@@ -16,7 +16,7 @@ from smelt.base.default_device import MAKERS
 from smelt.base.errors import Unsupported
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break, Restart, UserError
-from smelt.capture.core.interface import Interpreter, Numbers
+from smelt.capture.core.interface import Args, Interpreter, Kwargs, Numbers
 from smelt.capture.core.registry import READ
 from smelt.capture.core.sources import Source
 from smelt.capture.tensors.ambient import DEVICES, present_modes
@@ -215,7 +215,7 @@ class Tensors:
         node.meta["val"] = val
         return node
 
-    def _append(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> fx.Node:
+    def _append(self, kind: str, target: Any, args: Args, kwargs: Kwargs | None = None) -> fx.Node:
         """A node at the end of the graph; inputs go before the first."""
         node = self.graph.create_node(kind, target, args, kwargs or {})
         if self._first is None:  # a switch of modes may stand before it
@@ -263,7 +263,7 @@ class Tensors:
 
     # -- recording ------------------------------------------------------------------------------------------------
 
-    def run(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], method: str | None = None) -> Any:
+    def run(self, target: Any, args: Args, kwargs: Mapping[str, Any], method: str | None = None) -> Any:
         """Run a torch callable on trace tensors; if it made or changed a tensor, record a node.
 
         Args:
@@ -305,7 +305,7 @@ class Tensors:
         note_op(self.vm)
         return self.note(out, written, self.runner.drew, target, args, kwargs, method, raises)
 
-    def _attempt(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, list[TraceTensor]]:
+    def _attempt(self, target: Any, args: Args, kwargs: Mapping[str, Any]) -> tuple[Any, list[TraceTensor]]:
         try:
             return self.runner.attempt(target, args, kwargs)
         except UserError as error:
@@ -322,7 +322,7 @@ class Tensors:
         written: Sequence[TraceTensor],
         drew: bool,
         target: Any,
-        args: tuple[Any, ...],
+        args: Args,
         kwargs: Mapping[str, Any],
         method: str | None = None,
         raises: bool = False,
@@ -373,7 +373,7 @@ class Tensors:
         node.meta["val"] = None
         self.checks.add(node)
 
-    def act(self, target: EagerBoundary, args: tuple[Any, ...]) -> None:
+    def act(self, target: EagerBoundary, args: Args) -> None:
         """Record a seam that gives nothing."""
         self.vm.work += 1
         self._record(target, args, {}, None).meta["val"] = None
@@ -464,7 +464,7 @@ class Tensors:
             return any(map(self._fresh, out))
         return isinstance(out, dict) and any(map(self._fresh, out.values()))
 
-    def _record(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], method: str | None) -> fx.Node:
+    def _record(self, target: Any, args: Args, kwargs: Mapping[str, Any], method: str | None) -> fx.Node:
         if self.vm.ambient.dirty:
             self.vm.ambient.sync(self.graph)
         kwargs = dict(kwargs)

@@ -16,14 +16,11 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from smelt.base import torch_c
 from smelt.capture.core.breaks import At, Break, Restart, UserError
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import special
 from smelt.capture.tensors.cut_points import refuse_inside
 from smelt.graph.nodes.cut_points import EagerBoundary
 from smelt.graph.nodes.thread_modes import Entered, EnterInference, EnterSavedHooks, Leave
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 
 @dataclass

@@ -13,7 +13,7 @@ from smelt.base import torch_c
 from smelt.capture import _native as native
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break, user
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import ATTR, CALL, TENSOR_METHODS, constant, special
 from smelt.capture.python.attribute_reads import find_in_class
 from smelt.capture.python.backward import tensor_backward
@@ -89,7 +89,7 @@ _kept: list[Any] = []
 _C_FUNCTION = types.BuiltinFunctionType
 
 
-def call_torch(vm: Interpreter, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_torch(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """A C function of torch, or a Python function that stays whole."""
     if isinstance(fn, _C_FUNCTION) and fn in SWITCHES:
         if any(type(value) is TraceTensor for value in (*args, *kwargs.values())):
@@ -109,7 +109,7 @@ def call_torch(vm: Interpreter, fn: Any, args: tuple[Any, ...], kwargs: dict[str
     return vm.tensors.run(fn, args, kwargs)
 
 
-def _with_dtypes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _with_dtypes(args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
     """Python's types of numbers, which torch takes for dtypes, as dtypes: a graph can print those."""
     if any(type(value) is type and value in DTYPES for value in (*args, *kwargs.values())):
         args = tuple(DTYPES[value] if type(value) is type and value in DTYPES else value for value in args)
@@ -125,7 +125,7 @@ DTYPES: dict[type, torch.dtype] = {
 }
 
 
-def call_tensor_method(vm: Interpreter, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_tensor_method(vm: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Any:
     """`args[0].name(*args[1:])` on a trace tensor."""
     if name == "backward":
         tensor_backward(vm, args, kwargs)
@@ -159,14 +159,14 @@ def call_tensor_method(vm: Interpreter, name: str, args: tuple[Any, ...], kwargs
 
 
 @special(torch.as_strided)
-def as_strided(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def as_strided(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """`torch.as_strided(x, size, stride, storage_offset)`"""
     args, kwargs = _from_first_element(vm, *map(vm.effects.plain, args), **kwargs)
     return vm.tensors.run(torch.as_strided, args, kwargs)
 
 
 @special(torch.as_strided_copy)
-def as_strided_copy(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def as_strided_copy(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """A row-major copy of `torch.as_strided`."""
     if kwargs.get("out") is not None:
         raise Break("torch.as_strided_copy(out=)", "it tells a place in the memory of an input")
@@ -176,7 +176,7 @@ def as_strided_copy(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, An
 
 def _from_first_element(
     vm: Interpreter, input: TraceTensor, size: Any, stride: Any, storage_offset: int | None = None
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+) -> tuple[Args, Kwargs]:
     """The arguments with an offset that counts from where the graph's input begins, not from its storage's begin."""
     whole = None if storage_offset is None else _whole_of(vm, input)
     if storage_offset is not None and whole is not None and id(whole) in vm.sources:
@@ -332,7 +332,7 @@ def _is_inference(vm: Interpreter, tensor: TraceTensor) -> bool:
     return tensor in vm.tensors.inference
 
 
-def _launches_itself(vm: Interpreter, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _launches_itself(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """A function of `torch.cuda.jiterator`: a kernel that C++ launches on the addresses of its arguments."""
     what = f"a call of {fn.kernel_name}, a function of torch.cuda.jiterator"
     raise Break(what, "its kernel takes addresses of tensors: it runs between two graphs")
@@ -366,7 +366,7 @@ class _Method:
 
 
 @special(torch.Tensor.is_shared)
-def is_shared(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def is_shared(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """Memory that a tensor does not share with other processes, it does not share at the next call: guarded.
 
     Raises:
@@ -448,25 +448,25 @@ def _stored_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> Any:
 
 
 @CALL(OpOverload, OpOverloadPacket)
-def call_operator(vm: Interpreter, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_operator(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     """`torch.ops.namespace.name(...)`"""
     return call_torch(vm, fn, args, kwargs)
 
 
 @special(torch.is_tensor)
-def is_tensor(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def is_tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """`torch.is_tensor(x)`"""
     return isinstance(args[0], torch.Tensor)
 
 
 @special(torch.jit.annotate)
-def annotate(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def annotate(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """`torch.jit.annotate(type, value)`: the value; the type is for another compiler."""
     return [*args, *kwargs.values()][1]
 
 
 @special(torch.manual_seed, torch.random.manual_seed, torch.seed, torch.set_rng_state, torch.get_rng_state)
-def seed(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def seed(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """Random seeds. A program that sets the state may count on drawing the same numbers again, in another graph."""
     session = native.owner()
     if session is not None:

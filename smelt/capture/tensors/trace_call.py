@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 from smelt.base.errors import Unsupported
 from smelt.base.warned import Warned, heard
 from smelt.capture.core.breaks import Break, UserError, too_deep, wants_memory
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.python.warning_places import place_of_torchs
 from smelt.capture.tensors.inference_tensors import InferenceTensors
 from smelt.capture.tensors.reads import version
@@ -53,9 +53,7 @@ class _Operators(TraceMode):
         self.refused: list[TraceTensor] = []
         self.said: list[Warned] = []
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: OpOverload, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         info = op_info(func)
         self.drew = self.drew or info.random
         self.looked = self.looked or looks_at_values(func)
@@ -99,7 +97,7 @@ class Runner:
         """What the operator was given that refused to write, in the last call."""
         return self._operators.refused
 
-    def run(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def run(self, target: Any, args: Args, kwargs: Mapping[str, Any]) -> Any:
         """Its result; what it warns of, the program will be warned of.
 
         Raises:
@@ -122,7 +120,7 @@ class Runner:
         for each in () if self.vm.graph_warns else said:
             self.vm.effects.warn(place_of_torchs(self.vm, each), each.message, each.category, each.source)
 
-    def _run(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _run(self, target: Any, args: Args, kwargs: Mapping[str, Any]) -> Any:
         try:
             with self._operators:  # also for tensors that composite operators make on the way
                 if self.inference.made and not self.vm.inference:
@@ -148,7 +146,7 @@ class Runner:
             _as_of_tensors(error)
             raise UserError(error) from None
 
-    def attempt(self, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, list[TraceTensor]]:
+    def attempt(self, target: Any, args: Args, kwargs: Mapping[str, Any]) -> tuple[Any, list[TraceTensor]]:
         """Run a torch callable on trace tensors: its result, and those that it wrote to.
 
         Raises:

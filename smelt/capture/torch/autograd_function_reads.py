@@ -21,7 +21,7 @@ from torch.autograd.function import FunctionCtx
 from smelt.base import torch_c
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break, UserError
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter
 from smelt.capture.core.sources import Source
 from smelt.capture.guards.guards import Check, GuardList
 from smelt.capture.python.effects import has_written
@@ -190,7 +190,7 @@ def _own(twin: Any, tensor: torch.Tensor) -> TraceTensor:
     return own
 
 
-def _forward(twin: Any, cls: Any, given: tuple[Any, ...]) -> tuple[tuple[Any, ...], Context]:
+def _forward(twin: Any, cls: Any, given: Args) -> tuple[tuple[Any, ...], Context]:
     needed = torch.is_grad_enabled()
     ctx = Context(tuple(type(a) is TraceTensor and a.requires_grad and needed for a in given))
     twin.ambient.switch(torch_c.set_grad_enabled, (False,), {})
@@ -198,7 +198,7 @@ def _forward(twin: Any, cls: Any, given: tuple[Any, ...]) -> tuple[tuple[Any, ..
     return (tuple(out) if isinstance(out, (tuple, list)) else (out,)), ctx
 
 
-def call_forward(vm: Interpreter, cls: Any, ctx: Context, given: tuple[Any, ...]) -> tuple[Any, Context]:
+def call_forward(vm: Interpreter, cls: Any, ctx: Context, given: Args) -> tuple[Any, Context]:
     """What a Function's `forward` gives, and the context that it (or `setup_context`) filled."""
     if cls.setup_context is torch.autograd.Function.setup_context:
         ctx.count = len(given)

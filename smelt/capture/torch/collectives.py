@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from smelt.capture.core.breaks import Break
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import special
 from smelt.graph.trace.trace import TraceTensor
 
@@ -38,7 +38,7 @@ if torch.distributed.is_available():
         vm.tensors.run(torch.Tensor.copy_, (target, value), {}, method="copy_")
 
     @special(dist.all_gather)
-    def all_gather(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def all_gather(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
         """`all_gather(tensors, tensor)`"""
         gather_into(vm, *args, **kwargs)
 
@@ -53,7 +53,7 @@ if torch.distributed.is_available():
             _write(vm, target, part if tensor.dim() else vm.tensors.run(torch.squeeze, (part, 0), {}))
 
     @special(dist.broadcast)
-    def broadcast(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def broadcast(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
         """`broadcast(tensor, src)`"""
         broadcast_into(vm, *args, **kwargs)
 
@@ -65,7 +65,7 @@ if torch.distributed.is_available():
         _write(vm, tensor, _run(vm, c10d.broadcast.default, tensor, rank, group.group_name))
 
     @special(dist.all_reduce)
-    def all_reduce(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def all_reduce(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
         """`all_reduce(tensor, op)`"""
         reduce_into(vm, *args, **kwargs)
 

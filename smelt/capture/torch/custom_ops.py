@@ -10,13 +10,13 @@ from torch.library import CustomOpDef
 
 from smelt.capture import _native as native
 from smelt.capture.calls import calls
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import CALL
 from smelt.capture.tensors.torch_calls import call_torch
 
 
 @CALL(CustomOpDef)
-def call_custom_op(vm: Interpreter, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_custom_op(vm: Interpreter, op: Any, args: Args, kwargs: Kwargs) -> Any:
     """One node; but an operator that launches Triton kernels is looked into, so that each launch is a node.
 
     Not so where autograd records the operator: its formula, or the error that it has none, belongs to it as a whole.
@@ -54,7 +54,7 @@ class ScriptCall:
 
 
 @CALL(torch.jit.ScriptFunction)
-def call_scripted(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_scripted(vm: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """One node."""
     source = vm.source_of(function)
     if source is not None:

@@ -6,14 +6,11 @@ from typing import Any
 
 import torch
 
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import special
 from smelt.capture.python.backward import begins_here, leaves_below, nodes_below, refuse_pieces
 from smelt.capture.tensors.torch_calls import call_torch
 from smelt.graph.trace.trace import TraceTensor
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 
 @special(torch.autograd.grad)

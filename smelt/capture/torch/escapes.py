@@ -10,7 +10,7 @@ from typing import Any
 from smelt.capture import _native as native
 from smelt.capture.calls import calls
 from smelt.capture.core.breaks import Break
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import constant, special
 from smelt.capture.tensors.torch_calls import call_torch
 
@@ -57,16 +57,16 @@ def assume_constant_result(fn: Callable[..., Any]) -> Callable[..., Any]:
     return fn
 
 
-def _whole(fn: Any, vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _whole(fn: Any, vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     return call_torch(vm, fn, args, kwargs)
 
 
-def _once(fn: Any, vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _once(fn: Any, vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     return calls.call_native(vm, fn, args, kwargs)
 
 
 @special(graph_break)
-def _break_here(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _break_here(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """The meaning of `graph_break()` while capturing."""
     raise Break("graph_break() is called")
 

@@ -7,11 +7,8 @@ from typing import Any
 import torch
 
 from smelt.capture.core.breaks import Break, user, user_raise
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import special
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 
 def _signature(

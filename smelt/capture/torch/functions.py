@@ -17,7 +17,7 @@ from torch.utils.checkpoint import noop_context_fn
 from smelt.capture import _native as native
 from smelt.capture.calls import calls
 from smelt.capture.core.breaks import Break, UserError
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.made_classes import pin
 from smelt.capture.core.registry import special
 from smelt.capture.tensors.torch_calls import call_torch
@@ -59,7 +59,7 @@ _APPLY = getattr(_APPLY, "__func__", _APPLY)  # written in C from torch 2.15 on
 
 
 @special(_APPLY)
-def apply_function(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def apply_function(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """A user's own derivative: one node, so that its `backward` is used."""
     cls, *given = args
     if not torch.is_grad_enabled() and not kwargs:
@@ -79,7 +79,7 @@ def apply_function(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any
         raise Break(f"{cls.__name__}.apply", f"its forward does not run on tensors without values: {raised}") from None
 
 
-def _without_derivative(vm: Interpreter, cls: Any, given: tuple[Any, ...]) -> Any:
+def _without_derivative(vm: Interpreter, cls: Any, given: Args) -> Any:
     """Where no gradients are recorded, a Function is its `forward`, whatever that does and is given."""
     ctx = Context(tuple(type(a) is TraceTensor and a.requires_grad for a in given))
     out, _ = call_forward(vm, cls, ctx, given)
@@ -90,7 +90,7 @@ def _without_derivative(vm: Interpreter, cls: Any, given: tuple[Any, ...]) -> An
 
 
 @special(torch.utils.checkpoint.checkpoint)
-def checkpoint(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def checkpoint(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """`checkpoint(function, *args)`: the function is called, and what it computes is marked to be computed again."""
     given = dict(kwargs)
     own = {name: given.pop(name) for name in _OWN if name in given}

@@ -17,14 +17,11 @@ from smelt.capture.calls import calls
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.conditional_value import PhiValue
-from smelt.capture.core.interface import Interpreter, Store
+from smelt.capture.core.interface import Args, Interpreter, Kwargs, Store
 from smelt.capture.core.registry import special
 from smelt.capture.python.snapshot import CannotUndo, Snapshot
 from smelt.graph.ir.meta import meta_of
 from smelt.graph.trace.trace import TraceTensor
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 
 @special(torch.amp.GradScaler._maybe_opt_step)

@@ -12,13 +12,10 @@ from torch.nn.modules import module as torch_module
 
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.tensors.cut_points import refuse_inside
 from smelt.graph.nodes.module_hooks import AfterForward, Around, BeforeForward, through
 from smelt.graph.trace.trace import TraceTensor
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS = tuple(f"_global{name}" for name in HOOKS)

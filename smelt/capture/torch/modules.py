@@ -10,7 +10,7 @@ from smelt.capture import _native as native
 from smelt.capture.calls import calls
 from smelt.capture.core import compiler_marks
 from smelt.capture.core.breaks import user
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import CALL, special
 from smelt.capture.python import containers
 from smelt.capture.python.attribute_reads import find_in_class, load_member
@@ -18,8 +18,6 @@ from smelt.capture.python.attribute_writes import store_module_attr
 from smelt.capture.torch.module_hooks import GLOBAL_SOURCES, HOOKS, call_with_hooks, is_hooked
 
 _CALL = vars(nn.Module)["__call__"]  # somebody may replace it for a time
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 
 @CALL(nn.Module)

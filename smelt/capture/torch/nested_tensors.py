@@ -6,20 +6,18 @@ same where a padding mask lets elements through. Elsewhere the one with nested t
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
 
 from smelt.capture.core.breaks import Break
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import special
 
 _ENCODER = nn.TransformerEncoder.forward.__code__
 
 
 @special(torch.compiler.is_compiling)
-def is_compiling(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def is_compiling(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """True, except where an encoder would leave out the padding in eager: it is to do so."""
     frame = vm.frames[-1]
     if frame.code is _ENCODER and _leaves_out_padding(dict(zip(_ENCODER.co_varnames, frame.locals, strict=False))):
@@ -31,7 +29,7 @@ def is_compiling(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any])
     return True
 
 
-def _leaves_out_padding(named: dict[str, Any]) -> bool:
+def _leaves_out_padding(named: Kwargs) -> bool:
     """What the encoder asks after this question, and nothing that needs values."""
     layer = named.get("first_layer")
     if named.get("mask") is not None or torch.is_autocast_enabled() or not isinstance(layer, nn.Module):
@@ -40,6 +38,6 @@ def _leaves_out_padding(named: dict[str, Any]) -> bool:
 
 
 @special(torch._nested_tensor_from_mask_left_aligned)
-def left_aligned(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def left_aligned(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """Its answer is a number of Python's, told by the mask's values."""
     raise Break("torch._nested_tensor_from_mask_left_aligned()", "it tells the values of a tensor")

@@ -19,14 +19,11 @@ from torch.optim import adam
 from torch.optim import optimizer as torch_optimizer
 
 from smelt.capture.calls import calls
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import CALL, made_by, special
 from smelt.graph.ir.symint import to_torch
 from smelt.graph.trace.trace import TraceTensor
 from smelt.shapes.real import Real
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 
 @special(torch.autograd.profiler.record_function)

@@ -8,15 +8,12 @@ from typing import Any
 import torch
 
 from smelt.capture.core.breaks import Break
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.prologue_value import values_in
 from smelt.capture.core.registry import CALL, TENSOR_METHODS, special
 from smelt.capture.prologue import ops as prologue_ops
 from smelt.capture.tensors.torch_calls import call_tensor_method, call_torch
 from smelt.graph.trace.trace import TraceTensor
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 
 @special(torch.tensor)

@@ -12,7 +12,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from smelt.capture.core.breaks import Break, Restart, user_raise
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import REBUILD, TENSOR_METHODS, Rebuilder, special
 from smelt.capture.tensors.cut_points import cut_after, refuse_inside
 from smelt.graph.nodes.absent_gradients import only_given
@@ -39,7 +39,7 @@ class Pending(RemovableHandle):
 
 
 @special(Pending.remove)
-def remove(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def remove(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """`handle.remove()`"""
     vm.work += 1
     args[0].remove()

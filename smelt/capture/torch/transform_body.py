@@ -19,7 +19,7 @@ from smelt.base import torch_c
 from smelt.capture.core import interface
 from smelt.capture.core.breaks import Break, through_c
 from smelt.capture.core.graph_module import CapturedGraph
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.sources import Source
 from smelt.capture.tensors.ambient import Ambient
 from smelt.capture.tensors.finish_graph import prune
@@ -167,7 +167,7 @@ class Capturing:
                 vm.tensors, vm.ambient = self.outer, ambient
                 torch.set_grad_enabled(grad)
 
-    def _interpret(self, inner: InnerTensors, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Body:
+    def _interpret(self, inner: InnerTensors, args: Args, kwargs: Kwargs) -> Body:
         vm = self.vm
         leaves, spec = tree_flatten((args, kwargs))
         new = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and not self.outer.knows(leaf)]

@@ -19,7 +19,7 @@ from torch.utils._pytree import SUPPORTED_NODES, TreeSpec, tree_flatten, tree_un
 
 from smelt.base import torch_c
 from smelt.capture.core.breaks import Break, Restart, user
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import CALL, REBUILD, TRANSFORMED, Rebuilder, special
 from smelt.capture.python.attribute_reads import function_source
 from smelt.capture.python.effects import CONTAINERS
@@ -27,9 +27,6 @@ from smelt.capture.tensors import transform_node
 from smelt.capture.tensors.thread_modes import outside_inference
 from smelt.capture.tensors.transform_node import BLANK, Pullback, PullbackCall, Region, Transform
 from smelt.capture.torch.transform_body import InnerTensors, capture_call, is_made
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 MAKERS = (torch.func.vmap, torch.func.grad, torch.func.grad_and_value, torch.func.jacrev, torch.func.jacfwd)
 """They take a function and give a function."""

@@ -15,7 +15,7 @@ from torch._ops import OpOverload
 
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.policy import Policy
 from smelt.capture.core.registry import BY_POLICY, special
 from smelt.capture.tensors.torch_calls import call_torch
@@ -30,7 +30,7 @@ _numbers = itertools.count()
 _TYPES = {TraceTensor: "Tensor", int: "SymInt", float: "float"}
 
 
-def launch(vm: Interpreter, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+def launch(vm: Interpreter, args: Args, kwargs: Mapping[str, Any]) -> None:
     """`kernel.run(*args, grid=grid, warmup=False, **kwargs)`
 
     Raises:
@@ -59,12 +59,12 @@ BY_POLICY[Policy.KERNEL] = launch
 
 
 @special(torch.library.wrap_triton)
-def wrap_triton(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def wrap_triton(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """`torch.library.wrap_triton(kernel)` tells another tracer of the kernel; here every launch is seen."""
     return [*args, *kwargs.values()][0]
 
 
-def _grids(vm: Interpreter, kernel: Any, grid: Any, named: dict[str, Any]) -> dict[tuple[Any, ...], Grid]:
+def _grids(vm: Interpreter, kernel: Any, grid: Any, named: Kwargs) -> dict[tuple[Any, ...], Grid]:
     """The size of the launch, by the tuned arguments that it may depend on."""
     grid = vm.effects.plain(grid)
     if isinstance(grid, (tuple, list)):
@@ -78,7 +78,7 @@ def _grids(vm: Interpreter, kernel: Any, grid: Any, named: dict[str, Any]) -> di
     return found if len(set(found.values())) > 1 else {(): next(iter(found.values()))}
 
 
-def _metas(vm: Interpreter, kernel: Any, named: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+def _metas(vm: Interpreter, kernel: Any, named: Kwargs) -> Iterator[tuple[Args, Kwargs]]:
     """What a grid function may be called with: for each configuration of an autotuner, its values and all arguments."""
     if hasattr(kernel, "configs"):
         for config in kernel.configs:

@@ -10,7 +10,7 @@ from torch.distributions import Distribution, distribution
 
 from smelt.capture.control_flow.asserts import must_be_true
 from smelt.capture.core.breaks import Break, UserError, user
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import special
 from smelt.capture.tensors.fallible_ops import note_caught
 from smelt.capture.tensors.torch_calls import call_torch
@@ -21,7 +21,7 @@ from smelt.graph.trace.trace import TraceTensor
 
 
 @special(torch._assert)
-def assert_that(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def assert_that(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """`torch._assert(condition, message)`: a condition on tensors of a GPU, which would have to be waited for, is not
     checked in a graph. Of others it is: where it fails the frame runs in eager, which raises.
     """
@@ -34,7 +34,7 @@ def assert_that(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 @special(torch._assert_async)
-def assert_later(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def assert_later(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """`torch._assert_async(condition, message)`, which waits for no GPU: on a CPU it raises at once."""
     condition = args[0] if args else None
     if type(condition) is TraceTensor and condition.device.type == "cpu" and condition.numel() == 1:
@@ -44,7 +44,7 @@ def assert_later(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 @special(torch._is_all_true)
-def is_all_true(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def is_all_true(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """The check of a distribution's parameters or sample: where it fails the frame runs in eager, which raises.
 
     On a GPU, which would have to be waited for, a graph does not check it: it only raises, and torch lets
@@ -70,13 +70,13 @@ _VALIDATION = {
 
 
 @special(torch._check_tensor_all)
-def check_all(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def check_all(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """`torch._check_tensor_all(condition, message)`"""
     return _check_all(vm, RuntimeError, *args, **kwargs)
 
 
 @special(torch._check_tensor_all_with)
-def check_all_with(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def check_all_with(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     """`torch._check_tensor_all_with(error_type, condition, message)`"""
     return _check_all(vm, *args, **kwargs)
 
@@ -93,19 +93,19 @@ def _check_all(vm: Interpreter, error_type: type[Exception], cond: Any, message:
 
 
 @special(torch._check)
-def check(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def check(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """`torch._check(condition, message)`"""
     _check(vm, RuntimeError, *args, **kwargs)
 
 
 @special(torch._check_with)
-def check_with(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def check_with(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """`torch._check_with(error_type, condition, message)`, which the checks for other errors call."""
     _check(vm, *args, **kwargs)
 
 
 @special(torch._check_is_size)
-def check_is_size(vm: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def check_is_size(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """`torch._check_is_size(number, message, max=...)`"""
     _check_is_size(vm, *args, **kwargs)
 
