@@ -145,20 +145,20 @@ def _region(run: Callable[..., Any], fn: Callable[..., Any], body: str, session:
     """Calls of `run`, in which `fn` runs, with the hook active; for a `body` that goes in steps, each of them."""
     if body == "coroutine":
 
-        async def compiled_coroutine(*args: Any, **kwargs: Any) -> Any:
+        async def compiled_coroutine(*args: object, **kwargs: object) -> Any:
             session.leaves_body(body, fn)
             return await Steps(native.call(run, args, kwargs, session).__await__(), session)
 
         return compiled_coroutine
     if body == "generator":
 
-        def compiled_generator(*args: Any, **kwargs: Any) -> Any:
+        def compiled_generator(*args: object, **kwargs: object) -> Any:
             session.leaves_body(body, fn)
             return in_steps(native.call(run, args, kwargs, session), session)
 
         return compiled_generator
 
-    def compiled(*args: Any, **kwargs: Any) -> Any:
+    def compiled(*args: object, **kwargs: object) -> Any:
         if torch.compiler._is_exporting_flag:  # the flag and no function that asks: this is on the way of every call
             return fn(*args, **kwargs)
         try:

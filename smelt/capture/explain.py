@@ -76,7 +76,7 @@ def explain(
         compile_graph: compiles each graph, as for `compile_callable`.
     """
 
-    def explained(*args: Any, **kwargs: Any) -> Explanation:
+    def explained(*args: object, **kwargs: object) -> Explanation:
         compiled = compile_callable(fn, compile_graph, options)
         before = stats()
         result = compiled(*args, **kwargs)
@@ -87,7 +87,7 @@ def explain(
     return explained
 
 
-def describe(session: Session, result: Any = None) -> Explanation:
+def describe(session: Session, result: object = None) -> Explanation:
     """The state of a compiled callable as an Explanation."""
     versions = [version for place in session.places.values() for version in place.versions]
     graphs = [v.residual.gm for v in versions if v.residual.gm is not None]

@@ -441,12 +441,12 @@ class Interpreter:
             return out
         return CALL.find(type(fn))(self, fn, args, kwargs)
 
-    def load_attr(self, obj: Any, name: str) -> Any:
+    def load_attr(self, obj: object, name: str) -> Any:
         """`obj.name`"""
         refuse_fields(obj, name)
         return ATTR.find(type(obj))(self, obj, name)
 
-    def native(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def native(self, fn: Callable[..., Any], /, *args: object, **kwargs: object) -> Any:
         """Run C code of the user's program. Tensor operations that it makes by itself are recorded as well."""
         self.work += 1
         if self.branching:

@@ -91,13 +91,13 @@ def is_subclass(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     return answer
 
 
-def _asking(vm: Interpreter, cls: Any) -> Any:
+def _asking(vm: Interpreter, cls: object) -> Any:
     """What runs `isinstance` and its kind: through the interpreter where the program's own code answers."""
     kinds = map(type, cls) if type(cls) is tuple else (type(cls),)
     return user if all(is_frozen(kind.__module__) for kind in kinds) else vm.native
 
 
-def _guard_unregistered(vm: Interpreter, kind: type, cls: Any) -> None:
+def _guard_unregistered(vm: Interpreter, kind: type, cls: object) -> None:
     """`abc.ABC.register` may make a class a subclass of another later on; nothing undoes it."""
     for each in cls if isinstance(cls, tuple) else (cls,):
         if isinstance(each, abc.ABCMeta) and not (is_frozen(each.__module__) and is_frozen(kind.__module__)):
@@ -381,12 +381,12 @@ def warn(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 
 
 def _warn(
-    message: Any,
-    category: Any = None,
-    stacklevel: Any = 1,
+    message: object,
+    category: object = None,
+    stacklevel: object = 1,
     source: Any = None,
     *,
-    skip_file_prefixes: Any = (),
+    skip_file_prefixes: object = (),
 ) -> None:
     """The arguments of `warnings.warn`."""
 
@@ -394,7 +394,7 @@ def _warn(
 _WARN = inspect.signature(_warn)
 
 
-def _is_warning(message: Any, category: Any = None, stacklevel: Any = 1, **others: Any) -> bool:
+def _is_warning(message: object, category: object = None, stacklevel: object = 1, **others: object) -> bool:
     fits = category is None or isinstance(category, type) and issubclass(category, Warning)
     fits = fits and isinstance(message, (str, Warning, PrologueValue, UnknownText))
     fits = fits and ("skip_file_prefixes" not in others or sys.version_info >= (3, 12))
@@ -416,13 +416,13 @@ def warn_explicit(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 
 
 def _warn_explicit(
-    message: Any,
-    category: Any,
-    filename: Any,
-    lineno: Any,
-    module: Any = None,
-    registry: Any = None,
-    module_globals: Any = None,
+    message: object,
+    category: object,
+    filename: object,
+    lineno: object,
+    module: object = None,
+    registry: object = None,
+    module_globals: object = None,
     source: Any = None,
 ) -> None:
     """The arguments of `warnings.warn_explicit`."""
@@ -583,7 +583,7 @@ _register_arithmetic()
 
 
 @ATTR(threading.local)
-def thread_attr(vm: Interpreter, obj: Any, name: str) -> Any:
+def thread_attr(vm: Interpreter, obj: object, name: str) -> Any:
     """An attribute of threading.local."""
     source = vm.source_of(obj)
     value = user(getattr, obj, name)

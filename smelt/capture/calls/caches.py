@@ -135,7 +135,7 @@ def _is_late(vm: Interpreter, draws: bool = True) -> bool:
     return bool(pending or draws and vm.tensors.drawing)
 
 
-def _only_computes(function: Any, depth: int = 0) -> bool:
+def _only_computes(function: object, depth: int = 0) -> bool:
     """Whether all that a function does is to give what follows from its arguments: by what its code names.
 
     Its globals are functions like it, modules and classes of Python and torch, and plain data.
@@ -160,7 +160,7 @@ def _names_no_state(function: types.FunctionType, code: types.CodeType, depth: i
     return all(_has_no_state(function.__globals__[n], depth) for n in code.co_names if n in function.__globals__)
 
 
-def _stores(function: Any) -> bool:
+def _stores(function: object) -> bool:
     """Whether a function of the program writes to attributes or global variables: what it does, it does once."""
     code = getattr(function, "__code__", None)
     return code is not None and any(each.opname in _STORES for each in dis.get_instructions(code))

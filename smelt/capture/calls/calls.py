@@ -581,7 +581,7 @@ class Trampoline:
     def __init__(self, vm: Interpreter, fn: Any, reads: bool = False) -> None:
         self.vm, self.fn, self.reads = vm, fn, reads
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         return self.vm.reenter(lambda: self._run(args, kwargs))
 
     def _run(self, args: Args, kwargs: Kwargs) -> Any:

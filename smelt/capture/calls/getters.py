@@ -21,12 +21,12 @@ def _given(getter: Any) -> tuple[Args, Kwargs]:
     return (*made.args, *given) if isinstance(made, functools.partial) else given, getattr(made, "keywords", {})
 
 
-def _parts(getter: Any) -> Args:
+def _parts(getter: object) -> Args:
     given, named = _given(getter)
     return (*given, *named, *named.values())
 
 
-def _known(vm: Interpreter, getter: Any) -> bool:
+def _known(vm: Interpreter, getter: object) -> bool:
     """Whether what it was made with is known; guarded when it comes from outside."""
     source = vm.source_of(getter)
     if source is None:

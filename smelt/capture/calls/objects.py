@@ -118,12 +118,12 @@ def _is_plain(cls: type) -> bool:
     return is_written(cls) and cls.__dictoffset__ != 0 and not copyreg._slotnames(cls)  # type: ignore[attr-defined]
 
 
-def _state(vm: Interpreter, obj: Any) -> Any:
+def _state(vm: Interpreter, obj: object) -> Any:
     """What `copy` gives to a new object."""
     own = python_method(vm, obj, "__getstate__")
     return _attributes(vm, obj) if own is None else vm.call(own, (obj,), {})
 
 
-def _attributes(vm: Interpreter, obj: Any) -> Any:
+def _attributes(vm: Interpreter, obj: object) -> Any:
     """An object's attributes, None without any; in a dictionary of its own, whose address `deepcopy` may ask for."""
     return dict(vm.effects.mirror(vm.load_attr(obj, "__dict__"))) or None

@@ -58,7 +58,7 @@ class Observed:
             self.step = vm.step
         self.places.update(found)
 
-    def look(self, place: Any) -> None:
+    def look(self, place: object) -> None:
         """The program looks at an object from outside, or at a global variable.
 
         Raises:

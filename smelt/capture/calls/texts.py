@@ -122,7 +122,7 @@ def to_format(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
 def _register_methods() -> None:
     for name, fn in (("__str__", str), ("__repr__", repr), ("__format__", format)):
 
-        def show(vm: Interpreter, tensor: TraceTensor, *rest: Any, fn: Any = fn) -> Any:
+        def show(vm: Interpreter, tensor: TraceTensor, *rest: object, fn: Any = fn) -> Any:
             if fn is not format and rest:
                 raise Break("the text of a tensor with contents of its own", "it is made of values")
             return to_text(vm, fn, tensor, *rest)

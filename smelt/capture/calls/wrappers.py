@@ -24,7 +24,7 @@ def _make(kind: type, vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     return _made(vm, out, kind, args, kwargs)
 
 
-def _made(vm: Interpreter, out: Any, kind: type, args: Args, kwargs: Kwargs) -> Any:
+def _made(vm: Interpreter, out: object, kind: type, args: Args, kwargs: Kwargs) -> Any:
     vm.keep(out)
     vm.created.add(id(out))
     vm.remade[id(out)] = (kind, args, kwargs)
@@ -34,7 +34,7 @@ def _made(vm: Interpreter, out: Any, kind: type, args: Args, kwargs: Kwargs) -> 
 _made_anew(property, staticmethod, classmethod, functools._lru_cache_wrapper)
 
 
-def _copied(method: Any) -> None:
+def _copied(method: object) -> None:
     def copy(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
         out = call_native(vm, method, args, kwargs)
         if type(out) is not property:
@@ -80,7 +80,7 @@ def _is_taken_apart(vm: Interpreter, outer: functools.partial[Any]) -> bool:
 
 
 class _Called(functools.partial[Any]):
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         raise NotImplementedError
 
 

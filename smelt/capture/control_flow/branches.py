@@ -65,7 +65,7 @@ for _on, _name in ((False, "IF_FALSE"), (True, "IF_TRUE")):
     opcode(f"POP_JUMP_BACKWARD_{_name}", decode=backward)(turning(_pop_jump(_on)))
 
 
-def to_bool(vm: Interpreter, f: Frame, arg: Any) -> None:
+def to_bool(vm: Interpreter, f: Frame, arg: object) -> None:
     """TO_BOOL of 3.13: the truth of a tensor is left to the jump that follows, which may take both ways."""
     value = f.stack[-1]
     if type(value) in _LEFT and f.decoded.names[f.pc] in ASKING:
@@ -84,7 +84,7 @@ def is_simple(decoded: Decoded, start: int, end: int) -> bool:
     return any(_loaded(arg) in HARMLESS for _, arg in decoded.instructions[start:end])
 
 
-def _loaded(arg: Any) -> Any:
+def _loaded(arg: object) -> Any:
     """The name in a decoded argument; versions put a flag before it."""
     return arg[1] if type(arg) is tuple and len(arg) == 2 else arg if type(arg) is str else None
 
@@ -141,7 +141,7 @@ def _harmless_call(f: Frame) -> bool:
     return all(map(_is_harmless, called))
 
 
-def _is_harmless(called: Any) -> bool:
+def _is_harmless(called: object) -> bool:
     if called is NULL or type(called) is TraceTensor or type(getattr(called, "__self__", None)) is TraceTensor:
         return True
     return called in _INFOS or is_torch_builtin(called)
@@ -157,7 +157,7 @@ def _harmless_nodes(vm: Interpreter, last: Any) -> bool:
     return True
 
 
-def _choose(vm: Interpreter, condition: TraceTensor, new: Any, old: Any, when: bool) -> Any:
+def _choose(vm: Interpreter, condition: TraceTensor, new: object, old: object, when: bool) -> Any:
     if new is old:
         return old
     if type(new) is not TraceTensor or type(old) is not TraceTensor or _kind(new) != _kind(old):

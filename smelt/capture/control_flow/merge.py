@@ -60,7 +60,7 @@ class Merging:
                 return kind(parts)
         return self._undecided(a, b)
 
-    def expression(self, a: Any, b: Any) -> Any:
+    def expression(self, a: object, b: object) -> Any:
         """The same for what lies on the stack, or is returned."""
         out = self(a, b)
         if type(out) is PhiValue:
@@ -79,7 +79,7 @@ class Merging:
                 raise CannotMerge(f"what a {type(value).__name__} holds differs after them")
         return merged
 
-    def _undecided(self, a: Any, b: Any) -> PhiValue:
+    def _undecided(self, a: object, b: object) -> PhiValue:
         self.vm.undecided = True
         tensors = [value for value in (a, b) if type(value) is TraceTensor]
         given = None

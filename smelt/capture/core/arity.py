@@ -117,7 +117,7 @@ _INERT = (int, float, bool, str, type(None))
 _EXAMPLES: dict[type, Any] = {int: 0, float: 0.0, bool: True}
 
 
-def _tells(function: Any) -> bool:
+def _tells(function: object) -> bool:
     """A function of C code, or one of Python's, whose parameters are those that its calls are checked for."""
     if isinstance(function, types.FunctionType):
         return True

@@ -128,7 +128,7 @@ def let_go(error: BaseException) -> None:
         entry = entry.tb_next
 
 
-def user(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def user(fn: Callable[..., Any], *args: object, **kwargs: object) -> Any:
     """Run one operation of the user's program natively; what it raises is the user's exception."""
     try:
         return fn(*args, **kwargs)

@@ -32,7 +32,7 @@ FOR_TORCH_ALONE = "smelt has compiled it"
 """The reason for torch.compile to leave a function alone that is none for smelt: `functools.wraps` copies marks."""
 
 
-def disabled(function: Any) -> str | None:
+def disabled(function: object) -> str | None:
     """The reason why a function must not be captured; None when it may."""
     reason = getattr(function, "_smelt_disabled", None)
     if reason is None and getattr(function, "_torchdynamo_disable", False):
@@ -50,7 +50,7 @@ REGION_CODES: set[CodeType] = set()
 """The codes of the functions that `smelt.compile` makes."""
 
 
-def compiled_here(function: Any) -> bool:
+def compiled_here(function: object) -> bool:
     """Whether `smelt.compile` made the function. Attributes do not tell: `functools.wraps` copies them to others."""
     function = function.__func__ if isinstance(function, MethodType) else function
     return isinstance(function, FunctionType) and function.__code__ in REGION_CODES
@@ -108,7 +108,7 @@ def is_constant_result(function: FunctionType) -> bool:
     return "_dynamo_marked_constant" in function.__dict__
 
 
-def is_allowed(function: Any) -> bool:
+def is_allowed(function: object) -> bool:
     """`torch.compiler.allow_in_graph` marked it."""
     rules = sys.modules.get("torch._dynamo.trace_rules")
     if rules is None or (getattr(function, "__module__", None) or "").startswith("torch."):

@@ -34,7 +34,9 @@ class PhiValue:
 
     __slots__ = ("condition", "true", "false", "given", "born", "asked")
 
-    def __init__(self, condition: Any, true: Any, false: Any, given: Any, born: int, asked: str | None = None) -> None:
+    def __init__(
+        self, condition: object, true: object, false: object, given: object, born: int, asked: str | None = None
+    ) -> None:
         self.condition, self.true, self.false, self.given, self.born = condition, true, false, given, born
         self.asked = asked
 
@@ -48,7 +50,7 @@ class PhiValue:
         """After one of the ways there is nothing in its place."""
         return self.true is NULL or self.false is NULL
 
-    def read(self, *args: Any, **kwargs: Any) -> Any:
+    def read(self, *args: object, **kwargs: object) -> Any:
         """What it holds is needed: the capture begins again and ends its graph before the branch."""
         if self.asked is not None:
             raise Restart(self.born, unanswered(self.asked))

@@ -24,7 +24,7 @@ def refuse_windows(values: Iterable[Any]) -> None:
             raise Break(f"memory is read through a {type(value).__name__} of ctypes", why)
 
 
-def refuse_fields(obj: Any, name: str) -> None:
+def refuse_fields(obj: object, name: str) -> None:
     """End the graph where an attribute is a field of a structure, which lies in such memory.
 
     Raises:

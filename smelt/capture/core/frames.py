@@ -99,7 +99,7 @@ def slot_count(code: CodeType) -> int:
     return _slots.put(code, len(slot_names(code))) if known is None else known
 
 
-def bind(function: FunctionType, defaults: Any, kwdefaults: Any, args: Args, kwargs: Kwargs) -> list[Any]:
+def bind(function: FunctionType, defaults: Any, kwdefaults: object, args: Args, kwargs: Kwargs) -> list[Any]:
     """The localsplus of a call, as CPython fills it.
 
     Args:

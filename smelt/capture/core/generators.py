@@ -8,14 +8,14 @@ from typing import Any
 
 from smelt.capture.core.breaks import UserError, through_c
 from smelt.capture.core.except_clauses import acts_on
-from smelt.capture.core.frames import YIELD
+from smelt.capture.core.frames import YIELD, Frame
 from smelt.capture.core.interface import Interpreter
 
 
 class TracedGenerator:
     """What a call of a generator function gives while capturing."""
 
-    def __init__(self, vm: Interpreter, frame: Any) -> None:
+    def __init__(self, vm: Interpreter, frame: Frame) -> None:
         self.vm, self.frame = vm, frame
         self.started = self.done = False
         self.born = vm.step

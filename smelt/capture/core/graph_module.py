@@ -36,7 +36,7 @@ class CapturedGraph(fx.GraphModule):
         self._write()
         return str(super().code)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> Any:
         """Write the code, then run it."""
         self._write()
         written: Any = type(self).__dict__["forward"]

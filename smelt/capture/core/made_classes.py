@@ -76,7 +76,7 @@ class Statement:
         self.__name__ = f"class {cls.__qualname__}"
         self.told = _told(cls, {id(cls)})
 
-    def __call__(self, cls: Any) -> bool:
+    def __call__(self, cls: object) -> bool:
         if not isinstance(cls, type):
             return False
         try:
@@ -105,7 +105,7 @@ def _told(cls: type, inside: set[int]) -> tuple[Any, ...]:
     return names, kinds, held, tuple((name, _plain(member._value_)) for name, member in members)
 
 
-def _members(cls: Any) -> Iterator[tuple[str, Any]]:
+def _members(cls: object) -> Iterator[tuple[str, Any]]:
     return iter(cls.__dict__.get("_member_map_", {}).items())
 
 
@@ -227,14 +227,14 @@ def check_type(vm: Interpreter, value: Any, source: Source) -> None:
         vm.guards.check(source, native.TYPE_IS, cls)
 
 
-def pin(vm: Interpreter, cls: Any) -> Any:
+def pin(vm: Interpreter, cls: object) -> Any:
     """Something looks at more of the class than its statement tells: the next call needs the same one."""
     if id(cls) in vm.made_classes:
         vm.guards.check(vm.sources[id(cls)], native.IS, cls)
     return cls
 
 
-def pin_given(vm: Interpreter, fn: Any, args: Args, out: Any) -> None:
+def pin_given(vm: Interpreter, fn: Any, args: Args, out: object) -> None:
     """Code that runs as it is was given classes: only some of it asks for no more than statements tell."""
     if fn is super:  # what is read through it is read as from the class
         return

@@ -12,6 +12,7 @@ from typing import Any
 import numpy
 
 from smelt.capture.core.breaks import Break
+from smelt.capture.core.interface import Prologue
 from smelt.graph.trace.trace import text
 
 
@@ -49,7 +50,9 @@ class PrologueValue:
 
     __slots__ = ("hosts", "index", "example", "constant", "certain", "source", "range", "repeats", "__weakref__")
 
-    def __init__(self, hosts: Any, index: int, example: Any, constant: bool, certain: bool, source: Any = None) -> None:
+    def __init__(
+        self, hosts: Prologue, index: int, example: Any, constant: bool, certain: bool, source: Any = None
+    ) -> None:
         self.hosts, self.index, self.example = hosts, index, example
         self.constant, self.certain, self.source = constant, certain, source
         self.range: tuple[Any, Any] | None = None
@@ -65,7 +68,7 @@ class PrologueValue:
         """It can be written to."""
         return not isinstance(self.example, IMMUTABLE)
 
-    def read(self, *args: Any, **kwargs: Any) -> Any:
+    def read(self, *args: object, **kwargs: object) -> Any:
         """C code needs more than capture can give."""
         raise varies(f"a {type(self.example).__name__}")
 
@@ -135,7 +138,7 @@ class PrologueMethod:
             text.refuse()
         return f"HostMethod({self.name})"
 
-    def __call__(self, *_: Any, **__: Any) -> Any:
+    def __call__(self, *_: object, **__: object) -> Any:
         """So that it is callable; the interpreter calls it otherwise."""
         raise Break("a method of a value that is computed at each call, called by C code")
 

@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 class TypeTable:
     """Functions by type; a subclass uses its nearest base's (the answer is remembered per class)."""
 
-    def __init__(self, default: Callable[..., Any] | None = None) -> None:
+    def __init__(self, default: Callable[..., object] | None = None) -> None:
         self.default = default
         self._exact: dict[type, Callable[..., Any]] = {}
         self._found: weakref.WeakKeyDictionary[type, Callable[..., Any]] = weakref.WeakKeyDictionary()
@@ -85,7 +85,7 @@ SPECIAL: dict[int, Meaning] = {}
 _kept: list[Any] = []
 
 
-def special(*functions: Any) -> Callable[[F], F]:
+def special(*functions: object) -> Callable[[F], F]:
     """Decorator: the meaning that capture gives to calls of these functions with arguments that they take."""
 
     def register(fn: F) -> F:
@@ -121,7 +121,7 @@ CONSTANTS: dict[int, Any] = {}
 """id of a function -> what any call of it gives while capturing."""
 
 
-def constant(value: Any, *functions: Any) -> None:
+def constant(value: Any, *functions: object) -> None:
     """Calls of these functions give `value`."""
     for function in functions:
         CONSTANTS[id(function)] = value

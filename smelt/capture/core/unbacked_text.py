@@ -33,7 +33,7 @@ class UnknownText(str):
         text.stop.at = vm.where()
         return text
 
-    def read(self, *args: Any, **kwargs: Any) -> Any:
+    def read(self, *args: object, **kwargs: object) -> Any:
         """Somebody needs the text.
 
         Raises:

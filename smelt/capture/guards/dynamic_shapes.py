@@ -75,7 +75,7 @@ class SiteProfile:
         if self.numbers[source.text] != number:
             self.changing.add((source.text, None))
 
-    def look_at_value(self, asked: Any, found: Any) -> bool:
+    def look_at_value(self, asked: object, found: object) -> bool:
         """Whether a value of a tensor was always the same."""
         return bool(self.values.setdefault(asked, found) == found)
 

@@ -70,7 +70,7 @@ def _plain(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[An
     return source.text, value_text(operand), "missing" if missing else value_text(found)
 
 
-def _missing(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[Any, ...]:
+def _missing(source: Any, operand: object, found: Any, guards: GuardList) -> tuple[Any, ...]:
     return source.text, "missing", value_text(found)
 
 
@@ -90,11 +90,11 @@ def _keys(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[Any
     return f"tuple({source.text})", value_text(operand), value_text(tuple(found) if isinstance(found, dict) else found)
 
 
-def _has(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[Any, ...]:
+def _has(source: Any, operand: Any, found: object, guards: GuardList) -> tuple[Any, ...]:
     return f"{value_text(operand)} in {source.text}", "True", "False"
 
 
-def _has_not(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[Any, ...]:
+def _has_not(source: Any, operand: Any, found: object, guards: GuardList) -> tuple[Any, ...]:
     return f"{value_text(operand)} in {source.text}", "False", "True"
 
 
@@ -121,7 +121,7 @@ def _no_alias(source: Any, other: int, found: Any, guards: GuardList) -> tuple[A
     return f"{source.text} is {guards.sources[other].text}", "False", "True"
 
 
-def _none_alias(source: Any, others: Any, found: Any, guards: GuardList) -> tuple[Any, ...]:
+def _none_alias(source: Any, others: Any, found: object, guards: GuardList) -> tuple[Any, ...]:
     names = ", ".join(guards.sources[i].text for i in others)
     return names, "all different objects", "partly the same"
 

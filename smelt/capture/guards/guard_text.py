@@ -29,7 +29,7 @@ _PATTERNS = {
 }
 
 
-def guard_text(kind: int, subject: Source | None, operand: Any, sources: Sequence[Source]) -> str:
+def guard_text(kind: int, subject: Source | None, operand: object, sources: Sequence[Source]) -> str:
     """One check as an expression of Python.
 
     Args:
@@ -63,12 +63,12 @@ def _module(subject: Any, operand: Any, sources: Sequence[Source]) -> str:
     return " and ".join(parts)
 
 
-def _state(subject: Any, operand: Any, sources: Sequence[Source]) -> str:
+def _state(subject: object, operand: Any, sources: Sequence[Source]) -> str:
     named = zip(native.state_names(), operand, strict=False)  # the raw dispatch keys say the same once more
     return f"modes are { ({name: value for name, value in named if not isinstance(value, bytes)}) }"
 
 
-def _python(subject: Any, operand: Any, sources: Sequence[Source]) -> str:
+def _python(subject: Any, operand: object, sources: Sequence[Source]) -> str:
     if isinstance(operand, tuple):
         fn, indices = operand[:2]
         name, given = getattr(fn, "__name__", repr(fn)), ", ".join(sources[i].text for i in indices)

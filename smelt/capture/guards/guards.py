@@ -67,13 +67,13 @@ class GuardList:
         """The source is fetched: what the capture read of it is checked."""
         return source in self._by_source
 
-    def check(self, source: Source, kind: int, operand: Any) -> None:
+    def check(self, source: Source, kind: int, operand: object) -> None:
         """Add a check on the value of a source, unless it is there already."""
         if self.noted is not None:
             self.noted.append((source, kind, operand))
         self._add(self.fetch(source), kind, operand)
 
-    def _add(self, index: int, kind: int, operand: Any) -> None:
+    def _add(self, index: int, kind: int, operand: object) -> None:
         by_value = kind == native.PYTHON or type(operand) in (int, str, bool)
         key = (index, kind, type(operand), operand if by_value else id(operand))
         if key not in self._known:
@@ -130,7 +130,7 @@ class GuardList:
             operand = (scope["sizes"], indices, program) if native_too else (scope["sizes"], indices)
             self._add(indices[-1], native.PYTHON, operand)
 
-    def state(self, state: tuple[Any, ...]) -> None:
+    def state(self, state: tuple[object, ...]) -> None:
         """The ambient modes (gradients, autocast ...) are what `native.state()` gave."""
         self._add(-1, native.STATE, state)
 

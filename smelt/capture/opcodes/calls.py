@@ -22,7 +22,7 @@ def kw_names(vm: Interpreter, f: Frame, arg: tuple[str, ...]) -> None:
     f.kw_names = arg
 
 
-def make_call(vm: Interpreter, f: Frame, fn: Any, first: Any, items: list[Any], names: tuple[str, ...]) -> None:
+def make_call(vm: Interpreter, f: Frame, fn: Any, first: object, items: list[Any], names: tuple[str, ...]) -> None:
     """Call with `first` (unless NULL) before `items`, the last of which are named."""
     if names:
         split = len(items) - len(names)
@@ -35,30 +35,30 @@ def make_call(vm: Interpreter, f: Frame, fn: Any, first: Any, items: list[Any], 
 
 
 @opcode("RETURN_VALUE")
-def return_value(vm: Interpreter, f: Frame, arg: Any) -> Any:
+def return_value(vm: Interpreter, f: Frame, arg: object) -> Any:
     f.value = f.stack.pop()
     return RETURN
 
 
 @opcode("RETURN_CONST", decode=const)
-def return_const(vm: Interpreter, f: Frame, arg: Any) -> Any:
+def return_const(vm: Interpreter, f: Frame, arg: object) -> Any:
     f.value = own_constant(vm, arg) if type(arg) is tuple else arg
     return RETURN
 
 
 @opcode("RETURN_GENERATOR")
-def return_generator(vm: Interpreter, f: Frame, arg: Any) -> Any:
+def return_generator(vm: Interpreter, f: Frame, arg: object) -> Any:
     return RETURN
 
 
 @opcode("YIELD_VALUE")
-def yield_value(vm: Interpreter, f: Frame, arg: Any) -> Any:
+def yield_value(vm: Interpreter, f: Frame, arg: object) -> Any:
     f.value = f.stack.pop()
     return YIELD
 
 
 @opcode("GET_YIELD_FROM_ITER")
-def get_yield_from_iter(vm: Interpreter, f: Frame, arg: Any) -> None:
+def get_yield_from_iter(vm: Interpreter, f: Frame, arg: object) -> None:
     if type(f.stack[-1]) is not TracedGenerator:
         f.stack[-1] = containers.iterate(vm, f.stack[-1])
 

@@ -44,7 +44,7 @@ def binary_op(vm: Interpreter, f: Frame, arg: Any) -> None:
 
 
 @opcode("UNARY_NOT")
-def unary_not(vm: Interpreter, f: Frame, arg: Any) -> None:
+def unary_not(vm: Interpreter, f: Frame, arg: object) -> None:
     value = f.stack[-1]
     if type(value) is PhiValue and value.asked is not None:
         f.stack[-1] = PhiValue(value.condition, value.false, value.true, None, value.born, value.asked)
@@ -88,31 +88,31 @@ def contains_op(vm: Interpreter, f: Frame, arg: int) -> None:
 
 
 @opcode("BINARY_SUBSCR")
-def binary_subscr(vm: Interpreter, f: Frame, arg: Any) -> None:
+def binary_subscr(vm: Interpreter, f: Frame, arg: object) -> None:
     key = f.stack.pop()
     f.stack[-1] = containers.subscript(vm, f.stack[-1], key)
 
 
 @opcode("STORE_SUBSCR")
-def store_subscr(vm: Interpreter, f: Frame, arg: Any) -> None:
+def store_subscr(vm: Interpreter, f: Frame, arg: object) -> None:
     key, obj, value = f.stack.pop(), f.stack.pop(), f.stack.pop()
     containers.store_item(vm, obj, key, value)
 
 
 @opcode("DELETE_SUBSCR")
-def delete_subscr(vm: Interpreter, f: Frame, arg: Any) -> None:
+def delete_subscr(vm: Interpreter, f: Frame, arg: object) -> None:
     key, obj = f.stack.pop(), f.stack.pop()
     containers.delete_item(vm, obj, key)
 
 
 @opcode("BINARY_SLICE")
-def binary_slice(vm: Interpreter, f: Frame, arg: Any) -> None:
+def binary_slice(vm: Interpreter, f: Frame, arg: object) -> None:
     stop, start = f.stack.pop(), f.stack.pop()
     f.stack[-1] = containers.subscript(vm, f.stack[-1], slice(start, stop))
 
 
 @opcode("STORE_SLICE")
-def store_slice(vm: Interpreter, f: Frame, arg: Any) -> None:
+def store_slice(vm: Interpreter, f: Frame, arg: object) -> None:
     stop, start, obj, value = f.stack.pop(), f.stack.pop(), f.stack.pop(), f.stack.pop()
     containers.store_item(vm, obj, slice(start, stop), value)
 
@@ -178,7 +178,7 @@ def build_string(vm: Interpreter, f: Frame, arg: int) -> None:
 
 
 @opcode("LIST_TO_TUPLE")
-def list_to_tuple(vm: Interpreter, f: Frame, arg: Any) -> None:
+def list_to_tuple(vm: Interpreter, f: Frame, arg: object) -> None:
     """The list may have come with a frame that resumes, and have been appended to since."""
     f.stack[-1] = tuple(drain(vm, f.stack[-1]))
 

@@ -18,7 +18,7 @@ from smelt.capture.python.stack_opcodes import opcode, take
 
 
 @opcode("PUSH_EXC_INFO")
-def push_exc_info(vm: Interpreter, f: Frame, arg: Any) -> None:
+def push_exc_info(vm: Interpreter, f: Frame, arg: object) -> None:
     error = f.stack.pop()
     f.stack.append(f.handled[-1] if f.handled else OUTER)
     f.stack.append(error)
@@ -27,7 +27,7 @@ def push_exc_info(vm: Interpreter, f: Frame, arg: Any) -> None:
 
 
 @opcode("POP_EXCEPT")
-def pop_except(vm: Interpreter, f: Frame, arg: Any) -> None:
+def pop_except(vm: Interpreter, f: Frame, arg: object) -> None:
     f.stack.pop()
     if f.handled:
         f.handled.pop()
@@ -35,13 +35,13 @@ def pop_except(vm: Interpreter, f: Frame, arg: Any) -> None:
 
 
 @opcode("CHECK_EXC_MATCH")
-def check_exc_match(vm: Interpreter, f: Frame, arg: Any) -> None:
+def check_exc_match(vm: Interpreter, f: Frame, arg: object) -> None:
     kinds = vm.effects.plain(f.stack.pop())
     f.stack.append(isinstance(f.stack[-1], kinds))
 
 
 @opcode("CHECK_EG_MATCH")
-def check_eg_match(vm: Interpreter, f: Frame, arg: Any) -> None:
+def check_eg_match(vm: Interpreter, f: Frame, arg: object) -> None:
     raise Break("except*", "exception groups are not captured")
 
 
@@ -69,7 +69,7 @@ def raise_varargs(vm: Interpreter, f: Frame, arg: int) -> None:
 
 
 @opcode("BEFORE_WITH")
-def before_with(vm: Interpreter, f: Frame, arg: Any) -> None:
+def before_with(vm: Interpreter, f: Frame, arg: object) -> None:
     manager = f.stack[-1]
     refused = f"{type(manager).__name__!r} object does not support the context manager protocol"
     enter = _of_class(vm, manager, "__enter__", refused)
@@ -79,7 +79,7 @@ def before_with(vm: Interpreter, f: Frame, arg: Any) -> None:
     f.stack.append(entered)
 
 
-def _of_class(vm: Interpreter, manager: Any, name: str, refused: str) -> Any:
+def _of_class(vm: Interpreter, manager: object, name: str, refused: str) -> Any:
     """A method as `with` finds it: what the class has, whatever the object holds under that name."""
     if not hasattr(type(manager), name):
         find_in_class(vm, type(manager), name)
@@ -89,7 +89,7 @@ def _of_class(vm: Interpreter, manager: Any, name: str, refused: str) -> Any:
 
 
 @opcode("WITH_EXCEPT_START")
-def with_except_start(vm: Interpreter, f: Frame, arg: Any) -> None:
+def with_except_start(vm: Interpreter, f: Frame, arg: object) -> None:
     error, leave = f.stack[-1], f.stack[-4]
     trace = None
     if _wants_traceback(leave):  # where capture raised the error, it begins again and has Python raise it
@@ -97,7 +97,7 @@ def with_except_start(vm: Interpreter, f: Frame, arg: Any) -> None:
     f.stack.append(vm.call(leave, (type(error), error, trace), {}))
 
 
-def _wants_traceback(leave: Any) -> bool:
+def _wants_traceback(leave: object) -> bool:
     """Whether a method of the program looks at the traceback that it is given."""
     function = leave.__func__ if isinstance(leave, types.MethodType) else leave
     if not isinstance(function, types.FunctionType) or is_frozen(function.__module__):
@@ -109,29 +109,29 @@ def _wants_traceback(leave: Any) -> bool:
     return any("LOAD" in each.opname and _names(name, each.argval) for each in dis.get_instructions(code))
 
 
-def _names(name: str, argval: Any) -> bool:
+def _names(name: str, argval: object) -> bool:
     """Whether an instruction is about a variable; from 3.13 on, one instruction may load two, or store and load."""
     return name == argval or isinstance(argval, tuple) and name in argval
 
 
 @opcode("GET_LEN")
-def get_len(vm: Interpreter, f: Frame, arg: Any) -> None:
+def get_len(vm: Interpreter, f: Frame, arg: object) -> None:
     f.stack.append(containers.length(vm, f.stack[-1]))
 
 
 @opcode("MATCH_MAPPING")
-def match_mapping(vm: Interpreter, f: Frame, arg: Any) -> None:
+def match_mapping(vm: Interpreter, f: Frame, arg: object) -> None:
     f.stack.append(isinstance(f.stack[-1], collections.abc.Mapping))
 
 
 @opcode("MATCH_SEQUENCE")
-def match_sequence(vm: Interpreter, f: Frame, arg: Any) -> None:
+def match_sequence(vm: Interpreter, f: Frame, arg: object) -> None:
     value = f.stack[-1]
     f.stack.append(isinstance(value, collections.abc.Sequence) and not isinstance(value, (str, bytes, bytearray)))
 
 
 @opcode("MATCH_KEYS")
-def match_keys(vm: Interpreter, f: Frame, arg: Any) -> None:
+def match_keys(vm: Interpreter, f: Frame, arg: object) -> None:
     keys, subject = f.stack[-1], f.stack[-2]
     found = all(containers.contains(vm, subject, key) for key in keys)
     f.stack.append(tuple(containers.subscript(vm, subject, key) for key in keys) if found else None)
@@ -146,7 +146,7 @@ def match_class(vm: Interpreter, f: Frame, arg: int) -> None:
 _SELF = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)
 
 
-def _matched(vm: Interpreter, subject: Any, cls: type, count: int, names: tuple[str, ...]) -> tuple[Any, ...] | None:
+def _matched(vm: Interpreter, subject: object, cls: type, count: int, names: tuple[str, ...]) -> tuple[Any, ...] | None:
     if not vm.call(isinstance, (subject, cls), {}):
         return None
     values: list[Any] = []
@@ -165,5 +165,5 @@ def _matched(vm: Interpreter, subject: Any, cls: type, count: int, names: tuple[
 
 
 @opcode("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "BEFORE_ASYNC_WITH", "END_ASYNC_FOR", "ASYNC_GEN_WRAP")
-def asynchronous(vm: Interpreter, f: Frame, arg: Any) -> None:
+def asynchronous(vm: Interpreter, f: Frame, arg: object) -> None:
     raise Break("async code", "coroutines are not captured")

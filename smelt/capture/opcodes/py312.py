@@ -59,12 +59,12 @@ def send(vm: Interpreter, f: Frame, arg: int) -> None:
         f.pc = arg
 
 
-def end_send(vm: Interpreter, f: Frame, arg: Any) -> None:
+def end_send(vm: Interpreter, f: Frame, arg: object) -> None:
     value = f.stack.pop()
     f.stack[-1] = value
 
 
-def cleanup_throw(vm: Interpreter, f: Frame, arg: Any) -> None:
+def cleanup_throw(vm: Interpreter, f: Frame, arg: object) -> None:
     error = f.stack.pop()
     if not isinstance(error, StopIteration):
         raise UserError(error)
@@ -90,7 +90,7 @@ def intrinsic_2(vm: Interpreter, f: Frame, arg: int) -> None:
     raise Break(f"intrinsic {arg}", "type parameters and exception groups are not captured")
 
 
-def load_from_dict_or(vm: Interpreter, f: Frame, arg: Any) -> None:
+def load_from_dict_or(vm: Interpreter, f: Frame, arg: object) -> None:
     raise Break("a class body", "class bodies are not captured")
 
 

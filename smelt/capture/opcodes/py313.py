@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from smelt.capture._native import NULL
 from smelt.capture.control_flow.branches import to_bool
 from smelt.capture.core.bytecode import Jump, Op, Site
@@ -59,7 +57,7 @@ def call_function_ex(vm: Interpreter, f: Frame, arg: int) -> None:
     f.stack.append(vm.call(fn, args, dict(kwargs)))
 
 
-def make_function(vm: Interpreter, f: Frame, arg: Any) -> None:
+def make_function(vm: Interpreter, f: Frame, arg: object) -> None:
     f.stack.append(opcodes_calls.new_function(vm, f, f.stack.pop(), ()))
 
 
@@ -100,11 +98,11 @@ def convert_value(vm: Interpreter, f: Frame, arg: int) -> None:
     opcodes_data.format_with(vm, f, arg, "")
 
 
-def format_simple(vm: Interpreter, f: Frame, arg: Any) -> None:
+def format_simple(vm: Interpreter, f: Frame, arg: object) -> None:
     opcodes_data.format_with(vm, f, 0, "")
 
 
-def format_with_spec(vm: Interpreter, f: Frame, arg: Any) -> None:
+def format_with_spec(vm: Interpreter, f: Frame, arg: object) -> None:
     spec = f.stack.pop()
     opcodes_data.format_with(vm, f, 0, spec)
 

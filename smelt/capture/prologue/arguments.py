@@ -26,7 +26,7 @@ class Method:
     def __init__(self, name: str) -> None:
         self.name = self.__name__ = name
 
-    def __call__(self, owner: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, owner: Any, *args: object, **kwargs: object) -> Any:
         return getattr(owner, self.name)(*args, **kwargs)
 
 
@@ -37,7 +37,7 @@ class Whole:
         self.fn = fn
         self.__name__ = fn.__name__
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         before = [repr(a) for a in (*args, *kwargs.values()) if type(a) in (list, dict)]
         out = self.fn(*args, **kwargs)
         if [repr(a) for a in (*args, *kwargs.values()) if type(a) in (list, dict)] != before:
@@ -45,7 +45,7 @@ class Whole:
         return out
 
 
-def may_share(a: Any, b: Any) -> bool:
+def may_share(a: object, b: object) -> bool:
     arrays = isinstance(a, numpy.ndarray) and isinstance(b, numpy.ndarray)
     return numpy.may_share_memory(a, b) if arrays else a is b and not isinstance(a, IMMUTABLE)
 

@@ -9,7 +9,7 @@ import numpy
 import torch
 
 from smelt.capture.core.breaks import Break
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Interpreter, Prologue
 from smelt.capture.core.prologue_value import PrologueValue, values_in
 from smelt.capture.core.sources import HOST, Source
 from smelt.graph.ir.symint import to_torch
@@ -25,7 +25,7 @@ class PrologueInputs:
         numbers: by the names of the graph's symbols, the values that they are; `places` are where they were needed.
     """
 
-    def __init__(self, vm: Interpreter, hosts: Any) -> None:
+    def __init__(self, vm: Interpreter, hosts: Prologue) -> None:
         self.vm, self.hosts = vm, hosts
         self.numbers: dict[str, PrologueValue] = {}
         self.places: dict[str, tuple[int, int]] = {}
@@ -99,7 +99,7 @@ class PrologueInputs:
         """Where numbers became inputs of the graph."""
         return self._origins
 
-    def named(self, number: Any) -> PrologueValue | None:
+    def named(self, number: object) -> PrologueValue | None:
         """The value that a number of the graph's inputs is."""
         return self.numbers.get(number.name if hasattr(number, "name") else str(number))
 

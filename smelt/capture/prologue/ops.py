@@ -56,14 +56,14 @@ def call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return NotImplemented
 
 
-def draw(vm: Interpreter, generator: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
+def draw(vm: Interpreter, generator: object, name: str, args: Args, kwargs: Kwargs) -> Any:
     """A method of a random generator from outside."""
     if name in _STATES:
         raise Break(f"a call of {type(generator).__name__}.{name}", "it hands out the state of a generator")
     return _drawn(vm, generator, generator, name, args, kwargs)
 
 
-def _drawn(vm: Interpreter, generator: Any, example: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
+def _drawn(vm: Interpreter, generator: object, example: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
     if name == "shuffle" and any(isinstance(arg, MutableSequence) for arg in (*args, *kwargs.values())):
         raise Break("a list is shuffled", "the order differs from call to call", "torch.randperm")
     if name in ("choice", "sample", "choices") and isinstance(example, random.Random):

@@ -251,7 +251,7 @@ class Prologue:
             items.append(self.unpacked(item))
         return dict(zip(keys, items, strict=True)) if type(out) is dict else type(out)(items)
 
-    def _add(self, fn: Any, args: Args, kwargs: Kwargs, out: Any, *, pure: bool, certain: bool) -> PrologueValue:
+    def _add(self, fn: Any, args: Args, kwargs: Kwargs, out: object, *, pure: bool, certain: bool) -> PrologueValue:
         self._check_place()
         value = PrologueValue(self, self._count, out, False, certain)
         value.repeats = all(v.repeats for v in values_in((args, kwargs)))

@@ -140,14 +140,14 @@ class State:
         self._kept: dict[int, tuple[Any, Any]] = {}
 
     @classmethod
-    def of(cls, generators: Iterable[Any]) -> State:
+    def of(cls, generators: Iterable[object]) -> State:
         """The states now."""
         out = cls()
         for generator in generators:
             out.keep(generator)
         return out
 
-    def keep(self, generator: Any) -> None:
+    def keep(self, generator: object) -> None:
         """Remember the state that the generator has now, unless an earlier one is known."""
         if id(generator) not in self._kept:
             self._kept[id(generator)] = generator, _state(generator)
@@ -205,7 +205,7 @@ def host_part(
     return HostPart(run, source, list(read), generators, results, all(op.certain for op in ops))
 
 
-def states_of(generators: Sequence[Any], given: Sequence[Any]) -> list[tuple[Callable[[Any], Any], Any]]:
+def states_of(generators: Sequence[object], given: Sequence[object]) -> list[tuple[Callable[[Any], Any], Any]]:
     """For some generators, and those among the arguments of a program, what puts its state back, and the state.
 
     No function of smelt: while a program runs there is nobody who could do it again where that one failed.
@@ -273,7 +273,7 @@ def compiled(text: Text, ops: Sequence[Op], results: Sequence[str], arguments: S
     exec(compile(source, f"<smelt {name}>", "exec"), scope)
     run, constants = scope[name], SimpleNamespace(**text.constants)
 
-    def call(*given: Any) -> Any:
+    def call(*given: object) -> Any:
         return run(constants, *given)
 
     return native.Quiet(call), source
@@ -304,7 +304,7 @@ class Peek:
         self.found = tuple((type(v.example), v.example) for v in pins)
         self.__name__ = self.__qualname__ = f"drawn values are {[v.example for v in pins]}"
 
-    def pins(self, *given: Any) -> Any:
+    def pins(self, *given: object) -> Any:
         """The values as they will be."""
         states = states_of(self._generators, given)
         try:
@@ -315,5 +315,5 @@ class Peek:
             for put_back, state in states:
                 put_back(state)
 
-    def __call__(self, *given: Any) -> bool:
+    def __call__(self, *given: object) -> bool:
         return bool(self.pins(*given) == self.found)

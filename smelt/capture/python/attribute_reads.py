@@ -103,7 +103,7 @@ def _gets_from(cls: type, name: str, base: type) -> bool:
 _BUILT_IN = frozenset({list, tuple, dict, set, frozenset, slice, type, types.FunctionType, TraceTensor, PrologueValue})
 
 
-def python_method(vm: Interpreter, obj: Any, name: str) -> Any:
+def python_method(vm: Interpreter, obj: object, name: str) -> Any:
     """A dunder method of the object's class when it is written in Python; None otherwise."""
     cls = type(obj)
     if cls in LEAVES or cls in _BUILT_IN:
@@ -113,7 +113,7 @@ def python_method(vm: Interpreter, obj: Any, name: str) -> Any:
 
 
 @ATTR(object)
-def load_object_attr(vm: Interpreter, obj: Any, name: str) -> Any:
+def load_object_attr(vm: Interpreter, obj: object, name: str) -> Any:
     """An attribute of an ordinary instance."""
     cls = type(obj)
     source = vm.sources.get(id(obj))
@@ -133,14 +133,14 @@ def load_object_attr(vm: Interpreter, obj: Any, name: str) -> Any:
     return load_generic(vm, obj, cls, name, source)
 
 
-def _leaf_attr(vm: Interpreter, obj: Any, name: str) -> Any:
+def _leaf_attr(vm: Interpreter, obj: object, name: str) -> Any:
     """An attribute of a plain value: of a symbolic number, as a number has it."""
     if name == "__class__":
         return vm.type_of(obj)
     return user(getattr, pinned(obj) if name == "__hash__" else obj, name)
 
 
-def load_generic(vm: Interpreter, obj: Any, cls: type, name: str, source: Source | None) -> Any:
+def load_generic(vm: Interpreter, obj: object, cls: type, name: str, source: Source | None) -> Any:
     raw = find_in_class(vm, cls, name)
     if raw is not MISS and _is_data(raw):
         return _bind(vm, raw, obj, cls, name, source)
@@ -158,7 +158,7 @@ def load_generic(vm: Interpreter, obj: Any, cls: type, name: str, source: Source
     return _missing(vm, obj, name)
 
 
-def own_dict(obj: Any) -> dict[str, Any] | None:
+def own_dict(obj: object) -> dict[str, Any] | None:
     try:
         held = object.__getattribute__(obj, "__dict__")
     except AttributeError:
@@ -166,7 +166,7 @@ def own_dict(obj: Any) -> dict[str, Any] | None:
     return held if isinstance(held, dict) else None
 
 
-def instance_dict(vm: Interpreter, obj: Any) -> dict[str, Any] | None:
+def instance_dict(vm: Interpreter, obj: object) -> dict[str, Any] | None:
     """The instance's dictionary, or its mirror when the program took hold of it."""
     held = own_dict(obj)
     if held is None:
@@ -175,7 +175,7 @@ def instance_dict(vm: Interpreter, obj: Any) -> dict[str, Any] | None:
     return held if mirror is None else mirror.copy
 
 
-def _is_data(raw: Any) -> bool:
+def _is_data(raw: object) -> bool:
     """A data descriptor: it wins over the instance's dictionary."""
     if isinstance(raw, types.FunctionType):
         return False
@@ -220,14 +220,14 @@ def _bind(vm: Interpreter, raw: Any, obj: Any, cls: type, name: str, source: Sou
     return class_value(vm, raw, cls, name)
 
 
-def _descriptor(vm: Interpreter, raw: Any, cls: type, name: str) -> Any:
+def _descriptor(vm: Interpreter, raw: object, cls: type, name: str) -> Any:
     """What a class's attribute is when its `__get__`, written in Python, runs."""
     if policy.is_frozen(type(raw).__module__) and id(cls) not in vm.made_classes:
         return raw
     return class_value(vm, raw, cls, name)
 
 
-def class_value(vm: Interpreter, raw: Any, cls: type, name: str) -> Any:
+def class_value(vm: Interpreter, raw: object, cls: type, name: str) -> Any:
     """A plain value that a class holds."""
     if (
         id(cls) in vm.created
@@ -260,7 +260,7 @@ def _slot(vm: Interpreter, raw: Any, obj: Any, name: str, source: Source | None)
     return value
 
 
-def _with_fallback(vm: Interpreter, fget: Any, obj: Any, name: str) -> Any:
+def _with_fallback(vm: Interpreter, fget: Any, obj: object, name: str) -> Any:
     """A property; when it raises AttributeError, `__getattr__` is asked, as Python does."""
     try:
         return vm.call(fget, (obj,), {})
@@ -270,7 +270,7 @@ def _with_fallback(vm: Interpreter, fget: Any, obj: Any, name: str) -> Any:
         return _missing(vm, obj, name)
 
 
-def _missing(vm: Interpreter, obj: Any, name: str) -> Any:
+def _missing(vm: Interpreter, obj: object, name: str) -> Any:
     cls = type(obj)
     fallback = find_in_class(vm, cls, "__getattr__")
     if isinstance(obj, torch.nn.Module) and fallback is _GET:
@@ -280,13 +280,13 @@ def _missing(vm: Interpreter, obj: Any, name: str) -> Any:
     raise no_attribute(vm, obj, name)
 
 
-def no_attribute(vm: Interpreter, obj: Any, name: str) -> UserError:
+def no_attribute(vm: Interpreter, obj: object, name: str) -> UserError:
     """The error for a missing attribute; that it is missing is guarded."""
     guard_absence(vm, obj, name)
     return UserError(AttributeError(f"{_class_name(obj)!r} object has no attribute {name!r}", name=name, obj=obj))
 
 
-def _class_name(obj: Any) -> str:
+def _class_name(obj: object) -> str:
     """The name of an object's class in Python's errors; C modules are named with it (`types.SimpleNamespace`)."""
     try:
         object.__getattribute__(obj, _NOBODYS)
@@ -298,7 +298,7 @@ def _class_name(obj: Any) -> str:
 _NOBODYS = "an attribute that no object has"
 
 
-def guard_absence(vm: Interpreter, obj: Any, name: str) -> None:
+def guard_absence(vm: Interpreter, obj: object, name: str) -> None:
     """The instance's own dictionary has no such name."""
     source = vm.sources.get(id(obj))
     if source is not None and own_dict(obj) is not None:
@@ -366,7 +366,7 @@ def load_module_attr(vm: Interpreter, module: types.ModuleType, name: str) -> An
     return value
 
 
-def _module_item(vm: Interpreter, module: types.ModuleType, name: str, raw: Any) -> Source:
+def _module_item(vm: Interpreter, module: types.ModuleType, name: str, raw: object) -> Source:
     """Where a module holds an attribute; what is computed when it is asked for is asked for again."""
     if vars(module).get(name, MISS) is raw:
         return sources.global_item(vm.globals_source(vars(module)), name)
@@ -413,7 +413,7 @@ def load_class_attr(vm: Interpreter, cls: type, name: str) -> Any:
     return value
 
 
-def _held(vm: Interpreter, cls: type, name: str, raw: Any) -> Any:
+def _held(vm: Interpreter, cls: type, name: str, raw: object) -> Any:
     return raw if isinstance(raw, _PLAIN) else class_value(vm, raw, cls, name)
 
 
@@ -449,7 +449,7 @@ def _written(cls: type, name: str, value: Any) -> Any:
 
 
 @ATTR(super)
-def load_super_attr(vm: Interpreter, proxy: Any, name: str) -> Any:
+def load_super_attr(vm: Interpreter, proxy: object, name: str) -> Any:
     """`super().name`"""
     parts = super_parts(vm, proxy)
     obj, cls, start = parts["__self__"], parts["__self_class__"], parts["__thisclass__"]
@@ -479,7 +479,7 @@ def super_parts(vm: Interpreter, proxy: Any) -> dict[str, Any]:
 
 
 @ATTR(weakref.ProxyType, weakref.CallableProxyType)
-def load_proxy_attr(vm: Interpreter, obj: Any, name: str) -> Any:
+def load_proxy_attr(vm: Interpreter, obj: object, name: str) -> Any:
     """Only C code knows which object a weak proxy stands for."""
     raise Break(f"an attribute of a {type(obj).__name__}", "which object it stands for is not guarded")
 

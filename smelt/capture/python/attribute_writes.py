@@ -27,7 +27,7 @@ _SET = vars(torch.nn.Module)["__setattr__"]  # somebody may replace it for a tim
 _DELETE = vars(torch.nn.Module)["__delattr__"]
 
 
-def store_attr(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
+def store_attr(vm: Interpreter, obj: object, name: str, value: Any) -> None:
     """`obj.name = value`"""
     cls = type(obj)
     if isinstance(obj, torch.Tensor):
@@ -42,7 +42,7 @@ def store_attr(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
         store_generic(vm, obj, name, value)
 
 
-def store_generic(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
+def store_generic(vm: Interpreter, obj: object, name: str, value: Any) -> None:
     """`object.__setattr__(obj, name, value)`"""
     raw = _of_class(vm, obj, name)
     if type(raw) is property:
@@ -72,12 +72,12 @@ def store_generic(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
         user(object.__setattr__ if not isinstance(obj, type) else type.__setattr__, obj, name, value)
 
 
-def _of_class(vm: Interpreter, obj: Any, name: str) -> Any:
+def _of_class(vm: Interpreter, obj: object, name: str) -> Any:
     """What the class of an object has under a name, where that decides what a write or deletion does."""
     return MISS if isinstance(obj, types.ModuleType) else find_in_class(vm, type(obj), name)
 
 
-def _expect_room(obj: Any, name: str, value: Any, raw: Any, has_dict: bool) -> None:
+def _expect_room(obj: object, name: str, value: Any, raw: object, has_dict: bool) -> None:
     """A write that is put off must not fail then: what the program does meanwhile would be done too early.
 
     Raises:
@@ -108,7 +108,7 @@ def _refuse_own_record(cls: type, name: str) -> None:
         raise Break(f"{name} of a class is written", "C code looks at it", "write it outside of the function")
 
 
-def is_external(vm: Interpreter, obj: Any) -> bool:
+def is_external(vm: Interpreter, obj: object) -> bool:
     """True when writing to `obj` would be seen outside before the residual runs."""
     if id(obj) in vm.sources:
         return True
@@ -234,7 +234,7 @@ def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 
-def delete_attr(vm: Interpreter, obj: Any, name: str) -> None:
+def delete_attr(vm: Interpreter, obj: object, name: str) -> None:
     """`del obj.name`"""
     deleter = find_in_class(vm, type(obj), "__delattr__")
     if isinstance(deleter, types.FunctionType) and not (isinstance(obj, torch.nn.Module) and deleter is _DELETE):
@@ -243,7 +243,7 @@ def delete_attr(vm: Interpreter, obj: Any, name: str) -> None:
         delete_generic(vm, obj, name)
 
 
-def _deleted_from_tables(vm: Interpreter, obj: Any, name: str) -> bool:
+def _deleted_from_tables(vm: Interpreter, obj: object, name: str) -> bool:
     """Whether the program took hold of a module's parameters, buffers or submodules, and the name was among them."""
     if not isinstance(obj, torch.nn.Module) or not is_external(vm, obj):
         return False
@@ -256,7 +256,7 @@ def _deleted_from_tables(vm: Interpreter, obj: Any, name: str) -> bool:
     return False
 
 
-def delete_generic(vm: Interpreter, obj: Any, name: str) -> None:
+def delete_generic(vm: Interpreter, obj: object, name: str) -> None:
     """`object.__delattr__(obj, name)`"""
     raw = _of_class(vm, obj, name)
     deleter = getattr(type(raw), "__delete__", None) if raw is not MISS else None
@@ -287,7 +287,7 @@ _GENERIC_DELETERS = (object.__delattr__, types.MethodType.__delattr__)
 _OTHERWISE = (type, types.ModuleType, types.FunctionType, torch.nn.Module, torch.Tensor)
 
 
-def _expect_attr(vm: Interpreter, obj: Any, name: str) -> None:
+def _expect_attr(vm: Interpreter, obj: object, name: str) -> None:
     """`del obj.name` asks the object itself, not its `__getattr__`.
 
     Raises:
@@ -308,7 +308,7 @@ def _expect_attr(vm: Interpreter, obj: Any, name: str) -> None:
         vm.guards.check(sources.instance_dict(vm.sources[id(obj)]), native.HAS_KEY, name)
 
 
-def _expect_value(vm: Interpreter, obj: Any, name: str) -> None:
+def _expect_value(vm: Interpreter, obj: object, name: str) -> None:
     """Raises `UserError` with Python's AttributeError where what is no item of a dictionary is not there."""
     if type(find_in_class(vm, type(obj), name)) is not types.MemberDescriptorType:
         vm.load_attr(obj, name)

@@ -40,7 +40,7 @@ def autograd_backward(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 def _of_tensor(
     vm: Interpreter,
     tensor: Any,
-    gradient: Any = None,
+    gradient: object = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
     inputs: Any = None,
@@ -51,10 +51,10 @@ def _of_tensor(
 def _of_tensors(
     vm: Interpreter,
     tensors: Any,
-    grad_tensors: Any = None,
+    grad_tensors: object = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
-    grad_variables: Any = None,
+    grad_variables: object = None,
     inputs: Any = None,
 ) -> None:
     refuse_pieces(vm, "backward()")

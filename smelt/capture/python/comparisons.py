@@ -57,7 +57,7 @@ class Compared:
         if fn is hash and args and self._objects:
             self._by_address = True  # the hash of an object is its address
 
-    def made(self, fn: Callable[..., Any], out: Any) -> None:
+    def made(self, fn: Callable[..., Any], out: object) -> None:
         """C code made a set or dictionary, maybe of what it iterated."""
         if _makes(fn):
             for key in out if isinstance(out, CONTAINERS) else ():

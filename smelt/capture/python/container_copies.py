@@ -15,7 +15,7 @@ class Copies:
     def __init__(self) -> None:
         self._held: dict[int, tuple[Any, Any]] = {}  # by identity of the copy: it must not die, and the container
 
-    def note(self, copy: Any, container: Any) -> None:
+    def note(self, copy: Any, container: object) -> None:
         """`copy` was made of `container`."""
         self._held[id(copy)] = copy, container
 

@@ -86,7 +86,7 @@ def length(vm: Interpreter, value: Any) -> int:
     return user(len, vm.effects.mirror(value))
 
 
-def _counted(vm: Interpreter, method: Any, value: Any) -> int:
+def _counted(vm: Interpreter, method: object, value: Any) -> int:
     """What a `__len__` that is written in Python gives, as `len` takes it."""
     count = vm.call(method, (value,), {})
     if vm.type_of(count) is bool or type(count) in LEAVES and type(count) is not int:
@@ -196,7 +196,7 @@ def dict_item(vm: Interpreter, held: dict[Any, Any], key: Any) -> Any:
 MAKING = vars(collections.defaultdict)["__missing__"]
 
 
-def make_item(vm: Interpreter, held: Any, key: Any) -> Any:
+def make_item(vm: Interpreter, held: object, key: Any) -> Any:
     """The item that a `defaultdict` makes where there is none."""
     held = vm.effects.original(held)
     factory = vm.load_attr(held, "default_factory")
@@ -215,7 +215,7 @@ def _class_item(vm: Interpreter, cls: type, key: Any) -> Any:
     return vm.native(operator.getitem, cls, key)
 
 
-def store_item(vm: Interpreter, obj: Any, key: Any, value: Any) -> None:
+def store_item(vm: Interpreter, obj: object, key: Any, value: Any) -> None:
     """`obj[key] = value`"""
     vm.work += 1
     if type(obj) is TraceTensor:
@@ -244,7 +244,7 @@ def _is_globals(obj: Any) -> bool:
     return "__builtins__" in obj and "__name__" in obj
 
 
-def delete_item(vm: Interpreter, obj: Any, key: Any) -> None:
+def delete_item(vm: Interpreter, obj: object, key: Any) -> None:
     """`del obj[key]`"""
     method = python_method(vm, obj, "__delitem__")
     if method is not None:
@@ -254,7 +254,7 @@ def delete_item(vm: Interpreter, obj: Any, key: Any) -> None:
     vm.native(operator.delitem, writable(vm, obj), key)
 
 
-def writable(vm: Interpreter, obj: Any) -> Any:
+def writable(vm: Interpreter, obj: object) -> Any:
     """What a write to `obj` goes to: itself, or the mirror of an external container."""
     obj = vm.effects.copies.own(obj)
     if vm.sources.get(id(obj)) is None:
@@ -264,7 +264,7 @@ def writable(vm: Interpreter, obj: Any) -> Any:
     return vm.effects.mirror(obj)
 
 
-def contains(vm: Interpreter, container: Any, item: Any) -> bool:
+def contains(vm: Interpreter, container: object, item: Any) -> bool:
     """`item in container`"""
     method = python_method(vm, container, "__contains__")
     if method is not None:
@@ -340,7 +340,7 @@ class SequenceIterator:
 END = object()
 
 
-def advance(vm: Interpreter, iterator: Any) -> Any:
+def advance(vm: Interpreter, iterator: object) -> Any:
     """`next(iterator)`; END when it is exhausted."""
     try:
         return advance_or_raise(vm, iterator, END)
@@ -350,7 +350,7 @@ def advance(vm: Interpreter, iterator: Any) -> Any:
         raise
 
 
-def advance_or_raise(vm: Interpreter, iterator: Any, *default: Any) -> Any:
+def advance_or_raise(vm: Interpreter, iterator: object, *default: object) -> Any:
     """`next(iterator)`, with the StopIteration that a generator puts its result in, unless there is a default.
 
     A method written in Python raises in any case.

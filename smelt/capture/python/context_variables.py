@@ -25,7 +25,7 @@ class Setting:
         at: the user's place.
     """
 
-    def __init__(self, variable: contextvars.ContextVar[Any], before: Any, step: int, at: Any) -> None:
+    def __init__(self, variable: contextvars.ContextVar[Any], before: object, step: int, at: object) -> None:
         self.variable, self.before, self.step, self.at = variable, before, step, at
 
 

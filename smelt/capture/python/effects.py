@@ -211,7 +211,7 @@ class Effects:
 
     # -- single locations -------------------------------------------------------------------------------------------
 
-    def store(self, kind: str, target: Any, name: str, value: Any) -> None:
+    def store(self, kind: str, target: object, name: str, value: Any) -> None:
         """Remember a write to an external object (DELETED: it is removed)."""
         self.vm.work += 1
         place = (kind, id(target), name)
@@ -257,7 +257,7 @@ class Effects:
         store = self.stores.get(("global", id(variables), name))
         return store if store is not None else self.stores.get(("attr", id(module), name))
 
-    def delete(self, kind: str, target: Any, name: str) -> None:
+    def delete(self, kind: str, target: object, name: str) -> None:
         """Remember that something is removed. What the program put there itself may not exist outside."""
         before = self.stores.get((kind, id(target), name))
         self.store(kind, target, name, DELETED)
@@ -271,7 +271,7 @@ class Effects:
             self.vm.observed.add(self.vm, fn, args, kwargs)
         self.deferred.append(Deferred(fn, args, kwargs, self.vm.context()))
 
-    def warn(self, place: Place | int, message: Any, category: Any, source: Any) -> None:
+    def warn(self, place: Place | int, message: object, category: object, source: Any) -> None:
         """Give a warning after the graph has run."""
         args = message, category, source
         refuse_unknown(args)
@@ -560,11 +560,11 @@ class Effects:
         same = all(map(operator.is_, items, value))
         return value if same else self._also(value, make(value, items))
 
-    def opened(self, container: Any) -> Opened:
+    def opened(self, container: object) -> Opened:
         """While the items of a container are looked at, one after the other: nothing may look at them meanwhile."""
         return Opened(self._open, id(container))
 
-    def _also(self, copy: Any, deeper: Any) -> Any:
+    def _also(self, copy: Any, deeper: object) -> Any:
         """`deeper`, which stands for the same container as `copy` does."""
         mirror = self.mirrors.get(id(copy))
         if mirror is None:

@@ -51,7 +51,7 @@ class Finalizers:
         self._given.clear()
         self._through.clear()
 
-    def begin(self, given: Iterable[Any]) -> None:
+    def begin(self, given: Iterable[object]) -> None:
         """A frame is about to start with these variables and stack elements, and what it handles."""
         for each in given:
             if type(each) is Unread:

@@ -83,7 +83,7 @@ def _floors_floats(kinds: set[type]) -> bool:
     return kinds <= _NUMBERS and (torch.SymFloat in kinds or kinds == {float, torch.SymInt})
 
 
-def binary(vm: Interpreter, fn: Callable[..., Any], left: Any, right: Any) -> Any:
+def binary(vm: Interpreter, fn: Callable[..., Any], left: object, right: object) -> Any:
     """`left <op> right`"""
     first, second = type(left), type(right)
     if first in LEAVES and second in LEAVES:
@@ -108,7 +108,7 @@ def binary(vm: Interpreter, fn: Callable[..., Any], left: Any, right: Any) -> An
 
 
 def _methods(
-    vm: Interpreter, left: Any, right: Any, forward: tuple[str, ...], reflected: str
+    vm: Interpreter, left: object, right: object, forward: tuple[str, ...], reflected: str
 ) -> list[tuple[Any, Any, Any]]:
     """(method, operand, the other operand) for methods that are written in Python, in the order of Python's questions.
 
@@ -124,12 +124,12 @@ def _methods(
     return [each for each in own if each[0] is not None]
 
 
-def _torchs(operand: Any) -> bool:
+def _torchs(operand: object) -> bool:
     """Torch takes it beside a tensor."""
     return isinstance(operand, (int, float, complex)) or hasattr(type(operand), "__torch_function__")
 
 
-def _without_methods(left: Any, right: Any, asked: list[tuple[Any, Any, Any]]) -> tuple[Any, Any]:
+def _without_methods(left: object, right: object, asked: list[tuple[Any, Any, Any]]) -> tuple[Any, Any]:
     """The operands for what Python does when their own methods have no answer: those are not asked again."""
     mute = {type(obj): type(type(obj).__name__, (), {}) for _, obj, _ in asked}
     first = mute[type(left)]() if type(left) in mute else left
@@ -151,7 +151,7 @@ def unary(vm: Interpreter, fn: Callable[..., Any], value: Any) -> Any:
     return vm.call(method, (value,), {}) if method is not None else user(fn, value)
 
 
-def compare(vm: Interpreter, fn: Callable[..., Any], left: Any, right: Any) -> Any:
+def compare(vm: Interpreter, fn: Callable[..., Any], left: object, right: object) -> Any:
     """`left <comparison> right`"""
     first, second = type(left), type(right)
     if first in LEAVES and second in LEAVES:
@@ -174,7 +174,7 @@ def compare(vm: Interpreter, fn: Callable[..., Any], left: Any, right: Any) -> A
     return vm.native(fn, *vm.effects.plain_all((left, right)))
 
 
-def _comparing(vm: Interpreter, fn: Callable[..., Any], left: Any, right: Any) -> list[tuple[Any, Any, Any]]:
+def _comparing(vm: Interpreter, fn: Callable[..., Any], left: object, right: object) -> list[tuple[Any, Any, Any]]:
     """The same for comparisons; `!=` turns the answer of `__eq__` round where there is no `__ne__`."""
     if type(left) is TraceTensor and _torchs(right):
         return []

@@ -34,7 +34,7 @@ class Snapshot:
         roots: variables and stacks of its frames.
     """
 
-    def __init__(self, vm: Interpreter, roots: Iterable[Any]) -> None:
+    def __init__(self, vm: Interpreter, roots: Iterable[object]) -> None:
         self.vm = vm
         self.effects, self.reads = self._effects(), dict(vm.reads)
         self.held: dict[int, tuple[Any, Parts]] = {}

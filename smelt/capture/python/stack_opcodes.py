@@ -97,7 +97,7 @@ def take(f: Frame, count: int) -> list[Any]:
 
 
 @opcode("unknown")
-def unknown(vm: Interpreter, f: Frame, arg: Any) -> None:
+def unknown(vm: Interpreter, f: Frame, arg: object) -> None:
     raise Break(f"the bytecode instruction {arg}", "capture does not interpret it")
 
 
@@ -105,17 +105,17 @@ def unknown(vm: Interpreter, f: Frame, arg: Any) -> None:
 
 
 @opcode("NOP", "RESUME", "PRECALL", "CACHE", "SETUP_ANNOTATIONS")
-def nop(vm: Interpreter, f: Frame, arg: Any) -> None:
+def nop(vm: Interpreter, f: Frame, arg: object) -> None:
     pass
 
 
 @opcode("POP_TOP", "END_FOR")
-def pop_top(vm: Interpreter, f: Frame, arg: Any) -> None:
+def pop_top(vm: Interpreter, f: Frame, arg: object) -> None:
     f.stack.pop()
 
 
 @opcode("PUSH_NULL")
-def push_null(vm: Interpreter, f: Frame, arg: Any) -> None:
+def push_null(vm: Interpreter, f: Frame, arg: object) -> None:
     f.stack.append(NULL)
 
 
@@ -131,7 +131,7 @@ def swap(vm: Interpreter, f: Frame, arg: int) -> None:
 
 
 @opcode("LOAD_CONST", decode=const)
-def load_const(vm: Interpreter, f: Frame, arg: Any) -> None:
+def load_const(vm: Interpreter, f: Frame, arg: object) -> None:
     f.stack.append(own_constant(vm, arg) if type(arg) is tuple else arg)
 
 
@@ -299,12 +299,12 @@ def delete_global(vm: Interpreter, f: Frame, arg: str) -> None:
 
 
 @opcode("LOAD_ASSERTION_ERROR")
-def load_assertion_error(vm: Interpreter, f: Frame, arg: Any) -> None:
+def load_assertion_error(vm: Interpreter, f: Frame, arg: object) -> None:
     f.stack.append(AssertionError)
 
 
 @opcode("LOAD_BUILD_CLASS")
-def load_build_class(vm: Interpreter, f: Frame, arg: Any) -> None:
+def load_build_class(vm: Interpreter, f: Frame, arg: object) -> None:
     f.stack.append(builtins.__build_class__)
 
 
@@ -350,7 +350,7 @@ def jump_if_true_or_pop(vm: Interpreter, f: Frame, arg: int) -> None:
 
 
 @opcode("GET_ITER")
-def get_iter(vm: Interpreter, f: Frame, arg: Any) -> None:
+def get_iter(vm: Interpreter, f: Frame, arg: object) -> None:
     f.stack[-1] = containers.iterate(vm, f.stack[-1])
 
 

@@ -69,7 +69,7 @@ def _without_numbers(vm: Interpreter, tensor: TraceTensor, key: Any) -> tuple[An
     return tensor, parts
 
 
-def _select(vm: Interpreter, tensor: TraceTensor, dim: int, index: Any) -> Any:
+def _select(vm: Interpreter, tensor: TraceTensor, dim: int, index: object) -> Any:
     """`tensor.select(dim, index)`"""
     if type(index) is TraceTensor:
         index = vm.tensors.run(torch.Tensor.item, (index,), {}, method="item")
@@ -82,14 +82,14 @@ def _select(vm: Interpreter, tensor: TraceTensor, dim: int, index: Any) -> Any:
     return vm.tensors.run(torch.select, (tensor, dim, index), {})
 
 
-def _is_number(part: Any) -> bool:
+def _is_number(part: object) -> bool:
     """A number that only values tell, perhaps in a tensor."""
     if type(part) is TraceTensor:
         return not part.dim() and part.dtype in _INDICES
     return type(part) is torch.SymInt and is_unbacked(from_torch(part))
 
 
-def _is_basic(part: Any) -> bool:
+def _is_basic(part: object) -> bool:
     """What makes a view."""
     return part is None or part is ... or type(part) in (int, torch.SymInt, slice) or _is_number(part)
 
@@ -102,7 +102,7 @@ def _is_unknown(part: slice) -> bool:
     return any(type(v) is TraceTensor or is_unbacked(from_torch(v)) for v in (part.start, part.stop))
 
 
-def taken(part: Any) -> int:
+def taken(part: object) -> int:
     """How many dimensions an index stands for."""
     if part is None or part is Ellipsis or isinstance(part, bool):
         return 0
@@ -164,7 +164,7 @@ def _scalar(vm: Interpreter, value: Any) -> Any:
     return vm.tensors.run(torch.scalar_tensor, (value,), {"dtype": torch.int64})
 
 
-def _read(vm: Interpreter, scalar: Any, most: Any) -> Any:
+def _read(vm: Interpreter, scalar: object, most: object) -> Any:
     """The number in a tensor, which is known to be 0 to `most`."""
     value = vm.tensors.run(torch.Tensor.item, (scalar,), {}, method="item")
     number = from_torch(value)

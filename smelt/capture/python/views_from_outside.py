@@ -22,7 +22,7 @@ _MOST = 200
 """Items of a dictionary that are read at once; C code that reads a view of more ends the graph."""
 
 
-def viewed(view: Any) -> Any:
+def viewed(view: object) -> Any:
     """The mapping that a view shows, which Python does not tell."""
     return gc.get_referents(view)[0]
 
@@ -34,7 +34,7 @@ for _kind in (dict, collections.OrderedDict):
 
 
 @READ(*_MAKE)
-def read_view(vm: Interpreter, view: Any, source: Source) -> Any:
+def read_view(vm: Interpreter, view: object, source: Source) -> Any:
     """A view that stands for it, over the mirror of the dictionary."""
     key = id(view), "view"
     if key in vm.reads:

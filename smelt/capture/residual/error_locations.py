@@ -230,5 +230,5 @@ def _raiser(error: Exception) -> Callable[[], Any]:
 _CALL = next(c for c in compile("def call(): _next()", "<call>", "exec").co_consts if isinstance(c, CodeType))
 
 
-def _call_at(at: At, callee: Callable[[], Any]) -> Callable[[], Any]:
+def _call_at(at: At, callee: Callable[[], object]) -> Callable[[], Any]:
     return FunctionType(with_place(_CALL, at), {"_next": callee})

@@ -104,7 +104,7 @@ class Rebuild:
             return f"{owner}.{name}"
         return f"{self.constant(getattr, 'getattr')}({owner}, {quoted(name)})"
 
-    def arguments(self, args: Iterable[Any], kwargs: Mapping[str, Any]) -> str:
+    def arguments(self, args: Iterable[object], kwargs: Mapping[str, object]) -> str:
         """What stands between the parentheses of a call."""
         return arguments(map(self, args), [(name, self(value)) for name, value in kwargs.items()])
 
@@ -187,7 +187,7 @@ class Rebuild:
         name = self._made[id(tensor)] = f"_out[{len(self.outputs) - 1}]"
         return name
 
-    def _answer(self, asked: Any) -> str:
+    def _answer(self, asked: object) -> str:
         """What a comparison of numbers gives, one of which a tensor of the graph tells."""
         if not isinstance(asked, SymbolicPredicate):
             return repr(asked)
@@ -199,7 +199,7 @@ class Rebuild:
         left, right = (self.vm.sizes.expression(side, self.fetched, self._number) for side in asked.fact[1:3])
         return f"({left} {asked.fact.sign} {right})"
 
-    def _number(self, number: Any) -> str:
+    def _number(self, number: object) -> str:
         """A number that a tensor of the graph tells."""
         host = self.vm.hosts.inputs.named(number)
         if host is not None:
@@ -264,7 +264,7 @@ def rebuild_undecided(r: Rebuild, value: PhiValue) -> str:
     return f"({r(true)} if {r(value.condition)} else {r(false)})"
 
 
-def _can_be_one_of_two(part: Any) -> bool:
+def _can_be_one_of_two(part: object) -> bool:
     return part is NULL or is_plain(part) or type(part) is TraceTensor or type(part) is PhiValue and not part.optional
 
 
@@ -611,7 +611,7 @@ def rebuild_match(r: Rebuild, value: re.Match[Any]) -> str:
     return f"{r.constant(remake_match, 'remake_match')}({given})"
 
 
-def remake_match(pattern: re.Pattern[Any], string: Any, start: int, end: int, spans: Any) -> re.Match[Any] | None:
+def remake_match(pattern: re.Pattern[Any], string: object, start: int, end: int, spans: object) -> re.Match[Any] | None:
     """The match of all groups at these places."""
     for way in (pattern.match, pattern.fullmatch):
         found = way(string, start, end)

@@ -223,7 +223,7 @@ class Writer:
             out.append(self.value(held) if index in live or cell or self._may_end(held) else null)
         return out
 
-    def _may_end(self, held: Any) -> bool:
+    def _may_end(self, held: object) -> bool:
         """A variable's object came with the frame: it may do something when it dies, such as let go of a lock."""
         if type(held) is Unread or self.vm.finalizers.leads_to_one(held):
             return True
@@ -390,7 +390,7 @@ class Writer:
             clear, extend = (self._method(mirror.original, collections.deque, name) for name in ("clear", "extend"))
             self.lines += [f"{clear.removesuffix(', ')})", f"{extend}[{', '.join(map(self.value, copy))}])"]
 
-    def _method(self, held: Any, base: type, name: str) -> str:
+    def _method(self, held: object, base: type, name: str) -> str:
         """The begin of a call of a container's method, which a class of the program may have overridden."""
         place = self.value(held)
         if getattr(type(held), name, None) is getattr(base, name):
@@ -665,7 +665,7 @@ def _arguments(inputs: list[Input], all_fetched: bool) -> str:
 _PLAIN_SETTERS = (object.__setattr__, type.__setattr__, BaseException.__setattr__)
 
 
-def _base(target: Any) -> Any:
+def _base(target: object) -> Any:
     """The class whose `__setattr__` and `__delattr__` do for an object what is left when its own have run."""
     return type if isinstance(target, type) else ModuleType if isinstance(target, ModuleType) else object
 

@@ -7,13 +7,16 @@ import operator
 import sys
 from collections.abc import Callable
 from types import CellType
-from typing import Any
+from typing import Any, Protocol
 
 from smelt.base.python_text import arguments, is_plain_name, names_in, quoted
 from smelt.capture import _native as native
 from smelt.capture.core.bytecode import Covered
 from smelt.capture.core.frames import Frame, Unread
+from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.sources import Source
 from smelt.capture.python.stack_opcodes import unbound_slot
+from smelt.capture.residual.reconstruct import Rebuild
 from smelt.capture.torch.functions import eager_form
 
 How = Callable[["Resumption"], None]
@@ -32,6 +35,23 @@ def plain(*names: str) -> Callable[[How], How]:
     return register
 
 
+class Writing(Protocol):
+    """Writes the residual that the instruction belongs to (`residual.Writer`)."""
+
+    vm: Interpreter
+    lines: list[str]
+    slots: list[str]
+
+    @property
+    def value(self) -> Rebuild: ...
+
+    def fetched(self, source: Source) -> str:
+        """The expression for an external value."""
+
+    def resume(self, frame: Frame, index: int, stack: list[str], slots: list[str]) -> str:
+        """The expression to return, with which the original code goes on at an instruction."""
+
+
 class Resumption:
     """The state around one instruction, as expressions.
 
@@ -41,7 +61,7 @@ class Resumption:
         arg: the decoded argument; `raw` the undecoded one.
     """
 
-    def __init__(self, writer: Any, frame: Frame, stack: list[str], slots: list[str]) -> None:
+    def __init__(self, writer: Writing, frame: Frame, stack: list[str], slots: list[str]) -> None:
         self.writer, self.frame, self.stack, self.slots = writer, frame, stack, slots
         self.index = frame.pc
         self.arg = frame.decoded.instructions[frame.pc][1]
@@ -397,7 +417,7 @@ def _raise_undefined(r: Resumption, name: str) -> None:
     r.line(f"    raise {r.const(NameError, 'NameError')}({text}, name={quoted(name)})")
 
 
-def _builtin(scope: dict[str, Any], name: str, missing: Any) -> Any:
+def _builtin(scope: dict[str, Any], name: str, missing: object) -> Any:
     """What a name means that is no global variable."""
     held = scope.get("__builtins__", builtins)
     return (held if isinstance(held, dict) else vars(held)).get(name, missing)

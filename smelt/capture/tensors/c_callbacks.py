@@ -57,11 +57,11 @@ class Watch(TorchFunctionMode):
         self._on, text.refuse = True, refuse_text
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         self._on, text.refuse = False, None
         super().__exit__(*error)
 
-    def pause(self, fn: Callable[..., Any], *args: Any) -> Any:
+    def pause(self, fn: Callable[..., Any], *args: object) -> Any:
         """Call back into the interpreter from C code."""
         if not self._on:
             return fn(*args)

@@ -43,7 +43,7 @@ _BY_VALUES = (
 """They raise for values that a factorization, a distribution or a length cannot have."""
 
 
-def may_raise(vm: Interpreter, target: Any, args: Args) -> bool:
+def may_raise(vm: Interpreter, target: object, args: Args) -> bool:
     """Whether elements are picked of a tensor of which only values tell how many it has, or where a clause asks for it.
 
     Any index may be out of range, and labels may. Whole training steps run in a `try` whose clause takes all errors, or
@@ -71,7 +71,7 @@ _ANY = tuple(each for each in vars(builtins).values() if isinstance(each, type) 
 _WARNINGS = tuple(each for each in _ANY if issubclass(each, Warning))
 
 
-def is_foreign(target: Any) -> bool:
+def is_foreign(target: object) -> bool:
     """An operator that the program or a library wrote: it may raise what it likes, and must not run twice."""
     if isinstance(target, OpOverload):
         return target.namespace not in ("aten", "prims")
@@ -85,7 +85,7 @@ def _waits(vm: Interpreter) -> bool:
     return _is_caught(vm, (IndexError,), but=(RuntimeError,))
 
 
-def note_caught(vm: Interpreter, target: Any, error: str = "RuntimeError") -> None:
+def note_caught(vm: Interpreter, target: object, error: str = "RuntimeError") -> None:
     """An operation that raises for some values joins the graph.
 
     Raises:

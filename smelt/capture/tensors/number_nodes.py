@@ -25,7 +25,7 @@ class NumberNodes:
         shown: for a symbol, the method that gives it and its arguments: a node, and the dimension of a size.
     """
 
-    def __init__(self, append: Append, shown: Callable[[Any], tuple[str, tuple[Any, ...]]]) -> None:
+    def __init__(self, append: Append, shown: Callable[[Any], tuple[str, tuple[object, ...]]]) -> None:
         self._append, self._shown = append, shown
         self._nodes: dict[str, fx.Node] = {}
 
@@ -42,7 +42,7 @@ class NumberNodes:
         inputs = {key: node for key, node in self._nodes.items() if node.op == "placeholder"}
         self._nodes = inputs | known
 
-    def __call__(self, number: Any) -> Any:
+    def __call__(self, number: object) -> Any:
         """The number itself, or the node that computes it."""
         if not isinstance(number, (Size, Real)):
             return number
@@ -79,12 +79,12 @@ class NumberNodes:
         compute = _ON_SYMBOLS.get(real.compute, real.compute)
         return self._node("call_function", compute, tuple(map(self, real.args)), real)
 
-    def _compute(self, compute: Callable[..., Any], *operands: Any) -> fx.Node:
+    def _compute(self, compute: Callable[..., object], *operands: object) -> fx.Node:
         operands = tuple(map(self, operands))
         value = compute(*(o.meta["val"] if isinstance(o, fx.Node) else o for o in operands))
         return self._node("call_function", compute, operands, value)
 
-    def _node(self, kind: str, target: Any, args: Args, value: Any) -> fx.Node:
+    def _node(self, kind: str, target: object, args: Args, value: Any) -> fx.Node:
         node = self._append(kind, target, args)
         node.meta["val"] = value
         return node

@@ -124,14 +124,14 @@ class Reads:
         return read.tensor, read.dim
 
 
-def leaf_of(number: Any) -> Any:
+def leaf_of(number: object) -> Any:
     """The symbol of a size; a floating-point leaf is one itself."""
     symbol = as_symbol(number) if isinstance(number, Size) else number
     assert symbol is not None
     return symbol
 
 
-def name_of(number: Any) -> str:
+def name_of(number: object) -> str:
     """The name of a symbol or leaf."""
     name: str = leaf_of(number).name
     return name
@@ -142,7 +142,7 @@ def version(tensor: TraceTensor) -> tuple[int, int]:
     return tensor._version, tensor.place.storage.version
 
 
-def _shows(out: Any, number: Any) -> tuple[TraceTensor, int] | None:
+def _shows(out: object, number: object) -> tuple[TraceTensor, int] | None:
     """A tensor of a result that has the number as a size."""
     for each in out if isinstance(out, (list, tuple)) else [out]:
         if type(each) is TraceTensor:

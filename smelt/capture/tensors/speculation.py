@@ -368,7 +368,7 @@ def _picks(node: fx.Node) -> bool:
     return node.op == "placeholder" or name in PICKING
 
 
-def _only_shape(node: fx.Node, stand_in: Callable[..., Any]) -> tuple[Any, ...]:
+def _only_shape(node: fx.Node, stand_in: Callable[..., object]) -> tuple[Any, ...]:
     """The node's arguments, with `stand_in(shape, dtype, device)` for a tensor whose values do not matter."""
     if node.op != "call_method" or node.target not in ONLY_SHAPE:
         return node.args
@@ -385,5 +385,5 @@ def blank(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> t
     return torch.zeros((), dtype=dtype, device=device).expand(shape)
 
 
-def _nothing(*of: Any) -> None:
+def _nothing(*of: object) -> None:
     return None

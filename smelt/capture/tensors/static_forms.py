@@ -23,7 +23,7 @@ from smelt.graph.ir.symint import from_torch
 from smelt.graph.trace.trace import TraceTensor
 
 
-def settle(vm: Interpreter, target: Any, args: Args, kwargs: Mapping[str, Any], method: str | None = None) -> Any:
+def settle(vm: Interpreter, target: object, args: Args, kwargs: Mapping[str, object], method: str | None = None) -> Any:
     """The call again, in a form whose shapes are known, or its answer; NotImplemented when values stay unknown.
 
     Raises:
@@ -105,7 +105,7 @@ def _parts(key: Any) -> tuple[Any, ...]:
     return key if isinstance(key, tuple) else (key,)
 
 
-def _is_flag(part: Any) -> bool:
+def _is_flag(part: object) -> bool:
     """A mask without dimensions."""
     return type(part) is TraceTensor and part.dtype in (torch.bool, torch.uint8) and not part.dim()
 
@@ -164,7 +164,7 @@ def _nonzero(vm: Interpreter, tensor: TraceTensor, *, as_tuple: bool = False) ->
     return vm.tensors.run(torch.t, (by_dimension,), {})  # as in eager: the indices of a dimension lie together
 
 
-def _where(vm: Interpreter, condition: TraceTensor, *rest: Any) -> Any:
+def _where(vm: Interpreter, condition: TraceTensor, *rest: object) -> Any:
     """`torch.where(condition)`"""
     return None if rest else _nonzero(vm, condition, as_tuple=True)
 
@@ -251,7 +251,7 @@ def _equal(vm: Interpreter, tensor: TraceTensor, other: TraceTensor) -> Any:
     return _answer(vm, same, "torch.equal")
 
 
-def _allclose(vm: Interpreter, input: TraceTensor, other: TraceTensor, *args: Any, **kwargs: Any) -> Any:
+def _allclose(vm: Interpreter, input: TraceTensor, other: TraceTensor, *args: object, **kwargs: object) -> Any:
     """`torch.allclose(tensor, other, rtol, atol, equal_nan)`"""
     close = vm.tensors.run(torch.isclose, (input, other, *args), kwargs)
     return _answer(vm, vm.tensors.run(torch.all, (close,), {}), "torch.allclose")

@@ -202,7 +202,7 @@ class Tensors:
         """The tensor shares its memory with something that the graph does not see."""
         self._shared.add(id(tensor.place.storage))
 
-    def _placeholder(self, source: Source, val: Any) -> fx.Node:
+    def _placeholder(self, source: Source, val: object) -> fx.Node:
         name = _NOT_NAME.sub("_", source.text).strip("_")[-_LONGEST:].lstrip("_0123456789") or "input"
         name = "self_" if name == "self" else name  # fx keeps `self` for the graph module
         if self._first is None:
@@ -215,7 +215,7 @@ class Tensors:
         node.meta["val"] = val
         return node
 
-    def _append(self, kind: str, target: Any, args: Args, kwargs: Kwargs | None = None) -> fx.Node:
+    def _append(self, kind: str, target: object, args: Args, kwargs: Kwargs | None = None) -> fx.Node:
         """A node at the end of the graph; inputs go before the first."""
         node = self.graph.create_node(kind, target, args, kwargs or {})
         if self._first is None:  # a switch of modes may stand before it
@@ -263,7 +263,7 @@ class Tensors:
 
     # -- recording ------------------------------------------------------------------------------------------------
 
-    def run(self, target: Any, args: Args, kwargs: Mapping[str, Any], method: str | None = None) -> Any:
+    def run(self, target: object, args: Args, kwargs: Mapping[str, object], method: str | None = None) -> Any:
         """Run a torch callable on trace tensors; if it made or changed a tensor, record a node.
 
         Args:
@@ -305,7 +305,7 @@ class Tensors:
         note_op(self.vm)
         return self.note(out, written, self.runner.drew, target, args, kwargs, method, raises)
 
-    def _attempt(self, target: Any, args: Args, kwargs: Mapping[str, Any]) -> tuple[Any, list[TraceTensor]]:
+    def _attempt(self, target: object, args: Args, kwargs: Mapping[str, object]) -> tuple[Any, list[TraceTensor]]:
         try:
             return self.runner.attempt(target, args, kwargs)
         except UserError as error:
@@ -318,12 +318,12 @@ class Tensors:
 
     def note(
         self,
-        out: Any,
+        out: object,
         written: Sequence[TraceTensor],
         drew: bool,
-        target: Any,
+        target: object,
         args: Args,
-        kwargs: Mapping[str, Any],
+        kwargs: Mapping[str, object],
         method: str | None = None,
         raises: bool = False,
     ) -> Any:
@@ -429,7 +429,7 @@ class Tensors:
         condition: TraceTensor,
         operands: list[fx.Node],
         nodes: list[fx.Node],
-        metas: tuple[Any, ...],
+        metas: tuple[object, ...],
         outputs: list[TraceTensor],
     ) -> None:
         """Put a branch in place of the nodes of its two ways; `outputs` are the tensors that it gives."""
@@ -457,14 +457,14 @@ class Tensors:
             child.meta["val"] = metas[index]
             self.own(tensor, child)
 
-    def _fresh(self, out: Any) -> bool:
+    def _fresh(self, out: object) -> bool:
         if type(out) in TRACED:
             return not self.knows(out)
         if isinstance(out, (list, tuple)):
             return any(map(self._fresh, out))
         return isinstance(out, dict) and any(map(self._fresh, out.values()))
 
-    def _record(self, target: Any, args: Args, kwargs: Mapping[str, Any], method: str | None) -> fx.Node:
+    def _record(self, target: object, args: Args, kwargs: Mapping[str, object], method: str | None) -> fx.Node:
         if self.vm.ambient.dirty:
             self.vm.ambient.sync(self.graph)
         kwargs = dict(kwargs)
@@ -581,7 +581,7 @@ class Alike:
         return is_alike(self.meta, tensor)
 
 
-def _is_factor(kwargs: Mapping[str, Any]) -> bool:
+def _is_factor(kwargs: Mapping[str, object]) -> bool:
     """Whether the number that an operation reads is one to multiply with: no size and no branch depends on it."""
     factor = kwargs.get("alpha", kwargs.get("value"))
     return type(factor) is TraceTensor and not factor.dim() and factor.is_floating_point()

@@ -55,7 +55,7 @@ def refuse_open(vm: Interpreter) -> None:
         raise Restart(first.step, stop)
 
 
-def _open(vm: Interpreter, owner: Any, name: str, target: EagerBoundary, given: Sequence[Any]) -> None:
+def _open(vm: Interpreter, owner: Any, name: str, target: EagerBoundary, given: Sequence[object]) -> None:
     refuse_inside(vm, name)
     token = Entered()
     vm.tensors.note(token, (), False, target, tuple(given), {})
@@ -150,7 +150,7 @@ def leave_saved_hooks(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     _close(vm, args[0], "saved_tensors_hooks")
 
 
-def _given(vm: Interpreter, hook: Any) -> Any:
+def _given(vm: Interpreter, hook: object) -> Any:
     """A hook as an argument of a node: an input of the graph, or a function that is the same at each call.
 
     Raises:

@@ -248,7 +248,7 @@ RESHAPING = frozenset(
 """Methods that change the tensor object rather than its elements."""
 
 
-def _wanted(requires_grad: Any = True, *others: Any, **named: Any) -> bool | None:
+def _wanted(requires_grad: Any = True, *others: object, **named: Any) -> bool | None:
     """What `requires_grad_` is asked for; None where it refuses its arguments."""
     if type(requires_grad) is torch.SymBool:
         requires_grad = user(bool, requires_grad)
@@ -361,7 +361,7 @@ class _Method:
     def __init__(self, name: str) -> None:
         self.name = self.__qualname__ = self.__name__ = name
 
-    def __call__(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, tensor: Any, *args: object, **kwargs: object) -> Any:
         return getattr(tensor, self.name)(*args, **kwargs)
 
 

@@ -53,7 +53,7 @@ class _Operators(TraceMode):
         self.refused: list[TraceTensor] = []
         self.said: list[Warned] = []
 
-    def __torch_dispatch__(self, func: OpOverload, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
+    def __torch_dispatch__(self, func: OpOverload, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         info = op_info(func)
         self.drew = self.drew or info.random
         self.looked = self.looked or looks_at_values(func)
@@ -97,7 +97,7 @@ class Runner:
         """What the operator was given that refused to write, in the last call."""
         return self._operators.refused
 
-    def run(self, target: Any, args: Args, kwargs: Mapping[str, Any]) -> Any:
+    def run(self, target: object, args: Args, kwargs: Mapping[str, object]) -> Any:
         """Its result; what it warns of, the program will be warned of.
 
         Raises:
@@ -120,7 +120,7 @@ class Runner:
         for each in () if self.vm.graph_warns else said:
             self.vm.effects.warn(place_of_torchs(self.vm, each), each.message, each.category, each.source)
 
-    def _run(self, target: Any, args: Args, kwargs: Mapping[str, Any]) -> Any:
+    def _run(self, target: object, args: Args, kwargs: Mapping[str, object]) -> Any:
         try:
             with self._operators:  # also for tensors that composite operators make on the way
                 if self.inference.made and not self.vm.inference:
@@ -146,7 +146,7 @@ class Runner:
             _as_of_tensors(error)
             raise UserError(error) from None
 
-    def attempt(self, target: Any, args: Args, kwargs: Mapping[str, Any]) -> tuple[Any, list[TraceTensor]]:
+    def attempt(self, target: object, args: Args, kwargs: Mapping[str, object]) -> tuple[Any, list[TraceTensor]]:
         """Run a torch callable on trace tensors: its result, and those that it wrote to.
 
         Raises:
@@ -168,7 +168,7 @@ class Runner:
         return out, [t for t, v in zip(found, versions, strict=True) if (version(t), t.requires_grad) != v]
 
     def _check_outs(
-        self, name: str, outs: list[TraceTensor], before: list[tuple[StorageView, Any]], result: Any
+        self, name: str, outs: list[TraceTensor], before: list[tuple[StorageView, Any]], result: object
     ) -> None:
         """A call filled its `out=`, in a way that a graph can repeat.
 
@@ -210,7 +210,7 @@ def _outs(value: Any) -> list[TraceTensor]:
     return [one for one in values if type(one) is TraceTensor]
 
 
-def name_of(target: Any) -> str:
+def name_of(target: object) -> str:
     """What a message calls a callable."""
     return getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or repr(target)
 

@@ -27,7 +27,7 @@ class Blank:
 BLANK = Blank()
 
 
-def fill(leaves: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+def fill(leaves: Sequence[object], values: Sequence[Any]) -> list[Any]:
     """The leaves, with the values in the places of the blanks."""
     given = iter(values)
     return [next(given) if leaf is BLANK else leaf for leaf in leaves]
@@ -45,11 +45,11 @@ class Body:
     """
 
     def __init__(
-        self, graph: fx.GraphModule, new: Sequence[int], outside: slice, leaves: Sequence[Any], spec: TreeSpec
+        self, graph: fx.GraphModule, new: Sequence[int], outside: slice, leaves: Sequence[object], spec: TreeSpec
     ) -> None:
         self.graph, self.new, self.outside, self.leaves, self.spec = graph, new, outside, leaves, spec
 
-    def __call__(self, args: Any, kwargs: Any, outside: Sequence[Any]) -> Any:
+    def __call__(self, args: object, kwargs: object, outside: Sequence[object]) -> Any:
         given = tree_flatten((args, kwargs))[0]
         results = self.graph(*(given[i] for i in self.new), *outside[self.outside])
         return tree_unflatten(fill(self.leaves, results), self.spec)
@@ -68,22 +68,22 @@ class Region:
         result: how the result is built of the node's.
     """
 
-    def __init__(self, name: str, transform: Transform, leaves: Sequence[Any], spec: TreeSpec) -> None:
+    def __init__(self, name: str, transform: Transform, leaves: Sequence[object], spec: TreeSpec) -> None:
         self.transform, self.leaves, self.spec = transform, leaves, spec
         self.__name__ = self.__qualname__ = name
         self.__module__ = __name__
         self.bodies: list[Body] = []
         self.result: TreeSpec | None = None
 
-    def __call__(self, given: Sequence[Any], outside: Sequence[Any]) -> list[Any]:
+    def __call__(self, given: Sequence[object], outside: Sequence[object]) -> list[Any]:
         bodies = itertools.cycle(self.bodies)
 
-        def function(*args: Any, **kwargs: Any) -> Any:
+        def function(*args: object, **kwargs: object) -> Any:
             return next(bodies)(args, kwargs, outside)
 
         return self.run(function, given)
 
-    def run(self, function: Callable[..., Any], given: Sequence[Any]) -> list[Any]:
+    def run(self, function: Callable[..., object], given: Sequence[object]) -> list[Any]:
         """The flat results of the transformed `function`."""
         args, kwargs = tree_unflatten(fill(self.leaves, given), self.spec)
         leaves, self.result = tree_flatten(self.transform(function)(*args, **kwargs))
@@ -109,13 +109,13 @@ class PullbackCall:
         born: as of the pullback.
     """
 
-    def __init__(self, leaves: Sequence[Any], spec: TreeSpec, born: int) -> None:
+    def __init__(self, leaves: Sequence[object], spec: TreeSpec, born: int) -> None:
         self.leaves, self.spec, self.born = leaves, spec, born
         self.__name__ = self.__qualname__ = "pullback"
         self.__module__ = __name__
         self.result: TreeSpec | None = None
 
-    def __call__(self, pullback: Pullback, given: Sequence[Any]) -> list[Any]:
+    def __call__(self, pullback: Pullback, given: Sequence[object]) -> list[Any]:
         args, kwargs = tree_unflatten(fill(self.leaves, given), self.spec)
         leaves, self.result = tree_flatten(pullback.run(*args, **kwargs))
         return leaves

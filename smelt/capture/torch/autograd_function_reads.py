@@ -68,7 +68,7 @@ class _Numbers(NumberNodes):
     def given(self, number: Size | Real, node: fx.Node) -> None:
         """An input brings the number: another node stands for it anyway."""
 
-    def __call__(self, number: Any) -> Any:
+    def __call__(self, number: object) -> Any:
         if not isinstance(number, (Size, Real)):
             return number
         node = self._graph.placeholder("number")
@@ -143,7 +143,7 @@ def _state(vm: Interpreter, cls: Any, before: list[Check], after: list[Check]) -
     return BackwardState(cls, _asker(vm, after), _asker(vm, before))
 
 
-def _may_change(source: Source, kind: int, operand: Any) -> bool:
+def _may_change(source: Source, kind: int, operand: object) -> bool:
     """A program changes values; functions, classes and modules stay."""
     if source.kind == native.PART:
         return False
@@ -235,7 +235,7 @@ def _backward(twin: Any, cls: Any, ctx: Context, outputs: tuple[Any, ...]) -> No
         )
 
 
-def _in_part(gradients: Sequence[Any]) -> Iterator[list[Any]]:
+def _in_part(gradients: Sequence[object]) -> Iterator[list[Any]]:
     """The gradients of which some are absent: one, all but one, or each set of them where these are few."""
     places = [k for k, gradient in enumerate(gradients) if gradient is not None]
     counts = range(1, len(places)) if len(places) <= _FEW else (1, len(places) - 1)

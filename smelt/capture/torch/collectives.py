@@ -19,7 +19,7 @@ if torch.distributed.is_available():
 
     REDUCTIONS = {"SUM": "sum", "AVG": "avg", "PRODUCT": "product", "MIN": "min", "MAX": "max"}
 
-    def _group(tensors: list[Any], group: Any, async_op: bool) -> Any:
+    def _group(tensors: list[Any], group: object, async_op: bool) -> Any:
         """The process group of a call that a graph can hold.
 
         Raises:
@@ -31,10 +31,10 @@ if torch.distributed.is_available():
             raise Break("a collective of something else than tensors", "a graph cannot hold it")
         return dist.group.WORLD if group is None else group
 
-    def _run(vm: Interpreter, op: Any, *args: Any) -> Any:
+    def _run(vm: Interpreter, op: object, *args: object) -> Any:
         return vm.tensors.run(c10d.wait_tensor.default, (vm.tensors.run(op, args, {}),), {})
 
-    def _write(vm: Interpreter, target: Any, value: Any) -> None:
+    def _write(vm: Interpreter, target: object, value: Any) -> None:
         vm.tensors.run(torch.Tensor.copy_, (target, value), {}, method="copy_")
 
     @special(dist.all_gather)
@@ -70,7 +70,7 @@ if torch.distributed.is_available():
         reduce_into(vm, *args, **kwargs)
 
     def reduce_into(
-        vm: Interpreter, tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False
+        vm: Interpreter, tensor: Any, op: object = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False
     ) -> None:
         group = _group([tensor], group, async_op)
         name = next((each for each in REDUCTIONS if op == getattr(dist.ReduceOp, each)), None)

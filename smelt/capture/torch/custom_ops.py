@@ -16,7 +16,7 @@ from smelt.capture.tensors.torch_calls import call_torch
 
 
 @CALL(CustomOpDef)
-def call_custom_op(vm: Interpreter, op: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_custom_op(vm: Interpreter, op: object, args: Args, kwargs: Kwargs) -> Any:
     """One node; but an operator that launches Triton kernels is looked into, so that each launch is a node.
 
     Not so where autograd records the operator: its formula, or the error that it has none, belongs to it as a whole.
@@ -33,7 +33,7 @@ def _requires_grad(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
 
 
-def _launching(function: Any) -> FunctionType | None:
+def _launching(function: object) -> FunctionType | None:
     """The user's function inside what `triton_op` made of it; None for an operator of another kind."""
     if not isinstance(function, FunctionType) or "set_wrap_triton_enabled" not in function.__code__.co_names:
         return None
@@ -54,7 +54,7 @@ class ScriptCall:
 
 
 @CALL(torch.jit.ScriptFunction)
-def call_scripted(vm: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_scripted(vm: Interpreter, function: object, args: Args, kwargs: Kwargs) -> Any:
     """One node."""
     source = vm.source_of(function)
     if source is not None:

@@ -33,11 +33,11 @@ def grad(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _keeps_history(
-    outputs: Any,
+    outputs: object,
     inputs: Any,
-    grad_outputs: Any = None,
+    grad_outputs: object = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
-    **_: Any,
+    **_: object,
 ) -> bool:
     return bool(create_graph if retain_graph is None else retain_graph)

@@ -12,10 +12,10 @@ from smelt.capture.core.registry import special
 
 
 def _signature(
-    module: Any,
-    parameter_and_buffer_dicts: Any,
-    args: Any = None,
-    kwargs: Any = None,
+    module: object,
+    parameter_and_buffer_dicts: object,
+    args: object = None,
+    kwargs: object = None,
     *,
     tie_weights: bool = True,
     strict: bool = False,
@@ -48,7 +48,7 @@ def functional_call(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
             table[name] = tensor
 
 
-def _place(vm: Interpreter, module: Any, path: str) -> tuple[Any, dict[str, Any], str]:
+def _place(vm: Interpreter, module: object, path: str) -> tuple[Any, dict[str, Any], str]:
     """(owner, table of the owner, name in it) of a parameter or buffer."""
     *parents, name = path.split(".")
     for parent in parents:

@@ -45,7 +45,7 @@ class FunctionApply:
         """The same, whatever its backward reads."""
         return FunctionApply(self.cls, None, self.keeps)
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> Any:
         out = self.cls.apply(*args)  # type: ignore[attr-defined]
         if self.keeps:
             note_keeping(self.cls, out)
@@ -124,7 +124,7 @@ _regions = itertools.count()
 # -- in eager: between two graphs, with what they compute later captured as well -----------------------------------
 
 
-def apply_eagerly(apply: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def apply_eagerly(apply: Callable[..., object], *args: object, **kwargs: object) -> Any:
     """`cls.apply(*args)`; what its `backward` computes belongs to the compiled callable."""
     session = native.owner()
     cls: Any = getattr(apply, "__self__", None)
@@ -133,7 +133,7 @@ def apply_eagerly(apply: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return _captured_backward(cls, session).apply(*args, **kwargs)
 
 
-def checkpoint_eagerly(checkpoint: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
+def checkpoint_eagerly(checkpoint: Callable[..., object], function: Any, *args: object, **kwargs: object) -> Any:
     """`checkpoint(function, *args)`; the function runs once more while gradients are computed."""
     session = native.owner()
     if session is not None:
@@ -142,7 +142,7 @@ def checkpoint_eagerly(checkpoint: Callable[..., Any], function: Any, *args: Any
     return checkpoint(function, *args, **kwargs)
 
 
-def eager_form(callee: Any) -> Callable[..., Any] | None:
+def eager_form(callee: object) -> Callable[..., Any] | None:
     """How residual code calls this callable, where that is not just a call: form(callee, *args, **kwargs)."""
     if callee is torch.utils.checkpoint.checkpoint:
         return checkpoint_eagerly

@@ -123,13 +123,13 @@ class _Undone:
             tensors.run(torch.Tensor.copy_, (tensor, chosen), {}, method="copy_")
 
 
-def _mark(skipped: torch.Tensor, target: Any, name: str, value: bool) -> None:
+def _mark(skipped: torch.Tensor, target: object, name: str, value: bool) -> None:
     """Set an attribute, if the step has run."""
     if not skipped:
         setattr(target, name, value)
 
 
-def _refusal(vm: Interpreter, optimizer: Any, why: str) -> Break:
+def _refusal(vm: Interpreter, optimizer: object, why: str) -> Break:
     """The graph ends; if it does so for the first step, which makes the optimizer's state, then only for that one."""
     title = "GradScaler.step() with an optimizer whose step does more than write to tensors"
     stop = Break(title, f"it is undone where a gradient is not finite, but {why}")

@@ -34,7 +34,7 @@ def _is_replaced(vm: Interpreter, module: nn.Module, names: tuple[str, ...]) -> 
     return any(("attr", id(module), name) in vm.effects.stores for name in names)
 
 
-def _is_changed(vm: Interpreter, table: Any) -> bool:
+def _is_changed(vm: Interpreter, table: object) -> bool:
     """Whether the program has registered or removed a hook."""
     mirror = vm.effects.mirrors.get(id(table))
     return mirror is not None and mirror.changed
@@ -137,7 +137,7 @@ def _before(vm: Interpreter, module: nn.Module, args: Args) -> tuple[Any, Args]:
     return around, _replaced(args, places, seen)
 
 
-def _after(vm: Interpreter, around: Any, out: Any) -> Any:
+def _after(vm: Interpreter, around: object, out: object) -> Any:
     if not isinstance(out, (torch.Tensor, tuple)):
         text = "For backward hooks to be called, module output should be a Tensor or a tuple of Tensors"
         vm.call(warnings.warn, (f"{text} but received {vm.type_of(out)}",), {"stacklevel": 2})

@@ -103,7 +103,9 @@ def call_loss(vm: Interpreter, loss: _Loss, args: Args, kwargs: Kwargs) -> Any:
     return loss.value
 
 
-def _with_closure_called(vm: Interpreter, optimizer: Any, closure: Any = None, **others: Any) -> tuple[Args, Kwargs]:
+def _with_closure_called(
+    vm: Interpreter, optimizer: object, closure: object = None, **others: object
+) -> tuple[Args, Kwargs]:
     """The arguments of a step; its closure, which comes first in any step, is called before state is made."""
     if closure is None or isinstance(closure, _Loss):
         return (optimizer,), {"closure": closure, **others}
@@ -112,7 +114,7 @@ def _with_closure_called(vm: Interpreter, optimizer: Any, closure: Any = None, *
     return (optimizer,), {"closure": _Loss(loss), **others}
 
 
-def _make_state(vm: Interpreter, optimizer: Any) -> None:
+def _make_state(vm: Interpreter, optimizer: object) -> None:
     """What the first step would make (moments, counts), made before it, so that all steps are one graph.
 
     It is as the optimizer itself makes it: zeros, which the captured step then begins from.

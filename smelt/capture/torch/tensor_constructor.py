@@ -46,7 +46,7 @@ def of_old_type(vm: Interpreter, kind: Any, args: Args, kwargs: Kwargs) -> Any:
     return tensor(vm, (list(data),), {"dtype": kind.dtype, "device": torch.device("cpu")})
 
 
-def new(vm: Interpreter, x: Any, *args: Any, **kwargs: Any) -> Any:
+def new(vm: Interpreter, x: object, *args: object, **kwargs: object) -> Any:
     """`x.new(torch.Size([3]))` has that shape, `x.new((3,))` holds that number; in a graph both are tuples."""
     if len(args) == 1 and isinstance(args[0], torch.Size):
         return call_tensor_method(vm, "new_empty", (x, *args), kwargs)

@@ -28,7 +28,7 @@ class Pending(RemovableHandle):
         born: step of the capture.
     """
 
-    def __init__(self, tensor: TraceTensor, name: str, hook: Any, born: int) -> None:
+    def __init__(self, tensor: TraceTensor, name: str, hook: object, born: int) -> None:
         self.tensor, self.name, self.hook, self.born = tensor, name, hook, born
         self.version = tensor.place.storage.version
         self.removed = False
@@ -45,14 +45,14 @@ def remove(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     args[0].remove()
 
 
-def register_hook(vm: Interpreter, tensor: TraceTensor, hook: Any) -> Pending:
+def register_hook(vm: Interpreter, tensor: TraceTensor, hook: object) -> Pending:
     """`tensor.register_hook(hook)`"""
     if not tensor.requires_grad:
         user_raise(RuntimeError("cannot register a hook on a tensor that doesn't require gradient"))
     return _register(vm, tensor, "register_hook", hook)
 
 
-def register_late_hook(vm: Interpreter, tensor: TraceTensor, hook: Any) -> Pending:
+def register_late_hook(vm: Interpreter, tensor: TraceTensor, hook: object) -> Pending:
     """`tensor.register_post_accumulate_grad_hook(hook)`"""
     if not tensor.requires_grad:
         user_raise(RuntimeError("cannot register a hook on a tensor that doesn't require gradient"))
@@ -77,7 +77,7 @@ TENSOR_METHODS["register_post_accumulate_grad_hook"] = register_late_hook
 TENSOR_METHODS["retain_grad"] = retain_grad
 
 
-def _register(vm: Interpreter, tensor: TraceTensor, name: str, hook: Any) -> Pending:
+def _register(vm: Interpreter, tensor: TraceTensor, name: str, hook: object) -> Pending:
     _expose(vm, tensor, name)
     handle = Pending(tensor, name, hook, vm.step)
     vm.work += 1

@@ -78,13 +78,13 @@ class InnerTensors(Tensors):
         self.own(value, node)
         return node
 
-    def lift(self, value: Any, meta: Any) -> fx.Node:
+    def lift(self, value: Any, meta: object) -> fx.Node:
         """A new placeholder."""
         node = self.placeholder("outside", meta)
         self.lifted.append(value)
         return node
 
-    def placeholder(self, name: str, meta: Any) -> fx.Node:
+    def placeholder(self, name: str, meta: object) -> fx.Node:
         """An input of this graph."""
         unique = f"{name}_{self._count}"
         self._count += 1
@@ -96,7 +96,7 @@ class InnerTensors(Tensors):
         node.meta["val"] = meta
         return node
 
-    def close(self, results: Sequence[Any]) -> fx.GraphModule:
+    def close(self, results: Sequence[object]) -> fx.GraphModule:
         """The finished graph."""
         self.vm.ambient.close(self.graph)
         output = self.graph.output(tuple(map(self.argument, results)))
@@ -120,7 +120,7 @@ class _LiftedNumbers(NumberNodes):
         self._tensors = tensors
         self._nodes = {}
 
-    def __call__(self, number: Any) -> Any:
+    def __call__(self, number: object) -> Any:
         """The number itself, or the placeholder for it."""
         if not isinstance(number, (Size, Real)):
             return number
@@ -138,7 +138,7 @@ class Capturing:
             numbers.
     """
 
-    def __init__(self, vm: Interpreter, function: Any, region: Region) -> None:
+    def __init__(self, vm: Interpreter, function: object, region: Region) -> None:
         self.vm, self.function, self.region = vm, function, region
         assert isinstance(vm.tensors, Tensors)
         self.outer = vm.tensors
@@ -146,7 +146,7 @@ class Capturing:
         self.written: list[TraceTensor] = []
         self.drew = False
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         with self._alone() as inner:
             body = self._interpret(inner, args, kwargs)
         self.region.bodies.append(body)
@@ -198,18 +198,18 @@ def _seen(inner: InnerTensors, wrapped: torch.Tensor) -> TraceTensor:
     return out
 
 
-def is_made(leaf: Any) -> bool:
+def is_made(leaf: object) -> bool:
     """A value that a node makes."""
     return type(leaf) in TRACED or isinstance(leaf, (torch.SymInt, torch.SymFloat))
 
 
-def capture_call(vm: Interpreter, region: Region, function: Any, given: list[Any]) -> list[Any]:
+def capture_call(vm: Interpreter, region: Region, function: object, given: list[Any]) -> list[Any]:
     """Run a transformed call of the program and record it as a node; returns its flat results."""
     tensors = vm.tensors
     vm.work += 1
     capturing = Capturing(vm, function, region)
 
-    def named(*args: Any, **kwargs: Any) -> Any:
+    def named(*args: object, **kwargs: object) -> Any:
         return capturing(*args, **kwargs)
 
     named.__name__ = getattr(function, "__name__", type(function).__name__)

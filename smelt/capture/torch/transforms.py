@@ -41,7 +41,7 @@ DIRECT: dict[Any, Transform] = {torch.func.vjp: transform_node.vjp} | {
 """They take a function and call it."""
 
 
-def transformed(vm: Interpreter, name: str, transform: Transform, function: Any, args: Args, kwargs: Kwargs) -> Any:
+def transformed(vm: Interpreter, name: str, transform: Transform, function: object, args: Args, kwargs: Kwargs) -> Any:
     """`transform(function)(*args, **kwargs)` as one node."""
     leaves, spec, given = _flat(vm, args, kwargs)
     name = f"{name}_of_{getattr(function, '__name__', type(function).__name__)}"
@@ -145,7 +145,7 @@ def hessian(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     return vm.call(torch.func.jacfwd, (vm.call(torch.func.jacrev, (function, argnums), {}), argnums), {})
 
 
-def _of_hessian(func: Any, argnums: Any = 0) -> tuple[Any, Any]:
+def _of_hessian(func: object, argnums: object = 0) -> tuple[Any, Any]:
     return func, argnums
 
 

@@ -30,7 +30,7 @@ _numbers = itertools.count()
 _TYPES = {TraceTensor: "Tensor", int: "SymInt", float: "float"}
 
 
-def launch(vm: Interpreter, args: Args, kwargs: Mapping[str, Any]) -> None:
+def launch(vm: Interpreter, args: Args, kwargs: Mapping[str, object]) -> None:
     """`kernel.run(*args, grid=grid, warmup=False, **kwargs)`
 
     Raises:
@@ -64,7 +64,7 @@ def wrap_triton(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     return [*args, *kwargs.values()][0]
 
 
-def _grids(vm: Interpreter, kernel: Any, grid: Any, named: Kwargs) -> dict[tuple[Any, ...], Grid]:
+def _grids(vm: Interpreter, kernel: object, grid: object, named: Kwargs) -> dict[tuple[Any, ...], Grid]:
     """The size of the launch, by the tuned arguments that it may depend on."""
     grid = vm.effects.plain(grid)
     if isinstance(grid, (tuple, list)):
@@ -96,7 +96,7 @@ def _metas(vm: Interpreter, kernel: Any, named: Kwargs) -> Iterator[tuple[Args, 
 
 
 def _operator(
-    kernel: Any, kinds: tuple[tuple[str, str], ...], fixed: dict[str, Any], table: dict[tuple[Any, ...], Grid] | None
+    kernel: object, kinds: tuple[tuple[str, str], ...], fixed: dict[str, Any], table: dict[tuple[Any, ...], Grid] | None
 ) -> OpOverload:
     try:
         key = (kernel, kinds, tuple(fixed.items()), None if table is None else tuple(table.items()))
@@ -135,7 +135,7 @@ def _launcher(
     order = {name: at for at, name in enumerate(kernel.arg_names)}
     tuned = [] if table is None else [[name for name, _ in key] for key in table]
 
-    def size(meta: Mapping[str, Any]) -> Grid:
+    def size(meta: Mapping[str, object]) -> Grid:
         assert table is not None
         for names, (key, grid) in zip(tuned, table.items(), strict=True):
             if all(meta.get(name) == value for name, value in zip(names, (v for _, v in key), strict=True)):

@@ -12,6 +12,7 @@ import builtins
 import inspect
 import textwrap
 from collections.abc import Iterator
+from types import FunctionType
 from typing import Any
 
 _STORES = ("store", "scatter", "atomic_")
@@ -23,7 +24,7 @@ _READS = frozenset({"load", "gather"})
 Origins = dict[str, frozenset[str]]
 
 
-def written_parameters(kernel: Any) -> frozenset[str]:
+def written_parameters(kernel: object) -> frozenset[str]:
     """The names of the parameters that a `triton.jit` function may write to."""
     return _written(python_function(kernel), ())
 
@@ -49,7 +50,9 @@ def _written(function: Any, calling: tuple[Any, ...]) -> frozenset[str]:
 class _Walk:
     """One function: where the value of each variable may come from, and what is stored through it."""
 
-    def __init__(self, function: Any, tree: ast.stmt, calling: tuple[Any, ...], parameters: frozenset[str]) -> None:
+    def __init__(
+        self, function: FunctionType, tree: ast.stmt, calling: tuple[object, ...], parameters: frozenset[str]
+    ) -> None:
         self.function, self.tree, self.calling = function, tree, calling
         self.origins: Origins = {name: frozenset({name}) for name in parameters}
         self.parameters = parameters

@@ -81,7 +81,7 @@ def check_all_with(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     return _check_all(vm, *args, **kwargs)
 
 
-def _check_all(vm: Interpreter, error_type: type[Exception], cond: Any, message: Any = None) -> None:
+def _check_all(vm: Interpreter, error_type: type[Exception], cond: object, message: object = None) -> None:
     if type(cond) is not TraceTensor:
         raise UserError(TypeError(f"cond must be a tensor, but got {type(cond)}"))
     known = known_value(cond)
@@ -116,7 +116,7 @@ def _check_is_size(vm: Interpreter, i: Any, message: Any = None, *, max: Any = N
         _check(vm, RuntimeError, i <= max, message)
 
 
-def _check(vm: Interpreter, error_type: type[Exception], cond: Any, message: Any = None) -> None:
+def _check(vm: Interpreter, error_type: type[Exception], cond: object, message: object = None) -> None:
     if type(cond) is torch.SymBool:
         question = held(cond)
         if isinstance(question, SymbolicPredicate) and question.fact is not None:
@@ -133,7 +133,7 @@ def _check(vm: Interpreter, error_type: type[Exception], cond: Any, message: Any
         raise UserError(error_type(_DEFAULT if message is None else str(vm.call(message, (), {}))))
 
 
-def _text(vm: Interpreter, message: Any) -> str:
+def _text(vm: Interpreter, message: object) -> str:
     """The text of an error that a graph may raise. One with numbers in it is made by eager, which runs after that."""
     if message is None:
         return _DEFAULT
