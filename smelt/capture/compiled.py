@@ -107,7 +107,7 @@ _CALLS = "lambda fn: lambda *args, **kwargs: fn(*args, **kwargs)"
 _CALLS_FIRST = "lambda fn, /, *args, **kwargs: fn(*args, **kwargs)"
 
 
-def _taken_apart(fn: Callable[..., Any]) -> tuple[Callable[..., Any], Any]:
+def _taken_apart(fn: Callable[..., Any]) -> tuple[Callable[..., object], object]:
     """A function, and the object that it is bound to (None: there is none).
 
     A bound method and an object that can be called give a function that takes the object first. What is compiled for
@@ -133,7 +133,7 @@ def _in_steps(fn: Callable[..., Any]) -> str:
     return "coroutine" if inspect.iscoroutinefunction(fn) else "generator" if inspect.isgeneratorfunction(fn) else ""
 
 
-def _with_frame(fn: Callable[..., Any]) -> Callable[..., Any]:
+def _with_frame(fn: Callable[..., Any]) -> Callable[..., object]:
     """`fn`, in a frame of its own where it has none that capture would look at."""
     if isinstance(fn, torch.nn.Module):
         # its `compile()` put a call through torch.compile there
@@ -141,18 +141,18 @@ def _with_frame(fn: Callable[..., Any]) -> Callable[..., Any]:
     return fn if _has_frame(fn) else eval(compile(_CALLS, "<smelt root>", "eval"))(fn)
 
 
-def _region(run: Callable[..., Any], fn: Callable[..., Any], body: str, session: Session) -> Callable[..., Any]:
+def _region(run: Callable[..., Any], fn: Callable[..., Any], body: str, session: Session) -> Callable[..., object]:
     """Calls of `run`, in which `fn` runs, with the hook active; for a `body` that goes in steps, each of them."""
     if body == "coroutine":
 
-        async def compiled_coroutine(*args: object, **kwargs: object) -> Any:
+        async def compiled_coroutine(*args: object, **kwargs: object) -> object:
             session.leaves_body(body, fn)
             return await Steps(native.call(run, args, kwargs, session).__await__(), session)
 
         return compiled_coroutine
     if body == "generator":
 
-        def compiled_generator(*args: object, **kwargs: object) -> Any:
+        def compiled_generator(*args: object, **kwargs: object) -> object:
             session.leaves_body(body, fn)
             return in_steps(native.call(run, args, kwargs, session), session)
 
@@ -209,7 +209,7 @@ def compile_callable(
 
 
 @special(compile_callable)
-def compile_inside(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def compile_inside(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """A compiled function makes another one: that has a session of its own, and is made once a call."""
     raise Break("a function is compiled", "compiled functions are made in Python", "compile it outside of the function")
 

@@ -326,7 +326,7 @@ class Interpreter:
         """The exception that the program is handling, None outside of except clauses and for that of its caller."""
         return next((frame.handled[-1] for frame in reversed(self.frames) if frame.handled), None)
 
-    def context(self) -> Any:
+    def context(self) -> object:
         """What an exception that is raised now gets as its context: what the program handles, or its caller. Of the
         latter nothing is read, as it is not looked at."""
         inside = self.handled()
@@ -364,7 +364,7 @@ class Interpreter:
         self._kept.append(value)
         return value
 
-    def externals(self) -> list[Any]:
+    def externals(self) -> list[object]:
         """Objects from outside, and what else the capture keeps."""
         return self._kept
 
@@ -411,7 +411,7 @@ class Interpreter:
         self.reads[key] = value
         return value
 
-    def cell(self, cell: CellType, name: str) -> Any:
+    def cell(self, cell: CellType, name: str) -> object:
         """What a closure cell holds; NULL when it is empty."""
         key = (id(cell), "cell_contents")
         value = self.reads.get(key, _MISS)
@@ -482,7 +482,7 @@ class Interpreter:
             return type(value.example)
         return self.tensors.type_of(value) if kind is TraceTensor else _NUMBERS.get(kind, kind)
 
-    def reenter(self, run: Callable[[], Any]) -> Any:
+    def reenter(self, run: Callable[[], Any]) -> object:
         """Run interpreted code that C code called: exceptions pass through C as what the program raised."""
         return through_c(lambda: self.tensors.watch.pause(run))
 

@@ -382,7 +382,7 @@ class Session(Diagnostics):
         entry = native.add_entry(key, guards, residual.code(), constants, self)
         place.versions.append(CacheEntry(place.name, vm.guards, residual, entry, reason))
 
-    def _compile(self, place: CompileSite, vm: Interpreter, residual: Residual) -> Callable[..., Any] | None:
+    def _compile(self, place: CompileSite, vm: Interpreter, residual: Residual) -> Callable[..., object] | None:
         report = Report.for_graph(place.name.replace("<", "").replace(">", ""))
         guards = vm.guards
         report.add("guards.py", lambda: "\n".join(guards.lines()) + "\n")

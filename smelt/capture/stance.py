@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 from smelt.base.errors import unknown_name
 from smelt.capture import _native as native
@@ -64,6 +63,6 @@ class stance:
 
 
 @special(stance, stance.__enter__, stance.__exit__)
-def _not_captured(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def _not_captured(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """Its meaning while capturing."""
     raise Break("the stance is changed", "it decides what is compiled", "change it outside of the compiled function")

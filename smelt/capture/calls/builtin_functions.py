@@ -37,7 +37,7 @@ from smelt.graph.ir.symint import SYMBOLIC
 from smelt.graph.trace.trace import TraceTensor
 
 
-def _a_generator() -> Any:
+def _a_generator() -> object:
     yield None
 
 
@@ -105,7 +105,7 @@ def _guard_unregistered(vm: Interpreter, kind: type, cls: object) -> None:
 
 
 @special(type)
-def type_call(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def type_call(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """type(object), or a class made at run time"""
     if len(args) == 1:
         return type(visible(vm, args[0])) if type(args[0]) is not TraceTensor else vm.type_of(args[0])
@@ -113,7 +113,7 @@ def type_call(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(collections.namedtuple)
-def make_named_tuple(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def make_named_tuple(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """collections.namedtuple(name, fields): a class of the program's module"""
     plain, named = vm.effects.plain(args), {key: vm.effects.plain(value) for key, value in kwargs.items()}
     defaults = named.get("defaults")
@@ -127,12 +127,12 @@ def make_named_tuple(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(typing.TypeVar)
-def make_type_variable(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def make_type_variable(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """typing.TypeVar(name)"""
     return _made_at_each_call(vm, typing.TypeVar, args, kwargs)
 
 
-def _made_at_each_call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _made_at_each_call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
     """What capture takes for a constant, and is another one at each call."""
     out = calls.call_native(vm, fn, args, kwargs)
     vm.keep(out)
@@ -141,19 +141,19 @@ def _made_at_each_call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> 
 
 
 @special(typing.NamedTuple)
-def make_typed_tuple(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def make_typed_tuple(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """typing.NamedTuple(name, fields)"""
     raise Break("a class is made", "each call makes another one", "define it outside of the compiled function")
 
 
 @special(types.ModuleType)
-def make_module(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def make_module(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """types.ModuleType(name)"""
     raise Break("a module is made", "each call makes another one", "make it outside of the compiled function")
 
 
 @special(anext)
-def next_asynchronous(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def next_asynchronous(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """anext(iterator[, default])"""
     raise Break("anext()", "coroutines are not captured, and CPython's C code takes no exception there")
 
@@ -192,7 +192,7 @@ def _expect_name(fn: Any, args: Args, kwargs: Kwargs, counts: tuple[int, ...] = 
 
 
 @special(getattr)
-def get_attr(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def get_attr(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """getattr(object, name[, default])"""
     _expect_name(getattr, args, kwargs, (2, 3))
     try:
@@ -254,7 +254,7 @@ for _base in (object, type, types.ModuleType):
 
 
 @special(object.__getattribute__)
-def object_get_attr(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def object_get_attr(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """object.__getattribute__(object, name)"""
     _expect_name(object.__getattribute__, args, kwargs)
     obj, name = args
@@ -262,7 +262,7 @@ def object_get_attr(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(type.__getattribute__)
-def type_get_attr(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def type_get_attr(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """type.__getattribute__(class, name)"""
     return load_class_attr(vm, *args)
 
@@ -274,7 +274,7 @@ def is_callable(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 
 @special(iter)
-def iterate(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def iterate(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """iter(object)"""
     if len(args) == 2:
         return calls.call_native(vm, iter, args, kwargs)
@@ -282,7 +282,7 @@ def iterate(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(next)
-def advance(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def advance(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """next(iterator[, default])"""
     if len(args) == 1:
         return containers.advance_or_raise(vm, args[0])
@@ -291,7 +291,7 @@ def advance(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(super)
-def make_super(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def make_super(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """super() and super(class, object)"""
     if args:
         return _super(vm, *args)
@@ -313,7 +313,7 @@ def make_super(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     return _super(vm, cls, first)
 
 
-def _super(vm: Interpreter, cls: Any, *of: Any) -> Any:
+def _super(vm: Interpreter, cls: Any, *of: Any) -> object:
     """super(class[, object])"""
     if of and type(of[0]) is TraceTensor and not isinstance(of[0], cls):
         raise Break("super() of a tensor", "the graph's tensors are of another class")
@@ -321,7 +321,7 @@ def _super(vm: Interpreter, cls: Any, *of: Any) -> Any:
 
 
 @special(vars)
-def variables(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def variables(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """vars(object)"""
     if not args:
         raise Break("vars() without an object", "local variables are not a dict while capturing", in_frame=True)
@@ -334,14 +334,14 @@ def variables(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(globals)
-def global_variables(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def global_variables(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """globals()"""
     held = vm.frames[-1].globals
     return vm.register(held, vm.globals_source(held))
 
 
 @special(locals)
-def local_variables(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def local_variables(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """locals()"""
     frame = vm.frames[-1]
     out = {}
@@ -355,7 +355,7 @@ def local_variables(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(os.fspath)
-def file_path(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def file_path(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """os.fspath(path)"""
     method = python_method(vm, args[0], "__fspath__")
     return vm.call(method, args, {}) if method is not None else user(os.fspath, *args)
@@ -432,21 +432,21 @@ _WARN_EXPLICIT = inspect.signature(_warn_explicit)
 
 
 @special(sys.exception)
-def exception(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def exception(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """sys.exception()"""
     inside = vm.handled()
     return vm.outer_exception() if inside is None else inside
 
 
 @special(sys.exc_info)
-def exc_info(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def exc_info(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """sys.exc_info()"""
     error = exception(vm, args, kwargs)
     return (None, None, None) if error is None else (type(error), error, vm.load_attr(error, "__traceback__"))
 
 
 @ATTR(BaseException)
-def load_exception_attr(vm: Interpreter, error: BaseException, name: str) -> Any:
+def load_exception_attr(vm: Interpreter, error: BaseException, name: str) -> object:
     """An attribute of an exception: one that was raised has a traceback, so that is done in earnest.
 
     Raises:
@@ -470,19 +470,19 @@ def load_exception_attr(vm: Interpreter, error: BaseException, name: str) -> Any
     vars(datetime.datetime)["utcnow"],
     vars(datetime.date)["today"],
 )
-def surroundings(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def surroundings(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """The call stack and the clock."""
     raise Break("the call stack or the clock is read", "they differ from call to call", in_frame=True)
 
 
 @special(builtins.input, builtins.open, builtins.compile)
-def outside(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def outside(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """Files, the terminal, code made at run time."""
     raise Break("input, open or compile is called", "it acts outside of the program")
 
 
 @special(builtins.exec, builtins.eval, builtins.breakpoint)
-def of_the_frame(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def of_the_frame(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """Code made at run time."""
     raise Break("exec, eval or breakpoint is called", "it looks at the frame that calls it", in_frame=True)
 
@@ -495,7 +495,7 @@ def _kind_of_number(dtype: torch.dtype) -> type:
 def _register_numbers() -> None:
     for kind, name in ((int, "__int__"), (float, "__float__"), (complex, "__complex__")):
 
-        def convert(vm: Interpreter, args: Args, kwargs: Kwargs, kind: Any = kind, name: str = name) -> Any:
+        def convert(vm: Interpreter, args: Args, kwargs: Kwargs, kind: Any = kind, name: str = name) -> object:
             if args and type(args[0]) is TraceTensor:
                 number = number_at_entry(vm, args[0])
                 if number is not None and vm.type_of(number) is kind:
@@ -535,7 +535,7 @@ def identity(vm: Interpreter, args: Args, kwargs: Kwargs) -> int:
 
 
 @special(hash)
-def hash_of(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def hash_of(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """hash(object): a tensor's is its address, and that of a tuple follows from what is in it."""
     value = args[0] if len(args) == 1 else None
     if type(value) is TraceTensor:
@@ -583,7 +583,7 @@ _register_arithmetic()
 
 
 @ATTR(threading.local)
-def thread_attr(vm: Interpreter, obj: object, name: str) -> Any:
+def thread_attr(vm: Interpreter, obj: object, name: str) -> object:
     """An attribute of threading.local."""
     source = vm.source_of(obj)
     value = user(getattr, obj, name)
@@ -591,13 +591,13 @@ def thread_attr(vm: Interpreter, obj: object, name: str) -> Any:
 
 
 @special(typing.cast)
-def cast(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def cast(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """typing.cast(type, value)"""
     return args[1]
 
 
 @special(types.FunctionType.__get__)
-def function_get(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def function_get(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """`function.__get__(obj, type)`: the function as a method of the object."""
     function, obj = args[0], args[1]
     return function if obj is None else types.MethodType(function, obj)

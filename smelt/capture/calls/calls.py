@@ -162,7 +162,7 @@ def start_generator(vm: Interpreter, frame: Frame) -> TracedGenerator:
     return generator
 
 
-def defaults_of(vm: Interpreter, fn: types.FunctionType) -> tuple[Any, Any]:
+def defaults_of(vm: Interpreter, fn: types.FunctionType) -> tuple[object, object]:
     """The defaults of an inlined function, for positional and for keyword arguments, with guards for all it is made of.
 
     A function known by identity has the very same parts. An argument may be made anew for each call: its code is the
@@ -275,7 +275,7 @@ def _refuse_misformatted(vm: Interpreter, name: str, args: Args) -> None:
         raise Break(f"{name} with arguments that do not fit its text", str(error)) from None
 
 
-def _alike(value: Any) -> Any:
+def _alike(value: Any) -> object:
     """What is formatted as this is, where that succeeds, without a look at what may change."""
     kind = type(value)
     if isinstance(value, dict):
@@ -295,7 +295,7 @@ _UNCHANGING = (
 """What logging works with, and what says the same later."""
 
 
-def frozen(vm: Interpreter, name: str, value: Any) -> Any:
+def frozen(vm: Interpreter, name: str, value: Any) -> object:
     """The value, or a copy of a container, for a call that is made later, when the program may have changed it."""
     kind = type(value)
     if kind in LEAVES or isinstance(value, (*_UNCHANGING, *CONSTANT_TYPES)):
@@ -319,7 +319,7 @@ def frozen(vm: Interpreter, name: str, value: Any) -> Any:
 
 
 @CALL(types.MethodType)
-def call_method(vm: Interpreter, method: types.MethodType, args: Args, kwargs: Kwargs) -> Any:
+def call_method(vm: Interpreter, method: types.MethodType, args: Args, kwargs: Kwargs) -> object:
     """A bound method."""
     if vm.source_of(method) is not None:
         return vm.call(vm.load_attr(method, "__func__"), (vm.load_attr(method, "__self__"), *args), kwargs)
@@ -327,7 +327,7 @@ def call_method(vm: Interpreter, method: types.MethodType, args: Args, kwargs: K
 
 
 @CALL(functools.partial)
-def call_partial(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_partial(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
     """functools.partial"""
     if type(fn) is not functools.partial:
         return call_instance(vm, fn, args, kwargs)
@@ -337,25 +337,25 @@ def call_partial(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @CALL(staticmethod)
-def call_static(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_static(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
     """A staticmethod object."""
     return vm.call(fn.__func__, args, kwargs)
 
 
 @CALL(weakref.ref)
-def call_weakref(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_weakref(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
     """A weak reference."""
     source = vm.source_of(fn)
     value = fn()
     return value if source is None else vm.external(value, sources.called(source, _deref, "deref"))
 
 
-def _deref(ref: Any) -> Any:
+def _deref(ref: Any) -> object:
     return ref()
 
 
 @CALL(object)
-def call_instance(vm: Interpreter, obj: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_instance(vm: Interpreter, obj: Any, args: Args, kwargs: Kwargs) -> object:
     """An instance with `__call__`."""
     method = find_in_class(vm, type(obj), "__call__")
     if isinstance(method, types.FunctionType):
@@ -372,7 +372,7 @@ def call_instance(vm: Interpreter, obj: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @CALL(*NUMPY_FUNCTIONS)
-def call_numpy(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_numpy(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
     """A function of numpy on plain data gives a constant, or an array of the host program."""
     if not all(map(_is_plain, (*args, *kwargs.values()))):
         raise Break(f"a call of numpy.{fn.__name__}", "it computes with values that are not known yet")
@@ -405,7 +405,7 @@ SAFE_MODULES = frozenset(
 
 
 @CALL(*C_FUNCTIONS)
-def call_builtin(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_builtin(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
     """A C function or a method written in C."""
     key = id(fn)
     if key in CONSTANTS:
@@ -424,7 +424,7 @@ def call_builtin(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return call_native(vm, fn, args, kwargs)
 
 
-def _call_descriptor(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _call_descriptor(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
     """`type.method(obj, ...)`"""
     if args and type(args[0]) is TraceTensor and issubclass(TENSOR_TYPES[0], fn.__objclass__):
         if fn.__objclass__ is not object:
@@ -437,7 +437,7 @@ def _call_descriptor(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> An
     return call_native(vm, fn, args, kwargs)
 
 
-def _call_bound(vm: Interpreter, fn: Any, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def _call_bound(vm: Interpreter, fn: Any, owner: Any, args: Args, kwargs: Kwargs) -> object:
     """A bound C method."""
     if type(owner) is TraceTensor:
         return call_tensor_method(vm, fn.__name__, (owner, *args), kwargs)
@@ -461,7 +461,7 @@ def _call_bound(vm: Interpreter, fn: Any, owner: Any, args: Args, kwargs: Kwargs
 _LOGGING_LOCK = logging._lock  # type: ignore[attr-defined]
 
 
-def call_on_external(vm: Interpreter, fn: Any, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_on_external(vm: Interpreter, fn: Any, owner: Any, args: Args, kwargs: Kwargs) -> object:
     """A C method of an object from outside: builtin containers through their mirrors, others not at all."""
     if isinstance(owner, CONTAINERS) or is_shown(owner):
         return call_native(vm, fn, (owner, *args), kwargs)
@@ -556,7 +556,7 @@ def _consumes(fn: Any) -> bool:
     return owner in _HOLDING_OWNERS[3:] and fn.__name__ not in _KEEPING
 
 
-def callback(vm: Interpreter, value: Any, reads: bool = False) -> Any:
+def callback(vm: Interpreter, value: Any, reads: bool = False) -> object:
     """What is handed to C code to be called: calls come back to the interpreter (but for those on many numbers).
 
     Args:

@@ -23,7 +23,7 @@ from smelt.capture.python.operators import BINARY, COMPARISONS, UNARY, binary, c
 from smelt.graph.trace.trace import TraceTensor
 
 
-def _iterable(vm: Interpreter, value: Any, plain: Any = None) -> Any:
+def _iterable(vm: Interpreter, value: Any, plain: Any = None) -> object:
     """The argument as C code may iterate it: through the interpreter where Python code does it.
 
     Args:
@@ -49,7 +49,7 @@ def _register_iterating() -> None:
     for fn, first in ((list, 0), (tuple, 0), (set, 0), (frozenset, 0), (enumerate, 0), (zip, 0), (map, 1), (filter, 1),
                       (sum, 0), (any, 0), (all, 0), (sorted, 0), (collections.deque, 0)):  # fmt: skip
 
-        def consume(vm: Interpreter, args: Args, kwargs: Kwargs, fn: Any = fn, first: int = first) -> Any:
+        def consume(vm: Interpreter, args: Args, kwargs: Kwargs, fn: Any = fn, first: int = first) -> object:
             count = len(args) if fn in (zip, map) else first + 1
             plain = vm.effects.mirror if calls.passes_on(fn, kwargs) else None
             head = tuple(_iterable(vm, a, plain) if first <= i < count else a for i, a in enumerate(args))
@@ -60,7 +60,7 @@ def _register_iterating() -> None:
         special(fn)(consume)
     for pick in (min, max):
 
-        def choose(vm: Interpreter, args: Args, kwargs: Kwargs, fn: Any = pick) -> Any:
+        def choose(vm: Interpreter, args: Args, kwargs: Kwargs, fn: Any = pick) -> object:
             if len(args) == 1:
                 plain = vm.effects.mirror if calls.passes_on(fn, kwargs) else None
                 args = (_iterable(vm, args[0], plain),)
@@ -77,7 +77,7 @@ _register_iterating()
 def _operator(fn: Any, count: int, meaning: Callable[..., Any]) -> None:
     """A function of the operator module: its operands may have methods that are written in Python."""
 
-    def operate(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+    def operate(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
         return meaning(vm, *args) if len(args) == count and not kwargs else user(fn, *args, **kwargs)
 
     special(fn)(operate)
@@ -115,7 +115,7 @@ def total(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(reversed)
-def reverse(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def reverse(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """reversed(sequence)"""
     method = python_method(vm, args[0], "__reversed__")
     if method is not None:
@@ -129,7 +129,7 @@ def reverse(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     return vm.native(reversed, sequence)
 
 
-def as_mapping(vm: Interpreter, value: Any) -> Any:
+def as_mapping(vm: Interpreter, value: Any) -> object:
     """A mapping with Python methods as a plain dict, made through the interpreter."""
     if isinstance(value, dict) and python_method(vm, value, "__iter__") is None:
         return vm.effects.plain(value)
@@ -140,13 +140,13 @@ def as_mapping(vm: Interpreter, value: Any) -> Any:
 
 
 @special(dict)
-def make_dict(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def make_dict(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """dict(mapping or iterable, **kwargs)"""
     return calls.call_native(vm, dict, tuple(as_mapping(vm, a) for a in args), kwargs)
 
 
 @special(dict.get)
-def dict_get(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def dict_get(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """dict.get(key[, default])"""
     held, key, *default = args
     source = vm.sources.get(id(held))
@@ -158,13 +158,13 @@ def dict_get(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(dict.__getitem__, collections.OrderedDict.__getitem__)
-def dict_getitem(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def dict_getitem(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """dict.__getitem__(key)"""
     return containers.dict_item(vm, *args)
 
 
 @special(containers.MAKING)
-def make_missing(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def make_missing(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """defaultdict.__missing__(key)"""
     return containers.make_item(vm, *args)
 
@@ -180,7 +180,7 @@ def dict_contains(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 
 @special(list.__getitem__, tuple.__getitem__)
-def sequence_getitem(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def sequence_getitem(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """list.__getitem__(index)"""
     held, key = args
     source = vm.sources.get(id(held))

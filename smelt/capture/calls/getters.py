@@ -48,7 +48,7 @@ def _getter(kind: Any, get: Any) -> None:
     CALL(kind)(call)
 
 
-def _attribute(vm: Interpreter, value: Any, path: str) -> Any:
+def _attribute(vm: Interpreter, value: Any, path: str) -> object:
     return functools.reduce(vm.load_attr, path.split("."), value)
 
 
@@ -57,7 +57,7 @@ _getter(operator.attrgetter, _attribute)
 
 
 @CALL(operator.methodcaller)
-def call_method_caller(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_method_caller(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
     """operator.methodcaller"""
     if len(args) != 1 or kwargs or not _known(vm, fn):
         return call_instance(vm, fn, args, kwargs)

@@ -6,7 +6,6 @@ import builtins
 import copyreg
 import enum
 import types
-from typing import Any
 
 import torch
 
@@ -23,7 +22,7 @@ from smelt.graph.trace.trace import TraceTensor
 
 
 @CALL(type)
-def call_class(vm: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Any:
+def call_class(vm: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> object:
     """`cls(*args, **kwargs)`"""
     meaning = SPECIAL.get(id(cls))
     if meaning is not None:
@@ -41,7 +40,7 @@ def call_class(vm: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(vars(type)["__call__"])
-def call_type(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def call_type(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """`super().__call__(*args)` in a metaclass"""
     if not args or not isinstance(args[0], type) or args[0] is type:
         return user(type.__call__, *args, **kwargs)
@@ -49,14 +48,14 @@ def call_type(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(builtins.__build_class__)
-def build_class(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def build_class(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """A class statement: C code runs its body."""
     frame = vm.frames[-1]
     note_statement(frame.globals.get("__name__"), frame.code.co_qualname, args[1])
     raise Break("a class is defined", "class bodies are not captured", "define it outside of the function")
 
 
-def construct(vm: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Any:
+def construct(vm: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> object:
     """`type.__call__(cls, ...)`: `__new__`, then `__init__` when that gave an instance."""
     if isinstance(getattr(cls, "__del__", None), types.FunctionType):
         raise Break(f"a {cls.__name__} is made", "its __del__ runs when Python drops it")
@@ -79,7 +78,7 @@ def construct(vm: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Any:
     return obj
 
 
-def _python(vm: Interpreter, cls: type, name: str) -> Any:
+def _python(vm: Interpreter, cls: type, name: str) -> object:
     """The class's `__new__` or `__init__` when it is written in Python."""
     raw = find_in_class(vm, cls, name)
     raw = raw.__func__ if isinstance(raw, staticmethod) else raw
@@ -87,7 +86,7 @@ def _python(vm: Interpreter, cls: type, name: str) -> Any:
 
 
 @special(object.__reduce_ex__)
-def reduce_object(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def reduce_object(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """`object.__reduce_ex__(protocol)`, by which `copy` takes objects apart: their state is read with guards."""
     if not args or id(args[0]) not in vm.sources or isinstance(args[0], CONTAINERS):
         return calls.call_native(vm, object.__reduce_ex__, args, kwargs)
@@ -102,7 +101,7 @@ def reduce_object(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(object.__getstate__)
-def object_state(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def object_state(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """`object.__getstate__()`"""
     if len(args) != 1 or id(args[0]) not in vm.sources or isinstance(args[0], CONTAINERS):
         return calls.call_native(vm, object.__getstate__, args, kwargs)
@@ -118,12 +117,12 @@ def _is_plain(cls: type) -> bool:
     return is_written(cls) and cls.__dictoffset__ != 0 and not copyreg._slotnames(cls)  # type: ignore[attr-defined]
 
 
-def _state(vm: Interpreter, obj: object) -> Any:
+def _state(vm: Interpreter, obj: object) -> object:
     """What `copy` gives to a new object."""
     own = python_method(vm, obj, "__getstate__")
     return _attributes(vm, obj) if own is None else vm.call(own, (obj,), {})
 
 
-def _attributes(vm: Interpreter, obj: object) -> Any:
+def _attributes(vm: Interpreter, obj: object) -> object:
     """An object's attributes, None without any; in a dictionary of its own, whose address `deepcopy` may ask for."""
     return dict(vm.effects.mirror(vm.load_attr(obj, "__dict__"))) or None

@@ -69,7 +69,7 @@ class Observed:
                 self.step, Break("a call that is put off runs code of the program", "its effect is looked at")
             )
 
-    def _reached(self, start: Any) -> Iterator[Any]:
+    def _reached(self, start: Any) -> Iterator[object]:
         """What a function or object of the program can get hold of by itself."""
         left, seen = [start], {id(start)}
         while left and len(seen) < _FEW:
@@ -100,14 +100,14 @@ def _holds(value: Any) -> bool:
     return isinstance(value, (list, dict, set, tuple))
 
 
-def _content(cell: types.CellType) -> list[Any]:
+def _content(cell: types.CellType) -> list[object]:
     try:
         return [cell.cell_contents]
     except ValueError:
         return []
 
 
-def _globals_of(function: types.FunctionType) -> Iterator[Any]:
+def _globals_of(function: types.FunctionType) -> Iterator[object]:
     """The global variables that the function's code writes."""
     if not is_frozen(function.__module__):
         for instruction in dis.get_instructions(function.__code__):
@@ -115,13 +115,13 @@ def _globals_of(function: types.FunctionType) -> Iterator[Any]:
                 yield id(function.__globals__), instruction.argval
 
 
-def _named(function: types.FunctionType) -> list[Any]:
+def _named(function: types.FunctionType) -> list[object]:
     if is_frozen(function.__module__):
         return []
     return [function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__]
 
 
-def _parts(value: Any) -> list[Any]:
+def _parts(value: Any) -> list[object]:
     if isinstance(value, dict):
         return list(value.values())
     if _holds(value):
@@ -131,7 +131,7 @@ def _parts(value: Any) -> list[Any]:
     return [*held.values(), *(m for m in methods if isinstance(m, types.FunctionType))]
 
 
-def _run_by(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> list[Any]:
+def _run_by(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> list[object]:
     """Objects and functions of the program that a call runs by itself."""
     found: list[Any] = []
     if args and isinstance(args[0], (logging.Handler, logging.Filter)):
@@ -170,7 +170,7 @@ def _is_redirected(vm: Interpreter) -> bool:
     return any(store is not None and store.value is not vars(sys)[name] for name, store in stores)
 
 
-def _now(vm: Interpreter, name: str) -> Any:
+def _now(vm: Interpreter, name: str) -> object:
     """An attribute of the module of warnings, as the program has left it."""
     store = vm.effects.variable(warnings, name)
     return vars(warnings)[name] if store is None else store.value
@@ -184,7 +184,7 @@ def _is_librarys(value: Any) -> bool:
     return is_frozen(type(value).__module__)
 
 
-def _of_logger(logger: logging.Logger | None) -> Iterator[Any]:
+def _of_logger(logger: logging.Logger | None) -> Iterator[object]:
     """The handlers, filters, formatters and streams that a record goes through."""
     first = True
     while logger is not None:

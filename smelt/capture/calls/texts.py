@@ -27,7 +27,7 @@ from smelt.graph.meta_rules.constant_values import known_value
 from smelt.graph.trace.trace import TraceTensor
 
 
-def to_text(vm: Interpreter, fn: Any, value: Any, *rest: Any) -> Any:
+def to_text(vm: Interpreter, fn: Any, value: Any, *rest: Any) -> object:
     """str(value), repr(value) or format(value, spec)"""
     if type(value) in (PrologueMethod, types.MethodType) and visible(vm, value) is not value:
         raise Break("the text of a method written in C", "it shows an address")
@@ -72,7 +72,7 @@ def _guard_text(vm: Interpreter, value: Any) -> None:
 _BRACKETS: dict[type, str] = {list: "[]", tuple: "()", set: "{}", dict: "{}"}
 
 
-def container_text(vm: Interpreter, value: Any) -> Any:
+def container_text(vm: Interpreter, value: Any) -> object:
     """The text of a builtin container whose items are not all plain data: their own methods are interpreted."""
     brackets = _BRACKETS.get(type(value))
     if brackets is None:
@@ -102,19 +102,19 @@ def joined(vm: Interpreter, parts: Iterable[Any]) -> Any:
 
 
 @special(str)
-def to_str(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def to_str(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """str(object)"""
     return to_text(vm, str, args[0]) if len(args) == 1 and not kwargs else vm.native(str, *args, **kwargs)
 
 
 @special(repr)
-def to_repr(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def to_repr(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """repr(object)"""
     return to_text(vm, repr, *args)
 
 
 @special(format)
-def to_format(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def to_format(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """format(object[, spec])"""
     return to_text(vm, format, *args)
 
@@ -137,14 +137,14 @@ _make_encoder: Any = vars(json.encoder)["c_make_encoder"]
 
 
 @special(_make_encoder)
-def make_encoder(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def make_encoder(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """The encoder of json, written in C: it calls what says how other objects are written."""
     markers, default, *rest = args
     return vm.native(_make_encoder, markers, calls.callback(vm, default, reads=True), *rest, **kwargs)
 
 
 @special(str.format)
-def format_string(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def format_string(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """str.format(...): each field as the interpreter reads it."""
     text, *given = args
     refuse_unknown((text,))

@@ -19,12 +19,12 @@ def _made_anew(*kinds: Any) -> None:
         special(kind)(functools.partial(_make, kind))
 
 
-def _make(kind: type, vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def _make(kind: type, vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     out = call_native(vm, kind, args, kwargs)
     return _made(vm, out, kind, args, kwargs)
 
 
-def _made(vm: Interpreter, out: object, kind: type, args: Args, kwargs: Kwargs) -> Any:
+def _made(vm: Interpreter, out: object, kind: type, args: Args, kwargs: Kwargs) -> object:
     vm.keep(out)
     vm.created.add(id(out))
     vm.remade[id(out)] = (kind, args, kwargs)
@@ -59,7 +59,7 @@ def refuse_own_cache(vm: Interpreter, fn: Any) -> None:
 
 
 @special(functools.partial)
-def make_partial(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def make_partial(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """`functools.partial(function, ...)`: of another partial it takes the function and the arguments, now."""
     outer = args[0] if args else None
     if isinstance(outer, functools.partial) and _is_taken_apart(vm, outer):

@@ -84,7 +84,7 @@ def is_simple(decoded: Decoded, start: int, end: int) -> bool:
     return any(_loaded(arg) in HARMLESS for _, arg in decoded.instructions[start:end])
 
 
-def _loaded(arg: object) -> Any:
+def _loaded(arg: object) -> object:
     """The name in a decoded argument; versions put a flag before it."""
     return arg[1] if type(arg) is tuple and len(arg) == 2 else arg if type(arg) is str else None
 
@@ -169,6 +169,6 @@ def _choose(vm: Interpreter, condition: TraceTensor, new: object, old: object, w
     return chosen
 
 
-def _kind(tensor: TraceTensor) -> tuple[Any, ...]:
+def _kind(tensor: TraceTensor) -> tuple[object, ...]:
     seen = meta_of(tensor)
     return tuple(seen.shape), tuple(seen.stride), seen.dtype, seen.device, tensor.requires_grad

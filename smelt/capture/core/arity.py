@@ -106,7 +106,7 @@ class Meaning:
         raise Break(f"{name} with {len(given)} arguments", "it is known to take others")
 
 
-def _as_shown(vm: Interpreter, value: Any) -> Any:
+def _as_shown(vm: Interpreter, value: Any) -> object:
     """An object of the class that the program believes the value to have."""
     if type(value) is TraceTensor:
         return vm.tensors.stand_in(value)

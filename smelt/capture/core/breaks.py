@@ -172,7 +172,7 @@ def symbolic(args: Args, error: Exception) -> bool:
     return False
 
 
-def plain_numbers(args: Args) -> tuple[Any, ...]:
+def plain_numbers(args: Args) -> tuple[object, ...]:
     """Arguments to try such a call with again.
 
     Raises:
@@ -202,7 +202,7 @@ def is_deep() -> bool:
     return depth > sys.getrecursionlimit() // 2
 
 
-def through_c(run: Callable[[], Any]) -> Any:
+def through_c(run: Callable[[], Any]) -> object:
     """Run interpreted code that C code called: what the program raises passes through C as it is.
 
     It is raised outside of the `except` clause, so that it does not get an exception of capture's own as its context.

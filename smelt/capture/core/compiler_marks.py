@@ -86,7 +86,7 @@ def original_init(function: FunctionType) -> Any:
 _TAGGING = os.path.join("torch", "_dynamo", "mutation_guard.py")
 
 
-def original_module(module: Any) -> Any:
+def original_module(module: Any) -> object:
     """The module that torch.compile wrapped in this one; None: it is no such one."""
     elsewhere = sys.modules.get("torch._dynamo.eval_frame")
     if elsewhere is None or type(module) is not getattr(elsewhere, "OptimizedModule", None):

@@ -20,7 +20,7 @@ _FIXED = frozenset({"is_available", "is_built", "version", "is_macos13_or_newer"
 """Functions of torch.backends about the build and the machine."""
 
 
-def read_flag(vm: Interpreter, fn: Callable[..., Any], args: Args) -> Any:
+def read_flag(vm: Interpreter, fn: Callable[..., Any], args: Args) -> object:
     """`fn(*args)` now, guarded."""
     value = fn(*args)
     guard_flag(vm, fn, args, value)

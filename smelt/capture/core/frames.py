@@ -99,7 +99,7 @@ def slot_count(code: CodeType) -> int:
     return _slots.put(code, len(slot_names(code))) if known is None else known
 
 
-def bind(function: FunctionType, defaults: Any, kwdefaults: object, args: Args, kwargs: Kwargs) -> list[Any]:
+def bind(function: FunctionType, defaults: Any, kwdefaults: object, args: Args, kwargs: Kwargs) -> list[object]:
     """The localsplus of a call, as CPython fills it.
 
     Args:
@@ -152,7 +152,7 @@ def arguments_in(function: FunctionType, slots: tuple[Any, ...]) -> tuple[Args, 
     return (*slots[:count], *more), named
 
 
-def _bind_keywords(function: FunctionType, slots: list[Any], kwargs: Kwargs, total: int) -> dict[str, Any]:
+def _bind_keywords(function: FunctionType, slots: list[Any], kwargs: Kwargs, total: int) -> dict[str, object]:
     code, rest = function.__code__, {}
     names = code.co_varnames[code.co_posonlyargcount : total]
     for name, value in kwargs.items():

@@ -24,7 +24,7 @@ class TracedGenerator:
     def __iter__(self) -> TracedGenerator:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         return self.send(None)
 
     def send(self, value: Any) -> Any:
@@ -41,7 +41,7 @@ class TracedGenerator:
         self.frame.stack.append(value)
         return self._resume()
 
-    def throw(self, kind: Any, value: Any = None, traceback: Any = None) -> Any:
+    def throw(self, kind: Any, value: Any = None, traceback: Any = None) -> object:
         """Resume by raising an exception at the yield."""
         error = kind if isinstance(kind, BaseException) else kind() if value is None else value
         before, self.done = self.done, True  # unless the body goes on
@@ -77,7 +77,7 @@ class TracedGenerator:
         """Let go of the program's objects."""
         self.frame.release()
 
-    def _resume(self) -> Any:
+    def _resume(self) -> object:
         self.vm.work += 1  # where the body breaks, the generator does not stand where it did before
         self.started = True
         self.done = True  # unless it yields

@@ -97,7 +97,7 @@ class _Is:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _told(cls: type, inside: set[int]) -> tuple[Any, ...]:
+def _told(cls: type, inside: set[int]) -> tuple[object, ...]:
     names = cls.__name__, cls.__qualname__, cls.__module__, cls.__flags__ & _ABSTRACT
     kinds = tuple(_class(each, inside) for each in (type(cls), *cls.__bases__))
     held = tuple((key, _piece(key, value, inside)) for key, value in vars(cls).items())
@@ -133,7 +133,7 @@ def _piece(key: str, value: Any, inside: set[int]) -> Any:
     return _class(value, inside) if isinstance(value, type) else _object(key, value, inside)
 
 
-def _object(key: str, value: Any, inside: set[int]) -> Any:
+def _object(key: str, value: Any, inside: set[int]) -> object:
     """The same of what is no function and no class."""
     kind = type(value)
     if kind in _MEMBERS:
@@ -151,7 +151,7 @@ def _object(key: str, value: Any, inside: set[int]) -> Any:
     raise NotPlain(key)
 
 
-def _scope(names: dict[str, Any]) -> Any:
+def _scope(names: dict[str, Any]) -> object:
     """Global variables: a module's, or the few of a function that a library made of text."""
     if vars(sys.modules.get(names.get("__name__", ""), object)) is names or len(names) > _FEW:
         return _Is(names)
@@ -171,7 +171,7 @@ def _plain(value: Any) -> Any:
 
 
 @READ(type)
-def read_class(vm: Interpreter, cls: type, source: Source) -> Any:
+def read_class(vm: Interpreter, cls: type, source: Source) -> object:
     """A class that was read from outside."""
     if not is_made_anew(vm, cls, source):
         vm.guards.check(source, native.IS, cls)

@@ -169,7 +169,7 @@ def read_constant(vm: Interpreter, value: Any, source: Source) -> Any:
 
 
 @READ(types.BuiltinFunctionType, types.MethodWrapperType)
-def read_c_function(vm: Interpreter, value: Any, source: Source) -> Any:
+def read_c_function(vm: Interpreter, value: Any, source: Source) -> object:
     """C functions by identity; one bound to an object (`random.random`) makes that object external."""
     if not is_bound(value):
         return read_constant(vm, value, source)
@@ -188,7 +188,7 @@ def is_bound(value: Any) -> bool:
 
 
 @READ(*PLAIN)
-def read_plain(vm: Interpreter, value: Any, source: Source) -> Any:
+def read_plain(vm: Interpreter, value: Any, source: Source) -> object:
     """Guard by type and equality; an integer that was another one before is a symbol."""
     if vm.numbers_change and (type(value) is int or type(value) is float):
         key = vm.guards.fetch(source), "number"  # where the same place is read again, it is the same input
@@ -219,7 +219,7 @@ def read_slice(vm: Interpreter, value: slice, source: Source) -> slice:
 
 
 @READ(types.FunctionType)
-def read_function(vm: Interpreter, value: types.FunctionType, source: Source) -> Any:
+def read_function(vm: Interpreter, value: types.FunctionType, source: Source) -> object:
     """By identity; an argument by its code, since closures are often made anew for each call."""
     if not source.local:
         vm.guards.check(source, native.IS, value)
@@ -230,7 +230,7 @@ def read_function(vm: Interpreter, value: types.FunctionType, source: Source) ->
 
 
 @READ(tuple)
-def read_tuple(vm: Interpreter, value: tuple[Any, ...], source: Source) -> Any:
+def read_tuple(vm: Interpreter, value: tuple[Any, ...], source: Source) -> object:
     """By its class; its items are read one by one, when they are asked for."""
     if id(value) not in vm.constants:
         return read_object(vm, value, source)

@@ -70,15 +70,15 @@ def _plain(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[An
     return source.text, value_text(operand), "missing" if missing else value_text(found)
 
 
-def _missing(source: Any, operand: object, found: Any, guards: GuardList) -> tuple[Any, ...]:
+def _missing(source: Any, operand: object, found: Any, guards: GuardList) -> tuple[object, ...]:
     return source.text, "missing", value_text(found)
 
 
-def _type(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[Any, ...]:
+def _type(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[object, ...]:
     return f"type({source.text})", value_text(operand), value_text(type(found))
 
 
-def _length(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[Any, ...]:
+def _length(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[object, ...]:
     return (
         f"len({source.text})",
         str(operand),
@@ -86,19 +86,19 @@ def _length(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[A
     )
 
 
-def _keys(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[Any, ...]:
+def _keys(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[object, ...]:
     return f"tuple({source.text})", value_text(operand), value_text(tuple(found) if isinstance(found, dict) else found)
 
 
-def _has(source: Any, operand: Any, found: object, guards: GuardList) -> tuple[Any, ...]:
+def _has(source: Any, operand: Any, found: object, guards: GuardList) -> tuple[object, ...]:
     return f"{value_text(operand)} in {source.text}", "True", "False"
 
 
-def _has_not(source: Any, operand: Any, found: object, guards: GuardList) -> tuple[Any, ...]:
+def _has_not(source: Any, operand: Any, found: object, guards: GuardList) -> tuple[object, ...]:
     return f"{value_text(operand)} in {source.text}", "False", "True"
 
 
-def _tensor(source: Any, spec: native.TensorSpec, found: Any, guards: GuardList) -> tuple[Any, ...]:
+def _tensor(source: Any, spec: native.TensorSpec, found: Any, guards: GuardList) -> tuple[object, ...]:
     if not isinstance(found, torch.Tensor):
         return source.text, "a tensor", value_text(found)
     said = spec.mismatch(found) or "metadata"
@@ -113,20 +113,20 @@ def _tensor(source: Any, spec: native.TensorSpec, found: Any, guards: GuardList)
 _ATTRIBUTES = {"dimensions": "ndim", "class": "__class__", "dispatch keys": "dispatch_keys"}
 
 
-def _alias(source: Any, other: int, found: Any, guards: GuardList) -> tuple[Any, ...]:
+def _alias(source: Any, other: int, found: Any, guards: GuardList) -> tuple[object, ...]:
     return f"{source.text} is {guards.sources[other].text}", "True", "False"
 
 
-def _no_alias(source: Any, other: int, found: Any, guards: GuardList) -> tuple[Any, ...]:
+def _no_alias(source: Any, other: int, found: Any, guards: GuardList) -> tuple[object, ...]:
     return f"{source.text} is {guards.sources[other].text}", "False", "True"
 
 
-def _none_alias(source: Any, others: Any, found: object, guards: GuardList) -> tuple[Any, ...]:
+def _none_alias(source: Any, others: Any, found: object, guards: GuardList) -> tuple[object, ...]:
     names = ", ".join(guards.sources[i].text for i in others)
     return names, "all different objects", "partly the same"
 
 
-def _state(source: Any, before: Any, now: Any, guards: GuardList) -> tuple[Any, ...]:
+def _state(source: Any, before: Any, now: Any, guards: GuardList) -> tuple[object, ...]:
     differing = [
         (name, a, b) for name, a, b in zip(native.state_names(), before, now, strict=False) if a != b
     ]  # the dispatch keys come last and differ along with most of the others
@@ -134,7 +134,7 @@ def _state(source: Any, before: Any, now: Any, guards: GuardList) -> tuple[Any, 
     return name, value_text(old), value_text(new)
 
 
-def _module(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[Any, ...]:
+def _module(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[object, ...]:
     training, names = operand
     held = getattr(found, "__dict__", {})
     if training is not None and held.get("training") is not training:
@@ -143,11 +143,11 @@ def _module(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[A
     return f"{source.text}.{hooked}", "empty", value_text(held.get(hooked))
 
 
-def _finalizer(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[Any, ...]:
+def _finalizer(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[object, ...]:
     return f"what happens when {source.text} dies", "nothing", "code of the program runs"
 
 
-def _function(source: Any, parts: Any, found: Any, guards: GuardList) -> tuple[Any, ...]:
+def _function(source: Any, parts: Any, found: Any, guards: GuardList) -> tuple[object, ...]:
     for name, before in zip(("__code__", "__defaults__", "__kwdefaults__"), parts, strict=True):
         now = getattr(found, name, None)
         if now is not before:
@@ -155,7 +155,7 @@ def _function(source: Any, parts: Any, found: Any, guards: GuardList) -> tuple[A
     return source.text, "a function", value_text(found)
 
 
-def _python(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[Any, ...]:
+def _python(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[object, ...]:
     if isinstance(operand, Flag):
         return operand.subject, value_text(operand.value), value_text(operand.now())
     fn, indices = operand[:2] if isinstance(operand, tuple) else (operand, ())

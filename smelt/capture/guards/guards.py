@@ -179,7 +179,7 @@ class Flag:
         self.subject = f"{fn.__qualname__}({given})"
         self.__name__ = f"{self.subject} == {value!r}"
 
-    def now(self) -> Any:
+    def now(self) -> object:
         """What the function gives at present."""
         return self.fn(*self.args)
 

@@ -14,13 +14,15 @@ from smelt.graph.ir.meta import meta_of
 _TOLD_BY_VALUE = (int, bool, float, complex, str, bytes, type(None))
 
 
-def variants_by_kind(make: Callable[[tuple[Any, ...], bool], Callable[..., object]], most: int) -> Callable[..., Any]:
+def variants_by_kind(
+    make: Callable[[tuple[Any, ...], bool], Callable[..., object]], most: int
+) -> Callable[..., object]:
     """What calls the version for the inputs that it is given, in this grad mode; `make(inputs, is kept)` makes one."""
     calibrate()
     return native.Variants(make, kind_of, torch.is_grad_enabled, most)
 
 
-def kind_of(value: Any) -> Any:
+def kind_of(value: Any) -> object:
     """What an input has in common with those that the same version serves."""
     if isinstance(value, torch.Tensor):
         plain = value.layout is torch.strided and not value.is_quantized

@@ -35,24 +35,24 @@ def make_call(vm: Interpreter, f: Frame, fn: Any, first: object, items: list[Any
 
 
 @opcode("RETURN_VALUE")
-def return_value(vm: Interpreter, f: Frame, arg: object) -> Any:
+def return_value(vm: Interpreter, f: Frame, arg: object) -> object:
     f.value = f.stack.pop()
     return RETURN
 
 
 @opcode("RETURN_CONST", decode=const)
-def return_const(vm: Interpreter, f: Frame, arg: object) -> Any:
+def return_const(vm: Interpreter, f: Frame, arg: object) -> object:
     f.value = own_constant(vm, arg) if type(arg) is tuple else arg
     return RETURN
 
 
 @opcode("RETURN_GENERATOR")
-def return_generator(vm: Interpreter, f: Frame, arg: object) -> Any:
+def return_generator(vm: Interpreter, f: Frame, arg: object) -> object:
     return RETURN
 
 
 @opcode("YIELD_VALUE")
-def yield_value(vm: Interpreter, f: Frame, arg: object) -> Any:
+def yield_value(vm: Interpreter, f: Frame, arg: object) -> object:
     f.value = f.stack.pop()
     return YIELD
 
@@ -63,7 +63,7 @@ def get_yield_from_iter(vm: Interpreter, f: Frame, arg: object) -> None:
         f.stack[-1] = containers.iterate(vm, f.stack[-1])
 
 
-def send_value(vm: Interpreter, f: Frame) -> tuple[bool, Any]:
+def send_value(vm: Interpreter, f: Frame) -> tuple[bool, object]:
     """One step of `yield from`: (True, yielded) or (False, returned). Pops the sent value."""
     value, receiver = f.stack.pop(), f.stack[-1]
     try:
@@ -122,5 +122,5 @@ def import_from(vm: Interpreter, f: Frame, arg: str) -> None:
         f.stack.append(vm.native(_import_from, f.stack[-1], arg))
 
 
-def _import_from(module: types.ModuleType, attribute: str) -> Any:
+def _import_from(module: types.ModuleType, attribute: str) -> object:
     return importlib.import_module(f"{module.__name__}.{attribute}")

@@ -79,7 +79,7 @@ def before_with(vm: Interpreter, f: Frame, arg: object) -> None:
     f.stack.append(entered)
 
 
-def _of_class(vm: Interpreter, manager: object, name: str, refused: str) -> Any:
+def _of_class(vm: Interpreter, manager: object, name: str, refused: str) -> object:
     """A method as `with` finds it: what the class has, whatever the object holds under that name."""
     if not hasattr(type(manager), name):
         find_in_class(vm, type(manager), name)
@@ -146,7 +146,9 @@ def match_class(vm: Interpreter, f: Frame, arg: int) -> None:
 _SELF = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)
 
 
-def _matched(vm: Interpreter, subject: object, cls: type, count: int, names: tuple[str, ...]) -> tuple[Any, ...] | None:
+def _matched(
+    vm: Interpreter, subject: object, cls: type, count: int, names: tuple[str, ...]
+) -> tuple[object, ...] | None:
     if not vm.call(isinstance, (subject, cls), {}):
         return None
     values: list[Any] = []

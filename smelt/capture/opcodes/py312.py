@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
 
 from smelt.capture._native import NULL
 from smelt.capture.core.breaks import Break, UserError
@@ -37,7 +36,7 @@ def super_name(site: Site) -> tuple[bool, str]:
     return bool(site.arg & 1), site.code.co_names[site.arg >> 2]
 
 
-def super_attr(vm: Interpreter, f: Frame) -> tuple[Any, Any, Any]:
+def super_attr(vm: Interpreter, f: Frame) -> tuple[object, object, object]:
     """Pop the three operands of LOAD_SUPER_ATTR."""
     obj, cls, make = f.stack.pop(), f.stack.pop(), f.stack.pop()
     return make, cls, obj

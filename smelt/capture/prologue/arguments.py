@@ -78,7 +78,7 @@ def examples(value: Any) -> Any:
     return value
 
 
-def as_now(value: Any) -> Any:
+def as_now(value: Any) -> object:
     """Arguments as they are now: containers copied, since the program may change them, and sizes as plain numbers."""
     kind = type(value)
     if kind is TraceTensor:

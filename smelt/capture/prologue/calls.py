@@ -70,7 +70,7 @@ _PLAIN_FUNCTIONS = frozenset(
 )
 
 
-def range_of(generator: Any, name: str, args: Sequence[Any], named: bool) -> tuple[Any, Any] | None:
+def range_of(generator: Any, name: str, args: Sequence[Any], named: bool) -> tuple[object, object] | None:
     """The least and the largest number that a method of a generator may give.
 
     Args:

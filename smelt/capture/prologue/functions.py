@@ -58,7 +58,7 @@ class _NotWhole(Exception):
     """The function may do more than draw and compute."""
 
 
-def call_whole(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> Any:
+def call_whole(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> object:
     """The call as one operation of the host program; NotImplemented when the function is to be interpreted."""
     if not _mentions_drawing(fn) or policy_of(fn) is not Policy.INLINE or vm.tensors is not vm.outermost:
         return NotImplemented
@@ -104,7 +104,7 @@ def _mentions_drawing(fn: types.FunctionType, depth: int = 0) -> bool:
 _mentions: ByCode[bool] = ByCode()
 
 
-def _owner(fn: types.FunctionType) -> Any:
+def _owner(fn: types.FunctionType) -> object:
     """The class that a method is written in, by its qualified name."""
     parts = fn.__qualname__.split(".")
     if len(parts) != 2:

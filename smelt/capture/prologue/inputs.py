@@ -52,7 +52,7 @@ class PrologueInputs:
             return {name: self.lift(a) for name, a in args.items()}
         return args
 
-    def _as_index(self, value: PrologueValue, key: bool) -> Any:
+    def _as_index(self, value: PrologueValue, key: bool) -> object:
         if not key:
             raise Break("an array of numpy as argument of a tensor operation", "", "torch.from_numpy(array)")
         return self.tensor(self.hosts.run(torch.tensor, (value,), {}))
@@ -72,7 +72,7 @@ class PrologueInputs:
             found = self._lifted[value.index, "number"] = self._number(value, type(example))
         return found
 
-    def _number(self, value: PrologueValue, kind: type) -> Any:
+    def _number(self, value: PrologueValue, kind: type) -> object:
         self.hosts.shape(value)
         vm, owner = self.vm, self.vm.sizes.owner
         origin = Origin(vm.step, str(vm.where() or "an unknown line"))

@@ -56,14 +56,14 @@ def call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return NotImplemented
 
 
-def draw(vm: Interpreter, generator: object, name: str, args: Args, kwargs: Kwargs) -> Any:
+def draw(vm: Interpreter, generator: object, name: str, args: Args, kwargs: Kwargs) -> object:
     """A method of a random generator from outside."""
     if name in _STATES:
         raise Break(f"a call of {type(generator).__name__}.{name}", "it hands out the state of a generator")
     return _drawn(vm, generator, generator, name, args, kwargs)
 
 
-def _drawn(vm: Interpreter, generator: object, example: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
+def _drawn(vm: Interpreter, generator: object, example: Any, name: str, args: Args, kwargs: Kwargs) -> object:
     if name == "shuffle" and any(isinstance(arg, MutableSequence) for arg in (*args, *kwargs.values())):
         raise Break("a list is shuffled", "the order differs from call to call", "torch.randperm")
     if name in ("choice", "sample", "choices") and isinstance(example, random.Random):
@@ -74,7 +74,7 @@ def _drawn(vm: Interpreter, generator: object, example: Any, name: str, args: Ar
 _STATES = frozenset({"getstate", "setstate", "get_state", "set_state", "__setstate__", "__getstate__", "__reduce__"})
 
 
-def _as_places(vm: Interpreter, value: Any) -> Any:
+def _as_places(vm: Interpreter, value: Any) -> object:
     items = vm.effects.plain(value)
     if any(type(item) is TraceTensor for item in items if isinstance(items, (list, tuple))):
         raise Break("a random choice of tensors", "which one it is differs from call to call")
@@ -82,7 +82,7 @@ def _as_places(vm: Interpreter, value: Any) -> Any:
 
 
 @READ(numpy.ndarray)
-def read_array(vm: Interpreter, value: Any, source: Source) -> Any:
+def read_array(vm: Interpreter, value: Any, source: Source) -> object:
     """An array from outside: its dtype, shape and strides are guarded, what it holds is read at each call."""
     if type(value) is not numpy.ndarray or value.dtype.hasobject or value.dtype.names is not None:
         return read_object(vm, value, source)
@@ -92,7 +92,7 @@ def read_array(vm: Interpreter, value: Any, source: Source) -> Any:
     return vm.hosts.external(value, source)
 
 
-def layout(array: Any) -> tuple[Any, ...]:
+def layout(array: Any) -> tuple[object, ...]:
     """What is guarded of an array."""
     return array.dtype.str, array.shape, array.strides, array.flags.writeable
 
@@ -113,14 +113,14 @@ def load_attr(vm: Interpreter, value: PrologueValue, name: str) -> Any:
 
 
 @CALL(PrologueMethod)
-def call_method(vm: Interpreter, method: PrologueMethod, args: Args, kwargs: Kwargs) -> Any:
+def call_method(vm: Interpreter, method: PrologueMethod, args: Args, kwargs: Kwargs) -> object:
     """A method of a value."""
     if isinstance(method.owner.example, GENERATORS):
         return _drawn(vm, method.owner, method.owner.example, method.name, args, kwargs)
     return vm.hosts.run(None, (method.owner, *args), kwargs, method=method.name)
 
 
-def numpy_call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def numpy_call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
     """A function of numpy on plain data; NotImplemented for anything else."""
     if not is_numpy(fn):
         return NotImplemented
@@ -142,7 +142,7 @@ _register()
 
 
 @special(torch.from_numpy)
-def from_numpy(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def from_numpy(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """`torch.from_numpy(array)`"""
     (value,) = args
     vm.hosts.shares(value)

@@ -82,7 +82,7 @@ class Prologue:
             self.vm.keep(array)
         return found
 
-    def handle(self, value: Any) -> Any:
+    def handle(self, value: Any) -> object:
         """The value of an array from outside; anything else unchanged."""
         return self.arrays.get(id(value), value)
 
@@ -216,7 +216,7 @@ class Prologue:
 
     def _result(
         self, fn: Any, args: Any, kwargs: Any, out: Any, constant: bool, certain: bool, pure: bool, values: Any
-    ) -> Any:
+    ) -> object:
         if not fits(out):
             raise Break(f"numpy or random gives a {type(out).__name__}")
         known = next((v for v in values if v.example is out and v.changes), None)
@@ -232,7 +232,7 @@ class Prologue:
         value.constant = constant
         return self.unpacked(value)
 
-    def unpacked(self, value: PrologueValue) -> Any:
+    def unpacked(self, value: PrologueValue) -> object:
         """A list or tuple of values as one that holds them."""
         out = value.example
         if out is None:

@@ -61,7 +61,7 @@ def kind_of(value: Any) -> Kind:
     return Kind(_kind(value))
 
 
-def _kind(value: Any) -> Any:
+def _kind(value: Any) -> object:
     kind = type(value)
     if kind in (list, tuple):
         return kind, len(value)
@@ -159,7 +159,7 @@ class State:
         self._kept.clear()
 
 
-def _setter(generator: Any) -> Callable[[Any], Any]:
+def _setter(generator: Any) -> Callable[[Any], object]:
     """What puts a state of the generator back."""
     if isinstance(generator, random.Random):
         return generator.setstate
@@ -168,7 +168,7 @@ def _setter(generator: Any) -> Callable[[Any], Any]:
     return functools.partial(setattr, generator.bit_generator, "state")
 
 
-def _state(generator: Any) -> Any:
+def _state(generator: Any) -> object:
     if isinstance(generator, random.Random):
         return generator.getstate()
     if isinstance(generator, numpy.random.RandomState):
@@ -176,7 +176,7 @@ def _state(generator: Any) -> Any:
     return generator.bit_generator.state
 
 
-def generators_of(ops: Iterable[Op], vm: Interpreter) -> list[Any]:
+def generators_of(ops: Iterable[Op], vm: Interpreter) -> list[object]:
     """The generators that a program may draw from, but those that it makes or is given."""
     drawn = [op.args[0] for op in ops if op.args and isinstance(op.args[0], GENERATORS)]
     found = {id(g): g for g in drawn if vm.source_of(g) is None} | {id(g): g for g in GLOBAL_GENERATORS}
@@ -205,7 +205,7 @@ def host_part(
     return HostPart(run, source, list(read), generators, results, all(op.certain for op in ops))
 
 
-def states_of(generators: Sequence[object], given: Sequence[object]) -> list[tuple[Callable[[Any], Any], Any]]:
+def states_of(generators: Sequence[object], given: Sequence[object]) -> list[tuple[Callable[[Any], object], object]]:
     """For some generators, and those among the arguments of a program, what puts its state back, and the state.
 
     No function of smelt: while a program runs there is nobody who could do it again where that one failed.

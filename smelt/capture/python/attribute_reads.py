@@ -43,7 +43,7 @@ def find_in_class(vm: Interpreter, cls: type, name: str) -> Any:
     return _outside_in_class(vm, cls, name)
 
 
-def _outside_in_class(vm: Interpreter, cls: type, name: str) -> Any:
+def _outside_in_class(vm: Interpreter, cls: type, name: str) -> object:
     """The same, whatever the program has written."""
     key = (cls, name)
     found = vm.lookups.get(key, MISS)
@@ -78,7 +78,7 @@ def class_attr(vm: Interpreter, cls: type, name: str) -> Source:
     return sources.class_attr(cls, name)
 
 
-def written_class_attr(vm: Interpreter, cls: type, name: str) -> tuple[Any] | None:
+def written_class_attr(vm: Interpreter, cls: type, name: str) -> tuple[object] | None:
     """What the program wrote to the class, or to the base that the name comes from; None when it wrote to neither."""
     if name not in vm.effects.class_writes:
         return None
@@ -113,7 +113,7 @@ def python_method(vm: Interpreter, obj: object, name: str) -> Any:
 
 
 @ATTR(object)
-def load_object_attr(vm: Interpreter, obj: object, name: str) -> Any:
+def load_object_attr(vm: Interpreter, obj: object, name: str) -> object:
     """An attribute of an ordinary instance."""
     cls = type(obj)
     source = vm.sources.get(id(obj))
@@ -133,14 +133,14 @@ def load_object_attr(vm: Interpreter, obj: object, name: str) -> Any:
     return load_generic(vm, obj, cls, name, source)
 
 
-def _leaf_attr(vm: Interpreter, obj: object, name: str) -> Any:
+def _leaf_attr(vm: Interpreter, obj: object, name: str) -> object:
     """An attribute of a plain value: of a symbolic number, as a number has it."""
     if name == "__class__":
         return vm.type_of(obj)
     return user(getattr, pinned(obj) if name == "__hash__" else obj, name)
 
 
-def load_generic(vm: Interpreter, obj: object, cls: type, name: str, source: Source | None) -> Any:
+def load_generic(vm: Interpreter, obj: object, cls: type, name: str, source: Source | None) -> object:
     raw = find_in_class(vm, cls, name)
     if raw is not MISS and _is_data(raw):
         return _bind(vm, raw, obj, cls, name, source)
@@ -158,7 +158,7 @@ def load_generic(vm: Interpreter, obj: object, cls: type, name: str, source: Sou
     return _missing(vm, obj, name)
 
 
-def own_dict(obj: object) -> dict[str, Any] | None:
+def own_dict(obj: object) -> dict[str, object] | None:
     try:
         held = object.__getattribute__(obj, "__dict__")
     except AttributeError:
@@ -166,7 +166,7 @@ def own_dict(obj: object) -> dict[str, Any] | None:
     return held if isinstance(held, dict) else None
 
 
-def instance_dict(vm: Interpreter, obj: object) -> dict[str, Any] | None:
+def instance_dict(vm: Interpreter, obj: object) -> dict[str, object] | None:
     """The instance's dictionary, or its mirror when the program took hold of it."""
     held = own_dict(obj)
     if held is None:
@@ -220,14 +220,14 @@ def _bind(vm: Interpreter, raw: Any, obj: Any, cls: type, name: str, source: Sou
     return class_value(vm, raw, cls, name)
 
 
-def _descriptor(vm: Interpreter, raw: object, cls: type, name: str) -> Any:
+def _descriptor(vm: Interpreter, raw: object, cls: type, name: str) -> object:
     """What a class's attribute is when its `__get__`, written in Python, runs."""
     if policy.is_frozen(type(raw).__module__) and id(cls) not in vm.made_classes:
         return raw
     return class_value(vm, raw, cls, name)
 
 
-def class_value(vm: Interpreter, raw: object, cls: type, name: str) -> Any:
+def class_value(vm: Interpreter, raw: object, cls: type, name: str) -> object:
     """A plain value that a class holds."""
     if (
         id(cls) in vm.created
@@ -239,7 +239,7 @@ def class_value(vm: Interpreter, raw: object, cls: type, name: str) -> Any:
     return vm.external(raw, class_attr(vm, cls, name))
 
 
-def _slot(vm: Interpreter, raw: Any, obj: Any, name: str, source: Source | None) -> Any:
+def _slot(vm: Interpreter, raw: Any, obj: Any, name: str, source: Source | None) -> object:
     """`__slots__` members and attributes that C code computes."""
     if source is None:
         return user(raw.__get__, obj, type(obj))
@@ -260,7 +260,7 @@ def _slot(vm: Interpreter, raw: Any, obj: Any, name: str, source: Source | None)
     return value
 
 
-def _with_fallback(vm: Interpreter, fget: Any, obj: object, name: str) -> Any:
+def _with_fallback(vm: Interpreter, fget: Any, obj: object, name: str) -> object:
     """A property; when it raises AttributeError, `__getattr__` is asked, as Python does."""
     try:
         return vm.call(fget, (obj,), {})
@@ -270,7 +270,7 @@ def _with_fallback(vm: Interpreter, fget: Any, obj: object, name: str) -> Any:
         return _missing(vm, obj, name)
 
 
-def _missing(vm: Interpreter, obj: object, name: str) -> Any:
+def _missing(vm: Interpreter, obj: object, name: str) -> object:
     cls = type(obj)
     fallback = find_in_class(vm, cls, "__getattr__")
     if isinstance(obj, torch.nn.Module) and fallback is _GET:
@@ -309,7 +309,7 @@ MEMBERS = ("_parameters", "_buffers", "_modules")
 _EMPTY = {table: (None, (table,)) for table in MEMBERS}
 
 
-def load_member(vm: Interpreter, module: torch.nn.Module, name: str) -> Any:
+def load_member(vm: Interpreter, module: torch.nn.Module, name: str) -> object:
     """A parameter, buffer or submodule, as `nn.Module.__getattr__` finds it."""
     held = module.__dict__
     source = vm.sources.get(id(module))
@@ -345,7 +345,7 @@ def guard_no_member(vm: Interpreter, source: Source, table: str, members: dict[s
 
 
 @ATTR(types.ModuleType)
-def load_module_attr(vm: Interpreter, module: types.ModuleType, name: str) -> Any:
+def load_module_attr(vm: Interpreter, module: types.ModuleType, name: str) -> object:
     """A global of a Python module."""
     written = vm.effects.variable(module, name) if vm.effects.stores or vm.effects.mirrors else None
     if written is not None and written.value is not DELETED:
@@ -374,7 +374,7 @@ def _module_item(vm: Interpreter, module: types.ModuleType, name: str, raw: obje
 
 
 @ATTR(type)
-def load_class_attr(vm: Interpreter, cls: type, name: str) -> Any:
+def load_class_attr(vm: Interpreter, cls: type, name: str) -> object:
     """An attribute of a class."""
     pending = written_class_attr(vm, cls, name)
     if pending is not None:
@@ -449,7 +449,7 @@ def _written(cls: type, name: str, value: Any) -> Any:
 
 
 @ATTR(super)
-def load_super_attr(vm: Interpreter, proxy: object, name: str) -> Any:
+def load_super_attr(vm: Interpreter, proxy: object, name: str) -> object:
     """`super().name`"""
     parts = super_parts(vm, proxy)
     obj, cls, start = parts["__self__"], parts["__self_class__"], parts["__thisclass__"]
@@ -479,13 +479,13 @@ def super_parts(vm: Interpreter, proxy: Any) -> dict[str, Any]:
 
 
 @ATTR(weakref.ProxyType, weakref.CallableProxyType)
-def load_proxy_attr(vm: Interpreter, obj: object, name: str) -> Any:
+def load_proxy_attr(vm: Interpreter, obj: object, name: str) -> object:
     """Only C code knows which object a weak proxy stands for."""
     raise Break(f"an attribute of a {type(obj).__name__}", "which object it stands for is not guarded")
 
 
 @ATTR(types.MethodType)
-def load_method_attr(vm: Interpreter, method: types.MethodType, name: str) -> Any:
+def load_method_attr(vm: Interpreter, method: types.MethodType, name: str) -> object:
     """An attribute of a bound method: its own parts, else its function's."""
     if name in ("__func__", "__self__"):
         return load_object_attr(vm, method, name) if vm.source_of(method) else getattr(method, name)
@@ -493,7 +493,7 @@ def load_method_attr(vm: Interpreter, method: types.MethodType, name: str) -> An
 
 
 @ATTR(types.FunctionType)
-def load_function_attr(vm: Interpreter, function: types.FunctionType, name: str) -> Any:
+def load_function_attr(vm: Interpreter, function: types.FunctionType, name: str) -> object:
     """An attribute of a function: functions are known by identity, what they hold may change."""
     key = (id(function), name)
     written = vm.reads.get(key, MISS)

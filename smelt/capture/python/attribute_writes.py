@@ -72,7 +72,7 @@ def store_generic(vm: Interpreter, obj: object, name: str, value: Any) -> None:
         user(object.__setattr__ if not isinstance(obj, type) else type.__setattr__, obj, name, value)
 
 
-def _of_class(vm: Interpreter, obj: object, name: str) -> Any:
+def _of_class(vm: Interpreter, obj: object, name: str) -> object:
     """What the class of an object has under a name, where that decides what a write or deletion does."""
     return MISS if isinstance(obj, types.ModuleType) else find_in_class(vm, type(obj), name)
 
@@ -148,7 +148,7 @@ def store_module_attr(vm: Interpreter, module: torch.nn.Module, name: str, value
     store_generic(vm, module, name, value)
 
 
-def _guarded_members(vm: Interpreter, module: torch.nn.Module, name: str, table: str) -> dict[str, Any]:
+def _guarded_members(vm: Interpreter, module: torch.nn.Module, name: str, table: str) -> dict[str, object]:
     """The same, when only this name matters."""
     members, held = _members(vm, module.__dict__, table), module.__dict__.get(table)
     if members is held and name in members:
@@ -230,7 +230,7 @@ def store_data(vm: Interpreter, tensor: Any, value: Any) -> None:
     now.version = tensor._version if before is None else before.version
 
 
-def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
+def _kind(tensor: torch.Tensor) -> tuple[object, ...]:
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 

@@ -25,7 +25,7 @@ class _Contents:
         )
 
 
-def class_dict(vm: Interpreter, cls: type, read: Callable[[str, Any], object]) -> types.MappingProxyType[str, Any]:
+def class_dict(vm: Interpreter, cls: type, read: Callable[[str, Any], object]) -> types.MappingProxyType[str, object]:
     """A view of what the class holds. `read(name, raw)` is the handle of one value."""
     known = vm.effects.class_dicts.get(cls)
     if known is not None:

@@ -106,7 +106,7 @@ class Compared:
             self.vm.guards.all_different(source for _, source in self._objects.values())
 
 
-def _compared(fn: Any, args: Args) -> tuple[bool, tuple[Any, ...]]:
+def _compared(fn: Any, args: Args) -> tuple[bool, tuple[object, ...]]:
     """(whether it hashes them, those of the arguments that the C code hashes or compares)."""
     owner, name = getattr(fn, "__self__", None), getattr(fn, "__name__", None)
     if type(fn) in C_METHODS:

@@ -28,7 +28,7 @@ class Copies:
         known = self._held.get(id(value))
         return value if known is None else known[1]
 
-    def give_back(self, value: Any) -> Any:
+    def give_back(self, value: Any) -> object:
         """What C code returned or wrote to, with the program's own containers in it."""
         own = self.own(value)
         if own is not value or not self._held:

@@ -98,7 +98,7 @@ def _counted(vm: Interpreter, method: object, value: Any) -> int:
     return user(len, range(count)) if type(count) is int else count  # C counts no further than sys.maxsize
 
 
-def tensor_key(vm: Interpreter, tensor: Any, key: Any) -> Any:
+def tensor_key(vm: Interpreter, tensor: Any, key: Any) -> object:
     """What a tensor is indexed with; sequences of numbers that are tensors become one tensor, as in torch."""
     key = vm.effects.plain(key)
     if type(tensor) is TraceTensor:
@@ -114,7 +114,7 @@ def _are_numbers(part: Any) -> bool:
     return all(type(each) is TraceTensor and not each.dim() and each.dtype == torch.int64 for each in part)
 
 
-def subscript(vm: Interpreter, obj: Any, key: Any) -> Any:
+def subscript(vm: Interpreter, obj: Any, key: Any) -> object:
     """`obj[key]`"""
     obj = vm.effects.copies.own(obj)
     kind = type(obj)
@@ -158,7 +158,7 @@ def index(vm: Interpreter, key: Any) -> Any:
 _DIRECT = frozenset({list, tuple, dict, str, bytes, range})
 
 
-def external_item(vm: Interpreter, obj: Any, source: Any, key: Any) -> Any:
+def external_item(vm: Interpreter, obj: Any, source: Any, key: Any) -> object:
     """An item of a builtin sequence (or a subclass of one) from outside."""
     if not vm.effects.untouched(obj):
         return vm.native(operator.getitem, vm.effects.mirror(obj), key)
@@ -173,7 +173,7 @@ def external_item(vm: Interpreter, obj: Any, source: Any, key: Any) -> Any:
     raise Break(f"an item of a {type(obj).__name__}", "the object came from outside, and C code reads it")
 
 
-def dict_item(vm: Interpreter, held: dict[Any, Any], key: Any) -> Any:
+def dict_item(vm: Interpreter, held: dict[Any, Any], key: Any) -> object:
     """`held[key]` of a dictionary, as C code has it: when the key is missing, its class may know better."""
     source = vm.sources.get(id(held))
     if source is not None and vm.effects.untouched(held) and not hashes(key):
@@ -196,7 +196,7 @@ def dict_item(vm: Interpreter, held: dict[Any, Any], key: Any) -> Any:
 MAKING = vars(collections.defaultdict)["__missing__"]
 
 
-def make_item(vm: Interpreter, held: object, key: Any) -> Any:
+def make_item(vm: Interpreter, held: object, key: Any) -> object:
     """The item that a `defaultdict` makes where there is none."""
     held = vm.effects.original(held)
     factory = vm.load_attr(held, "default_factory")
@@ -207,7 +207,7 @@ def make_item(vm: Interpreter, held: object, key: Any) -> Any:
     return item
 
 
-def _class_item(vm: Interpreter, cls: type, key: Any) -> Any:
+def _class_item(vm: Interpreter, cls: type, key: Any) -> object:
     meta = find_in_class(vm, type(cls), "__getitem__")
     if isinstance(meta, types.FunctionType):
         module = meta.__module__
@@ -284,7 +284,7 @@ def contains(vm: Interpreter, container: object, item: Any) -> bool:
     return vm.native(operator.contains, *vm.effects.plain_all((container, item)))
 
 
-def iterate(vm: Interpreter, value: Any) -> Any:
+def iterate(vm: Interpreter, value: Any) -> object:
     """`iter(value)`"""
     if type(value) is TraceTensor:
         return iter(vm.tensors.run(torch.unbind, (value,), {}))
@@ -328,7 +328,7 @@ class SequenceIterator:
     def __iter__(self) -> SequenceIterator:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         try:
             item = self.vm.reenter(lambda: subscript(self.vm, self.value, self.index))
         except IndexError:
@@ -340,7 +340,7 @@ class SequenceIterator:
 END = object()
 
 
-def advance(vm: Interpreter, iterator: object) -> Any:
+def advance(vm: Interpreter, iterator: object) -> object:
     """`next(iterator)`; END when it is exhausted."""
     try:
         return advance_or_raise(vm, iterator, END)
@@ -350,7 +350,7 @@ def advance(vm: Interpreter, iterator: object) -> Any:
         raise
 
 
-def advance_or_raise(vm: Interpreter, iterator: object, *default: object) -> Any:
+def advance_or_raise(vm: Interpreter, iterator: object, *default: object) -> object:
     """`next(iterator)`, with the StopIteration that a generator puts its result in, unless there is a default.
 
     A method written in Python raises in any case.

@@ -30,7 +30,7 @@ class Setting:
 
 
 @special(contextvars.ContextVar.get)
-def context_get(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def context_get(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """ContextVar.get([default])"""
     variable, *default = args
     key = (id(variable), _VALUE)

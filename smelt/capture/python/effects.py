@@ -248,7 +248,7 @@ class Effects:
                 mirror.copy[name] = value
             self.vm.reads[id(variables), name] = value
 
-    def variable(self, module: types.ModuleType, name: str) -> Any:
+    def variable(self, module: types.ModuleType, name: str) -> object:
         """What the program has written to a module's variable; None: nothing."""
         variables = vars(module)
         mirror = self.mirrors.get(id(variables))
@@ -372,7 +372,7 @@ class Effects:
         """The program wrote to a container from outside."""
         return bool(self.appended) or any(mirror.changed for mirror in self.mirrors.values())
 
-    def original(self, value: Any) -> Any:
+    def original(self, value: Any) -> object:
         """The container that a mirror or a copy stands for; anything else unchanged."""
         value = self.copies.own(value)
         known = self.mirrors.get(id(value))
@@ -401,7 +401,7 @@ class Effects:
         self.vm.guards.check(sources.called(source, set_items, "tuple"), native.EQ, held)
         return kind(held) if kind in (set, frozenset) else _fill_set(value, held)
 
-    def read_items(self, value: Any, source: Source) -> list[Any]:
+    def read_items(self, value: Any, source: Source) -> list[object]:
         """All items of an external list or tuple."""
         kind = type(value)
         base = list if isinstance(value, list) else tuple
@@ -409,7 +409,7 @@ class Effects:
         read = self.vm.external
         return [read(v, sources.sequence_item(source, i, kind)) for i, v in enumerate(base.__iter__(value))]
 
-    def read_dict(self, value: dict[Any, Any], source: Source) -> dict[Any, Any]:
+    def read_dict(self, value: dict[Any, Any], source: Source) -> dict[object, object]:
         """All items of an external dict."""
         if any(kind == "global" and target == id(value) for kind, target, _ in self.stores):
             raise Break("globals() as a whole, after a global variable was written")
@@ -423,11 +423,11 @@ class Effects:
             return key
         return self.vm.external(key, sources.const(key, "a tensor that is a key"))
 
-    def outside(self, key: Any) -> Any:
+    def outside(self, key: Any) -> object:
         """A key of the program as an external dict holds it."""
         return self.vm.tensors.real.get(id(key), key) if type(key) is TraceTensor else key
 
-    def read_key(self, value: dict[Any, Any], source: Source, key: Any) -> Any:
+    def read_key(self, value: dict[Any, Any], source: Source, key: Any) -> object:
         """One item of an external dict that has the key."""
         shown = self.vm.sources[id(key)].text if type(key) is TraceTensor else None
         key = self.outside(key)
@@ -538,7 +538,7 @@ class Effects:
             known = done[id(value)] = self._plain_items(value, done)
         return known
 
-    def _plain_items(self, value: Any, done: dict[int, Any]) -> Any:
+    def _plain_items(self, value: Any, done: dict[int, Any]) -> object:
         kind = type(value)
         if kind in _VIEWS:
             held = dict(value.mapping)
@@ -564,7 +564,7 @@ class Effects:
         """While the items of a container are looked at, one after the other: nothing may look at them meanwhile."""
         return Opened(self._open, id(container))
 
-    def _also(self, copy: Any, deeper: object) -> Any:
+    def _also(self, copy: Any, deeper: object) -> object:
         """`deeper`, which stands for the same container as `copy` does."""
         mirror = self.mirrors.get(id(copy))
         if mirror is None:
@@ -600,18 +600,18 @@ def _has_table(module: torch.nn.Module, held: dict[str, Any]) -> bool:
     return any(vars(module).get(table) is held for table in sources.MEMBERS)
 
 
-def items_of(value: dict[Any, Any]) -> list[tuple[Any, Any]]:
+def items_of(value: dict[Any, Any]) -> list[tuple[object, object]]:
     """The items in their order, past overrides of a subclass (an OrderedDict keeps an order of its own)."""
     base: Any = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
     return list(base.items(value))
 
 
-def set_items(value: Any) -> tuple[Any, ...]:
+def set_items(value: Any) -> tuple[object, ...]:
     """What a set, or a subclass of one, has of its own."""
     return tuple(set.__iter__(value) if isinstance(value, set) else frozenset.__iter__(value))
 
 
-def _fill_set(value: Any, items: tuple[Any, ...]) -> Any:
+def _fill_set(value: Any, items: tuple[Any, ...]) -> object:
     kind: Any = type(value)
     if isinstance(value, frozenset):
         return frozenset.__new__(kind, items)
@@ -631,7 +631,7 @@ def _shallow(copy: Any) -> Any:
     return dict(items_of(copy)) if isinstance(copy, dict) else copy.copy() if isinstance(copy, set) else list(copy)
 
 
-def _fill_dict(value: dict[Any, Any], items: dict[Any, Any], factory: Any) -> Any:
+def _fill_dict(value: dict[Any, Any], items: dict[Any, Any], factory: Any) -> object:
     kind = type(value)
     if kind is dict:
         return items
@@ -646,7 +646,7 @@ def _fill_dict(value: dict[Any, Any], items: dict[Any, Any], factory: Any) -> An
     return out
 
 
-def _fill_sequence(value: Any, items: list[Any]) -> Any:
+def _fill_sequence(value: Any, items: list[Any]) -> object:
     kind: Any = type(value)
     if hasattr(kind, "n_sequence_fields"):  # struct sequences: torch.return_types, and sys.version_info has no other
         return value if all(a is b for a, b in zip(value, items, strict=True)) else kind(items)

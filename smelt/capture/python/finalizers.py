@@ -112,7 +112,7 @@ class Finalizers:
             return False
         return any(id(each) in doomed for each in self._reach([value]))
 
-    def doomed(self) -> list[Any]:
+    def doomed(self) -> list[object]:
         """The objects with finalizers around the frame, and the generators that it made and did not exhaust."""
         return [held for held, _ in self.held] + [each for each in self.vm.generators if not each.done]
 
@@ -136,7 +136,7 @@ class Finalizers:
                 return True
         return False
 
-    def _roots(self) -> list[Any]:
+    def _roots(self) -> list[object]:
         effects = self.vm.effects
         out = [store.value for store in effects.stores.values()]
         out += [m.copy for m in effects.mirrors.values() if not self.vm.sources[id(m.original)].local]
@@ -145,7 +145,7 @@ class Finalizers:
             out += [*frame.locals, *frame.stack, *frame.handled]
         return out
 
-    def _reach(self, roots: list[Any]) -> Iterator[Any]:
+    def _reach(self, roots: list[Any]) -> Iterator[object]:
         """All objects that the roots hold, with what the capture changed."""
         seen: set[int] = set()
         waiting = list(roots)

@@ -48,7 +48,7 @@ def call_late_hooks(vm: Interpreter, leaf: TraceTensor) -> None:
             user_raise(RuntimeError("Tensor post accumulate grad hooks should return None."))
 
 
-def _hooks(vm: Interpreter, leaf: TraceTensor, table: str) -> list[Any]:
+def _hooks(vm: Interpreter, leaf: TraceTensor, table: str) -> list[object]:
     held = vm.load_attr(leaf, table)
     found = [] if held is None else list(vm.effects.mirror(held).values())
     return found + [each.hook for each in registered(vm, leaf) if each.name == _REGISTERING[table]]

@@ -109,7 +109,7 @@ def binary(vm: Interpreter, fn: Callable[..., Any], left: object, right: object)
 
 def _methods(
     vm: Interpreter, left: object, right: object, forward: tuple[str, ...], reflected: str
-) -> list[tuple[Any, Any, Any]]:
+) -> list[tuple[object, object, object]]:
     """(method, operand, the other operand) for methods that are written in Python, in the order of Python's questions.
 
     A tensor's operator does what it can before the other operand is asked.
@@ -138,7 +138,7 @@ def _without_methods(left: object, right: object, asked: list[tuple[Any, Any, An
     return first, mute[type(right)]() if type(right) in mute else right
 
 
-def unary(vm: Interpreter, fn: Callable[..., Any], value: Any) -> Any:
+def unary(vm: Interpreter, fn: Callable[..., Any], value: Any) -> object:
     """`<op> value`"""
     if type(value) is TraceTensor:
         return vm.tensors.run(fn, (value,), {})
@@ -151,7 +151,7 @@ def unary(vm: Interpreter, fn: Callable[..., Any], value: Any) -> Any:
     return vm.call(method, (value,), {}) if method is not None else user(fn, value)
 
 
-def compare(vm: Interpreter, fn: Callable[..., Any], left: object, right: object) -> Any:
+def compare(vm: Interpreter, fn: Callable[..., Any], left: object, right: object) -> object:
     """`left <comparison> right`"""
     first, second = type(left), type(right)
     if first in LEAVES and second in LEAVES:

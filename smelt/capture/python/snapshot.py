@@ -73,7 +73,7 @@ class Snapshot:
                 put(value, before)
         return changes
 
-    def _effects(self) -> Any:
+    def _effects(self) -> object:
         effects = self.vm.effects
         stores = {place: id(store.value) for place, store in effects.stores.items()}
         appended = {held: len(items) for held, (_, items) in effects.appended.items()}
@@ -138,14 +138,14 @@ def _parts(value: Any) -> Parts:
     return parts
 
 
-def _cell(cell: types.CellType) -> list[tuple[int, Any]]:
+def _cell(cell: types.CellType) -> list[tuple[int, object]]:
     try:
         return [(0, cell.cell_contents)]
     except ValueError:
         return []
 
 
-def _progress(iterator: Any) -> list[Any]:
+def _progress(iterator: Any) -> list[object]:
     """Builtin iterators say where they stand when they are asked how to make them again."""
     if type(iterator) in SIZED_ITERATORS:  # it would raise when the size of what it iterates has changed
         return [*(iterator_place(iterator) or ())]

@@ -9,18 +9,20 @@ from __future__ import annotations
 import builtins
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from smelt.capture import _native as native
 from smelt.capture._native import NULL
 from smelt.capture.core.breaks import Break, user_raise
-from smelt.capture.core.bytecode import Jump, Op, Site
+from smelt.capture.core.bytecode import Handler, Jump, Op, Site
 from smelt.capture.core.conditional_value import PhiValue
 from smelt.capture.core.frames import Frame, Unread, slot_names
 from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.sources import sequence_item
 from smelt.capture.python import containers
 from smelt.capture.python.effects import DELETED
+
+H = TypeVar("H", bound=Handler)
 
 COMMON: dict[str, Op] = {}
 
@@ -50,10 +52,10 @@ def backward(site: Site) -> Jump:
     return Jump(site.next - 2 * site.arg)
 
 
-def opcode(*names: str, decode: Callable[[Site], Any] = raw) -> Callable[[Any], Any]:
+def opcode(*names: str, decode: Callable[[Site], Any] = raw) -> Callable[[H], H]:
     """Decorator: the handler of these opcodes in every version."""
 
-    def register(fn: Any) -> Any:
+    def register(fn: H) -> H:
         for each in names:
             COMMON[each] = Op(fn, decode)
         return fn
@@ -77,10 +79,10 @@ def count_turn(vm: Interpreter) -> None:
             raise Break("a long loop in one way of a branch", f"it has more than {LONGEST_WAY} turns, or no end")
 
 
-def turning(handler: Any) -> Any:
+def turning(handler: Handler) -> Handler:
     """Decorator: the same for an instruction that jumps backward."""
 
-    def turn(vm: Interpreter, f: Frame, arg: Any) -> Any:
+    def turn(vm: Interpreter, f: Frame, arg: Any) -> object:
         count_turn(vm)
         return handler(vm, f, arg)
 
@@ -135,7 +137,7 @@ def load_const(vm: Interpreter, f: Frame, arg: object) -> None:
     f.stack.append(own_constant(vm, arg) if type(arg) is tuple else arg)
 
 
-def own_constant(vm: Interpreter, value: tuple[Any, ...]) -> tuple[Any, ...]:
+def own_constant(vm: Interpreter, value: tuple[Any, ...]) -> tuple[object, ...]:
     """A constant of the code. Python merges equal ones of a file: what was handed in may be the very object."""
     vm.constants.add(id(value))
     items = [own_constant(vm, item) if type(item) is tuple else item for item in value]
@@ -201,7 +203,7 @@ def store_unread(vm: Interpreter, f: Frame) -> None:
     f.stack[:] = [vm.external(held.value, held.source) if type(held) is Unread else held for held in f.stack]
 
 
-def _overwritten(f: Frame) -> list[Any]:
+def _overwritten(f: Frame) -> list[object]:
     """What the variables hold that the next instruction stores to."""
     name, arg = f.decoded.names[f.pc], f.decoded.raw[f.pc]
     slots = {"STORE_FAST": [arg], "STORE_FAST_LOAD_FAST": [arg >> 4]}.get(name, [arg >> 4, arg & 15])
@@ -253,7 +255,7 @@ def load_deref(vm: Interpreter, f: Frame, arg: int) -> None:
     f.stack.append(_bound(vm, f, arg))
 
 
-def _bound(vm: Interpreter, f: Frame, slot: int) -> Any:
+def _bound(vm: Interpreter, f: Frame, slot: int) -> object:
     """What the cell in a slot holds."""
     key = slot_names(f.code)[slot]
     value = vm.cell(f.locals[slot], key)

@@ -36,7 +36,7 @@ def known_slices(vm: Interpreter, tensor: TraceTensor, key: Any) -> Any:
     return tuple(out) if type(key) is tuple else out[0]
 
 
-def unknown_item(vm: Interpreter, tensor: TraceTensor, key: Any) -> Any:
+def unknown_item(vm: Interpreter, tensor: TraceTensor, key: Any) -> object:
     """`tensor[n]`, `tensor[:, n]` where only values tell `n`; NotImplemented for any other index."""
     selected, rest = _without_numbers(vm, tensor, key)
     if selected is NotImplemented or not rest:
@@ -143,7 +143,7 @@ def _is_whole(value: Any) -> bool:
     return value is None or isinstance(value, (int, torch.SymInt))
 
 
-def _bound(vm: Interpreter, value: Any, size: Any) -> Any:
+def _bound(vm: Interpreter, value: Any, size: Any) -> object:
     """Where in 0 to `size` a bound of a slice is: a tensor of no dimensions where nobody knows."""
     if type(value) is not TraceTensor:
         number, whole = from_torch(value), from_torch(size)
@@ -158,7 +158,7 @@ def _bound(vm: Interpreter, value: Any, size: Any) -> Any:
     return run(torch.clamp, (run(torch.where, (negative, run(torch.add, (scalar, size), {}), scalar), {}), 0, size), {})
 
 
-def _scalar(vm: Interpreter, value: Any) -> Any:
+def _scalar(vm: Interpreter, value: Any) -> object:
     if type(value) is TraceTensor:
         return value
     return vm.tensors.run(torch.scalar_tensor, (value,), {"dtype": torch.int64})

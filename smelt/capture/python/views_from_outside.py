@@ -34,7 +34,7 @@ for _kind in (dict, collections.OrderedDict):
 
 
 @READ(*_MAKE)
-def read_view(vm: Interpreter, view: object, source: Source) -> Any:
+def read_view(vm: Interpreter, view: object, source: Source) -> object:
     """A view that stands for it, over the mirror of the dictionary."""
     key = id(view), "view"
     if key in vm.reads:

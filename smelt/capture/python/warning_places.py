@@ -80,7 +80,7 @@ def place_of_torchs(vm: Interpreter, warned: Warned) -> Place | int:
     return place_of(vm, warned.up + 1) if warned.place is None else Place(*warned.place)
 
 
-def above(level: int) -> tuple[str, int, str, dict[Any, Any]]:
+def above(level: int) -> tuple[str, int, str, dict[object, object]]:
     """File, line, module and registry of a frame above the one that calls this, as `warnings.warn_explicit` takes them.
 
     Frames of the compiler are left out, and parts of a function that others follow.

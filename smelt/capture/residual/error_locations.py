@@ -180,7 +180,7 @@ class _Watched(fx.Interpreter):
         super().__init__(gm)
         self.extra_traceback = False
 
-    def run_node(self, n: fx.Node) -> Any:
+    def run_node(self, n: fx.Node) -> object:
         self.node = n
         return super().run_node(n)
 
@@ -220,7 +220,7 @@ def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
         trace = trace.tb_next
 
 
-def _raiser(error: Exception) -> Callable[[], Any]:
+def _raiser(error: Exception) -> Callable[[], object]:
     def run() -> NoReturn:
         raise error
 
@@ -230,5 +230,5 @@ def _raiser(error: Exception) -> Callable[[], Any]:
 _CALL = next(c for c in compile("def call(): _next()", "<call>", "exec").co_consts if isinstance(c, CodeType))
 
 
-def _call_at(at: At, callee: Callable[[], object]) -> Callable[[], Any]:
+def _call_at(at: At, callee: Callable[[], object]) -> Callable[[], object]:
     return FunctionType(with_place(_CALL, at), {"_next": callee})

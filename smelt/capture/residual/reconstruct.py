@@ -501,7 +501,7 @@ def rebuild_trampoline(r: Rebuild, value: Trampoline) -> str:
     return r(value.fn)
 
 
-def exhausted() -> Iterator[Any]:
+def exhausted() -> Iterator[object]:
     """A generator that has nothing left."""
     nothing: tuple[Any, ...] = ()
     out = (item for item in nothing)
@@ -561,7 +561,7 @@ def rebuild_sized_iterator(r: Rebuild, value: Any) -> str:
     return name
 
 
-def used_up(view: Callable[[dict[Any, Any]], Any] | None) -> Iterator[Any]:
+def used_up(view: Callable[[dict[Any, Any]], Any] | None) -> Iterator[object]:
     """An iterator over this view of some dict, or over a set, that has nothing left."""
     out = iter(set() if view is None else view({}))
     next(out, None)

@@ -83,7 +83,7 @@ class Residual:
         code = next(c for c in module.co_consts if isinstance(c, CodeType))  # the host program comes behind it
         return code if self.at is None else with_place(code, self.at)
 
-    def _shown(self, graph: Callable[..., Any]) -> Callable[..., Any]:
+    def _shown(self, graph: Callable[..., Any]) -> Callable[..., object]:
         """The graph as a region of PyTorch's profiler."""
         name = f"smelt: {self.at.code.co_qualname if self.at is not None else 'graph'}"
 

@@ -101,7 +101,7 @@ class Ambient:
         """The program has switched the default device: what it makes has to name its own."""
         return self._devices is not None
 
-    def switch(self, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+    def switch(self, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> object:
         """Run a function that switches a mode; one that a number decides is decided here."""
         args = settled(args)
         out = fn(*args, **kwargs)

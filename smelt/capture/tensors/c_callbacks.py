@@ -61,7 +61,7 @@ class Watch(TorchFunctionMode):
         self._on, text.refuse = False, None
         super().__exit__(*error)
 
-    def pause(self, fn: Callable[..., Any], *args: object) -> Any:
+    def pause(self, fn: Callable[..., Any], *args: object) -> object:
         """Call back into the interpreter from C code."""
         if not self._on:
             return fn(*args)
@@ -73,7 +73,7 @@ class Watch(TorchFunctionMode):
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: Args = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    ) -> object:
         self._on, text.refuse = False, None  # torch took the mode off while this runs
         run, handle = self.tensors.run, self.tensors.handle
         try:
@@ -82,7 +82,7 @@ class Watch(TorchFunctionMode):
             self._on, text.refuse = True, refuse_text
 
 
-def call_found(vm: Interpreter, fn: FunctionType, args: Args, kwargs: Kwargs) -> Any:
+def call_found(vm: Interpreter, fn: FunctionType, args: Args, kwargs: Kwargs) -> object:
     """Call a function that C code found by itself: as a method, it is looked up once more, with guards.
 
     C code may look into what it returns.

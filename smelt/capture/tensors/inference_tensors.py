@@ -41,7 +41,7 @@ class InferenceTensors:
         if tensor in self:
             raise UserError(RuntimeError(_no_write()))
 
-    def watching(self) -> AbstractContextManager[Any]:
+    def watching(self) -> AbstractContextManager[object]:
         """While operators run outside of inference mode: what they save for the backward must be other tensors."""
         if not self.made or torch_c.saved_tensor_hooks_disabled():
             return nullcontext()

@@ -6,8 +6,6 @@ argument: guarded at first, and an input of the graph once it was seen to change
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from smelt.capture.core import sources
@@ -16,7 +14,7 @@ from smelt.capture.tensors.writes import written_beside
 from smelt.graph.trace.trace import TraceTensor
 
 
-def number_at_entry(vm: Interpreter, tensor: TraceTensor) -> Any:
+def number_at_entry(vm: Interpreter, tensor: TraceTensor) -> object:
     """The number in a tensor of one element; None when it is not known before the graph runs."""
     real = vm.tensors.real.get(id(tensor))
     if real is None or real.numel() != 1 or real.dtype == torch.bool or real.dtype.is_complex:

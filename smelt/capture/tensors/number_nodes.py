@@ -68,7 +68,7 @@ class NumberNodes:
             total = product if total is None else self._compute(operator.add, total, product)
         return total
 
-    def _factor(self, factor: Factor) -> Any:
+    def _factor(self, factor: Factor) -> object:
         if not isinstance(factor, Division):
             return self(of_factor(factor))
         return self._compute(operator.mod if isinstance(factor, Modulo) else operator.floordiv, factor.of, factor.by)

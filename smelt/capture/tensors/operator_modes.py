@@ -7,8 +7,6 @@ device, which torch keeps as such a mode, is an exception: it is known, and what
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.utils._device
 from torch.overrides import TorchFunctionMode
@@ -35,7 +33,7 @@ def entered() -> bool:
     return bool(modes)
 
 
-def function_modes() -> list[Any]:
+def function_modes() -> list[object]:
     """The `TorchFunctionMode`s of this thread, the outermost first."""
     return [torch_c.torch_function_mode_at(at) for at in range(torch_c.torch_function_modes())]
 
@@ -49,7 +47,7 @@ def only_devices() -> bool:
     *(vars(kind)[name] for kind in (TorchFunctionMode, TorchDispatchMode) for name in ("__enter__", "__exit__")),
     *torch_c.MODE_SWITCHES,
 )
-def switch_mode(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def switch_mode(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """A mode begins or ends."""
     name = type(args[0]).__name__ if args else "mode"
     raise Break(f"a {name} begins or ends", "it sees the operators of the program, not those of a graph")
@@ -81,7 +79,7 @@ class DefaultDevices:
 
 
 @special(vars(torch.device)["__enter__"])
-def enter_device(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def enter_device(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """`with torch.device(...)`: what is made inside is made there."""
     vm.ambient.switch_device(torch.device.__enter__, args)
     return args[0]

@@ -27,7 +27,7 @@ def _names_another(node: fx.Node) -> bool:
     return any(isinstance(each, torch.Generator) for each in (*node.args, *node.kwargs.values()))
 
 
-def states_of_devices(devices: Sequence[torch.device]) -> list[tuple[Any, torch.Tensor]]:
+def states_of_devices(devices: Sequence[torch.device]) -> list[tuple[object, torch.Tensor]]:
     """For the default generators of some devices, what puts its state back, and the state before a graph runs."""
     generators = map(_default_generator, devices)
     return [(each.set_state, each.get_state()) for each in generators]

@@ -341,7 +341,7 @@ class _Plain(TorchDispatchMode):
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    ) -> object:
         if torch.Tag.nondeterministic_seeded in func.tags:
             raise Refused
         return func(*args, **(kwargs or {}))
@@ -352,7 +352,7 @@ def _itself(value: torch.Tensor) -> torch.Tensor:
     return value.clone()
 
 
-def _call(node: fx.Node, args: Any, kwargs: Any) -> Any:
+def _call(node: fx.Node, args: Any, kwargs: Any) -> object:
     target: Any = node.target
     return getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else target(*args, **kwargs)
 

@@ -69,7 +69,7 @@ def _numbers(vm: Interpreter, value: Any) -> Any:
     return value
 
 
-def _places(vm: Interpreter, mask: TraceTensor) -> tuple[Any, ...] | None:
+def _places(vm: Interpreter, mask: TraceTensor) -> tuple[object, ...] | None:
     """The indices of a mask's true elements, one tensor a dimension."""
     count = vm.tensors.speculation.count(mask)
     if count is None:
@@ -78,7 +78,7 @@ def _places(vm: Interpreter, mask: TraceTensor) -> tuple[Any, ...] | None:
     return tuple(vm.tensors.run(torch.unbind, (found, 1), {}))
 
 
-def _getitem(vm: Interpreter, tensor: TraceTensor, key: Any) -> Any:
+def _getitem(vm: Interpreter, tensor: TraceTensor, key: Any) -> object:
     """`tensor[mask]`, `tensor[mask, ...]`"""
     if any(map(_is_flag, _parts(key))):
         return vm.tensors.run(operator.getitem, _raised(vm, tensor, key), {})
@@ -89,7 +89,7 @@ def _getitem(vm: Interpreter, tensor: TraceTensor, key: Any) -> Any:
     return None if item is NotImplemented else item
 
 
-def _setitem(vm: Interpreter, tensor: TraceTensor, key: Any, value: Any) -> Any:
+def _setitem(vm: Interpreter, tensor: TraceTensor, key: Any, value: Any) -> object:
     """`tensor[mask, ...] = values`"""
     if any(map(_is_flag, _parts(key))):
         vm.tensors.run(operator.setitem, (*_raised(vm, tensor, key), value), {})
@@ -101,7 +101,7 @@ def _setitem(vm: Interpreter, tensor: TraceTensor, key: Any, value: Any) -> Any:
     return DONE
 
 
-def _parts(key: Any) -> tuple[Any, ...]:
+def _parts(key: Any) -> tuple[object, ...]:
     return key if isinstance(key, tuple) else (key,)
 
 
@@ -110,7 +110,7 @@ def _is_flag(part: object) -> bool:
     return type(part) is TraceTensor and part.dtype in (torch.bool, torch.uint8) and not part.dim()
 
 
-def _raised(vm: Interpreter, tensor: TraceTensor, key: Any) -> tuple[TraceTensor, tuple[Any, ...]]:
+def _raised(vm: Interpreter, tensor: TraceTensor, key: Any) -> tuple[TraceTensor, tuple[object, ...]]:
     """The tensor and the index with a dimension of size 1 for each mask that has none: it keeps or drops that one."""
     parts = _parts(key)
     for at, part in enumerate(parts):
@@ -134,7 +134,7 @@ def _masks_fit(tensor: TraceTensor, key: Any) -> bool:
     return True
 
 
-def _index(vm: Interpreter, key: Any) -> tuple[Any, ...] | None:
+def _index(vm: Interpreter, key: Any) -> tuple[object, ...] | None:
     """An index with the places of its masks and the numbers of its tensors; None where nothing of that is known."""
     given = _parts(key)
     whole: list[Any] = []
@@ -150,7 +150,7 @@ def _index(vm: Interpreter, key: Any) -> tuple[Any, ...] | None:
     return None if same else tuple(whole)
 
 
-def _nonzero(vm: Interpreter, tensor: TraceTensor, *, as_tuple: bool = False) -> Any:
+def _nonzero(vm: Interpreter, tensor: TraceTensor, *, as_tuple: bool = False) -> object:
     """`torch.nonzero(tensor)`"""
     if as_tuple and not tensor.dim():
         tensor = vm.tensors.run(torch.unsqueeze, (tensor, 0), {})
@@ -164,12 +164,12 @@ def _nonzero(vm: Interpreter, tensor: TraceTensor, *, as_tuple: bool = False) ->
     return vm.tensors.run(torch.t, (by_dimension,), {})  # as in eager: the indices of a dimension lie together
 
 
-def _where(vm: Interpreter, condition: TraceTensor, *rest: object) -> Any:
+def _where(vm: Interpreter, condition: TraceTensor, *rest: object) -> object:
     """`torch.where(condition)`"""
     return None if rest else _nonzero(vm, condition, as_tuple=True)
 
 
-def _masked_select(vm: Interpreter, tensor: TraceTensor, mask: TraceTensor) -> Any:
+def _masked_select(vm: Interpreter, tensor: TraceTensor, mask: TraceTensor) -> object:
     """`torch.masked_select(tensor, mask)`"""
     if tensor.shape != mask.shape:
         tensor, mask = vm.tensors.run(torch.broadcast_tensors, (tensor, mask), {})
@@ -178,7 +178,7 @@ def _masked_select(vm: Interpreter, tensor: TraceTensor, mask: TraceTensor) -> A
     return _getitem(vm, tensor, mask)
 
 
-def _repeat_interleave(vm: Interpreter, tensor: TraceTensor, *args: Any, **kwargs: Any) -> Any:
+def _repeat_interleave(vm: Interpreter, tensor: TraceTensor, *args: Any, **kwargs: Any) -> object:
     """`torch.repeat_interleave(tensor, repeats)`"""
     repeats = args[0] if args else kwargs.get("repeats", tensor)
     if type(repeats) is not TraceTensor or kwargs.get("output_size") is not None:
@@ -195,7 +195,7 @@ def _repeat_interleave(vm: Interpreter, tensor: TraceTensor, *args: Any, **kwarg
     return vm.tensors.run(torch.repeat_interleave, (tensor, *args), {**kwargs, "output_size": size})
 
 
-def _one_hot(vm: Interpreter, tensor: TraceTensor, num_classes: int = -1) -> Any:
+def _one_hot(vm: Interpreter, tensor: TraceTensor, num_classes: int = -1) -> object:
     """`F.one_hot(tensor)`"""
     values = vm.tensors.speculation.value(tensor) if num_classes == -1 else None
     if values is None:
@@ -203,7 +203,7 @@ def _one_hot(vm: Interpreter, tensor: TraceTensor, num_classes: int = -1) -> Any
     return vm.tensors.run(torch.nn.functional.one_hot, (tensor, int(values.max()) + 1), {})
 
 
-def _item(vm: Interpreter, tensor: TraceTensor) -> Any:
+def _item(vm: Interpreter, tensor: TraceTensor) -> object:
     """`tensor.item()` and the conversions of Python."""
     number = number_at_entry(vm, tensor)
     if number is not None:
@@ -212,13 +212,13 @@ def _item(vm: Interpreter, tensor: TraceTensor) -> Any:
     return None if values is None else values.item()
 
 
-def _tolist(vm: Interpreter, tensor: TraceTensor) -> Any:
+def _tolist(vm: Interpreter, tensor: TraceTensor) -> object:
     """`tensor.tolist()`"""
     values = vm.tensors.speculation.value(tensor)
     return _listed(vm, tensor) if values is None else values.tolist()
 
 
-def _listed(vm: Interpreter, tensor: TraceTensor) -> Any:
+def _listed(vm: Interpreter, tensor: TraceTensor) -> object:
     """Lists of numbers that the graph reads one by one; None where there are too many, or it cannot."""
     reads = vm.reads_values and vm.tensors is vm.outermost
     if not reads or is_opaque(tensor) or tensor.dtype is torch.bool or tensor.dtype.is_complex:
@@ -229,19 +229,19 @@ def _listed(vm: Interpreter, tensor: TraceTensor) -> Any:
     return _numbers_of(vm, tensor)
 
 
-def _numbers_of(vm: Interpreter, tensor: TraceTensor) -> Any:
+def _numbers_of(vm: Interpreter, tensor: TraceTensor) -> object:
     if not tensor.dim():
         return vm.tensors.run(torch.Tensor.item, (tensor,), {}, "item")
     return [_numbers_of(vm, row) for row in vm.tensors.run(torch.unbind, (tensor,), {})]
 
 
-def _is_nonzero(vm: Interpreter, tensor: TraceTensor) -> Any:
+def _is_nonzero(vm: Interpreter, tensor: TraceTensor) -> object:
     """`torch.is_nonzero(tensor)`"""
     values = vm.tensors.speculation.value(tensor)
     return None if values is None else bool(values)
 
 
-def _equal(vm: Interpreter, tensor: TraceTensor, other: TraceTensor) -> Any:
+def _equal(vm: Interpreter, tensor: TraceTensor, other: TraceTensor) -> object:
     """`torch.equal(tensor, other)`"""
     if tensor.shape != other.shape:
         return False
@@ -251,13 +251,13 @@ def _equal(vm: Interpreter, tensor: TraceTensor, other: TraceTensor) -> Any:
     return _answer(vm, same, "torch.equal")
 
 
-def _allclose(vm: Interpreter, input: TraceTensor, other: TraceTensor, *args: object, **kwargs: object) -> Any:
+def _allclose(vm: Interpreter, input: TraceTensor, other: TraceTensor, *args: object, **kwargs: object) -> object:
     """`torch.allclose(tensor, other, rtol, atol, equal_nan)`"""
     close = vm.tensors.run(torch.isclose, (input, other, *args), kwargs)
     return _answer(vm, vm.tensors.run(torch.all, (close,), {}), "torch.allclose")
 
 
-def _answer(vm: Interpreter, condition: TraceTensor, asked: str) -> Any:
+def _answer(vm: Interpreter, condition: TraceTensor, asked: str) -> object:
     """The truth of a tensor as the answer of a function, which a branch may wait for."""
     known = _is_nonzero(vm, condition)
     if known is not None or not vm.branches or not vm.tensors.branches or vm.tensors is not vm.outermost:
@@ -266,7 +266,7 @@ def _answer(vm: Interpreter, condition: TraceTensor, asked: str) -> Any:
     return PhiValue(condition, True, False, None, vm.step, asked)
 
 
-def _tensor_split(vm: Interpreter, tensor: TraceTensor, parts: Any, dim: int = 0) -> Any:
+def _tensor_split(vm: Interpreter, tensor: TraceTensor, parts: Any, dim: int = 0) -> object:
     """`torch.tensor_split(tensor, places)` with the places in a tensor"""
     values = vm.tensors.speculation.value(parts) if type(parts) is TraceTensor else None
     return None if values is None else vm.tensors.run(torch.tensor_split, (tensor, values.tolist(), dim), {})

@@ -129,7 +129,7 @@ class Tensors:
 
     # -- identity -------------------------------------------------------------------------------------------------
 
-    def handle(self, value: Any) -> Any:
+    def handle(self, value: Any) -> object:
         """The trace tensor of a real tensor that is an input; any other value unchanged."""
         return self.traced.get(id(value), value)
 
@@ -172,7 +172,7 @@ class Tensors:
             self.inference.note(traced)
         return traced
 
-    def read_number(self, value: int | float, size: Size | Real, source: Source) -> Any:
+    def read_number(self, value: int | float, size: Size | Real, source: Source) -> object:
         """A number that is not the same at every call, met at `source`, as an input of the graph."""
         self.vm.guards.check(source, native.TYPE_IS, type(value))
         node = self._placeholder(source, size)
@@ -222,7 +222,7 @@ class Tensors:
             self._first = next(n for n in self.graph.nodes if n.op != "placeholder")
         return node
 
-    def _shown(self, number: Symbol | Real) -> tuple[str, tuple[Any, ...]]:
+    def _shown(self, number: Symbol | Real) -> tuple[str, tuple[object, ...]]:
         if number.origin is not None:
             return self.reads.shown(number)
         whole, source = self.vm.sizes.origin(number)

@@ -150,7 +150,7 @@ def leave_saved_hooks(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     _close(vm, args[0], "saved_tensors_hooks")
 
 
-def _given(vm: Interpreter, hook: object) -> Any:
+def _given(vm: Interpreter, hook: object) -> object:
     """A hook as an argument of a node: an input of the graph, or a function that is the same at each call.
 
     Raises:

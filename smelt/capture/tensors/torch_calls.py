@@ -125,7 +125,7 @@ DTYPES: dict[type, torch.dtype] = {
 }
 
 
-def call_tensor_method(vm: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Any:
+def call_tensor_method(vm: Interpreter, name: str, args: Args, kwargs: Kwargs) -> object:
     """`args[0].name(*args[1:])` on a trace tensor."""
     if name == "backward":
         tensor_backward(vm, args, kwargs)
@@ -159,14 +159,14 @@ def call_tensor_method(vm: Interpreter, name: str, args: Args, kwargs: Kwargs) -
 
 
 @special(torch.as_strided)
-def as_strided(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def as_strided(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """`torch.as_strided(x, size, stride, storage_offset)`"""
     args, kwargs = _from_first_element(vm, *map(vm.effects.plain, args), **kwargs)
     return vm.tensors.run(torch.as_strided, args, kwargs)
 
 
 @special(torch.as_strided_copy)
-def as_strided_copy(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def as_strided_copy(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """A row-major copy of `torch.as_strided`."""
     if kwargs.get("out") is not None:
         raise Break("torch.as_strided_copy(out=)", "it tells a place in the memory of an input")
@@ -273,7 +273,7 @@ def _requires_grad_itself(tensor: torch.Tensor) -> bool:
     return tensor.grad_fn is not None or not tensor._is_view()
 
 
-def _needs_values(vm: Interpreter, tensor: TraceTensor) -> Any:
+def _needs_values(vm: Interpreter, tensor: TraceTensor) -> object:
     raise Break(
         "a tensor's value is needed in Python",
         "a graph is captured from shapes and dtypes; values are not known yet",
@@ -281,7 +281,7 @@ def _needs_values(vm: Interpreter, tensor: TraceTensor) -> Any:
     )
 
 
-def _storage_offset(vm: Interpreter, tensor: TraceTensor) -> Any:
+def _storage_offset(vm: Interpreter, tensor: TraceTensor) -> object:
     """Where a tensor begins in its memory: an input as is guarded, what shows an input that much further on.
 
     Of what the graph makes it is eager's number. Whoever knows it may look for the elements beside, in this function or
@@ -332,7 +332,7 @@ def _is_inference(vm: Interpreter, tensor: TraceTensor) -> bool:
     return tensor in vm.tensors.inference
 
 
-def _launches_itself(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _launches_itself(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
     """A function of `torch.cuda.jiterator`: a kernel that C++ launches on the addresses of its arguments."""
     what = f"a call of {fn.kernel_name}, a function of torch.cuda.jiterator"
     raise Break(what, "its kernel takes addresses of tensors: it runs between two graphs")
@@ -349,7 +349,7 @@ _ON_DATA |= {"storage_offset": _storage_offset, "is_inference": _is_inference, "
 _methods: dict[str, Any] = {}
 
 
-def _method(name: str) -> Any:
+def _method(name: str) -> object:
     if name not in _methods:
         _methods[name] = _Method(name)
     return _methods[name]
@@ -385,7 +385,7 @@ def _is_not_shared(tensor: torch.Tensor) -> bool:
 
 
 @ATTR(TraceTensor)
-def load_tensor_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> Any:
+def load_tensor_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
     """An attribute of a tensor."""
     if name == "is_leaf" and tensor.requires_grad and id(tensor) in vm.sources:
         vm.external(vm.tensors.real[id(tensor)].is_leaf, vm.attr_source(vm.sources[id(tensor)], name, False))
@@ -420,13 +420,13 @@ _OF_OBJECT = frozenset({"retains_grad", "output_nr"})
 """Attributes that the autograd engine keeps of a tensor object; a trace tensor knows what the program did to it."""
 
 
-def _told_by_input(vm: Interpreter, tensor: TraceTensor, name: str) -> Any:
+def _told_by_input(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
     """One of them, of an input: guarded."""
     real, source = vm.tensors.real[id(tensor)], vm.sources[id(tensor)]
     return vm.external(getattr(real, name), vm.attr_source(source, name, False))
 
 
-def _stored_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> Any:
+def _stored_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
     """Gradients and attributes that somebody put on the tensor object."""
     real = vm.tensors.real.get(id(tensor))
     if real is None:
@@ -448,7 +448,7 @@ def _stored_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> Any:
 
 
 @CALL(OpOverload, OpOverloadPacket)
-def call_operator(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_operator(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
     """`torch.ops.namespace.name(...)`"""
     return call_torch(vm, fn, args, kwargs)
 
@@ -460,7 +460,7 @@ def is_tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 
 @special(torch.jit.annotate)
-def annotate(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def annotate(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """`torch.jit.annotate(type, value)`: the value; the type is for another compiler."""
     return [*args, *kwargs.values()][1]
 

@@ -53,7 +53,9 @@ class _Operators(TraceMode):
         self.refused: list[TraceTensor] = []
         self.said: list[Warned] = []
 
-    def __torch_dispatch__(self, func: OpOverload, types: object, args: Args = (), kwargs: Kwargs | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: Args = (), kwargs: Kwargs | None = None
+    ) -> object:
         info = op_info(func)
         self.drew = self.drew or info.random
         self.looked = self.looked or looks_at_values(func)
@@ -146,7 +148,7 @@ class Runner:
             _as_of_tensors(error)
             raise UserError(error) from None
 
-    def attempt(self, target: object, args: Args, kwargs: Mapping[str, object]) -> tuple[Any, list[TraceTensor]]:
+    def attempt(self, target: object, args: Args, kwargs: Mapping[str, object]) -> tuple[object, list[TraceTensor]]:
         """Run a torch callable on trace tensors: its result, and those that it wrote to.
 
         Raises:

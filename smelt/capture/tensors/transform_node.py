@@ -27,7 +27,7 @@ class Blank:
 BLANK = Blank()
 
 
-def fill(leaves: Sequence[object], values: Sequence[Any]) -> list[Any]:
+def fill(leaves: Sequence[object], values: Sequence[Any]) -> list[object]:
     """The leaves, with the values in the places of the blanks."""
     given = iter(values)
     return [next(given) if leaf is BLANK else leaf for leaf in leaves]
@@ -121,7 +121,7 @@ class PullbackCall:
         return leaves
 
 
-def vjp(function: Callable[..., Any]) -> Callable[..., Any]:
+def vjp(function: Callable[..., Any]) -> Callable[..., object]:
     """`torch.func.vjp(function, *primals)` with its function as a value that graphs know."""
 
     def run(*primals: Any, **options: Any) -> Any:

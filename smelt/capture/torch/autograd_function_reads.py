@@ -49,12 +49,12 @@ class Context(FunctionCtx):
         self.needs_input_grad = needs_input_grad
 
     @property
-    def dirty(self) -> tuple[Any, ...]:
+    def dirty(self) -> tuple[object, ...]:
         """What `mark_dirty` was given."""
         return tuple(getattr(self, "dirty_tensors", ()) or ())
 
     @property
-    def saved_tensors(self) -> tuple[Any, ...]:
+    def saved_tensors(self) -> tuple[object, ...]:
         """What `save_for_backward` was given."""
         return tuple(self.to_save)
 
@@ -190,7 +190,7 @@ def _own(twin: Any, tensor: torch.Tensor) -> TraceTensor:
     return own
 
 
-def _forward(twin: Any, cls: Any, given: Args) -> tuple[tuple[Any, ...], Context]:
+def _forward(twin: Any, cls: Any, given: Args) -> tuple[tuple[object, ...], Context]:
     needed = torch.is_grad_enabled()
     ctx = Context(tuple(type(a) is TraceTensor and a.requires_grad and needed for a in given))
     twin.ambient.switch(torch_c.set_grad_enabled, (False,), {})
@@ -198,7 +198,7 @@ def _forward(twin: Any, cls: Any, given: Args) -> tuple[tuple[Any, ...], Context
     return (tuple(out) if isinstance(out, (tuple, list)) else (out,)), ctx
 
 
-def call_forward(vm: Interpreter, cls: Any, ctx: Context, given: Args) -> tuple[Any, Context]:
+def call_forward(vm: Interpreter, cls: Any, ctx: Context, given: Args) -> tuple[object, Context]:
     """What a Function's `forward` gives, and the context that it (or `setup_context`) filled."""
     if cls.setup_context is torch.autograd.Function.setup_context:
         ctx.count = len(given)
@@ -235,7 +235,7 @@ def _backward(twin: Any, cls: Any, ctx: Context, outputs: tuple[Any, ...]) -> No
         )
 
 
-def _in_part(gradients: Sequence[object]) -> Iterator[list[Any]]:
+def _in_part(gradients: Sequence[object]) -> Iterator[list[object]]:
     """The gradients of which some are absent: one, all but one, or each set of them where these are few."""
     places = [k for k, gradient in enumerate(gradients) if gradient is not None]
     counts = range(1, len(places)) if len(places) <= _FEW else (1, len(places) - 1)

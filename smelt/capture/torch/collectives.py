@@ -19,7 +19,7 @@ if torch.distributed.is_available():
 
     REDUCTIONS = {"SUM": "sum", "AVG": "avg", "PRODUCT": "product", "MIN": "min", "MAX": "max"}
 
-    def _group(tensors: list[Any], group: object, async_op: bool) -> Any:
+    def _group(tensors: list[Any], group: object, async_op: bool) -> object:
         """The process group of a call that a graph can hold.
 
         Raises:

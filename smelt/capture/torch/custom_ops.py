@@ -16,7 +16,7 @@ from smelt.capture.tensors.torch_calls import call_torch
 
 
 @CALL(CustomOpDef)
-def call_custom_op(vm: Interpreter, op: object, args: Args, kwargs: Kwargs) -> Any:
+def call_custom_op(vm: Interpreter, op: object, args: Args, kwargs: Kwargs) -> object:
     """One node; but an operator that launches Triton kernels is looked into, so that each launch is a node.
 
     Not so where autograd records the operator: its formula, or the error that it has none, belongs to it as a whole.
@@ -54,7 +54,7 @@ class ScriptCall:
 
 
 @CALL(torch.jit.ScriptFunction)
-def call_scripted(vm: Interpreter, function: object, args: Args, kwargs: Kwargs) -> Any:
+def call_scripted(vm: Interpreter, function: object, args: Args, kwargs: Kwargs) -> object:
     """One node."""
     source = vm.source_of(function)
     if source is not None:

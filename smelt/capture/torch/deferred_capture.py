@@ -9,13 +9,13 @@ from typing import Any
 from smelt.capture import _native as native
 
 
-def on_behalf(session: object, fn: Callable[..., Any]) -> Callable[..., Any]:
+def on_behalf(session: object, fn: Callable[..., Any]) -> Callable[..., object]:
     """`fn`, captured for `session` whenever it is called: while gradients are computed, in another thread."""
     held = weakref.ref(session)
     return lambda *args, **kwargs: native.call(fn, args, kwargs, held())
 
 
-def in_steps(generator: Generator[Any, Any, Any], session: object) -> Generator[Any, Any, Any]:
+def in_steps(generator: Generator[Any, Any, Any], session: object) -> Generator[object, object, object]:
     """A generator that runs another one step by step, each as a call of `session` (PEP 380, with calls around)."""
     send, throw, close = generator.send, generator.throw, generator.close
     step, given = send, None
@@ -39,5 +39,5 @@ class Steps:
     def __init__(self, awaited: Generator[Any, Any, Any], session: object) -> None:
         self.awaited, self.session = awaited, session
 
-    def __await__(self) -> Generator[Any, Any, Any]:
+    def __await__(self) -> Generator[object, object, object]:
         return in_steps(self.awaited, self.session)

@@ -15,7 +15,7 @@ from smelt.capture.core.registry import constant, special
 from smelt.capture.tensors.torch_calls import call_torch
 
 
-def disable(fn: Any = None, recursive: bool = True, reason: str | None = None) -> Any:
+def disable(fn: Any = None, recursive: bool = True, reason: str | None = None) -> object:
     """A function that is never captured: calling it from compiled code is a graph break.
 
     Args:
@@ -45,23 +45,23 @@ def is_compiling() -> bool:
     return False
 
 
-def allow_in_graph(fn: Callable[..., Any]) -> Callable[..., Any]:
+def allow_in_graph(fn: Callable[..., Any]) -> Callable[..., object]:
     """Put calls of `fn` into graphs as they are: one node, not looked into. It must work on tensors alone."""
     special(fn)(functools.partial(_whole, fn))
     return fn
 
 
-def assume_constant_result(fn: Callable[..., Any]) -> Callable[..., Any]:
+def assume_constant_result(fn: Callable[..., Any]) -> Callable[..., object]:
     """Run `fn` once during capture and take its result (plain data) for a constant."""
     special(fn)(functools.partial(_once, fn))
     return fn
 
 
-def _whole(fn: Any, vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def _whole(fn: Any, vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     return call_torch(vm, fn, args, kwargs)
 
 
-def _once(fn: Any, vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def _once(fn: Any, vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     return calls.call_native(vm, fn, args, kwargs)
 
 

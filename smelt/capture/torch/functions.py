@@ -59,7 +59,7 @@ _APPLY = getattr(_APPLY, "__func__", _APPLY)  # written in C from torch 2.15 on
 
 
 @special(_APPLY)
-def apply_function(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def apply_function(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """A user's own derivative: one node, so that its `backward` is used."""
     cls, *given = args
     if not torch.is_grad_enabled() and not kwargs:
@@ -79,7 +79,7 @@ def apply_function(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
         raise Break(f"{cls.__name__}.apply", f"its forward does not run on tensors without values: {raised}") from None
 
 
-def _without_derivative(vm: Interpreter, cls: Any, given: Args) -> Any:
+def _without_derivative(vm: Interpreter, cls: Any, given: Args) -> object:
     """Where no gradients are recorded, a Function is its `forward`, whatever that does and is given."""
     ctx = Context(tuple(type(a) is TraceTensor and a.requires_grad for a in given))
     out, _ = call_forward(vm, cls, ctx, given)
@@ -90,7 +90,7 @@ def _without_derivative(vm: Interpreter, cls: Any, given: Args) -> Any:
 
 
 @special(torch.utils.checkpoint.checkpoint)
-def checkpoint(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def checkpoint(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """`checkpoint(function, *args)`: the function is called, and what it computes is marked to be computed again."""
     given = dict(kwargs)
     own = {name: given.pop(name) for name in _OWN if name in given}
@@ -124,7 +124,7 @@ _regions = itertools.count()
 # -- in eager: between two graphs, with what they compute later captured as well -----------------------------------
 
 
-def apply_eagerly(apply: Callable[..., object], *args: object, **kwargs: object) -> Any:
+def apply_eagerly(apply: Callable[..., object], *args: object, **kwargs: object) -> object:
     """`cls.apply(*args)`; what its `backward` computes belongs to the compiled callable."""
     session = native.owner()
     cls: Any = getattr(apply, "__self__", None)
@@ -133,7 +133,7 @@ def apply_eagerly(apply: Callable[..., object], *args: object, **kwargs: object)
     return _captured_backward(cls, session).apply(*args, **kwargs)
 
 
-def checkpoint_eagerly(checkpoint: Callable[..., object], function: Any, *args: object, **kwargs: object) -> Any:
+def checkpoint_eagerly(checkpoint: Callable[..., object], function: Any, *args: object, **kwargs: object) -> object:
     """`checkpoint(function, *args)`; the function runs once more while gradients are computed."""
     session = native.owner()
     if session is not None:
@@ -142,7 +142,7 @@ def checkpoint_eagerly(checkpoint: Callable[..., object], function: Any, *args: 
     return checkpoint(function, *args, **kwargs)
 
 
-def eager_form(callee: object) -> Callable[..., Any] | None:
+def eager_form(callee: object) -> Callable[..., object] | None:
     """How residual code calls this callable, where that is not just a call: form(callee, *args, **kwargs)."""
     if callee is torch.utils.checkpoint.checkpoint:
         return checkpoint_eagerly

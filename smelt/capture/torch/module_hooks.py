@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -40,7 +40,7 @@ def _is_changed(vm: Interpreter, table: object) -> bool:
     return mirror is not None and mirror.changed
 
 
-def call_with_hooks(vm: Interpreter, module: nn.Module, args: Args, kwargs: Kwargs) -> Any:
+def call_with_hooks(vm: Interpreter, module: nn.Module, args: Args, kwargs: Kwargs) -> object:
     """Forward and its hooks, in the order of `nn.Module._call_impl`."""
     backward = _backward_hooks(vm, module)
     for hook, with_kwargs in _forward_hooks(vm, module, "_forward_pre_hooks"):
@@ -60,7 +60,7 @@ def call_with_hooks(vm: Interpreter, module: nn.Module, args: Args, kwargs: Kwar
     return out if around is None else _after(vm, around, out)
 
 
-def _forward_hooks(vm: Interpreter, module: nn.Module, table: str) -> Iterator[tuple[Any, bool]]:
+def _forward_hooks(vm: Interpreter, module: nn.Module, table: str) -> Iterator[tuple[object, bool]]:
     """Each hook, and whether it wants keyword arguments: first those of all modules."""
     name = f"_global{table}"
     shared = vm.effects.mirror(vm.external(getattr(torch_module, name), GLOBAL_SOURCES[name]))
@@ -111,7 +111,7 @@ def hooks_of_backward(module: nn.Module) -> str:
     return "old" if old else "full" if full or module._get_backward_pre_hooks() else "none"
 
 
-def _hooks_are(kind: str) -> Any:
+def _hooks_are(kind: str) -> Callable[[nn.Module], bool]:
     def check(module: nn.Module) -> bool:
         return hooks_of_backward(module) == kind
 
@@ -122,7 +122,7 @@ def _hooks_are(kind: str) -> Any:
 _IS = {kind: _hooks_are(kind) for kind in ("none", "full", "old")}
 
 
-def _before(vm: Interpreter, module: nn.Module, args: Args) -> tuple[Any, Args]:
+def _before(vm: Interpreter, module: nn.Module, args: Args) -> tuple[object, Args]:
     """What stands for the call of the module in the graph, and the arguments of forward."""
     places = _differentiable(args)
     if not places and not torch.is_grad_enabled():
@@ -137,7 +137,7 @@ def _before(vm: Interpreter, module: nn.Module, args: Args) -> tuple[Any, Args]:
     return around, _replaced(args, places, seen)
 
 
-def _after(vm: Interpreter, around: object, out: object) -> Any:
+def _after(vm: Interpreter, around: object, out: object) -> object:
     if not isinstance(out, (torch.Tensor, tuple)):
         text = "For backward hooks to be called, module output should be a Tensor or a tuple of Tensors"
         vm.call(warnings.warn, (f"{text} but received {vm.type_of(out)}",), {"stacklevel": 2})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
 
 from smelt.capture import _native as native
@@ -21,7 +19,7 @@ _CALL = vars(nn.Module)["__call__"]  # somebody may replace it for a time
 
 
 @CALL(nn.Module)
-def call_module(vm: Interpreter, module: nn.Module, args: Args, kwargs: Kwargs) -> Any:
+def call_module(vm: Interpreter, module: nn.Module, args: Args, kwargs: Kwargs) -> object:
     """`module(*args, **kwargs)`"""
     method = find_in_class(vm, type(module), "__call__")
     if method is not _CALL and not is_hooked(vm, module) and compiler_marks.original_module(module) is not None:
@@ -32,7 +30,7 @@ def call_module(vm: Interpreter, module: nn.Module, args: Args, kwargs: Kwargs) 
 
 
 @special(nn.Module.__call__, nn.Module._call_impl)
-def call_impl(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def call_impl(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """`nn.Module._call_impl`: hooks around `forward`."""
     module = args[0]
     source = vm.sources.get(id(module))
@@ -51,7 +49,7 @@ def call_impl(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(nn.Module.__getattr__)
-def module_getattr(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def module_getattr(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """`super().__getattr__(name)` of a module"""
     return load_member(vm, *args)
 
@@ -63,7 +61,7 @@ def module_setattr(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 
 
 @special(nn.ModuleList.__getitem__, nn.Sequential.__getitem__)
-def module_item(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def module_item(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """An item or a slice of a list of modules; a slice is a list object that lives in the trace only."""
     module, index = args
     members = vm.effects.mirror(vm.load_attr(module, "_modules"))
@@ -82,7 +80,7 @@ class ModuleSlice(list[nn.Module]):
 
 
 @CALL(ModuleSlice)
-def call_slice(vm: Interpreter, modules: ModuleSlice, args: Args, kwargs: Kwargs) -> Any:
+def call_slice(vm: Interpreter, modules: ModuleSlice, args: Args, kwargs: Kwargs) -> object:
     """`sequential[a:b](x)`"""
     if not modules.sequential:
         return user(list, *args)

@@ -27,7 +27,7 @@ from smelt.shapes.real import Real
 
 
 @special(torch.autograd.profiler.record_function)
-def record_function(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def record_function(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """A region of the profiler: a graph is one region, whatever it holds."""
     return vm.call(contextlib.nullcontext, (), {})
 
@@ -36,7 +36,7 @@ def record_function(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(torch.optim.Optimizer.zero_grad)
-def zero_grad(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def zero_grad(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """`optimizer.zero_grad(set_to_none=True)`: whether there was a gradient makes no difference."""
     if _keeps(*args, **kwargs):
         return calls.inline(vm, inspect.unwrap(torch.optim.Optimizer.zero_grad), args, kwargs)
@@ -44,7 +44,7 @@ def zero_grad(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(torch.nn.Module.zero_grad)
-def module_zero_grad(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def module_zero_grad(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """`module.zero_grad(set_to_none=True)`"""
     if _keeps(*args, **kwargs) or getattr(args[0], "_is_replica", False):
         return calls.inline(vm, torch.nn.Module.zero_grad, args, kwargs)
@@ -98,7 +98,7 @@ class _Loss:
 
 
 @CALL(_Loss)
-def call_loss(vm: Interpreter, loss: _Loss, args: Args, kwargs: Kwargs) -> Any:
+def call_loss(vm: Interpreter, loss: _Loss, args: Args, kwargs: Kwargs) -> object:
     """What the closure gave."""
     return loss.value
 
@@ -171,7 +171,7 @@ def _initialise(vm: Interpreter, optimizer: Any, group: dict[str, Any]) -> None:
 
 
 @special(torch_optimizer._get_value)
-def get_value(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def get_value(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """A step count as a number of Python, as in eager: corrections for bias are computed in double precision."""
     (value,) = args
     if type(value) is not TraceTensor:
@@ -181,7 +181,7 @@ def get_value(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(torch_optimizer._stack_if_compiling)
-def stack_if_compiling(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def stack_if_compiling(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """Numbers stay numbers, as in eager."""
     return args[0]
 
@@ -190,7 +190,7 @@ _ADDS = (operator.iadd, "add_", torch._foreach_add_)
 _MULTIPLIES = (operator.imul, "mul_", torch._foreach_mul_)
 
 
-def _count(vm: Interpreter, step: TraceTensor) -> Any:
+def _count(vm: Interpreter, step: TraceTensor) -> object:
     """The value of an input on the CPU that the graph has only added whole numbers to, or multiplied with numbers.
 
     None for any other tensor.
@@ -232,7 +232,7 @@ _FUSED_ADAM = getattr(adam._fused_adam, "_torchdynamo_orig_callable", adam._fuse
 
 
 @special(_FUSED_ADAM)
-def fused_adam(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def fused_adam(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """Adam by PyTorch's kernel, which takes plain numbers; with ones that a schedule changes the formula on lists.
 
     Gradients that are scaled are left to that kernel.
@@ -246,7 +246,7 @@ def fused_adam(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(torch_optimizer._default_to_fused_or_foreach)
-def default_implementation(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def default_implementation(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """(fused, foreach): an optimizer that was told neither works on lists, with one node a step of the formula.
 
     In a graph the two forms compute the same; this one is captured faster. Eager takes it on GPUs only. Nesterov's

@@ -38,7 +38,7 @@ def tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
 
 
 @CALL(type(torch.IntTensor))
-def of_old_type(vm: Interpreter, kind: Any, args: Args, kwargs: Kwargs) -> Any:
+def of_old_type(vm: Interpreter, kind: Any, args: Args, kwargs: Kwargs) -> object:
     """`torch.IntTensor([4])`: a tensor on the CPU of the type's dtype, whatever the defaults are."""
     data = vm.effects.plain(args[0]) if len(args) == 1 and not kwargs else None
     if not isinstance(data, (list, tuple)) or isinstance(data, torch.Size) or kind.is_cuda:
@@ -57,7 +57,7 @@ def new(vm: Interpreter, x: object, *args: object, **kwargs: object) -> Any:
 TENSOR_METHODS["new"] = new
 
 
-def _stack(vm: Interpreter, data: Any, dtype: torch.dtype, device: torch.device) -> Any:
+def _stack(vm: Interpreter, data: Any, dtype: torch.dtype, device: torch.device) -> object:
     if isinstance(data, (list, tuple)):
         if not data:
             raise Break("torch.tensor() of an empty list among tensors")

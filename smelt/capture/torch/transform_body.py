@@ -61,7 +61,7 @@ class InnerTensors(Tensors):
         """An input of the capture."""
         return self.outer.read(value, source)
 
-    def read_number(self, value: int | float, size: Size | Real, source: Source) -> Any:
+    def read_number(self, value: int | float, size: Size | Real, source: Source) -> object:
         """An input of the capture."""
         return self.outer.read_number(value, size, source)
 
@@ -203,7 +203,7 @@ def is_made(leaf: object) -> bool:
     return type(leaf) in TRACED or isinstance(leaf, (torch.SymInt, torch.SymFloat))
 
 
-def capture_call(vm: Interpreter, region: Region, function: object, given: list[Any]) -> list[Any]:
+def capture_call(vm: Interpreter, region: Region, function: object, given: list[Any]) -> list[object]:
     """Run a transformed call of the program and record it as a node; returns its flat results."""
     tensors = vm.tensors
     vm.work += 1

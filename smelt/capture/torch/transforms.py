@@ -41,7 +41,9 @@ DIRECT: dict[Any, Transform] = {torch.func.vjp: transform_node.vjp} | {
 """They take a function and call it."""
 
 
-def transformed(vm: Interpreter, name: str, transform: Transform, function: object, args: Args, kwargs: Kwargs) -> Any:
+def transformed(
+    vm: Interpreter, name: str, transform: Transform, function: object, args: Args, kwargs: Kwargs
+) -> object:
     """`transform(function)(*args, **kwargs)` as one node."""
     leaves, spec, given = _flat(vm, args, kwargs)
     name = f"{name}_of_{getattr(function, '__name__', type(function).__name__)}"
@@ -54,7 +56,7 @@ def transformed(vm: Interpreter, name: str, transform: Transform, function: obje
     return tree_unflatten(out, region.result)
 
 
-def _flat(vm: Interpreter, args: Args, kwargs: Kwargs) -> tuple[list[Any], TreeSpec, list[Any]]:
+def _flat(vm: Interpreter, args: Args, kwargs: Kwargs) -> tuple[list[object], TreeSpec, list[object]]:
     """The flat arguments with blanks for what the graph makes, how they are built, and what the blanks stand for."""
 
     def foreign(value: Any) -> bool:
@@ -69,7 +71,7 @@ def _flat(vm: Interpreter, args: Args, kwargs: Kwargs) -> tuple[list[Any], TreeS
 
 
 @CALL(Pullback)
-def call_pullback(vm: Interpreter, pullback: Pullback, args: Args, kwargs: Kwargs) -> Any:
+def call_pullback(vm: Interpreter, pullback: Pullback, args: Args, kwargs: Kwargs) -> object:
     """What `torch.func.vjp` gave is called."""
     leaves, spec, given = _flat(vm, args, kwargs)
     target = PullbackCall(leaves, spec, pullback.born)
@@ -110,7 +112,7 @@ def _maker(make: Callable[..., Any]) -> None:
     _kept.append(code)
 
 
-def _captured(vm: Interpreter, fn: FunctionType) -> dict[str, Any]:
+def _captured(vm: Interpreter, fn: FunctionType) -> dict[str, object]:
     """What the closure of a function holds."""
     if id(fn) not in vm.created:
         vm.adopt_cells(fn, function_source(vm, fn))
@@ -139,7 +141,7 @@ for _fn, _transform in DIRECT.items():
 
 
 @special(torch.func.hessian)
-def hessian(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def hessian(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """Forward derivatives of backward ones."""
     function, argnums = user(_of_hessian, *args, **kwargs)
     return vm.call(torch.func.jacfwd, (vm.call(torch.func.jacrev, (function, argnums), {}), argnums), {})

@@ -59,12 +59,12 @@ BY_POLICY[Policy.KERNEL] = launch
 
 
 @special(torch.library.wrap_triton)
-def wrap_triton(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def wrap_triton(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """`torch.library.wrap_triton(kernel)` tells another tracer of the kernel; here every launch is seen."""
     return [*args, *kwargs.values()][0]
 
 
-def _grids(vm: Interpreter, kernel: object, grid: object, named: Kwargs) -> dict[tuple[Any, ...], Grid]:
+def _grids(vm: Interpreter, kernel: object, grid: object, named: Kwargs) -> dict[tuple[object, ...], Grid]:
     """The size of the launch, by the tuned arguments that it may depend on."""
     grid = vm.effects.plain(grid)
     if isinstance(grid, (tuple, list)):

@@ -109,7 +109,7 @@ class _Walk:
             return "function", inner
         return ("pure" if getattr(builtins, getattr(value, "__name__", ""), None) is value else "unknown"), value
 
-    def resolve(self, node: ast.expr) -> Any:
+    def resolve(self, node: ast.expr) -> object:
         """The object that a dotted name means, None when it is no global."""
         if isinstance(node, ast.Name) and node.id not in self.origins:
             free = inspect.getclosurevars(self.function).nonlocals if self.function.__closure__ else {}

@@ -34,7 +34,7 @@ def assert_that(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 
 
 @special(torch._assert_async)
-def assert_later(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def assert_later(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """`torch._assert_async(condition, message)`, which waits for no GPU: on a CPU it raises at once."""
     condition = args[0] if args else None
     if type(condition) is TraceTensor and condition.device.type == "cpu" and condition.numel() == 1:
@@ -44,7 +44,7 @@ def assert_later(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
 
 
 @special(torch._is_all_true)
-def is_all_true(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def is_all_true(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """The check of a distribution's parameters or sample: where it fails the frame runs in eager, which raises.
 
     On a GPU, which would have to be waited for, a graph does not check it: it only raises, and torch lets
