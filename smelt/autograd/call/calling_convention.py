@@ -21,7 +21,7 @@ from smelt.autograd.call.dispatch import called_plainly, excluding
 from smelt.autograd.call.double_backward import DoubleBackward, Memory
 from smelt.autograd.call.outputs import finisher
 from smelt.autograd.call.sized import wrap_reading, wrap_sized
-from smelt.autograd.call.unpacked import copy_of, packed_metas, unpacked
+from smelt.autograd.call.unpacked import copy_of, hold_memory, inputs_among, lay_out_replaced, packed_metas, unpacked
 from smelt.autograd.trace.plan import Fresh, Joint, Mutation, SparseGradient, unreached
 from smelt.autograd.trace.rng import Beginning, beginning, draws, from_beginning, generator_devices, seed, with_seeds
 from smelt.base.errors import SmeltError
@@ -193,6 +193,9 @@ class _Saving:
         copied: positions whose memory is about to be written, by this very call or (it made a clone, which the graph
             does not) by the caller, and those of inference tensors, which autograd does not save: they are saved as
             copies.
+        aliased: positions of inputs that eager saves no more than a view of: another tensor in their place
+            (`x.data = y`) is not what the backward reads. Saved is an alias, which holds the memory.
+        own: positions of inputs that eager saves by themselves, with what the backward program was compiled for.
         watched_inputs, watched_outputs: tensors whose memory a saved view shares. They are saved as well, so that their
             version counters are checked in backward.
     """
@@ -201,11 +204,17 @@ class _Saving:
         outputs, saved = results[: plan.num_outputs], results[plan.num_forward :]
         written = {_memory(inputs[i]) for i in (*plan.joint.cloned, *(m.input for m in plan.joint.mutations))}
         self.copied = [k for k, s in enumerate(saved) if _memory(s) in written or s.is_inference()]
+        self.aliased, self.own = inputs_among(saved, self.copied, inputs, plan.joint.saved_itself)
         own = {id(t) for t in (*inputs, *outputs)}
         views = {_memory(s) for k, s in enumerate(saved) if id(s) not in own and k not in self.copied}
         self.watched_inputs = [i for i, t in enumerate(inputs) if _memory(t) in views]
         self.watched_outputs = [i for i, t in enumerate(outputs) if _memory(t) in views]
         self.count = len(saved)
+
+    def uncopied(self, saved: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+        """Of the saved tensors those that are saved as they are."""
+        others = {*self.copied, *self.aliased}
+        return [None if k in others else s for k, s in enumerate(saved)]
 
 
 def _memory(tensor: torch.Tensor) -> int:
@@ -250,12 +259,12 @@ class _Compiled(torch.autograd.Function):
             saving = plan.saving = _Saving(plan, inputs, results)
         if plan.why is None and plan.again is not None:
             if plan.memory is None:
-                uncopied = [None if k in saving.copied else s for k, s in enumerate(saved)]
-                plan.memory = Memory(inputs, uncopied, plan.again.needed)
+                plan.memory = Memory(inputs, saving.uncopied(saved), plan.again.needed)
             ctx.inputs = plan.memory.note(inputs)
             ctx.version = plan.memory.version(inputs)
         for k in saving.copied:
             saved[k] = copy_of(saved[k])
+        hold_memory(saved, saving.aliased)
         outputs = results[: plan.num_outputs]
         mutations = plan.joint.mutations
         _update(
@@ -284,6 +293,7 @@ class _Compiled(torch.autograd.Function):
         if ctx.packed is not None:
             saved = unpacked(saved, ctx.packed)
         assert plan.saving is not None
+        lay_out_replaced(saved, plan.saving.own)
         absent = plan.absent(grads)
         _quiet(ctx, absent)
         changed = [state for state in plan.joint.states if not state.same()]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from smelt.abi.arena import extent
-from smelt.base.torch_c import saved_tensor_hooks
+from smelt.base.torch_c import saved_tensor_hooks, without_torch_function
 from smelt.graph.ir.meta import TensorMeta, may_overlap, meta_of
 
 
@@ -29,13 +29,51 @@ def unpacked(saved: Sequence[torch.Tensor], metas: Sequence[TensorMeta]) -> list
     return [_as_packed(tensor, meta) for tensor, meta in zip(saved, metas, strict=True)]
 
 
+def inputs_among(
+    saved: Sequence[torch.Tensor], copied: Sequence[int], inputs: Sequence[torch.Tensor], itself: frozenset[int]
+) -> tuple[list[int], list[tuple[int, TensorMeta]]]:
+    """Positions of inputs among what is saved: those that eager does not save by themselves; those that it does."""
+    own = {id(tensor): i in itself for i, tensor in enumerate(inputs)}
+    given = [k for k, tensor in enumerate(saved) if id(tensor) in own and k not in copied]
+    return (
+        [k for k in given if not own[id(saved[k])]],
+        [(k, meta_of(saved[k])) for k in given if own[id(saved[k])]],
+    )
+
+
+def lay_out_replaced(saved: list[torch.Tensor], own: Sequence[tuple[int, TensorMeta]]) -> None:
+    """What was put in a saved input's place (`x.data = y`) since the forward is read in that one's strides.
+
+    Raises:
+        RuntimeError: it is another kind of tensor.
+    """
+    for k, meta in own:
+        tensor = saved[k]
+        if tensor.stride() == meta.stride and tensor.shape == meta.shape and tensor.dtype is meta.dtype:
+            continue
+        if not _is_like(tensor, meta):
+            raise RuntimeError(
+                f"smelt: an input that the backward reads was {_told(meta)} when the function was called, and is "
+                f"{_told(meta_of(tensor))} now: its .data was replaced, and the compiled backward is for the former"
+            )
+        saved[k] = _laid_out(tensor, meta)
+
+
 def _as_packed(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
-    same = tensor.layout is torch.strided and (tuple(tensor.shape), tensor.dtype) == (meta.shape, meta.dtype)
-    if not same or tensor.device != meta.device:
+    if not _is_like(tensor, meta):
         raise RuntimeError(
             "smelt: a saved tensor was unpacked by a hook (torch.autograd.graph.saved_tensors_hooks) as "
             f"{_told(meta_of(tensor))} and had been packed as {_told(meta)}: the compiled backward is for that"
         )
+    return _laid_out(tensor, meta)
+
+
+def _is_like(tensor: torch.Tensor, meta: TensorMeta) -> bool:
+    same = tensor.layout is torch.strided and (tuple(tensor.shape), tensor.dtype) == (meta.shape, meta.dtype)
+    return same and tensor.device == meta.device
+
+
+def _laid_out(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
     if not tensor.numel():
         return tensor
     if tensor.stride() == meta.stride and not tensor.is_conj() and not tensor.is_neg():
@@ -56,6 +94,18 @@ def _as_packed(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
 
 def _told(meta: TensorMeta) -> str:
     return f"{str(meta.dtype).removeprefix('torch.')}{list(meta.shape)} on {meta.device}"
+
+
+def hold_memory(saved: list[torch.Tensor], positions: Sequence[int]) -> None:
+    """Puts aliases into these positions: tensors on the same memory and version counter, which stay when others move.
+
+    Modes of the program do not see it.
+    """
+    if not positions:
+        return
+    with without_torch_function():
+        for k in positions:
+            saved[k] = saved[k].detach()
 
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -151,6 +151,7 @@ class _Trace:
         self.reached: dict[int, int] = {}
         self.flow: Flow | None = None
         self.saved: set[Storage] = set()
+        self.saved_places: set[StorageView] = set()
         self.found: dict[int, TraceTensor] = {}
         self.apart: set[Storage] = set()
         self.rec = GraphRecorder(options.eager_rng)
@@ -319,14 +320,16 @@ class _Trace:
         heads = [*self.program, *(self.inputs[m.input].seen for m in mutations)]
         for place in saved_places(head for head in heads if _has_history(head)):
             self.saved.add(place.storage)
+            self.saved_places.add(place)
             while place.node is None and place.step is not None and place.step.op is aten.detach.default:
                 assert place.parent is not None
                 place = place.parent
             if place.node is not None and place.version == place.storage.version:
                 place.node.meta["saved"] = True
 
-    def unsaved(self, values: Sequence[fx.Node]) -> tuple[frozenset[int], frozenset[int]]:
-        """The primals and the program outputs (with these values) that it does not save.
+    def unsaved(self, values: Sequence[fx.Node]) -> tuple[frozenset[int], ...]:
+        """The primals and the program outputs (with these values) that it does not save; primals that it saves by
+        themselves, and so reads what `x.data = y` puts in their place.
 
         Parameters are written by optimizers alone.
         """
@@ -334,7 +337,12 @@ class _Trace:
         primals = (i for i, (one, e) in given if not (one.place.storage in self.saved or isinstance(e, Parameter)))
         results = enumerate(zip(self.program, values, strict=False))
         outputs = (i for i, (out, value) in results if not self.is_saved(out, value))
-        return frozenset(primals), frozenset(outputs)
+        itself = (i for i, one in enumerate(self.inputs) if self.is_saved_itself(one.node, one.leaf.place, one.place))
+        return frozenset(primals), frozenset(outputs), frozenset(itself)
+
+    def is_saved_itself(self, node: fx.Node, *places: StorageView) -> bool:
+        """Eager saves this very input, and no view of it; a `checkpoint` call reads its inputs again."""
+        return any("checkpoint" in user.meta for user in node.users) or not self.saved_places.isdisjoint(places)
 
     def is_saved(self, out: TraceTensor, value: fx.Node) -> bool:
         """Eager saves this program output; what is computed in a `checkpoint` call is computed again instead."""
@@ -481,7 +489,7 @@ class _Trace:
     ) -> Joint:
         rec, graph = self.rec, self.rec.graph
         own = [True] * len(self.program) + [m.grad for m in mutations]
-        unsaved, unsaved_outputs = self.unsaved(values)
+        unsaved, unsaved_outputs, saved_itself = self.unsaved(values)
         values = _own_memory(rec, values, own, {self.inputs[m.input].node for m in mutations})
         kept = [_kept(t.place.layout.val) for t in self.program]
         metas = [self.inputs[m.input].place.layout.val for m in mutations]
@@ -518,6 +526,7 @@ class _Trace:
             cloned=frozenset(i for i, one in enumerate(self.inputs) if one.place.storage in rec.cloned - self.apart),
             unsaved=unsaved,
             unsaved_outputs=unsaved_outputs,
+            saved_itself=saved_itself,
             sizes=self.sizes,
             spoilt=self.spoilt,
             reached=self.reached,

@@ -165,6 +165,8 @@ class Joint:
         unsaved: primals that eager's autograd graph does not save, and that are no parameters of a module: the backward
             takes none of them as it is then.
         unsaved_outputs: program outputs that it does not save, likewise.
+        saved_itself: primals that it saves by themselves, so that its backward reads what `x.data = y` puts there. Of
+            others it saves a view at most (the transposed weight of `linear`), and reads the memory that was there.
     """
 
     module: fx.GraphModule
@@ -179,6 +181,7 @@ class Joint:
     cloned: frozenset[int] = frozenset()
     unsaved: frozenset[int] = frozenset()
     unsaved_outputs: frozenset[int] = frozenset()
+    saved_itself: frozenset[int] = frozenset()
     touched: tuple[int, ...] = ()
     idle: tuple[int, ...] = ()
     spoilt: Mapping[int, Spoilt] = field(default_factory=dict)

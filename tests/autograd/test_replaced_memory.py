@@ -1,0 +1,132 @@
+"""Other memory in an input's place (`x.data = y`) between a call and its backward: gradients are eager's.
+
+Eager reads what lies there now where it has saved the input itself (`x @ p`), and what lay there where it has saved a
+view of it (the weight of `linear`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import smelt
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
+    "linear": (lambda x, p: F.linear(x, p, p[0]), (6, 6)),
+    "two layers": (lambda x, p: F.linear(F.linear(x, p).relu(), p), (6, 6)),
+    "matmul": (lambda x, p: x @ p, (6, 6)),
+    "matmul of a view": (lambda x, p: x @ p.t(), (6, 6)),
+    "matmul of batches": (lambda x, p: x.expand(3, 4, 6) @ p, (3, 6, 6)),
+    "addmm": (lambda x, p: torch.addmm(p[0], x, p), (6, 6)),
+    "einsum": (lambda x, p: torch.einsum("ij,kj->ik", x, p), (6, 6)),
+    "convolution": (lambda x, p: F.conv2d(x[None, None], p), (5, 1, 3, 3)),
+    "transposed convolution": (lambda x, p: F.conv_transpose2d(x[None, None], p), (1, 5, 3, 3)),
+    "layer norm": (lambda x, p: F.layer_norm(x, (6,), p, p), (6,)),
+    "rms norm": (lambda x, p: F.rms_norm(x, (6,), p), (6,)),
+    "batch norm": (lambda x, p: F.batch_norm(x, None, None, p, p, training=True), (6,)),
+    "group norm": (lambda x, p: F.group_norm(x, 2, p, p), (6,)),
+    "product": (lambda x, p: x * p, (6,)),
+    "product of a slice": (lambda x, p: x * p[:4], (6, 6)),
+    "exp": (lambda x, p: p.exp() * x.sum(), (6, 6)),
+    "sine": (lambda x, p: p.sin() * x.sum(), (6, 6)),
+    "attention": (lambda x, p: F.scaled_dot_product_attention(x[None], p[None], p[None]), (6, 6)),
+}
+
+
+def _other(p: torch.Tensor, x: torch.Tensor) -> None:
+    p.data = torch.full_like(p, 7.0)
+
+
+def _both(p: torch.Tensor, x: torch.Tensor) -> None:
+    _other(p, x)
+    x.data = torch.full_like(x, 5.0)
+
+
+def _columns(p: torch.Tensor, x: torch.Tensor) -> None:
+    gaps = torch.full((*p.shape[:-1], 2 * p.shape[-1]), 1.5).to(p.dtype)[..., ::2] + torch.arange(p.shape[-1])
+    p.data = gaps.to(p.dtype).transpose(0, -1).contiguous().transpose(0, -1)
+
+
+def _none(p: torch.Tensor, x: torch.Tensor) -> None:
+    p.data = torch.empty(0, dtype=p.dtype)
+
+
+def _copied(p: torch.Tensor, x: torch.Tensor) -> None:
+    p.data.copy_(torch.full_like(p, 7.0))
+
+
+def _set(p: torch.Tensor, x: torch.Tensor) -> None:
+    with torch.no_grad():
+        p.set_(torch.full_like(p, 7.0))  # type: ignore[call-overload]
+
+
+REPLACED = {"other": _other, "both": _both, "columns": _columns, "copied": _copied, "set": _set}
+
+
+def _gradients(run: Callable[..., Any], shape: tuple[int, ...], dtype: torch.dtype, leaf: bool, replace: Any) -> Any:
+    x = torch.randn(4, 6, generator=torch.manual_seed(0), dtype=dtype).requires_grad_()
+    begin = torch.randn(shape, generator=torch.manual_seed(1), dtype=dtype).requires_grad_()
+    p = begin if leaf else begin * 1
+    first, second = run(x, p), run(x * 2, p)
+    replace(p, x)
+    try:
+        (first * torch.arange(first.numel(), dtype=dtype).view(first.shape)).sum().backward()
+        (second * 3).sum().backward()
+    except RuntimeError:
+        return "error"
+    return x.grad, begin.grad
+
+
+@pytest.mark.parametrize("how", REPLACED)
+@pytest.mark.parametrize("leaf", [True, False])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_memory_of_an_input_is_replaced_before_the_backward(name: str, leaf: bool, how: str) -> None:
+    fn, shape = PROGRAMS[name]
+    compiled = smelt.compile(fn)
+    for dtype, close in ((torch.float32, 1e-4), (torch.bfloat16, 5e-2)):
+        expected = _gradients(fn, shape, dtype, leaf, REPLACED[how])
+        made = _gradients(compiled, shape, dtype, leaf, REPLACED[how])
+        assert (made == "error") == (expected == "error")
+        if made != "error":
+            torch.testing.assert_close(made, expected, rtol=close, atol=close * 10)
+
+
+@pytest.mark.parametrize("name", ["linear", "matmul of a view", "matmul of batches", "product of a slice"])
+def test_memory_that_was_saved_lives_where_the_input_has_none(name: str) -> None:
+    fn, shape = PROGRAMS[name]
+    for leaf in (True, False):
+        expected = _gradients(fn, shape, torch.float32, leaf, _none)
+        made = _gradients(smelt.compile(fn), shape, torch.float32, leaf, _none)
+        assert (made == "error") == (expected == "error")
+        if made != "error":
+            torch.testing.assert_close(made, expected)
+
+
+@pytest.mark.parametrize("name", ["matmul", "product", "addmm"])
+def test_another_kind_of_tensor_is_told(name: str) -> None:
+    fn, shape = PROGRAMS[name]
+    for other in (torch.empty(0), torch.ones(1), torch.ones(shape, dtype=torch.float64)):
+        x, p = torch.randn(4, 6, requires_grad=True), torch.randn(shape, requires_grad=True)
+        out = smelt.compile(fn)(x, p)
+        p.data = other
+        with pytest.raises(RuntimeError, match=r"was float32\[.*its \.data was replaced"):
+            out.sum().backward()
+
+
+def test_sizes_that_vary_and_a_graph_that_is_kept() -> None:
+    compiled = smelt.compile(F.linear, dynamic=True)
+    for n in (3, 5, 3):
+        found = []
+        for run in (F.linear, compiled):
+            x = torch.randn(n, 6, generator=torch.manual_seed(0)).requires_grad_()
+            p = torch.randn(4, 6, generator=torch.manual_seed(1)).requires_grad_()
+            out = run(x, p).sin()
+            _other(p, x)
+            (grad,) = torch.autograd.grad(out.sum(), x, retain_graph=True)
+            out.sum().backward()
+            found.append((grad, x.grad, p.grad))
+        torch.testing.assert_close(found[1], found[0])
