@@ -133,6 +133,48 @@ def test_out_that_the_function_makes(name: str, shape: tuple[int, ...]) -> None:
         assert x.stride() == y.stride()
 
 
+TURNED: dict[str, Call] = {
+    "add": lambda x, y, out: torch.add(x, 1, out=out),
+    "mul": lambda x, y, out: torch.mul(x, y, out=out),
+    "compare": lambda x, y, out: torch.gt(x, y, out=out),
+    "where": lambda x, y, out: torch.where(x > 1, x, y, out=out),
+    "gelu": lambda x, y, out: torch.ops.aten.gelu.out(x, out=out),
+    "threshold": lambda x, y, out: torch.ops.aten.softshrink.out(x, 0.1, out=out),
+    "whole": lambda x, y, out: torch.floor_divide(x, y, out=out),
+    "complex": lambda x, y, out: torch.complex(x, y, out=out),
+    "polar": lambda x, y, out: torch.polar(x, y, out=out),
+    "inverse": lambda x, y, out: torch.cholesky_inverse(positive.expand(*x.shape[:-2], 3, 3).mT.clone(), out=out),
+    "sum": lambda x, y, out: torch.sum(x, -1, keepdim=True, out=out),
+    "joined": lambda x, y, out: torch.cat([x, y], out=out),
+    "softmax": lambda x, y, out: torch.softmax(x, 0, out=out),
+    "frequencies": lambda x, y, out: torch.fft.fft(x, out=out),
+    "sorted": lambda x, y, out: torch.cumsum(x, 0, out=out),
+}
+LAYOUTS: dict[str, Callable[[], torch.Tensor]] = {
+    "turned": lambda: torch.rand(4, 3).t(),
+    "gaps": lambda: torch.rand(3, 8)[:, ::2],
+    "channels last": lambda: torch.rand(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+    "permuted": lambda: torch.rand(3, 4, 5).permute(1, 2, 0),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", TURNED)
+def test_out_without_elements_is_laid_out_as_the_result(name: str, layout: str, dynamic: bool | None) -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        out = torch.empty(0, dtype=dtype)
+        TURNED[name](x, y, out)
+        return out, out * 2
+
+    x, y = LAYOUTS[layout](), LAYOUTS[layout]() + 0.5
+    complexes = name in ("complex", "polar", "frequencies")
+    dtype = torch.bool if name == "compare" else torch.complex64 if complexes else torch.float32
+    for got, want in zip(smelt.compile(f, dynamic=dynamic)(x, y), f(x, y), strict=True):
+        torch.testing.assert_close(got, want)
+        assert got.stride() == want.stride()
+
+
 def test_operators_that_make_tensors_stay_in_the_graph() -> None:
     @smelt.compile(fullgraph=True)
     def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

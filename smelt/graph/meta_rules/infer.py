@@ -21,6 +21,7 @@ from smelt.graph.meta_rules.accepted_calls import is_plain
 from smelt.graph.meta_rules.corrections import CORRECTIONS
 from smelt.graph.meta_rules.device_errors import raise_for_devices
 from smelt.graph.meta_rules.eager_errors import refusal, sharing, too_large
+from smelt.graph.meta_rules.elementwise import elementwise, elementwise_rule
 from smelt.graph.meta_rules.oversized import expect_room
 from smelt.graph.meta_rules.probe_op import tried
 from smelt.graph.meta_rules.rules import rule_for
@@ -148,9 +149,47 @@ def _ask(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[st
         if func.namespace != "aten" and _NO_FAKE in str(error):
             raise _no_meta(func, error) from error
         raise
-    answer = from_meta(out)
+    return _mended(from_meta(out), func, info, args, kwargs, device)
+
+
+def _mended(
+    answer: Any, func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device
+) -> Any:
+    """What the meta kernel says, where it does not say what kernels do."""
+    if info.outs and info.functional is not None and _resizes_as_computed(info.functional):
+        return _resized_as_computed(answer, info, info.functional, args, kwargs)
     mend = _ANSWERS.get(func) or CORRECTIONS.get(func) or (_CPU_ANSWERS.get(func) if device.type == "cpu" else None)
     return answer if mend is None else mend(answer, args)
+
+
+def _resizes_as_computed(functional: OpOverload) -> bool:
+    return functional in _RESIZE_AS_COMPUTED or elementwise_rule(functional, op_info(functional)) is elementwise
+
+
+_RESIZE_AS_COMPUTED = frozenset(
+    {
+        aten.addr.default,
+        aten.cat.default,
+        aten.polar.default,
+        aten.cholesky_inverse.default,
+        aten.linalg_householder_product.default,
+        aten.linalg_ldl_solve.default,
+        aten.linalg_lu_solve.default,
+        aten.ormqr.default,
+    }
+)
+"""Beside those that work element by element."""
+
+
+def _resized_as_computed(
+    answer: Any, info: OpInfo, functional: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """An `out=` without elements is laid out as the result would be; meta kernels of PyTorch put it in rows."""
+    given = [kwargs.get(name) for name in info.written]
+    if type(answer) is not Layout or not isinstance(given[0], PlacedTensor) or given[0].numel():
+        return answer
+    computed = answer_for(functional, args, {k: v for k, v in kwargs.items() if k not in info.written}).val
+    return layout_for(computed.shape, answer.val.dtype, computed.stride, answer.val.device)
 
 
 def _on_meta(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
