@@ -238,12 +238,16 @@ class WatchedCall:
         return self.taken_out(self.put_back(results) if self.given else results)
 
     def taken_out(self, results: list[Any]) -> list[Any]:
-        """The results in PyTorch's own memory: the caller may resize them. Those that shared a buffer still do."""
+        """The results in PyTorch's own memory: the caller may resize them. Those that shared a buffer still do.
+
+        A gradient of several inputs is one tensor, which the engine copies for all but one of them.
+        """
         places = {block.tensor.untyped_storage().data_ptr(): block for block in self.blocks}
         memory: dict[int, torch.Tensor] = {}
-        out = []
-        for result in results:
-            if isinstance(result, torch.Tensor) and result.layout is torch.strided and result.numel():
+        out, known = [], dict[int, torch.Tensor]()
+        for given in results:
+            result = known.get(id(given), given)
+            if result is given and isinstance(given, torch.Tensor) and given.layout is torch.strided and given.numel():
                 at = result.untyped_storage().data_ptr()
                 if at in places:
                     block = places[at]
@@ -251,7 +255,9 @@ class WatchedCall:
                         memory[at] = block.whole[block.start : block.start + block.size].clone()
                     inside = memory[at].untyped_storage()
                     place = result.storage_offset(), result.shape, result.stride()
-                    result = torch.empty(0, dtype=result.dtype, device=result.device).set_(inside, *place)
+                    result = known[id(given)] = torch.empty(0, dtype=result.dtype, device=result.device).set_(
+                        inside, *place
+                    )
             out.append(result)
         return out
 

@@ -314,3 +314,13 @@ def test_faults_on_a_gpu() -> None:
 def test_random_programs_on_a_gpu(number: int) -> None:
     found = compare(make_program(f"watched gpu:{number}"), "cuda")
     assert found["status"] in ("same", "invalid"), found["detail"]
+
+
+@TARGETS
+def test_one_gradient_of_two_inputs_is_copied_for_one_of_them(target: str) -> None:
+    x, y = (torch.rand(4, 5, requires_grad=True) for _ in range(2))
+    smelt.compile(lambda a, b: (a + b).sin().sum(), options={"target": target})(x, y).backward()
+    assert x.grad is not None and y.grad is not None
+    before = y.grad.clone()
+    x.grad.mul_(2)
+    assert torch.equal(y.grad, before)
