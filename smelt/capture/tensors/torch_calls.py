@@ -453,6 +453,12 @@ def call_operator(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> objec
     return call_torch(vm, fn, args, kwargs)
 
 
+@special(torch_c.swap_implementations)
+def swap_implementations(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
+    """`torch.utils.swap_tensors`: the objects become each other."""
+    raise Break("swap_tensors()", "a graph's inputs keep their shape, storage and history")
+
+
 @special(torch.is_tensor)
 def is_tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """`torch.is_tensor(x)`"""

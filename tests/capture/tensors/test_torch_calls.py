@@ -402,3 +402,17 @@ def test_as_strided_reaches_memory_beside_its_argument(dynamic, rows):
             one, other = torch.arange(30.0), torch.arange(30.0)
             assert torch.equal(call(one[rows:end]), fn(other[rows:end]))
             assert torch.equal(one, other)
+
+
+def test_tensors_that_become_each_other() -> None:
+    def swap(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        torch.utils.swap_tensors(x, y)
+        return x * 2, y + 1
+
+    swap(torch.zeros(3), torch.ones(4))  # the first call in a process writes to the tensors' class
+    fn = smelt.compile(swap)
+    for _ in range(2):
+        given = [torch.zeros(3), torch.ones(4)]
+        a, b = fn(given[0], given[1])
+        assert (given[0].tolist(), given[1].tolist()) == ([1.0] * 4, [0.0] * 3)
+        assert (a.tolist(), b.tolist()) == ([2.0] * 4, [1.0] * 3)
