@@ -80,6 +80,7 @@ from smelt.capture.torch import (
     value_checks,
 )
 from smelt.graph.ir.memo import forget_symbols
+from smelt.graph.nodes.custom_functions import WritingBackward, leave_out_writing
 from smelt.graph.nodes.cut_points import in_parts
 from smelt.shapes.real import Real
 from smelt.shapes.unbacked import Unsettled
@@ -405,7 +406,7 @@ class Session(Diagnostics):
             if isinstance(error, RecursionError) and is_deep():
                 self.tell(BreakReason.of(too_deep()))
                 return None
-            self._without_reads(vm, error)
+            self._otherwise(vm, residual.gm.graph, error)
             if not environment().strict and self._without_symbols(place, vm, error):
                 raise _Again from error
             if environment().strict or self.options.fullgraph:
@@ -414,6 +415,17 @@ class Session(Diagnostics):
             return None
         finally:
             self._compiling = time.perf_counter() - started
+
+    def _otherwise(self, vm: Interpreter, graph: fx.Graph, error: Exception) -> None:
+        """Start over where a graph without what the backend refuses is known.
+
+        Raises:
+            _Again: the frame is captured again, without functions whose backward writes to what others hold.
+            Restart: see `_without_reads`.
+        """
+        if isinstance(error, WritingBackward) and leave_out_writing(graph):
+            raise _Again from None
+        self._without_reads(vm, error)
 
     def _without_reads(self, vm: Interpreter, error: Exception) -> None:
         """What the backend cannot do with numbers that tensors tell, the program does in Python.

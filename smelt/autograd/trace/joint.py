@@ -56,7 +56,7 @@ from smelt.graph.ir.symint import to_torch
 from smelt.graph.meta_rules.layouts import as_before
 from smelt.graph.nodes.attention import for_attention
 from smelt.graph.nodes.casts import casting, present_casts, set_casts
-from smelt.graph.nodes.custom_functions import states_of
+from smelt.graph.nodes.custom_functions import WritingBackward, states_of
 from smelt.graph.nodes.gradients import DERIVATIVES
 from smelt.graph.nodes.invalid_history import of_backward
 from smelt.graph.nodes.range_checks import check_node, checks_of_dead, runs_by_itself
@@ -189,7 +189,7 @@ class _Trace:
             differentiable, found = self.backward(mutations)
             mutations = self.without_gradients(mutations)
             if self.versions() != self.written:
-                raise Unsupported("a backward that writes to an input of the graph")
+                raise WritingBackward("a backward that writes to an input or a result of the graph")
             with _disable_current_modes():
                 grads, positions = self.gradients(found)
         return self.finish(outputs, mutations, touched, values, differentiable, grads, positions, seed)
@@ -203,7 +203,8 @@ class _Trace:
     # -- after the forward ------------------------------------------------------------------------------------------
 
     def versions(self) -> list[int]:
-        return [storage.version for storage in self.by_storage]
+        """How often what the caller holds was written: the inputs, and the results once the forward is traced."""
+        return [storage.version for storage in (*self.by_storage, *(out.place.storage for out in self.program))]
 
     def mutations(self) -> tuple[Mutation, ...]:
         if self.rec.changed_constants():

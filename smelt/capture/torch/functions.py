@@ -23,7 +23,7 @@ from smelt.capture.core.registry import special
 from smelt.capture.tensors.torch_calls import call_torch
 from smelt.capture.torch.autograd_function_reads import Context, call_forward, rehearse
 from smelt.capture.torch.deferred_capture import on_behalf
-from smelt.graph.nodes.custom_functions import BackwardState, is_steady
+from smelt.graph.nodes.custom_functions import BackwardState, is_steady, writes_outside
 from smelt.graph.nodes.gradients import note_keeping
 from smelt.graph.trace.trace import TraceTensor
 
@@ -64,6 +64,8 @@ def apply_function(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     cls, *given = args
     if not torch.is_grad_enabled() and not kwargs:
         return _without_derivative(vm, cls, tuple(given))
+    if writes_outside(cls):
+        raise Break(f"{cls.__name__}.apply", "its backward writes to an input or a result of the graph")
     pin(vm, cls)
     state, keeps = rehearse(vm, cls, given)
     if state is None:

@@ -3,7 +3,7 @@
 A call of such a function is one node; its backward runs when the graph is differentiated, at compile time. Eager runs
 it while gradients are computed, and it reads what a global variable, a closure or an attribute holds by then. So a
 compiled backward asks first. Where something was changed, the backward is traced again, once; from then on calls of the
-class are no nodes: its backward runs by itself, as in eager.
+class are no nodes: its backward runs by itself, as in eager. So it does where it writes to a tensor that others hold.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import fx
 
+from smelt.base.errors import Unsupported
 from smelt.graph.nodes.gradients import DERIVATIVES
 
 _unsteady: weakref.WeakSet[type] = weakref.WeakSet()
@@ -23,6 +25,27 @@ _unsteady: weakref.WeakSet[type] = weakref.WeakSet()
 def is_steady(cls: type) -> bool:
     """Nothing that the backward of a class reads was ever seen to change between forward and backward."""
     return cls not in _unsteady
+
+
+_writing: weakref.WeakSet[type] = weakref.WeakSet()
+"""Classes whose backward was seen to write to a tensor that the caller of the graph holds."""
+
+
+class WritingBackward(Unsupported):
+    """A backward that writes to an input or a result of the graph, when it runs: no value of the graph's forward."""
+
+
+def writes_outside(cls: type) -> bool:
+    """The backward of a class was seen to write to what others hold. It runs by itself, as in eager."""
+    return cls in _writing
+
+
+def leave_out_writing(graph: fx.Graph) -> bool:
+    """The graph's backward writes to what others hold: its functions are no nodes any more. Whether some were."""
+    classes = {getattr(node.target, "cls", None) for node in graph.nodes}
+    found = {c for c in classes if isinstance(c, type) and issubclass(c, torch.autograd.Function)} - set(_writing)
+    _writing.update(found)
+    return bool(found)
 
 
 class BackwardState:

@@ -1,0 +1,99 @@
+"""The backward of a `torch.autograd.Function` that writes to what others hold: an input or a result of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import smelt
+
+WRITES: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "add": lambda held, g: held.add_(g),
+    "copy": lambda held, g: held.copy_(g.abs()),
+    "part": lambda held, g: held[1:].mul_(2),
+    "view": lambda held, g: held.view(-1).sub_(1),
+    "data": lambda held, g: held.data.add_(g),
+}
+
+
+def function(write: Callable[[Tensor, Tensor], Any], saved: bool) -> Any:
+    """Doubles its first argument; its backward writes to the second."""
+
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, held: Tensor) -> Tensor:
+            ctx.save_for_backward(held) if saved else setattr(ctx, "held", held)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            write(ctx.saved_tensors[0] if saved else ctx.held, g)
+            return g * 2, None
+
+    return Doubled.apply
+
+
+def of_argument(op: Any, compiler: Any) -> list[Any]:
+    held, x, out = torch.zeros(5), torch.arange(5.0, requires_grad=True), []
+    fn = compiler(lambda x: (op(x, held) * torch.arange(5.0)).sum())
+    for _ in range(3):
+        fn(x).backward()
+        out += [held.clone(), held._version]
+    return [*out, x.grad]
+
+
+def of_result(op: Any, compiler: Any) -> list[Any]:
+    x, out = torch.arange(5.0, requires_grad=True), []
+
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        held = x.detach() + 1
+        return op(x, held) + 1, held[1:], held
+
+    fn = compiler(f)
+    for _ in range(3):
+        y, part, held = fn(x)
+        y.sum().backward()
+        out += [y, part, held]
+    return [*out, x.grad]
+
+
+def of_buffer(op: Any, compiler: Any) -> list[Any]:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.largest = nn.Buffer(torch.zeros(5))
+            self.scale = nn.Parameter(torch.arange(5.0))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return op(x * self.scale, self.largest).sin()
+
+    model = Model()
+    fn, out = compiler(model), []
+    for _ in range(3):
+        fn(torch.ones(5)).sum().backward()
+        out.append(model.largest.clone())
+    return [*out, model.scale.grad]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "smelt"])
+@pytest.mark.parametrize("saved", [True, False])
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("program", [of_argument, of_result, of_buffer])
+def test_what_is_written_is_seen(program: Callable[..., list[Any]], write: str, saved: bool, backend: str) -> None:
+    want = program(function(WRITES[write], saved), lambda f: f)
+    got = program(function(WRITES[write], saved), lambda f: smelt.compile(f, backend=backend))
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_what_nobody_else_holds_stays_in_the_graph() -> None:
+    op = function(WRITES["add"], True)
+    fn = smelt.compile(lambda x: op(x, x.detach() * 2).sin(), fullgraph=True)
+    x, y = (torch.arange(5.0, requires_grad=True) for _ in range(2))
+    fn(x).sum().backward()
+    op(y, y.detach() * 2).sin().sum().backward()
+    torch.testing.assert_close(x.grad, y.grad)
