@@ -74,6 +74,7 @@ enum { LINE = 64 };
         __builtin_prefetch(later + LOOK_AHEAD);                                                                        \
         __builtin_prefetch((program)->nodes + (i) + LOOK_AHEAD);                                                       \
         __builtin_prefetch(later->object);                                                                             \
+        if (later->implementation == later->object) break; /* no tensor */                                             \
         __builtin_prefetch(later->implementation);                                                                     \
         __builtin_prefetch(later->implementation + LINE);                                                              \
         __builtin_prefetch(later->implementation + 2 * LINE);                                                          \
@@ -105,13 +106,15 @@ static inline void ask_for_items(PyObject *const *items, Py_ssize_t i, Py_ssize_
 }
 
 /* The nodes of a run, whose parent is `parent`: how many hold, the values of these are set. */
-static int32_t run_items(const Program *program, const Node *first, PyObject *parent, PyObject **values, int owned) {
-    int listed = first->step.kind == F_LIST_ITEM;
+static int32_t run_items(const Program *program, int32_t at, PyObject *parent, PyObject **values, int owned) {
+    const Node *first = &program->nodes[at];
+    const FetchStep *step = &program->steps[at];
+    int listed = step->kind == F_LIST_ITEM;
     if (listed ? !PyList_Check(parent) : !PyTuple_Check(parent)) return 0;
     PyObject **items = listed ? ((PyListObject *)parent)->ob_item : ((PyTupleObject *)parent)->ob_item;
-    if (first->step.index + first->run > Py_SIZE(parent)) return 0;
+    if (step->index + first->run > Py_SIZE(parent)) return 0;
     const TensorSpec *spec = (const TensorSpec *)program->checks[first->first].operand;
-    items += first->step.index;
+    items += step->index;
     values += first->at;
     for (int32_t i = 0; i < first->run; i++) {
         PyObject *value = items[i];
@@ -133,18 +136,18 @@ static enum Outcome run_program(Guards *guards, const Scope *scope, PyObject **v
     uint64_t now = ++stretches;
     for (int32_t i = 0; i < program->node_count; i++) {
         Node *node = &program->nodes[i];
-        PyObject *parent = node->step.parent >= 0 ? values[node->step.parent] : NULL, *value = NULL;
+        PyObject *parent = node->parent >= 0 ? values[node->parent] : NULL, *value = NULL;
         int made = 0, known = 0;
         if (node->run) {
-            int32_t done = run_items(program, node, parent, values, i < program->owned_count);
+            int32_t done = run_items(program, i, parent, values, i < program->owned_count);
             *reached = i + done;
             if (done < node->run) return fail(NULL, 1, 0, NULL, 0);
             i += done - 1;
             continue;
         }
         ASK_EARLY(program, i);
-        if (node->item >= 0) value = recall(program, node, parent, now, &known);
-        if (!known) value = fetch(&node->step, parent, values, scope, &made);
+        if (node->item >= 0) value = recall(program, i, parent, now, &known);
+        if (!known) value = fetch(&program->steps[i], parent, values, scope, &made);
         if (!value) return fail(NULL, 0, 0, NULL, 0);
         if (i < program->owned_count && !made) Py_INCREF(value);
         values[node->at] = value;

@@ -62,7 +62,6 @@ typedef struct {
     int32_t place;        /* among the values of an object with the memo's shape; -1: none */
     uint8_t required;     /* that there is none fails the guards */
     uint8_t hollow;       /* it must be a dict without items, which is looked at every time */
-    PyObject *value;      /* what was there at the memo's version; borrowed, NULL: nothing */
     PyObject *held;       /* strong: the value, where a check compared its content and it could die */
 } Item;
 
@@ -84,10 +83,10 @@ typedef struct {
     Shape shape; /* of a dict without a version */
 } Memo;
 
-/* One fetch of the program: those that a memo covers whole are none. */
+/* One fetch of the program: those that a memo covers whole are none. It is small, and the step for when no memo knows
+ * the value lies elsewhere: a program of a thousand nodes has left the caches at every call. */
 typedef struct {
-    FetchStep step;       /* its parent and `at` are places among the values */
-    int32_t at;
+    int32_t parent, at;   /* places among the values; parent: -1 for none */
     int32_t first, count; /* checks to make every time */
     int32_t item, of;     /* the item that it is, and its parent's memo; -1 */
     int32_t memo;         /* of its value; -1 */
@@ -103,9 +102,11 @@ typedef struct {
 
 typedef struct {
     Node *nodes;  /* with room for LOOK_AHEAD more */
+    FetchStep *steps; /* as many as nodes */
     Lines *lines; /* as many as nodes, with room for twice LOOK_AHEAD more */
     Memo *memos;
     Item *items;
+    PyObject **found; /* by item, what was there at its memo's version; borrowed, NULL: nothing */
     Seen *seen; /* as many as items */
     PyObject **hollow; /* values of the hollow items, memo by memo, with room for LOOK_AHEAD more */
     CheckStep *checks; /* grouped by node and item; `numbers` and `shortcut` borrowed from Guards.check_steps */

@@ -53,21 +53,21 @@ static inline int item_holds(const Program *program, const Item *item, PyObject 
 
 /* The hollow dicts have just been read. */
 static inline void see_hollow(const Program *program, const Memo *memo) {
-    const Item *item = program->items + memo->first_item + memo->item_count - memo->hollow_count;
-    for (int32_t i = 0; i < memo->hollow_count; i++) program->hollow[memo->first_hollow + i] = item[i].value;
+    PyObject **found = program->found + memo->first_item + memo->item_count - memo->hollow_count;
+    for (int32_t i = 0; i < memo->hollow_count; i++) program->hollow[memo->first_hollow + i] = found[i];
 }
 
 #if PY_VERSION_HEX >= 0x030d0000
 /* Whether an item's checks hold for whatever is the same object as now; keeps it alive where that takes it. */
-static inline int is_told_by_identity(const Program *program, Item *item) {
+static inline int is_told_by_identity(const Program *program, Item *item, PyObject *value) {
     int by_content = 0;
     for (int32_t k = item->first; k < item->first + item->count; k++) {
         const CheckStep *check = &program->checks[k];
-        by_content |= check->kind == C_TYPE_IS || (check->kind == C_EQ && item->value != check->operand);
+        by_content |= check->kind == C_TYPE_IS || (check->kind == C_EQ && value != check->operand);
     }
     if (!by_content) return 1;
-    if (!item->value || !is_immutable(item->value)) return 0; /* what is held must not keep anything else alive */
-    if (item->held != item->value) Py_XSETREF(item->held, Py_NewRef(item->value));
+    if (!value || !is_immutable(value)) return 0; /* what is held must not keep anything else alive */
+    if (item->held != value) Py_XSETREF(item->held, Py_NewRef(value));
     return 1;
 }
 
@@ -75,11 +75,12 @@ static inline int is_told_by_identity(const Program *program, Item *item) {
 static inline void see(const Program *program, Memo *memo) {
     Seen *seen = program->seen + memo->first_item;
     Item *item = program->items + memo->first_item;
+    PyObject **found = program->found + memo->first_item;
     int32_t count = 0;
     memo->seen_count = -1;
     for (int32_t i = 0; i < memo->item_count; i++, item++) {
-        if (!is_told_by_identity(program, item)) return;
-        if (item->place >= 0) seen[count++] = (Seen){item->value, item->place};
+        if (!is_told_by_identity(program, item, found[i])) return;
+        if (item->place >= 0) seen[count++] = (Seen){found[i], item->place};
     }
     memo->seen_count = count;
 }
@@ -100,10 +101,11 @@ static inline int shape_holds(Program *program, Memo *memo, PyObject *dict) {
     if (!values) return 0;
     memo->version = memo->hollow_at = 0; /* the items are no longer those of the dict that had it */
     memo->seen_count = -1;
-    Item *item = program->items + memo->first_item;
+    const Item *item = program->items + memo->first_item;
+    PyObject **found = program->found + memo->first_item;
     for (int32_t i = 0; i < memo->item_count; i++, item++) {
-        item->value = item->place >= 0 ? values[item->place] : NULL;
-        if (!item_holds(program, item, item->value)) return 0; /* said so again by `renew` */
+        found[i] = item->place >= 0 ? values[item->place] : NULL;
+        if (!item_holds(program, item, found[i])) return 0; /* said so again by `renew` */
     }
     see(program, memo);
     see_hollow(program, memo);
@@ -118,9 +120,10 @@ static Py_NO_INLINE int renew(Program *program, Memo *memo, PyObject *owner, PyO
     if (!memo->is_class && !PyDict_Check(object)) return 0;
     for (int32_t i = memo->first_item; i < memo->first_item + memo->item_count; i++) {
         Item *item = &program->items[i];
-        if (memo->is_class) item->value = _PyType_Lookup((PyTypeObject *)object, item->key);
-        else item->value = hinted_item(object, item->key, item->hash, &item->hint);
-        if ((!item->value && PyErr_Occurred()) || !item_holds(program, item, item->value)) return 0;
+        PyObject *value = memo->is_class ? _PyType_Lookup((PyTypeObject *)object, item->key)
+                                         : hinted_item(object, item->key, item->hash, &item->hint);
+        program->found[i] = value;
+        if ((!value && PyErr_Occurred()) || !item_holds(program, item, value)) return 0;
     }
     see_hollow(program, memo);
     memo->version = version_now(memo, object); /* of a class: looking names up gave it one */
@@ -172,12 +175,13 @@ static inline int memo_holds(Program *program, Memo *memo, PyObject *owner, PyOb
 }
 
 /* What the parent's memo knows; NULL with `*known` set: there is nothing. */
-static inline PyObject *recall(const Program *program, const Node *node, PyObject *parent, uint64_t now, int *known) {
+static inline PyObject *recall(const Program *program, int32_t at, PyObject *parent, uint64_t now, int *known) {
+    const Node *node = &program->nodes[at];
     const Memo *memo = &program->memos[node->of];
     *known = memo->confirmed == now || is_current(program, memo, parent);
     if (!*known) return NULL;
-    PyObject *value = program->items[node->item].value;
-    return value || node->step.kind == F_DICT_ITEM ? value : smelt_null;
+    PyObject *value = program->found[node->item];
+    return value || program->steps[at].kind == F_DICT_ITEM ? value : smelt_null;
 }
 
 #endif

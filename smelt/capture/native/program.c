@@ -292,7 +292,8 @@ static void lay_out_nodes(Builder *b, Program *p) {
         const Draft *draft = &b->drafts[b->order[i]];
         int32_t item = draft->item == NONE ? NONE : b->items[draft->item].at;
         int32_t of = draft->item == NONE ? NONE : b->items[draft->item].memo;
-        p->nodes[i] = (Node){.step = draft->step, .at = b->order[i], .count = draft->checks, .item = item, .of = of,
+        p->steps[i] = draft->step;
+        p->nodes[i] = (Node){.parent = draft->step.parent, .at = b->order[i], .count = draft->checks, .item = item, .of = of,
                              .memo = draft->memo, .foreign = (uint8_t)fetch_is_foreign(&draft->step)};
     }
 }
@@ -329,9 +330,10 @@ static void lay_out_checks(Builder *b, Program *p) {
  * spec is asked of both: a thousand parts of one `torch.cat`, the layers' caches. */
 static int continues_run(const Program *p, int32_t i) {
     const Node *before = &p->nodes[i - 1], *node = &p->nodes[i];
-    if (node->step.kind != F_LIST_ITEM && node->step.kind != F_TUPLE_ITEM) return 0;
-    if (before->step.kind != node->step.kind || before->step.parent != node->step.parent) return 0;
-    if (before->step.index < 0 || node->step.index != before->step.index + 1 || node->at != before->at + 1) return 0;
+    const FetchStep *last = &p->steps[i - 1], *step = &p->steps[i];
+    if (step->kind != F_LIST_ITEM && step->kind != F_TUPLE_ITEM) return 0;
+    if (last->kind != step->kind || last->parent != step->parent) return 0;
+    if (last->index < 0 || step->index != last->index + 1 || node->at != before->at + 1) return 0;
     if (before->count != 1 || node->count != 1 || before->memo >= 0 || node->memo >= 0 || i == p->owned_count) return 0;
     const CheckStep *check = &p->checks[node->first], *other = &p->checks[before->first];
     return check->kind == C_TENSOR && other->kind == C_TENSOR && check->operand == other->operand &&
@@ -348,23 +350,28 @@ static void find_runs(Program *p) {
 
 static int allocate_program(const Builder *b, Program *p) {
     p->nodes = PyMem_Calloc((size_t)b->node_count + LOOK_AHEAD, sizeof(Node));
+    p->steps = PyMem_Calloc((size_t)b->node_count + 1, sizeof(FetchStep));
     p->lines = PyMem_Calloc((size_t)b->node_count + 2 * LOOK_AHEAD, sizeof(Lines));
     p->memos = PyMem_Calloc((size_t)b->memo_count + 1, sizeof(Memo));
     p->items = PyMem_Calloc((size_t)b->item_count + 1, sizeof(Item));
+    p->found = PyMem_Calloc((size_t)b->item_count + 1, sizeof(PyObject *));
     p->seen = PyMem_Calloc((size_t)b->item_count + 1, sizeof(Seen));
     p->hollow = PyMem_Calloc((size_t)b->item_count + LOOK_AHEAD, sizeof(PyObject *));
     p->checks = PyMem_Calloc((size_t)b->placed_count + 1, sizeof(CheckStep));
     p->item_count = b->item_count;
-    return p->nodes && p->lines && p->memos && p->items && p->seen && p->hollow && p->checks ? 0 : -1;
+    int whole = p->nodes && p->steps && p->lines && p->memos && p->items && p->found && p->seen && p->hollow && p->checks;
+    return whole ? 0 : -1;
 }
 
 void free_program(Program *program) {
     for (int32_t i = 0; i < program->memo_count; i++) Py_XDECREF(program->memos[i].shape.type);
     for (int32_t i = 0; program->items && i < program->item_count; i++) Py_XDECREF(program->items[i].held);
     PyMem_Free(program->nodes);
+    PyMem_Free(program->steps);
     PyMem_Free(program->lines);
     PyMem_Free(program->memos);
     PyMem_Free(program->items);
+    PyMem_Free(program->found);
     PyMem_Free(program->seen);
     PyMem_Free(program->hollow);
     PyMem_Free(program->checks);

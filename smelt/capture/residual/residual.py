@@ -50,7 +50,7 @@ from smelt.capture.residual.resumption import RESUMPTIONS, Resumption
 from smelt.capture.tensors.cut_points import refuse_torn
 from smelt.capture.tensors.fallible_ops import on_gpu
 from smelt.capture.tensors.finish_graph import close
-from smelt.capture.tensors.rng_state import drawn_from, states_of_devices
+from smelt.capture.tensors.rng_state import default_generators, drawn_from
 from smelt.capture.tensors.tensors import Input
 from smelt.capture.tensors.thread_modes import refuse_open
 from smelt.graph.trace.trace import TraceTensor
@@ -474,9 +474,11 @@ class Writer:
         target = "" if not self.value.outputs else "_out = "
         lines: list[str] = []
         if devices:
-            states = self.value.constant(states_of_devices, "states_of_devices")
-            keep = f"_drawn = {states}({self.value.constant(devices, 'devices')})"
-            lines += self._guarded([keep], undo[: -len(_put_back("_drawn"))])
+            kept = [
+                f"({self.value.constant(each.set_state, 'set_state')}, {self.value.constant(each.get_state, 'get_state')}())"
+                for each in default_generators(devices)
+            ]
+            lines += self._guarded([f"_drawn = [{', '.join(kept)}]"], undo[: -len(_put_back("_drawn"))])
         lines += [
             "_failed = None",
             "try:",

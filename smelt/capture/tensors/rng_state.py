@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 from torch import fx
@@ -27,13 +26,12 @@ def _names_another(node: fx.Node) -> bool:
     return any(isinstance(each, torch.Generator) for each in (*node.args, *node.kwargs.values()))
 
 
-def states_of_devices(devices: Sequence[torch.device]) -> list[tuple[object, torch.Tensor]]:
-    """For the default generators of some devices, what puts its state back, and the state before a graph runs."""
-    generators = map(_default_generator, devices)
-    return [(each.set_state, each.get_state()) for each in generators]
+def default_generators(devices: Iterable[torch.device]) -> list[torch.Generator]:
+    """The default generators of some devices: there is one for each device, as long as the process lives."""
+    return list(map(_default_generator, devices))
 
 
-def _default_generator(device: torch.device) -> Any:
+def _default_generator(device: torch.device) -> torch.Generator:
     if device.type == "cpu":
         return torch.default_generator
     return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
