@@ -474,8 +474,9 @@ class Writer:
         target = "" if not self.value.outputs else "_out = "
         lines: list[str] = []
         if devices:
+            constant = self.value.constant
             kept = [
-                f"({self.value.constant(each.set_state, 'set_state')}, {self.value.constant(each.get_state, 'get_state')}())"
+                f"({constant(each.set_state, 'set_state')}, {constant(each.get_state, 'get_state')}())"
                 for each in default_generators(devices)
             ]
             lines += self._guarded([f"_drawn = [{', '.join(kept)}]"], undo[: -len(_put_back("_drawn"))])
