@@ -32,12 +32,26 @@ CHUNK = 4096
 BLOCK = 512
 """Elements whose sum is taken before it is added to the row's: rounding errors stay near those of pairwise sums."""
 
+LEAST_PASSES = 16
+"""Passes of a loop whose sum is taken before it is put away, at least: their number is the root of that of all."""
+
+SYMBOLIC_PASSES = 64
+"""Passes where their number is symbolic; after as many sums these are put away, too."""
+
 COLUMNS = 2048
 SYMBOLIC_COLUMNS = 512
 """Columns at a time where their number is symbolic: few, because all accumulators are cleared."""
 
 UNROLL = 4
 TILE = 32
+
+
+@dataclass(frozen=True)
+class Block:
+    """A loop, and the low bits of its counter at which a sum is put away, by level: few roundings are in a row."""
+
+    var: Var
+    ends: tuple[int, ...]
 
 
 @dataclass
@@ -48,6 +62,8 @@ class Nest:
     `limits`: variables that stop early, `limit` being the first value of `base + variable` that is out.
     `unrolled`: a short variable that is no loop: column reductions take its values at once and add their sum.
     `tail`: the variable that was cut for that, where a few of its values may be left over.
+    `row_block`: after which passes of a folded loop sums of columns are put away; `inner_block`: the same of an inner
+    loop and sums of rows.
     `tiled`: the inner loops are a tile over two variables, each contiguous in some tensor.
     """
 
@@ -62,6 +78,8 @@ class Nest:
     unrolled: Var | None = None
     tail: Var | None = None
     work: IntLike | None = None
+    row_block: Block | None = None
+    inner_block: Block | None = None
 
     def size(self, loops: Sequence[Var]) -> IntLike:
         """Iterations of some of the loops."""
@@ -89,13 +107,28 @@ class Nest:
         if self.unrolled is not None:
             values[self.unrolled] = whole % UNROLL
         members = substituted(self.members, values)
-        return replace(self, members=members, folded=[*self.folded[:-1], self.tail], unrolled=None)
+        return replace(self, members=members, folded=[*self.folded[:-1], self.tail], unrolled=None, row_block=None)
 
 
 def chunk_size(size: IntLike, wanted: int) -> int:
     """The largest divisor up to `wanted`, unless it is much smaller."""
     whole = content(size)
     return next((s for s in range(wanted, wanted // 4, -1) if whole % s == 0), wanted)
+
+
+def make_block(loops: Sequence[Var]) -> Block | None:
+    """When a sum over all passes of nested loops is put away; None: never, since they are few."""
+    symbolic = is_symbolic(v.size for v in loops)
+    passes = math.prod(hint(v.size) for v in loops)
+    if passes < 4 * LEAST_PASSES and not symbolic:
+        return None
+    wanted = SYMBOLIC_PASSES if symbolic else 1 << (math.isqrt(passes).bit_length() - 1)
+    for var in reversed(loops):
+        if isinstance(var.size, Size) or var.size > wanted:
+            ends = (wanted, wanted * SYMBOLIC_PASSES) if symbolic else (wanted,)
+            return Block(var, tuple(n - 1 for n in ends))
+        wanted = max(1, wanted >> (var.size - 1).bit_length())
+    return None
 
 
 def make_nest(group: Group, plan: Schedule) -> Nest:
@@ -125,6 +158,8 @@ class _Builder(Coordinates):
         return Nest(
             self.members, kept, folded, inner, parallel, self.group.flat, self.limits, self.tiled, self.unrolled,
             self.tail, work if isinstance(work, Size) else None,
+            make_block(folded) if self.group.has(Place.COLUMN) else None,
+            make_block(inner[:-1]) if self.group.has(Place.ROW) else None,
         )  # fmt: skip
 
     def ops(self) -> int:

@@ -23,6 +23,9 @@ from smelt.schedule.realize import Realized
 from smelt.shapes.expr import reshape_index
 from smelt.shapes.size import IntLike, content, hint, is_symbolic, same
 
+_UNEVEN = 8
+"""How many times larger than wanted a part may be where all parts are to be equal."""
+
 PART = "_part"
 """Ends the name of the reduction of parts."""
 
@@ -99,11 +102,12 @@ class _Long:
         by_width = self.place is Place.COLUMN and machine.column_programs > 0
         if by_width and mixed:  # all that may meet in a kernel are cut at the same places
             wanted = rows_per_part(total, wanted)
-        part = part_size([*map(int, sizes)], wanted, machine.max_parts * (4 if width <= 64 else 1))
+        most = machine.max_parts * (4 if width <= 64 else 1)
+        part = part_size([*map(int, sizes)], wanted, most)
         fits = part is not None and (part == wanted if mixed else wanted / 2 <= part <= wanted * 2)
         if by_width and not fits:
             return _ragged_halves(node, sizes, wanted)
-        return (None, node) if part is None else _halves(node, part)
+        return _any_halves(node, sizes, part, max(wanted, total // most))
 
 
 def _wanted(total: int, place: Place, machine: Machine, width: int, outer: int, mixed: bool) -> int:
@@ -130,15 +134,20 @@ def part_size(sizes: Sequence[int], wanted: int, most: int) -> int | None:
     best: int | None = None
     suffix = 1
     for size in reversed(sizes):
-        for divisor in range(1, size + 1):
-            if size % divisor == 0:
-                part = suffix * divisor
-                parts = total // part
-                if 2 <= parts <= most and part > 1:
-                    if best is None or abs(math.log(part / wanted)) < abs(math.log(best / wanted)):
-                        best = part
+        for divisor in _divisors(size):
+            part = suffix * divisor
+            parts = total // part
+            if 2 <= parts <= most and part > 1:
+                if best is None or abs(math.log(part / wanted)) < abs(math.log(best / wanted)):
+                    best = part
         suffix *= size
     return best
+
+
+def _divisors(size: int) -> list[int]:
+    """In increasing order."""
+    low = [n for n in range(1, math.isqrt(size) + 1) if size % n == 0]
+    return [*low, *(size // n for n in reversed(low) if n * n != size)]
 
 
 def _halves(node: Reduction, part: int) -> tuple[Reduction, Reduction]:
@@ -170,6 +179,15 @@ def _halves(node: Reduction, part: int) -> tuple[Reduction, Reduction]:
     sizes = tuple(shape[d] for d in order)
     made = sizes[: len(chunks) + len(kept)]
     return _two(node, sizes, len(made), len(chunks), _part(node, order, cut, left, _wide(node)))
+
+
+def _any_halves(
+    node: Reduction, sizes: list[IntLike], part: int | None, wanted: int
+) -> tuple[Reduction | None, Reduction]:
+    """In equal parts where some have about the wanted size: those of a prime number, or three times one, have not."""
+    if part is None or part > _UNEVEN * wanted:
+        return _ragged_halves(node, sizes, wanted)
+    return _halves(node, part)
 
 
 def _wide(node: Reduction) -> torch.dtype:

@@ -349,7 +349,7 @@ def _normal(sums: dict[Atom, IntLike], const: IntLike) -> Expr:
             continue
         whole = _floordiv(atom.of, atom.by)
         if len(whole.terms) == 1 and _is_zero(whole.const) and same(whole.terms[0][1], 1):
-            quotient = whole.terms[0][0]
+            quotient = _as_in(sums, whole.terms[0][0])
             if same(sums.get(quotient, 0), c * atom.by):
                 rest = {a: k for a, k in sums.items() if a is not atom and a != quotient}
                 rest.pop(atom, None)
@@ -360,6 +360,17 @@ def _normal(sums: dict[Atom, IntLike], const: IntLike) -> Expr:
     if len(terms) > 1:
         terms.sort(key=_key)
     return Expr(tuple(terms), const)
+
+
+def _as_in(sums: dict[Atom, IntLike], quotient: Atom) -> Atom:
+    """An equal atom that is among the terms, if there is one: (y // a + x) // b is (y + a*x) // (a*b)."""
+    if quotient in sums or type(quotient) is not Quotient:
+        return quotient
+    inner = next((a for a, c in quotient.of.terms if type(a) is Quotient and same(c, 1)), None)
+    if inner is None:
+        return quotient
+    rest = quotient.of - Expr(((inner, 1),), 0)
+    return Quotient(inner.of + rest * inner.by, inner.by * quotient.by)
 
 
 def _quotient_range(of: Expr, by: IntLike) -> tuple[IntLike, IntLike]:

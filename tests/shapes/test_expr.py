@@ -176,3 +176,14 @@ def test_what_is_remembered_of_a_loaded_index_is_of_its_value():
         (part, _), *_ = (Expr(((Runtime("j0", 10, value), 1),), 0) // 2).terms
         (atom, _), *_ = part.of.terms
         assert atom.value == value
+
+
+@pytest.mark.parametrize(("block", "row"), [(444, 333), (512, 333), (384, 96), (5, 7), (1, 2)])
+def test_a_row_in_blocks_is_not_divided(block: int, row: int) -> None:
+    """Three dimensions that run as one and are cut where none of them ends: the place is the number of the element."""
+    high, low = Var("high", 18), Var("low", block)
+    element = variable(high) * block + variable(low)
+    place = element // (3 * row) * (3 * row) + element // 3 % row * 3 + element % 3
+    values = [(high, h, low, v) for h in range(18) for v in (0, block // 2, block - 1)]
+    assert all(place.evaluate({a: i, b: j}) == i * block + j for a, i, b, j in values)
+    assert place == element

@@ -14,9 +14,9 @@ import torch
 
 from smelt.base.errors import CompileError
 from smelt.codegen.cpp.body import FAR, BodyRenderer, store_text
-from smelt.codegen.cpp.reductions import fold
+from smelt.codegen.cpp.reductions import Accumulator, fold
 from smelt.codegen.cpp.target import ROUNDING, Renderer
-from smelt.codegen.nest import PARALLEL_WORK, UNROLL, Nest, make_nest
+from smelt.codegen.nest import PARALLEL_WORK, UNROLL, Block, Nest, make_nest
 from smelt.codegen.parameters import FAULT, Arguments
 from smelt.codegen.phases import Phases
 from smelt.codegen.scope import Scopes, V, close_parallel
@@ -105,6 +105,7 @@ class _Loop:
 
     clauses: list[str] = field(default_factory=list)
     vector: bool = True
+    folds: list[Accumulator] = field(default_factory=list)
 
 
 class KernelRenderer(BodyRenderer):
@@ -118,7 +119,7 @@ class KernelRenderer(BodyRenderer):
         self.phase = 0
         self.written: dict[str, int] = {}
         self.temporaries: dict[str, tuple[str, Index, int]] = {}
-        self.columns: dict[str, str] = {}
+        self.columns: dict[str, Accumulator] = {}
         self.row_depth = 0
         self.forms = False
         self.once = any(
@@ -169,13 +170,15 @@ class KernelRenderer(BodyRenderer):
         for phase in range(self.phases.count):
             self.render_phase(phase)
         self.outer_stores(self.phases.count)
+        width = self.size(self.nest.size(self.nest.inner))
         for var in reversed(self.nest.folded):
             name, start, bound = self.names[var], "0", self.row_bound(var)
             if self.nest.tail is not None and var is self.nest.folded[-1]:
                 text = bound
                 bound = text if self.nest.unrolled is None else f"{text} / {UNROLL}"
                 start = "0" if self.nest.unrolled is not None else f"{text} / {UNROLL} * {UNROLL}"
-            self.scopes.close([f"for (int64_t {name} = {start}; {name} < {bound}; {name}++) {{"], ["}"])
+            ends = [*self.end_of_pass(var, self.nest.row_block, [*self.columns.values()], width), "}"]
+            self.scopes.close([f"for (int64_t {name} = {start}; {name} < {bound}; {name}++) {{"], ends)
 
     # loops
 
@@ -226,7 +229,15 @@ class KernelRenderer(BodyRenderer):
                 if loop.vector and (hint(var.size) >= 4 or before or self.met_mask):
                     head.append(" ".join(["#pragma omp simd", *loop.clauses]))
             head.append(f"for ({counter} {name} = 0; {name} < {bound}; {name}++) {{")
-            self.scopes.close(head, ["}", *(after if innermost else ())])
+            self.scopes.close(
+                head, [*self.end_of_pass(var, self.nest.inner_block, loop.folds), "}", *(after if innermost else ())]
+            )
+
+    def end_of_pass(self, var: Var, block: Block | None, sums: Sequence[Accumulator], width: str = "") -> list[str]:
+        """What ends a pass of a loop: sums of a block of passes are put away."""
+        if block is None or block.var is not var:
+            return []
+        return [line for one in sums for line in one.put_away(self.names[var], width)]
 
     def inner_place(self) -> Expr:
         """The row-major place inside the inner loops."""
@@ -286,13 +297,9 @@ class KernelRenderer(BodyRenderer):
         if not rows and not columns and not stores:
             return
         loop = _Loop()
-        nested = len(self.nest.inner) > 1
-        folds = []
+        folds = loop.folds
         for member in rows:
-            node = member.node
-            assert isinstance(node, Reduction)
-            ordered = not node.kind.startswith("arg") or self.nest.increasing(member.source[node.dims[0]])
-            one = fold(node.kind, node.dtype, self.scopes.name("s"), nested, ordered)
+            one = self.fold_of_row(member)
             for line in one.declare:
                 self.scopes.line(line, self.row_depth)
             folds.append(one)
@@ -326,6 +333,13 @@ class KernelRenderer(BodyRenderer):
             self.results[member.name] = V(name, dtype, self.row_depth)
         for member in stores:
             self.written[member.name] = phase
+
+    def fold_of_row(self, member: Member) -> Accumulator:
+        node = member.node
+        assert isinstance(node, Reduction)
+        ordered = not node.kind.startswith("arg") or self.nest.increasing(member.source[node.dims[0]])
+        ends = self.nest.inner_block.ends if self.nest.inner_block is not None else ()
+        return fold(node.kind, node.dtype, self.scopes.name("s"), len(self.nest.inner) > 1, ordered, ends)
 
     def evaluate(self, member: Member) -> V:
         return member.node.body(self, member.source)
@@ -402,16 +416,17 @@ class KernelRenderer(BodyRenderer):
         for member in self.nest.members.values():
             if member.place is Place.COLUMN:
                 assert isinstance(member.node, Reduction)
-                name = self.scopes.name("b")
-                self.columns[member.name] = name
-                one = fold(member.node.kind, member.node.dtype, name, False)
-                self.scopes.line(f"alignas(64) {one.ctype} {name}[{room}];")
-                self.scopes.line(f"for (int i = 0; i < {self.size(width)}; i++) {name}[i] = {one.start};")
+                ends = self.nest.row_block.ends if self.nest.row_block is not None else ()
+                one = fold(member.node.kind, member.node.dtype, self.scopes.name("b"), False, ends=ends)
+                self.columns[member.name] = one
+                for array in one.levels:
+                    self.scopes.line(f"alignas(64) {one.ctype} {array}[{room}];")
+                    self.scopes.line(f"for (int i = 0; i < {self.size(width)}; i++) {array}[i] = {one.start};")
 
     def accumulate_column(self, member: Member) -> None:
         assert isinstance(member.node, Reduction)
-        one = fold(member.node.kind, member.node.dtype, self.columns[member.name], False)
-        slot = f"{self.columns[member.name]}[{self.text_of(self.inner_place())}]"
+        one = self.columns[member.name]
+        slot = f"{one.name}[{self.text_of(self.inner_place())}]"
         values = [self.evaluate(m).text for m in self.unrolled(member)]
         if member.node.kind == "sum" and len(values) > 1:
             values = [" + ".join(f"({a} + {b})" for a, b in zip(values[::2], values[1::2], strict=True))]
@@ -433,7 +448,8 @@ class KernelRenderer(BodyRenderer):
         for member in members:
             assert isinstance(member.node, Reduction)
             dtype = metas_of(member.node).dtype
-            text = self.rounded(f"{self.columns[member.name]}[{self.text_of(self.inner_place())}]", dtype)
+            place, levels = self.text_of(self.inner_place()), self.columns[member.name].levels
+            text = self.rounded(" + ".join(f"{level}[{place}]" for level in levels), dtype)
             self.write(member, self.scopes.define(self.target.value_types[dtype], text, dtype, self.scopes.depth))
         self.close_inner(_Loop())
 

@@ -23,6 +23,7 @@ class Accumulator:
     """One reduction in text. With nested inner loops the innermost one sums a part that is then added to the whole.
 
     `ordered`: whether the loops meet the indices of an arg kind in increasing order, and the first of equals is kept.
+    `ends`: the low bits of the counter of a loop around the innermost one at which its sum is put away, by level.
     """
 
     kind: str
@@ -32,6 +33,7 @@ class Accumulator:
     start: str
     nested: bool
     ordered: bool = True
+    ends: tuple[int, ...] = ()
 
     @property
     def vector(self) -> bool:
@@ -53,7 +55,12 @@ class Accumulator:
             lines.append(f"int64_t {self.name}_at = 0;")
         if self.nan:
             lines.append(f"int {self.nan} = 0;")
-        return lines
+        return [*lines, *(f"{self.ctype} {name} = 0;" for name in self.levels[1:])]
+
+    @property
+    def levels(self) -> list[str]:
+        """The accumulator, and where its sum is put away."""
+        return [self.name, *(f"{self.name}_level{n}" for n in range(1, len(self.ends) + 1))]
 
     @property
     def begin_part(self) -> list[str]:
@@ -62,6 +69,16 @@ class Accumulator:
     @property
     def end_part(self) -> list[str]:
         return [self.combine(self.name, self.innermost)] if self.nested and self.vector else []
+
+    def put_away(self, counter: str, width: str = "") -> list[str]:
+        """What ends a pass of the loop with `counter`; `width`: how many accumulators there are, if it is an array."""
+        lines = []
+        for low, high, end in zip(self.levels, self.levels[1:], self.ends, strict=False):
+            step = f"{high} += {low}; {low} = 0;"
+            if width:
+                step = f"for (int i = 0; i < {width}; i++) {{ {high}[i] += {low}[i]; {low}[i] = 0; }}"
+            lines.append(f"    if (({counter} & {end}) == {end}) {{ {step} }}")
+        return lines
 
     @property
     def clauses(self) -> list[str]:
@@ -77,6 +94,8 @@ class Accumulator:
             return f"{self.name}_at"
         if self.nan:
             return f"{self.nan} ? ({self.ctype})NAN : {self.name}"
+        if self.ends:
+            return " + ".join(self.levels)
         return f"{self.name} != 0" if self.dtype is torch.bool else self.name
 
     def combine(self, into: str, value: str) -> str:
@@ -121,7 +140,9 @@ class Accumulator:
         return self.combine(slot, value)
 
 
-def fold(kind: str, dtype: torch.dtype, name: str, nested: bool, ordered: bool = True) -> Accumulator:
+def fold(
+    kind: str, dtype: torch.dtype, name: str, nested: bool, ordered: bool = True, ends: tuple[int, ...] = ()
+) -> Accumulator:
     """The text of a reduction of `dtype` values into the accumulator `name`."""
     if dtype is torch.bool:
         kind = {"amax": "any", "amin": "all", "sum": "any", "prod": "all"}.get(kind, kind)
@@ -141,4 +162,5 @@ def fold(kind: str, dtype: torch.dtype, name: str, nested: bool, ordered: bool =
         "argmax": "0",
         "argmin": "0",
     }[kind]
-    return Accumulator(kind, dtype, name, ctype, start, nested, ordered)
+    rounds = kind == "sum" and dtype.is_floating_point
+    return Accumulator(kind, dtype, name, ctype, start, nested, ordered, ends if rounds else ())
