@@ -213,9 +213,8 @@ class GradientFlow:
             if head.grad_fn is not None:
                 self._add(entries[head.grad_fn], head.output_nr, 1 << i)
         for node in self.order:
-            materialized = node in self.functions and not keeps_absent(node)
             mask = self.visited[node]
-            if not materialized:
+            if node not in self.functions:  # those run with no gradient as well, be it zeros or None
                 mask = 0
                 for each in entries[node].values():
                     mask |= each

@@ -51,6 +51,21 @@ class Keeps(torch.autograd.Function):
         return a * 5 if b is None else a * 2 + b * 3
 
 
+class GivesSaved(torch.autograd.Function):
+    """It gives something when it gets nothing."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, a):
+        (x,) = ctx.saved_tensors
+        return x + 1 if a is None else a + x
+
+
 class GivesSome(torch.autograd.Function):
     """What it gives depends on what it gets."""
 
@@ -114,6 +129,11 @@ PROGRAMS = {
     "keeps": lambda x: Keeps.apply(x * 1),
     "keeps twice": lambda x: Keeps.apply(Keeps.apply(x)[0]),
     "keeps, both ways": lambda x: (Keeps.apply((y := Keeps.apply(x))[0])[1], y[1] * 1),
+    "keeps behind nothing": lambda x: (GivesNothing.apply(x, GivesSaved.apply(x * 1))[0], x * 2),
+    "keeps behind nothing, twice": lambda x: (
+        GivesNothing.apply(x, GivesSaved.apply(GivesNothing.apply(x, GivesSaved.apply(x) * 3)[0]) * 1)[0],
+        x.exp(),
+    ),
     "gives some": lambda x: GivesSome.apply(x * 2, x.exp()),
     "gives some, twice": lambda x: GivesSome.apply(*GivesSome.apply(x * 2, x.exp())),
     "gives some to one that keeps": lambda x: GivesSome.apply(*Keeps.apply(x)),
