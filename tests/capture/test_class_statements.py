@@ -290,7 +290,158 @@ def cached(x: Tensor) -> Any:
     return lazy.twice + lazy.twice
 
 
+class Shared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.exp()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g * ctx.saved_tensors[0]
+
+
+def autograd_function(x: Tensor) -> Any:
+    class Own(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x.exp()
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return g * ctx.saved_tensors[0]
+
+    return Own.apply(x) * 2
+
+
+def autograd_function_in_parts(x: Tensor) -> Any:
+    class Own(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x: Tensor) -> Tensor:
+            return x.exp()
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+            ctx.save_for_backward(output)
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return g * ctx.saved_tensors[0]
+
+    return Own.apply(x) * 2
+
+
+def inherited_autograd_function(x: Tensor) -> Any:
+    class Own(Shared):
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Any:
+            return Shared.backward(ctx, g) * 3
+
+    return Own.apply(x) + Shared.apply(x)
+
+
+def backward_in_eager(x: Tensor) -> Any:
+    held = x.detach() * 2
+
+    class Own(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x * held
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return g * held + ctx.saved_tensors[0]
+
+    return Own.apply(x)
+
+
+def alias(x: Tensor) -> Any:
+    class Box(typing.Generic[T]):
+        def __init__(self, value: Any) -> None:
+            self.value = value
+
+        def twice(self) -> Any:
+            return self.value * 2
+
+    made = Box[int](x)
+    return made.twice() + Box(x).twice(), made.__orig_class__.__args__  # type: ignore[attr-defined]
+
+
+def base_with_arguments(x: Tensor) -> Any:
+    class Box(typing.Generic[T]):
+        def __init__(self, value: T) -> None:
+            self.value = value
+
+    class Numbers(Box[int]):
+        def twice(self) -> Any:
+            return self.value * 2
+
+    return Numbers(x).twice()  # type: ignore[arg-type]
+
+
+def own_type_variable(x: Tensor) -> Any:
+    own = typing.TypeVar("own", bound=int)  # type: ignore[misc]
+
+    class Box(typing.Generic[own]):  # type: ignore[valid-type]
+        def __init__(self, value: Any) -> None:
+            self.value = value
+
+    return Box(x).value * 2
+
+
+def abstract_generic(x: Tensor) -> Any:
+    class Base(abc.ABC, typing.Generic[T]):
+        @abc.abstractmethod
+        def get(self) -> T: ...
+
+    class Real(Base[int]):
+        def get(self) -> Any:
+            return x * 2
+
+    return Real().get()
+
+
+def generic_data(x: Tensor) -> Any:
+    @dataclasses.dataclass
+    class Point(typing.Generic[T]):
+        a: T
+
+    return Point[Tensor](x).a * 2
+
+
+def typed_dictionary(x: Tensor) -> Any:
+    class Named(typing.TypedDict):
+        a: int
+
+    made = Named(a=3)
+    return x * made["a"], type(made) is dict
+
+
+def cached_method(x: Tensor) -> Any:
+    class Lazy:
+        @functools.lru_cache  # noqa: B019
+        def many(self) -> int:
+            return 3
+
+    return x * Lazy().many()
+
+
+def aliases_of_builtins(x: Tensor) -> Any:
+    kind, other = list[int], int | str
+    print(end="")
+    torch.compiler.disable(lambda: None)()
+    return x * 2, kind, other, list(kind([1, 2]))
+
+
 ONCE: list[Program] = [
+    *(autograd_function, autograd_function_in_parts, inherited_autograd_function, backward_in_eager),
+    *(alias, base_with_arguments, own_type_variable, abstract_generic, generic_data, typed_dictionary),
+    *(cached_method, aliases_of_builtins),
     *(
         plain,
         data,
@@ -312,9 +463,23 @@ ONCE: list[Program] = [
 def _same(got: Any, want: Any) -> bool:
     if isinstance(want, Tensor):
         return torch.equal(got, want)
+    if want is None:
+        return got is None
     if isinstance(want, tuple):
         return len(got) == len(want) and all(map(_same, got, want))
     return bool(got == want)
+
+
+def _both(run: Program, f: Program, x: Tensor) -> tuple[Any, Any]:
+    """Results and gradients, compiled and in eager."""
+    found = []
+    for each in (run, f):
+        leaf = x.clone().requires_grad_("autograd" in f.__name__ or f is backward_in_eager)
+        out = each(leaf)
+        if leaf.requires_grad:
+            out.sum().backward()
+        found.append((out, leaf.grad))
+    return found[0], found[1]
 
 
 def _runs(f: Program) -> Any:
@@ -330,15 +495,13 @@ def _recompiled(run: Any) -> list[str]:
 def test_compiled_once(f: Program) -> None:
     run = _runs(f)
     for i in range(2):
-        x = torch.arange(3.0) + i
-        assert _same(run(x), f(x))
+        assert _same(*_both(run, f, torch.arange(3.0) + i))
     versions = describe(run._smelt_session).graph_count
     for i in range(2, 6):
-        x = torch.arange(3.0) + i
-        assert _same(run(x), f(x))
+        assert _same(*_both(run, f, torch.arange(3.0) + i))
     assert describe(run._smelt_session).graph_count == versions
-    by_name = f is made_by_type  # which tells only at the second call that there is another one
-    assert len(_recompiled(run)) == by_name
+    late = {made_by_type: 1, backward_in_eager: 2}  # only the second call tells that there is another one
+    assert len(_recompiled(run)) == late.get(f, 0)
 
 
 @pytest.mark.parametrize("f", [plain, module, closure, data], ids=lambda f: f.__name__)
@@ -556,3 +719,81 @@ def test_breaks_after_the_statement_and_in_methods() -> None:
     for i in range(4):
         x = torch.arange(3.0) + i
         assert _same(run(x), f(x))
+
+
+def test_numbers_and_lists_that_an_autograd_function_reads_are_those_of_the_call() -> None:
+    def f(x: Tensor, n: int, held: list[int]) -> Tensor:
+        class Own(torch.autograd.Function):
+            factor = n
+
+            @staticmethod
+            def forward(ctx: Any, x: Tensor, more: int = n) -> Tensor:
+                return x * n + len(held) + more
+
+            @staticmethod
+            def backward(ctx: Any, g: Tensor) -> Tensor:
+                return g * n * Own.factor + len(held)
+
+        return Own.apply(x)
+
+    run = smelt.compile(f, options={"recompile_limit": 30})
+    for n in (2, 3, 2, 4, 5):
+        for held in ([], [1], [1, 2]):
+            x = torch.arange(3.0)
+            given = [x.clone().requires_grad_() for _ in range(2)]
+            results = [each(leaf, n, held) for each, leaf in zip((run, f), given, strict=True)]
+            for each in results:
+                each.sum().backward()
+            assert torch.equal(*results) and _same(given[0].grad, given[1].grad), (n, held)
+
+
+def test_what_autograd_keeps_in_a_function_is_that_of_the_call() -> None:
+    def f(x: Tensor) -> Any:
+        class Own(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: Tensor) -> Tensor:
+                return x * 2
+
+            @staticmethod
+            def backward(ctx: Any, g: Tensor) -> Tensor:
+                return g
+
+        return Own, Own._backward_cls, Own._backward_cls._autograd_function_id, x * 2  # type: ignore[attr-defined]
+
+    run, numbers = _runs(f), set()
+    for _ in range(4):
+        own, node, number, _ = run(torch.ones(3))
+        assert own._backward_cls is node and node._autograd_function_id == number
+        numbers.add(number)
+    assert len(numbers) == 4
+
+
+def test_aliases_that_are_one_or_two_or_of_other_parts() -> None:
+    def f(x: Tensor, a: Any, b: Any) -> Any:
+        return x * 2, a is b, a == b, a, [a, b], getattr(a, "__args__", None)
+
+    run, x = _runs(f), torch.ones(3)
+
+    class Box(typing.Generic[T]):
+        pass
+
+    one = list[int]
+    same = [(one, one), (list[int], list[int]), (one, one), (list[int], list[str]), (dict[int, str], list[int])]
+    same += [(int | str, int | str), (Box[int], Box[int]), (Box[int], Box[str]), (list[Box[int]], list[Box[str]])]
+    for a, b in same * 2:
+        got, want = run(x, a, b), f(x, a, b)
+        assert got[1:] == want[1:] and got[3] is a and got[4][0] is a and got[4][1] is b
+
+
+def test_a_type_variable_of_each_call() -> None:
+    def f(x: Tensor, name: str, bound: Any) -> Any:
+        own = typing.TypeVar(name, bound=bound)  # type: ignore[misc]
+        print(end="")
+        torch.compiler.disable(lambda: None)()
+        return x * 2, own, own.__name__, own.__bound__, typing.List[own]  # type: ignore[valid-type]  # noqa: UP006
+
+    run, x = _runs(f), torch.ones(3)
+    for name, bound in (("a", int), ("b", int), ("a", str), ("a", int)) * 2:
+        _, own, shown, limit, of_it = run(x, name, bound)
+        assert (own.__name__, own.__bound__, shown, limit) == (name, bound, name, bound)
+        assert of_it.__args__ == (own,)

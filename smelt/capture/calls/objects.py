@@ -34,6 +34,8 @@ def call_class(vm: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> object
     maker = type.__call__ if type(cls) is type else find_in_class(vm, type(cls), "__call__")
     if isinstance(maker, types.FunctionType) and not issubclass(cls, enum.Enum):
         return vm.call(maker, (cls, *args), kwargs)
+    if isinstance(maker, type):  # which Python does not bind: that of `TypedDict` is `dict`
+        return vm.call(maker, args, kwargs)
     if cls in LEAVES or issubclass(cls, (enum.Enum, BaseException)) and not _python(vm, cls, "__init__"):
         return calls.call_native(vm, cls, args, kwargs)
     return construct(vm, cls, args, kwargs)

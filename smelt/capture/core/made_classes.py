@@ -9,8 +9,10 @@ is given the class, its dictionary as a whole) makes it known by its identity af
 from __future__ import annotations
 
 import enum
+import functools
 import sys
 import types
+import typing
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +22,6 @@ import torch
 from smelt.capture import _native as native
 from smelt.capture.core import sources
 from smelt.capture.core.interface import Args, Interpreter
-from smelt.capture.core.policy import is_frozen
 from smelt.capture.core.registry import READ
 from smelt.capture.core.sources import Source
 from smelt.capture.core.values import FIELD, HEAP, LEAVES, is_constant, is_written
@@ -32,6 +33,10 @@ _HELD: tuple[type, ...] = (tuple, list, dict, set, frozenset, torch.Tensor)
 
 _OF_LIBRARIES = frozenset({"_abc_impl", "__dataclass_params__"})
 """What libraries keep in a class for themselves."""
+
+_OF_AUTOGRAD = frozenset({"_backward_cls", "_forward_cls", "_autograd_function_id"})
+"""What torch keeps in an autograd function and in the class of its nodes: another for each. Who reads it has the class
+known by its identity (`pin_read`)."""
 
 _ABSTRACT = 1 << 20
 
@@ -47,7 +52,7 @@ def is_made_anew(vm: Interpreter, cls: type, source: Source) -> bool:
     """Whether the next call may bring another class of the same statement: the function that is captured makes it, or
     the place has seen another one. A class that stays is cheaper to know by its identity."""
     place = source.local or source.kind == native.CELL  # functions that are made anew have cells of their own
-    if not place or not cls.__flags__ & HEAP or is_frozen(cls.__module__) or _is_found(cls):
+    if not place or not cls.__flags__ & HEAP or _is_found(cls):
         return False
     name = cls.__module__, cls.__qualname__
     known = vm.changes.classes.setdefault(name, weakref.ref(cls))
@@ -123,6 +128,8 @@ def _piece(key: str, value: Any, inside: set[int]) -> Any:
         NotPlain: it does not tell all.
     """
     kind = type(value)
+    if key in _OF_LIBRARIES or key in _OF_AUTOGRAD:
+        return "held", _class(kind, inside)
     if kind is types.FunctionType:
         kept = (value.__defaults__ or (), tuple((value.__kwdefaults__ or {}).items()))
         return kind, value.__code__, len(value.__closure__ or ()), *map(len, kept), _scope(value.__globals__)
@@ -130,6 +137,8 @@ def _piece(key: str, value: Any, inside: set[int]) -> Any:
         return kind, _piece(key, value.__func__, inside)
     if kind is property:
         return kind, *(_piece(key, each, inside) for each in (value.fget, value.fset, value.fdel))
+    if kind is functools._lru_cache_wrapper:
+        return kind, _piece(key, value.__wrapped__, inside), tuple(value.cache_parameters().items())
     return _class(value, inside) if isinstance(value, type) else _object(key, value, inside)
 
 
@@ -144,7 +153,7 @@ def _object(key: str, value: Any, inside: set[int]) -> object:
         return "member", value._name_
     if kind in LEAVES or kind is tuple and all(type(each) in LEAVES for each in value):
         return _plain(value)
-    if kind in _HELD or key in _OF_LIBRARIES or kind.__module__ == "enum" or is_written(kind):
+    if kind in _HELD or kind.__module__ == "enum" or is_written(kind):
         return "held", _class(kind, inside)
     if is_constant(value):
         return _Is(value)
@@ -182,21 +191,77 @@ def read_class(vm: Interpreter, cls: type, source: Source) -> object:
         vm.guards.check(source, native.IS, cls)
         return cls
     vm.guards.python(statement, [source])
-    for other, known in vm.made_classes.values():
-        if known.told == statement.told:
-            vm.guards.different(vm.sources[id(other)], source)
+    _tell_apart(vm, statement.told, source)
     vm.made_classes[id(cls)] = cls, statement
     vm.register(cls, source)
     vm.external(type(cls), kind_of(source))
     for at, base in enumerate(cls.__bases__):
         vm.external(base, sources.sequence_item(sources.attr(source, "__bases__"), at, tuple))
     for key, value in vars(cls).items():
-        _register(vm, value, sources.attribute_of(source, key))
+        if key not in _OF_AUTOGRAD:
+            _register(vm, value, sources.attribute_of(source, key))
     for name, member in _members(cls) if issubclass(cls, enum.Enum) else ():
         table = sources.attribute_of(source, "_member_map_")
         vm.sources.setdefault(id(member), sources.dict_item(table, name))
         vm.keep(member)
     return cls
+
+
+def _tell_apart(vm: Interpreter, told: Any, source: Source) -> None:
+    """Two objects of which one may be the other at another call stay two."""
+    for other, known in vm.made_classes.values():
+        if known.told == told:
+            vm.guards.different(vm.sources[id(other)], source)
+
+
+class _Alias:
+    """What is told of a generic alias or a type variable: its kind. Its parts are guarded one by one."""
+
+    def __init__(self, kind: type) -> None:
+        self.told = kind
+
+
+@READ(types.GenericAlias, types.UnionType, type(typing.List[int]), typing.TypeVar)  # noqa: UP006
+def read_alias(vm: Interpreter, value: Any, source: Source) -> Any:
+    """`Box[int]`, `int | str`, a type variable: by its parts where each call may make it anew, else by identity."""
+    names = _PARTS.get(type(value))
+    lazy = getattr(value, "__infer_variance__", False)  # of `class Box[T: bound()]`, which runs when it is asked for
+    if names is None or not source.local or lazy:
+        vm.guards.check(source, native.IS, value)
+        return value
+    _tell_apart(vm, type(value), source)
+    vm.made_classes[id(value)] = value, _Alias(type(value))
+    vm.guards.check(source, native.TYPE_IS, type(value))
+    vm.register(value, source)
+    for name in names:
+        part, place = getattr(value, name), sources.attr(source, name)
+        if type(part) is not tuple:
+            _part(vm, part, place)
+            continue
+        vm.guards.check(place, native.TYPE_IS, tuple)
+        vm.guards.check(place, native.LEN, len(part))
+        for at, each in enumerate(part):
+            _part(vm, each, sources.sequence_item(place, at, tuple))
+    return value
+
+
+def _part(vm: Interpreter, value: Any, place: Source) -> None:
+    if type(value) in LEAVES:  # C code reads it: a number is no symbol here
+        vm.guards.check(place, native.EQ, value)
+    else:
+        vm.external(value, place)
+
+
+_OF_A_VARIABLE = (
+    "__infer_variance__ __name__ __module__ __bound__ __constraints__ __covariant__ __contravariant__".split()
+)
+_PARTS: dict[type, tuple[str, ...]] = {
+    types.GenericAlias: ("__origin__", "__args__", "__unpacked__"),
+    types.UnionType: ("__args__",),
+    type(typing.List[int]): ("__origin__", "__args__", "_inst", "_name"),  # noqa: UP006
+    typing.TypeVar: tuple(name for name in _OF_A_VARIABLE if hasattr(typing.TypeVar("example"), name)),
+}
+"""What tells one from another, by their classes."""
 
 
 def _register(vm: Interpreter, value: Any, source: Source) -> None:
@@ -206,6 +271,8 @@ def _register(vm: Interpreter, value: Any, source: Source) -> None:
             vm.register(value, source)
     elif type(value) in _FUNCTIONS:
         _register(vm, value.__func__, sources.attr(source, "__func__"))
+    elif type(value) is functools._lru_cache_wrapper:
+        _register(vm, value.__wrapped__, sources.attr(source, "__wrapped__"))
     elif type(value) is property:
         for name in ("fget", "fset", "fdel"):
             _register(vm, getattr(value, name), sources.attr(source, name))
@@ -234,6 +301,12 @@ def pin(vm: Interpreter, cls: object) -> Any:
     return cls
 
 
+def pin_read(vm: Interpreter, cls: object, name: str) -> None:
+    """The program reads an attribute of a class: a statement does not tell what autograd keeps."""
+    if name in _OF_AUTOGRAD:
+        pin(vm, cls)
+
+
 def pin_given(vm: Interpreter, fn: Any, args: Args, out: object) -> None:
     """Code that runs as it is was given classes: only some of it asks for no more than statements tell."""
     if fn is super:  # what is read through it is read as from the class
@@ -246,5 +319,5 @@ def pin_given(vm: Interpreter, fn: Any, args: Args, out: object) -> None:
     elif isinstance(out, enum.Enum) and id(out) in vm.sources:  # a member, which is read from its class
         return
     for each in args:
-        if isinstance(each, type):
+        if isinstance(each, (type, *_PARTS)):
             pin(vm, each)

@@ -79,6 +79,7 @@ INLINE_MODULES = ("torch._functorch.functional_call",)
 INLINE_NAMES = {
     ("torch.autograd.graph", "__init__"),
     ("torch.autograd.graph", "disable_saved_tensors_hooks"),
+    ("typing", "__call__"),  # of `Box[int]`, which makes objects of the program
 }
 DEFER_MODULES = ("logging", "warnings")
 BREAK_MODULES = (

@@ -14,7 +14,7 @@ from smelt.capture import _native as native
 from smelt.capture.core import flags, policy, sources
 from smelt.capture.core.breaks import Break, UserError, user
 from smelt.capture.core.interface import Interpreter
-from smelt.capture.core.made_classes import pin
+from smelt.capture.core.made_classes import pin, pin_read
 from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.registry import ATTR
 from smelt.capture.core.sources import Source
@@ -66,6 +66,7 @@ def _guard_before(vm: Interpreter, cls: type, name: str) -> None:
         if id(base) not in vm.made_classes:
             _outside_in_class(vm, base, name)
         elif name in vars(base):
+            pin_read(vm, base, name)
             return
 
 

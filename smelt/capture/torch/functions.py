@@ -18,7 +18,6 @@ from smelt.capture import _native as native
 from smelt.capture.calls import calls
 from smelt.capture.core.breaks import Break, UserError
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
-from smelt.capture.core.made_classes import pin
 from smelt.capture.core.registry import special
 from smelt.capture.tensors.torch_calls import call_torch
 from smelt.capture.torch.autograd_function_reads import Context, call_forward, rehearse
@@ -66,7 +65,6 @@ def apply_function(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
         return _without_derivative(vm, cls, tuple(given))
     if writes_outside(cls):
         raise Break(f"{cls.__name__}.apply", "its backward writes to an input or a result of the graph")
-    pin(vm, cls)
     state, keeps = rehearse(vm, cls, given)
     if state is None:
         target = _applies.setdefault((id(cls), keeps), FunctionApply(cls, None, keeps))
