@@ -168,8 +168,12 @@ def _is_own_group(group: int) -> bool:
     return entry.gr_name == user and not set(entry.gr_mem) - {user}
 
 
-def read_private(path: Path) -> tuple[bytes, os.stat_result] | None:
-    """A regular file's content and state; None where nothing of that name can be read as one."""
+def read_private(path: Path, most: int) -> tuple[bytes, os.stat_result] | None:
+    """A regular file's content and state; None where nothing of that name can be read as one.
+
+    Of a file of more than `most` bytes, or one that grows meanwhile, no content is read: one without blocks may show
+    any size.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | _OPEN_FLAGS)
     except FileNotFoundError:
@@ -178,7 +182,8 @@ def read_private(path: Path) -> tuple[bytes, os.stat_result] | None:
         state = os.fstat(descriptor)
         if not stat.S_ISREG(state.st_mode):
             return None
-        return file.read(), state
+        data = file.read(state.st_size + 1) if state.st_size <= most else b""
+        return (data if len(data) <= state.st_size else b""), state
 
 
 def write_private(path: Path, text: str) -> None:

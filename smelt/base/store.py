@@ -42,6 +42,8 @@ from smelt.base.private_folder import (
 
 _MARK = b"\n# smelt sha256 "
 _FOOTER_BYTES = len(_MARK) + 64 + 1
+MOST_BYTES = 2**28
+"""Of an entry; kernels have less than a hundredth of it. A larger file is none and is not read."""
 _POLL_S = 0.02
 """How often a process that waits for another's build looks."""
 _lock = new_lock()
@@ -97,7 +99,7 @@ class Store:
             return None
         path = self.path(kind, key, suffix)
         try:
-            found = read_private(path) if self._is_private(path.parent) else None
+            found = read_private(path, MOST_BYTES) if self._is_private(path.parent) else None
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -121,6 +123,9 @@ class Store:
         if not self.writable:
             return None
         path = self.path(kind, key, suffix)
+        if len(data) + _FOOTER_BYTES > MOST_BYTES:
+            _warn(f"smelt does not keep {len(data):,} bytes for {path}: that is larger than an entry may be")
+            return None
         try:
             make_folder(path.parent)
             if not self._is_private(path.parent):

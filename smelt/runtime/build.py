@@ -28,7 +28,7 @@ from smelt.base.eviction import new_build_folder
 from smelt.base.locks import new_lock
 from smelt.base.options import Options, environment
 from smelt.base.private_folder import read_private
-from smelt.base.store import content_key, store
+from smelt.base.store import MOST_BYTES, content_key, store
 from smelt.base.version import VERSION
 from smelt.runtime import elf
 from smelt.runtime.compiler_process import CompilerProcess, nobody_waits
@@ -343,7 +343,7 @@ def _compile_here(sources: dict[str, str], compiler: Compiler, flags: Sequence[s
 def _problem_of(job: _Job) -> str | None:
     """Why what was built cannot be loaded, or None: what is published was loaded once."""
     try:
-        found = read_private(job.built)
+        found = read_private(job.built, MOST_BYTES)
         if found is None:
             return "it is no regular file" if job.built.exists() else "it is not there"
         problem = elf.problem_of(found[0])

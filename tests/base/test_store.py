@@ -138,7 +138,7 @@ def test_an_entry_of_an_earlier_version_is_made_again_without_a_word(quiet_store
     assert not path.exists()
 
 
-@pytest.mark.parametrize("thing", ["fifo", "folder", "link", "dangling link"])
+@pytest.mark.parametrize("thing", ["fifo", "folder", "link", "dangling link", "device"])
 def test_what_is_no_regular_file_is_no_entry(quiet_store: Store, tmp_path: Path, thing: str) -> None:
     path = quiet_store.path("kind", "5" * 64)
     path.parent.mkdir(parents=True, mode=0o700)
@@ -154,6 +154,11 @@ def test_what_is_no_regular_file_is_no_entry(quiet_store: Store, tmp_path: Path,
             path.symlink_to(target)
         case "dangling link":
             path.symlink_to(target)
+        case "device":
+            try:
+                os.mknod(path, 0o600 | stat.S_IFCHR, os.stat("/dev/zero").st_rdev)
+            except PermissionError:
+                pytest.skip("only root makes devices")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SmeltWarning)
         assert quiet_store.get("kind", "5" * 64) is None
@@ -161,6 +166,47 @@ def test_what_is_no_regular_file_is_no_entry(quiet_store: Store, tmp_path: Path,
     assert quiet_store.get("kind", "5" * 64) == b"content"
     if thing == "link":
         assert target.read_text() == "precious"
+
+
+@pytest.mark.parametrize("thing", ["sparse", "with a checksum", "ever growing"])
+def test_what_is_larger_than_any_entry_is_no_entry(
+    quiet_store: Store, monkeypatch: pytest.MonkeyPatch, thing: str
+) -> None:
+    """It is not read: of a terabyte without content, a process would take all memory."""
+    path = quiet_store.put("kind", "6" * 64, b"content")
+    assert path is not None
+    match thing:
+        case "sparse":
+            os.truncate(path, 2**40)
+        case "with a checksum":  # right, of content that nobody has written
+            footer = path.read_bytes()[-len(module._MARK) - 65 :]
+            with path.open("r+b") as file:
+                file.seek(2**40 - len(footer))
+                file.write(footer)
+        case "ever growing":  # it was small when its size was asked for
+            os.truncate(path, 2**40)
+            small = os.stat_result((0o100600, 0, 0, 1, os.getuid(), 0, 8, 0, 0, 0))
+            monkeypatch.setattr(private_folder.os, "fstat", lambda descriptor: small)
+    space = resource.getrlimit(resource.RLIMIT_AS)
+    with open("/proc/self/statm") as file:
+        mapped = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + 2**30, space[1]))
+    try:
+        with pytest.warns(SmeltWarning, match="damaged or foreign"):
+            assert quiet_store.get("kind", "6" * 64) is None
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, space)
+    monkeypatch.undo()
+    quiet_store.put("kind", "6" * 64, b"again")
+    assert quiet_store.get("kind", "6" * 64) == b"again"
+
+
+def test_what_would_be_larger_than_any_entry_is_not_kept(quiet_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_BYTES", 300)
+    assert quiet_store.put("kind", "6" * 64, bytes(100)) is not None
+    with pytest.warns(SmeltWarning, match="larger than an entry may be"):
+        assert quiet_store.put("kind", "7" * 64, bytes(300)) is None
+    assert quiet_store.get("kind", "7" * 64) is None and quiet_store.get("kind", "6" * 64) == bytes(100)
 
 
 def test_the_entries_used_least_recently_go_first(tmp_path: Path) -> None:
