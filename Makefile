@@ -1,4 +1,4 @@
-# Everything starts here: `make demo`, `make test`, `make test-gpu`, `make test-ops`, `make test-fuzz`, `make test-faults`, `make test-memory`, `make test-crash`, `make test-long`, `make test-asan`, `make replay BASE=main`, `make bench-suites`, `make lint`, `make docs`. Each sets up what it needs first.
+# Everything starts here: `make demo`, `make test`, `make test-gpu`, `make test-ops`, `make test-fuzz`, `make test-faults`, `make test-memory`, `make test-crash`, `make test-long`, `make test-asan`, `make test-asan-all`, `make replay BASE=main`, `make bench-suites`, `make lint`, `make docs`. Each sets up what it needs first.
 #   PYTHON=3.12 (a version or an executable; default: the first of 3.11 to 3.13 found)
 #   TORCH=2.12.1 (default 2.13.0)
 #   TORCH_INDEX=https://download.pytorch.org/whl/cpu (another package index for torch alone; default: none)
@@ -33,7 +33,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := $(shell find smelt -name '*.c' -o -name '*.h')
 
-.PHONY: help setup demo test test-gpu test-ops test-ops-gpu test-fuzz test-fuzz-gpu test-faults test-memory test-crash test-long test-asan replay sanitize-gpu bench-suites lint format docs clean
+.PHONY: help setup demo test test-gpu test-ops test-ops-gpu test-fuzz test-fuzz-gpu test-faults test-memory test-crash test-long test-asan test-asan-all replay sanitize-gpu bench-suites lint format docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -116,10 +116,14 @@ LONG ?= --models 10000
 test-long: setup
 	$(BIN)/python -m tests.longrun $(LONG)
 
-# The C extensions and all generated kernels with the address and undefined-behaviour sanitizers, in build/asan.
-# ARGS="tests/capture/test_frame.py -x" chooses tests.
+# The C extensions and all generated kernels with the address and undefined-behaviour sanitizers, in build/asan: a slice,
+# which continuous integration runs. ARGS="tests/capture/test_frame.py -x" chooses tests.
 test-asan: setup
 	PYTHON=$(abspath $(BIN))/python tools/test_asan.sh $(ARGS)
+
+# The same over every test of native code; a test that ends its process costs that test alone.
+test-asan-all: setup
+	PYTHON=$(abspath $(BIN))/python tools/test_asan.sh all -n $(WORKERS) $(ARGS)
 
 # Whether the working tree generates what another commit does, which is built beside it: what a `refactor:` commit shows.
 # ARGS="--only functions/,bert" chooses programs, ARGS="--head COMMIT" another commit in place of the working tree.
