@@ -747,6 +747,83 @@ def test_numbers_and_lists_that_an_autograd_function_reads_are_those_of_the_call
             assert torch.equal(*results) and _same(given[0].grad, given[1].grad), (n, held)
 
 
+def _of_a_variable(x: Tensor, n: int, held: list[int]) -> Any:
+    class Own(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * n
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return g * 5
+
+    y = Own.apply(x)
+    n += 10
+    return y, n
+
+
+def _of_an_attribute(x: Tensor, n: int, held: list[int]) -> Any:
+    class Own(torch.autograd.Function):
+        factor = n
+
+        @classmethod
+        def forward(cls, ctx: Any, x: Tensor) -> Any:  # type: ignore[override]
+            return x * cls.factor
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return g * 5
+
+    y = Own.apply(x)
+    Own.factor = 7
+    return y, n
+
+
+def _of_a_list(x: Tensor, n: int, held: list[int]) -> Any:
+    class Own(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * len(held)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return g * 5
+
+    y = Own.apply(x)
+    held.append(n)
+    return y, held
+
+
+def _of_a_default(x: Tensor, n: int, held: list[int]) -> Any:
+    class Own(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, by: int = n) -> Tensor:
+            return x * by
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return g * 5
+
+    y = Own.apply(x)
+    Own.forward.__defaults__ = (8,)
+    return y, n
+
+
+@pytest.mark.parametrize("backend", ["eager", "smelt"])
+@pytest.mark.parametrize("f", [_of_a_variable, _of_an_attribute, _of_a_list, _of_a_default])
+def test_what_a_call_leaves_in_an_autograd_function_is_not_read_by_the_next(
+    f: Callable[[Tensor, int, list[int]], Any], backend: str
+) -> None:
+    """A graph holds the class of the call that it was captured in, and may run its Python code at each call."""
+    run = smelt.compile(f, backend=backend)
+    for n in (2, 2, 2, 3, 2):
+        given = [torch.arange(3.0).requires_grad_() for _ in range(2)]
+        got, want = run(given[0], n, []), f(given[1], n, [])
+        assert torch.equal(got[0], want[0]) and got[1] == want[1]
+        got[0].sum().backward()
+        assert given[0].grad is not None and given[0].grad.tolist() == [5.0] * 3
+
+
 def test_what_autograd_keeps_in_a_function_is_that_of_the_call() -> None:
     def f(x: Tensor) -> Any:
         class Own(torch.autograd.Function):

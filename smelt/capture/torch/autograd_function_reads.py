@@ -96,6 +96,7 @@ def rehearse(vm: Interpreter, cls: Any, args: Sequence[Any]) -> tuple[BackwardSt
             outputs, ctx = _forward(twin, cls, given)
         if len(outputs) > 1:
             _refuse_written_views(vm, cls, ctx, dict(zip(map(id, given), args, strict=True)))
+        held = _reads_of_class(twin)
         if any(ctx.needs_input_grad):
             seen = _forget_reads(twin)
             with _noted(twin, after):
@@ -104,6 +105,8 @@ def rehearse(vm: Interpreter, cls: Any, args: Sequence[Any]) -> tuple[BackwardSt
         raise Break(f"{cls.__name__}.apply", f"it does not run on tensors without values: {raised}") from None
     finally:
         twin.ambient.restore()
+    if id(cls) in vm.made_classes:
+        _refuse_state_of_a_call(cls, held or _reads_of_class(twin), [*before, *after])
     seen |= twin.reads.keys() | _containers(twin, [*before, *after])
     vm.read_later |= twin.reads.keys() | _containers(twin, after)
     _refuse_effects(vm, twin, cls, seen)
@@ -122,6 +125,17 @@ def _noted(twin: Any, checks: list[Check]) -> Iterator[None]:
         twin.guards.noted = outer
         if outer is not None:
             outer += checks
+
+
+def _reads_of_class(twin: Any) -> bool:
+    """Whether a value was read that a class holds which each call makes anew."""
+    return any(id(cls) in twin.made_classes and not _stays(found) for (cls, _), found in twin.lookups.items())
+
+
+def _refuse_state_of_a_call(cls: Any, held: bool, checks: list[Check]) -> None:
+    """A node keeps the class of one call, and may run when the variables and attributes of that have other values."""
+    if held or any(source.local and _may_change(source, kind, operand) for source, kind, operand in checks):
+        raise Break(f"{cls.__name__}.apply", "it reads what each call makes anew", "give it to apply as an argument")
 
 
 def _forget_reads(twin: Any) -> set[tuple[int, str]]:
@@ -150,10 +164,14 @@ def _may_change(source: Source, kind: int, operand: object) -> bool:
     if source.kind == native.CLASS_ATTR and (kind == native.MISSING or _is_of_context(source)):
         return False
     if kind == native.IS:
-        return not (callable(operand) or hasattr(operand, "__get__") or isinstance(operand, _FIXED))
+        return not _stays(operand)
     if kind == native.MISSING:  # not a name that means a builtin, which nobody defines meanwhile
         return source.base is not None and source.base.base is not None
     return kind in (native.EQ, native.LEN, native.DICT_KEYS, native.HAS_KEY, native.NOT_KEY)
+
+
+def _stays(value: Any) -> bool:
+    return callable(value) or hasattr(value, "__get__") or isinstance(value, _FIXED)
 
 
 _FIXED = (types.ModuleType, torch.dtype, torch.layout, torch.memory_format)
