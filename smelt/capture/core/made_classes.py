@@ -253,7 +253,8 @@ def _part(vm: Interpreter, value: Any, place: Source) -> None:
 
 
 _OF_A_VARIABLE = (
-    "__infer_variance__ __name__ __module__ __bound__ __constraints__ __covariant__ __contravariant__".split()
+    *("__infer_variance__", "__name__", "__module__", "__bound__", "__constraints__"),
+    *("__covariant__", "__contravariant__", "__default__"),
 )
 _PARTS: dict[type, tuple[str, ...]] = {
     types.GenericAlias: ("__origin__", "__args__", "__unpacked__"),
