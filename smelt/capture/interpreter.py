@@ -82,7 +82,7 @@ class Interpreter:
         errors: every exception that the program raised, by identity, with the step that raised it.
         constants: identities of tuples that the interpreted code has as constants.
         created: identities of functions and cells made during the capture.
-        made_classes: by identity, classes that another call makes again, and their statements.
+        made_classes: by identity, classes and aliases that another call makes again, and their statements.
         running: the qualified name of the function that is captured.
         remade: by identity, how classes that the program made are made again: (function, arguments, keywords).
         outer_error: what the caller of the captured frame is handling.
@@ -127,7 +127,7 @@ class Interpreter:
         self.inference = False
         self.created: set[int] = set()
         self.remade: dict[int, tuple[Any, Args, Kwargs]] = {}
-        self.made_classes: dict[int, tuple[type, Any]] = {}
+        self.made_classes: dict[int, tuple[object, Any]] = {}
         self.running = ""
         self.generators: list[Any] = []
         self.errors: dict[int, tuple[BaseException, int]] = {}

@@ -708,7 +708,7 @@ class Interpreter(Protocol):
     inference: bool
     created: set[int]
     remade: dict[int, tuple[Any, Args, Kwargs]]
-    made_classes: dict[int, tuple[type, Any]]
+    made_classes: dict[int, tuple[object, Any]]
     running: str
     generators: list[TracedGenerator]
     errors: dict[int, tuple[BaseException, int]]

@@ -207,7 +207,7 @@ def read_class(vm: Interpreter, cls: type, source: Source) -> object:
     return cls
 
 
-def _tell_apart(vm: Interpreter, told: Any, source: Source) -> None:
+def _tell_apart(vm: Interpreter, told: object, source: Source) -> None:
     """Two objects of which one may be the other at another call stay two."""
     for other, known in vm.made_classes.values():
         if known.told == told:
@@ -222,7 +222,7 @@ class _Alias:
 
 
 @READ(types.GenericAlias, types.UnionType, type(typing.List[int]), typing.TypeVar)  # noqa: UP006
-def read_alias(vm: Interpreter, value: Any, source: Source) -> Any:
+def read_alias(vm: Interpreter, value: object, source: Source) -> object:
     """`Box[int]`, `int | str`, a type variable: by its parts where each call may make it anew, else by identity."""
     names = _PARTS.get(type(value))
     lazy = getattr(value, "__infer_variance__", False)  # of `class Box[T: bound()]`, which runs when it is asked for
@@ -245,7 +245,7 @@ def read_alias(vm: Interpreter, value: Any, source: Source) -> Any:
     return value
 
 
-def _part(vm: Interpreter, value: Any, place: Source) -> None:
+def _part(vm: Interpreter, value: object, place: Source) -> None:
     if type(value) in LEAVES:  # C code reads it: a number is no symbol here
         vm.guards.check(place, native.EQ, value)
     else:

@@ -127,12 +127,12 @@ def _noted(twin: Any, checks: list[Check]) -> Iterator[None]:
             outer += checks
 
 
-def _reads_of_class(twin: Any) -> bool:
+def _reads_of_class(twin: Interpreter) -> bool:
     """Whether a value was read that a class holds which each call makes anew."""
     return any(id(cls) in twin.made_classes and not _stays(found) for (cls, _), found in twin.lookups.items())
 
 
-def _refuse_state_of_a_call(cls: Any, held: bool, checks: list[Check]) -> None:
+def _refuse_state_of_a_call(cls: type, held: bool, checks: list[Check]) -> None:
     """A node keeps the class of one call, and may run when the variables and attributes of that have other values."""
     if held or any(source.local and _may_change(source, kind, operand) for source, kind, operand in checks):
         raise Break(f"{cls.__name__}.apply", "it reads what each call makes anew", "give it to apply as an argument")
@@ -170,7 +170,7 @@ def _may_change(source: Source, kind: int, operand: object) -> bool:
     return kind in (native.EQ, native.LEN, native.DICT_KEYS, native.HAS_KEY, native.NOT_KEY)
 
 
-def _stays(value: Any) -> bool:
+def _stays(value: object) -> bool:
     return callable(value) or hasattr(value, "__get__") or isinstance(value, _FIXED)
 
 
