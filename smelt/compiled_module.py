@@ -7,10 +7,11 @@ same for both, and `state_dict()` needs no prefix.
 from __future__ import annotations
 
 import copy
+import inspect
 import types
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -22,6 +23,16 @@ _classes: weakref.WeakValueDictionary[int, type] = weakref.WeakValueDictionary()
 """By the id of the original class, which lives as long as its twin."""
 
 
+class _Signature:
+    """`inspect.signature` of a compiled module and of its class: that of the original."""
+
+    def __get__(self, module: Any, cls: type) -> inspect.Signature | None:
+        if module is not None:
+            return inspect.signature(original_of(module)) if hasattr(module, "_orig_mod") else None
+        original = cls.__bases__[-1]
+        return inspect.signature(original) if _classes.get(id(original)) is cls else None
+
+
 class CompiledModule:
     """Mixed into a module's class ahead of it. Slots hold what must not enter the shared `__dict__`."""
 
@@ -29,7 +40,8 @@ class CompiledModule:
 
     _orig_mod: nn.Module
     _smelt_call: Callable[..., Any]
-    _smelt_remake: Callable[[nn.Module], Any]
+    _smelt_remake: Recipe
+    __signature__ = _Signature()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """The class of a compiled module makes ordinary modules: those of the class that was compiled."""
@@ -64,20 +76,40 @@ class CompiledModule:
         return self._smelt_remake(copy.copy(self._orig_mod))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _unpickle, (self._smelt_remake, self._orig_mod)
+        return self._smelt_remake.reduced(self._orig_mod)
+
+
+class Recipe(Protocol):
+    """How a compiled module was made."""
+
+    def __call__(self, module: nn.Module) -> Any:
+        """Another module, compiled in the same way."""
+
+    def reduced(self, module: nn.Module) -> tuple[Any, ...]:
+        """What pickles of the compiled module hold: a function that makes it again, and its arguments."""
 
 
 class Remake:
-    """Compile again with the arguments of the first time; a class, so that twins can be pickled."""
+    """Compile again with the arguments of the first time.
 
-    def __init__(self, compile: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
-        self.compile, self.kwargs = compile, dict(kwargs)
+    Args:
+        again: makes a compiled module of a module and these arguments, which pickles name.
+    """
+
+    def __init__(
+        self, compile: Callable[..., Any], kwargs: Mapping[str, Any], again: Callable[..., Any] | None = None
+    ) -> None:
+        self.compile, self.kwargs, self.again = compile, dict(kwargs), again
 
     def __call__(self, module: nn.Module) -> Any:
         return self.compile(module, **self.kwargs)
 
+    def reduced(self, module: nn.Module) -> tuple[Any, ...]:
+        """Without an object of ours: `torch.load(weights_only=True)` takes no others than data."""
+        return self.again or self.compile, (module, self.kwargs)
 
-def make_twin(module: nn.Module, call: Callable[..., Any], remake: Callable[[nn.Module], Any]) -> Any:
+
+def make_twin(module: nn.Module, call: Callable[..., Any], remake: Recipe) -> Any:
     """A module that is an instance of `module`'s class, shares all its state, and runs `call` when called.
 
     Raises:
@@ -109,9 +141,19 @@ def original_function(function: Any) -> Any:
     return function
 
 
+_when_compiled: list[Callable[[type], None]] = []
+
+
+def when_compiled(tell: Callable[[type], None]) -> None:
+    """Have a function called with each class of modules that is compiled, before the first one is."""
+    _when_compiled.append(tell)
+
+
 def _twin_class(cls: type) -> type:
     twin = _classes.get(id(cls))
     if twin is None:
+        for tell in _when_compiled:
+            tell(cls)
         try:
             twin = types.new_class(cls.__name__, (CompiledModule, cls))
         except TypeError as error:
@@ -122,4 +164,5 @@ def _twin_class(cls: type) -> type:
 
 
 def _unpickle(remake: Remake, module: nn.Module) -> Any:
+    """What pickles of earlier versions name."""
     return remake(module)

@@ -8,15 +8,16 @@ parameters. Accelerate's `compile_regions` has the same rules of what a region i
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MethodType
 from typing import Any
 
+import torch
 from torch import nn
 
 from smelt.api import chosen_options, compile
 from smelt.base.errors import OptionError, SmeltWarning, shown
-from smelt.base.options import Options
 from smelt.capture import compiled as capture
 from smelt.compiled_module import CompiledModule, make_twin, original_of
 from smelt.pipeline import compile_graph
@@ -49,7 +50,7 @@ def compile_regions(model: nn.Module, *, rest: str = "compile", **compile_args: 
         raise TypeError(f"smelt.compile_regions takes an nn.Module, and this is a {type(model).__name__}")
     if not isinstance(rest, str) or rest not in REST:
         raise OptionError(f"rest wants one of {', '.join(map(repr, REST))}, got {shown(rest)}")
-    options = chosen_options(**compile_args)
+    chosen_options(**compile_args)  # what is wrong with them is told first
     model = original_of(model)
     if compile_args.pop("disable", False):
         return model
@@ -57,7 +58,7 @@ def compile_regions(model: nn.Module, *, rest: str = "compile", **compile_args: 
         text = f"{type(model).__name__} has no repeated blocks: it is compiled as a whole"
         warnings.warn(SmeltWarning(f"{text}\n  try: smelt.compile(model)"), stacklevel=2)
         return compile(model, **compile_args)
-    return _Regions(options, compile_args, rest).built(model)
+    return _Regions(compile_args, rest).built(model)
 
 
 def is_repeated(module: nn.Module) -> bool:
@@ -71,28 +72,49 @@ def is_repeated(module: nn.Module) -> bool:
 
 
 class BlockGroup:
-    """Compiles the blocks of one class, which use each other's versions. Copies of blocks keep the group."""
+    """Compiles the blocks of one class, which use each other's versions. Copies of blocks keep the group.
 
-    def __init__(self, options: Options, count: int) -> None:
+    Args:
+        compile_args: of `smelt.compile`.
+        count: how many blocks there are.
+    """
+
+    def __init__(self, compile_args: Mapping[str, Any], count: int) -> None:
+        self.made_of = dict(compile_args), count
+        options = chosen_options(**compile_args)
         # blocks may differ in numbers that their Python reads, and each of those is a version
         self.options = replace(options, recompile_limit=options.recompile_limit + count)
         self._first: Any = None
 
-    def __call__(self, block: nn.Module) -> Any:
-        call = capture.compile_callable(block, compile_graph, self.options, self._first)
+    def __call__(self, module: nn.Module) -> Any:
+        call = capture.compile_callable(module, compile_graph, self.options, self._first)
         if self._first is None:
             self._first = call
-        return make_twin(block, call, self)
+        return make_twin(module, call, self)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"options": self.options, "_first": None}
+    def reduced(self, module: nn.Module) -> tuple[Any, ...]:
+        """What pickles of a block hold; all blocks of a model name one group."""
+        return block_again, (self, module)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BlockGroup, self.made_of
+
+
+def block_again(group: BlockGroup, block: nn.Module) -> Any:
+    """What pickles of blocks name. `torch.load(weights_only=True)` calls it, too: with data of anybody."""
+    if not isinstance(group, BlockGroup) or not isinstance(block, nn.Module):
+        raise TypeError("a pickle of a compiled block holds a group and a module")
+    return group(block)
+
+
+torch.serialization.add_safe_globals([BlockGroup, block_again])
 
 
 class _Regions:
     """One model's regions while they are made."""
 
-    def __init__(self, options: Options, compile_args: dict[str, Any], rest: str) -> None:
-        self.options, self.compile_args, self.rest = options, compile_args, rest
+    def __init__(self, compile_args: dict[str, Any], rest: str) -> None:
+        self.compile_args, self.rest = compile_args, rest
         self.groups: dict[type, BlockGroup] = {}
         self.made: dict[int, nn.Module] = {}
 
@@ -126,6 +148,6 @@ class _Regions:
         if id(block) not in self.made:
             group = self.groups.get(type(block))
             if group is None:
-                group = self.groups[type(block)] = BlockGroup(self.options, len(list(container.children())))
+                group = self.groups[type(block)] = BlockGroup(self.compile_args, len(list(container.children())))
             self.made[id(block)] = group(block)
         return self.made[id(block)]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import io
 import pickle
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import smelt
+from smelt import api, compiled_module, regions
 
 
 class Net(nn.Module):
@@ -134,10 +138,91 @@ def test_scripted_module_is_refused() -> None:
         smelt.compile(torch.jit.script(nn.Linear(2, 2)))
 
 
-def test_what_was_pickled_under_the_former_name_is_loaded(pair: tuple[Net, Net]) -> None:
+class FormerPickle:
+    """What compiled modules left in pickles: a function of ours, an object of ours, the original."""
+
+    def __init__(self, twin: Any) -> None:
+        self.twin = twin
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return compiled_module._unpickle, (compiled_module.Remake(smelt.compile, {}), self.twin._orig_mod)
+
+
+def test_what_was_pickled_by_former_versions_is_loaded(pair: tuple[Net, Net]) -> None:
     net, twin = pair
-    under_new = pickle.dumps(twin, protocol=2)  # a protocol in which names of modules are lines of text
-    under_old = under_new.replace(b"csmelt.compiled_module\n", b"csmelt.twin\n")
-    assert under_old != under_new
+    before = pickle.dumps(FormerPickle(twin), protocol=2)  # a protocol in which names of modules are lines of text
+    still_before = before.replace(b"csmelt.compiled_module\n", b"csmelt.twin\n")
+    assert still_before != before
     x = torch.randn(3, 4)
-    torch.testing.assert_close(pickle.loads(under_old)(x), net(x))
+    for each in (before, still_before):
+        loaded = pickle.loads(each)
+        assert smelt.is_compiled(loaded)
+        torch.testing.assert_close(loaded(x), net(x))
+
+
+@pytest.mark.parametrize("regional", [False, True])
+def test_saved_models_are_loaded_as_data(regional: bool) -> None:
+    """What eager's model needs to be allowed is all that the compiled one needs."""
+    net = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(3)))
+    saved = smelt.compile_regions(net) if regional else smelt.compile(net, dynamic=True, options={"gemm": "aten"})
+    file = io.BytesIO()
+    torch.save(saved, file)
+    file.seek(0)
+    with torch.serialization.safe_globals([nn.Sequential, nn.Linear, nn.ReLU]):
+        loaded = torch.load(file, weights_only=True)
+    x = torch.randn(3, 4, requires_grad=True)  # as what one block gives the next
+    torch.testing.assert_close(loaded(x), net(x))
+    assert smelt.is_compiled(loaded[0] if regional else loaded) and smelt.stats()["graphs"] == 1
+    if not regional:
+        loaded(torch.randn(5, 4, requires_grad=True))
+        assert smelt.stats()["graphs"] == 1  # it has the arguments
+
+
+@pytest.mark.parametrize("what", [(api.compiled_again, ("print", {})), (api.compiled_again, (nn.ReLU(), "x")),
+                                  (regions.block_again, (print, nn.ReLU())), (regions.BlockGroup, ({"mode": "x"}, 1))],
+                         ids=str)  # fmt: skip
+def test_files_of_strangers_compile_modules_alone(what: tuple[Any, tuple[Any, ...]]) -> None:
+    function, args = what
+    with pytest.raises((TypeError, smelt.OptionError)):
+        function(*args)
+
+
+def _doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+doubled = smelt.compile(_doubled)
+_doubled.__qualname__ = doubled.__qualname__ = "doubled"
+
+
+def test_functions_are_pickled_by_name() -> None:
+    assert pickle.loads(pickle.dumps(doubled)) is doubled
+
+
+def test_functions_are_pickled_by_value() -> None:
+    cloudpickle = pytest.importorskip("cloudpickle")
+    factor = 3
+    written = cloudpickle.dumps(smelt.compile(lambda x: x * factor, fullgraph=True))
+    loaded, x = pickle.loads(written), torch.randn(3)
+    torch.testing.assert_close(loaded(x), x * 3)
+    assert smelt.is_compiled(loaded) and smelt.stats()["graphs"] == 1 and loaded._smelt_session.options.fullgraph
+
+
+class Calls(Net):
+    def __call__(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return super().__call__(x) * scale
+
+
+@pytest.mark.parametrize("make", [Net, Calls, lambda: nn.Linear(2, 3)])
+def test_signatures(make: Any) -> None:
+    net = make()
+    twin = smelt.compile(net)
+    assert inspect.signature(twin) == inspect.signature(net)
+    assert inspect.signature(type(twin)) == inspect.signature(type(net))
+    assert inspect.getsource(type(twin)) == inspect.getsource(type(net))
+
+    class Derived(type(twin)):  # type: ignore[misc]
+        def __init__(self, width: int) -> None:
+            super().__init__()
+
+    assert list(inspect.signature(Derived).parameters) == ["width"]

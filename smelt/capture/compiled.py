@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import inspect
 import sys
@@ -103,6 +104,18 @@ def start() -> None:
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
+def new_session(compile_graph: CompileGraph, options: Options) -> Session:
+    """Of a compiled callable that has no versions yet."""
+    start()
+    session = Session(compile_graph, options)
+    _sessions.add(session)
+    return session
+
+
+# cloudpickle takes compiled functions apart, as all functions that cannot be imported by name
+copyreg.pickle(Session, lambda session: (new_session, (session.compile_graph, session.options)))
+
+
 _CALLS = "lambda fn: lambda *args, **kwargs: fn(*args, **kwargs)"
 _CALLS_FIRST = "lambda fn, /, *args, **kwargs: fn(*args, **kwargs)"
 
@@ -192,10 +205,8 @@ def compile_callable(
     Raises:
         Unsupported: (when called) with `fullgraph`, something cannot be captured.
     """
-    start()
     function, receiver = _taken_apart(fn)
-    session = Session(compile_graph, options or Options()) if beside is None else beside._smelt_session
-    _sessions.add(session)
+    session = new_session(compile_graph, options or Options()) if beside is None else beside._smelt_session
 
     body = _in_steps(fn if isinstance(fn, functools.partial) else function)
     compiled = _region(_with_frame(function), function, body, session)
