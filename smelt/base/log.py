@@ -1,17 +1,22 @@
-"""Messages about what the compiler does, for people who ask: `SMELT_LOG=graphs,breaks,recompiles`."""
+"""Messages about what the compiler does, for people who ask: `SMELT_LOG=graphs,breaks,recompiles`, or `logging`."""
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 
 from smelt.base.options import environment
 
-TOPICS = ("graphs", "breaks", "recompiles", "sizes")
-"""What `SMELT_LOG` may name."""
-
 
 def log(topic: str, text: Callable[[], str]) -> None:
-    """Write one line to standard error if SMELT_LOG names the topic; `text` is called only then."""
-    if topic in environment().log:
+    """Tell something about a topic; `text` is called only where somebody asks.
+
+    The loggers are "smelt.graphs", "smelt.breaks" and so on, and the level is DEBUG. What SMELT_LOG names is written to
+    standard error, unless the program's own loggers take it.
+    """
+    logger = logging.getLogger(f"smelt.{topic}")
+    if logger.isEnabledFor(logging.DEBUG) and logger.hasHandlers():
+        logger.debug("%s", text())
+    elif topic in environment().log:
         print(f"smelt {topic}: {text()}", file=sys.stderr)

@@ -170,7 +170,7 @@ def environment() -> Environment:
     """Read the SMELT_* variables, CXX and two of Triton's, here and nowhere else.
 
     Raises:
-        OptionError: a folder's name is set and empty, or a number is none.
+        OptionError: a folder's name is set and empty, a number is none, or SMELT_LOG names no topic.
     """
     return Environment(
         strict=_flag("SMELT_STRICT"),
@@ -180,7 +180,7 @@ def environment() -> Environment:
         cache_dir=_folder("SMELT_CACHE_DIR", None),
         cache_bytes=_number("SMELT_CACHE_BYTES", None, int),
         build_timeout_s=_number("SMELT_BUILD_TIMEOUT_S", DEFAULT_BUILD_TIMEOUT_S, float),
-        log=frozenset(filter(None, os.environ.get("SMELT_LOG", "").split(","))),
+        log=_topics("SMELT_LOG"),
         cxx=os.environ.get("CXX"),
         ptxas=os.environ.get("TRITON_PTXAS_PATH"),
         triton_interpret=_flag("TRITON_INTERPRET"),
@@ -219,6 +219,17 @@ def _number(name: str, default: Any, kind: type) -> Any:
     if value <= 0:
         raise OptionError(f"{name} wants a positive number, got {shown(text)}")
     return value
+
+
+LOG_TOPICS = ("graphs", "breaks", "recompiles", "sizes")
+"""What `SMELT_LOG` may name."""
+
+
+def _topics(name: str) -> frozenset[str]:
+    given = frozenset(filter(None, (word.strip() for word in os.environ.get(name, "").split(","))))
+    for topic in given.difference(LOG_TOPICS):
+        raise unknown_name(f"topic of {name}", topic, LOG_TOPICS)
+    return given
 
 
 def _flag(name: str) -> bool:

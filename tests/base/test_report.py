@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from pathlib import Path
 
@@ -61,3 +62,23 @@ def test_some_are_forgotten_and_some_printed_from_something_else(tmp_path: Path)
         report.add(name, lambda: "")
     report.forget(("3_", "4_"))
     assert [*report.artefacts] == ["1_torch.py", "6_forward_kernels.cpp"]
+
+
+def test_logs_reach_the_programs_own_loggers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SMELT_LOG", "graphs")
+    with caplog.at_level(logging.DEBUG, "smelt.graphs"):
+        smelt.compile(lambda x: x + 1)(torch.ones(3))
+    (record,) = caplog.records
+    assert record.name == "smelt.graphs" and "1 operations" in record.getMessage()
+    assert not capsys.readouterr().err  # not twice
+    smelt.compile(lambda x: x + 2)(torch.ones(3))
+    assert len(caplog.records) == 1 and "smelt graphs:" in capsys.readouterr().err
+
+
+def test_topics_that_there_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMELT_LOG", "graphs, brakes")
+    with pytest.raises(smelt.OptionError, match="unknown topic of SMELT_LOG 'brakes'") as told:
+        smelt.compile(lambda x: x + 1)
+    assert "did you mean 'breaks'" in str(told.value) and "'sizes'" in str(told.value)
