@@ -22,9 +22,22 @@ try:
     from smelt.backends import list_backends, register_backend
     from smelt.capture.guards.dynamic_shapes import mark_dynamic, mark_static
     from smelt.capture.stance import stance
-    from smelt.capture.torch.escapes import allow_in_graph, assume_constant_result, disable, graph_break, is_compiling
+    from smelt.capture.torch.escapes import (
+        allow_in_graph,
+        assume_constant_result,
+        disable,
+        graph_break,
+        is_compiling,
+        substitute_in_graph,
+    )
+    from smelt.compiled_module import when_compiled
+    from smelt.integrations.lightning import take_functions
     from smelt.integrations.patches import install, uninstall
+    from smelt.integrations.torch_controls import take_controls
     from smelt.regions import compile_regions
+
+    take_controls()
+    when_compiled(take_functions)
 except ImportError as error:
     if "_native" not in str(error):
         raise
@@ -70,5 +83,6 @@ __all__ = [
     "reset",
     "stance",
     "stats",
+    "substitute_in_graph",
     "uninstall",
 ]

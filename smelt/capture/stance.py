@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import threading
+from collections.abc import Callable
+from typing import Any
 
 from smelt.base.errors import unknown_name
 from smelt.capture import _native as native
@@ -31,10 +34,13 @@ def _take(name: str) -> None:
 
 
 class stance:
-    """Change what calls of compiled functions do in this thread, from now on or for a `with` block.
+    """Change what calls of compiled functions do in this thread, from now on, for a `with` block or in a function.
 
         smelt.stance("fail_on_recompile")          # until the next one
         with smelt.stance("force_eager"): ...      # and back
+
+        @smelt.stance("force_eager")               # while this function runs
+        def evaluate(model): ...
 
     Args:
         name: "default" compiles what no version fits; "force_eager" runs everything as it is written;
@@ -50,6 +56,18 @@ class stance:
             raise unknown_name("stance", name, STANCES)
         self.name, self._before = name, _present.name
         _take(name)
+
+    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """As a decorator: it holds while the function runs, and not from now on."""
+        _take(self._before)
+        name = self.name
+
+        @functools.wraps(fn)
+        def under_stance(*args: Any, **kwargs: Any) -> Any:
+            with stance(name):
+                return fn(*args, **kwargs)
+
+        return under_stance
 
     def __enter__(self) -> stance:
         _take(self.name)

@@ -99,14 +99,23 @@ def _extract_model(
     keep_torch_compile: bool = True,
     recursive: bool = False,
 ) -> nn.Module:
-    if not _is_compiled(model):
+    regional = not _is_compiled(model) and _has_compiled_regions(lambda module: False, model)
+    if not regional and not _is_compiled(model):
         return original(model, keep_fp32_wrapper, keep_torch_compile, recursive)
-    inner = original(model._orig_mod, keep_fp32_wrapper, keep_torch_compile, recursive)
+    outer = model.__dict__["_orig_mod"] if regional else model._orig_mod
+    inner = original(outer, keep_fp32_wrapper, keep_torch_compile, recursive)
     if not keep_torch_compile:
         return inner
-    if inner is model._orig_mod:
+    if inner is outer:
         return model
-    return model._smelt_remake(inner)
+    if not regional:
+        return model._smelt_remake(inner)
+    copies = {id(_original(copy)): copy for copy in model.modules()}  # what is wrapped has its own copy with regions
+    return copies.get(id(inner), inner)
+
+
+def _original(module: Any) -> Any:
+    return module._orig_mod if _is_compiled(module) else module.__dict__.get("_orig_mod")
 
 
 _REPLACED: dict[str, Callable[..., Any]] = {

@@ -66,10 +66,9 @@ def call_function(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: K
     init = compiler_marks.original_init(fn)
     if init is not None:
         return vm.call(init, args, kwargs)
-    if fn.__dict__ and (
-        compiler_marks.compiled_elsewhere(fn) or compiler_marks.hidden_by_torch(fn)
-    ):  # the original, in this graph
-        return vm.call(vm.load_attr(fn, "_torchdynamo_orig_callable"), args, kwargs)
+    original = compiler_marks.held_original(fn) if fn.__dict__ else None
+    if original is not None:  # in this graph
+        return vm.call(vm.load_attr(fn, original), args, kwargs)
     if fn.__dict__ or compiler_marks.is_allowed(fn):
         if compiler_marks.is_constant_result(fn):
             return call_native(vm, fn, args, kwargs)

@@ -75,6 +75,20 @@ def hidden_by_torch(function: FunctionType) -> bool:
     return bool(ours) and "_torchdynamo_orig_callable" in held and function.__code__.co_filename.endswith(_WRAPPERS)
 
 
+def held_original(function: FunctionType) -> str | None:
+    """The attribute that holds the function in place of which torch has put this one; None: it is no such one."""
+    if compiled_elsewhere(function) or hidden_by_torch(function):
+        return "_torchdynamo_orig_callable"
+    if _REGION in function.__dict__ and function.__code__.co_filename.endswith(_REGIONS):
+        return _REGION
+    return None
+
+
+_REGION = "__marked_compile_region_fn__"
+_REGIONS = os.path.join("torch", "_higher_order_ops", "invoke_subgraph.py")
+"""Where `torch.compiler.nested_compile_region` wraps functions."""
+
+
 def original_init(function: FunctionType) -> Any:
     """What `Module.__init__` was before torch's compiler put this function in its place; None: it is another one."""
     code = function.__code__

@@ -119,11 +119,11 @@ class Sizes:
     def of_tensor(self, tensor: torch.Tensor, source: Source) -> Sized | None:
         """The guard operand of a tensor with symbolic sizes; None when all of them are static."""
         shape = tuple(tensor.shape)
-        marked: dict[int, tuple[int, int | None]] = getattr(tensor, _DYNAMIC, {})
+        marked = _marked_dynamic(tensor)
         if not self._may_change(tensor, source, bool(marked)):
             return None
         self.changes.look(source, shape)
-        fixed: set[int] = getattr(tensor, _STATIC, set())
+        fixed, likely = _marked(tensor, _STATIC, _TORCH_STATIC), _marked(tensor, *_TORCH_LIKELY)
         sizes: list[IntLike] = list(shape)
         taken: list[Size] = []
         for dim, size in enumerate(shape):
@@ -132,7 +132,7 @@ class Sizes:
             if dim in marked:
                 low, high = marked[dim]
                 sizes[dim] = self._symbol(size, taken, max(low, LEAST), high, True)
-            elif self.dynamic or (source.text, dim) in self.changes.changing:
+            elif self.dynamic or dim in likely or (source.text, dim) in self.changes.changing:
                 sizes[dim] = self._symbol(size, taken)
             if isinstance(sizes[dim], Size):
                 self.occurrences.append((source, sources.size(source, dim), sizes[dim]))  # type: ignore[arg-type]
@@ -298,6 +298,32 @@ def _layout(tensor: torch.Tensor, shape: Sequence[Any]) -> tuple[tuple[int, ...]
 # -- marks ---------------------------------------------------------------------------------------------------------
 
 _DYNAMIC, _STATIC = "_smelt_dynamic_sizes", "_smelt_static_sizes"
+
+_TORCH_DYNAMIC, _TORCH_RANGES, _TORCH_STATIC = (
+    "_dynamo_dynamic_indices",
+    "_dynamo_dynamic_range",
+    "_dynamo_static_indices",
+)
+"""What `mark_dynamic` and `mark_static` of torch's compiler leave on a tensor."""
+
+_TORCH_LIKELY = ("_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices")
+"""What its `maybe_mark_dynamic` and `mark_unbacked` leave: a program that needs one size is compiled for that."""
+
+
+def _marked(tensor: torch.Tensor, *names: str) -> set[int]:
+    return {dim for name in names for dim in getattr(tensor, name, ())}
+
+
+def _marked_dynamic(tensor: torch.Tensor) -> dict[int, tuple[int, int | None]]:
+    """The dimensions that somebody has marked, with the sizes that will come."""
+    marked = {dim: (LEAST, None) for dim in _marked(tensor, _TORCH_DYNAMIC)}
+    for given in getattr(tensor, _TORCH_RANGES, ()):
+        low, high = LEAST if given.min is None else given.min, given.max
+        size = tensor.shape[given.dim]
+        if size < low or (high is not None and size > high):
+            raise OptionError(f"mark_dynamic: dimension {given.dim} has {size} elements, outside of {low} to {high}")
+        marked[given.dim] = (low, high)
+    return marked | getattr(tensor, _DYNAMIC, {})
 
 
 def mark_dynamic(tensor: torch.Tensor, dim: int, *, min: int | None = None, max: int | None = None) -> None:

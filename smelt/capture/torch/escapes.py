@@ -57,6 +57,26 @@ def assume_constant_result(fn: Callable[..., Any]) -> Callable[..., object]:
     return fn
 
 
+def substitute_in_graph(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator: what compiled code runs in place of `original`, a function that cannot be looked into.
+
+    Args:
+        original: a function of C code, for instance. Outside of compiled code it stays what it is.
+    """
+    if not callable(original):
+        raise TypeError(f"substitute_in_graph takes a function, and this is a {type(original).__name__}")
+
+    def substitute(fn: Callable[..., Any]) -> Callable[..., Any]:
+        special(original)(functools.partial(_instead, fn))
+        return fn
+
+    return substitute
+
+
+def _instead(fn: Any, vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
+    return vm.call(fn, args, kwargs)
+
+
 def _whole(fn: Any, vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     return call_torch(vm, fn, args, kwargs)
 
