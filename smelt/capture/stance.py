@@ -5,13 +5,16 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 from smelt.base.errors import unknown_name
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import special
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 STANCES = ("default", "force_eager", "fail_on_recompile", "eager_on_recompile")
 
@@ -57,13 +60,13 @@ class stance:
         self.name, self._before = name, _present.name
         _take(name)
 
-    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, fn: Callable[P, R]) -> Callable[P, R]:
         """As a decorator: it holds while the function runs, and not from now on."""
         _take(self._before)
         name = self.name
 
         @functools.wraps(fn)
-        def under_stance(*args: Any, **kwargs: Any) -> Any:
+        def under_stance(*args: P.args, **kwargs: P.kwargs) -> R:
             with stance(name):
                 return fn(*args, **kwargs)
 

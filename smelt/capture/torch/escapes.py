@@ -11,7 +11,7 @@ from smelt.capture import _native as native
 from smelt.capture.calls import calls
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
-from smelt.capture.core.registry import constant, special
+from smelt.capture.core.registry import F, constant, special
 from smelt.capture.tensors.torch_calls import call_torch
 
 
@@ -57,7 +57,7 @@ def assume_constant_result(fn: Callable[..., Any]) -> Callable[..., object]:
     return fn
 
 
-def substitute_in_graph(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def substitute_in_graph(original: Callable[..., object]) -> Callable[[F], F]:
     """A decorator: what compiled code runs in place of `original`, a function that cannot be looked into.
 
     Args:
@@ -66,14 +66,14 @@ def substitute_in_graph(original: Callable[..., Any]) -> Callable[[Callable[...,
     if not callable(original):
         raise TypeError(f"substitute_in_graph takes a function, and this is a {type(original).__name__}")
 
-    def substitute(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def substitute(fn: F) -> F:
         special(original)(functools.partial(_instead, fn))
         return fn
 
     return substitute
 
 
-def _instead(fn: Any, vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
+def _instead(fn: object, vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     return vm.call(fn, args, kwargs)
 
 
