@@ -14,6 +14,7 @@ from smelt.base.errors import (
 )
 from smelt.base.options import list_mode_options, list_options
 from smelt.base.stats import stats
+from smelt.base.store_archive import load_cache, save_cache
 from smelt.base.version import VERSION as __version__
 
 try:
@@ -76,11 +77,13 @@ __all__ = [
     "list_backends",
     "list_mode_options",
     "list_options",
+    "load_cache",
     "lookup_backend",
     "mark_dynamic",
     "mark_static",
     "register_backend",
     "reset",
+    "save_cache",
     "stance",
     "stats",
     "substitute_in_graph",

@@ -271,6 +271,12 @@ def _footer(kind: str, key: str, suffix: str, body: bytes) -> bytes:
     return _MARK + content_key(kind, key, suffix, body).encode() + b"\n"
 
 
+def checked_entry(kind: str, key: str, suffix: str, data: bytes) -> bytes | None:
+    """The content of an entry that is given with its checksum; None where that is another one."""
+    body, footer = data[:-_FOOTER_BYTES], data[-_FOOTER_BYTES:]
+    return body if footer == _footer(kind, key, suffix, body) else None
+
+
 def _warn(message: str) -> None:
     warnings.warn(message, SmeltWarning, stacklevel=4)
 

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from smelt.cli.bench import bench, complaints
+from smelt.cli.cache import cache
 from smelt.cli.census import census
 from smelt.cli.outputs import output_file, output_folder
 
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 app.add_typer(bench, name="bench")
 app.command()(census)
+app.add_typer(cache, name="cache")
 
 
 @app.command()

@@ -1,0 +1,61 @@
+"""`smelt cache`: what the cache of built kernels and timings holds, and how it comes to another machine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from smelt.base.errors import SmeltError
+from smelt.base.eviction import files, is_passing
+from smelt.base.store import store
+from smelt.base.store_archive import load_cache, save_cache
+
+cache = typer.Typer(help="The cache of built kernels and timings: look, clear, take along.", no_args_is_help=True)
+
+
+@cache.command()
+def info() -> None:
+    """Where it lies, how large it is and may become, and what it holds."""
+    held = store()
+    kinds = Counter(path.parent.parent.name for path, _ in files(held.root) if not is_passing(path))
+    print(f"{held.root}\n{held.size() / 2**20:.1f} MiB of at most {held.limit / 2**20:.0f} MiB")
+    for kind, count in sorted(kinds.items()):
+        print(f"  {count} x {kind}")
+
+
+@cache.command()
+def path() -> None:
+    """The folder."""
+    print(store().root)
+
+
+@cache.command()
+def clear() -> None:
+    """Remove every entry."""
+    held = store()
+    size = held.size()
+    held.clear()
+    print(f"{size / 2**20:.1f} MiB removed")
+
+
+@cache.command()
+def export(file: Annotated[Path, typer.Argument(help="The file to write.")]) -> None:
+    """Write all entries into one file."""
+    try:
+        count = save_cache(file)
+    except OSError as error:
+        raise typer.BadParameter(f"cannot write {file}: {error.strerror or error}", param_hint="FILE") from error
+    print(f"{count} entries written to {file}")
+
+
+@cache.command("import")
+def import_(file: Annotated[Path, typer.Argument(help="What `smelt cache export` has written.")]) -> None:
+    """Take the entries of such a file. They are machine code: only from people whom you trust."""
+    try:
+        count = load_cache(file)
+    except (OSError, SmeltError) as error:
+        raise typer.BadParameter(str(error), param_hint="FILE") from error
+    print(f"{count} new entries")

@@ -1,0 +1,105 @@
+"""smelt/base/store_archive.py and smelt/cli/cache.py"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import smelt
+from smelt.base.store import content_key, store
+from smelt.cli.main import app
+
+KEY = content_key("a")
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path / "one"))
+    store().put_text("tune", KEY, "fast")
+    store().put("kernels", KEY, b"code", ".so")
+    store().put("reports", KEY, b"of a failure", ".txt")
+    file = tmp_path / "cache.zip"
+    assert smelt.save_cache(file) == 2
+    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path / "two"))
+    return file
+
+
+def test_entries_come_to_another_cache(elsewhere: Path) -> None:
+    assert store().get_text("tune", KEY) is None
+    assert smelt.load_cache(elsewhere) == 2 and smelt.load_cache(elsewhere) == 0
+    assert store().get_text("tune", KEY) == "fast" and store().get("kernels", KEY, ".so") == b"code"
+    assert store().path("kernels", KEY, ".so").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("how", ["changed", "renamed", "outside", "cut", "text"])
+def test_nothing_is_taken_from_a_damaged_file(elsewhere: Path, tmp_path: Path, how: str) -> None:
+    wrong = tmp_path / "wrong.zip"
+    with zipfile.ZipFile(elsewhere) as given, zipfile.ZipFile(wrong, "w") as made:
+        for name in given.namelist():
+            data = given.read(name)
+            if name.endswith(".so"):
+                if how == "changed":
+                    data = b"x" + data[1:]
+                elif how in ("renamed", "outside"):
+                    name = name.replace("kernels", "triton") if how == "renamed" else "../../" + name
+            made.writestr(name, data)
+    if how == "cut":
+        wrong.write_bytes(wrong.read_bytes()[:-40])
+    elif how == "text":
+        wrong.write_text("hello")
+    with pytest.raises(smelt.SmeltError, match="was not written by smelt"):
+        smelt.load_cache(wrong)
+    assert store().get_text("tune", KEY) is None
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(elsewhere: Path, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError):
+        smelt.save_cache(tmp_path / "folder")
+    assert not list(tmp_path.glob(".*")) and not list((tmp_path / "folder").iterdir())
+    with pytest.raises(FileNotFoundError):
+        smelt.load_cache(tmp_path / "none.zip")
+
+
+def test_commands(elsewhere: Path, tmp_path: Path) -> None:
+    run = CliRunner().invoke
+    assert run(app, ["cache", "import", str(elsewhere)]).output == "2 new entries\n"
+    told = run(app, ["cache", "info"]).output
+    assert str(tmp_path / "two") in told and "1 x kernels" in told and "1 x tune" in told
+    assert run(app, ["cache", "path"]).output.strip() == str(store().root)
+    other = tmp_path / "other.zip"
+    assert run(app, ["cache", "export", str(other)]).output.startswith("2 entries") and other.stat().st_size
+    assert run(app, ["cache", "clear"]).exit_code == 0 and store().get_text("tune", KEY) is None
+    for arguments in (["import", str(tmp_path / "none")], ["export", str(tmp_path / "no" / "file")]):
+        assert run(app, ["cache", *arguments]).exit_code == 2
+
+
+PROGRAM = """
+import sys, torch, smelt
+if sys.argv[1] == "load":
+    smelt.load_cache(sys.argv[2])
+smelt.compile(lambda x: x.sin() * 2 + 1)(torch.ones(64))
+if sys.argv[1] == "save":
+    smelt.save_cache(sys.argv[2])
+"""
+
+
+def test_what_one_machine_has_built_another_loads(tmp_path: Path) -> None:
+    """Where no compiler has the time to build anything."""
+    root = str(Path(smelt.__file__).parent.parent)
+
+    def ran(way: str, folder: str, **env: str) -> int:
+        given = {**os.environ, "PYTHONPATH": root, "SMELT_CACHE_DIR": str(tmp_path / folder), **env}
+        command = [sys.executable, "-c", PROGRAM, way, str(tmp_path / "cache.zip")]
+        return subprocess.run(command, env=given, capture_output=True, timeout=300).returncode
+
+    at_once = {"SMELT_BUILD_TIMEOUT_S": "0.0001"}
+    assert ran("save", "a") == 0
+    assert ran("load", "b", **at_once) == 0
+    assert ran("plain", "c", **at_once) != 0
