@@ -24,6 +24,9 @@ SLICE = {
     "isinf": "of whole numbers like its argument",
     "nn.functional.prelu": "gradients like the argument",
     "put": "like its argument",
+    "roll": "without elements the strides that it has",
+    "rot90": "flipped, which keeps the order of dimensions, and transposed",
+    "_unsafe_masked_index": "in rows",
     "sort": "without elements the strides that it has",
     "view": "without elements the strides that it has",
 }

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import smelt
 from smelt.graph.ir.meta import TensorMeta, channels_last_stride, contiguous_stride
 from smelt.graph.ir.storage_view import Layout
 from smelt.graph.meta_rules.infer import answer_for
@@ -151,3 +152,14 @@ def test_the_gradient_of_a_loss_has_the_dtype_of_its_input(op: Any, reduction: i
         for x in in_layouts(plain):
             check(op, gradient, x.to(second), plain.to(third), *rest)
         check(op, gradient, plain[:1].to(second).expand(2, 4, 3), plain.to(third), *rest)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.bfloat16])
+def test_gradients_of_dropout_of_whole_numbers_are_floating_point(dtype: torch.dtype) -> None:
+    def fn(grad: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten.native_dropout_backward(grad, mask, 2.5)
+
+    grad, mask = torch.arange(6).view(2, 3).to(dtype), torch.tensor([[True, False, True]] * 2)
+    made, expected = smelt.compile(fn)(grad, mask), fn(grad, mask)
+    assert made.dtype is expected.dtype
+    assert torch.equal(made, expected)

@@ -70,6 +70,25 @@ def _sorted(answer: Any, args: Sequence[Any]) -> Any:
     return (as_before(val), as_before(val, torch.int64)) if same(val.numel, 0) else answer
 
 
+def _rolled(answer: Layout, args: Sequence[Any]) -> Layout:
+    """Along given dimensions: without elements in the strides of the argument."""
+    val, dims = val_of(args[0]), args[2] if len(args) > 2 else ()
+    return as_before(val) if dims and same(val.numel, 0) else answer
+
+
+def rotated(answer: Any, args: Sequence[Any]) -> Layout:
+    """Flipped, which keeps the order of dimensions, and transposed by an odd number of quarters."""
+    said: tuple[Any, ...] = (*args[1:3], *(1, (0, 1))[len(args) - 1 :])
+    val, (k, (one, other)) = val_of(args[0]), said
+    if k % 4 == 0:
+        return fresh(val, val.shape)
+    shape, stride = list(val.shape), list(as_before(val).val.stride)
+    if k % 2:
+        shape[one], shape[other] = shape[other], shape[one]
+        stride[one], stride[other] = stride[other], stride[one]
+    return fresh(val, shape, None, stride)
+
+
 def _prelu_gradients(answer: Any, args: Sequence[Any]) -> Any:
     """Both are made like the argument."""
     return as_before(val_of(args[1])), as_before(val_of(args[1]))
@@ -87,6 +106,8 @@ CORRECTIONS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
     aten.smooth_l1_loss_backward.default: _gradient_of_input,
     aten.sort.default: _sorted,
     aten.sort.stable: _sorted,
+    aten.roll.default: _rolled,
+    aten.rot90.default: rotated,
     aten._prelu_kernel_backward.default: _prelu_gradients,
     aten.diag_embed.default: _in_rows,
     aten.normal.Tensor_Tensor: _in_rows,

@@ -161,14 +161,16 @@ def _softmax_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any
 
 
 def _dropout_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """On a GPU in the format of the gradient; on a CPU a product of it with the mask."""
+    """On a GPU in the format of the gradient; on a CPU a product of it with the mask and a floating-point number."""
     val, mask = val_of(args[0]), val_of(args[1])
+    floating = val.dtype.is_floating_point or val.dtype.is_complex
     if val.device.type == "cuda":
         return _as_format(val)
     if not same_all(val.shape, mask.shape):
         return None
     made = _fresh(mask, mask.shape, None, dense_stride(mask)).val
-    return _fresh(val, val.shape, None, result_stride(val.shape, [val, made], False))
+    dtype = None if floating else torch.get_default_dtype()
+    return _fresh(val, val.shape, dtype, result_stride(val.shape, [val, made], False))
 
 
 def _safe_softmax(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:

@@ -14,7 +14,7 @@ import torch
 
 from smelt.graph.ir.meta import TensorMeta, channels_last_stride, contiguous_stride
 from smelt.graph.ir.storage_view import layout_for
-from smelt.graph.meta_rules.corrections import with_gaps_of
+from smelt.graph.meta_rules.corrections import rotated, with_gaps_of
 from smelt.graph.meta_rules.elementwise import broadcast, elementwise, result_stride
 from smelt.graph.meta_rules.layouts import (
     Rule,
@@ -128,8 +128,10 @@ def _attention_backward(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 def _roll(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     """On a CPU the two parts, joined: images keep their format."""
-    val = val_of(args[0])
-    joined = val.device.type == "cpu" and given(func, args, kwargs)["dims"]
+    val, dims = val_of(args[0]), given(func, args, kwargs)["dims"]
+    if dims and same(val.numel, 0):
+        return as_before(val)
+    joined = val.device.type == "cpu" and dims
     return in_format(val, val.shape) if joined else fresh(val, val.shape)
 
 
@@ -251,6 +253,12 @@ def picked(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     for i in found:
         operands.append(_as_walked(i, shape, front, len(sizes) - front))
     return fresh(val, whole, None, result_stride(whole, operands, False))
+
+
+def _picked_in_rows(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
+    """Picked where a mask holds, else filled: in rows."""
+    found = picked(func, (args[0], args[2]), kwargs)
+    return None if found is None else fresh(found.val, found.val.shape)
 
 
 def _as_walked(index: TensorMeta, shape: Sequence[IntLike], before: int, after: int) -> TensorMeta:
@@ -415,6 +423,7 @@ SYMBOLIC_RULES: dict[Any, Rule] = {
     aten._unsafe_index.Tensor: picked,
     aten.repeat.default: _repeat,
     aten.roll.default: _roll,
+    aten.rot90.default: lambda f, a, k: rotated(None, tuple(given(f, a, k).values())),
     aten.sort.default: _sort,
     aten.sort.stable: _sort,
     aten.topk.default: _topk,
@@ -456,7 +465,7 @@ SYMBOLIC_RULES: dict[Any, Rule] = {
     aten.masked_fill.Tensor: _expanded,
     aten.masked_scatter.default: _expanded,
     aten.masked_scatter_backward.default: _of_shape(2),
-    aten._unsafe_masked_index.default: lambda f, a, k: picked(f, (a[0], a[2]), k),
+    aten._unsafe_masked_index.default: _picked_in_rows,
     **{getattr(aten, f"{name}_like").default: _new_like for name in "empty zeros ones full rand randn".split()},
     aten._prelu_kernel_backward.default: like(1, results=2),
     aten.log_sigmoid_backward.default: like(),
