@@ -138,3 +138,41 @@ def test_the_error_keeps_nothing_of_the_trace() -> None:
         files.append(entry.tb_frame.f_code.co_filename)
         entry = entry.tb_next
     assert not any("joint" in name for name in files) and raised.value.__context__ is None
+
+
+def _index(*shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.long)
+
+
+OF_PYTORCH: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "a source that is larger": lambda x, y: x.scatter(1, _index(4, 1), y),
+    "added to one place": lambda x, y: x.scatter_add(1, _index(4, 1), y),
+    "reduced": lambda x, y: x.scatter_reduce(1, _index(4, 1), y, "mean"),
+    "written": lambda x, y: (x * 1).scatter_(0, _index(2, 3), y),
+    "all of an orthogonal matrix": lambda x, y: torch.linalg.qr(x, "complete")[0] @ y,
+    "no orthogonal matrix": lambda x, y: torch.linalg.qr(x, "r")[1] + y[:3],
+}
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "smelt"])
+@pytest.mark.parametrize("name", OF_PYTORCH)
+def test_operators_of_pytorch_whose_derivative_fails(name: str, backend: str) -> None:
+    """Also where another result, which has a derivative, comes from the same graph."""
+
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return (x * 2 + y).sin(), OF_PYTORCH[name](x * 2, y)
+
+    told = []
+    for fn in (f, smelt.compile(f, backend=backend)):
+        x, y = (torch.rand(4, 3, requires_grad=True) for _ in range(2))
+        right, wrong = fn(x.detach().fill_(1).requires_grad_(), y.detach().fill_(2).requires_grad_())
+        with pytest.raises(RuntimeError) as raised:
+            wrong.sum().backward()
+        right.sum().backward()
+        torch.manual_seed(0)
+        x, y = (torch.rand(4, 3, requires_grad=True) for _ in range(2))
+        fn(x, y)[0].sum().backward()
+        told.append((str(raised.value), right, x.grad, y.grad))
+    assert told[0][0] == told[1][0]
+    for got, want in zip(told[1][1:], told[0][1:], strict=True):
+        torch.testing.assert_close(got, want)

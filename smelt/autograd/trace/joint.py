@@ -21,6 +21,7 @@ from torch import fx
 from torch.nn import Parameter
 from torch.utils._python_dispatch import _disable_current_modes
 
+from smelt.autograd.trace.backward_errors import Told, as_told, errors_of_backward
 from smelt.autograd.trace.functionalize import GraphRecorder, is_view_node
 from smelt.autograd.trace.gradient_flow import GradientFlow
 from smelt.autograd.trace.inputs import make_inputs
@@ -110,13 +111,19 @@ def trace_joint(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], opti
         Unsupported: an operator or an aliasing that a functional graph cannot say.
     """
     shared = careful = False
+    of_eager = frozenset[Told]()
     with _tracing_state():
         while True:
             try:
-                return _Trace(gm, example_inputs, options, shared, careful).run()
+                return _Trace(gm, example_inputs, options, shared, careful, of_eager).run()
             except _SharedWrite:
                 shared = True
             except _Spoilt:
+                careful = True
+            except RuntimeError as error:
+                of_eager = frozenset() if careful else errors_of_backward(gm, example_inputs)
+                if as_told(error) not in of_eager:
+                    raise
                 careful = True
 
 
@@ -144,9 +151,15 @@ class _Trace:
     """The state of one trace."""
 
     def __init__(
-        self, gm: fx.GraphModule, examples: Sequence[torch.Tensor], options: Options, shared: bool, careful: bool
+        self,
+        gm: fx.GraphModule,
+        examples: Sequence[torch.Tensor],
+        options: Options,
+        shared: bool,
+        careful: bool,
+        of_eager: frozenset[Told],
     ) -> None:
-        self.gm, self.options, self.careful = gm, options, careful
+        self.gm, self.options, self.careful, self.of_eager = gm, options, careful, of_eager
         self.spoilt: dict[int, Spoilt] = {}
         self.reached: dict[int, int] = {}
         self.flow: Flow | None = None
@@ -419,9 +432,10 @@ class _Trace:
                 torch.autograd.grad(total, [*leaves.values()], retain_graph=True, allow_unused=True)
                 kept.append((i, tangent))
             except Exception as error:
-                told = of_backward(error)
+                told = error if as_told(error) in self.of_eager else of_backward(error)
                 if told is None:
                     raise
+                error.__traceback__ = error.__context__ = None  # they hold the frames of the trace
                 origins = heads_of([heads[i]], leaves)
                 self.spoilt[i] = Spoilt(told, tuple(k for k, found in origins.items() if found))
         return [i for i, _ in kept], [tangent for _, tangent in kept]

@@ -1,0 +1,71 @@
+"""What a backward of PyTorch's own operators raises in eager: asked of PyTorch, where the trace of one has failed.
+
+`scatter` takes a source that is larger than its index, `qr` a mode without a derivative; formulas of derivatives fail
+then, in eager when a backward comes there. An error of a trace may as well be a fault of ours. So the graph is run on
+ones, with gradients; what that raises, in whatever result's backward, is eager's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
+from typing import Any
+
+import torch
+from torch import fx
+
+from smelt.graph.ir.meta import extent
+
+LARGEST = 1 << 22
+"""Elements of all inputs together up to which eager is asked."""
+
+Told = tuple[type[Exception], str]
+
+
+def as_told(error: Exception) -> Told:
+    """What two equal errors have in common."""
+    return type(error), str(error)
+
+
+def errors_of_backward(gm: fx.GraphModule, examples: Sequence[Any]) -> frozenset[Told]:
+    """What eager raises in the backward of some result of a torch-level graph; nothing where it cannot be asked."""
+    if not all(map(_is_plain, examples)) or not all(map(_only_computes, gm.graph.nodes)):
+        return frozenset()
+    if sum(extent(x.shape, x.stride()) for x in examples) > LARGEST:
+        return frozenset()
+    found = set()
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        try:
+            results = gm(*map(_ones, examples))
+        except Exception:  # ones are refused: the error is one of values
+            return frozenset()
+        for result in results if isinstance(results, (list, tuple)) else [results]:
+            if isinstance(result, torch.Tensor) and result.requires_grad:
+                try:
+                    result.sum().backward(retain_graph=True)
+                except Exception as error:
+                    found.add(as_told(error))
+    return frozenset(found)
+
+
+def _is_plain(example: Any) -> bool:
+    return type(example) in (torch.Tensor, torch.nn.Parameter) and example.device.type == "cpu"
+
+
+_KINDS = (BuiltinFunctionType, FunctionType, MethodDescriptorType)
+
+
+def _only_computes(node: fx.Node) -> bool:
+    """A function or method of PyTorch's own; no tensor of the program's is there that it could write to."""
+    if node.op != "call_function":
+        return node.op in ("call_method", "placeholder", "output")
+    package = (getattr(node.target, "__module__", None) or "torch").split(".")[0]
+    return isinstance(node.target, _KINDS) and package in ("torch", "_operator")
+
+
+def _ones(example: torch.Tensor) -> torch.Tensor:
+    """Ones, laid out as the example is; zeros for indices, of which there is always one that is valid."""
+    value = 1 if example.is_floating_point() or example.is_complex() else 0
+    memory = torch.full((extent(example.shape, example.stride()),), value, dtype=example.dtype)
+    made = memory.as_strided(example.shape, example.stride()).requires_grad_(example.requires_grad)
+    return made if example.is_leaf else made.view_as(made)
