@@ -120,7 +120,7 @@ _CALLS = "lambda fn: lambda *args, **kwargs: fn(*args, **kwargs)"
 _CALLS_FIRST = "lambda fn, /, *args, **kwargs: fn(*args, **kwargs)"
 
 
-def _taken_apart(fn: Callable[..., Any]) -> tuple[Callable[..., object], object]:
+def _taken_apart(fn: Callable[..., object]) -> tuple[Callable[..., object], object]:
     """A function, and the object that it is bound to (None: there is none).
 
     A bound method and an object that can be called give a function that takes the object first. What is compiled for
@@ -135,18 +135,18 @@ def _taken_apart(fn: Callable[..., Any]) -> tuple[Callable[..., object], object]
     return (called if _has_frame(called) else eval(compile(_CALLS_FIRST, "<smelt root>", "eval"))), fn
 
 
-def _has_frame(fn: Callable[..., Any]) -> bool:
+def _has_frame(fn: Callable[..., object]) -> bool:
     """Whether capture looks at the frames of this function: not so of C functions and of functions of torch."""
     code = getattr(fn, "__code__", None)
     return code is not None and not code.co_filename.startswith(policy.skipped_prefixes())
 
 
-def _in_steps(fn: Callable[..., Any]) -> str:
+def _in_steps(fn: Callable[..., object]) -> str:
     """What its calls give that runs in steps; empty: they give results."""
     return "coroutine" if inspect.iscoroutinefunction(fn) else "generator" if inspect.isgeneratorfunction(fn) else ""
 
 
-def _with_frame(fn: Callable[..., Any]) -> Callable[..., object]:
+def _with_frame(fn: Callable[..., object]) -> Callable[..., object]:
     """`fn`, in a frame of its own where it has none that capture would look at."""
     if isinstance(fn, torch.nn.Module):
         # its `compile()` put a call through torch.compile there
@@ -154,7 +154,9 @@ def _with_frame(fn: Callable[..., Any]) -> Callable[..., object]:
     return fn if _has_frame(fn) else eval(compile(_CALLS, "<smelt root>", "eval"))(fn)
 
 
-def _region(run: Callable[..., Any], fn: Callable[..., Any], body: str, session: Session) -> Callable[..., object]:
+def _region(
+    run: Callable[..., object], fn: Callable[..., object], body: str, session: Session
+) -> Callable[..., object]:
     """Calls of `run`, in which `fn` runs, with the hook active; for a `body` that goes in steps, each of them."""
     if body == "coroutine":
 
@@ -188,7 +190,7 @@ def _region(run: Callable[..., Any], fn: Callable[..., Any], body: str, session:
 
 
 def compile_callable(
-    fn: Callable[..., Any], compile_graph: CompileGraph, options: Options | None = None, beside: Any = None
+    fn: Callable[..., object], compile_graph: CompileGraph, options: Options | None = None, beside: Any = None
 ) -> Any:
     """A callable that does what `fn` does, with its tensor work compiled by `compile_graph`.
 

@@ -8,7 +8,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 from types import CodeType
-from typing import Any
 
 from smelt.base.errors import CompileError, SmeltError, SmeltWarning, Unsupported
 from smelt.base.log import log
@@ -84,7 +83,7 @@ class Diagnostics:
             raise reason.error()
         self.add_break(reason)
 
-    def leaves_body(self, kind: str, fn: Callable[..., Any]) -> None:
+    def leaves_body(self, kind: str, fn: Callable[..., object]) -> None:
         """The body of the compiled function runs as it is written.
 
         Raises:

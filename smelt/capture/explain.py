@@ -67,7 +67,7 @@ _TABLES = ("extern_ops", "cuda_graph_reasons")
 
 
 def explain(
-    fn: Callable[..., Any], compile_graph: CompileGraph, options: Options | None = None
+    fn: Callable[..., object], compile_graph: CompileGraph, options: Options | None = None
 ) -> Callable[..., Explanation]:
     """A callable that runs `fn` once with its arguments and tells what capture did.
 

@@ -434,7 +434,7 @@ class Interpreter:
 
     # -- operations by type -------------------------------------------------------------------------------------------
 
-    def call(self, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    def call(self, fn: object, args: Args, kwargs: Kwargs) -> Any:
         """`fn(*args, **kwargs)`"""
         out = call_host(self, fn, args, kwargs)
         if out is not NotImplemented:
@@ -446,7 +446,7 @@ class Interpreter:
         refuse_fields(obj, name)
         return ATTR.find(type(obj))(self, obj, name)
 
-    def native(self, fn: Callable[..., Any], /, *args: object, **kwargs: object) -> Any:
+    def native(self, fn: Callable[..., object], /, *args: object, **kwargs: object) -> Any:
         """Run C code of the user's program. Tensor operations that it makes by itself are recorded as well."""
         self.work += 1
         if self.branching:
@@ -482,7 +482,7 @@ class Interpreter:
             return type(value.example)
         return self.tensors.type_of(value) if kind is TraceTensor else _NUMBERS.get(kind, kind)
 
-    def reenter(self, run: Callable[[], Any]) -> object:
+    def reenter(self, run: Callable[[], object]) -> object:
         """Run interpreted code that C code called: exceptions pass through C as what the program raised."""
         return through_c(lambda: self.tensors.watch.pause(run))
 

@@ -49,7 +49,7 @@ def _register_iterating() -> None:
     for fn, first in ((list, 0), (tuple, 0), (set, 0), (frozenset, 0), (enumerate, 0), (zip, 0), (map, 1), (filter, 1),
                       (sum, 0), (any, 0), (all, 0), (sorted, 0), (collections.deque, 0)):  # fmt: skip
 
-        def consume(vm: Interpreter, args: Args, kwargs: Kwargs, fn: Any = fn, first: int = first) -> object:
+        def consume(vm: Interpreter, args: Args, kwargs: Kwargs, fn: object = fn, first: int = first) -> object:
             count = len(args) if fn in (zip, map) else first + 1
             plain = vm.effects.mirror if calls.passes_on(fn, kwargs) else None
             head = tuple(_iterable(vm, a, plain) if first <= i < count else a for i, a in enumerate(args))
@@ -60,7 +60,7 @@ def _register_iterating() -> None:
         special(fn)(consume)
     for pick in (min, max):
 
-        def choose(vm: Interpreter, args: Args, kwargs: Kwargs, fn: Any = pick) -> object:
+        def choose(vm: Interpreter, args: Args, kwargs: Kwargs, fn: object = pick) -> object:
             if len(args) == 1:
                 plain = vm.effects.mirror if calls.passes_on(fn, kwargs) else None
                 args = (_iterable(vm, args[0], plain),)

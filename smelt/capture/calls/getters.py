@@ -57,7 +57,7 @@ _getter(operator.attrgetter, _attribute)
 
 
 @CALL(operator.methodcaller)
-def call_method_caller(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
+def call_method_caller(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> object:
     """operator.methodcaller"""
     if len(args) != 1 or kwargs or not _known(vm, fn):
         return call_instance(vm, fn, args, kwargs)

@@ -37,7 +37,7 @@ class Observed:
         self.places: set[Any] = set()
         self._alive: list[Any] = []
 
-    def add(self, vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> None:
+    def add(self, vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> None:
         """A call is put off.
 
         Raises:
@@ -131,7 +131,7 @@ def _parts(value: Any) -> list[object]:
     return [*held.values(), *(m for m in methods if isinstance(m, types.FunctionType))]
 
 
-def _run_by(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> list[object]:
+def _run_by(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> list[object]:
     """Objects and functions of the program that a call runs by itself."""
     found: list[Any] = []
     if args and isinstance(args[0], (logging.Handler, logging.Filter)):
@@ -146,14 +146,14 @@ def _run_by(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> list[object
     return [each for each in found if not _is_librarys(each)]
 
 
-def _is_silent(fn: Any, args: Args) -> bool:
+def _is_silent(fn: object, args: Args) -> bool:
     """Whether this is a log of a level that the logger leaves out."""
     logger = args[0] if args and isinstance(args[0], logging.Logger) else logging.root
     level = getattr(logging, getattr(fn, "__name__", "").upper(), None)
     return type(level) is int and not logger.isEnabledFor(level)
 
 
-def _is_changed(vm: Interpreter, fn: Any, args: Args) -> bool:
+def _is_changed(vm: Interpreter, fn: object, args: Args) -> bool:
     """Whether what the program did to a logger and its handlers is put off as well: lists of them are written last."""
     logger = next((each for each in args if isinstance(each, logging.Logger)), None)
     if logger is None:

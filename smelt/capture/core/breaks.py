@@ -128,7 +128,7 @@ def let_go(error: BaseException) -> None:
         entry = entry.tb_next
 
 
-def user(fn: Callable[..., Any], *args: object, **kwargs: object) -> Any:
+def user(fn: Callable[..., object], *args: object, **kwargs: object) -> Any:
     """Run one operation of the user's program natively; what it raises is the user's exception."""
     try:
         return fn(*args, **kwargs)
@@ -202,7 +202,7 @@ def is_deep() -> bool:
     return depth > sys.getrecursionlimit() // 2
 
 
-def through_c(run: Callable[[], Any]) -> object:
+def through_c(run: Callable[[], object]) -> object:
     """Run interpreted code that C code called: what the program raises passes through C as it is.
 
     It is raised outside of the `except` clause, so that it does not get an exception of capture's own as its context.

@@ -20,14 +20,14 @@ _FIXED = frozenset({"is_available", "is_built", "version", "is_macos13_or_newer"
 """Functions of torch.backends about the build and the machine."""
 
 
-def read_flag(vm: Interpreter, fn: Callable[..., Any], args: Args) -> object:
+def read_flag(vm: Interpreter, fn: Callable[..., object], args: Args) -> object:
     """`fn(*args)` now, guarded."""
     value = fn(*args)
     guard_flag(vm, fn, args, value)
     return value
 
 
-def guard_flag(vm: Interpreter, fn: Callable[..., Any], args: Args, value: Any) -> None:
+def guard_flag(vm: Interpreter, fn: Callable[..., object], args: Args, value: Any) -> None:
     """The program saw `value`, which depends on settings of torch."""
     if type(value) in LEAVES and not vm.ambient.log:  # what the program itself switched is no state of outside
         vm.guards.flag(fn, args, value)

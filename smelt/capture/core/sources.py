@@ -154,7 +154,7 @@ def size(base: Source, dim: int) -> Source:
     return Source(base, native.SIZE, dim, f"{base.text}.shape[{dim}]")
 
 
-def called(base: Source, fn: Any, name: str) -> Source:
+def called(base: Source, fn: object, name: str) -> Source:
     """What a function without side effects gives for `base`: a weak reference's referent, a context variable."""
     return Source(base, native.CALL, fn, f"{name}({base.text})")
 

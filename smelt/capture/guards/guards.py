@@ -134,7 +134,7 @@ class GuardList:
         """The ambient modes (gradients, autocast ...) are what `native.state()` gave."""
         self._add(-1, native.STATE, state)
 
-    def flag(self, fn: Callable[..., Any], args: Args, value: Any) -> None:
+    def flag(self, fn: Callable[..., object], args: Args, value: Any) -> None:
         """A setting of the process or the thread is as now: `fn(*args)` is asked each time."""
         asked = (fn, *args)
         if asked not in self._flags:
@@ -173,7 +173,7 @@ class GuardList:
 class Flag:
     """A check without a value: a function still gives what it gave."""
 
-    def __init__(self, fn: Callable[..., Any], args: Args, value: Any) -> None:
+    def __init__(self, fn: Callable[..., object], args: Args, value: Any) -> None:
         self.fn, self.args, self.value = fn, args, value
         given = ", ".join(a.__name__ if isinstance(a, ModuleType) else repr(a) for a in args)
         self.subject = f"{fn.__qualname__}({given})"

@@ -150,7 +150,7 @@ def build_set(vm: Interpreter, f: Frame, arg: int) -> None:
     f.stack.append(_hashing(vm, items)(set, items))
 
 
-def _hashing(vm: Interpreter, keys: Sequence[Any]) -> Callable[..., Any]:
+def _hashing(vm: Interpreter, keys: Sequence[object]) -> Callable[..., Any]:
     """What runs C code that hashes and compares these keys: some may have methods of their own for it."""
     return user if all(type(key) in LEAVES for key in keys) else vm.native
 
@@ -267,7 +267,7 @@ def unpack_ex(vm: Interpreter, f: Frame, arg: int) -> None:
     f.stack.extend(reversed([*items[:before], items[before:end], *items[end:]]))
 
 
-def _text(known: Any, convert: int, spec: str) -> str:
+def _text(known: object, convert: int, spec: str) -> str:
     """A tensor's text, when its values are known."""
     return format((str, str, repr, ascii)[convert](known) if convert else known, spec)
 

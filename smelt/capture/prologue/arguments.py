@@ -33,7 +33,7 @@ class Method:
 class Whole:
     """A call of a function of the program, whose arguments it must leave as they are."""
 
-    def __init__(self, fn: Callable[..., Any]) -> None:
+    def __init__(self, fn: Callable[..., object]) -> None:
         self.fn = fn
         self.__name__ = fn.__name__
 

@@ -110,7 +110,7 @@ def settled(fn: Any, left: Any, right: Any) -> bool | None:
     return answer
 
 
-def is_numpy(fn: Any) -> bool:
+def is_numpy(fn: object) -> bool:
     """A function or class of numpy, other than what draws random numbers or acts on files."""
     module = getattr(fn, "__module__", None)
     if isinstance(fn, numpy.ufunc):
@@ -128,7 +128,7 @@ ACTING = frozenset(
 """Functions of numpy that act outside of the program, or call functions that they are given."""
 
 
-def is_plain(fn: Any) -> bool:
+def is_plain(fn: object) -> bool:
     """A function that does nothing but compute, from values of any kind."""
     try:
         return fn in _PLAIN_FUNCTIONS or is_numpy(fn)

@@ -141,7 +141,7 @@ class _Scan:
             if callable(value) and not isinstance(value, torch.nn.Module):
                 raise _NotWhole
 
-    def function(self, fn: Any, depth: int) -> None:
+    def function(self, fn: object, depth: int) -> None:
         """One function."""
         if isinstance(fn, (staticmethod, classmethod)):
             fn = fn.__func__

@@ -49,7 +49,7 @@ class Compared:
         """Let go of the program's objects."""
         self._objects.clear()
 
-    def look(self, fn: Callable[..., Any], args: Args) -> None:
+    def look(self, fn: Callable[..., object], args: Args) -> None:
         """C code is about to run: what it compares is guarded."""
         hashed, values = _compared(fn, args)
         for value in values:
@@ -57,7 +57,7 @@ class Compared:
         if fn is hash and args and self._objects:
             self._by_address = True  # the hash of an object is its address
 
-    def made(self, fn: Callable[..., Any], out: object) -> None:
+    def made(self, fn: Callable[..., object], out: object) -> None:
         """C code made a set or dictionary, maybe of what it iterated."""
         if _makes(fn):
             for key in out if isinstance(out, CONTAINERS) else ():
@@ -124,7 +124,7 @@ def _compared(fn: Any, args: Args) -> tuple[bool, tuple[object, ...]]:
     return name in ("remove", "sort"), args if issubclass(kind, _SEARCHED) and name in _SEARCHING else ()
 
 
-def _makes(fn: Any) -> bool:
+def _makes(fn: object) -> bool:
     return any(fn is each for each in _MAKING)
 
 

@@ -458,7 +458,7 @@ class Effects:
         self.vm.guards.check(source, native.HAS_KEY if present else native.NOT_KEY, key)
         return present
 
-    def refuse_opaque(self, fn: Any, values: Iterable[Any]) -> None:
+    def refuse_opaque(self, fn: object, values: Iterable[Any]) -> None:
         """C code must not look into objects from outside that have no guards for what is inside.
 
         Raises:

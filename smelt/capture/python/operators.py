@@ -26,7 +26,7 @@ _COMPARE = {
 }
 
 
-def _dunders(fn: Callable[..., Any]) -> tuple[str, ...]:
+def _dunders(fn: Callable[..., object]) -> tuple[str, ...]:
     """The dunder methods that an operator function asks the left operand for, most special first."""
     base = fn.__name__.strip("_")
     if base.startswith("i") and hasattr(operator, base[1:].replace("and", "and_").replace("or", "or_")):
@@ -38,7 +38,7 @@ def _dunders(fn: Callable[..., Any]) -> tuple[str, ...]:
 _BINARY: dict[Any, tuple[tuple[str, ...], str]] = {}
 
 
-def _names(fn: Callable[..., Any]) -> tuple[tuple[str, ...], str]:
+def _names(fn: Callable[..., object]) -> tuple[tuple[str, ...], str]:
     known = _BINARY.get(fn)
     if known is None:
         forward = _dunders(fn)
@@ -83,7 +83,7 @@ def _floors_floats(kinds: set[type]) -> bool:
     return kinds <= _NUMBERS and (torch.SymFloat in kinds or kinds == {float, torch.SymInt})
 
 
-def binary(vm: Interpreter, fn: Callable[..., Any], left: object, right: object) -> Any:
+def binary(vm: Interpreter, fn: Callable[..., object], left: object, right: object) -> Any:
     """`left <op> right`"""
     first, second = type(left), type(right)
     if first in LEAVES and second in LEAVES:
@@ -138,7 +138,7 @@ def _without_methods(left: object, right: object, asked: list[tuple[Any, Any, An
     return first, mute[type(right)]() if type(right) in mute else right
 
 
-def unary(vm: Interpreter, fn: Callable[..., Any], value: Any) -> object:
+def unary(vm: Interpreter, fn: Callable[..., object], value: Any) -> object:
     """`<op> value`"""
     if type(value) is TraceTensor:
         return vm.tensors.run(fn, (value,), {})
@@ -151,7 +151,7 @@ def unary(vm: Interpreter, fn: Callable[..., Any], value: Any) -> object:
     return vm.call(method, (value,), {}) if method is not None else user(fn, value)
 
 
-def compare(vm: Interpreter, fn: Callable[..., Any], left: object, right: object) -> object:
+def compare(vm: Interpreter, fn: Callable[..., object], left: object, right: object) -> object:
     """`left <comparison> right`"""
     first, second = type(left), type(right)
     if first in LEAVES and second in LEAVES:
@@ -174,7 +174,7 @@ def compare(vm: Interpreter, fn: Callable[..., Any], left: object, right: object
     return vm.native(fn, *vm.effects.plain_all((left, right)))
 
 
-def _comparing(vm: Interpreter, fn: Callable[..., Any], left: object, right: object) -> list[tuple[Any, Any, Any]]:
+def _comparing(vm: Interpreter, fn: Callable[..., object], left: object, right: object) -> list[tuple[Any, Any, Any]]:
     """The same for comparisons; `!=` turns the answer of `__eq__` round where there is no `__ne__`."""
     if type(left) is TraceTensor and _torchs(right):
         return []

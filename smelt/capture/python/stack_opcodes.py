@@ -52,7 +52,7 @@ def backward(site: Site) -> Jump:
     return Jump(site.next - 2 * site.arg)
 
 
-def opcode(*names: str, decode: Callable[[Site], Any] = raw) -> Callable[[H], H]:
+def opcode(*names: str, decode: Callable[[Site], object] = raw) -> Callable[[H], H]:
     """Decorator: the handler of these opcodes in every version."""
 
     def register(fn: H) -> H:
@@ -82,7 +82,7 @@ def count_turn(vm: Interpreter) -> None:
 def turning(handler: Handler) -> Handler:
     """Decorator: the same for an instruction that jumps backward."""
 
-    def turn(vm: Interpreter, f: Frame, arg: Any) -> object:
+    def turn(vm: Interpreter, f: Frame, arg: object) -> object:
         count_turn(vm)
         return handler(vm, f, arg)
 

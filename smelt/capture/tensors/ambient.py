@@ -89,7 +89,7 @@ class Ambient:
         self._recorded = self._start
         self._devices: Any = None
 
-    def switch_device(self, fn: Callable[..., Any], args: Args) -> None:
+    def switch_device(self, fn: Callable[..., object], args: Args) -> None:
         """Run a function that switches the default device."""
         if self._devices is None:
             self._devices = DefaultDevices()
@@ -101,7 +101,7 @@ class Ambient:
         """The program has switched the default device: what it makes has to name its own."""
         return self._devices is not None
 
-    def switch(self, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> object:
+    def switch(self, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
         """Run a function that switches a mode; one that a number decides is decided here."""
         args = settled(args)
         out = fn(*args, **kwargs)

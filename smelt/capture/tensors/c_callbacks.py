@@ -38,7 +38,7 @@ class Watch(TorchFunctionMode):
         self.tensors = tensors
         self._on = False
 
-    def run(self, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+    def run(self, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> Any:
         """Call C code."""
         if self._on:
             return fn(*args, **kwargs)
@@ -61,7 +61,7 @@ class Watch(TorchFunctionMode):
         self._on, text.refuse = False, None
         super().__exit__(*error)
 
-    def pause(self, fn: Callable[..., Any], *args: object) -> object:
+    def pause(self, fn: Callable[..., object], *args: object) -> object:
         """Call back into the interpreter from C code."""
         if not self._on:
             return fn(*args)

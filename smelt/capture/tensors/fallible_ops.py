@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import builtins
 import warnings
-from typing import Any
 
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
@@ -124,7 +123,7 @@ def note_read(vm: Interpreter, args: Args) -> None:
     vm.tensors.read_guarded = True
 
 
-def note_deferred(vm: Interpreter, fn: Any, runs: bool) -> None:
+def note_deferred(vm: Interpreter, fn: object, runs: bool) -> None:
     """A call is put off until after the graph; `runs`: it runs code of the program.
 
     Raises:

@@ -57,7 +57,7 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _refusal(run: Callable[[torch.Tensor], Any]) -> str:
+def _refusal(run: Callable[[torch.Tensor], object]) -> str:
     """What PyTorch says when a program does this with a tensor of inference mode.
 
     Asked when it is needed: PyTorch looks up names for an error's backtrace: MiB of its libraries come to memory.

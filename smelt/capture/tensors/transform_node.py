@@ -97,7 +97,7 @@ class Pullback:
         born: step of the capture that made it.
     """
 
-    def __init__(self, run: Callable[..., Any]) -> None:
+    def __init__(self, run: Callable[..., object]) -> None:
         self.run = run
         self.born = 0
 

@@ -9,7 +9,7 @@ from typing import Any
 from smelt.capture import _native as native
 
 
-def on_behalf(session: object, fn: Callable[..., Any]) -> Callable[..., object]:
+def on_behalf(session: object, fn: Callable[..., object]) -> Callable[..., object]:
     """`fn`, captured for `session` whenever it is called: while gradients are computed, in another thread."""
     held = weakref.ref(session)
     return lambda *args, **kwargs: native.call(fn, args, kwargs, held())

@@ -126,7 +126,7 @@ for _make in MAKERS:
     _maker(_make)
 
 
-def _direct(fn: Callable[..., Any], transform: Transform) -> None:
+def _direct(fn: Callable[..., object], transform: Transform) -> None:
     def called(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
         if not args:
             return user(fn, **kwargs)
