@@ -221,7 +221,7 @@ def _number(name: str, default: Any, kind: type) -> Any:
     return value
 
 
-LOG_TOPICS = ("graphs", "breaks", "recompiles", "sizes")
+LOG_TOPICS = ("graphs", "breaks", "recompiles", "sizes", "attempts")
 """What `SMELT_LOG` may name."""
 
 

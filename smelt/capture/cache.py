@@ -10,6 +10,7 @@ import torch
 
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import BreakReason
+from smelt.capture.core.plan import CapturePlan
 from smelt.capture.guards.dynamic_shapes import SiteProfile
 from smelt.capture.guards.guard_failures import GuardFailure, what_changed
 from smelt.capture.guards.guards import GuardList
@@ -35,6 +36,8 @@ class CompileSite:
 
     Attributes:
         key: the code object or point of resumption.
+        plan: what the next capture may do first.
+        attempts: those that captures made after the first, and why.
     """
 
     name: str
@@ -44,6 +47,8 @@ class CompileSite:
     failed: int = 0
     given_up: bool = False
     changes: SiteProfile = field(default_factory=SiteProfile)
+    plan: CapturePlan = CapturePlan()
+    attempts: list[str] = field(default_factory=list)
     recompiles: list[GuardFailure] = field(default_factory=list)
 
     @property

@@ -41,6 +41,12 @@ class Diagnostics:
         count_named("recompile_reasons", {f"{place.name}: {change}": 1 for change in changes[-1:]})
         log("recompiles", lambda: f"{place.name}: {'; '.join(map(str, changes))}")
 
+    def tell_attempt(self, place: CompileSite, number: int, how: str) -> None:
+        """A frame is captured once more, by a weaker plan."""
+        told = f"attempt {number}: {how}"
+        log("attempts", lambda: f"{place.name}, {told}")
+        place.attempts.append(f"{place.name}, {told}")
+
     def over_limit(self, place: CompileSite, read: Reader) -> None:
         """A version too many would be needed: eager from now on, with one warning.
 

@@ -33,6 +33,7 @@ class Explanation:
         fallback_ops: the operators that run in eager inside the graphs compiled in that call, with how often.
         cuts: where a graph is compiled in parts, and why.
         without_cuda_graphs: why programs of that call ran without a CUDA graph, with how often.
+        attempts: the captures that were made once more, with what they did without and why.
     """
 
     graph_count: int
@@ -46,6 +47,7 @@ class Explanation:
     fallback_ops: dict[str, int] = field(default_factory=dict)
     cuts: list[str] = field(default_factory=list)
     without_cuda_graphs: dict[str, int] = field(default_factory=dict)
+    attempts: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         lines = [f"graphs: {self.graph_count}   graph breaks: {self.graph_break_count}   operations: {self.op_count}"]
@@ -55,6 +57,8 @@ class Explanation:
             lines += ["", "compiled in parts, with one graph cut at:", *(f"  {cut}" for cut in self.cuts)]
         if self.without_cuda_graphs:
             lines += ["", "without CUDA graphs:", *(f"  {n} x {why}" for why, n in self.without_cuda_graphs.items())]
+        if self.attempts:
+            lines += ["", "captured more than once:", *(f"  {attempt}" for attempt in self.attempts)]
         for number, reason in enumerate(self.break_reasons, 1):
             lines += ["", f"break {number}: {reason}"]
         for number, (guards, residual) in enumerate(zip(self.guards, self.residuals, strict=True), 1):
@@ -100,6 +104,7 @@ def describe(session: Session, result: object = None) -> Explanation:
         guards=[v.guards.lines() for v in versions],
         residuals=[v.residual.source for v in versions],
         result=result,
+        attempts=[attempt for place in session.places.values() for attempt in place.attempts],
         cuts=list(dict.fromkeys(_told(node) for gm in graphs for node in cuts(gm.graph))),
     )
 

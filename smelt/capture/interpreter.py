@@ -35,9 +35,9 @@ from smelt.capture.core.bytecode import Decoded
 from smelt.capture.core.conditional_value import refuse_undecided
 from smelt.capture.core.foreign_memory import refuse_fields, refuse_windows
 from smelt.capture.core.frames import Frame
-from smelt.capture.core.infinite_iterators import refuse_endless
 from smelt.capture.core.interface import Args, Kwargs
 from smelt.capture.core.made_classes import check_type, pin_given
+from smelt.capture.core.plan import CapturePlan
 from smelt.capture.core.policy import is_frozen
 from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.registry import ATTR, CALL, READ
@@ -50,6 +50,7 @@ from smelt.capture.python import views_from_outside  # noqa: F401  (registers ho
 from smelt.capture.python.comparisons import Compared
 from smelt.capture.python.effects import DELETED, Effects
 from smelt.capture.python.finalizers import Finalizers
+from smelt.capture.python.infinite_iterators import refuse_endless
 from smelt.capture.tensors.ambient import Ambient
 from smelt.capture.tensors.step_counts import StepCounts
 from smelt.capture.tensors.tensors import Tensors
@@ -71,11 +72,12 @@ class Interpreter:
         reads_values: the graph may read values and go on with them, see `reads`.
         read_later: places that backward methods of the program's functions read.
         step: number of the captured frame's instruction that runs.
-        changes: of the place that is captured.
+        plan: what this attempt may do.
+        changes: what the versions of the place that is captured saw.
         observed: what calls that are put off may change.
         finalizers: objects whose death runs code of the program.
-        hosts: what Python computes before the graph runs; `unsteady` are places whose arrays change their size, `plain`
-            those that need to know a number.
+        hosts: what Python computes before the graph runs; `unsteady` are places whose arrays change their size,
+            `pinned` those that need to know a number.
         work: counts what cannot be undone; a break before any work of its instruction needs no restart.
         inference: inference mode is on for the program (`outside_inference_mode` switches it off for the capture).
         generators: every generator that the program made.
@@ -100,16 +102,21 @@ class Interpreter:
     """
 
     def __init__(
-        self, decode: Callable[[CodeType], Decoded], changes: SiteProfile, dynamic: bool | None, speculates: bool = True
+        self,
+        decode: Callable[[CodeType], Decoded],
+        changes: SiteProfile,
+        plan: CapturePlan,
+        dynamic: bool | None,
+        speculates: bool = True,
     ) -> None:
-        self.decode, self.speculates = decode, speculates
-        self.reads_values = dynamic is not False and not changes.static
+        self.decode, self.plan, self.speculates = decode, plan, speculates
+        self.reads_values = dynamic is not False and plan.symbols
         self.numbers_change = True
-        self._sizing = changes, dynamic
+        self._sizing = changes, plan, dynamic
         self.guards = GuardList(self.where)
-        self.sizes = Sizes(changes, dynamic, lambda: str(self.where() or ""))
+        self.sizes = Sizes(changes, dynamic, lambda: str(self.where() or ""), plan.symbols)
         self.ambient: interface.Ambient = Ambient()
-        self.changes, self.unsteady, self.plain = changes, changes.unsteady, changes.plain
+        self.changes, self.unsteady, self.pinned = changes, changes.unsteady, set(plan.pinned)
         self.hosts = Prologue(self)
         self.outermost = Tensors(self)
         self.tensors: interface.Tensors = self.outermost
@@ -140,7 +147,7 @@ class Interpreter:
         self.decided: dict[int, bool] = {}
         self.branching: set[tuple[int, int]] = set()
         self.turns = 0
-        self.refused = changes.refused
+        self.refused = set(plan.refused)
         self.branches = True
         self.branches_on_numbers = False
         self.undecided = False
@@ -192,6 +199,7 @@ class Interpreter:
         out.sources = {key: source for key, source in self.sources.items() if key not in tensors}
         out.frames, out.left_out, out.graph_warns = self.frames[:], self.left_out[:], self.graph_warns
         out.branches = out.hosts.allowed = False
+        out.refused, out.pinned = self.refused, self.pinned
         return out
 
     def keep(self, value: Any) -> None:

@@ -51,6 +51,7 @@ from smelt.capture.core.breaks import (
     too_deep,
 )
 from smelt.capture.core.frames import Frame, Unread, slot_names
+from smelt.capture.core.plan import CapturePlan
 from smelt.capture.core.signals import raise_if_signalled
 from smelt.capture.diagnostics import Diagnostics, only_captured
 from smelt.capture.interpreter import Interpreter
@@ -212,25 +213,44 @@ class Session(Diagnostics):
 
     def _capture(self, key: Any, place: CompileSite, begin: Begin) -> WhenReturned:
         self._compiling = 0.0
-        again: Restart | None = None
+        plan, number = place.plan, 1
         outer, self._interpreters = self._interpreters, []
         try:
             while True:
                 try:
-                    return self._capture_once(key, place, begin, again)
+                    return self._capture_once(key, place, begin, plan)
                 except Restart as restart:  # the residual would have to show what is not known yet
-                    again = bare(restart)
+                    before, plan, number = plan, self._weaker(plan, bare(restart)), number + 1
+                    self.tell_attempt(place, number, plan.told(before))
+        except _EndlessError as error:
+            self._failed(place, error)
+            return None
         finally:
             for vm in self._interpreters:
+                plan = plan.avoiding(vm.refused, vm.pinned)
                 vm.hosts.restore()  # is done already, unless that failed
                 vm.release()
+            place.plan = plan.lasting()
             if any(vm.sizes.owner.symbols for vm in self._interpreters):
                 forget_symbols()
             self._interpreters = outer
 
-    def _capture_once(self, key: Any, place: CompileSite, begin: Begin, again: Restart | None) -> WhenReturned:
+    def _weaker(self, plan: CapturePlan, restart: Restart) -> CapturePlan:
+        """The plan of the attempt after one that failed.
+
+        Raises:
+            _EndlessError: the next attempt could fail in the same way.
+        """
+        vm = self._interpreters[-1]
+        weaker = restart.plan or plan.assuming("").stopping(restart.step, restart.stop)
+        weaker = weaker.avoiding(vm.refused, vm.pinned)
+        if not weaker.is_weaker_than(plan):
+            raise _EndlessError(f"an attempt that may do {plan} was to be followed by one that may do {weaker}")
+        return weaker
+
+    def _capture_once(self, key: Any, place: CompileSite, begin: Begin, plan: CapturePlan) -> WhenReturned:
         try:
-            vm, frame, stop = self._interpret(place, begin, again)
+            vm, frame, stop = self._interpret(place, begin, plan)
         except UserError as raised:
             raise_if_signalled(raised)
             # eager raises it as well, with the user's own traceback; one that keeps raising is not tried forever
@@ -250,8 +270,6 @@ class Session(Diagnostics):
             return None
         try:
             self._finish(key, place, vm, frame, stop)
-        except _Again:
-            return self._capture(key, place, begin)
         except (Break, CannotRebuild) as refused:
             raise_if_signalled(refused)
             title = refused.title if isinstance(refused, Break) else f"{refused} leaves the frame"
@@ -261,56 +279,69 @@ class Session(Diagnostics):
         return None
 
     def _interpret(
-        self, place: CompileSite, begin: Begin, again: Restart | None
+        self, place: CompileSite, begin: Begin, plan: CapturePlan
     ) -> tuple[Interpreter, Frame, Break | None]:
-        patience = self.options.recompile_limit - 1 if self.options.fullgraph else PATIENCE
-        stop_at, cause = (-1, None) if again is None else (again.step, again.stop)
-        insists = again is not None
-        while True:
-            speculates = len(place.versions) < patience
-            vm = Interpreter(decoding.decode, place.changes, self.options.dynamic, speculates)
-            self._interpreters.append(vm)
-            vm.running = place.function
-            vm.tensors.speculation.insists = insists
-            vm.finalizers.allowed = not self.options.fullgraph
-            vm.branches_on_numbers = self.options.backend == "eager"
-            vm.graph_warns = self.options.backend not in ("smelt", "aot_eager")
-            try:
-                frame = begin(vm)
-                stop = vm.run_root(frame, stop_at)
-                unsettled = vm.sizes.owner.unsettled
-                if unsettled is not None:
-                    raise unsettled
-                if stop is None or cause is None:
-                    return vm, frame, stop
-                cause.at = cause.at or frame.at
-                for check in cause.because:
-                    vm.guards.check(*check)
-                return vm, frame, cause
-            except (Restart, UserError, Break, Exception) as error:
-                unsettled = vm.sizes.owner.unsettled
-                if unsettled is not None:
-                    bare(unsettled)  # its context may be an error of torch, whose traceback holds frames of the capture
-                if unsettled is not None and vm.hosts.inputs.needs(unsettled.names):
-                    continue
-                if unsettled is not None and not insists:  # perhaps its value may be taken for granted
-                    insists = True
-                elif unsettled is not None:
-                    stop_at, cause = unsettled.step, ended(unsettled)
-                elif isinstance(error, Restart):
-                    stop_at, cause = error.step, error.stop and bare(error.stop)
-                elif self._without_symbols(place, vm, error):
-                    stop_at, cause = -1, None
-                else:
-                    if isinstance(error, SymbolicNumber):
-                        self._without_reads(vm, error)
-                    raise
-            finally:
-                vm.ambient.restore()
-                vm.hosts.restore()
+        """One attempt.
 
-    def _without_symbols(self, place: CompileSite, vm: Interpreter, error: BaseException) -> bool:
-        """Whether to capture once more with plain sizes, because `error` may come from symbols.
+        Raises:
+            Restart: it failed; the plan of the next one is known but for what this one has learned of the program.
+        """
+        vm = self._interpreter(place, plan)
+        try:
+            frame = begin(vm)
+            stop = vm.run_root(frame, plan.stop_at)
+            if vm.sizes.owner.unsettled is not None:
+                raise vm.sizes.owner.unsettled
+            cause = plan.cause
+            if stop is None or cause is None:
+                return vm, frame, stop
+            cause.at = cause.at or frame.at
+            for check in cause.because:
+                vm.guards.check(*check)
+            return vm, frame, cause
+        except (Restart, UserError, Break, Exception) as error:
+            weaker = self._after(place, vm, plan, error)
+            if weaker is not None:
+                raise Restart(-1, None, weaker) from None
+            if isinstance(error, SymbolicNumber):
+                self._without_reads(vm, error)
+            raise
+        finally:
+            vm.ambient.restore()
+            vm.hosts.restore()
+
+    def _interpreter(self, place: CompileSite, plan: CapturePlan) -> Interpreter:
+        patience = self.options.recompile_limit - 1 if self.options.fullgraph else PATIENCE
+        speculates = len(place.versions) < patience
+        vm = Interpreter(decoding.decode, place.changes, plan, self.options.dynamic, speculates)
+        self._interpreters.append(vm)
+        vm.running = place.function
+        vm.tensors.speculation.insists = not plan.reads_first
+        vm.finalizers.allowed = not self.options.fullgraph
+        vm.branches_on_numbers = self.options.backend == "eager"
+        vm.graph_warns = self.options.backend not in ("smelt", "aot_eager")
+        return vm
+
+    def _after(
+        self, place: CompileSite, vm: Interpreter, plan: CapturePlan, error: BaseException
+    ) -> CapturePlan | None:
+        """The plan after an attempt that ended with `error`; None: no other plan would help."""
+        unsettled = vm.sizes.owner.unsettled
+        if unsettled is not None:
+            bare(unsettled)  # its context may be an error of torch, whose traceback holds frames of the capture
+            if vm.hosts.inputs.needs(unsettled.names):
+                return dataclasses.replace(plan, why=unsettled.what)
+            if plan.reads_first:  # perhaps its value may be taken for granted
+                return plan.assuming(unsettled.what)
+            return plan.stopping(unsettled.step, ended(unsettled))
+        if isinstance(error, Restart):
+            return error.plan or plan.stopping(error.step, error.stop and bare(error.stop))
+        return self._without_symbols(place, vm, plan, error)
+
+    def _without_symbols(
+        self, place: CompileSite, vm: Interpreter, plan: CapturePlan, error: BaseException
+    ) -> CapturePlan | None:
+        """The plan to capture once more with plain sizes; None: `error` cannot come from symbols.
 
         Raises:
             SpecializationError: the program needs one value of a size that is marked dynamic.
@@ -318,10 +349,10 @@ class Session(Diagnostics):
         if vm.sizes.owner.refused is not None:
             raise vm.sizes.owner.refused from None
         if not vm.sizes.occurrences and not vm.sizes.reals:
-            return False
-        place.changes.static = True
+            return None
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
         log("sizes", lambda: f"{place.name} is captured with plain sizes: {error!r}")
-        return True
+        return plan.without("symbols", why)
 
     def _finish(self, key: Any, place: CompileSite, vm: Interpreter, frame: Frame, stop: Break | None) -> None:
         reason = None if stop is None else BreakReason.of(stop)
@@ -407,8 +438,9 @@ class Session(Diagnostics):
                 self.tell(BreakReason.of(too_deep()))
                 return None
             self._otherwise(vm, residual.gm.graph, error)
-            if not environment().strict and self._without_symbols(place, vm, error):
-                raise _Again from error
+            weaker = None if environment().strict else self._without_symbols(place, vm, vm.plan, error)
+            if weaker is not None:
+                raise Restart(-1, None, weaker) from None
             if environment().strict or self.options.fullgraph:
                 raise
             self.fall_back(place, CompileError(f"compiling {place.name} failed: {error}", why=_saved(report)))
@@ -420,11 +452,12 @@ class Session(Diagnostics):
         """Start over where a graph without what the backend refuses is known.
 
         Raises:
-            _Again: the frame is captured again, without functions whose backward writes to what others hold.
-            Restart: see `_without_reads`.
+            Restart: the frame is captured again, without functions whose backward writes to what others hold; or see
+                `_without_reads`.
         """
-        if isinstance(error, WritingBackward) and leave_out_writing(graph):
-            raise _Again from None
+        found = leave_out_writing(graph) if isinstance(error, WritingBackward) else None
+        if found:
+            raise Restart(-1, None, vm.plan.without_functions(found, error.what)) from None
         self._without_reads(vm, error)
 
     def _without_reads(self, vm: Interpreter, error: Exception) -> None:
@@ -578,8 +611,8 @@ def _saved(report: Report) -> str:
     return f"report in {folder}" if folder is not None else "the report could not be saved"
 
 
-class _Again(Exception):
-    """The graph could not be compiled for symbolic sizes: capture with plain ones."""
+class _EndlessError(Exception):
+    """A bug of capture: an attempt gave a plan that is not weaker than its own."""
 
 
 _NOT_CAPTURED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR

@@ -10,11 +10,14 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from smelt.base.errors import Unsupported
 from smelt.capture.core.interface import Args
 from smelt.graph.ir.symint import has_symint, pinned
+
+if TYPE_CHECKING:
+    from smelt.capture.core.plan import CapturePlan
 
 E = TypeVar("E", bound=BaseException)
 
@@ -44,11 +47,14 @@ class Restart(BaseException):
     """A break that came too late to stand there: capture begins again and stops before root instruction `step`.
 
     Without a break it only begins again.
+
+    Args:
+        plan: of the next attempt, where what fails knows it.
     """
 
-    def __init__(self, step: int, stop: Break | None) -> None:
+    def __init__(self, step: int, stop: Break | None, plan: CapturePlan | None = None) -> None:
         super().__init__(step)
-        self.step, self.stop = step, stop
+        self.step, self.stop, self.plan = step, stop, plan
 
 
 class UserError(BaseException):

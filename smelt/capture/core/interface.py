@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from smelt.capture.core.bytecode import Decoded
     from smelt.capture.core.frames import Frame
     from smelt.capture.core.generators import TracedGenerator
+    from smelt.capture.core.plan import CapturePlan, Site
     from smelt.capture.core.prologue_value import PrologueValue
     from smelt.capture.core.sources import Source
     from smelt.graph.nodes.conditional import Conditional
@@ -274,10 +275,7 @@ class Guards(Protocol):
 class Profile(Protocol):
     """What the versions of one place saw (`guards.dynamic_shapes.SiteProfile`)."""
 
-    asserts: bool
-    repeats: bool
     classes: Any
-    static: bool
 
     def look_at_value(self, asked: Any, found: object) -> bool:
         """Whether a value of a tensor was always the same."""
@@ -692,12 +690,13 @@ class Interpreter(Protocol):
     tensors: Tensors
     ambient: Ambient
     decode: Callable[[CodeType], Decoded]
+    plan: CapturePlan
     speculates: bool
     reads_values: bool
     numbers_change: bool
-    unsteady: set[tuple[int, int]]
-    plain: set[tuple[int, int]]
-    refused: set[tuple[int, int]]
+    unsteady: set[Site]
+    pinned: set[Site]
+    refused: set[Site]
     sources: dict[int, Source]
     constants: set[int]
     frames: list[Frame]

@@ -42,23 +42,13 @@ class SiteProfile:
         changing: (source, dim), or (source, None) for a number, that was not always the same.
         classes: name -> the class of this name that was met first.
         values: what a line asked of tensors -> the answer in the first version that took it for granted.
-        static: symbols did not work out here.
-        refused: (code, instruction) of branches on tensors' values that cannot be nodes.
         unsteady: (code, instruction) of arrays whose size differs from call to call.
-        plain: (code, instruction) that needs to know a number of the host program.
-        asserts: a branch that only raises may become a check of the graph.
-        repeats: where a graph fails, its frame can run once more, in eager.
     """
 
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     numbers: dict[str, int | float] = field(default_factory=dict)
     changing: set[tuple[str, int | None]] = field(default_factory=set)
-    static: bool = False
-    refused: set[tuple[int, int]] = field(default_factory=set)
     unsteady: set[tuple[int, int]] = field(default_factory=set)
-    plain: set[tuple[int, int]] = field(default_factory=set)
-    asserts: bool = True
-    repeats: bool = True
     classes: dict[tuple[str, str], weakref.ref[type]] = field(default_factory=dict)
     values: dict[Any, Any] = field(default_factory=dict)
 
@@ -103,10 +93,13 @@ class Sizes:
         changes: of the place.
         dynamic: the option.
         where: the user's line that is being interpreted, as text.
+        symbols: there may be some.
     """
 
-    def __init__(self, changes: SiteProfile, dynamic: bool | None, where: Callable[[], str]) -> None:
-        self.changes, self.dynamic = changes, dynamic
+    def __init__(
+        self, changes: SiteProfile, dynamic: bool | None, where: Callable[[], str], symbols: bool = True
+    ) -> None:
+        self.changes, self.dynamic, self.symbols = changes, dynamic, symbols
         self.owner = Assumptions(where)
         self.occurrences: list[tuple[Source, Source, Size]] = []  # tensor (or number), its size, the symbol
         self._origins: dict[Symbol | Real, tuple[Source, Source]] = {}  # of those that were looked through
@@ -141,7 +134,7 @@ class Sizes:
         return self._sized(tensor, source, tuple(sizes))
 
     def _may_change(self, tensor: torch.Tensor, source: Source, marked: bool) -> bool:
-        if self.changes.static or (self.dynamic is False and not marked):
+        if not self.symbols or (self.dynamic is False and not marked):
             return False
         parameter = isinstance(tensor, (torch.nn.Parameter, torch.nn.Buffer))
         return marked or (source.local and not parameter and source.kind != native.MODULE_MEMBER)
@@ -178,7 +171,7 @@ class Sizes:
 
     def of_number(self, value: int | float, source: Source) -> Size | Real | None:
         """The symbol of a number that was another one before; None when it is static."""
-        if self.changes.static or self.dynamic is False:
+        if not self.symbols or self.dynamic is False:
             return None
         scheduled = type(value) is float and _is_scheduled(source)
         if not source.local and not scheduled and not (type(value) is float and _is_setting(source)):

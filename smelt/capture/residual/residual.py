@@ -439,12 +439,12 @@ class Writer:
         restarts = self.restarts and (rewinds or not hosts.acts) and (helped if gm is None else repeatable(gm))
         repeats = restarts and not tensors.writes_inputs() and devices is not None
         if tensors.asserts and not repeats:  # where a check fails nobody could find the program's own error
-            self.vm.changes.asserts = False
-            raise Restart(-1, None)
+            why = "the frame cannot run again where a check of the graph fails"
+            raise Restart(-1, None, self.vm.plan.without("checks", why))
         lost = restarts and gm is not None and not repeats and tensors.guarded and _writes_on_gpu(tensors)
         if tensors.caught and not repeats or tensors.read_guarded and not (repeats or lost):
-            self.vm.changes.repeats = False
-            raise Restart(-1, None)
+            why = "the frame cannot run again to raise what the program catches"
+            raise Restart(-1, None, self.vm.plan.without("repeats", why))
         undo = _put_back("_state") if rewinds and host else []
         undo += _put_back("_drawn") if repeats and devices and gm is not None else []
         makes = self._guarded(self.makes, undo) if helped and repeats else self.makes

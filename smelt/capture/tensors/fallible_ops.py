@@ -95,7 +95,7 @@ def note_caught(vm: Interpreter, target: object, error: str = "RuntimeError") ->
         errors = _ANY
     if not _is_caught(vm, errors):
         return
-    if is_foreign(target) or not vm.changes.repeats or error not in ("RuntimeError", "IndexError"):
+    if is_foreign(target) or not vm.plan.repeats or error not in ("RuntimeError", "IndexError"):
         vm.work += 1  # what was learned from the operation is forgotten: capture begins again
         what = target if isinstance(target, str) else name_of(target)
         raise Break(f"{what} in a try statement", "only values tell whether it raises", "move it out of the statement")
@@ -117,7 +117,7 @@ def note_read(vm: Interpreter, args: Args) -> None:
     """
     if not (args and type(args[0]) is TraceTensor and on_gpu(meta_of(args[0]).device) and _is_guarded(vm)):
         return
-    if not vm.changes.repeats:
+    if not vm.plan.repeats:
         vm.work += 1
         raise Break("a number is read from a GPU in a try statement", "kernels before it may have failed")
     vm.tensors.read_guarded = True

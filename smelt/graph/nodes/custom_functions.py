@@ -40,12 +40,12 @@ def writes_outside(cls: type) -> bool:
     return cls in _writing
 
 
-def leave_out_writing(graph: fx.Graph) -> bool:
-    """The graph's backward writes to what others hold: its functions are no nodes any more. Whether some were."""
+def leave_out_writing(graph: fx.Graph) -> frozenset[int]:
+    """The graph's backward writes to what others hold: its functions are no nodes any more. Identities of those."""
     classes = {getattr(node.target, "cls", None) for node in graph.nodes}
     found = {c for c in classes if isinstance(c, type) and issubclass(c, torch.autograd.Function)} - set(_writing)
     _writing.update(found)
-    return bool(found)
+    return frozenset(map(id, found))
 
 
 class BackwardState:

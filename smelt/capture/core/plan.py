@@ -1,0 +1,118 @@
+"""What one attempt to capture a frame may do. An attempt that fails gives the plan of the next one, which is weaker.
+
+Plans are ordered: a weaker one has lost a permission, or has the same and stops earlier. The permissions are three
+switches, two sets of places in the program's code and one of its functions, and a place to stop is an instruction that was reached: no chain
+of weaker plans is endless, so neither is a capture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from smelt.capture.core.breaks import Break
+
+Site = tuple[int, int]
+"""An instruction: the identity of its code and its number."""
+
+Permission = Literal["symbols", "checks", "repeats"]
+TO_THE_END = -1
+
+
+@dataclass(frozen=True)
+class CapturePlan:
+    """What an attempt may do.
+
+    Attributes:
+        symbols: sizes and numbers that were others before may be symbols, and the graph may read numbers from tensors.
+        checks: a branch that only raises may become a check of the graph.
+        repeats: where the graph fails, its frame may run once more, in eager.
+        refused: branches on values that are not known, which cannot be nodes.
+        pinned: where a number of the prologue is needed, which is taken for granted.
+        functions: identities of custom functions (their classes) that are no nodes.
+        reads_first: a value that the program asks for is read by the graph where that does; else one that was always
+            the same is taken for granted.
+        stop_at: the outermost frame's instruction, counted from its start, before which the attempt stops.
+        cause: why it stops there.
+        why: what the attempt before could not do.
+    """
+
+    symbols: bool = True
+    checks: bool = True
+    repeats: bool = True
+    refused: frozenset[Site] = frozenset()
+    pinned: frozenset[Site] = frozenset()
+    functions: frozenset[int] = frozenset()
+    reads_first: bool = True
+    stop_at: int = TO_THE_END
+    cause: Break | None = field(default=None, compare=False)
+    why: str = field(default="", compare=False)
+
+    # -- weaker plans -----------------------------------------------------------------------------------------------
+
+    def without(self, permission: Permission, why: str) -> CapturePlan:
+        """From the start, without `symbols`, `checks` or `repeats`."""
+        return CapturePlan(
+            symbols=self.symbols and permission != "symbols",
+            checks=self.checks and permission != "checks",
+            repeats=self.repeats and permission != "repeats",
+            refused=self.refused,
+            pinned=self.pinned,
+            functions=self.functions,
+            reads_first=False,
+            why=why,
+        )
+
+    def without_functions(self, functions: frozenset[int], why: str) -> CapturePlan:
+        """From the start, without these as nodes."""
+        return replace(self.lasting(), functions=self.functions | functions, why=why)
+
+    def assuming(self, why: str) -> CapturePlan:
+        """Values are taken for granted before the graph reads them."""
+        return replace(self, reads_first=False, why=why)
+
+    def stopping(self, step: int, cause: Break | None) -> CapturePlan:
+        """The graph ends before this instruction, whatever the present plan's end."""
+        return replace(self, stop_at=step, cause=cause, why="" if cause is None else cause.title)
+
+    def avoiding(self, refused: Iterable[Site], pinned: Iterable[Site]) -> CapturePlan:
+        """Without these branches as nodes, and with these numbers known."""
+        return replace(self, refused=self.refused.union(refused), pinned=self.pinned.union(pinned))
+
+    def lasting(self) -> CapturePlan:
+        """What later captures at the same place begin with: permissions that did not work out stay withdrawn."""
+        return replace(self, reads_first=True, stop_at=TO_THE_END, cause=None, why="")
+
+    # -- their order ------------------------------------------------------------------------------------------------
+
+    def is_weaker_than(self, other: CapturePlan) -> bool:
+        """Strictly: it has fewer permissions or, with the same ones, asks for less or stops earlier."""
+        if self.lasting() != other.lasting():
+            switches = self.symbols <= other.symbols and self.checks <= other.checks and self.repeats <= other.repeats
+            sets = ((self.refused, other.refused), (self.pinned, other.pinned), (self.functions, other.functions))
+            return switches and all(mine >= others for mine, others in sets)
+        return (self.reads_first, self._end()) < (other.reads_first, other._end())
+
+    def _end(self) -> float:
+        return float("inf") if self.stop_at == TO_THE_END else self.stop_at
+
+    def told(self, before: CapturePlan) -> str:
+        """What the plan lacks of the one before it, and why."""
+        lost = [f"without {name}" for name in ("symbols", "checks", "repeats") if vars(self)[name] < vars(before)[name]]
+        if self.refused > before.refused:
+            lost.append(f"with {_counted(len(self.refused - before.refused), 'branch', 'branches')} less as nodes")
+        if self.pinned > before.pinned:
+            lost.append(f"with {_counted(len(self.pinned - before.pinned), 'number', 'numbers')} taken for granted")
+        if self.functions > before.functions:
+            lost.append(f"with {_counted(len(self.functions - before.functions), 'function', 'functions')} in eager")
+        if self.stop_at not in (before.stop_at, TO_THE_END):
+            lost.append(f"up to instruction {self.stop_at}")
+        if self.reads_first < before.reads_first and not lost:
+            lost.append("with values taken for granted")
+        return ", ".join(lost) + (f", because {self.why}" if self.why else "")
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
