@@ -24,7 +24,6 @@ from smelt.capture.core.breaks import (
     SymbolicNumber,
     UserError,
     bare,
-    let_go,
     plain_numbers,
     symbolic,
     through_c,
@@ -42,6 +41,7 @@ from smelt.capture.core.policy import is_frozen
 from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.registry import ATTR, CALL, READ
 from smelt.capture.core.sources import Source
+from smelt.capture.core.state import Control, PythonState
 from smelt.capture.guards.dynamic_shapes import SiteProfile, Sizes
 from smelt.capture.guards.guards import GuardList
 from smelt.capture.prologue.ops import call as call_host
@@ -63,42 +63,28 @@ _DEPTH = 150  # inlined calls; each costs some ten frames of Python's own stack
 class Interpreter:
     """One capture of one frame.
 
+    Its state is in objects of their own, which are made with it and let go of the program's objects with it.
+
     Attributes:
+        plan: what this attempt may do; speculates: values of masks and lengths may be taken for granted.
         sources: identity of an external object -> its source; the objects are kept alive.
-        tensors: trace tensors, the fx graph and its inputs.
-        speculates: values of masks and lengths may be taken for granted, see `speculation`.
-        outermost: the tensors of the graph itself, not those of a function inside.
-        numbers_change: numbers from outside that were others before are inputs; else each is guarded by its value.
-        reads_values: the graph may read values and go on with them, see `reads`.
-        read_later: places that backward methods of the program's functions read.
-        step: number of the captured frame's instruction that runs.
-        plan: what this attempt may do.
-        changes: what the versions of the place that is captured saw.
-        observed: what calls that are put off may change.
-        finalizers: objects whose death runs code of the program.
+        reads: what was read of them, by identity and name.
+        python: what the program has made and set so far.
+        control: the branches on values that are not known.
+        tensors: trace tensors, the fx graph and its inputs; `outermost` those of the graph itself, not those of a
+            function inside.
+        effects: what the program did to the outside; `compared`, `observed` and `finalizers` what follows from it.
         hosts: what Python computes before the graph runs; `unsteady` are places whose arrays change their size,
             `pinned` those that need to know a number.
+        ambient: the modes of the thread.
+        guards, sizes: what holds of the program's objects, and the symbols among it.
+        changes: what the versions of the place that is captured saw.
+        numbers_change: numbers from outside that were others before are inputs; else each is guarded by its value.
+        reads_values: the graph may read values and go on with them, see `reads`.
+        step: number of the captured frame's instruction that runs.
         work: counts what cannot be undone; a break before any work of its instruction needs no restart.
-        inference: inference mode is on for the program (`outside_inference_mode` switches it off for the capture).
-        generators: every generator that the program made.
-        errors: every exception that the program raised, by identity, with the step that raised it.
-        constants: identities of tuples that the interpreted code has as constants.
-        created: identities of functions and cells made during the capture.
-        made_classes: by identity, classes and aliases that another call makes again, and their statements.
-        running: the qualified name of the function that is captured.
-        remade: by identity, how classes that the program made are made again: (function, arguments, keywords).
-        outer_error: what the caller of the captured frame is handling.
-        branches: branches on tensors' values may become nodes, see `conditionals`; `decided` holds the conditions of
-            those that the program is in, `branching` their places, `refused` those that do not work; so many `turns`
-            of loops were taken in the present way of the outermost.
-        branches_on_numbers: so may branches on numbers that the graph reads: it is not compiled in parts, each for
-            numbers that are known.
-        hooks: those that the program registers, by identity of the tensor; see `tensor_hooks`.
-        regions: modes of the thread that the program has entered, see `thread_modes`.
         graph_warns: the graph's backend calls functions of torch as they are, which warn then.
         left_out: for calls of modules, how many frames were there: those of `nn.Module.__call__` are not made.
-        slices: whose bounds only values tell, and what became of them, see `unbacked_slices`.
-        undecided: there is an `Undecided` somewhere.
     """
 
     def __init__(
@@ -110,6 +96,7 @@ class Interpreter:
         speculates: bool = True,
     ) -> None:
         self.decode, self.plan, self.speculates = decode, plan, speculates
+        self.python, self.control = PythonState(), Control(plan)
         self.reads_values = dynamic is not False and plan.symbols
         self.numbers_change = True
         self._sizing = changes, plan, dynamic
@@ -122,7 +109,6 @@ class Interpreter:
         self.tensors: interface.Tensors = self.outermost
         self.effects = Effects(self)
         self.compared = Compared(self)
-        self.constants: set[int] = set()
         self.observed = Observed()
         self.finalizers = Finalizers(self)
         self.sources: dict[int, Source] = {}
@@ -131,53 +117,16 @@ class Interpreter:
         self.graph_warns = False
         self.work = 0
         self.step = 0
-        self.inference = False
-        self.created: set[int] = set()
-        self.remade: dict[int, tuple[Any, Args, Kwargs]] = {}
-        self.made_classes: dict[int, tuple[object, Any]] = {}
-        self.running = ""
-        self.generators: list[Any] = []
-        self.errors: dict[int, tuple[BaseException, int]] = {}
-        self.settings: list[Any] = []  # of context variables
         self.reads: dict[tuple[int, str], Any] = {}
-        self.read_later: set[tuple[int, str]] = set()
-        self.lookups: dict[tuple[type, str], Any] = {}
-        self.outer_error = sys.exception()
-        self.slices: dict[tuple[Any, ...], slice] = {}
-        self.decided: dict[int, bool] = {}
-        self.branching: set[tuple[int, int]] = set()
-        self.turns = 0
-        self.refused = set(plan.refused)
-        self.branches = True
-        self.branches_on_numbers = False
-        self.undecided = False
         self.step_counts = StepCounts(self)
-        self.hooks: dict[int, list[Any]] = {}
-        self.regions: list[Any] = []
-        self.defaults: dict[int, tuple[Any, Any]] = {}
         self._globals: dict[int, Source] = {}
         self._kept: list[Any] = []
 
     def release(self) -> None:
         """Let go of the program's objects: the capture is over, and they die when the program drops them."""
-        self.outer_error = None
+        self.python.release(self.sources)
         self.sizes.owner.where = str  # sizes outlive the capture
-        for generator in self.generators:
-            generator.release()
-        for error, _ in self.errors.values():
-            if id(error) not in self.sources:
-                let_go(error)
-        held = (
-            self._kept,
-            self.sources,
-            self.made_classes,
-            self.reads,
-            self.lookups,
-            self.defaults,
-            self.generators,
-            self.settings,
-        )
-        for each in (*held, self.errors):
+        for each in (self._kept, self.sources, self.reads):
             each.clear()
         self.effects.release()
         self.finalizers.release()
@@ -194,12 +143,12 @@ class Interpreter:
         out = Interpreter(self.decode, *self._sizing, speculates=False)
         out.reads_values = out.numbers_change = False
         tensors = self.tensors.traced.keys() | self.tensors.real.keys()
-        out.guards, out.sizes, out.created, out._globals = self.guards, self.sizes, self.created, self._globals
-        out.remade, out.made_classes, out.running = self.remade, self.made_classes, self.running
+        out.guards, out.sizes, out._globals = self.guards, self.sizes, self._globals
+        out.python.share_classes(self.python)
         out.sources = {key: source for key, source in self.sources.items() if key not in tensors}
         out.frames, out.left_out, out.graph_warns = self.frames[:], self.left_out[:], self.graph_warns
-        out.branches = out.hosts.allowed = False
-        out.refused, out.pinned = self.refused, self.pinned
+        out.control.branches = out.hosts.allowed = False
+        out.control.refused, out.pinned = self.control.refused, self.pinned
         return out
 
     def keep(self, value: Any) -> None:
@@ -215,7 +164,7 @@ class Interpreter:
             UserError: the frame did not catch an exception.
             Break: something cannot be captured.
         """
-        instructions = frame.decoded.instructions
+        instructions, control = frame.decoded.instructions, self.control
         frames = self.frames
         if frames:
             frame.callers = (frames[-1].callers, frames[-1].at)
@@ -231,7 +180,7 @@ class Interpreter:
                         result = handler(self, frame, arg)
                         if result is not None:
                             return result
-                        if self.undecided:
+                        if control.undecided:
                             refuse_undecided(frame)
                 except UserError as error:
                     self.unwind(frame, error)
@@ -254,7 +203,7 @@ class Interpreter:
             Restart: the break came too late to stand there; call again on a new interpreter with `stop_at`.
             UserError: the frame raises.
         """
-        instructions, steps = frame.decoded.instructions, 0
+        instructions, control, steps = frame.decoded.instructions, self.control, 0
         raised: dict[int, int] = {}
         self.frames.append(frame)
         try:
@@ -270,7 +219,7 @@ class Interpreter:
                         handler, arg = instructions[pc]
                         if handler(self, frame, arg) is not None:
                             return None
-                        if self.undecided:
+                        if control.undecided:
                             refuse_undecided(frame)
                     except UserError as error:
                         raised.setdefault(id(error.error), steps - 1)
@@ -304,7 +253,7 @@ class Interpreter:
         Raises:
             Restart: there is one that does not; it has to be a real generator, so capture stops where it is made.
         """
-        for generator in self.generators:
+        for generator in self.python.generators:
             if generator.must_close and not kept(generator):
                 why = "Python runs its finally clause when the generator is dropped"
                 stop = Break("a generator is left unfinished", why, "exhaust or close it")
@@ -313,7 +262,7 @@ class Interpreter:
 
     def unwind(self, frame: Frame, error: UserError) -> None:
         """Continue at the handler that covers the present instruction, or raise out of the frame."""
-        self.errors.setdefault(id(error.error), (error.error, self.step))
+        self.python.errors.setdefault(id(error.error), (error.error, self.step))
         handled = self.handled()
         made_here = id(error.error) not in self.sources  # another got its context when it was raised first
         if handled is not None and made_here and error.error.__context__ is None and error.error is not handled:
@@ -338,13 +287,13 @@ class Interpreter:
         """What an exception that is raised now gets as its context: what the program handles, or its caller. Of the
         latter nothing is read, as it is not looked at."""
         inside = self.handled()
-        return self.reads.get((0, "sys.exception"), self.outer_error) if inside is None else inside
+        return self.reads.get((0, "sys.exception"), self.python.outer_error) if inside is None else inside
 
     def outer_exception(self) -> Any:
         """What the caller of the captured frame is handling, with its guard."""
         key = (0, "sys.exception")
         if key not in self.reads:
-            self.reads[key] = self.external(self.outer_error, sources.HANDLED)
+            self.reads[key] = self.external(self.python.outer_error, sources.HANDLED)
         return self.reads[key]
 
     # -- reading what existed before --------------------------------------------------------------------------------
@@ -437,7 +386,7 @@ class Interpreter:
     def adopt_cells(self, function: FunctionType, source: Source) -> None:
         """Make the cells of an external function's closure external."""
         for index, cell in enumerate(function.__closure__ or ()):
-            if id(cell) not in self.created and id(cell) not in self.sources:
+            if id(cell) not in self.python.created and id(cell) not in self.sources:
                 self.register(cell, sources.closure_cell(source, index))
 
     # -- operations by type -------------------------------------------------------------------------------------------
@@ -457,14 +406,14 @@ class Interpreter:
     def native(self, fn: Callable[..., object], /, *args: object, **kwargs: object) -> Any:
         """Run C code of the user's program. Tensor operations that it makes by itself are recorded as well."""
         self.work += 1
-        if self.branching:
+        if self.control.branching:
             refuse_endless(fn, args)
         try:
             refuse_windows(args)
             self.compared.look(fn, args)
             out = self.tensors.watch.run(fn, args, kwargs)
             self.compared.made(fn, out)
-            if self.made_classes:
+            if self.python.made_classes:
                 pin_given(self, fn, (*args, *kwargs.values()), out)
             refuse_windows((out,))
             if type(out).__module__ == "decimal":

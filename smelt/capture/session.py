@@ -227,7 +227,7 @@ class Session(Diagnostics):
             return None
         finally:
             for vm in self._interpreters:
-                plan = plan.avoiding(vm.refused, vm.pinned)
+                plan = plan.avoiding(vm.control.refused, vm.pinned)
                 vm.hosts.restore()  # is done already, unless that failed
                 vm.release()
             place.plan = plan.lasting()
@@ -243,7 +243,7 @@ class Session(Diagnostics):
         """
         vm = self._interpreters[-1]
         weaker = restart.plan or plan.assuming("").stopping(restart.step, restart.stop)
-        weaker = weaker.avoiding(vm.refused, vm.pinned)
+        weaker = weaker.avoiding(vm.control.refused, vm.pinned)
         if not weaker.is_weaker_than(plan):
             raise _EndlessError(f"an attempt that may do {plan} was to be followed by one that may do {weaker}")
         return weaker
@@ -315,10 +315,10 @@ class Session(Diagnostics):
         speculates = len(place.versions) < patience
         vm = Interpreter(decoding.decode, place.changes, plan, self.options.dynamic, speculates)
         self._interpreters.append(vm)
-        vm.running = place.function
+        vm.python.running = place.function
         vm.tensors.speculation.insists = not plan.reads_first
         vm.finalizers.allowed = not self.options.fullgraph
-        vm.branches_on_numbers = self.options.backend == "eager"
+        vm.control.branches_on_numbers = self.options.backend == "eager"
         vm.graph_warns = self.options.backend not in ("smelt", "aot_eager")
         return vm
 
@@ -556,7 +556,7 @@ class Session(Diagnostics):
     def _begin(self, vm: Interpreter, read: Reader) -> None:
         vm.root_globals(read.globals)
         vm.guards.state(read.state)
-        vm.inference = read.inference
+        vm.python.inference = read.inference
         if torch_c.torch_function_modes():  # the state only counts them; one of them may set the default device
             vm.guards.flag(operator_modes.only_devices, (), True)
             vm.guards.flag(torch.get_default_device, (), torch.get_default_device())
@@ -572,7 +572,7 @@ class Session(Diagnostics):
         frame = Frame(code, decoding.decode(code), held[:width], read.globals, read.function)
         frame.stack = held[width:]
         frame.pc = frame.decoded.index_of[point.offset]
-        handled = [Unread(vm.outer_error, sources.HANDLED)] if self.handling[point] else []
+        handled = [Unread(vm.python.outer_error, sources.HANDLED)] if self.handling[point] else []
         vm.finalizers.begin([*held, *handled])
         store_unread(vm, frame)
         self._handle(vm, frame, self.handling[point])

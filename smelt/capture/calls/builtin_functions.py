@@ -136,7 +136,7 @@ def _made_at_each_call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> 
     """What capture takes for a constant, and is another one at each call."""
     out = calls.call_native(vm, fn, args, kwargs)
     vm.keep(out)
-    vm.remade[id(out)] = (fn, args, kwargs)
+    vm.python.remade[id(out)] = (fn, args, kwargs)
     return out
 
 
@@ -452,7 +452,7 @@ def load_exception_attr(vm: Interpreter, error: BaseException, name: str) -> obj
     Raises:
         Restart: its traceback is asked for, and capture raised it.
     """
-    raised = vm.errors.get(id(error)) if name in ("__traceback__", "with_traceback") else None
+    raised = vm.python.errors.get(id(error)) if name in ("__traceback__", "with_traceback") else None
     if raised is not None and vm.finalizers.allowed:
         stop = Break("the traceback of an exception", "only one that Python raises has its frames")
         stop.at = vm.where()

@@ -87,7 +87,7 @@ def call_function(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: K
             if fn.__module__ == "inspect":
                 _guard_defaults(vm, args)
             out = call_native(vm, fn, args, kwargs)
-            if type(out) is types.FunctionType and id(out) not in vm.created:
+            if type(out) is types.FunctionType and id(out) not in vm.python.created:
                 refuse_made(vm, fn, (*args, *kwargs.values()))
             if not kwargs and flags.is_setting(fn):
                 flags.guard_flag(vm, fn, args, out)
@@ -122,7 +122,7 @@ def refuse_made(vm: Interpreter, fn: types.FunctionType, args: Args) -> None:
     Raises:
         Break: it was given such a one, with values of this call.
     """
-    made = (arg for arg in args if type(arg) is types.FunctionType and id(arg) in vm.created)
+    made = (arg for arg in args if type(arg) is types.FunctionType and id(arg) in vm.python.created)
     if any(arg.__closure__ or arg.__defaults__ or arg.__kwdefaults__ for arg in made):
         raise Break(
             f"{fn.__qualname__}() of a function that is made inside", "what it gives belongs to this call alone"
@@ -140,7 +140,7 @@ def inline(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     frame = Frame(code, vm.decode(code), bind(fn, defaults, kwdefaults, args, kwargs), fn.__globals__, fn)
     if fn.__closure__:
         frame.closure = fn.__closure__
-        if id(fn) not in vm.created:
+        if id(fn) not in vm.python.created:
             vm.adopt_cells(fn, function_source(vm, fn))
     if code.co_flags & _SPECIAL_FLAGS:
         return start_generator(vm, frame)
@@ -167,13 +167,13 @@ def defaults_of(vm: Interpreter, fn: types.FunctionType) -> tuple[object, object
     A function known by identity has the very same parts. An argument may be made anew for each call: its code is the
     same, its defaults are equal.
     """
-    known = vm.defaults.get(id(fn))
+    known = vm.python.defaults.get(id(fn))
     if known is not None:
         return known
     source = vm.sources.get(id(fn))
     defaults, named = fn.__defaults__, fn.__kwdefaults__
     frozen = source is None and policy.is_frozen(fn.__module__)
-    if id(fn) in vm.created or frozen and named is None and (not defaults or _all_constant(defaults)):
+    if id(fn) in vm.python.created or frozen and named is None and (not defaults or _all_constant(defaults)):
         return defaults, named
     vm.keep(fn)
     if source is None or not source.local:
@@ -189,7 +189,7 @@ def defaults_of(vm: Interpreter, fn: types.FunctionType) -> tuple[object, object
         vm.guards.check(sources.part(source, "__kwdefaults__"), native.IS, None)
     else:
         named = vm.effects.read_dict(named, sources.part(source, "__kwdefaults__"))
-    vm.defaults[id(fn)] = defaults, named
+    vm.python.defaults[id(fn)] = defaults, named
     return defaults, named
 
 

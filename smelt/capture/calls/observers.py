@@ -48,7 +48,7 @@ class Observed:
         raising = any(each is not sys.stderr and not is_bound(each) for each in runs) and not _is_silent(fn, args)
         note_deferred(vm, fn, raising)
         found = [place for each in runs for place in self._reached(each)]
-        if any(id(each) in vm.created for each in runs) or _is_changed(vm, fn, args) or _is_redirected(vm):
+        if any(id(each) in vm.python.created for each in runs) or _is_changed(vm, fn, args) or _is_redirected(vm):
             raise Break(f"{getattr(fn, '__qualname__', fn)} after its handlers or hooks were changed", "it uses them")
         if any(place in vm.sources if type(place) is int else place in vm.reads for place in found):
             raise Break(

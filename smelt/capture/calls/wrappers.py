@@ -26,8 +26,8 @@ def _make(kind: type, vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 def _made(vm: Interpreter, out: object, kind: type, args: Args, kwargs: Kwargs) -> object:
     vm.keep(out)
-    vm.created.add(id(out))
-    vm.remade[id(out)] = (kind, args, kwargs)
+    vm.python.created.add(id(out))
+    vm.python.remade[id(out)] = (kind, args, kwargs)
     return out
 
 
@@ -54,7 +54,7 @@ def refuse_own_cache(vm: Interpreter, fn: Any) -> None:
     Raises:
         Break: the frame made this one.
     """
-    if id(fn) in vm.created:
+    if id(fn) in vm.python.created:
         raise Break(f"a call of {fn.__name__}, which has a cache that was made here", "what it does, it does once")
 
 

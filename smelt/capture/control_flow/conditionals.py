@@ -19,7 +19,6 @@ from smelt.capture.control_flow.unbacked_conditions import as_condition, expect,
 from smelt.capture.core.breaks import Break, Restart, UserError, bare
 from smelt.capture.core.conditional_value import PhiValue, refuse_undecided
 from smelt.capture.core.frames import RETURN, Frame, Unread
-from smelt.capture.core.graph_module import CapturedGraph
 from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.liveness import live_slots
 from smelt.capture.core.postdominators import RETURNS, join_of
@@ -28,6 +27,7 @@ from smelt.capture.python import containers
 from smelt.capture.python.snapshot import CannotUndo, Snapshot, put
 from smelt.capture.python.stack_opcodes import read_variable
 from smelt.capture.tensors.ambient import present_modes
+from smelt.capture.tensors.graph_module import CapturedGraph
 from smelt.graph.ir.meta import meta_of
 from smelt.graph.ir.symint import SYMBOLIC
 from smelt.graph.nodes.conditional import Conditional, cut_out, operands_of
@@ -52,7 +52,7 @@ def jump(vm: Interpreter, f: Frame, value: Any, when_true: int, when_false: int)
     if type(value) is PrologueValue:
         return _jump_on_host(vm, f, value, when_true, when_false)
     if type(value) is TraceTensor:
-        known = vm.decided.get(id(value))
+        known = vm.control.decided.get(id(value))
         if known is None and vm.tensors.speculation.value(value) is None and value.numel() == 1:
             if goes_on(vm, f, value, when_true, when_false):
                 return None
@@ -67,11 +67,11 @@ def jump(vm: Interpreter, f: Frame, value: Any, when_true: int, when_false: int)
 def _jump_on_host(vm: Interpreter, f: Frame, value: PrologueValue, when_true: int, when_false: int) -> object | None:
     """A branch on a random number: both ways in the graph, else a version for the way of this call."""
     place = (id(f.code), f.pc - 1)
-    if not value.constant and place not in vm.refused and vm.branches and vm.tensors.branches:
+    if not value.constant and place not in vm.control.refused and vm.control.branches and vm.tensors.branches:
         try:
             return jump(vm, f, vm.hosts.inputs.condition(value), when_true, when_false)
         except Break:
-            if place not in vm.refused:
+            if place not in vm.control.refused:
                 raise
             raise Restart(-1, None) from None  # once more, without this branch as a node
     f.pc = when_true if containers.truth(vm, value) else when_false
@@ -81,15 +81,15 @@ def _jump_on_host(vm: Interpreter, f: Frame, value: PrologueValue, when_true: in
 def _jump_on_number(vm: Interpreter, f: Frame, value: Any, when_true: int, when_false: int) -> object | None:
     """A branch on a number that only values tell; where it cannot be a node, the graph ends at the read."""
     question, place = question_of(vm, value), (id(f.code), f.pc - 1)
-    if question is not None and place not in vm.refused and place not in vm.branching:
+    if question is not None and place not in vm.control.refused and place not in vm.control.branching:
         if goes_on(vm, f, question, when_true, when_false, expect):
             return None
-        if vm.branches_on_numbers and vm.branches and vm.tensors.branches:
+        if vm.control.branches_on_numbers and vm.control.branches and vm.tensors.branches:
             try:
                 return take_both(vm, f, as_condition(vm, question), when_true, when_false)
             except Break as stop:
                 bare(stop)
-                vm.refused.add(place)
+                vm.control.refused.add(place)
     f.pc = when_true if containers.truth(vm, value) else when_false
     return None
 
@@ -101,18 +101,22 @@ def take_both(vm: Interpreter, f: Frame, condition: TraceTensor, when_true: int,
         Break: that cannot be done.
     """
     place = (id(f.code), f.pc - 1)
-    if place in vm.refused or place in vm.branching or not (vm.branches and vm.tensors.branches):
+    if (
+        place in vm.control.refused
+        or place in vm.control.branching
+        or not (vm.control.branches and vm.tensors.branches)
+    ):
         raise containers.tensor_value("a branch on a tensor's value")
     vm.work += 1
-    vm.branching.add(place)
+    vm.control.branching.add(place)
     try:
         return _Branch(vm, f, condition).run(when_true, when_false)
     except (Break, UserError, CannotMerge, CannotUndo) as stop:
-        vm.refused.add(place)
+        vm.control.refused.add(place)
         said = "one of them raises" if isinstance(stop, UserError) else getattr(stop, "title", None) or str(stop)
         bare(stop)
     finally:
-        vm.branching.discard(place)
+        vm.control.branching.discard(place)
     raise _two_ways(said)
 
 
@@ -174,20 +178,20 @@ class _Branch:
         numbers = tensors.number_node.known()
         speculates, tensors.speculation.allowed = tensors.speculation.allowed, False
         acts = vm.hosts.acts
-        vm.decided[id(self.condition)] = truth
-        if len(vm.branching) == 1:
-            vm.turns = 0
+        vm.control.decided[id(self.condition)] = truth
+        if len(vm.control.branching) == 1:
+            vm.control.turns = 0
         result, instructions = None, f.decoded.instructions
         try:
             while f.pc != self.join and result is None:
                 handler, arg = instructions[f.pc]
                 f.pc += 1
                 result = handler(vm, f, arg)
-                if vm.undecided and result is None:
+                if vm.control.undecided and result is None:
                     refuse_undecided(f)
         finally:
             tensors.speculation.allowed = speculates
-            del vm.decided[id(self.condition)]
+            del vm.control.decided[id(self.condition)]
         if result is not (RETURN if self.join == RETURNS else None):
             raise CannotMerge("they do not meet in this function")
         if vm.hosts.acts != acts:

@@ -80,7 +80,7 @@ class Merging:
         return merged
 
     def _undecided(self, a: object, b: object) -> PhiValue:
-        self.vm.undecided = True
+        self.vm.control.undecided = True
         tensors = [value for value in (a, b) if type(value) is TraceTensor]
         given = None
         if len(tensors) == 1:

@@ -35,7 +35,7 @@ def question_of(vm: Interpreter, value: Any) -> SymbolicPredicate | None:
 
 def expect(vm: Interpreter, question: SymbolicPredicate, raises: bool) -> bool:
     """Record that the answer is not `raises`; False: no check can stand here."""
-    if not vm.plan.checks or vm.branching or vm.tensors.region is not None:
+    if not vm.plan.checks or vm.control.branching or vm.tensors.region is not None:
         return False
     wanted = opposite(question) if raises else question
     if not isinstance(wanted, SymbolicPredicate) or wanted.fact is None or not wanted.expect("", "RuntimeError"):

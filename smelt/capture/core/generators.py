@@ -19,7 +19,7 @@ class TracedGenerator:
         self.vm, self.frame = vm, frame
         self.started = self.done = False
         self.born = vm.step
-        vm.generators.append(self)
+        vm.python.generators.append(self)
 
     def __iter__(self) -> TracedGenerator:
         return self

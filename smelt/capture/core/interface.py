@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from smelt.capture.core.breaks import At, Break, UserError
     from smelt.capture.core.bytecode import Decoded
     from smelt.capture.core.frames import Frame
-    from smelt.capture.core.generators import TracedGenerator
     from smelt.capture.core.plan import CapturePlan, Site
     from smelt.capture.core.prologue_value import PrologueValue
     from smelt.capture.core.sources import Source
+    from smelt.capture.core.state import Control, PythonState
     from smelt.graph.nodes.conditional import Conditional
     from smelt.graph.nodes.cut_points import EagerBoundary
     from smelt.graph.trace.trace import TraceTensor
@@ -689,6 +689,8 @@ class Interpreter(Protocol):
 
     tensors: Tensors
     ambient: Ambient
+    python: PythonState
+    control: Control
     decode: Callable[[CodeType], Decoded]
     plan: CapturePlan
     speculates: bool
@@ -696,36 +698,13 @@ class Interpreter(Protocol):
     numbers_change: bool
     unsteady: set[Site]
     pinned: set[Site]
-    refused: set[Site]
     sources: dict[int, Source]
-    constants: set[int]
     frames: list[Frame]
     left_out: list[int]
     graph_warns: bool
     work: int
     step: int
-    inference: bool
-    created: set[int]
-    remade: dict[int, tuple[Any, Args, Kwargs]]
-    made_classes: dict[int, tuple[object, Any]]
-    running: str
-    generators: list[TracedGenerator]
-    errors: dict[int, tuple[BaseException, int]]
-    settings: list[Any]
     reads: dict[tuple[int, str], Any]
-    read_later: set[tuple[int, str]]
-    lookups: dict[tuple[type, str], Any]
-    outer_error: BaseException | None
-    slices: dict[tuple[Any, ...], slice]
-    decided: dict[int, bool]
-    branching: set[tuple[int, int]]
-    turns: int
-    branches: bool
-    branches_on_numbers: bool
-    undecided: bool
-    hooks: dict[int, list[Any]]
-    regions: list[Any]
-    defaults: dict[int, tuple[Any, Any]]
 
     @property
     def guards(self) -> Guards: ...

@@ -56,7 +56,7 @@ def is_made_anew(vm: Interpreter, cls: type, source: Source) -> bool:
         return False
     name = cls.__module__, cls.__qualname__
     known = vm.changes.classes.setdefault(name, weakref.ref(cls))
-    if known() is not cls or cls.__qualname__.startswith(f"{vm.running}.<locals>."):
+    if known() is not cls or cls.__qualname__.startswith(f"{vm.python.running}.<locals>."):
         _repeated.add(name)
     return name in _repeated
 
@@ -192,7 +192,7 @@ def read_class(vm: Interpreter, cls: type, source: Source) -> object:
         return cls
     vm.guards.python(statement, [source])
     _tell_apart(vm, statement.told, source)
-    vm.made_classes[id(cls)] = cls, statement
+    vm.python.made_classes[id(cls)] = cls, statement
     vm.register(cls, source)
     vm.external(type(cls), kind_of(source))
     for at, base in enumerate(cls.__bases__):
@@ -209,7 +209,7 @@ def read_class(vm: Interpreter, cls: type, source: Source) -> object:
 
 def _tell_apart(vm: Interpreter, told: object, source: Source) -> None:
     """Two objects of which one may be the other at another call stay two."""
-    for other, known in vm.made_classes.values():
+    for other, known in vm.python.made_classes.values():
         if known.told == told:
             vm.guards.different(vm.sources[id(other)], source)
 
@@ -230,7 +230,7 @@ def read_alias(vm: Interpreter, value: object, source: Source) -> object:
         vm.guards.check(source, native.IS, value)
         return value
     _tell_apart(vm, type(value), source)
-    vm.made_classes[id(value)] = value, _Alias(type(value))
+    vm.python.made_classes[id(value)] = value, _Alias(type(value))
     vm.guards.check(source, native.TYPE_IS, type(value))
     vm.register(value, source)
     for name in names:
@@ -289,7 +289,7 @@ def kind_of(source: Source) -> Source:
 def check_type(vm: Interpreter, value: Any, source: Source) -> None:
     """Guard the class of a value."""
     cls = type(value)
-    if cls.__flags__ & HEAP and source.local and (id(cls) in vm.made_classes or is_made_anew(vm, cls, source)):
+    if cls.__flags__ & HEAP and source.local and (id(cls) in vm.python.made_classes or is_made_anew(vm, cls, source)):
         vm.external(cls, kind_of(source))
     else:
         vm.guards.check(source, native.TYPE_IS, cls)
@@ -297,7 +297,7 @@ def check_type(vm: Interpreter, value: Any, source: Source) -> None:
 
 def pin(vm: Interpreter, cls: object) -> Any:
     """Something looks at more of the class than its statement tells: the next call needs the same one."""
-    if id(cls) in vm.made_classes:
+    if id(cls) in vm.python.made_classes:
         vm.guards.check(vm.sources[id(cls)], native.IS, cls)
     return cls
 

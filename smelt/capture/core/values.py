@@ -232,7 +232,7 @@ def read_function(vm: Interpreter, value: types.FunctionType, source: Source) ->
 @READ(tuple)
 def read_tuple(vm: Interpreter, value: tuple[Any, ...], source: Source) -> object:
     """By its class; its items are read one by one, when they are asked for."""
-    if id(value) not in vm.constants:
+    if id(value) not in vm.python.constants:
         return read_object(vm, value, source)
     key = id(value), "tuple"  # what the program wrote down is not what was handed in, though it may be one object
     if key not in vm.reads:
@@ -244,7 +244,7 @@ def read_tuple(vm: Interpreter, value: tuple[Any, ...], source: Source) -> objec
 @READ(object)
 def read_object(vm: Interpreter, value: Any, source: Source) -> Any:
     """Anything else: its type now, what it holds when that is read."""
-    if isinstance(value, enum.Enum) and id(type(value)) not in vm.made_classes:
+    if isinstance(value, enum.Enum) and id(type(value)) not in vm.python.made_classes:
         return read_constant(vm, value, source)
     vm.check_type(value, source)
     show = _showing(type(value))

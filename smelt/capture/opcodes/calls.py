@@ -100,7 +100,7 @@ def new_function(vm: Interpreter, f: Frame, code: types.CodeType, closure: tuple
     if f.globals.get("__name__") is not None:
         fn.__module__ = f.globals["__name__"]
     vm.globals_source(f.globals)
-    vm.created.add(id(fn))
+    vm.python.created.add(id(fn))
     vm.keep(fn)
     return fn
 

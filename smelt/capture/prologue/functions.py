@@ -153,7 +153,7 @@ class _Scan:
         if fn.__dict__ and "__wrapped__" in fn.__dict__:
             raise _NotWhole
         for cell in fn.__closure__ or ():
-            if id(cell) in self.vm.created or cell == _EMPTY or type(cell.cell_contents) not in LEAVES:
+            if id(cell) in self.vm.python.created or cell == _EMPTY or type(cell.cell_contents) not in LEAVES:
                 raise _NotWhole
         for code in _codes(fn.__code__):
             self._code(fn, code, depth)

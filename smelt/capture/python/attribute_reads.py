@@ -46,24 +46,24 @@ def find_in_class(vm: Interpreter, cls: type, name: str) -> Any:
 def _outside_in_class(vm: Interpreter, cls: type, name: str) -> object:
     """The same, whatever the program has written."""
     key = (cls, name)
-    found = vm.lookups.get(key, MISS)
+    found = vm.python.lookups.get(key, MISS)
     if found is MISS:
         found = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), MISS)
-        if id(cls) in vm.made_classes:
+        if id(cls) in vm.python.made_classes:
             _guard_before(vm, cls, name)
             if found is not MISS and type(found).__flags__ & HEAP:  # what its own class holds is asked next
                 vm.external(found, class_attr(vm, cls, name))
-        elif cls.__flags__ & HEAP and id(cls) not in vm.created:  # others cannot be written to
+        elif cls.__flags__ & HEAP and id(cls) not in vm.python.created:  # others cannot be written to
             kind, operand = (native.MISSING, None) if found is MISS else (native.IS, found)
             vm.guards.check(sources.class_attr(cls, name), kind, operand)
-        vm.lookups[key] = found
+        vm.python.lookups[key] = found
     return found
 
 
 def _guard_before(vm: Interpreter, cls: type, name: str) -> None:
     """A class that each call makes is compared as a whole: its bases have the name, or have it not."""
     for base in cls.__mro__:
-        if id(base) not in vm.made_classes:
+        if id(base) not in vm.python.made_classes:
             _outside_in_class(vm, base, name)
         elif name in vars(base):
             pin_read(vm, base, name)
@@ -72,9 +72,9 @@ def _guard_before(vm: Interpreter, cls: type, name: str) -> None:
 
 def class_attr(vm: Interpreter, cls: type, name: str) -> Source:
     """Where the raw attribute of a class is read."""
-    for base in cls.__mro__ if id(cls) in vm.made_classes else ():
+    for base in cls.__mro__ if id(cls) in vm.python.made_classes else ():
         if name in vars(base):
-            known = vm.sources[id(base)] if id(base) in vm.made_classes else None
+            known = vm.sources[id(base)] if id(base) in vm.python.made_classes else None
             return sources.class_attr(base, name) if known is None else sources.attribute_of(known, name)
     return sources.class_attr(cls, name)
 
@@ -87,7 +87,7 @@ def written_class_attr(vm: Interpreter, cls: type, name: str) -> tuple[object] |
     for base in cls.__mro__:
         store = vm.effects.stores.get(("attr", id(base), name))
         if store is not None and store.value is not DELETED:
-            if base is not cls and id(cls) not in vm.created and id(cls) not in vm.made_classes:
+            if base is not cls and id(cls) not in vm.python.created and id(cls) not in vm.python.made_classes:
                 vm.guards.flag(_gets_from, (cls, name, base), True)  # at the next call a class before the base may
             return (store.value,)
         deleted = deleted or store is not None
@@ -223,7 +223,7 @@ def _bind(vm: Interpreter, raw: Any, obj: Any, cls: type, name: str, source: Sou
 
 def _descriptor(vm: Interpreter, raw: object, cls: type, name: str) -> object:
     """What a class's attribute is when its `__get__`, written in Python, runs."""
-    if policy.is_frozen(type(raw).__module__) and id(cls) not in vm.made_classes:
+    if policy.is_frozen(type(raw).__module__) and id(cls) not in vm.python.made_classes:
         return raw
     return class_value(vm, raw, cls, name)
 
@@ -231,7 +231,7 @@ def _descriptor(vm: Interpreter, raw: object, cls: type, name: str) -> object:
 def class_value(vm: Interpreter, raw: object, cls: type, name: str) -> object:
     """A plain value that a class holds."""
     if (
-        id(cls) in vm.created
+        id(cls) in vm.python.created
         or is_constant(raw)
         and id(raw) not in vm.sources
         or written_class_attr(vm, cls, name) is not None
@@ -423,7 +423,7 @@ _ORDER = ("__mro__", "__bases__")
 
 def _is_fixed(vm: Interpreter, cls: type) -> bool:
     """Nobody writes to the class but at once: capture itself has made it, or it is a library's."""
-    return id(cls) in vm.created or policy.is_frozen(cls.__module__)
+    return id(cls) in vm.python.created or policy.is_frozen(cls.__module__)
 
 
 def guard_slot(vm: Interpreter, cls: type, name: str, value: Any) -> None:
@@ -460,7 +460,11 @@ def load_super_attr(vm: Interpreter, proxy: object, name: str) -> object:
         for base in mro[mro.index(start) + 1 :]:
             if name in vars(base):
                 raw = vars(base)[name]
-                if base.__flags__ & HEAP and id(base) not in vm.created and id(base) not in vm.made_classes:
+                if (
+                    base.__flags__ & HEAP
+                    and id(base) not in vm.python.created
+                    and id(base) not in vm.python.made_classes
+                ):
                     vm.guards.check(sources.class_attr(base, name), native.IS, raw)
                 if isinstance(obj, type) and obj is cls and type(raw) is types.FunctionType:
                     return raw
@@ -502,7 +506,11 @@ def load_function_attr(vm: Interpreter, function: types.FunctionType, name: str)
         raise UserError(AttributeError(f"'function' object has no attribute {name!r}", name=name, obj=function))
     if written is not MISS:
         return written
-    if id(function) in vm.created or vm.sources.get(id(function)) is None and policy.is_frozen(function.__module__):
+    if (
+        id(function) in vm.python.created
+        or vm.sources.get(id(function)) is None
+        and policy.is_frozen(function.__module__)
+    ):
         return user(getattr, function, name)
     source = function_source(vm, function)
     held = function.__dict__

@@ -112,7 +112,7 @@ def is_external(vm: Interpreter, obj: object) -> bool:
     """True when writing to `obj` would be seen outside before the residual runs."""
     if id(obj) in vm.sources:
         return True
-    return isinstance(obj, (type, types.ModuleType, types.FunctionType)) and id(obj) not in vm.created
+    return isinstance(obj, (type, types.ModuleType, types.FunctionType)) and id(obj) not in vm.python.created
 
 
 def store_module_attr(vm: Interpreter, module: torch.nn.Module, name: str, value: Any) -> None:

@@ -98,7 +98,7 @@ def refuse_pieces(vm: Interpreter, call: str) -> None:
     """
     for node in cuts(vm.tensors.graph):
         raise Break(f"{call} after {why_cut(node)}", "the graph is differentiated in pieces")
-    if has_written(vm, vm.read_later):
+    if has_written(vm, vm.python.read_later):
         raise Break(call, "the backward of a torch.autograd.Function reads what the compiled function has written")
 
 

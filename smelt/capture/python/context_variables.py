@@ -57,7 +57,7 @@ def context_set(vm: Interpreter, args: Args, kwargs: Kwargs) -> Setting:
     key = (id(variable), _VALUE)
     setting = Setting(variable, vm.reads.get(key, _UNREAD), vm.step, vm.frames[-1].at)
     vm.reads[key] = value
-    vm.settings.append(setting)
+    vm.python.settings.append(setting)
     return setting
 
 
@@ -65,9 +65,9 @@ def context_set(vm: Interpreter, args: Args, kwargs: Kwargs) -> Setting:
 def context_reset(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """ContextVar.reset(token)"""
     variable, setting = args
-    if not vm.settings or vm.settings[-1] is not setting or setting.variable is not variable:
+    if not vm.python.settings or vm.python.settings[-1] is not setting or setting.variable is not variable:
         raise Break("a call of ContextVar.reset", "the variable was not set last, or not in what is captured")
-    vm.settings.pop()
+    vm.python.settings.pop()
     if setting.before is _UNREAD:
         del vm.reads[id(variable), _VALUE]
     else:
@@ -80,8 +80,8 @@ def refuse_settings(vm: Interpreter) -> None:
     Raises:
         Restart: there are some; capture stops before.
     """
-    if vm.settings:
-        first = vm.settings[0]
+    if vm.python.settings:
+        first = vm.python.settings[0]
         stop = Break("a call of ContextVar.set", f"{first.variable.name} is still set where the graph ends")
         stop.at = first.at
         raise Restart(first.step, stop)

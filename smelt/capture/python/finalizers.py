@@ -114,7 +114,7 @@ class Finalizers:
 
     def doomed(self) -> list[object]:
         """The objects with finalizers around the frame, and the generators that it made and did not exhaust."""
-        return [held for held, _ in self.held] + [each for each in self.vm.generators if not each.done]
+        return [held for held, _ in self.held] + [each for each in self.vm.python.generators if not each.done]
 
     def _is_direct(self, value: Any) -> bool:
         """A variable or stack element still has the value, and nobody could write to it."""

@@ -62,7 +62,7 @@ _REGISTERING = {
 
 def registered(vm: Interpreter, tensor: TraceTensor) -> list[Any]:
     """The hooks that the program itself has registered on a tensor."""
-    return [each for each in vm.hooks.get(id(tensor), ()) if not each.removed]
+    return [each for each in vm.python.hooks.get(id(tensor), ()) if not each.removed]
 
 
 def in_order(roots: Sequence[torch.Tensor], leaves: Sequence[TraceTensor]) -> list[TraceTensor]:

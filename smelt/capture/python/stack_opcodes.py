@@ -73,9 +73,9 @@ def count_turn(vm: Interpreter) -> None:
     Raises:
         Break: it was too often for one way.
     """
-    if vm.branching:
-        vm.turns += 1
-        if vm.turns > LONGEST_WAY:
+    if vm.control.branching:
+        vm.control.turns += 1
+        if vm.control.turns > LONGEST_WAY:
             raise Break("a long loop in one way of a branch", f"it has more than {LONGEST_WAY} turns, or no end")
 
 
@@ -139,7 +139,7 @@ def load_const(vm: Interpreter, f: Frame, arg: object) -> None:
 
 def own_constant(vm: Interpreter, value: tuple[Any, ...]) -> tuple[object, ...]:
     """A constant of the code. Python merges equal ones of a file: what was handed in may be the very object."""
-    vm.constants.add(id(value))
+    vm.python.constants.add(id(value))
     items = [own_constant(vm, item) if type(item) is tuple else item for item in value]
     known = id(value) in vm.sources or any(a is not b for a, b in zip(items, value, strict=True))
     return tuple(items) if known else value
@@ -240,7 +240,7 @@ def delete_fast(vm: Interpreter, f: Frame, arg: int) -> None:
 def make_cell(vm: Interpreter, f: Frame, arg: int) -> None:
     held = read_variable(vm, f, arg)
     cell = types.CellType() if held is NULL else types.CellType(held)
-    vm.created.add(id(cell))
+    vm.python.created.add(id(cell))
     vm.keep(cell)
     f.locals[arg] = cell
 

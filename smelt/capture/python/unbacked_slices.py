@@ -113,11 +113,11 @@ def _remembered(vm: Interpreter, size: Any, part: slice) -> slice:
     """The same slice of tensors of one size has one length."""
     given = (part.start, part.stop, part.step, size)
     key = tuple(text(from_torch(v)) if isinstance(v, torch.SymInt) else v for v in given)
-    if vm.branching or vm.decided or any(type(v) is TraceTensor for v in given):
+    if vm.control.branching or vm.control.decided or any(type(v) is TraceTensor for v in given):
         return _known(vm, size, part)
-    if key not in vm.slices:
-        vm.slices[key] = _known(vm, size, part)
-    return vm.slices[key]
+    if key not in vm.control.slices:
+        vm.control.slices[key] = _known(vm, size, part)
+    return vm.control.slices[key]
 
 
 def _known(vm: Interpreter, size: Any, part: slice) -> slice:

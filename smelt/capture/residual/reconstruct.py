@@ -86,10 +86,10 @@ class Rebuild:
         known = self._names.get(id(value)) or self._made.get(id(value))
         if known is not None:
             return known
-        if id(value) in self.vm.made_classes:
+        if id(value) in self.vm.python.made_classes:
             return self.fetched(self.vm.sources[id(value)])
-        if id(value) in self.vm.remade:
-            fn, args, kwargs = self.vm.remade[id(value)]
+        if id(value) in self.vm.python.remade:
+            fn, args, kwargs = self.vm.python.remade[id(value)]
             return self.assign(value, f"{self.constant(fn, fn.__name__)}({self.arguments(args, kwargs)})")
         module = value.__module__ if isinstance(value, types.FunctionType) else None  # None: made by `exec`
         self.helped = self.helped or module is not None and module.startswith("smelt.")
@@ -214,7 +214,7 @@ class Rebuild:
     def _object(self, value: Any, kind: type) -> str:
         if isinstance(value, types.FunctionType) and value in GENERATOR_METHODS:
             return self.constant(GENERATOR_METHODS[value], value.__name__)
-        if id(value) not in self.vm.created:
+        if id(value) not in self.vm.python.created:
             if isinstance(value, (*CONSTANT_TYPES, types.FunctionType)) and not isinstance(value, BOUND):
                 return self.constant(value, getattr(value, "__name__", kind.__name__))
         if id(value) in self._running:
@@ -471,7 +471,7 @@ def rebuild_function(r: Rebuild, value: types.FunctionType) -> str:
 @REBUILD(property, staticmethod, classmethod, functools._lru_cache_wrapper)
 def rebuild_wrapper(r: Rebuild, value: Any) -> str:
     """Those of the program's classes as they are; those that the frame made as it made them, with their attributes."""
-    if id(value) not in r.vm.remade:
+    if id(value) not in r.vm.python.remade:
         return r.constant(value, type(value).__name__)
     name = r.constant(value)
     _attributes(r, value, name)
@@ -581,7 +581,7 @@ def rebuild_view(r: Rebuild, value: Any) -> str:
 @REBUILD(BaseException)
 def rebuild_exception(r: Rebuild, value: BaseException) -> str:
     """Exceptions: class, arguments, attributes. One that was raised has a traceback, so that is done in earnest."""
-    raised = r.vm.errors.get(id(value))
+    raised = r.vm.python.errors.get(id(value))
     if raised is not None and r.vm.finalizers.allowed:
         raise Restart(raised[1], Break("an exception that was raised leaves the frame", "it has a traceback"))
     kind = type(value)

@@ -277,7 +277,7 @@ class Writer:
         fn = self.value(call.fn)
         if isinstance(call, DeferredWarning):
             given = self._warning(call)
-        if call.handled is not self.vm.outer_error:  # while the residual runs that one is handled
+        if call.handled is not self.vm.python.outer_error:  # while the residual runs that one is handled
             given = ", ".join(filter(None, [self.value(call.handled), fn, given]))
             fn = self.value.constant(native.call_handling, "call_handling")
         self.lines.append(f"{fn}({given})")

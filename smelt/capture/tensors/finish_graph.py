@@ -11,8 +11,8 @@ from torch import fx
 
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break
-from smelt.capture.core.graph_module import CapturedGraph
 from smelt.capture.core.sources import HOST
+from smelt.capture.tensors.graph_module import CapturedGraph
 from smelt.capture.tensors.tensors import Input
 from smelt.capture.tensors.writes import layers, share_no_memory
 from smelt.graph.ir.meta import is_opaque, meta_of

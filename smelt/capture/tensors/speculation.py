@@ -22,8 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from smelt.base.torch_c import set_grad_enabled
 from smelt.capture import _native as native
-from smelt.capture.core.graph_module import CapturedGraph
 from smelt.capture.core.sources import HOST
+from smelt.capture.tensors.graph_module import CapturedGraph
 from smelt.capture.tensors.writes import written_beside
 from smelt.graph.ir.meta import TensorMeta
 from smelt.graph.ir.module import Graph

@@ -260,9 +260,9 @@ def _allclose(vm: Interpreter, input: TraceTensor, other: TraceTensor, *args: ob
 def _answer(vm: Interpreter, condition: TraceTensor, asked: str) -> object:
     """The truth of a tensor as the answer of a function, which a branch may wait for."""
     known = _is_nonzero(vm, condition)
-    if known is not None or not vm.branches or not vm.tensors.branches or vm.tensors is not vm.outermost:
+    if known is not None or not vm.control.branches or not vm.tensors.branches or vm.tensors is not vm.outermost:
         return known
-    vm.undecided = True
+    vm.control.undecided = True
     return PhiValue(condition, True, False, None, vm.step, asked)
 
 

@@ -339,7 +339,7 @@ class Tensors:
                 raise Break(f"{name_of(target)} gives a tensor that capture did not see", "its values are not an input")
             return out
         self.vm.work += 1
-        if not self.vm.inference:
+        if not self.vm.python.inference:
             for tensor in written:
                 self.inference.refuse_write(tensor)  # the program may go on: nothing is recorded
         node = self._record(target, args, kwargs, method)
@@ -504,7 +504,7 @@ class Tensors:
         Raises:
             Break: the program is in a checkpoint, a transform or a branch, or it has computed gradients.
         """
-        if type(self) is not Tensors or self.region is not None or self.vm.branching:
+        if type(self) is not Tensors or self.region is not None or self.vm.control.branching:
             raise Break(f"{what} inside checkpoint, a transform or a branch", "a graph is not cut in there")
         if any(node.target in DERIVATIVES for node in self.graph.nodes):
             raise Break(f"{what} after gradients were computed", "a graph with its own gradients stays whole")
@@ -515,7 +515,7 @@ class Tensors:
             node.meta.setdefault("val", meta_of(out))
             if id(out) not in self.nodes:
                 self.own(out, node)
-                if self.vm.inference and out.place.parent is None:
+                if self.vm.python.inference and out.place.parent is None:
                     self.inference.note(out)
         elif type(out) in TRACED:
             node.meta["val"] = None

@@ -48,8 +48,8 @@ def refuse_open(vm: Interpreter) -> None:
     Raises:
         Restart: there is one; capture stops before.
     """
-    if vm.regions:
-        first: Region = vm.regions[0]
+    if vm.python.regions:
+        first: Region = vm.python.regions[0]
         stop = Break(f"a graph break inside {first.name}", "the mode is on where the graph ends")
         stop.at = first.at
         raise Restart(first.step, stop)
@@ -64,8 +64,8 @@ def _open(vm: Interpreter, owner: Any, name: str, target: EagerBoundary, given: 
 
 def _push(vm: Interpreter, owner: Any, name: str, token: Entered | None) -> None:
     vm.work += 1
-    region = Region(owner, name, token, torch.is_grad_enabled(), vm.inference, vm.step, vm.where())
-    vm.regions.append(region)
+    region = Region(owner, name, token, torch.is_grad_enabled(), vm.python.inference, vm.step, vm.where())
+    vm.python.regions.append(region)
 
 
 def _close(vm: Interpreter, owner: Any, name: str) -> Region:
@@ -73,9 +73,9 @@ def _close(vm: Interpreter, owner: Any, name: str) -> Region:
     Raises:
         Break: it was not entered last, or not in what is captured.
     """
-    if not vm.regions or vm.regions[-1].owner is not owner:
+    if not vm.python.regions or vm.python.regions[-1].owner is not owner:
         raise Break(f"the end of {name}", "it was entered outside of the graph")
-    region: Region = vm.regions.pop()
+    region: Region = vm.python.regions.pop()
     vm.work += 1
     if region.token is not None:
         if vm.ambient.dirty:
@@ -92,17 +92,17 @@ def enter_inference(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """`with torch.inference_mode(mode)`: without gradients; with them where it is switched off."""
     mode = bool(vm.load_attr(args[0], "mode"))
     _open(vm, args[0], "torch.inference_mode()", EnterInference(mode), ())
-    vm.inference = mode
+    vm.python.inference = mode
     vm.ambient.switch(torch_c.set_grad_enabled, (not mode,), {})
 
 
 @special(torch.inference_mode.__exit__)
 def leave_inference(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """The end of it."""
-    gradients = vm.regions[-1].gradients if vm.regions else torch.is_grad_enabled()
-    if vm.regions and vm.regions[-1].owner is args[0]:
+    gradients = vm.python.regions[-1].gradients if vm.python.regions else torch.is_grad_enabled()
+    if vm.python.regions and vm.python.regions[-1].owner is args[0]:
         vm.ambient.switch(torch_c.set_grad_enabled, (gradients,), {})
-    vm.inference = _close(vm, args[0], "torch.inference_mode()").inference
+    vm.python.inference = _close(vm, args[0], "torch.inference_mode()").inference
 
 
 @contextmanager
@@ -112,21 +112,21 @@ def outside_inference(vm: Interpreter) -> Iterator[None]:
     Raises:
         Break: inference mode is on where the graph cannot be cut.
     """
-    if not vm.inference:
+    if not vm.python.inference:
         yield
         return
     region = object()
     name = "derivatives in torch.inference_mode()"
     gradients = torch.is_grad_enabled()
     _open(vm, region, name, EnterInference(False), ())
-    vm.inference = False
+    vm.python.inference = False
     vm.ambient.switch(torch_c.set_grad_enabled, (gradients,), {})
     try:
         yield
     except UserError:
-        vm.inference = _close(vm, region, name).inference
+        vm.python.inference = _close(vm, region, name).inference
         raise
-    vm.inference = _close(vm, region, name).inference
+    vm.python.inference = _close(vm, region, name).inference
 
 
 # -- hooks on what is saved ----------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def _given(vm: Interpreter, hook: object) -> object:
     if source is not None:
         return vm.tensors.given(hook, source)
     if isinstance(hook, types.FunctionType):
-        if id(hook) not in vm.created or hook.__module__ == saved_tensors_hooks.__module__:
+        if id(hook) not in vm.python.created or hook.__module__ == saved_tensors_hooks.__module__:
             return hook  # known by identity; those of save_on_cpu refer to what it was made with
         if not hook.__closure__ and not hook.__defaults__ and not hook.__kwdefaults__:
             return hook

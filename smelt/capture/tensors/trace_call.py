@@ -125,7 +125,7 @@ class Runner:
     def _run(self, target: object, args: Args, kwargs: Mapping[str, object]) -> Any:
         try:
             with self._operators:  # also for tensors that composite operators make on the way
-                if self.inference.made and not self.vm.inference:
+                if self.inference.made and not self.vm.python.inference:
                     with self.inference.watching():
                         return for_stand_ins(target, args, dict(kwargs))(*args, **kwargs)
                 return for_stand_ins(target, args, dict(kwargs))(*args, **kwargs)

@@ -105,10 +105,10 @@ def rehearse(vm: Interpreter, cls: Any, args: Sequence[Any]) -> tuple[BackwardSt
         raise Break(f"{cls.__name__}.apply", f"it does not run on tensors without values: {raised}") from None
     finally:
         twin.ambient.restore()
-    if id(cls) in vm.made_classes:
+    if id(cls) in vm.python.made_classes:
         _refuse_state_of_a_call(cls, held or _reads_of_class(twin), [*before, *after])
     seen |= twin.reads.keys() | _containers(twin, [*before, *after])
-    vm.read_later |= twin.reads.keys() | _containers(twin, after)
+    vm.python.read_later |= twin.reads.keys() | _containers(twin, after)
     _refuse_effects(vm, twin, cls, seen)
     if twin.tensors.inputs:
         raise Break(f"{cls.__name__}.apply", "it reads tensors that it is not given")
@@ -129,7 +129,7 @@ def _noted(twin: Any, checks: list[Check]) -> Iterator[None]:
 
 def _reads_of_class(twin: Interpreter) -> bool:
     """Whether a value was read that a class holds which each call makes anew."""
-    return any(id(cls) in twin.made_classes and not _stays(found) for (cls, _), found in twin.lookups.items())
+    return any(id(cls) in twin.python.made_classes and not _stays(found) for (cls, _), found in twin.python.lookups.items())
 
 
 def _refuse_state_of_a_call(cls: type, held: bool, checks: list[Check]) -> None:
@@ -143,7 +143,7 @@ def _forget_reads(twin: Any) -> set[tuple[int, str]]:
     known = [key for key in twin.reads if key[0] in twin.sources or key[0] in twin._globals]
     for key in known:
         del twin.reads[key]
-    twin.lookups.clear()
+    twin.python.lookups.clear()
     return set(known)
 
 

@@ -74,7 +74,7 @@ class _Undone:
             self.vm.effects.defer(_mark, (self.condition, store.target, store.name, store.value), {})
             undecided = PhiValue(self.condition, native.NULL, store.value, None, self.vm.step)
             self.vm.reads[id(store.target), store.name] = undecided
-            self.vm.undecided = True
+            self.vm.control.undecided = True
 
     def _settle_marks(self) -> None:
         """Attributes that are set to True or False: schedulers mark that the optimizer has run.

@@ -81,7 +81,7 @@ def _register(vm: Interpreter, tensor: TraceTensor, name: str, hook: object) -> 
     _expose(vm, tensor, name)
     handle = Pending(tensor, name, hook, vm.step)
     vm.work += 1
-    vm.hooks.setdefault(id(tensor), []).append(handle)
+    vm.python.hooks.setdefault(id(tensor), []).append(handle)
     vm.effects.make(handle)
     return handle
 
@@ -118,7 +118,7 @@ def rebuild_pending(r: Rebuilder, handle: Pending) -> str:
     Raises:
         Restart: the tensor was written to in between; its hook is for what it was.
     """
-    for earlier in r.vm.hooks[id(handle.tensor)]:
+    for earlier in r.vm.python.hooks[id(handle.tensor)]:
         if earlier is handle:
             break
         if not earlier.removed:

@@ -18,11 +18,11 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from smelt.base import torch_c
 from smelt.capture.core import interface
 from smelt.capture.core.breaks import Break, through_c
-from smelt.capture.core.graph_module import CapturedGraph
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.sources import Source
 from smelt.capture.tensors.ambient import Ambient
 from smelt.capture.tensors.finish_graph import prune
+from smelt.capture.tensors.graph_module import CapturedGraph
 from smelt.capture.tensors.number_nodes import NumberNodes
 from smelt.capture.tensors.speculation import Speculation
 from smelt.capture.tensors.tensors import TRACED, Tensors
@@ -219,7 +219,7 @@ def capture_call(vm: Interpreter, region: Region, function: object, given: list[
         raise needed.stop() from None
     written += capturing.written
     results: list[Any] = tensors.note(out, written, capturing.drew, region, (given, capturing.outside), {})
-    if vm.inference:
+    if vm.python.inference:
         _note_inference(tensors, results, [*given, *capturing.outside])
     return results
 

@@ -96,7 +96,7 @@ def _maker(make: Callable[..., Any]) -> None:
     def made(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
         plain = vm.effects.plain
         out = user(make, *map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
-        vm.created.add(id(out))
+        vm.python.created.add(id(out))
         vm.keep(out)
         return out
 
@@ -114,7 +114,7 @@ def _maker(make: Callable[..., Any]) -> None:
 
 def _captured(vm: Interpreter, fn: FunctionType) -> dict[str, object]:
     """What the closure of a function holds."""
-    if id(fn) not in vm.created:
+    if id(fn) not in vm.python.created:
         vm.adopt_cells(fn, function_source(vm, fn))
     cells = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
     return {name: vm.effects.plain(vm.cell(cell, name)) for name, cell in cells}
