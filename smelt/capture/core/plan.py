@@ -1,8 +1,8 @@
 """What one attempt to capture a frame may do. An attempt that fails gives the plan of the next one, which is weaker.
 
 Plans are ordered: a weaker one has lost a permission, or has the same and stops earlier. The permissions are three
-switches, two sets of places in the program's code and one of its functions, and a place to stop is an instruction that was reached: no chain
-of weaker plans is endless, so neither is a capture.
+switches, two sets of places in the program's code and one of its functions; a place to stop is an instruction that was
+reached. So no chain of weaker plans is endless, and neither is a capture.
 """
 
 from __future__ import annotations
