@@ -97,9 +97,45 @@ def test_each_call_makes_another_one(f: Callable[[Tensor], Any]) -> None:
         assert getattr(result[0], "scale", None) == getattr(expected[0], "scale", None)
 
 
-@pytest.mark.parametrize("f", [_tuple, _with_defaults, _nested, _variable], ids=lambda f: f.__name__.strip("_"))
+@pytest.mark.parametrize("f", [_tuple, _with_defaults, _nested], ids=lambda f: f.__name__.strip("_"))
 def test_in_one_graph(f: Callable[[Tensor], Any]) -> None:
     run = smelt.compile(f, fullgraph=True)
     for _ in range(3):
         run(torch.ones(2))
     assert smelt.stats()["graphs"] == 1
+
+
+def _used_variable(x: Tensor) -> Any:
+    variable = typing.TypeVar("variable")  # type: ignore[misc]
+    made: Any = typing.Dict[str, variable]  # type: ignore[valid-type]  # noqa: UP006
+    return made.__parameters__ == (variable,), made[int] == typing.Dict[str, int], x + 1  # noqa: UP006
+
+
+NAMED: dict[str, Callable[[], Any]] = {
+    "TypeVar": lambda: typing.TypeVar("made"),  # type: ignore[misc]
+    "ParamSpec": lambda: typing.ParamSpec("made"),  # type: ignore[misc]
+    "TypeVarTuple": lambda: typing.TypeVarTuple("made"),  # type: ignore[misc]
+    "NewType": lambda: typing.NewType("made", int),  # type: ignore[valid-newtype]
+    "TypedDict": lambda: typing.TypedDict("made", {"a": int}),  # type: ignore[misc]
+    "NamedTuple": lambda: typing.NamedTuple("made", [("a", int)]),  # type: ignore[misc]
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named_types_belong_to_the_program(name: str) -> None:
+    make = NAMED[name]
+
+    def f(x: Tensor) -> Any:
+        made = make()
+        return made.__module__, made.__name__, made, x + 1
+
+    run = smelt.compile(f)
+    results = [run(torch.ones(2)) for _ in range(3)]
+    assert [result[:2] for result in results] == [(__name__, "made")] * 3
+    assert len({id(result[2]) for result in results}) == 3
+
+
+def test_what_is_made_of_a_variable_holds_this_call_s() -> None:
+    run = smelt.compile(_used_variable)
+    for _ in range(3):
+        assert run(torch.ones(2))[:2] == (True, True)

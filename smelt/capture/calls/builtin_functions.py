@@ -126,12 +126,6 @@ def make_named_tuple(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     return _made_at_each_call(vm, collections.namedtuple, plain, named)
 
 
-@special(typing.TypeVar)
-def make_type_variable(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """typing.TypeVar(name)"""
-    return _made_at_each_call(vm, typing.TypeVar, args, kwargs)
-
-
 def _made_at_each_call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
     """What capture takes for a constant, and is another one at each call."""
     out = calls.call_native(vm, fn, args, kwargs)
@@ -140,9 +134,9 @@ def _made_at_each_call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> 
     return out
 
 
-@special(typing.NamedTuple)
-def make_typed_tuple(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """typing.NamedTuple(name, fields)"""
+@special(typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple, typing.NewType, typing.NamedTuple, typing.TypedDict)
+def make_named_type(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
+    """What typing makes of a name: it belongs to the module of the function that calls."""
     raise Break("a class is made", "each call makes another one", "define it outside of the compiled function")
 
 
@@ -331,6 +325,14 @@ def variables(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
         if not isinstance(error.error, AttributeError):
             raise
         raise UserError(TypeError("vars() argument must have __dict__ attribute")) from None
+
+
+@special(dir)
+def names_of(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
+    """dir([object])"""
+    if not args:
+        raise Break("dir() without an object", "it looks at the frame that calls it", in_frame=True)
+    return calls.call_native(vm, dir, args, kwargs)
 
 
 @special(globals)

@@ -13,8 +13,20 @@ _ALWAYS = {"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
 def live_slots(decoded: Decoded, index: int) -> set[int]:
     """Slots that some path from instruction `index` reads before it writes them."""
     if decoded.live is None:
-        decoded.live = _iterate(decoded)
+        looks = not _LOOKING.isdisjoint(decoded.attributes)
+        decoded.live = [_all_slots(decoded)] * len(decoded.names) if looks else _iterate(decoded)
     return decoded.live[index]
+
+
+_LOOKING = frozenset(
+    "eval exec locals vars dir breakpoint set_trace _getframe currentframe stack trace query evaluate".split()
+)
+"""Functions that may look at the variables of the frame that calls them (the last two are those of pandas and numexpr):
+such a frame keeps all of them."""
+
+
+def _all_slots(decoded: Decoded) -> set[int]:
+    return set().union(*(slots for at in range(len(decoded.names)) for slots in _accesses(decoded, at)))
 
 
 def _iterate(decoded: Decoded) -> list[set[int]]:
