@@ -6,6 +6,8 @@ import builtins
 import copyreg
 import enum
 import types
+import weakref
+from typing import Any
 
 import torch
 
@@ -85,6 +87,31 @@ def _python(vm: Interpreter, cls: type, name: str) -> object:
     raw = find_in_class(vm, cls, name)
     raw = raw.__func__ if isinstance(raw, staticmethod) else raw
     return raw if isinstance(raw, types.FunctionType) else None
+
+
+def _register_weak_references() -> None:
+    for fn, first in ((weakref.ref, 0), (vars(weakref.ref)["__new__"], 1), (weakref.proxy, 0)):
+
+        def make(vm: Interpreter, args: Args, kwargs: Kwargs, fn: Any = fn, first: int = first) -> object:
+            callback = args[first + 1] if len(args) > first + 1 else None
+            if callback is not None and not _is_of_tables(callback):
+                raise Break(
+                    "a weak reference with a callback is made",
+                    "Python calls it when the object dies",
+                    "keep it outside",
+                )
+            return calls.call_native(vm, fn, args, kwargs)
+
+        special(fn)(make)
+
+
+def _is_of_tables(callback: object) -> bool:
+    """Whether it is a function by which a table of weakref forgets what died: it calls none of the program's."""
+    named = type(callback) is types.FunctionType and (callback.__module__, callback.__name__)
+    return named in (("weakref", "remove"), ("_weakrefset", "_remove"))
+
+
+_register_weak_references()
 
 
 @special(object.__reduce_ex__)

@@ -1,4 +1,5 @@
-/* Whether code of the program runs when an object dies: a `__del__`, or the `finally` of a generator that is dropped. */
+/* Whether code of the program runs when an object dies: a `__del__`, the `finally` of a generator that is dropped, the
+ * callback of a weak reference. */
 #include "native.h"
 #include "versions.h"
 #include <opcode.h>
@@ -46,11 +47,29 @@ static int generator_finalizes(PyObject *value) {
     return is_covered(code, (int)(FRAME_NEXT(frame) - _PyCode_CODE(code)) - 1);
 }
 
+/* -- who hears of an object's death ------------------------------------------------------------ */
+/* The tables of weakref forget what died, and call no code of the program. */
+static int is_of_tables(PyObject *callback) {
+    if (!PyFunction_Check(callback)) return 0;
+    PyObject *module = ((PyFunctionObject *)callback)->func_module, *name = ((PyFunctionObject *)callback)->func_name;
+    if (!module || !PyUnicode_Check(module)) return 0;
+    return (!PyUnicode_CompareWithASCIIString(module, "weakref") && !PyUnicode_CompareWithASCIIString(name, "remove")) ||
+           (!PyUnicode_CompareWithASCIIString(module, "_weakrefset") && !PyUnicode_CompareWithASCIIString(name, "_remove"));
+}
+
+static int has_callback(PyObject *value) {
+    if (!PyType_SUPPORTS_WEAKREFS(Py_TYPE(value))) return 0;
+    PyWeakReference **list = (PyWeakReference **)PyObject_GET_WEAKREFS_LISTPTR(value);
+    for (PyWeakReference *each = list ? *list : NULL; each; each = each->wr_next)
+        if (each->wr_callback && !is_of_tables(each->wr_callback)) return 1;
+    return 0;
+}
+
 /* -- what dies with an object ------------------------------------------------------------------ */
 static int has_finalizer(PyObject *value) {
     if (PyGen_CheckExact(value) || PyCoro_CheckExact(value) || PyAsyncGen_CheckExact(value))
         return generator_finalizes(value);
-    return Py_TYPE(value)->tp_flags & Py_TPFLAGS_HEAPTYPE && Py_TYPE(value)->tp_finalize;
+    return (Py_TYPE(value)->tp_flags & Py_TPFLAGS_HEAPTYPE && Py_TYPE(value)->tp_finalize) || has_callback(value);
 }
 
 /* 1: it has a finalizer; -1 with an exception. */

@@ -113,6 +113,15 @@ class Mirror:
             )
         return isinstance(self.copy, set) and self.copy != self.before
 
+    def lost(self) -> list[Any]:
+        """What the program took out of it."""
+        held = {*map(id, _values(self.copy))}
+        return [value for value in _values(self.before) if id(value) not in held]
+
+
+def _values(container: Any) -> list[Any]:
+    return [*dict.values(container), *dict.keys(container)] if isinstance(container, dict) else list(container)
+
 
 _OBSERVED = (print, _warnings.warn_explicit)
 
@@ -652,6 +661,6 @@ def _fill_sequence(value: Any, items: list[Any]) -> object:
         return value if all(a is b for a, b in zip(value, items, strict=True)) else kind(items)
     if isinstance(value, tuple):
         return tuple.__new__(kind, items)
-    out = kind.__new__(kind)
+    out = list.__new__(kind)  # a `__new__` of the program's own is not called again
     list.extend(out, items)
     return out

@@ -66,7 +66,7 @@ class Finalizers:
 
     def exceptions(self) -> list[int]:
         """The slots and stack elements that were exceptions when the frame started."""
-        given = (each for each in self._given if isinstance(each.value, BaseException))
+        given = (each for each in self._given if issubclass(type(each.value), BaseException))
         return [each.source.key for each in given if each.source.kind == native.LOCAL]
 
     def check(self) -> None:
@@ -97,6 +97,11 @@ class Finalizers:
         for given in self._given:
             if id(given) not in kept and self._may_have(given, kept):
                 self.vm.guards.check(given.source, native.NO_FINALIZER, None)
+        for mirror in {id(each): each for each in self.vm.effects.mirrors.values()}.values():
+            source = self.vm.sources.get(id(mirror.original))
+            if source is not None and mirror.changed and any(map(_is_watchable, mirror.lost())):
+                if not native.finalizers(mirror.original):
+                    self.vm.guards.check(source, native.NO_FINALIZER, None)
 
     def _may_have(self, given: Unread, kept: set[int]) -> bool:
         """Whether a later call may find an object with a finalizer where this one has none."""
@@ -166,6 +171,11 @@ class Finalizers:
                 waiting.append(mirror.copy)
             elif len(seen) < _MOST:
                 waiting.extend(gc.get_referents(value))
+
+
+def _is_watchable(value: Any) -> bool:
+    """Whether something may be said to happen when an object dies, without a word in its class."""
+    return type(value) not in LEAVES and not isinstance(value, (torch.Tensor, *_OPAQUE))
 
 
 _MOST = 5000

@@ -26,7 +26,7 @@ from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.prologue_value import PrologueMethod, PrologueValue
 from smelt.capture.core.registry import REBUILD
 from smelt.capture.core.unbacked_text import UnknownText
-from smelt.capture.core.values import C_METHODS, CONSTANT_TYPES, LEAVES, PLAIN_SHOWN, SIZED_ITERATORS, is_written
+from smelt.capture.core.values import C_METHODS, CONSTANT_TYPES, HEAP, LEAVES, PLAIN_SHOWN, SIZED_ITERATORS, is_written
 from smelt.capture.python.attribute_reads import own_dict
 from smelt.capture.python.backward import is_spent, leaves_below, spent
 from smelt.capture.python.effects import hashes, items_of, set_items
@@ -123,6 +123,10 @@ class Rebuild:
     def makes(self, value: Any) -> bool:
         """Whether residual code makes this object."""
         return id(value) in self._made
+
+    def makes_objects(self) -> bool:
+        """Whether residual code makes objects of the program's classes: their end may be seen."""
+        return any(type(value).__flags__ & HEAP for value in self._alive)
 
     def __call__(self, value: Any) -> str:
         """The expression for a value.
@@ -390,9 +394,12 @@ def _attributes(r: Rebuild, value: Any, name: str) -> None:
     held = own_dict(value)
     if held:
         pairs = ", ".join(f"{r(key)}: {r(item)}" for key, item in held.items())
-        r.lines.append(f"{name}.__dict__.update({{{pairs}}})")
+        table = f"{name}.__dict__"
+        if type(value).__getattribute__ is not object.__getattribute__:  # the program's own is not asked
+            table = f"{r.constant(object.__getattribute__, 'get')}({name}, '__dict__')"
+        r.lines.append(f"{table}.update({{{pairs}}})")
         for key, item in held.items():
-            _leave_out(r, f"{name}.__dict__", r(key), item)
+            _leave_out(r, table, r(key), item)
     for base in type(value).__mro__:
         for slot, member in vars(base).items():
             if isinstance(member, types.MemberDescriptorType) and base.__module__ != "builtins":

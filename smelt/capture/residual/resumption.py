@@ -596,7 +596,8 @@ def call_kw(r: Resumption) -> None:
 
 def _call(r: Resumption, fn: str, owner: str, items: list[str], names: tuple[str, ...]) -> None:
     operands = [*([] if owner == r.null else [owner]), *items]
-    left = r.left_behind(fn) if r.writer.vm.finalizers.doomed() else []
+    writer = r.writer
+    left = r.left_behind(fn) if writer.vm.finalizers.doomed() or writer.value.makes_objects() else []
     if left:  # the callee may let go of them
         r.line(f"_given = [{', '.join(operands)}]")
         r.line(f"{' = '.join(left)} = None")
@@ -624,10 +625,26 @@ def call_function_ex(r: Resumption) -> None:
 @plain("BEFORE_WITH")
 def before_with(r: Resumption) -> None:
     manager = r.pop_owner()
-    r.line(f"_leave = {manager}.__exit__")
-    r.line(f"_r = {manager}.__enter__()")
+    r.line(f"_r, _leave = {r.const(_context_methods, 'context_methods')}({manager})")
+    r.line("_r = _r()")
     r.stack += ["_leave", "_r"]
     r.go()
+
+
+def _context_methods(manager: Any) -> tuple[Any, Any]:
+    """`__enter__` and `__exit__` as `with` finds them: what the class has, whatever the object holds."""
+    refused = f"{type(manager).__name__!r} object does not support the context manager protocol"
+    enter = _of_class(manager, "__enter__", refused)
+    return enter, _of_class(manager, "__exit__", f"{refused} (missed __exit__ method)")
+
+
+def _of_class(manager: Any, name: str, refused: str) -> Any:
+    kind = type(manager)
+    for base in kind.__mro__:
+        if name in vars(base):
+            raw = vars(base)[name]
+            return raw.__get__(manager, kind) if hasattr(type(raw), "__get__") else raw
+    raise TypeError(refused)
 
 
 @plain("WITH_EXCEPT_START")

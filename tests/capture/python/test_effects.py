@@ -447,3 +447,23 @@ def test_text_that_looks_like_residual_code_stays_as_it_is() -> None:
         result, right = smelt.compile(keep)(torch.ones(2), mine), keep(torch.ones(2), its)
         assert list(result) == list(right) and result["t"] == right["t"] and result["_f[0]"] == right["_f[0]"]
         assert mine.count == its.count == 2
+
+
+class MadeOfTwo(list):  # type: ignore[type-arg]
+    def __new__(cls, first: int, second: int) -> MadeOfTwo:
+        return super().__new__(cls)
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__([first, second])
+
+
+def test_a_list_whose_class_wants_arguments() -> None:
+    def fn(x: torch.Tensor, held: MadeOfTwo) -> object:
+        held.append(3)
+        return sorted(held), len(held), x + 1
+
+    run = compiled(fn)
+    for _ in range(2):
+        held = MadeOfTwo(2, 1)
+        assert run(torch.ones(2), held)[:2] == ([1, 2, 3], 3)
+        assert list(held) == [2, 1, 3]
