@@ -246,6 +246,14 @@ def mapping(vm: Interpreter, value: Any) -> dict[Any, Any]:
     return {key: containers.subscript(vm, value, key) for key in keys}
 
 
+def keywords(vm: Any, value: Any) -> dict[str, Any]:
+    """The keyword arguments of a call, from what stands behind `**`."""
+    given = dict(mapping(vm, value))
+    if not all(isinstance(key, str) for key in given):
+        user_raise(TypeError("keywords must be strings"))
+    return given
+
+
 @opcode("UNPACK_SEQUENCE")
 def unpack_sequence(vm: Interpreter, f: Frame, arg: int) -> None:
     items = drain(vm, f.stack[-1])

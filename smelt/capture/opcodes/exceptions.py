@@ -8,10 +8,11 @@ import inspect
 import types
 from typing import Any
 
-from smelt.capture.core.breaks import Break, UserError, user_raise
+from smelt.capture.core.breaks import Break, UserError, user, user_raise
 from smelt.capture.core.frames import OUTER, Frame
 from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.policy import is_frozen
+from smelt.capture.core.values import HEAP
 from smelt.capture.python import containers
 from smelt.capture.python.attribute_reads import find_in_class, python_method
 from smelt.capture.python.stack_opcodes import opcode, take
@@ -60,12 +61,28 @@ def raise_varargs(vm: Interpreter, f: Frame, arg: int) -> None:
     error = vm.call(items[0], (), {}) if isinstance(items[0], type) else items[0]
     if not isinstance(error, BaseException):
         user_raise(TypeError("exceptions must derive from BaseException"))
-    if id(error) in vm.sources and (arg == 2 or (handled := vm.handled()) is not None and handled is not error):
+    if id(error) in vm.sources and (arg == 2 or (handled := vm.context()) is not None and handled is not error):
         raise Break("an exception from outside is raised", "it gets another cause or context")
     if arg == 2:
         cause = vm.call(items[1], (), {}) if isinstance(items[1], type) else items[1]
         error.__cause__ = cause
+    _set_context(vm, error)
     raise UserError(error)
+
+
+def _set_context(vm: Interpreter, error: BaseException) -> None:
+    """What the frame handles becomes the context of what it raises, whatever that had before; no chain gets a ring."""
+    each = vm.handled()
+    if each is None or each is error or id(error) in vm.sources:
+        return
+    context, seen = each, {id(each)}
+    while each.__context__ is not None and id(each.__context__) not in seen:
+        if each.__context__ is error:
+            each.__context__ = None
+            break
+        each = each.__context__
+        seen.add(id(each))
+    error.__context__ = context
 
 
 @opcode("BEFORE_WITH")
@@ -143,20 +160,32 @@ def match_class(vm: Interpreter, f: Frame, arg: int) -> None:
     f.stack.append(_matched(vm, subject, cls, arg, names))
 
 
-_SELF = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)
+_MATCH_SELF = 1 << 22
+"""The flag of classes of which one pattern matches the object itself, and of what inherits from them."""
 
 
-def _matched(
-    vm: Interpreter, subject: object, cls: type, count: int, names: tuple[str, ...]
-) -> tuple[object, ...] | None:
+def _matched(vm: Interpreter, subject: Any, cls: Any, count: int, names: tuple[str, ...]) -> tuple[Any, ...] | None:
+    """What the patterns are compared with; None: the subject does not match."""
+    if not isinstance(cls, type):
+        user(_match_by, cls)  # raises
     if not vm.call(isinstance, (subject, cls), {}):
         return None
     values: list[Any] = []
-    if count and issubclass(cls, _SELF) and not hasattr(cls, "__match_args__"):
-        values.append(subject)
-    elif count:
-        names = (*cls.__match_args__[:count], *names)  # type: ignore[attr-defined]
-    for name in names:
+    if count:
+        places = _match_args(vm, cls)
+        itself = places is None and bool(cls.__flags__ & _MATCH_SELF)
+        _expect_places(cls, 1 if itself else len(places or ()), count)
+        if itself:
+            values.append(subject)
+        else:
+            names = (*(places or ())[:count], *names)
+    seen: set[str] = set()
+    for name in names:  # those by place may be anything
+        if type(name) is not str:
+            user_raise(TypeError(f"__match_args__ elements must be strings (got {vm.type_of(name).__name__})"))
+        if name in seen:
+            user_raise(TypeError(f"{_name_in_c(cls)}() got multiple sub-patterns for attribute {name!r}"))
+        seen.add(name)
         try:
             values.append(vm.load_attr(subject, name))
         except UserError as error:
@@ -164,6 +193,38 @@ def _matched(
                 return None
             raise
     return tuple(values)
+
+
+def _match_by(cls: Any) -> None:
+    match None:
+        case cls():
+            pass
+
+
+def _match_args(vm: Interpreter, cls: type) -> Any:
+    """The names of a class's positional patterns; None: it has none."""
+    try:
+        names = vm.load_attr(cls, "__match_args__")
+    except UserError as error:
+        if isinstance(error.error, AttributeError):
+            return None
+        raise
+    if vm.type_of(names) is not tuple:
+        wrong = vm.type_of(names).__name__
+        user_raise(TypeError(f"{_name_in_c(cls)}.__match_args__ must be a tuple (got {wrong})"))
+    return vm.effects.plain(names)
+
+
+def _expect_places(cls: type, allowed: int, count: int) -> None:
+    if allowed < count:
+        plural = "" if allowed == 1 else "s"
+        user_raise(TypeError(f"{_name_in_c(cls)}() accepts {allowed} positional sub-pattern{plural} ({count} given)"))
+
+
+def _name_in_c(cls: type) -> str:
+    """A class's name in errors of C code: classes of C modules are named with them."""
+    of_module = not cls.__flags__ & HEAP and cls.__module__ != "builtins"
+    return f"{cls.__module__}.{cls.__name__}" if of_module else cls.__name__
 
 
 @opcode("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "BEFORE_ASYNC_WITH", "END_ASYNC_FOR", "ASYNC_GEN_WRAP")

@@ -50,11 +50,11 @@ def call(vm: Interpreter, f: Frame, arg: int) -> None:
 
 
 def call_function_ex(vm: Interpreter, f: Frame, arg: int) -> None:
-    kwargs = opcodes_data.mapping(vm, f.stack.pop()) if arg & 1 else {}
+    kwargs = opcodes_data.keywords(vm, f.stack.pop()) if arg & 1 else {}
     args = tuple(opcodes_data.drain(vm, f.stack.pop()))
     fn = f.stack.pop()
     f.stack.pop()
-    f.stack.append(vm.call(fn, args, dict(kwargs)))
+    f.stack.append(vm.call(fn, args, kwargs))
 
 
 def make_function(vm: Interpreter, f: Frame, arg: int) -> None:
