@@ -17,7 +17,7 @@ from smelt.capture.core.registry import special
 from smelt.capture.core.unbacked_text import refuse_unknown
 from smelt.capture.core.values import LEAVES
 from smelt.capture.python import containers
-from smelt.capture.python.attribute_reads import python_method
+from smelt.capture.python.attribute_reads import python_method, refuses
 from smelt.capture.python.effects import CONTAINERS, hashes
 from smelt.capture.python.operators import BINARY, COMPARISONS, UNARY, binary, compare, unary
 from smelt.graph.trace.trace import TraceTensor
@@ -120,7 +120,7 @@ def reverse(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     method = python_method(vm, args[0], "__reversed__")
     if method is not None:
         return vm.call(method, args, {})
-    if python_method(vm, args[0], "__getitem__") is not None:
+    if python_method(vm, args[0], "__getitem__") is not None and not refuses(vm, args[0], "__reversed__"):
         count = containers.length(vm, args[0])
         return iter([containers.subscript(vm, args[0], i) for i in range(count - 1, -1, -1)])
     sequence = vm.effects.mirror(args[0])

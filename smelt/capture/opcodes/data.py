@@ -246,7 +246,7 @@ def mapping(vm: Interpreter, value: Any) -> dict[Any, Any]:
     return {key: containers.subscript(vm, value, key) for key in keys}
 
 
-def keywords(vm: Any, value: Any) -> dict[str, Any]:
+def keywords(vm: Interpreter, value: Any) -> dict[str, Any]:
     """The keyword arguments of a call, from what stands behind `**`."""
     given = dict(mapping(vm, value))
     if not all(isinstance(key, str) for key in given):

@@ -45,7 +45,7 @@ def find_in_class(vm: Interpreter, cls: type, name: str) -> Any:
 
 def _outside_in_class(vm: Interpreter, cls: type, name: str) -> object:
     """The same, whatever the program has written."""
-    key = (cls, name)
+    key = (id(cls), name)  # a metaclass may have a hash of its own, or none
     found = vm.python.lookups.get(key, MISS)
     if found is MISS:
         found = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), MISS)
@@ -57,6 +57,7 @@ def _outside_in_class(vm: Interpreter, cls: type, name: str) -> object:
             kind, operand = (native.MISSING, None) if found is MISS else (native.IS, found)
             vm.guards.check(sources.class_attr(cls, name), kind, operand)
         vm.python.lookups[key] = found
+        vm.keep(cls)
     return found
 
 
@@ -113,6 +114,12 @@ def python_method(vm: Interpreter, obj: object, name: str) -> Any:
     return raw if isinstance(raw, types.FunctionType) else None
 
 
+def refuses(vm: Interpreter, obj: Any, name: str) -> bool:
+    """Whether the object's class says by None that it has no such method, whatever else could stand in for it."""
+    cls = type(obj)
+    return cls not in LEAVES and cls not in _BUILT_IN and find_in_class(vm, cls, name) is None
+
+
 @ATTR(object)
 def load_object_attr(vm: Interpreter, obj: object, name: str) -> object:
     """An attribute of an ordinary instance."""
@@ -129,9 +136,17 @@ def load_object_attr(vm: Interpreter, obj: object, name: str) -> object:
     elif isinstance(obj, enum.Enum) and not policy.is_frozen(cls.__module__):
         source = sources.const(obj, str(obj))  # known by identity; what it holds may be assigned to
     custom = find_in_class(vm, cls, "__getattribute__")
-    if isinstance(custom, types.FunctionType):
-        return vm.call(custom, (obj, name), {})
-    return load_generic(vm, obj, cls, name, source)
+    try:
+        if isinstance(custom, types.FunctionType):
+            return vm.call(custom, (obj, name), {})
+        if type(custom) not in C_METHODS:
+            raise Break(f"an attribute of a {cls.__name__}", "its __getattribute__ is no function")
+        value = _find_generic(vm, obj, cls, name, source)
+    except UserError as error:  # raised by `__getattribute__`, a property or another descriptor
+        if not isinstance(error.error, AttributeError) or find_in_class(vm, cls, "__getattr__") is MISS:
+            raise
+        value = MISS
+    return _missing(vm, obj, name) if value is MISS else value
 
 
 def _leaf_attr(vm: Interpreter, obj: object, name: str) -> object:
@@ -141,7 +156,15 @@ def _leaf_attr(vm: Interpreter, obj: object, name: str) -> object:
     return user(getattr, pinned(obj) if name == "__hash__" else obj, name)
 
 
-def load_generic(vm: Interpreter, obj: object, cls: type, name: str, source: Source | None) -> object:
+def load_generic(vm: Interpreter, obj: Any, cls: type, name: str, source: Source | None) -> Any:
+    """`object.__getattribute__(obj, name)`, which asks no `__getattr__`."""
+    value = _find_generic(vm, obj, cls, name, source)
+    if value is MISS:
+        raise no_attribute(vm, obj, name)
+    return value
+
+
+def _find_generic(vm: Interpreter, obj: Any, cls: type, name: str, source: Source | None) -> Any:
     raw = find_in_class(vm, cls, name)
     if raw is not MISS and _is_data(raw):
         return _bind(vm, raw, obj, cls, name, source)
@@ -156,7 +179,7 @@ def load_generic(vm: Interpreter, obj: object, cls: type, name: str, source: Sou
         if source is not None and held is not None:
             vm.guards.check(sources.instance_dict(source), native.NOT_KEY, name)
         return _bind(vm, raw, obj, cls, name, source)
-    return _missing(vm, obj, name)
+    return MISS
 
 
 def own_dict(obj: object) -> dict[str, object] | None:
@@ -192,7 +215,7 @@ def _bind(vm: Interpreter, raw: Any, obj: Any, cls: type, name: str, source: Sou
     if kind is property:
         if raw.fget is None:
             raise UserError(AttributeError(f"property {name!r} of {cls.__name__!r} object has no getter"))
-        return _with_fallback(vm, raw.fget, obj, name)
+        return vm.call(raw.fget, (obj,), {})
     if kind is staticmethod:
         return raw.__func__
     if kind is classmethod:
@@ -261,23 +284,16 @@ def _slot(vm: Interpreter, raw: Any, obj: Any, name: str, source: Source | None)
     return value
 
 
-def _with_fallback(vm: Interpreter, fget: Any, obj: object, name: str) -> object:
-    """A property; when it raises AttributeError, `__getattr__` is asked, as Python does."""
-    try:
-        return vm.call(fget, (obj,), {})
-    except UserError as error:
-        if not isinstance(error.error, AttributeError) or not hasattr(type(obj), "__getattr__"):
-            raise
-        return _missing(vm, obj, name)
-
-
-def _missing(vm: Interpreter, obj: object, name: str) -> object:
+def _missing(vm: Interpreter, obj: Any, name: str) -> Any:
     cls = type(obj)
     fallback = find_in_class(vm, cls, "__getattr__")
     if isinstance(obj, torch.nn.Module) and fallback is _GET:
         return load_member(vm, obj, name)
     if isinstance(fallback, types.FunctionType):
+        guard_absence(vm, obj, name)
         return vm.call(fallback, (obj, name), {})
+    if fallback is not MISS:
+        raise Break(f"an attribute of a {cls.__name__}", "its __getattr__ is no function")
     raise no_attribute(vm, obj, name)
 
 
@@ -375,8 +391,16 @@ def _module_item(vm: Interpreter, module: types.ModuleType, name: str, raw: obje
 
 
 @ATTR(type)
-def load_class_attr(vm: Interpreter, cls: type, name: str) -> object:
+def load_attr_of_class(vm: Interpreter, cls: type, name: str) -> Any:
     """An attribute of a class."""
+    custom = find_in_class(vm, type(cls), "__getattribute__") if type(cls) is not type else None
+    if custom is not None and type(custom) not in C_METHODS:
+        return _ask_metaclass(vm, custom, cls, name)
+    return load_class_attr(vm, cls, name)
+
+
+def load_class_attr(vm: Interpreter, cls: type, name: str) -> Any:
+    """`type.__getattribute__(cls, name)`, then the metaclass's `__getattr__`."""
     pending = written_class_attr(vm, cls, name)
     if pending is not None:
         return _written(cls, name, pending[0])
@@ -414,7 +438,20 @@ def load_class_attr(vm: Interpreter, cls: type, name: str) -> object:
     return value
 
 
-def _held(vm: Interpreter, cls: type, name: str, raw: object) -> Any:
+def _ask_metaclass(vm: Interpreter, custom: Any, cls: type, name: str) -> Any:
+    """An attribute of a class whose metaclass has a `__getattribute__` of its own."""
+    if not isinstance(custom, types.FunctionType):
+        raise Break(f"an attribute of {cls.__name__}", "the __getattribute__ of its metaclass is no function")
+    try:
+        return vm.call(custom, (cls, name), {})
+    except UserError as error:
+        fallback = find_in_class(vm, type(cls), "__getattr__")
+        if not isinstance(error.error, AttributeError) or not isinstance(fallback, types.FunctionType):
+            raise
+        return vm.call(fallback, (cls, name), {})
+
+
+def _held(vm: Interpreter, cls: type, name: str, raw: Any) -> Any:
     return raw if isinstance(raw, _PLAIN) else class_value(vm, raw, cls, name)
 
 

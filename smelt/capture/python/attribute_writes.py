@@ -11,6 +11,7 @@ from smelt.capture import _native as native
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break, UserError, user, user_raise
 from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.values import C_METHODS
 from smelt.capture.python.attribute_reads import (
     MISS,
     find_in_class,
@@ -38,6 +39,8 @@ def store_attr(vm: Interpreter, obj: object, name: str, value: Any) -> None:
         store_module_attr(vm, obj, name, value)
     elif isinstance(setter, types.FunctionType):
         vm.call(setter, (obj, name, value), {})
+    elif type(setter) not in C_METHODS:
+        raise Break(f"an attribute of a {cls.__name__} is written", "its __setattr__ is no function")
     else:
         store_generic(vm, obj, name, value)
 
@@ -239,6 +242,8 @@ def delete_attr(vm: Interpreter, obj: object, name: str) -> None:
     deleter = find_in_class(vm, type(obj), "__delattr__")
     if isinstance(deleter, types.FunctionType) and not (isinstance(obj, torch.nn.Module) and deleter is _DELETE):
         vm.call(deleter, (obj, name), {})
+    elif type(deleter) not in (*C_METHODS, types.FunctionType):
+        raise Break(f"an attribute of a {type(obj).__name__} is deleted", "its __delattr__ is no function")
     elif not _deleted_from_tables(vm, obj, name):
         delete_generic(vm, obj, name)
 

@@ -18,7 +18,7 @@ from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.prologue_value import PrologueValue, values_in
 from smelt.capture.core.sources import sequence_item
 from smelt.capture.core.values import LEAVES
-from smelt.capture.python.attribute_reads import MISS, find_in_class, python_method
+from smelt.capture.python.attribute_reads import MISS, find_in_class, python_method, refuses
 from smelt.capture.python.effects import CONTAINERS, hashes
 from smelt.capture.python.operators import compare
 from smelt.capture.python.unbacked_slices import known_slices, set_unknown_item, unknown_item
@@ -49,7 +49,7 @@ def truth(vm: Interpreter, value: Any) -> bool:
             user_raise(TypeError(f"__bool__ should return bool, returned {vm.type_of(answer).__name__}"))
         return truth(vm, answer) if type(answer) is PrologueValue else answer
     method = python_method(vm, value, "__len__")
-    if method is not None:
+    if method is not None and not refuses(vm, value, "__bool__"):
         return _counted(vm, method, value) != 0
     if hasattr(kind, "__bool__") or hasattr(kind, "__len__"):
         vm.effects.refuse_foreign(value)
@@ -269,9 +269,17 @@ def contains(vm: Interpreter, container: object, item: Any) -> bool:
     method = python_method(vm, container, "__contains__")
     if method is not None:
         return truth(vm, vm.call(method, (container, item), {}))
+    if refuses(vm, container, "__contains__"):
+        user_raise(TypeError(f"{vm.type_of(container).__name__!r} object is not a container"))
     source = vm.sources.get(id(container))
     if source is not None and isinstance(container, dict) and vm.effects.untouched(container) and not hashes(item):
         return vm.effects.has_key(container, source, item)
+    return _is_among(vm, container, item)
+
+
+def _is_among(vm: Interpreter, container: Any, item: Any) -> bool:
+    """The same where C code looks, or goes through the items."""
+    source = vm.sources.get(id(container))
     if source is not None and not isinstance(container, CONTAINERS) and type(container) is not TraceTensor:
         return any(compare(vm, operator.eq, item, other) is True for other in each(vm, container))
     if type(container) is TraceTensor:
@@ -300,6 +308,8 @@ def iterate(vm: Interpreter, value: Any) -> object:
         if not hasattr(type(iterator), "__next__"):
             user_raise(TypeError(f"iter() returned non-iterator of type {vm.type_of(iterator).__name__!r}"))
         return iterator
+    if refuses(vm, value, "__iter__"):
+        user_raise(TypeError(f"{vm.type_of(value).__name__!r} object is not iterable"))
     source = vm.sources.get(id(value))
     if source is not None and isinstance(value, CONTAINERS):
         return iter(vm.effects.mirror(value))
