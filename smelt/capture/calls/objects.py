@@ -7,7 +7,7 @@ import copyreg
 import enum
 import types
 import weakref
-from typing import Any
+from collections.abc import Callable
 
 import torch
 
@@ -92,7 +92,9 @@ def _python(vm: Interpreter, cls: type, name: str) -> object:
 def _register_weak_references() -> None:
     for fn, first in ((weakref.ref, 0), (vars(weakref.ref)["__new__"], 1), (weakref.proxy, 0)):
 
-        def make(vm: Interpreter, args: Args, kwargs: Kwargs, fn: Any = fn, first: int = first) -> object:
+        def make(
+            vm: Interpreter, args: Args, kwargs: Kwargs, fn: Callable[..., object] = fn, first: int = first
+        ) -> object:
             callback = args[first + 1] if len(args) > first + 1 else None
             if callback is not None and not _is_of_tables(callback):
                 raise Break(

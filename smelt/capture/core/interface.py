@@ -71,6 +71,9 @@ class Mirror(Protocol):
     def changed(self) -> bool:
         """True when the program wrote to it."""
 
+    def lost(self) -> list[object]:
+        """What the program took out of it."""
+
 
 class ClassDict(Protocol):
     """What a class holds by now (`python.effects.ClassDict`)."""

@@ -45,7 +45,7 @@ class PythonState:
         self.errors: dict[int, tuple[BaseException, int]] = {}
         self.remade: dict[int, tuple[Any, Args, Kwargs]] = {}
         self.made_classes: dict[int, tuple[object, Any]] = {}
-        self.lookups: dict[tuple[type, str], Any] = {}
+        self.lookups: dict[tuple[int, str], Any] = {}
         self.defaults: dict[int, tuple[Any, Any]] = {}
         self.settings: list[Any] = []
         self.read_later: set[tuple[int, str]] = set()

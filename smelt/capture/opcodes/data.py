@@ -10,7 +10,7 @@ from smelt.capture.calls.texts import joined
 from smelt.capture.core.breaks import user, user_raise
 from smelt.capture.core.conditional_value import PhiValue
 from smelt.capture.core.frames import Frame
-from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.interface import Interpreter, Kwargs
 from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.unbacked_text import UnknownText
 from smelt.capture.core.values import LEAVES
@@ -246,7 +246,7 @@ def mapping(vm: Interpreter, value: Any) -> dict[Any, Any]:
     return {key: containers.subscript(vm, value, key) for key in keys}
 
 
-def keywords(vm: Interpreter, value: Any) -> dict[str, Any]:
+def keywords(vm: Interpreter, value: object) -> Kwargs:
     """The keyword arguments of a call, from what stands behind `**`."""
     given = dict(mapping(vm, value))
     if not all(isinstance(key, str) for key in given):

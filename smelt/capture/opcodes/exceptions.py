@@ -164,7 +164,9 @@ _MATCH_SELF = 1 << 22
 """The flag of classes of which one pattern matches the object itself, and of what inherits from them."""
 
 
-def _matched(vm: Interpreter, subject: Any, cls: Any, count: int, names: tuple[str, ...]) -> tuple[Any, ...] | None:
+def _matched(
+    vm: Interpreter, subject: object, cls: type, count: int, names: tuple[str, ...]
+) -> tuple[object, ...] | None:
     """What the patterns are compared with; None: the subject does not match."""
     if not isinstance(cls, type):
         user(_match_by, cls)  # raises
@@ -201,7 +203,7 @@ def _match_by(cls: Any) -> None:
             pass
 
 
-def _match_args(vm: Interpreter, cls: type) -> Any:
+def _match_args(vm: Interpreter, cls: type) -> tuple[str, ...] | None:
     """The names of a class's positional patterns; None: it has none."""
     try:
         names = vm.load_attr(cls, "__match_args__")
@@ -212,7 +214,7 @@ def _match_args(vm: Interpreter, cls: type) -> Any:
     if vm.type_of(names) is not tuple:
         wrong = vm.type_of(names).__name__
         user_raise(TypeError(f"{_name_in_c(cls)}.__match_args__ must be a tuple (got {wrong})"))
-    return vm.effects.plain(names)
+    return tuple(vm.effects.plain(names))
 
 
 def _expect_places(cls: type, allowed: int, count: int) -> None:

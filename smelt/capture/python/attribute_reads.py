@@ -114,7 +114,7 @@ def python_method(vm: Interpreter, obj: object, name: str) -> Any:
     return raw if isinstance(raw, types.FunctionType) else None
 
 
-def refuses(vm: Interpreter, obj: Any, name: str) -> bool:
+def refuses(vm: Interpreter, obj: object, name: str) -> bool:
     """Whether the object's class says by None that it has no such method, whatever else could stand in for it."""
     cls = type(obj)
     return cls not in LEAVES and cls not in _BUILT_IN and find_in_class(vm, cls, name) is None
@@ -156,7 +156,7 @@ def _leaf_attr(vm: Interpreter, obj: object, name: str) -> object:
     return user(getattr, pinned(obj) if name == "__hash__" else obj, name)
 
 
-def load_generic(vm: Interpreter, obj: Any, cls: type, name: str, source: Source | None) -> Any:
+def load_generic(vm: Interpreter, obj: object, cls: type, name: str, source: Source | None) -> object:
     """`object.__getattribute__(obj, name)`, which asks no `__getattr__`."""
     value = _find_generic(vm, obj, cls, name, source)
     if value is MISS:
@@ -164,7 +164,7 @@ def load_generic(vm: Interpreter, obj: Any, cls: type, name: str, source: Source
     return value
 
 
-def _find_generic(vm: Interpreter, obj: Any, cls: type, name: str, source: Source | None) -> Any:
+def _find_generic(vm: Interpreter, obj: object, cls: type, name: str, source: Source | None) -> object:
     raw = find_in_class(vm, cls, name)
     if raw is not MISS and _is_data(raw):
         return _bind(vm, raw, obj, cls, name, source)
@@ -284,7 +284,7 @@ def _slot(vm: Interpreter, raw: Any, obj: Any, name: str, source: Source | None)
     return value
 
 
-def _missing(vm: Interpreter, obj: Any, name: str) -> Any:
+def _missing(vm: Interpreter, obj: object, name: str) -> object:
     cls = type(obj)
     fallback = find_in_class(vm, cls, "__getattr__")
     if isinstance(obj, torch.nn.Module) and fallback is _GET:
@@ -391,7 +391,7 @@ def _module_item(vm: Interpreter, module: types.ModuleType, name: str, raw: obje
 
 
 @ATTR(type)
-def load_attr_of_class(vm: Interpreter, cls: type, name: str) -> Any:
+def load_attr_of_class(vm: Interpreter, cls: type, name: str) -> object:
     """An attribute of a class."""
     custom = find_in_class(vm, type(cls), "__getattribute__") if type(cls) is not type else None
     if custom is not None and type(custom) not in C_METHODS:
@@ -399,7 +399,7 @@ def load_attr_of_class(vm: Interpreter, cls: type, name: str) -> Any:
     return load_class_attr(vm, cls, name)
 
 
-def load_class_attr(vm: Interpreter, cls: type, name: str) -> Any:
+def load_class_attr(vm: Interpreter, cls: type, name: str) -> object:
     """`type.__getattribute__(cls, name)`, then the metaclass's `__getattr__`."""
     pending = written_class_attr(vm, cls, name)
     if pending is not None:
@@ -438,7 +438,7 @@ def load_class_attr(vm: Interpreter, cls: type, name: str) -> Any:
     return value
 
 
-def _ask_metaclass(vm: Interpreter, custom: Any, cls: type, name: str) -> Any:
+def _ask_metaclass(vm: Interpreter, custom: object, cls: type, name: str) -> object:
     """An attribute of a class whose metaclass has a `__getattribute__` of its own."""
     if not isinstance(custom, types.FunctionType):
         raise Break(f"an attribute of {cls.__name__}", "the __getattribute__ of its metaclass is no function")
@@ -451,7 +451,7 @@ def _ask_metaclass(vm: Interpreter, custom: Any, cls: type, name: str) -> Any:
         return vm.call(fallback, (cls, name), {})
 
 
-def _held(vm: Interpreter, cls: type, name: str, raw: Any) -> Any:
+def _held(vm: Interpreter, cls: type, name: str, raw: object) -> Any:
     return raw if isinstance(raw, _PLAIN) else class_value(vm, raw, cls, name)
 
 

@@ -277,7 +277,7 @@ def contains(vm: Interpreter, container: object, item: Any) -> bool:
     return _is_among(vm, container, item)
 
 
-def _is_among(vm: Interpreter, container: Any, item: Any) -> bool:
+def _is_among(vm: Interpreter, container: Any, item: object) -> bool:
     """The same where C code looks, or goes through the items."""
     source = vm.sources.get(id(container))
     if source is not None and not isinstance(container, CONTAINERS) and type(container) is not TraceTensor:

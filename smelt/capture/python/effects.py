@@ -113,13 +113,13 @@ class Mirror:
             )
         return isinstance(self.copy, set) and self.copy != self.before
 
-    def lost(self) -> list[Any]:
+    def lost(self) -> list[object]:
         """What the program took out of it."""
         held = {*map(id, _values(self.copy))}
         return [value for value in _values(self.before) if id(value) not in held]
 
 
-def _values(container: Any) -> list[Any]:
+def _values(container: Any) -> list[object]:
     return [*dict.values(container), *dict.keys(container)] if isinstance(container, dict) else list(container)
 
 

@@ -173,7 +173,7 @@ class Finalizers:
                 waiting.extend(gc.get_referents(value))
 
 
-def _is_watchable(value: Any) -> bool:
+def _is_watchable(value: object) -> bool:
     """Whether something may be said to happen when an object dies, without a word in its class."""
     return type(value) not in LEAVES and not isinstance(value, (torch.Tensor, *_OPAQUE))
 

@@ -631,14 +631,14 @@ def before_with(r: Resumption) -> None:
     r.go()
 
 
-def _context_methods(manager: Any) -> tuple[Any, Any]:
+def _context_methods(manager: object) -> tuple[object, object]:
     """`__enter__` and `__exit__` as `with` finds them: what the class has, whatever the object holds."""
     refused = f"{type(manager).__name__!r} object does not support the context manager protocol"
     enter = _of_class(manager, "__enter__", refused)
     return enter, _of_class(manager, "__exit__", f"{refused} (missed __exit__ method)")
 
 
-def _of_class(manager: Any, name: str, refused: str) -> Any:
+def _of_class(manager: object, name: str, refused: str) -> object:
     kind = type(manager)
     for base in kind.__mro__:
         if name in vars(base):

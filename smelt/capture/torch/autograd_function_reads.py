@@ -129,9 +129,7 @@ def _noted(twin: Any, checks: list[Check]) -> Iterator[None]:
 
 def _reads_of_class(twin: Interpreter) -> bool:
     """Whether a value was read that a class holds which each call makes anew."""
-    return any(
-        id(cls) in twin.python.made_classes and not _stays(found) for (cls, _), found in twin.python.lookups.items()
-    )
+    return any(key in twin.python.made_classes and not _stays(found) for (key, _), found in twin.python.lookups.items())
 
 
 def _refuse_state_of_a_call(cls: type, held: bool, checks: list[Check]) -> None:
