@@ -172,7 +172,7 @@ def _matched(
         user(_match_by, cls)  # raises
     if not vm.call(isinstance, (subject, cls), {}):
         return None
-    values: list[Any] = []
+    values: list[object] = []
     if count:
         places = _match_args(vm, cls)
         itself = places is None and bool(cls.__flags__ & _MATCH_SELF)

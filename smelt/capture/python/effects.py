@@ -119,7 +119,7 @@ class Mirror:
         return [value for value in _values(self.before) if id(value) not in held]
 
 
-def _values(container: Any) -> list[object]:
+def _values(container: Iterable[object]) -> list[object]:
     return [*dict.values(container), *dict.keys(container)] if isinstance(container, dict) else list(container)
 
 
