@@ -5,7 +5,7 @@ What cannot be computed with such a tensor is pinned to the example's number, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -47,7 +47,10 @@ def with_numbers(rec: Numbers, op: OpOverload, args: tuple[Any, ...], kwargs: Ma
         kwargs = {k: v for k, v in kwargs.items() if k != "alpha"}
     twin = _TWINS.get(op)
     if twin is not None and isinstance(vals, TensorMeta) and "alpha" not in kwargs:
-        return twin(_as_tensors(rec, args), kwargs)
+        if vals.dtype in _HALVES and not vals.shape and _takes_numbers_whole(twin[0], vals.device):
+            wide = rec.emit(twin[0], *_arranged(twin, [_wide(rec, arg) for arg in args]), **kwargs)
+            return aten._to_copy.default, (wide,), {"dtype": vals.dtype}
+        return twin[0], _arranged(twin, _as_tensors(rec, args)), kwargs
     named = _FORMS.get(op)
     if named is not None and _floating(vals):
         return _in_form(rec, op, named, args, kwargs)
@@ -77,20 +80,35 @@ def _as_tensors(rec: Numbers, args: tuple[Any, ...]) -> list[Any]:
     return made
 
 
-def _binary(op: OpOverload, swapped: bool = False) -> Callable[[list[Any], Mapping[str, Any]], Call]:
-    return lambda args, kwargs: (op, (args[1], args[0], *args[2:]) if swapped else tuple(args), kwargs)
+def _wide(rec: Numbers, arg: Any) -> Any:
+    """An operand of 16 bits, or a number beside one, as eager computes with them."""
+    if type(arg) is Real:
+        arg = rec.number(arg)
+    return rec.emit(aten._to_copy.default, arg, dtype=torch.float32) if isinstance(arg, fx.Node) else arg
 
 
-_TWINS: dict[OpOverload, Callable[[list[Any], Mapping[str, Any]], Call]] = {
+def _takes_numbers_whole(op: OpOverload, device: torch.device) -> bool:
+    """Whether eager computes with a number as it is beside a tensor of 16 bits, and does not round it first."""
+    packet = op.overloadpacket
+    return packet in (aten.mul, aten.div) or device.type == "cuda" and packet in (aten.add, aten.sub)
+
+
+def _arranged(twin: tuple[OpOverload, bool], args: list[Any]) -> tuple[Any, ...]:
+    return (args[1], args[0], *args[2:]) if twin[1] else tuple(args)
+
+
+_TWINS: dict[OpOverload, tuple[OpOverload, bool]] = {
     **{
-        getattr(getattr(aten, name), overload): _binary(getattr(aten, name).Tensor)
+        getattr(getattr(aten, name), overload): (getattr(aten, name).Tensor, False)
         for name in ("add", "sub", "mul", "div", "eq", "ne", "lt", "le", "gt", "ge")
         for overload in ("Tensor", "Scalar")
     },
-    aten.rsub.Scalar: _binary(aten.sub.Tensor, swapped=True),
-    aten.pow.Tensor_Scalar: _binary(aten.pow.Tensor_Tensor),
+    aten.rsub.Scalar: (aten.sub.Tensor, True),
+    aten.pow.Tensor_Scalar: (aten.pow.Tensor_Tensor, False),
 }
-"""Operators whose number may as well be a tensor."""
+"""Operators whose number may as well be a tensor: the one on tensors, and whether its operands change places."""
+
+_HALVES = (torch.float16, torch.bfloat16)
 
 
 # -- operators whose numbers stay numbers for torch --------------------------------------------------------------------

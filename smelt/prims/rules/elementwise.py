@@ -234,9 +234,11 @@ def _with_factor(p: Lowering, compute: Callable[..., Node], *operands: Any, unro
     """`compute` on operands of which the last is a number; a tensor without dimensions stands for one in graphs."""
     *rest, factor = operands
     every = range(len(operands))
+    is_rounded = p.out.dtype in LOW_PRECISION and len(rest) not in unrounded and not on_gpu(p)
     if isinstance(factor, Node):
+        operands = (*rest, p.convert(factor, p.out.dtype) if is_rounded else factor)
         return p.pointwise(compute, *operands, dtype=p.out.dtype, unrounded=unrounded, unrounded_on_gpu=every)
-    if p.out.dtype in LOW_PRECISION and len(rest) not in unrounded and p.out.device.type != "cuda":
+    if is_rounded:
         factor = rounded(factor, p.out.dtype)
     return p.pointwise(lambda *ready: compute(*ready, factor), *rest, unrounded=unrounded, unrounded_on_gpu=every)
 
