@@ -587,6 +587,12 @@ class Ambient(Protocol):
     def inside_region(self, graph: fx.Graph) -> bool:
         """Whether a node that comes next would stand in a region of the graph."""
 
+    def begin_inside(self) -> None:
+        """Regions of the graph that come next lie inside of a mode that is none of them: they are left before it is."""
+
+    def end_inside(self, graph: fx.Graph) -> None:
+        """The end of what `begin_inside` began."""
+
     def close(self, graph: fx.Graph) -> None:
         """Leave every region that is open in the graph."""
 

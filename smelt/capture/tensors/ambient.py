@@ -87,6 +87,7 @@ class Ambient:
         self._nesting = 0
         self._regions: list[tuple[fx.Node, Any, Modes]] = []
         self._recorded = self._start
+        self._floors: list[int] = []
         self._devices: Any = None
 
     def switch_device(self, fn: Callable[..., object], args: Args) -> None:
@@ -139,13 +140,25 @@ class Ambient:
             self.sync(graph)
         return bool(self._regions)
 
+    def begin_inside(self) -> None:
+        """Regions of the graph that come next lie inside of a mode that is none of them: they are left before it is."""
+        self._floors.append(len(self._regions))
+
+    def end_inside(self, graph: fx.Graph) -> None:
+        """The end of what `begin_inside` began."""
+        floor = self._floors.pop()
+        while len(self._regions) > floor:
+            self._leave(graph)
+        self.dirty = False
+
     def close(self, graph: fx.Graph) -> None:
         """Leave every region that is open in the graph."""
         while self._regions:
             self._leave(graph)
 
     def _move(self, graph: fx.Graph, target: Modes) -> None:
-        if self._recorded != target and any(before == target for _, _, before in self._regions):
+        inside = self._regions[self._floors[-1] if self._floors else 0 :]
+        if self._recorded != target and any(before == target for _, _, before in inside):
             while self._recorded != target:
                 self._leave(graph)
         if self._recorded[0] != target[0]:

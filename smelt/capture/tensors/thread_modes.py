@@ -64,6 +64,8 @@ def _open(vm: Interpreter, owner: Any, name: str, target: EagerBoundary, given: 
 
 def _push(vm: Interpreter, owner: Any, name: str, token: Entered | None) -> None:
     vm.work += 1
+    if token is not None:
+        vm.ambient.begin_inside()
     region = Region(owner, name, token, torch.is_grad_enabled(), vm.python.inference, vm.step, vm.where())
     vm.python.regions.append(region)
 
@@ -78,9 +80,9 @@ def _close(vm: Interpreter, owner: Any, name: str) -> Region:
     region: Region = vm.python.regions.pop()
     vm.work += 1
     if region.token is not None:
-        if vm.ambient.dirty:
-            vm.ambient.sync(vm.tensors.graph)
+        vm.ambient.end_inside(vm.tensors.graph)
         vm.tensors.act(Leave(), (region.token,))
+        vm.ambient.dirty = True
     return region
 
 

@@ -7,6 +7,7 @@ import torch
 from torch.autograd.graph import disable_saved_tensors_hooks, save_on_cpu, saved_tensors_hooks
 
 import smelt
+from tests import mode_programs
 
 BACKENDS = ("eager", "aot_eager", "smelt")
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
@@ -385,3 +386,8 @@ def test_hooks_that_the_graph_holds(hooks, backend):
         run(x).sum().backward()
         grads.append(x.grad)
     torch.testing.assert_close(*grads)
+
+
+def test_switches_of_gradients_inside_end_before_inference_mode_does():
+    """Else the graph puts back the mode of inference after it: the caller goes on without gradients."""
+    assert mode_programs.differs(29000182) is None
