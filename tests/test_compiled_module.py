@@ -178,9 +178,16 @@ def test_saved_models_are_loaded_as_data(regional: bool) -> None:
         assert smelt.stats()["graphs"] == 1  # it has the arguments
 
 
-@pytest.mark.parametrize("what", [(api.compiled_again, ("print", {})), (api.compiled_again, (nn.ReLU(), "x")),
-                                  (regions.block_again, (print, nn.ReLU())), (regions.BlockGroup, ({"mode": "x"}, 1))],
-                         ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "what",
+    [
+        (api.compiled_again, ("print", {})),
+        (api.compiled_again, (nn.ReLU(), "x")),
+        (regions.block_again, (print, nn.ReLU())),
+        (regions.BlockGroup, ({"mode": "x"}, 1)),
+    ],
+    ids=["a name", "text for arguments", "a function", "a mode for blocks"],
+)
 def test_files_of_strangers_compile_modules_alone(what: tuple[Any, tuple[Any, ...]]) -> None:
     function, args = what
     with pytest.raises((TypeError, smelt.OptionError)):
