@@ -341,6 +341,12 @@ def set_equality(function: Callable[[Any, Any], bool]) -> None:
 def is_slot(object: Any, /) -> bool:
     """Whether it is the descriptor of a member that holds an object, not a C number."""
 
+def instance_dict(object: object, /) -> dict[str, object] | None:
+    """Its attributes, also where it has no `__dict__` that shows them; None: it keeps none."""
+
+def name_in_c(type: type, /) -> str:
+    """Its name in errors of C code, with the module of types of C."""
+
 def takes_all(object: Any, /) -> bool:
     """Whether it is such a descriptor, and the member may be set to any object."""
 

@@ -70,6 +70,16 @@ int equal_constants(PyObject *value, PyObject *constant) {
     return PyObject_RichCompareBool(value, constant, Py_EQ);
 }
 
+PyObject *instance_dict_method(PyObject *module, PyObject *object) {
+    PyObject *dict = instance_dict(object);
+    return Py_NewRef(dict ? dict : Py_None);
+}
+
+PyObject *name_in_c(PyObject *module, PyObject *type) {
+    if (!PyType_Check(type)) return PyErr_Format(PyExc_TypeError, "name_in_c wants a type");
+    return PyUnicode_FromString(((PyTypeObject *)type)->tp_name);
+}
+
 /* An OrderedDict keeps an order of its own: `move_to_end` does not touch the dict that it is. */
 static int has_ordered_keys(PyObject *dict, PyObject *keys) {
     PyObject *iterator = PyODict_Type.tp_iter(dict), *key;

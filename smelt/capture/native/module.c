@@ -25,6 +25,9 @@ static PyMethodDef own_methods[] = {
     {"set_equality", set_equality, METH_O, "set_equality(function): asked of ranges and of what shows its memory"},
     {"is_slot", is_slot_method, METH_O, "is_slot(object): whether it is the key of a SLOT fetch"},
     {"takes_all", takes_all_method, METH_O, "takes_all(object): whether it is a slot that any object may be put in"},
+    {"instance_dict", instance_dict_method, METH_O,
+     "instance_dict(object): its attributes, also where it has no `__dict__` that shows them; None: it keeps none"},
+    {"name_in_c", name_in_c, METH_O, "name_in_c(type): its name in errors of C code, with the module of types of C"},
     {"state_names", state_names, METH_NOARGS, "state_names(): what state() lists"},
     {NULL, NULL, 0, NULL},
 };

@@ -54,6 +54,8 @@ int guards_ready(PyObject *module);
 PyObject *set_equality(PyObject *module, PyObject *function);
 PyObject *is_slot_method(PyObject *module, PyObject *object);
 PyObject *takes_all_method(PyObject *module, PyObject *object);
+PyObject *instance_dict_method(PyObject *module, PyObject *object);
+PyObject *name_in_c(PyObject *module, PyObject *type);
 Py_ssize_t guards_slot_bound(PyObject *guards); /* 1 + highest slot that a LOCAL fetch reads */
 
 /* -- variants.c -------------------------------------------------------------------------------- */

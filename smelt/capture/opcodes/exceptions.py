@@ -8,11 +8,11 @@ import inspect
 import types
 from typing import Any
 
+from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break, UserError, user, user_raise
 from smelt.capture.core.frames import OUTER, Frame
 from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.policy import is_frozen
-from smelt.capture.core.values import HEAP
 from smelt.capture.python import containers
 from smelt.capture.python.attribute_reads import find_in_class, python_method
 from smelt.capture.python.stack_opcodes import opcode, take
@@ -186,7 +186,7 @@ def _matched(
         if type(name) is not str:
             user_raise(TypeError(f"__match_args__ elements must be strings (got {vm.type_of(name).__name__})"))
         if name in seen:
-            user_raise(TypeError(f"{_name_in_c(cls)}() got multiple sub-patterns for attribute {name!r}"))
+            user_raise(TypeError(f"{native.name_in_c(cls)}() got multiple sub-patterns for attribute {name!r}"))
         seen.add(name)
         try:
             values.append(vm.load_attr(subject, name))
@@ -213,20 +213,16 @@ def _match_args(vm: Interpreter, cls: type) -> tuple[str, ...] | None:
         raise
     if vm.type_of(names) is not tuple:
         wrong = vm.type_of(names).__name__
-        user_raise(TypeError(f"{_name_in_c(cls)}.__match_args__ must be a tuple (got {wrong})"))
+        user_raise(TypeError(f"{native.name_in_c(cls)}.__match_args__ must be a tuple (got {wrong})"))
     return tuple(vm.effects.plain(names))
 
 
 def _expect_places(cls: type, allowed: int, count: int) -> None:
     if allowed < count:
         plural = "" if allowed == 1 else "s"
-        user_raise(TypeError(f"{_name_in_c(cls)}() accepts {allowed} positional sub-pattern{plural} ({count} given)"))
-
-
-def _name_in_c(cls: type) -> str:
-    """A class's name in errors of C code: classes of C modules are named with them."""
-    of_module = not cls.__flags__ & HEAP and cls.__module__ != "builtins"
-    return f"{cls.__module__}.{cls.__name__}" if of_module else cls.__name__
+        user_raise(
+            TypeError(f"{native.name_in_c(cls)}() accepts {allowed} positional sub-pattern{plural} ({count} given)")
+        )
 
 
 @opcode("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "BEFORE_ASYNC_WITH", "END_ASYNC_FOR", "ASYNC_GEN_WRAP")

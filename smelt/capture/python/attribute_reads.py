@@ -183,10 +183,11 @@ def _find_generic(vm: Interpreter, obj: object, cls: type, name: str, source: So
 
 
 def own_dict(obj: object) -> dict[str, object] | None:
+    """The instance's dictionary; there may be one that no `__dict__` shows, as type variables have from 3.12 on."""
     try:
         held = object.__getattribute__(obj, "__dict__")
     except AttributeError:
-        return None
+        return native.instance_dict(obj)
     return held if isinstance(held, dict) else None
 
 
