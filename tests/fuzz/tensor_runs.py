@@ -148,8 +148,10 @@ def _difference(program: Program, device: str, target: str) -> str | None:
 
 
 def _races(program: Program) -> bool:
-    """Whether a program writes where elements of its inputs share memory: not every write is of one value. Eager refuses
-    most writes to expanded inputs, but not all (`masked_fill_`)."""
+    """Whether a program writes where elements of its inputs share memory: not every write is of one value.
+
+    Eager refuses most writes to expanded inputs, but not all (`masked_fill_`).
+    """
     shared = any(i.layout in ("overlapping", "expanded") for i in program.inputs)
     return shared and any(re.search(r"\w_\(|\] [+*]?= | [+*]= ", line) for line, _ in program.lines)
 
