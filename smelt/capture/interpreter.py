@@ -41,7 +41,7 @@ from smelt.capture.core.policy import is_frozen
 from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.registry import ATTR, CALL, READ
 from smelt.capture.core.sources import Source
-from smelt.capture.core.state import Control, PythonState
+from smelt.capture.core.state import NO_VALUES, Control, PythonState, ValuePolicy
 from smelt.capture.guards.dynamic_shapes import SiteProfile, Sizes
 from smelt.capture.guards.guards import GuardList
 from smelt.capture.prologue.ops import call as call_host
@@ -66,7 +66,7 @@ class Interpreter:
     Its state is in objects of their own, which are made with it and let go of the program's objects with it.
 
     Attributes:
-        plan: what this attempt may do; speculates: values of masks and lengths may be taken for granted.
+        plan: what this attempt may do; values: how it meets values that may be others at the next call.
         sources: identity of an external object -> its source; the objects are kept alive.
         reads: what was read of them, by identity and name.
         python: what the program has made and set so far.
@@ -74,17 +74,11 @@ class Interpreter:
         tensors: trace tensors, the fx graph and its inputs; `outermost` those of the graph itself, not those of a
             function inside.
         effects: what the program did to the outside; `compared`, `observed` and `finalizers` what follows from it.
-        hosts: what Python computes before the graph runs; `unsteady` are places whose arrays change their size,
-            `pinned` those that need to know a number.
+        hosts: what Python computes before the graph runs.
         ambient: the modes of the thread.
         guards, sizes: what holds of the program's objects, and the symbols among it.
-        changes: what the versions of the place that is captured saw.
-        numbers_change: numbers from outside that were others before are inputs; else each is guarded by its value.
-        reads_values: the graph may read values and go on with them, see `reads`.
         step: number of the captured frame's instruction that runs.
         work: counts what cannot be undone; a break before any work of its instruction needs no restart.
-        graph_warns: the graph's backend calls functions of torch as they are, which warn then.
-        left_out: for calls of modules, how many frames were there: those of `nn.Module.__call__` are not made.
     """
 
     def __init__(
@@ -95,15 +89,13 @@ class Interpreter:
         dynamic: bool | None,
         speculates: bool = True,
     ) -> None:
-        self.decode, self.plan, self.speculates = decode, plan, speculates
+        self.decode, self.plan = decode, plan
+        self.values = ValuePolicy(speculates, are_read=dynamic is not False and plan.symbols, numbers_change=True)
         self.python, self.control = PythonState(), Control(plan)
-        self.reads_values = dynamic is not False and plan.symbols
-        self.numbers_change = True
         self._sizing = changes, plan, dynamic
         self.guards = GuardList(self.where)
         self.sizes = Sizes(changes, dynamic, lambda: str(self.where() or ""), plan.symbols)
         self.ambient: interface.Ambient = Ambient()
-        self.changes, self.unsteady, self.pinned = changes, changes.unsteady, set(plan.pinned)
         self.hosts = Prologue(self)
         self.outermost = Tensors(self)
         self.tensors: interface.Tensors = self.outermost
@@ -113,8 +105,6 @@ class Interpreter:
         self.finalizers = Finalizers(self)
         self.sources: dict[int, Source] = {}
         self.frames: list[Frame] = []
-        self.left_out: list[int] = []
-        self.graph_warns = False
         self.work = 0
         self.step = 0
         self.reads: dict[tuple[int, str], Any] = {}
@@ -141,14 +131,15 @@ class Interpreter:
     def twin(self) -> Interpreter:
         """An interpreter with the same guards, sizes and objects from outside, and tensors and effects of its own."""
         out = Interpreter(self.decode, *self._sizing, speculates=False)
-        out.reads_values = out.numbers_change = False
+        out.values = NO_VALUES
         tensors = self.tensors.traced.keys() | self.tensors.real.keys()
         out.guards, out.sizes, out._globals = self.guards, self.sizes, self._globals
         out.python.share_classes(self.python)
         out.sources = {key: source for key, source in self.sources.items() if key not in tensors}
-        out.frames, out.left_out, out.graph_warns = self.frames[:], self.left_out[:], self.graph_warns
+        out.frames, out.python.left_out = self.frames[:], self.python.left_out[:]
+        out.effects.graph_warns = self.effects.graph_warns
         out.control.branches = out.hosts.allowed = False
-        out.control.refused, out.pinned = self.control.refused, self.pinned
+        out.control.refused, out.control.pinned = self.control.refused, self.control.pinned
         return out
 
     def keep(self, value: Any) -> None:

@@ -227,7 +227,7 @@ class Session(Diagnostics):
             return None
         finally:
             for vm in self._interpreters:
-                plan = plan.avoiding(vm.control.refused, vm.pinned)
+                plan = plan.avoiding(vm.control.refused, vm.control.pinned)
                 vm.hosts.restore()  # is done already, unless that failed
                 vm.release()
             place.plan = plan.lasting()
@@ -243,7 +243,7 @@ class Session(Diagnostics):
         """
         vm = self._interpreters[-1]
         weaker = restart.plan or plan.assuming("").stopping(restart.step, restart.stop)
-        weaker = weaker.avoiding(vm.control.refused, vm.pinned)
+        weaker = weaker.avoiding(vm.control.refused, vm.control.pinned)
         if not weaker.is_weaker_than(plan):
             raise _EndlessError(f"an attempt that may do {plan} was to be followed by one that may do {weaker}")
         return weaker
@@ -319,7 +319,7 @@ class Session(Diagnostics):
         vm.tensors.speculation.insists = not plan.reads_first
         vm.finalizers.allowed = not self.options.fullgraph
         vm.control.branches_on_numbers = self.options.backend == "eager"
-        vm.graph_warns = self.options.backend not in ("smelt", "aot_eager")
+        vm.effects.graph_warns = self.options.backend not in ("smelt", "aot_eager")
         return vm
 
     def _after(

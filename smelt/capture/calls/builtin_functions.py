@@ -502,7 +502,7 @@ def _register_numbers() -> None:
                 number = number_at_entry(vm, args[0])
                 if number is not None and vm.type_of(number) is kind:
                     return number
-                if vm.reads_values and kind is _kind_of_number(args[0].dtype):
+                if vm.values.are_read and kind is _kind_of_number(args[0].dtype):
                     whole = args if args[0].dtype is not torch.bool else (vm.call(torch.Tensor.long, args, {}),)
                     return vm.call(torch.Tensor.item, whole, {})
                 known = vm.tensors.speculation.value(args[0])

@@ -67,7 +67,7 @@ def must_be_true(vm: Interpreter, condition: TraceTensor) -> bool:
 
 def _check(vm: Interpreter, condition: TraceTensor, raises: bool) -> bool:
     """Record that the condition is not `raises`."""
-    reads = vm.plan.checks and vm.reads_values and vm.tensors is vm.outermost and not vm.control.branching
+    reads = vm.plan.checks and vm.values.are_read and vm.tensors is vm.outermost and not vm.control.branching
     if not reads or vm.tensors.region is not None:
         return False
     try:

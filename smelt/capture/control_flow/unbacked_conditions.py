@@ -23,7 +23,7 @@ COMPARE = {"==": torch.eq, "!=": torch.ne, "<": torch.lt, ">=": torch.ge}
 
 def question_of(vm: Interpreter, value: Any) -> SymbolicPredicate | None:
     """What the truth of a symbolic number asks, if only values tell it and the graph may read them."""
-    if not vm.reads_values or vm.tensors is not vm.outermost:
+    if not vm.values.are_read or vm.tensors is not vm.outermost:
         return None
     question = held(value) if type(value) is torch.SymBool else None
     if type(value) is torch.SymInt:

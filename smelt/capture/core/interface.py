@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from smelt.capture.core.plan import CapturePlan, Site
     from smelt.capture.core.prologue_value import PrologueValue
     from smelt.capture.core.sources import Source
-    from smelt.capture.core.state import Control, PythonState
+    from smelt.capture.core.state import Control, PythonState, ValuePolicy
     from smelt.graph.nodes.conditional import Conditional
     from smelt.graph.nodes.cut_points import EagerBoundary
     from smelt.graph.trace.trace import TraceTensor
@@ -91,6 +91,7 @@ class ClassDict(Protocol):
 class Effects(Protocol):
     """What the frame did to the outside so far (`python.effects.Effects`)."""
 
+    graph_warns: bool
     cleared: list[TraceTensor]
     class_writes: set[str]
     tables: set[int]
@@ -279,6 +280,7 @@ class Profile(Protocol):
     """What the versions of one place saw (`guards.dynamic_shapes.SiteProfile`)."""
 
     classes: Any
+    unsteady: set[Site]
 
     def look_at_value(self, asked: Any, found: object) -> bool:
         """Whether a value of a tensor was always the same."""
@@ -702,15 +704,9 @@ class Interpreter(Protocol):
     control: Control
     decode: Callable[[CodeType], Decoded]
     plan: CapturePlan
-    speculates: bool
-    reads_values: bool
-    numbers_change: bool
-    unsteady: set[Site]
-    pinned: set[Site]
+    values: ValuePolicy
     sources: dict[int, Source]
     frames: list[Frame]
-    left_out: list[int]
-    graph_warns: bool
     work: int
     step: int
     reads: dict[tuple[int, str], Any]
@@ -719,8 +715,6 @@ class Interpreter(Protocol):
     def guards(self) -> Guards: ...
     @property
     def sizes(self) -> Sizes: ...
-    @property
-    def changes(self) -> Profile: ...
     @property
     def hosts(self) -> Prologue: ...
     @property

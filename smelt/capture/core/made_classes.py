@@ -55,7 +55,7 @@ def is_made_anew(vm: Interpreter, cls: type, source: Source) -> bool:
     if not place or not cls.__flags__ & HEAP or _is_found(cls):
         return False
     name = cls.__module__, cls.__qualname__
-    known = vm.changes.classes.setdefault(name, weakref.ref(cls))
+    known = vm.sizes.changes.classes.setdefault(name, weakref.ref(cls))
     if known() is not cls or cls.__qualname__.startswith(f"{vm.python.running}.<locals>."):
         _repeated.add(name)
     return name in _repeated

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Container
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from smelt.capture.core.breaks import let_go
@@ -33,6 +34,7 @@ class PythonState:
         read_later: places that backward methods of the program's functions read.
         hooks: those that the program registers, by identity of the tensor; see `tensor_hooks`.
         regions: modes of the thread that the program has entered, see `thread_modes`.
+        left_out: for calls of modules, how many frames were there: those of `nn.Module.__call__` are not made.
     """
 
     def __init__(self) -> None:
@@ -51,6 +53,7 @@ class PythonState:
         self.read_later: set[tuple[int, str]] = set()
         self.hooks: dict[int, list[Any]] = {}
         self.regions: list[Any] = []
+        self.left_out: list[int] = []
 
     def release(self, external: Container[int]) -> None:
         """Let go of the program's objects; `external` are identities of those that are its own."""
@@ -69,6 +72,25 @@ class PythonState:
         self.running = other.running
 
 
+@dataclass(frozen=True)
+class ValuePolicy:
+    """How one attempt meets values that may be others at the next call.
+
+    Attributes:
+        speculates: those of masks and lengths may be taken for granted.
+        are_read: the graph may read them from tensors, and the program goes on with what it reads.
+        numbers_change: numbers from outside that were others before are inputs; else each is guarded by its value.
+    """
+
+    speculates: bool
+    are_read: bool
+    numbers_change: bool
+
+
+NO_VALUES = ValuePolicy(speculates=False, are_read=False, numbers_change=False)
+"""Nothing is computed: an operation is interpreted for what it reads."""
+
+
 class Control:
     """The branches on values that nobody knows yet.
 
@@ -77,7 +99,8 @@ class Control:
         branches_on_numbers: so may those on numbers that the graph reads: it is not compiled in parts, each for
             numbers that are known.
         refused: those that do not work; it begins with the plan's, and the next plan has all of them.
-        branching: those that the program is in; `decided` holds their conditions.
+        pinned: where a number of the prologue is needed, which is taken for granted; it begins with the plan's, too.
+        branching: branches that the program is in; `decided` holds their conditions.
         turns: so many turns of loops were taken in the present way of the outermost.
         undecided: there is an `Undecided` somewhere.
         slices: whose bounds only values tell, and what became of them, see `unbacked_slices`.
@@ -87,6 +110,7 @@ class Control:
         self.branches = True
         self.branches_on_numbers = False
         self.refused: set[Site] = set(plan.refused)
+        self.pinned: set[Site] = set(plan.pinned)
         self.branching: set[Site] = set()
         self.decided: dict[int, bool] = {}
         self.turns = 0

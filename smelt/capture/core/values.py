@@ -190,7 +190,7 @@ def is_bound(value: Any) -> bool:
 @READ(*PLAIN)
 def read_plain(vm: Interpreter, value: Any, source: Source) -> object:
     """Guard by type and equality; an integer that was another one before is a symbol."""
-    if vm.numbers_change and (type(value) is int or type(value) is float):
+    if vm.values.numbers_change and (type(value) is int or type(value) is float):
         key = vm.guards.fetch(source), "number"  # where the same place is read again, it is the same input
         if key in vm.reads:
             return vm.reads[key]

@@ -65,7 +65,7 @@ class PrologueInputs:
         if isinstance(example, numpy.generic) and not isinstance(example, numpy.bool_):
             value = self.hosts.run(None, (value,), {}, method="item")
             example = value.example
-        if type(example) not in (int, float) or self._place() in self.vm.pinned:
+        if type(example) not in (int, float) or self._place() in self.vm.control.pinned:
             return self.hosts.known(value)
         found = self._lifted.get((value.index, "number"))
         if found is None:
@@ -91,8 +91,8 @@ class PrologueInputs:
 
     def needs(self, names: Iterable[str]) -> bool:
         """The program, or a stage, needs to know these numbers: whether a new capture can take them for granted."""
-        places = {self.places[name] for name in names if name in self.places} - self.vm.pinned
-        self.vm.pinned.update(places)
+        places = {self.places[name] for name in names if name in self.places} - self.vm.control.pinned
+        self.vm.control.pinned.update(places)
         return bool(places)
 
     def origins(self) -> list[Origin]:

@@ -99,7 +99,7 @@ class Prologue:
         if (
             not value.repeats
             or not self._repeats
-            or not self.vm.speculates
+            or not self.vm.values.speculates
             or len(self.pins) >= PINS
             or self.vm.outermost is not self.vm.tensors
         ):
@@ -258,7 +258,7 @@ class Prologue:
         self._count += 1
         frame = self.vm.frames[-1] if self.vm.frames else None
         place = (id(frame.code), frame.pc) if frame is not None else (0, 0)
-        if place in self.vm.unsteady:
+        if place in self.vm.sizes.changes.unsteady:
             raise varies("the size of an array")
         self.ops.append(Op(fn, args, kwargs, value, pure, certain, place))
         if not pure or not certain:

@@ -193,10 +193,15 @@ class Opened:
 
 
 class Effects:
-    """What the frame did to the outside so far."""
+    """What the frame did to the outside so far.
+
+    Attributes:
+        graph_warns: the graph's backend calls functions of torch as they are: it gives their warnings.
+    """
 
     def __init__(self, vm: Interpreter) -> None:
         self.vm = vm
+        self.graph_warns = False
         self.stores: dict[tuple[str, int, str], interface.Store] = {}
         self.deferred: list[Deferred | Made] = []
         self.mirrors: dict[int, Mirror] = {}

@@ -23,7 +23,7 @@ from smelt.shapes.unbacked import is_unbacked
 def known_slices(vm: Interpreter, tensor: TraceTensor, key: Any) -> Any:
     """What a tensor is indexed with, bounds of slices that nobody knows replaced by ones within the tensor."""
     parts = key if type(key) is tuple else (key,)
-    if not vm.reads_values or not any(type(part) is slice and _is_unknown(part) for part in parts):
+    if not vm.values.are_read or not any(type(part) is slice and _is_unknown(part) for part in parts):
         return key
     out: list[Any] = []
     dim = 0
@@ -56,7 +56,7 @@ def set_unknown_item(vm: Interpreter, tensor: TraceTensor, key: Any, value: Any)
 def _without_numbers(vm: Interpreter, tensor: TraceTensor, key: Any) -> tuple[Any, tuple[Any, ...]]:
     """The tensor with the places chosen that such numbers stand for, and the rest of the index."""
     parts = key if type(key) is tuple else (key,)
-    if not vm.reads_values or not any(map(_is_number, parts)) or not all(map(_is_basic, parts)):
+    if not vm.values.are_read or not any(map(_is_number, parts)) or not all(map(_is_basic, parts)):
         return NotImplemented, ()
     if sum(map(taken, parts)) > tensor.dim():
         return NotImplemented, ()

@@ -57,7 +57,7 @@ def _places(vm: Interpreter) -> Iterator[Place]:
     for depth in reversed(range(len(vm.frames))):
         frame = vm.frames[depth]
         yield Place(frame.globals, frame.code.co_filename, frame.at.line)
-        if depth and depth in vm.left_out:
+        if depth and depth in vm.python.left_out:
             yield from _of_modules()
 
 

@@ -534,7 +534,7 @@ class Writer:
             return [*keep, run] if rewinds else [run], part.source
         if not self.restarts:
             raise Break("arrays of numpy in an except clause", "what they are computed from may fail")
-        steady = Steady(self.vm.unsteady)
+        steady = Steady(self.vm.sizes.changes.unsteady)
         self.vm.guards.flag(steady.holds, (), True)
         lines = [
             *keep,

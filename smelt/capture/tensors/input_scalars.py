@@ -19,7 +19,7 @@ def number_at_entry(vm: Interpreter, tensor: TraceTensor) -> object:
     real = vm.tensors.real.get(id(tensor))
     if real is None or real.numel() != 1 or real.dtype == torch.bool or real.dtype.is_complex:
         return None
-    if not vm.speculates or vm.tensors.writers_of(vm.tensors.nodes[id(tensor)]) or real.device.type == "meta":
+    if not vm.values.speculates or vm.tensors.writers_of(vm.tensors.nodes[id(tensor)]) or real.device.type == "meta":
         return None
     if written_beside(vm, real, vm.sources[id(tensor)]):
         return None

@@ -142,7 +142,7 @@ class Speculation:
     @contextmanager
     def yielding(self) -> Iterator[None]:
         """Inside, values that are not always the same stay unknown, because the graph may read them itself."""
-        before, self.yields = self.yields, self.tensors.vm.reads_values and not self.insists
+        before, self.yields = self.yields, self.tensors.vm.values.are_read and not self.insists
         try:
             yield
         finally:

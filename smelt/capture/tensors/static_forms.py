@@ -220,7 +220,7 @@ def _tolist(vm: Interpreter, tensor: TraceTensor) -> object:
 
 def _listed(vm: Interpreter, tensor: TraceTensor) -> object:
     """Lists of numbers that the graph reads one by one; None where there are too many, or it cannot."""
-    reads = vm.reads_values and vm.tensors is vm.outermost
+    reads = vm.values.are_read and vm.tensors is vm.outermost
     if not reads or is_opaque(tensor) or tensor.dtype is torch.bool or tensor.dtype.is_complex:
         return None
     shape = from_torch(tensor.shape)

@@ -105,7 +105,7 @@ class Tensors:
         self.writers: dict[int, list[fx.Node]] = {}
         self._first: fx.Node | None = None
         self.number_node: Numbers = NumberNodes(self._append, self._shown)
-        self.speculation = Speculation(self, vm.speculates)
+        self.speculation = Speculation(self, vm.values.speculates)
         self.drawing: set[fx.Node] = set()
         self.looking: set[fx.Node] = set()
         self.inner: dict[int, int] = {}
@@ -287,7 +287,7 @@ class Tensors:
             if out is not NotImplemented:
                 return out
             try:
-                reads = self.vm.reads_values or (self.vm.sizes.dynamic is False and _is_factor(kwargs))
+                reads = self.vm.values.are_read or (self.vm.sizes.dynamic is False and _is_factor(kwargs))
                 if not reads or self is not self.vm.outermost:
                     raise
                 with reading(self.reads):

@@ -119,7 +119,7 @@ class Runner:
         return out
 
     def _warn(self, said: list[Warned]) -> None:
-        for each in () if self.vm.graph_warns else said:
+        for each in () if self.vm.effects.graph_warns else said:
             self.vm.effects.warn(place_of_torchs(self.vm, each), each.message, each.category, each.source)
 
     def _run(self, target: object, args: Args, kwargs: Mapping[str, object]) -> Any:

@@ -41,11 +41,11 @@ def call_impl(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     if source is not None:
         vm.guards.check(source, native.MODULE, (None, HOOKS))
     forward = vm.load_attr(module, "forward")
-    vm.left_out.append(len(vm.frames))
+    vm.python.left_out.append(len(vm.frames))
     try:
         return vm.call(forward, args[1:], kwargs)
     finally:
-        vm.left_out.pop()
+        vm.python.left_out.pop()
 
 
 @special(nn.Module.__getattr__)
