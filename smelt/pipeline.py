@@ -36,7 +36,7 @@ from smelt.base.malloc import give_back
 from smelt.base.options import Options, environment
 from smelt.base.precision import products_round_to_tf32
 from smelt.base.process_state import preserving
-from smelt.base.report import Report
+from smelt.base.report import Report, saved_report
 from smelt.base.stats import count, count_named, spend
 from smelt.capture.core.signals import raise_if_signalled
 from smelt.capture.guards.kinds import variants_by_kind
@@ -49,6 +49,7 @@ from smelt.codegen.triton.host import print_kernels, render_triton
 from smelt.gpu import Recordings, old_values, recorded_alone
 from smelt.graph.ir.meta import TensorMeta
 from smelt.graph.ir.printer import print_graph
+from smelt.graph.ir.repro_script import describe_inputs, error_of, repro_script, settings_of
 from smelt.graph.nodes.checkpoints import with_checkpoints
 from smelt.graph.nodes.cut_points import in_parts, seams
 from smelt.graph.nodes.eager_call import EagerCall
@@ -89,13 +90,26 @@ def compile_graph(
     report.add("1_torch.py", lambda: print_graph(gm))
     if in_parts(gm.graph, options.backend):
         return compile_pieces(gm, report, options)
+    report.add(REPRO, functools.partial(_script, gm, example_inputs, report, options))
     with no_collection():
-        compiled = _compile_whole(gm, example_inputs, report, options)
+        compiled = (beside or compile_whole)(gm, example_inputs, report, options)
         report.forget()
     return compiled
 
 
-def _compile_whole(
+REPRO = "repro.py"
+"""The artefact of a report that `smelt repro` runs."""
+
+beside: Callable[..., Callable[..., Any]] | None = None
+"""What compiles graphs in the place of `compile_whole`, which it calls: `smelt check` compares with eager there."""
+
+
+def _script(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], report: Report, options: Options) -> str:
+    inputs = describe_inputs(example_inputs, gm)
+    return repro_script(gm, inputs, settings_of(options), report.name, error_of(report.error))
+
+
+def compile_whole(
     gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], report: Report, options: Options
 ) -> Callable[..., Any]:
     """A graph without cuts."""
@@ -124,11 +138,12 @@ def compile_pieces(gm: fx.GraphModule, report: Report, options: Options) -> Call
     """A graph that is cut, at branches on tensors' values or at seams: each piece is compiled when it first runs."""
 
     def compile_piece(piece: fx.GraphModule, inputs: Sequence[Any], name: str) -> Callable[..., Any]:
+        report = Report.for_graph(name)
         try:
             with outside_anomaly_mode(), outside_inference_mode(), outside_saved_tensor_hooks():
-                return compile_graph(piece, inputs, Report.for_graph(name), options)
+                return compile_graph(piece, inputs, report, options)
         except Exception as error:
-            _fall_back(name, "this part of the graph", error, options)
+            _fall_back(name, "this part of the graph", error, options, report)
             return piece.forward
 
     if options.backend == "smelt":
@@ -226,8 +241,11 @@ def _made(gm: fx.GraphModule, by: str, report: Report) -> fx.GraphModule:
     return verified(gm, "prims")
 
 
-def _fall_back(name: str, what: str, error: Exception, options: Options) -> None:
+def _fall_back(name: str, what: str, error: Exception, options: Options, report: Report | None = None) -> None:
     """Count and tell that something runs in eager, since it could not be compiled.
+
+    Args:
+        report: what to save of it.
 
     Raises:
         Exception: the error itself, where nothing may fall back.
@@ -238,7 +256,8 @@ def _fall_back(name: str, what: str, error: Exception, options: Options) -> None
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         give_back()
     count("fallbacks")
-    warnings.warn(SmeltWarning(f"compiling {name} failed: {error}\n  {what} runs in eager"), stacklevel=3)
+    saved = f"\n  {saved_report(report, error)}" if report is not None else ""
+    warnings.warn(SmeltWarning(f"compiling {name} failed: {error}\n  {what} runs in eager{saved}"), stacklevel=3)
 
 
 def compile_late(

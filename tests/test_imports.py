@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "smelt"
 
 STAGES = ("base", "abi", "shapes", "graph", "prims", "autograd", "loops", "schedule", "codegen", "runtime")
-USERS = ("integrations", "bench", "demo", "cli")
+USERS = ("integrations", "bench", "demo", "cli", "debug")
 """They use the compiler as anybody does: through `import smelt`."""
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "distributed": STAGES,
     "tiny": STAGES,
     **{user: ("smelt", "base", *USERS) for user in USERS},
+    "debug": ("smelt", "base", "graph", *USERS),  # it prints and changes captured graphs
     # `smelt ops` prints the tables, `smelt verify` looks inside
     "cli": ("smelt", "base", "graph", "prims", "loops", "runtime", *USERS),
 }

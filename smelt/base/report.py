@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 import re
+import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 from smelt.base.errors import SmeltWarning
+from smelt.base.eviction import REPORTS
 from smelt.base.options import environment
 from smelt.base.private_folder import make_private, write_private
+from smelt.base.store import store
 
 _numbers = itertools.count()
 
@@ -19,11 +22,15 @@ class Report:
     """The artefacts of one graph's way through the pipeline, by file name (`1_torch.py`, `4_loops.txt` ...).
 
     A stage passes a function that makes the text, so that nothing is printed when nobody looks.
+
+    Attributes:
+        error: what failed, while the report is saved for that.
     """
 
     def __init__(self, name: str, folder: Path | None = None) -> None:
         self.name = name
         self.folder = folder
+        self.error: BaseException | None = None
         self.artefacts: dict[str, Callable[[], str]] = {}
         self.seconds: dict[str, float] = {}
 
@@ -72,15 +79,31 @@ class Report:
         for file in [name for name in self.artefacts if name.startswith(beginnings)]:
             del self.artefacts[file]
 
-    def save(self, folder: Path) -> Path | None:
-        """Write every artefact into `folder` (used when a later stage failed); None when that cannot be done."""
+    def save(self, folder: Path, error: BaseException | None = None) -> Path | None:
+        """Write every artefact into `folder` (used when a later stage failed); None when that cannot be done.
+
+        Args:
+            error: what failed; artefacts may tell of it.
+        """
+        self.error = error
+        if error is not None:
+            self.artefacts["traceback.txt"] = lambda: "".join(traceback.format_exception(error))
         try:
             make_private(folder)
             for file, text in self.artefacts.items():
                 write_private(folder / file, _printed(text))
         except OSError:
             return None
+        finally:
+            self.error = None  # its traceback holds the frames of the failed stage
+            self.artefacts.pop("traceback.txt", None)
         return folder
+
+
+def saved_report(report: Report, error: BaseException | None) -> str:
+    """Save the report of a failure beside the cache; where it is now, in words."""
+    folder = report.save(store().root / REPORTS / report.folder_name, error)
+    return f"report in {folder}" if folder is not None else "the report could not be saved"
 
 
 def _printed(text: Callable[[], str]) -> str:

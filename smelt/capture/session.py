@@ -11,7 +11,6 @@ import functools
 import inspect
 import threading
 import time
-import traceback
 import weakref
 from collections.abc import Callable, Sequence
 from types import CellType, CodeType, FunctionType
@@ -23,16 +22,14 @@ from torch import fx
 from smelt.base import torch_c
 from smelt.base.collection import no_collection
 from smelt.base.errors import CompileError, OptionError, RecompileError, SpecializationError, Unsupported
-from smelt.base.eviction import REPORTS
 from smelt.base.locks import new_lock
 from smelt.base.log import log
 from smelt.base.malloc import give_back
 from smelt.base.options import Options, environment
 from smelt.base.precision import products_round_to_tf32
 from smelt.base.process_state import preserving
-from smelt.base.report import Report
+from smelt.base.report import Report, saved_report
 from smelt.base.stats import count, spend
-from smelt.base.store import store
 from smelt.capture import _native as native
 from smelt.capture.cache import CacheEntry, CompileSite, Reader, Slots
 from smelt.capture.calls import builtin_functions, caches, calls, container_builtins, getters, objects, texts
@@ -441,9 +438,15 @@ class Session(Diagnostics):
             weaker = None if environment().strict else self._without_symbols(place, vm, vm.plan, error)
             if weaker is not None:
                 raise Restart(-1, None, weaker) from None
-            if environment().strict or self.options.fullgraph:
+            if environment().strict:
                 raise
-            self.fall_back(place, CompileError(f"compiling {place.name} failed: {error}", why=_saved(report)))
+            if self.options.fullgraph:
+                if not isinstance(error, Unsupported):
+                    error.add_note(saved_report(report, error))
+                raise
+            self.fall_back(
+                place, CompileError(f"compiling {place.name} failed: {error}", why=saved_report(report, error))
+            )
             return None
         finally:
             self._compiling = time.perf_counter() - started
@@ -520,9 +523,8 @@ class Session(Diagnostics):
     def _broken(self, place: CompileSite, error: Exception) -> None:
         """A bug of capture itself."""
         report = Report.for_graph(place.name.replace("<", "").replace(">", ""))
-        report.add("traceback.txt", lambda: "".join(traceback.format_exception(error)))
         what = f"capturing {place.name} failed: {type(error).__name__}: {error}"
-        self.fall_back(place, CompileError(what, why=_saved(report)))
+        self.fall_back(place, CompileError(what, why=saved_report(report, error)))
 
     # -- beginnings --------------------------------------------------------------------------------------------------
 
@@ -602,12 +604,6 @@ def _failed_later(session: weakref.ref[Session], place: weakref.ref[CompileSite]
 
 _OF_THE_PROGRAM = (OptionError, RecompileError, SpecializationError)
 _OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
-
-
-def _saved(report: Report) -> str:
-    """Where the report is now."""
-    folder = report.save(store().root / REPORTS / report.folder_name)
-    return f"report in {folder}" if folder is not None else "the report could not be saved"
 
 
 class _EndlessError(Exception):

@@ -53,6 +53,46 @@ def run(
     raise typer.Exit(run_script(script, context.args, module, quiet))
 
 
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+)
+def check(
+    context: typer.Context,
+    script: Annotated[str, typer.Argument(help="A Python file; with -m a module. What follows are its arguments.")],
+    module: Annotated[bool, typer.Option("-m", help="Run a module, as `python -m` does.")] = False,
+) -> None:
+    """Run a script beside eager: the first tensor that differs beyond rounding ends it (exit status 3)."""
+    from smelt.debug.check import check_script
+
+    if not module and not Path(script).is_file():
+        raise typer.BadParameter(f"there is no file {script}", param_hint="SCRIPT")
+    raise typer.Exit(check_script(script, context.args, module))
+
+
+@app.command()
+def repro(
+    report: Annotated[Path, typer.Argument(help="The folder that the warning of a failure names, or its repro.py.")],
+) -> None:
+    """Run the graph of a report again: exit status 1 if it still fails, 0 if not."""
+    from smelt.debug.repro import main
+
+    raise typer.Exit(main(str(report)))
+
+
+@app.command()
+def minify(
+    report: Annotated[Path, typer.Argument(help="The folder that the warning of a failure names, or its repro.py.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The smaller script (default: minified.py beside it).", callback=output_file)
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.0, help="How long to go on.")] = 300.0,
+) -> None:
+    """Reduce the graph of a report to a small one that fails in the same way."""
+    from smelt.debug.minify import main
+
+    raise typer.Exit(main(report, out, seconds))
+
+
 @app.command()
 def demo(
     seconds: Annotated[float, typer.Option(min=0.0, help="Training time of each of the two parts, in seconds.")] = 90.0,

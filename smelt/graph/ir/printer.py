@@ -51,6 +51,13 @@ def print_graph(gm: fx.GraphModule) -> str:
     return _Printer(gm).text()
 
 
+def provided_by_caller(gm: fx.GraphModule) -> list[str]:
+    """What the text of the graph does not hold, and its reader must provide: constants, functions without a path."""
+    printer = _Printer(gm)
+    printer.text()
+    return printer.provided
+
+
 class _Printer:
     def __init__(self, gm: fx.GraphModule) -> None:
         self.gm = gm

@@ -1,0 +1,1 @@
+"""Of `smelt repro`, `smelt minify` and `smelt check`: failures once more and smaller, programs beside eager."""

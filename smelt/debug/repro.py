@@ -1,0 +1,116 @@
+"""`smelt repro`: the graph of a report once more, compiled and beside eager."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+import smelt
+from smelt.debug.case import Case, NoCase, modes, read_case
+from smelt.debug.compare import EagerFails, copies, first_difference, run, run_eager
+from smelt.graph.ir.repro_script import error_of
+
+WRONG = "wrong result"
+"""The kind of a failure that raises nothing."""
+
+
+class Outcome(NamedTuple):
+    """How a run ended: the kind of failure ("" where there was none), and its text."""
+
+    kind: str
+    message: str
+
+
+def outcome(forward: Callable[..., Any], inputs: Sequence[Any], facts: Mapping[str, Any]) -> Outcome:
+    """Compile and run a function, with its gradients, as the case says.
+
+    Raises:
+        EagerFails: see there.
+    """
+    with modes(facts):
+        torch.manual_seed(0)
+        gradients, _ = run_eager(forward, inputs)
+        compiled = smelt.compile(
+            forward,
+            fullgraph=True,
+            backend=facts["backend"],
+            dynamic=facts["dynamic"],
+            options=facts["options"] or None,
+        )
+        given = _marked(inputs, facts)
+        try:
+            run(compiled, given, gradients)
+            difference = _difference(compiled, forward, inputs, facts)
+        except Exception as error:
+            return Outcome(**error_of(error))
+    return Outcome(WRONG, str(difference)) if difference is not None else Outcome("", "")
+
+
+def _marked(inputs: Sequence[Any], facts: Mapping[str, Any]) -> list[Any]:
+    """Copies whose sizes are symbols where they were."""
+    given = copies(inputs)
+    for spec, each in zip(facts["inputs"], given, strict=True):
+        for dim in spec.get("dynamic", ()):
+            smelt.mark_dynamic(each, dim)
+    return given
+
+
+def _difference(compiled: Any, forward: Any, inputs: Sequence[Any], facts: Mapping[str, Any]) -> Any:
+    """Bits of random numbers are eager's by that option alone."""
+    before = torch.get_rng_state()
+    run_eager(forward, inputs)
+    drawn = not torch.equal(before, torch.get_rng_state())
+    torch.set_rng_state(before)
+    if drawn and not facts["options"].get("eager_rng"):
+        return None
+    return first_difference(compiled, forward, inputs)
+
+
+def show_repro(path: Path) -> int:
+    """Run a report and tell whether it still fails; 1 if so, 0 if not.
+
+    Raises:
+        NoCase: there is nothing to run.
+    """
+    case = read_case(path)
+    for other in case.other_versions():
+        print(f"the report was written by {other}", file=sys.stderr)
+    return tell(case, outcome_of(case))
+
+
+def outcome_of(case: Case) -> Outcome:
+    """The outcome of a case as it was read.
+
+    Raises:
+        NoCase: eager itself fails.
+    """
+    try:
+        return outcome(case.forward, case.inputs(), case.facts)
+    except EagerFails as error:
+        raise NoCase(f"{case.path} fails without smelt, too", why=str(error)) from error
+
+
+def tell(case: Case, found: Outcome) -> int:
+    """Print how it ended; 1 where it fails."""
+    if not found.kind:
+        print(f"{case.facts['name']} no longer fails")
+        return 0
+    same = found.kind == case.kind or not case.kind
+    print(f"{case.facts['name']} {'still fails' if same else 'fails otherwise'}: {found.kind}")
+    print("  " + found.message.replace("\n", "\n  "))
+    if not same:
+        print(f"it was: {case.kind}")
+    return 1
+
+
+def main(file: str) -> int:
+    """What a script does when it is run by itself."""
+    try:
+        return show_repro(Path(file))
+    except NoCase as error:
+        print(error, file=sys.stderr)
+        return 2

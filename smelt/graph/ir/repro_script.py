@@ -1,0 +1,204 @@
+"""A captured graph as a Python script that stands alone: the function; its inputs, options and modes as one literal.
+
+What is written is what makes a compiler fail: shapes, strides, offsets, memory that inputs share, types and devices.
+Numbers of floating point come from a seed; whole numbers, which may be indices, and small tensors are kept.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import platform
+import pprint
+import traceback
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx, nn
+
+from smelt.base.options import Options, user_options
+from smelt.base.text import Writer
+from smelt.base.version import VERSION
+from smelt.graph.ir.meta import TensorMeta, is_lazy, is_opaque, reach
+from smelt.graph.ir.printer import print_graph, provided_by_caller
+from smelt.shapes.size import is_symbolic
+
+FORMAT = 1
+"""Of the literal `CASE`; another one is not read."""
+
+SMALL = 64
+"""Elements of floating point up to which a memory is kept."""
+
+LARGEST = 2**18
+"""Elements up to which whole numbers are kept."""
+
+LARGEST_KEPT = 2**22
+"""Elements up to which any memory is kept, where the values themselves are what is wrong."""
+
+ALIGNED = 64
+"""Memory begins at a multiple of so many elements of the original's, which keeps how its tensors are aligned."""
+
+
+class Inputs(NamedTuple):
+    """Inputs as literals.
+
+    Attributes:
+        buffers: memory: how many elements of which type, where, and what is in it.
+        tensors: views of them; `{"value": 3}` is a number, `{"missing": "a DTensor"}` what no script can make.
+    """
+
+    buffers: list[dict[str, Any]]
+    tensors: list[dict[str, Any]]
+
+
+def repro_script(
+    gm: fx.GraphModule,
+    inputs: Inputs,
+    settings: Mapping[str, Any],
+    name: str,
+    error: Mapping[str, str],
+) -> str:
+    """The text of the script.
+
+    Args:
+        settings: see `settings_of`.
+        error: see `error_of`.
+    """
+    case = {
+        "format": FORMAT,
+        "smelt": VERSION,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "name": name,
+        "error": dict(error),
+        **settings,
+        "missing": [*provided_by_caller(gm), *(t["missing"] for t in inputs.tensors if "missing" in t)],
+        "buffers": inputs.buffers,
+        "inputs": inputs.tensors,
+    }
+    text = Writer()
+    text('"""A graph that smelt failed on. `smelt repro FILE` runs it, `smelt minify FILE` makes it smaller."""', "")
+    text("CASE = " + pprint.pformat(case, width=118, sort_dicts=False), "")
+    ending = (
+        'if __name__ == "__main__":\n    from smelt.debug.repro import main\n\n    raise SystemExit(main(__file__))\n'
+    )
+    return f"{text.text()}\n{print_graph(gm)}\n\n{ending}"
+
+
+def settings_of(options: Options) -> dict[str, Any]:
+    """The options that differ from the default, and the modes of this thread, as literals."""
+    default = Options()
+    changed = {name: getattr(options, name) for name in user_options()}
+    autocast = {
+        device: str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+        for device in ("cpu", "cuda")
+        if torch.is_autocast_enabled(device)
+    }
+    return {
+        "backend": options.backend,
+        "dynamic": options.dynamic,
+        "options": {name: value for name, value in changed.items() if value != getattr(default, name)},
+        "modes": {
+            "grad": torch.is_grad_enabled(),
+            "autocast": autocast,
+            "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+        },
+    }
+
+
+def error_of(error: BaseException | None) -> dict[str, str]:
+    """What kind of error it is, and its text. Of one kind are errors of one class that one function of smelt met."""
+    if error is None:
+        return {"kind": "", "message": ""}
+    own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(_PACKAGE)]
+    met = [f for f in own if not f.filename.startswith(_DEBUG)]
+    place = f" in smelt/{met[-1].filename.removeprefix(_PACKAGE)}: {met[-1].name}" if met else ""
+    return {"kind": type(error).__qualname__ + place, "message": str(error)[:_LONGEST]}
+
+
+_PACKAGE = f"{Path(__file__).parents[2]}/"
+_DEBUG = f"{_PACKAGE}debug/"
+_LONGEST = 2000
+
+
+def describe_inputs(inputs: Sequence[Any], gm: fx.GraphModule | None = None, values: bool = False) -> Inputs:
+    """The inputs of a graph as literals.
+
+    Args:
+        gm: the graph; it tells which sizes are symbols.
+        values: all memory is kept, up to a size, and not whole numbers alone.
+    """
+    metas = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"] if gm is not None else []
+    found = Inputs([], [])
+    placed: dict[int, dict[str, Any]] = {}
+    for start, members in _groups(inputs):
+        for at in members:
+            placed[at] = _spec(inputs[at], len(found.buffers), start, metas[at] if at < len(metas) else None)
+        found.buffers.append(_buffer([inputs[i] for i in members], start, len(found.buffers), values))
+    found.tensors.extend(placed.get(at) or _value(at, each) for at, each in enumerate(inputs))
+    return found
+
+
+def _value(at: int, value: Any) -> dict[str, Any]:
+    if type(value) is float and not math.isfinite(value):
+        return {"number": repr(value)}
+    plain = type(value) in (type(None), bool, int, float, complex, str)  # a subclass shows itself as it likes
+    return {"value": value} if plain else {"missing": f"input {at}: a {type(value).__name__}"}
+
+
+def _groups(inputs: Sequence[Any]) -> list[tuple[int, list[int]]]:
+    """Of each memory: where what is used of it begins, and which inputs lie in it."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for at, each in enumerate(inputs):
+        if not isinstance(each, Tensor) or type(each) not in (Tensor, nn.Parameter):
+            continue
+        if is_opaque(each) or is_lazy(each) or each.device.type == "meta":
+            continue
+        address = each.untyped_storage().data_ptr()
+        groups.setdefault((address or -1 - at, each.dtype, each.device), []).append(at)
+    begins = (min(inputs[i].storage_offset() for i in members) for members in groups.values())
+    return [(at // ALIGNED * ALIGNED, members) for at, members in zip(begins, groups.values(), strict=True)]
+
+
+def _spec(tensor: Tensor, buffer: int, start: int, meta: Any) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "buffer": buffer,
+        "shape": tuple(tensor.shape),
+        "stride": tuple(tensor.stride()),
+        "offset": tensor.storage_offset() - start,
+    }
+    if tensor.requires_grad:
+        spec["requires_grad"] = "leaf" if tensor.is_leaf else "computed"
+    if isinstance(tensor, nn.Parameter):
+        spec["parameter"] = True
+    if isinstance(meta, TensorMeta) and is_symbolic(meta.shape):
+        spec["dynamic"] = [dim for dim, size in enumerate(meta.shape) if is_symbolic((size,))]
+    return spec
+
+
+def _buffer(members: Sequence[Tensor], start: int, seed: int, values: bool) -> dict[str, Any]:
+    first = members[0]
+    used = max(reach(tuple(t.shape), tuple(t.stride()), int(t.storage_offset())) for t in members)
+    numel = max(used - start, 0)
+    known: dict[str, Any] = {
+        "numel": numel,
+        "dtype": str(first.dtype).removeprefix("torch."),
+        "device": str(first.device),
+    }
+    flat = torch.empty(0, dtype=first.dtype, device=first.device)
+    with torch.no_grad():
+        flat.set_(first.untyped_storage(), start, (numel,), (1,))
+        real = first.dtype.is_floating_point
+        most = LARGEST_KEPT if values else SMALL if real or first.dtype.is_complex else LARGEST
+        if numel <= most:
+            content = flat.cpu().contiguous().view(torch.uint8).numpy().tobytes()
+            return known | {"data": base64.b64encode(zlib.compress(content)).decode("ascii")}
+        if real:
+            return known | {"seed": seed} | ({"positive": True} if bool((flat >= 0).all()) else {})
+        if first.dtype.is_complex:
+            return known | {"seed": seed}
+        return known | {"seed": seed, "range": (int(flat.min()), int(flat.max()))}
