@@ -317,6 +317,7 @@ class Session(Diagnostics):
         vm.finalizers.allowed = not self.options.fullgraph
         vm.control.branches_on_numbers = self.options.backend == "eager"
         vm.effects.graph_warns = self.options.backend not in ("smelt", "aot_eager")
+        vm.effects.graph_writes_again = self.options.backend == "eager"
         return vm
 
     def _after(

@@ -92,6 +92,7 @@ class Effects(Protocol):
     """What the frame did to the outside so far (`python.effects.Effects`)."""
 
     graph_warns: bool
+    graph_writes_again: bool
     cleared: list[TraceTensor]
     class_writes: set[str]
     tables: set[int]

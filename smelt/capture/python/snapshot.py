@@ -13,7 +13,7 @@ from smelt.capture.core.frames import Unread
 from smelt.capture.core.generators import TracedGenerator
 from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.values import LEAVES, SIZED_ITERATORS
-from smelt.capture.python.effects import items_of
+from smelt.capture.python.effects import DeferredWarning, items_of
 from smelt.graph.trace.trace import TraceTensor
 
 _OPAQUE = (type, types.ModuleType, types.FunctionType, types.CodeType, TraceTensor, Unread)
@@ -73,7 +73,17 @@ class Snapshot:
                 put(value, before)
         return changes
 
-    def _effects(self) -> object:
+    def changed(self) -> bool:
+        """Something that it looked at is not as it was, or more was put off than warnings."""
+        stores, deferred, *rest = self._effects()
+        before, heard, *others = self.effects
+        if (stores, rest) != (before, others):
+            return True
+        if not all(isinstance(each, DeferredWarning) for each in self.vm.effects.deferred[heard:deferred]):
+            return True
+        return any(not _same(_parts(value), parts) for value, parts in self.held.values())
+
+    def _effects(self) -> tuple[dict[tuple[str, int, str], int], int, dict[int, int], set[int]]:
         effects = self.vm.effects
         stores = {place: id(store.value) for place, store in effects.stores.items()}
         appended = {held: len(items) for held, (_, items) in effects.appended.items()}

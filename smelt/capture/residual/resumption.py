@@ -59,6 +59,7 @@ class Resumption:
         stack: expressions, bottom first; the plain forms pop operands and push results.
         slots: expressions of the local variables.
         arg: the decoded argument; `raw` the undecoded one.
+        cause: what ended the graph, where capture had to begin again for it.
     """
 
     def __init__(self, writer: Writing, frame: Frame, stack: list[str], slots: list[str]) -> None:
@@ -69,6 +70,7 @@ class Resumption:
         self.prefix = ""
         self.after: list[str] | None = None
         self.null = self.const(native.NULL, "NULL")
+        self.cause = writer.vm.plan.cause
 
     def const(self, value: Any, name: str) -> str:
         """`_c.name`"""
@@ -541,7 +543,7 @@ def call(r: Resumption) -> None:
         fn, owner = first, second
     else:
         fn, owner = (second, r.null) if first == r.null else (first, second)
-    form = eager_form(callee[0]) or eager_form(callee[1])
+    form = eager_form(callee[0], r.cause) or eager_form(callee[1], r.cause)
     if form is not None:
         fn, items = r.const(form, form.__name__), [fn, *items]
     elif not items and super in callee:
@@ -588,7 +590,7 @@ def call_kw(r: Resumption) -> None:
     r.pop()
     items = r.take(r.raw)
     owner, fn = r.pop(), r.pop()
-    form = eager_form(callee)
+    form = eager_form(callee, r.cause)
     if form is not None:
         fn, items = r.const(form, form.__name__), [fn, *items]
     _call(r, fn, owner, items, names)
@@ -616,7 +618,7 @@ def call_function_ex(r: Resumption) -> None:
     callee = r.frame.stack[-2 - (r.raw & 1) - NULL_SECOND]
     second, first = r.pop(), r.pop()
     fn = first if NULL_SECOND else second
-    form = eager_form(callee)
+    form = eager_form(callee, r.cause)
     if form is not None:
         fn, args = r.const(form, form.__name__), f"({fn}, *{args})"
     r.push(f"{r.owner(fn)}(*{args}{kwargs})")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import functools
 import types
 import warnings
 import weakref
@@ -22,6 +22,7 @@ from smelt.capture.core.registry import special
 from smelt.capture.tensors.torch_calls import call_torch
 from smelt.capture.torch.autograd_function_reads import Context, call_forward, rehearse
 from smelt.capture.torch.deferred_capture import on_behalf
+from smelt.capture.torch.recomputation import RunsTwice, inside
 from smelt.graph.nodes.custom_functions import BackwardState, is_steady, writes_outside
 from smelt.graph.nodes.gradients import note_keeping
 from smelt.graph.trace.trace import TraceTensor
@@ -104,21 +105,15 @@ def checkpoint(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     if given and reentrant:
         raise UserError(ValueError("Unexpected keyword arguments: " + ",".join(given)))
     detached = reentrant and not any(type(a) is TraceTensor and a.requires_grad for a in rest)
-    outer = vm.tensors.region
+    stops_early = not reentrant and own.get("early_stop") is not False
     # a detached one runs below autograd, whatever parameters the function holds
     below = vm.ambient.gradients(False) if detached and torch.is_grad_enabled() else nullcontext()
-    if outer is None:
-        vm.tensors.region = next(_regions)
-    try:
-        with below:
-            return vm.call(function, tuple(rest), given)
-    finally:
-        vm.tensors.region = outer
+    with below, inside(vm, once=detached, stops_early=stops_early):
+        return vm.call(function, tuple(rest), given)
 
 
 _OWN = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
 _UNSAID = "torch.utils.checkpoint: the use_reentrant parameter should be passed explicitly."
-_regions = itertools.count()
 
 
 # -- in eager: between two graphs, with what they compute later captured as well -----------------------------------
@@ -142,9 +137,31 @@ def checkpoint_eagerly(checkpoint: Callable[..., object], function: Any, *args: 
     return checkpoint(function, *args, **kwargs)
 
 
-def eager_form(callee: object) -> Callable[..., object] | None:
-    """How residual code calls this callable, where that is not just a call: form(callee, *args, **kwargs)."""
+def checkpoint_to_the_end(
+    checkpoint: Callable[..., object], function: Callable[..., object], *args: object, **kwargs: object
+) -> object:
+    """The same for a function that runs as a whole the second time, too."""
+    if kwargs.get("use_reentrant") is False:
+        kwargs["early_stop"] = False
+    return checkpoint_eagerly(checkpoint, function, *args, **kwargs)
+
+
+def checkpoint_as_it_is(
+    checkpoint: Callable[..., object], function: Callable[..., object], *args: object, **kwargs: object
+) -> object:
+    """The same for a function that is not captured."""
+    return checkpoint(functools.partial(native.quiet_call, function), *args, **kwargs)
+
+
+def eager_form(callee: object, cause: Break | None) -> Callable[..., object] | None:
+    """How residual code calls this callable, where that is not just a call: form(callee, *args, **kwargs).
+
+    Args:
+        cause: what ended the graph there, if that is known.
+    """
     if callee is torch.utils.checkpoint.checkpoint:
+        if isinstance(cause, RunsTwice):
+            return checkpoint_to_the_end if cause.captured else checkpoint_as_it_is
         return checkpoint_eagerly
     if getattr(callee, "__func__", None) is _APPLY:
         return apply_eagerly

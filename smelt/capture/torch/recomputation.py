@@ -1,0 +1,112 @@
+"""What a function under `torch.utils.checkpoint` leaves outside of itself: eager leaves it once more in the backward.
+
+A graph computes values again, and nothing else: a call that also writes runs between two graphs, as a call. Then the
+function is captured by itself, for both times. A checkpoint that is not reentrant ends its second time where the last
+saved tensor is there again, which of captured code nobody can ask for: where that would leave something out, the
+function runs as it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import fx
+
+from smelt.capture.core.breaks import Break
+from smelt.capture.core.interface import Interpreter
+from smelt.capture.python.snapshot import Snapshot
+from smelt.graph.nodes.engine_nodes import saved_by
+from smelt.graph.trace.trace import TraceTensor
+
+
+class RunsTwice(Break):
+    """A checkpoint whose function leaves something outside of itself.
+
+    Attributes:
+        captured: its function may be captured by itself, if all of it runs the second time.
+    """
+
+    def __init__(self, what: str, captured: bool) -> None:
+        super().__init__(f"checkpoint of a function that {what}", "it does so once more while gradients are computed")
+        self.captured = captured
+
+
+@contextmanager
+def inside(vm: Interpreter, once: bool, stops_early: bool) -> Iterator[None]:
+    """A function that `checkpoint` calls is interpreted: its nodes are marked.
+
+    Args:
+        once: there is no second time, whatever gradients are computed.
+        stops_early: the second time it runs up to what its last saved tensor needs.
+
+    Raises:
+        RunsTwice: it has changed something outside, and gradients may be computed through it.
+    """
+    outer = vm.tensors.region
+    if outer is not None:  # the outermost tells for all
+        yield
+        return
+    outside = None if once or not torch.is_grad_enabled() else _Outside(vm)
+    vm.tensors.region = next(_regions)
+    try:
+        yield
+    finally:
+        vm.tensors.region = None
+    if outside is not None:
+        outside.check(stops_early)
+
+
+_regions = itertools.count()
+
+
+class _Outside:
+    """What is outside of a function that is about to be interpreted."""
+
+    def __init__(self, vm: Interpreter) -> None:
+        self.vm, self.tensors = vm, vm.tensors
+        roots = [value for frame in vm.frames for value in (*frame.locals, *frame.stack, frame.kw_names)]
+        self.before = Snapshot(vm, roots)
+        self.last = next((n for n in reversed(self.tensors.graph.nodes) if n.op != "placeholder"), None)
+
+    def check(self, stops_early: bool) -> None:
+        """The function has returned.
+
+        Raises:
+            RunsTwice: see `inside`.
+        """
+        added = itertools.takewhile(lambda node: node is not self.last, reversed(self.tensors.graph.nodes))
+        nodes = [node for node in added if node.op != "placeholder"]
+        if not any(map(self._needs_gradient, {each for node in nodes for each in (node, *node.all_input_nodes)})):
+            return
+        if self.before.changed():
+            raise RunsTwice("changes an object", captured=not stops_early)
+        writers = self._writers(set(nodes))
+        if writers and not (self.vm.effects.graph_writes_again and stops_early):
+            raise RunsTwice("writes to a tensor", captured=not stops_early or self._all_again(nodes, writers))
+
+    def _writers(self, nodes: set[fx.Node]) -> set[fx.Node]:
+        """Which of its nodes write to tensors that were there before."""
+        if nodes.isdisjoint(self.tensors.mutated):
+            return set()
+        older = {id(t.place.storage) for node, t in self.tensors.made_tensors() if node not in nodes}
+        written = (writers for storage, writers in self.tensors.writers.items() if storage in older)
+        return nodes.intersection(itertools.chain.from_iterable(written))
+
+    def _all_again(self, nodes: Sequence[fx.Node], writers: set[fx.Node]) -> bool:
+        """Whether none of them comes behind the last node that saves a tensor; `nodes` are the latest first."""
+        last = next(node for node in nodes if node in writers or self._saves(node))
+        return self._saves(last)
+
+    def _needs_gradient(self, node: fx.Node) -> bool:
+        value = self.tensors.made.get(node)
+        return type(value) is TraceTensor and value.requires_grad
+
+    def _saves(self, node: fx.Node) -> bool:
+        """Autograd saves a tensor for a new one that the node makes."""
+        made = [node] if node in self.tensors.made else [each for each in node.users if each.target is operator.getitem]
+        values = [self.tensors.made[each] for each in made if self._needs_gradient(each)]
+        return any(True for value in values if value.grad_fn is not None for _ in saved_by(value.grad_fn))
