@@ -47,10 +47,7 @@ def with_numbers(rec: Numbers, op: OpOverload, args: tuple[Any, ...], kwargs: Ma
         kwargs = {k: v for k, v in kwargs.items() if k != "alpha"}
     twin = _TWINS.get(op)
     if twin is not None and isinstance(vals, TensorMeta) and "alpha" not in kwargs:
-        if vals.dtype in _HALVES and not vals.shape and _takes_numbers_whole(twin[0], vals.device):
-            wide = rec.emit(twin[0], *_arranged(twin, [_wide(rec, arg) for arg in args]), **kwargs)
-            return aten._to_copy.default, (wide,), {"dtype": vals.dtype}
-        return twin[0], _arranged(twin, _as_tensors(rec, args)), kwargs
+        return _on_tensors(rec, twin, args, kwargs, vals)
     named = _FORMS.get(op)
     if named is not None and _floating(vals):
         return _in_form(rec, op, named, args, kwargs)
@@ -64,6 +61,15 @@ def _pinned(value: Any) -> Any:
 
 
 # -- operators that take two tensors as well ---------------------------------------------------------------------------
+
+
+def _on_tensors(
+    rec: Numbers, twin: tuple[OpOverload, bool], args: tuple[Any, ...], kwargs: Mapping[str, Any], vals: TensorMeta
+) -> Call:
+    if vals.dtype in _HALVES and not vals.shape and _takes_numbers_whole(twin[0], vals.device):
+        wide = rec.emit(twin[0], *_arranged(twin, [_wide(rec, arg) for arg in args]), **kwargs)
+        return aten._to_copy.default, (wide,), {"dtype": vals.dtype}
+    return twin[0], _arranged(twin, _as_tensors(rec, args)), kwargs
 
 
 def _as_tensors(rec: Numbers, args: tuple[Any, ...]) -> list[Any]:
