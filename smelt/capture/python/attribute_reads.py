@@ -176,8 +176,7 @@ def _find_generic(vm: Interpreter, obj: object, cls: type, name: str, source: So
         vm.reads[id(obj), name] = value
         return value
     if raw is not MISS:
-        if source is not None and held is not None:
-            vm.guards.check(sources.instance_dict(source), native.NOT_KEY, name)
+        guard_absence(vm, obj, name)
         return _bind(vm, raw, obj, cls, name, source)
     return MISS
 
@@ -317,9 +316,9 @@ _NOBODYS = "an attribute that no object has"
 
 
 def guard_absence(vm: Interpreter, obj: object, name: str) -> None:
-    """The instance's own dictionary has no such name."""
-    source = vm.sources.get(id(obj))
-    if source is not None and own_dict(obj) is not None:
+    """The instance's own dictionary has no such name. Where it has, the program removed it, or was not led there."""
+    source, held = vm.sources.get(id(obj)), own_dict(obj)
+    if source is not None and held is not None and name not in held:
         vm.guards.check(sources.instance_dict(source), native.NOT_KEY, name)
 
 

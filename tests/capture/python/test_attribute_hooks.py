@@ -145,3 +145,79 @@ def test_an_attribute_that_a_fallback_stood_for_is_set_later() -> None:
     assert run(torch.ones(2))[0] == "no late"
     value.late = 5
     assert run(torch.ones(2))[0] == 5
+
+
+class Refusing:
+    """Has in its dictionary what it is not asked for there."""
+
+    def __init__(self) -> None:
+        self.__dict__["x"] = 5
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "x":
+            raise AttributeError(name)
+        return object.__getattribute__(self, name)
+
+    def __getattr__(self, name: str) -> Any:
+        return 3
+
+
+class RefusingProperty(Fallback):
+    def __init__(self) -> None:
+        self.__dict__["refused"] = 5
+
+
+class RefusingModule(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.__dict__["x"] = 5
+
+    @property
+    def x(self) -> Any:
+        raise AttributeError("the property's")
+
+
+def _deleted(value: Any) -> Any:
+    del value.own
+    found = value.own, hasattr(value, "own")
+    value.own = 1
+    return found
+
+
+def _deleted_without_fallback(value: Any) -> Any:
+    del value.own
+    found = hasattr(value, "own")
+    value.own = 1
+    return found
+
+
+def _popped(value: Any) -> Any:
+    vars(value).pop("own")
+    found = value.own
+    value.own = 1
+    return found
+
+
+class WithClassValue(Held):
+    own = 9
+
+
+@pytest.mark.parametrize(
+    ("make", "ask"),
+    [
+        (Refusing, lambda value: value.x),
+        (RefusingProperty, lambda value: value.refused),
+        (RefusingModule, lambda value: hasattr(value, "x")),
+        (Fallback, _deleted),
+        (Held, _deleted_without_fallback),
+        (WithClassValue, _popped),
+    ],
+    ids=["__getattribute__", "property", "property of a module", "deleted", "deleted, no fallback", "popped"],
+)
+def test_what_the_object_has_and_is_not_asked_for_compiles_once(make: Any, ask: Callable[[Any], Any]) -> None:
+    """That the dictionary lacks the name is guarded only where it does."""
+    value, run = make(), compiled(lambda x, value: (ask(value), x + 1))
+    want = ask(make())
+    for _ in range(4):
+        assert run(torch.ones(2), value)[0] == want
+    assert all(len(place.versions) == 1 for place in run._smelt_session.places.values() if place.versions)
