@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from smelt.capture.core.bytecode import Decoded
 
 _READS = {"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_CLOSURE", "LOAD_FAST_AND_CLEAR", "DELETE_FAST", "MAKE_CELL"}
@@ -13,16 +15,31 @@ _ALWAYS = {"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
 def live_slots(decoded: Decoded, index: int) -> set[int]:
     """Slots that some path from instruction `index` reads before it writes them."""
     if decoded.live is None:
-        looks = not _LOOKING.isdisjoint(decoded.attributes)
-        decoded.live = [_all_slots(decoded)] * len(decoded.names) if looks else _iterate(decoded)
+        decoded.live = [_all_slots(decoded)] * len(decoded.names) if _looks(decoded) else _iterate(decoded)
     return decoded.live[index]
 
 
-_LOOKING = frozenset(
-    "eval exec locals vars dir breakpoint set_trace _getframe currentframe stack trace query evaluate".split()
-)
-"""Functions that may look at the variables of the frame that calls them (the last two are those of pandas and numexpr):
-such a frame keeps all of them."""
+_LOOKING = frozenset("set_trace _getframe currentframe".split())
+"""Functions that may look at the variables of the frame that calls them: such a frame keeps all of them."""
+_LOOKING_OF_MODULES = {
+    "builtins": frozenset("eval exec locals vars dir breakpoint".split()),
+    "inspect": frozenset("stack trace".split()),
+}
+"""Those whose names others have, too (`torch.stack`, `model.eval`): they count alone and beside their module."""
+_LOOKING_METHODS = {"pandas": frozenset("eval query".split()), "numexpr": frozenset({"evaluate"})}
+"""Those of libraries, which count where these are loaded: `query` is a layer of every attention as well."""
+
+
+def _looks(decoded: Decoded) -> bool:
+    """Whether the code names a function that may look at the variables of its frame."""
+    named = set(decoded.attributes)
+    opcodes = zip(decoded.names, decoded.raw, strict=True)
+    alone = {decoded.attributes[raw >> 1] for name, raw in opcodes if name == "LOAD_GLOBAL"}
+    if named & _LOOKING:
+        return True
+    if any(functions & (named if module in named else alone) for module, functions in _LOOKING_OF_MODULES.items()):
+        return True
+    return any(module in sys.modules and named & methods for module, methods in _LOOKING_METHODS.items())
 
 
 def _all_slots(decoded: Decoded) -> set[int]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import sys
 from collections.abc import Callable
+from inspect import stack
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from smelt.capture.compiled import compile_callable
 from tests.capture.harness import compiled, same
 
 
@@ -80,10 +83,71 @@ def _changed(x: Tensor) -> Any:
     return eval("a")
 
 
-@pytest.mark.parametrize(
-    "f", [_eval, _exec, _locals, _vars, _dir, _dir_after, _frame, _current, _within, _changed], ids=lambda f: f.__name__
+def _stack(x: Tensor) -> Any:
+    a = x * 3  # noqa: F841
+    torch._dynamo.graph_break()
+    return sorted(inspect.stack(0)[0].frame.f_locals)
+
+
+def _stack_alone(x: Tensor) -> Any:
+    a = x * 3  # noqa: F841
+    torch._dynamo.graph_break()
+    return sorted(stack(0)[0].frame.f_locals)
+
+
+def _builtin(x: Tensor) -> Any:
+    a = x * 3  # noqa: F841
+    torch._dynamo.graph_break()
+    return sorted(builtins.locals())
+
+
+ASKING = (
+    *(_eval, _exec, _locals, _vars, _dir, _dir_after, _frame, _current, _within, _changed),
+    *(_stack, _stack_alone, _builtin),
 )
+
+
+@pytest.mark.parametrize("f", ASKING, ids=lambda f: f.__name__)
 def test_variables_that_are_asked_for_by_name(f: Callable[[Tensor], Any]) -> None:
     want, run = f(torch.ones(2)), compiled(f)
     for _ in range(2):
         assert same(want, run(torch.ones(2)))
+
+
+class Projecting(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = torch.nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a = x.sin()
+        b = self.query(a)
+        torch._dynamo.graph_break()
+        return b
+
+
+def _stacking(x: Tensor) -> Tensor:
+    a = x.sin()
+    b = torch.stack([a, a.cos()])
+    torch._dynamo.graph_break()
+    return b
+
+
+def _tracing(x: Tensor) -> Tensor:
+    a = x.outer(x)
+    b = a.trace() + torch.trace(a)
+    torch._dynamo.graph_break()
+    return b
+
+
+@pytest.mark.parametrize("make", [Projecting, lambda: _stacking, lambda: _tracing], ids=["query", "stack", "trace"])
+def test_names_that_others_have_too_keep_no_variables(make: Callable[[], Any]) -> None:
+    """`a` is no result of the first graph: nobody can ask for it."""
+    counts = []
+
+    def backend(gm: Any, inputs: Any, report: Any, options: Any) -> Callable[..., Any]:
+        counts.append(len(list(gm.graph.nodes)[-1].args[0]))
+        return gm.forward  # type: ignore[no-any-return]
+
+    compile_callable(make(), backend)(torch.ones(2))
+    assert counts[0] == 1
