@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 
 import smelt
+from smelt.autograd.call.unpacked import lay_out_replaced
+from smelt.graph.ir.meta import meta_of
 
 PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "linear": (lambda x, p: F.linear(x, p, p[0]), (6, 6)),
@@ -130,3 +132,35 @@ def test_sizes_that_vary_and_a_graph_that_is_kept() -> None:
             out.sum().backward()
             found.append((grad, x.grad, p.grad))
         torch.testing.assert_close(found[1], found[0])
+
+
+def _conjugated(p: torch.Tensor) -> torch.Tensor:
+    return torch.full_like(p, 2.0 + 3.0j).conj()
+
+
+def _negated(p: torch.Tensor) -> torch.Tensor:
+    return torch._neg_view(torch.full_like(p, 2.0 + 3.0j))
+
+
+@pytest.mark.parametrize("lazy", [_conjugated, _negated])
+@pytest.mark.parametrize("name", ["matmul", "product", "addmm"])
+def test_lazy_views_in_an_inputs_place_are_read_as_their_values(
+    name: str, lazy: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    fn, shape = PROGRAMS[name]
+    found = []
+    for run in (fn, smelt.compile(fn)):
+        x = torch.randn(4, 6, generator=torch.manual_seed(0), dtype=torch.complex64).requires_grad_()
+        p = torch.randn(shape, generator=torch.manual_seed(1), dtype=torch.complex64).requires_grad_()
+        out = run(x, p)
+        p.data = lazy(p)
+        out.abs().sum().backward()
+        found.append((x.grad, p.grad))
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_memory_of_another_device_is_refused() -> None:
+    """`model.cuda()` between a call and its backward: kernels would take its addresses for their own."""
+    meta = meta_of(torch.ones(3))
+    with pytest.raises(RuntimeError, match=r"on cpu when .* on meta now"):
+        lay_out_replaced([torch.empty(3, device="meta")], [(0, meta)])
