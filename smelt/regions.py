@@ -97,7 +97,12 @@ class BlockGroup:
         return block_again, (self, module)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BlockGroup, self.made_of
+        return block_group, self.made_of
+
+
+def block_group(compile_args: Mapping[str, Any], count: int) -> BlockGroup:
+    """What pickles of groups name: a function, as `torch.load` lets data set attributes of classes that it may name."""
+    return BlockGroup(compile_args, count)
 
 
 def block_again(group: BlockGroup, block: nn.Module) -> Any:
@@ -107,7 +112,7 @@ def block_again(group: BlockGroup, block: nn.Module) -> Any:
     return group(block)
 
 
-torch.serialization.add_safe_globals([BlockGroup, block_again])
+torch.serialization.add_safe_globals([block_group, block_again])
 
 
 class _Regions:

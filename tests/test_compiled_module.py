@@ -184,7 +184,7 @@ def test_saved_models_are_loaded_as_data(regional: bool) -> None:
         (api.compiled_again, ("print", {})),
         (api.compiled_again, (nn.ReLU(), "x")),
         (regions.block_again, (print, nn.ReLU())),
-        (regions.BlockGroup, ({"mode": "x"}, 1)),
+        (regions.block_group, ({"mode": "x"}, 1)),
     ],
     ids=["a name", "text for arguments", "a function", "a mode for blocks"],
 )
@@ -192,6 +192,22 @@ def test_files_of_strangers_compile_modules_alone(what: tuple[Any, tuple[Any, ..
     function, args = what
     with pytest.raises((TypeError, smelt.OptionError)):
         function(*args)
+
+
+class ForgedGroup(regions.BlockGroup):
+    """Names what a file may name, and sets attributes of it that nobody has checked."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        function, args = super().__reduce__()
+        return function, args, {"options": "anything", "_first": "anything"}
+
+
+def test_files_of_strangers_set_no_attributes() -> None:
+    file = io.BytesIO()
+    torch.save(ForgedGroup({}, 1), file)
+    file.seek(0)
+    with pytest.raises(pickle.UnpicklingError, match="BlockGroup"):
+        torch.load(file, weights_only=True)
 
 
 def _doubled(x: torch.Tensor) -> torch.Tensor:

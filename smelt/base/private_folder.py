@@ -13,7 +13,9 @@ import pwd
 import stat
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 _OPEN_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 """No symbolic link is followed, and a FIFO in a file's place does not block."""
@@ -208,8 +210,9 @@ def write_private(path: Path, text: str) -> None:
         file.write(text)
 
 
-def replace_atomically(path: Path, parts: tuple[bytes, ...], mode: int) -> None:
-    """Write a file beside `path` and rename it to `path`: readers see all of it or what was there before.
+@contextmanager
+def replacing(path: Path, mode: int) -> Iterator[BinaryIO]:
+    """A file beside `path`, under a name of its own, that is renamed to it when the block has ended without an error.
 
     Raises:
         OSError: the disk refused; nothing is left behind.
@@ -217,13 +220,23 @@ def replace_atomically(path: Path, parts: tuple[bytes, ...], mode: int) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=NEW_FILE_PREFIX)
     try:
         with os.fdopen(handle, "wb") as file:
-            for part in parts:
-                file.write(part)
+            yield file
         os.chmod(name, mode)
         os.replace(name, path)
     except BaseException:
         remove(Path(name))
         raise
+
+
+def replace_atomically(path: Path, parts: tuple[bytes, ...], mode: int) -> None:
+    """Write a file in the place of `path`: readers see all of it or what was there before.
+
+    Raises:
+        OSError: the disk refused; nothing is left behind.
+    """
+    with replacing(path, mode) as file:
+        for part in parts:
+            file.write(part)
 
 
 NEW_FILE_PREFIX = ".new-"

@@ -108,10 +108,10 @@ class Store:
         if found is None:
             return None
         data, state = found
-        body, footer = data[:-_FOOTER_BYTES], data[-_FOOTER_BYTES:]
-        if not is_trusted(state.st_uid) or footer != _footer(kind, key, suffix, body):
+        body = checked_entry(kind, key, suffix, data)
+        if body is None or not is_trusted(state.st_uid):
             # those of an earlier version, whose checksums did not cover the key, go without a word
-            if footer != _MARK + hashlib.sha256(body).hexdigest().encode() + b"\n":
+            if data[-_FOOTER_BYTES:] != _MARK + hashlib.sha256(data[:-_FOOTER_BYTES]).hexdigest().encode() + b"\n":
                 _warn(f"smelt ignores a damaged or foreign cache entry and makes it again: {path}")
             remove(path)
             return None
@@ -269,6 +269,11 @@ def _make_way(path: Path) -> None:
 
 def _footer(kind: str, key: str, suffix: str, body: bytes) -> bytes:
     return _MARK + content_key(kind, key, suffix, body).encode() + b"\n"
+
+
+def sealed_entry(kind: str, key: str, suffix: str, body: bytes) -> bytes:
+    """An entry's content with its checksum, as it lies on the disk."""
+    return body + _footer(kind, key, suffix, body)
 
 
 def checked_entry(kind: str, key: str, suffix: str, data: bytes) -> bytes | None:

@@ -9,17 +9,29 @@ from __future__ import annotations
 import os
 import re
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from smelt.base import eviction
 from smelt.base.errors import SmeltError
-from smelt.base.private_folder import replace_atomically
-from smelt.base.store import Store, checked_entry, store
+from smelt.base.private_folder import replacing
+from smelt.base.store import MOST_BYTES, Store, checked_entry, sealed_entry, store
 
-KINDS = ("compiler", "kernels", "tune", "triton", "triton-tune", "triton-product")
-"""What is kept: reports of failures are not."""
+SUFFIXES = {
+    "compiler": ".txt",
+    "kernels": ".so",
+    "tune": ".txt",
+    "triton": ".cubin",
+    "triton-tune": ".txt",
+    "triton-product": ".txt",
+}
+"""What is kept, by kind: reports of failures are not."""
 
-_NAME = re.compile(rf"({'|'.join(KINDS)})/([0-9a-f]{{64}})(\.[a-z]+)")
+_NAME = re.compile(rf"({'|'.join(SUFFIXES)})/([0-9a-f]{{64}})")
+
+Entry = tuple[str, str, str]
+"""Kind, key and suffix."""
 
 
 def save_cache(file: str | os.PathLike[str]) -> int:
@@ -31,17 +43,11 @@ def save_cache(file: str | os.PathLike[str]) -> int:
     Raises:
         OSError: the file cannot be written; nothing of it is left then.
     """
-    path, held = Path(file), store()
-    handed = path.with_name(f".{path.name}.{os.getpid()}")
     count = 0
-    try:
-        with zipfile.ZipFile(handed, "w") as archive:
-            for name, data in _entries(held):
-                archive.writestr(name, data)
-                count += 1
-        replace_atomically(path, (handed.read_bytes(),), 0o600)
-    finally:
-        handed.unlink(missing_ok=True)
+    with replacing(Path(file), 0o600) as new, zipfile.ZipFile(new, "w") as archive:
+        for (kind, key, suffix), body in _whole_entries(store()):
+            archive.writestr(f"{kind}/{key}{suffix}", sealed_entry(kind, key, suffix, body))
+            count += 1
     return count
 
 
@@ -57,37 +63,55 @@ def load_cache(file: str | os.PathLike[str]) -> int:
         OSError: there is no such file.
         SmeltError: it is none of smelt's, or damaged.
     """
-    found: list[tuple[str, str, str, bytes]] = []
-    try:
-        with zipfile.ZipFile(file) as archive:
-            for name in archive.namelist():
-                named = _NAME.fullmatch(name)
-                kind, key, suffix = named.groups() if named is not None else ("", "", "")
-                body = checked_entry(kind, key, suffix, archive.read(name))
-                if named is None or body is None:
-                    raise _not_ours(file, f"{name!r} is no entry, or was changed")
-                found.append((kind, key, suffix, body))
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
-        if isinstance(error, SmeltError):
-            raise
-        raise _not_ours(file, str(error)) from error
     held = store()
-    new = [entry for entry in found if not held.path(*entry[:3]).exists()]
-    return sum(held.put(kind, key, body, suffix) is not None for kind, key, suffix, body in new)
+    with open(file, "rb") as given:
+        for _ in _checked(given):
+            pass
+        new = ((entry, body) for entry, body in _checked(given) if not held.path(*entry).exists())
+        return sum(held.put(kind, key, body, suffix) is not None for (kind, key, suffix), body in new)
 
 
-def _not_ours(file: str | os.PathLike[str], why: str) -> SmeltError:
-    return SmeltError(f"{os.fspath(file)} was not written by smelt.save_cache", why=why, hint="write it again")
+def _checked(given: BinaryIO) -> Iterator[tuple[Entry, bytes]]:
+    """The entries of an archive, one at a time: together they may be larger than the memory.
+
+    Raises:
+        SmeltError: not all are as they were written.
+    """
+    try:
+        with zipfile.ZipFile(given) as archive:
+            for info in archive.infolist():
+                entry = _entry_of(Path(info.filename))
+                body = None if entry is None or not _is_as_written(info) else checked_entry(*entry, archive.read(info))
+                if entry is None or body is None:
+                    raise _not_ours(given, f"{info.filename!r} is no entry, or was changed")
+                yield entry, body
+    except SmeltError:
+        raise
+    except Exception as error:  # zipfile has no common class for what is wrong with a file
+        raise _not_ours(given, str(error)) from error
 
 
-def _entries(held: Store) -> list[tuple[str, bytes]]:
-    """Names and bytes of the entries that are whole."""
-    entries = []
+def _is_as_written(info: zipfile.ZipInfo) -> bool:
+    """Not compressed, as what is small in the file may be large then, and no larger than an entry may be."""
+    stored = info.compress_type == zipfile.ZIP_STORED and info.compress_size == info.file_size
+    return stored and info.file_size <= MOST_BYTES
+
+
+def _not_ours(given: BinaryIO, why: str) -> SmeltError:
+    return SmeltError(f"{given.name} was not written by smelt.save_cache", why=why, hint="write it again")
+
+
+def _entry_of(path: Path) -> Entry | None:
+    """What lies under a name in the archive; None: nothing that is kept."""
+    named = _NAME.fullmatch(f"{path.parent}/{path.stem}")
+    if named is None or SUFFIXES[named[1]] != path.suffix:
+        return None
+    return named[1], named[2], path.suffix
+
+
+def _whole_entries(held: Store) -> Iterator[tuple[Entry, bytes]]:
     for path, _ in sorted(eviction.files(held.root)):
-        if eviction.is_passing(path):
-            continue
-        kind, key, suffix = path.parent.parent.name, path.stem, path.suffix
-        named = _NAME.fullmatch(f"{kind}/{key}{suffix}")
-        if named is not None and held.get(kind, key, suffix) is not None:
-            entries.append((named.group(), path.read_bytes()))
-    return entries
+        entry = _entry_of(Path(path.parent.parent.name, path.name))
+        body = None if entry is None else held.get(*entry)
+        if entry is not None and body is not None:
+            yield entry, body

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tracemalloc
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 import smelt
-from smelt.base.store import content_key, store
+from smelt.base.store import content_key, sealed_entry, store
 from smelt.cli.main import app
 
 KEY = content_key("a")
@@ -56,6 +58,77 @@ def test_nothing_is_taken_from_a_damaged_file(elsewhere: Path, tmp_path: Path, h
     with pytest.raises(smelt.SmeltError, match="was not written by smelt"):
         smelt.load_cache(wrong)
     assert store().get_text("tune", KEY) is None
+
+
+def _compressed(name: str, file: Path) -> None:
+    """Zeros that are small in the file."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as made:
+        made.writestr(name, b"\0" * 2**26)
+
+
+def _compressed_badly(name: str, file: Path) -> None:
+    _compressed(name, file)
+    data, start = bytearray(file.read_bytes()), 30 + len(name)
+    data[start : start + 12] = b"\xff" * 12
+    file.write_bytes(data)
+
+
+def _before_the_start(name: str, file: Path) -> None:
+    """The list of entries says that they begin before the file does."""
+    with zipfile.ZipFile(file, "w") as made:
+        made.writestr(name, b"x")
+    data = bytearray(file.read_bytes())
+    end = data.rindex(b"PK\5\6")
+    start = int.from_bytes(data[end + 16 : end + 20], "little")
+    data[end + 16 : end + 20] = (start + 1).to_bytes(4, "little")
+    file.write_bytes(data)
+
+
+def _as_a_lock(name: str, file: Path) -> None:
+    lock = Path(name).with_suffix(".lock")
+    with zipfile.ZipFile(file, "w") as made:
+        made.writestr(str(lock), sealed_entry("kernels", KEY, ".lock", b"x"))
+
+
+@pytest.mark.parametrize("write", [_compressed, _compressed_badly, _before_the_start, _as_a_lock])
+def test_files_of_strangers_are_refused_as_such(
+    elsewhere: Path, tmp_path: Path, write: Callable[[str, Path], None]
+) -> None:
+    """With an error of smelt, and without the memory that they ask for."""
+    wrong = tmp_path / "wrong.zip"
+    write(f"kernels/{KEY}.so", wrong)
+    tracemalloc.start()
+    try:
+        with pytest.raises(smelt.SmeltError, match="was not written by smelt"):
+            smelt.load_cache(wrong)
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()
+
+
+def test_one_entry_at_a_time_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path / "large"))
+    keys = [content_key(str(i)) for i in range(8)]
+    for key in keys:
+        store().put("kernels", key, os.urandom(2**20), ".so")
+    tracemalloc.start()
+    try:
+        assert smelt.save_cache(tmp_path / "cache.zip") == len(keys)
+        store().clear()
+        assert smelt.load_cache(tmp_path / "cache.zip") == len(keys)
+        assert tracemalloc.get_traced_memory()[1] < 5 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_nothing_is_written_through_a_link(elsewhere: Path, tmp_path: Path) -> None:
+    """Whatever names somebody may guess in the folder of the file."""
+    (tmp_path / "victim").write_text("kept")
+    (tmp_path / "cache.zip").unlink()
+    for name in ("cache.zip", f".cache.zip.{os.getpid()}"):
+        (tmp_path / name).symlink_to(tmp_path / "victim")
+    smelt.save_cache(tmp_path / "cache.zip")
+    assert (tmp_path / "victim").read_text() == "kept" and not (tmp_path / "cache.zip").is_symlink()
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing(elsewhere: Path, tmp_path: Path) -> None:
