@@ -16,7 +16,17 @@ def log(topic: str, text: Callable[[], str]) -> None:
     standard error, unless the program's own loggers take it.
     """
     logger = logging.getLogger(f"smelt.{topic}")
-    if logger.isEnabledFor(logging.DEBUG) and logger.hasHandlers():
+    if logger.isEnabledFor(logging.DEBUG) and _is_heard(logger):
         logger.debug("%s", text())
     elif topic in environment().log:
         print(f"smelt {topic}: {text()}", file=sys.stderr)
+
+
+def _is_heard(logger: logging.Logger) -> bool:
+    """Whether a handler takes what a logger is told: a program's own may have higher levels."""
+    each: logging.Logger | None = logger
+    while each is not None:
+        if any(handler.level <= logging.DEBUG for handler in each.handlers):
+            return True
+        each = each.parent if each.propagate else None
+    return False

@@ -77,6 +77,24 @@ def test_logs_reach_the_programs_own_loggers(
     assert len(caplog.records) == 1 and "smelt graphs:" in capsys.readouterr().err
 
 
+def test_logs_that_no_handler_takes_are_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A program's own handlers may want no more than warnings."""
+    monkeypatch.setenv("SMELT_LOG", "graphs")
+    logger, handler = logging.getLogger("smelt.graphs"), logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    for name, value in (("level", logging.DEBUG), ("handlers", [handler]), ("propagate", False)):
+        monkeypatch.setattr(logger, name, value)
+    logger.manager._clear_cache()  # type: ignore[attr-defined]
+    try:
+        smelt.compile(lambda x: x + 1)(torch.ones(3))
+        assert "smelt graphs:" in capsys.readouterr().err
+    finally:
+        monkeypatch.undo()
+        logger.manager._clear_cache()  # type: ignore[attr-defined]
+
+
 def test_topics_that_there_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SMELT_LOG", "graphs, brakes")
     with pytest.raises(smelt.OptionError, match="unknown topic of SMELT_LOG 'brakes'") as told:

@@ -115,6 +115,15 @@ def test_marks_of_sizes() -> None:
     assert called_with(lambda x: mark_static(x, 0), True) == len(SIZES)
     smelt.reset()
     assert called_with(lambda x: mark_dynamic(x, 0, min=3, max=6), None) == 1
+    for from_the_end in (
+        lambda x: mark_dynamic(x, -2),
+        lambda x: mark_dynamic(x, -2, min=3),
+        lambda x: maybe_mark_dynamic(x, -2),
+    ):
+        smelt.reset()
+        assert called_with(from_the_end, None) == 1
+    smelt.reset()
+    assert called_with(lambda x: mark_static(x, -2), True) == len(SIZES)
     smelt.reset()
     with pytest.raises(smelt.OptionError, match="outside of 3 to 5"):
         called_with(lambda x: mark_dynamic(x, 0, min=3, max=5), None, (6,))

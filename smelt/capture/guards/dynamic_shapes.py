@@ -304,19 +304,33 @@ _TORCH_LIKELY = ("_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices")
 
 
 def _marked(tensor: torch.Tensor, *names: str) -> set[int]:
-    return {dim for name in names for dim in getattr(tensor, name, ())}
+    """Dimensions that are kept under these names: torch keeps them as they were given, from the end if below zero."""
+    return {_from_start(tensor, dim) for name in names for dim in getattr(tensor, name, ())}
+
+
+def _from_start(tensor: torch.Tensor, dim: int) -> int:
+    return dim + tensor.dim() if dim < 0 else dim
 
 
 def _marked_dynamic(tensor: torch.Tensor) -> dict[int, tuple[int, int | None]]:
     """The dimensions that somebody has marked, with the sizes that will come."""
-    marked = {dim: (LEAST, None) for dim in _marked(tensor, _TORCH_DYNAMIC)}
+    marked: dict[int, tuple[int, int | None]] = {dim: (LEAST, None) for dim in _marked(tensor, _TORCH_DYNAMIC)}
     for given in getattr(tensor, _TORCH_RANGES, ()):
-        low, high = LEAST if given.min is None else given.min, given.max
-        size = tensor.shape[given.dim]
-        if size < low or (high is not None and size > high):
-            raise OptionError(f"mark_dynamic: dimension {given.dim} has {size} elements, outside of {low} to {high}")
-        marked[given.dim] = (low, high)
+        dim = _from_start(tensor, given.dim)
+        marked[dim] = _range_of(tensor, dim, given.min, given.max)
     return marked | getattr(tensor, _DYNAMIC, {})
+
+
+def _range_of(tensor: torch.Tensor, dim: int, min: int | None, max: int | None) -> tuple[int, int | None]:
+    """The sizes that will come.
+
+    Raises:
+        OptionError: the tensor's own is none of them.
+    """
+    size, low = tensor.shape[dim], LEAST if min is None else min
+    if size < low or (max is not None and size > max):
+        raise OptionError(f"mark_dynamic: dimension {dim} has {size} elements, outside of {low} to {max}")
+    return low, max
 
 
 def mark_dynamic(tensor: torch.Tensor, dim: int, *, min: int | None = None, max: int | None = None) -> None:
@@ -335,10 +349,7 @@ def mark_dynamic(tensor: torch.Tensor, dim: int, *, min: int | None = None, max:
     for bound in (min, max):
         if bound is not None and not hasattr(type(bound), "__index__"):
             raise OptionError(f"mark_dynamic: a size is a whole number or None, got {shown(bound)}")
-    size, low = tensor.shape[dim], LEAST if min is None else min
-    if size < low or (max is not None and size > max):
-        raise OptionError(f"mark_dynamic: dimension {dim} has {size} elements, outside of {low} to {max}")
-    vars(tensor).setdefault(_DYNAMIC, {})[dim] = (low, max)
+    vars(tensor).setdefault(_DYNAMIC, {})[dim] = _range_of(tensor, dim, min, max)
     vars(tensor).get(_STATIC, set()).discard(dim)
 
 
