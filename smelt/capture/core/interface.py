@@ -438,6 +438,7 @@ class Tensors(Protocol):
     inner: dict[int, int]
     spent: dict[int, Any]
     kept_whole: dict[int, TraceTensor]
+    named: list[str]
     computed: dict[int, TraceTensor]
     number_node: Numbers
 

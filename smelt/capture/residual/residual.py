@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import inspect
 import re
@@ -66,6 +67,7 @@ class Residual:
         inputs: in the order in which the graph takes them.
         outputs: fetch indices that become `_f`.
         at: the user's place that it is taken for.
+        named: regions of the profiler that the program opens in the graph.
     """
 
     source: str
@@ -76,6 +78,7 @@ class Residual:
     ops: int = 0
     at: At | None = None
     points: list[native.ResumePoint] = field(default_factory=list)
+    named: tuple[str, ...] = ()
 
     def code(self) -> CodeType:
         """The compiled source of the function."""
@@ -84,11 +87,13 @@ class Residual:
         return code if self.at is None else with_place(code, self.at)
 
     def _shown(self, graph: Callable[..., Any]) -> Callable[..., object]:
-        """The graph as a region of PyTorch's profiler."""
-        name = f"smelt: {self.at.code.co_qualname if self.at is not None else 'graph'}"
+        """The graph as a region of PyTorch's profiler, with those of the program in it."""
+        names = (f"smelt: {self.at.code.co_qualname if self.at is not None else 'graph'}", *self.named)
 
         def run(*inputs: Any) -> Any:
-            with torch.autograd.profiler.record_function(name):
+            with contextlib.ExitStack() as regions:
+                for name in names:
+                    regions.enter_context(torch.autograd.profiler.record_function(name))
                 return graph(*inputs)
 
         return run
@@ -455,7 +460,9 @@ class Writer:
         names = [f"_f{number} = _f[{order.index(index)}]" for index, number in self.fetches.items()]
         body = textwrap.indent("\n".join([*self._tracebacks(), *names, *head, *makes, *self.lines]), "    ")
         source = f"def residual({', '.join([*self.slots, '_c', '_f'])}):\n{body}\n{host_source}"
-        return Residual(source, gm, inputs, order, self.constants, ops, points=self.points)
+        return Residual(
+            source, gm, inputs, order, self.constants, ops, points=self.points, named=tuple(self.vm.tensors.named)
+        )
 
     def _graph(
         self, inputs: list[Input], devices: Sequence[torch.device] | None, repeats: bool, lost: bool, undo: list[str]

@@ -84,6 +84,7 @@ class Tensors:
         spent: the autograd nodes that a backward in the function has used up, by identity.
         inference: which of them were made in inference mode.
         kept_whole: the tensors that views show whose place in memory the program knows, by the identity of the storage.
+        named: regions of the profiler that the program opens, in order.
         computed: where inputs that have a history come from, by identity.
     """
 
@@ -116,6 +117,7 @@ class Tensors:
         self.reads = Reads(self)
         self.spent: dict[int, Any] = {}
         self.kept_whole: dict[int, TraceTensor] = {}
+        self.named: list[str] = []
         self.computed: dict[int, TraceTensor] = {}
         self.inference = InferenceTensors()
         self.runner = Runner(vm, self.inference)

@@ -28,7 +28,10 @@ from smelt.shapes.real import Real
 
 @special(torch.autograd.profiler.record_function)
 def record_function(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """A region of the profiler: a graph is one region, whatever it holds."""
+    """A region of the profiler: it lies around the whole graph, whose operations are not apart any more."""
+    name = args[0] if args else kwargs.get("name")
+    if type(name) is str and name not in vm.tensors.named:
+        vm.tensors.named.append(name)
     return vm.call(contextlib.nullcontext, (), {})
 
 

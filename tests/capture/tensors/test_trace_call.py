@@ -280,3 +280,25 @@ def test_profilers_name_the_function():
     with torch.profiler.profile() as regions:
         run(X)
     assert "smelt: traced" in {event.key for event in regions.key_averages()}
+
+
+def test_profilers_show_the_regions_of_the_program_around_the_graph():
+    def named(x):
+        with torch.profiler.record_function("outer"):
+            y = x.sin()
+            for name in ("a", "b", "a"):
+                with torch.autograd.profiler.record_function(name=name):
+                    y = y + 1
+        smelt.graph_break()
+        with torch.profiler.record_function("later"):
+            return y.cos()
+
+    run = smelt.compile(named)
+    run(X)
+    with torch.profiler.profile() as profile:
+        run(X)
+    graph = f"smelt: {named.__qualname__}"
+    own = [each for each in profile.events() if each.name in (graph, "outer", "a", "b", "later")]
+    parents = [(each.name, each.cpu_parent and each.cpu_parent.name) for each in own]
+    around = [(graph, None), ("outer", graph), ("a", "outer"), ("b", "a")]
+    assert sorted(parents, key=str) == sorted([*around, (graph, None), ("later", graph)], key=str)
