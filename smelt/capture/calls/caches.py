@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from smelt.capture import _native as native
+from smelt.capture.calls.cache_counters import Cache, uncount
 from smelt.capture.calls.calls import Args, Kwargs, defer
 from smelt.capture.calls.wrappers import refuse_own_cache
 from smelt.capture.core import policy, sources
@@ -54,9 +55,12 @@ def call_cached(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     kwargs = dict(zip(kwargs, named, strict=True))
     owner = args[0] if args and objects == [args[0]] and _is_asked_for(vm, args[0]) else None
     if _may_ask(vm, fn, args if owner is None else args[1:], kwargs, owner):
+        _refuse_eviction(fn, args, kwargs)
         return _ask(vm, fn, args, kwargs, owner)
     if policy.is_frozen(fn.__wrapped__.__module__):
         objects = []
+    elif computes and _is_late(vm):  # the cache hears of the call in its turn
+        vm.effects.defer(fn, args, kwargs)
     if not computes and (_stores(fn.__wrapped__) or objects or _is_late(vm)):
         raise Break(f"a call of {fn.__name__}, which has a cache", "what it does, it does once")
     return vm.call(fn.__wrapped__, args, kwargs)
@@ -80,9 +84,22 @@ def _ask(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs, owner: Any) -> An
         text = f"{fn.__name__}({source.text}, {asked.call})"
     try:
         value = user(asked, given)
-    except UserError:  # it is in no cache
-        return vm.call(fn.__wrapped__, args, kwargs)
+    except UserError:
+        uncount(fn, misses=1)
+        raise Break(f"a call of {fn.__name__}, which raises", "it is in no cache and is called each time") from None
+    uncount(fn, hits=1)
     return vm.external(value, sources.Source(source, native.CALL, asked, text))
+
+
+def _refuse_eviction(fn: Cache, args: Args, kwargs: Kwargs) -> None:
+    """Guards ask for all results before the first is used: a cache that drops one to hold another gives it no more.
+
+    Raises:
+        Break: the call makes a result which a full cache has no place for.
+    """
+    _, _, most, held = fn.cache_info()
+    if most is not None and held >= most and (kwargs or not _is_held(fn, args)):
+        raise Break(f"a call of {fn.__name__}, whose cache is full", "another result leaves it")
 
 
 def _has_state(vm: Interpreter, value: Any) -> bool:
@@ -119,6 +136,7 @@ def _may_ask(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs, owner: Any) -
     return (
         not _is_late(vm, owner is None or not _only_computes(wrapped))
         or not kwargs
+        and not any(getattr(call, "fn", None) is fn for call in vm.effects.deferred)
         and _is_held(fn, args if owner is None else (owner, *args))
     )
 

@@ -294,3 +294,87 @@ def test_a_cached_method_gives_what_it_gave_when_attributes_change(fn: Any, kind
         return found
 
     assert seen(compiled(fn)) == seen(fn)
+
+
+def _counts(cached: Any, fn: Any, told: list[Any]) -> list[Any]:
+    """Values and counters of four calls, the cache emptied after the third."""
+    seen: list[Any] = []
+    for k in range(4):
+        try:
+            seen.append(fn(torch.ones(2)).tolist())
+        except ValueError as error:
+            seen.append(str(error))
+        seen += [cached.cache_info(), list(told)]
+        if k == 2:
+            cached.cache_clear()
+    return seen
+
+
+def _double(n: Any, k: int = 0) -> Any:
+    if n == 7:
+        raise ValueError(n)
+    return n * 2
+
+
+def _caught(c: Any) -> Any:
+    try:
+        return c(7)
+    except ValueError:
+        return c(1)
+
+
+def _told(c: Any, told: list[Any]) -> Any:
+    first = c(3)
+    told.append(c.cache_info())
+    c(4)
+    second = c(3)
+    told.append(c.cache_info().hits)
+    return first + second
+
+
+def _emptied(c: Any, told: list[Any]) -> Any:
+    first = c(3) + c(5)
+    c.cache_clear()
+    told.append(c.cache_info())
+    return first + c(3) + c(3)
+
+
+PROGRAMS: dict[str, Any] = {
+    "one": lambda c, told: c(3),
+    "two": lambda c, told: c(3) + c(3),
+    "keywords": lambda c, told: c(3, k=1) + c(n=3) + c(3.0),
+    "other keys": lambda c, told: c(1) + c(2) + c(3) + c(1),
+    "in a branch": lambda c, told: c(1) if c(2) > 3 else c(5),
+    "raises": lambda c, told: c(7),
+    "caught": lambda c, told: _caught(c),
+    "told": _told,
+    "emptied": _emptied,
+}
+
+
+@pytest.mark.parametrize("typed", [False, True])
+@pytest.mark.parametrize("size", [None, 0, 1, 2, 128])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_counters_are_those_of_eager(program: str, size: int | None, typed: bool) -> None:
+    def make() -> tuple[Any, Any, list[Any]]:
+        cached, told = functools.lru_cache(size, typed)(_double), list[Any]()
+        return cached, lambda x: x * PROGRAMS[program](cached, told), told
+
+    (cached, fn, told), (other, run, seen) = make(), make()
+    assert _counts(other, compiled(run), seen) == _counts(cached, fn, told)
+
+
+def test_counters_of_methods_and_of_results_that_are_tensors() -> None:
+    def make() -> tuple[Any, Any]:
+        class Model(torch.nn.Module):
+            @functools.lru_cache(maxsize=8)  # noqa: B019
+            def mask(self, n: int) -> Tensor:
+                return torch.arange(n) * 1.0
+
+            def forward(self, x: Tensor) -> Tensor:
+                return x * self.mask(2) + self.mask(2)
+
+        return Model.mask, Model()
+
+    (cached, fn), (other, run) = make(), make()
+    assert _counts(other, smelt.compile(run), []) == _counts(cached, fn, [])
