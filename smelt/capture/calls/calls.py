@@ -346,7 +346,18 @@ def call_weakref(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object
     """A weak reference."""
     source = vm.source_of(fn)
     value = fn()
+    if _dies_with_the_frame(vm, value) and not vm.finalizers.is_reached(value):
+        why = "Python knows whether it still lives"
+        raise Break(f"a weak reference to a {type(value).__name__} is called", why, in_frame=True)
     return value if source is None else vm.external(value, sources.called(source, _deref, "deref"))
+
+
+def _dies_with_the_frame(vm: Interpreter, value: object) -> bool:
+    """Whether what a weak reference leads to was made here or came in a variable: the capture itself holds on to it."""
+    source = vm.source_of(value)
+    if source is not None:
+        return source.kind == native.LOCAL and isinstance(value, torch.Tensor)
+    return value is not None and not isinstance(value, (type, types.ModuleType))
 
 
 def _deref(ref: Any) -> object:

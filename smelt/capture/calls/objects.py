@@ -102,6 +102,8 @@ def _register_weak_references() -> None:
                     "Python calls it when the object dies",
                     "keep it outside",
                 )
+            if fn is weakref.proxy:
+                raise Break("a weak proxy is made", "Python knows whether its object lives when it is asked")
             return calls.call_native(vm, fn, args, kwargs)
 
         special(fn)(make)

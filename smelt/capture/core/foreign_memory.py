@@ -1,8 +1,12 @@
-"""Objects of `ctypes`: windows on memory that anybody may write. What they show is read when the program runs."""
+"""Objects of `ctypes`: windows on memory that anybody may write. What they show is read when the program runs.
+
+So are weak proxies: windows on objects.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,6 +14,9 @@ from smelt.capture.core.breaks import Break
 
 _Data: Any = ctypes.c_int.__mro__[-2]
 """The class of all of them."""
+
+_PROXIES = weakref.ProxyTypes
+"""Weak proxies, which show another object in the same way."""
 
 
 def refuse_windows(values: Iterable[Any]) -> None:
@@ -19,6 +26,9 @@ def refuse_windows(values: Iterable[Any]) -> None:
         Break: one is.
     """
     for value in values:
+        if type(value) in _PROXIES:
+            why = "what the object holds is known when the program runs"
+            raise Break(f"C code asks a {type(value).__name__}", why, in_frame=True)
         if isinstance(value, _Data):
             why = "what lies at an address is known when the program runs"
             raise Break(f"memory is read through a {type(value).__name__} of ctypes", why)

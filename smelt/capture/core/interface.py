@@ -219,6 +219,9 @@ class Finalizers(Protocol):
     def guard(self, frame: Frame) -> None:
         """What the frame dropped has no finalizer in later calls either."""
 
+    def is_reached(self, value: object) -> bool:
+        """Whether what the frame holds now, or has stored, leads to the value."""
+
     def leads_to_one(self, value: object) -> bool:
         """Whether a value of the capture is or holds an object with a finalizer, or a generator."""
 

@@ -16,7 +16,7 @@ from smelt.capture.core.breaks import Break, UserError, user
 from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.made_classes import pin, pin_read
 from smelt.capture.core.prologue_value import PrologueValue
-from smelt.capture.core.registry import ATTR
+from smelt.capture.core.registry import ATTR, READ
 from smelt.capture.core.sources import Source
 from smelt.capture.core.values import C_METHODS, FIELD, HEAP, LEAVES, is_constant
 from smelt.capture.python.class_dict import class_dict
@@ -520,10 +520,33 @@ def super_parts(vm: Interpreter, proxy: Any) -> dict[str, Any]:
     return {"__self__": obj, "__self_class__": proxy.__self_class__, "__thisclass__": proxy.__thisclass__}
 
 
+@READ(weakref.ProxyType, weakref.CallableProxyType)
+def read_proxy(vm: Interpreter, value: object, source: Source) -> object:
+    """A weak proxy by its own class and that of what it stands for.
+
+    Raises:
+        Break: that is dead, and whatever the proxy is asked is an error.
+    """
+    kind = _stands_for(value)
+    if kind is None:
+        raise Break("a weak proxy of an object that is dead", "it raises an error for whatever it is asked")
+    vm.guards.check(source, native.TYPE_IS, type(value))
+    vm.guards.check(sources.called(source, _stands_for, "stands_for"), native.IS, kind)
+    return vm.register(value, source)
+
+
+def _stands_for(proxy: object) -> object:
+    """The class of a weak proxy's object; None: it is dead."""
+    try:
+        return proxy.__class__
+    except ReferenceError:
+        return None
+
+
 @ATTR(weakref.ProxyType, weakref.CallableProxyType)
 def load_proxy_attr(vm: Interpreter, obj: object, name: str) -> object:
     """Only C code knows which object a weak proxy stands for."""
-    raise Break(f"an attribute of a {type(obj).__name__}", "which object it stands for is not guarded")
+    raise Break(f"an attribute of a {type(obj).__name__}", "which object it stands for is not guarded", in_frame=True)
 
 
 @ATTR(types.MethodType)

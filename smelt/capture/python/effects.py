@@ -20,6 +20,7 @@ import torch
 from smelt.capture import _native as native
 from smelt.capture.core import interface, policy, sources
 from smelt.capture.core.breaks import Break, user
+from smelt.capture.core.foreign_memory import refuse_windows
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.sources import Source
 from smelt.capture.core.unbacked_text import refuse_unknown
@@ -504,6 +505,7 @@ class Effects:
             Break: one of them came from outside, and the state that this code keeps has no guards.
         """
         for value in values:
+            refuse_windows((value,))
             if id(value) in self.vm.sources and is_foreign(type(value)) and not is_shown(value):
                 raise Break(
                     f"C code reads a {type(value).__name__}", "it came from outside, and its state has no guards"

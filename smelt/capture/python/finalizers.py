@@ -106,7 +106,7 @@ class Finalizers:
     def _may_have(self, given: Unread, kept: set[int]) -> bool:
         """Whether a later call may find an object with a finalizer where this one has none."""
         value = given.value
-        if value is native.NULL or type(value) in LEAVES or isinstance(value, torch.Tensor):
+        if value is native.NULL or type(value) in LEAVES or issubclass(type(value), torch.Tensor):
             return not self.vm.guards.has(given.source)  # what is read is guarded
         return id(value) not in kept and not native.finalizers(value)
 
@@ -141,6 +141,10 @@ class Finalizers:
                 return True
         return False
 
+    def is_reached(self, value: object) -> bool:
+        """Whether what the frame holds now, or has stored, leads to the value."""
+        return any(value is each for each in self._reach(self._roots(), value))
+
     def _roots(self) -> list[object]:
         effects = self.vm.effects
         out = [store.value for store in effects.stores.values()]
@@ -150,14 +154,16 @@ class Finalizers:
             out += [*frame.locals, *frame.stack, *frame.handled]
         return out
 
-    def _reach(self, roots: list[Any]) -> Iterator[object]:
-        """All objects that the roots hold, with what the capture changed."""
+    def _reach(self, roots: list[Any], wanted: object = None) -> Iterator[object]:
+        """All objects that the roots hold, with what the capture changed; of opaque ones only the wanted one."""
         seen: set[int] = set()
         waiting = list(roots)
         while waiting:
             value = waiting.pop()
             if type(value) is Unread:
                 value = value.value
+            if value is wanted and wanted is not None:
+                yield value
             if id(value) in seen or type(value) in LEAVES or isinstance(value, _OPAQUE) or value is self.vm:
                 continue
             seen.add(id(value))
