@@ -94,6 +94,11 @@ def _prelu_gradients(answer: Any, args: Sequence[Any]) -> Any:
     return as_before(val_of(args[1])), as_before(val_of(args[1]))
 
 
+def _written_copy(answer: Layout, args: Sequence[Any]) -> Layout:
+    """The first argument with other values in places of it: made like it."""
+    return as_before(val_of(args[0]))
+
+
 CORRECTIONS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
     aten.select_scatter.default: _written_view,
     aten.slice_scatter.default: _written_view,
@@ -104,6 +109,9 @@ CORRECTIONS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
     aten.huber_loss.default: _huber_loss,
     aten.mse_loss_backward.default: _gradient_of_input,
     aten.smooth_l1_loss_backward.default: _gradient_of_input,
+    aten.index_put.default: _written_copy,
+    aten._unsafe_index_put.default: _written_copy,
+    aten._unsafe_masked_index_put_accumulate.default: _written_copy,
     aten.sort.default: _sorted,
     aten.sort.stable: _sorted,
     aten.roll.default: _rolled,

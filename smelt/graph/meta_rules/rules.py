@@ -270,7 +270,10 @@ def _embedding_bag(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     starts = torch.zeros(offset.shape, dtype=offset.dtype)
     if last:
         starts[-1:] = index.shape[0]
-    scale = None if factors is None else torch.zeros(index.shape, dtype=val_of(factors).dtype)
+    scale = None
+    if factors is not None:
+        given = val_of(factors)
+        scale = torch.empty_strided(given.shape, given.stride, dtype=given.dtype).zero_()
     places = torch.zeros(index.shape, dtype=index.dtype)
     out = func(table, places, starts, by_frequency, mode, sparse, scale, last, min(padding, 0))
     return tuple(layout_for(tuple(o.shape), o.dtype, tuple(o.stride()), val.device) for o in out)
@@ -284,6 +287,11 @@ def _gather(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     return _fresh(val, index.shape) if within and val.ndim else None
 
 
+def _is_told_by_rows(val: TensorMeta, shape: Sequence[int]) -> bool:
+    """What is picked of a tensor at so many places has rows; where sizes are 0 or 1 the order of its strides tells."""
+    return 0 not in (*val.shape, *shape) and val.stride == contiguous_stride(val.shape)
+
+
 def _index(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     """Whole-number indices of neighbouring dimensions of a row-major tensor (or of all dimensions of any)."""
     val = val_of(args[0])
@@ -295,7 +303,7 @@ def _index(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     indices = [val_of(args[1][d]) for d in places]
     shape = broadcast(indices)
     plain = all(i.dtype in (torch.int64, torch.int32) and is_row_major(i) for i in indices)
-    if shape is None or not plain or not (is_row_major(val) or len(indices) == val.ndim):
+    if shape is None or not plain or not (_is_told_by_rows(val, shape) or len(indices) == val.ndim):
         return picked(func, args, kwargs)
     return _fresh(val, (*val.shape[: places[0]], *shape, *val.shape[places[-1] + 1 :]))
 
