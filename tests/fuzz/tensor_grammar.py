@@ -134,7 +134,8 @@ SIGNS = "-x|x.abs()|F.relu(x)|torch.maximum(x, y)|torch.minimum(x, y)|x.clamp(-1
 EXACT = (
     "x > 0|x == y|x < y|x.round()|x.floor()|x.sign()|x.argmax(d)|x.argmin()|x.sort(d)[0]|x.sort(d, stable=True)[1]"
     "|x.isnan()|x.topk(1, d)[0]|x.cummax(d)[0]|(x * 3).to(I64)|x.to(I32)|x.any(d)|x.all()|x.ne(0).sum(d)"
-    "|x.nan_to_num().signbit()|torch.bucketize(x, torch.tensor([-1.0, 0.0, 1.0], device=x.device))|x.max(d)[1]|x.nonzero()|x[x > 0]|x.ge(y)"
+    "|x.nan_to_num().signbit()|torch.bucketize(x, torch.tensor([-1.0, 0.0, 1.0], device=x.device))"
+    "|x.max(d)[1]|x.nonzero()|x[x > 0]|x.ge(y)"
     "|x.trunc().to(I16)|x.count_nonzero(d)|x.max(d)[0]|x.min(d).values"
     "|torch.zeros_like(x).scatter(d, x.argsort(d, stable=True), x)"  # each place once: a GPU's order is any
 ).split("|")
