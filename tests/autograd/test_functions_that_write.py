@@ -97,3 +97,41 @@ def test_what_nobody_else_holds_stays_in_the_graph() -> None:
     fn(x).sum().backward()
     op(y, y.detach() * 2).sin().sum().backward()
     torch.testing.assert_close(x.grad, y.grad)
+
+
+def _with_gradient(loss: Tensor, x: Tensor, held: Tensor) -> Any:
+    (gradient,) = torch.autograd.grad(loss, x)
+    return gradient, held.tolist()
+
+
+def _without_gradient(loss: Tensor, x: Tensor, held: Tensor) -> Any:
+    torch.autograd.grad(loss, x)
+    return held.tolist()
+
+
+def _backward(loss: Tensor, x: Tensor, held: Tensor) -> Any:
+    loss.backward()
+    return held.item(), held * 1
+
+
+def _backward_alone(loss: Tensor, x: Tensor, held: Tensor) -> Any:
+    loss.backward()
+
+
+@pytest.mark.parametrize("saved", [True, False])
+@pytest.mark.parametrize("write", ["add", "copy", "view"])
+@pytest.mark.parametrize("end", [_with_gradient, _without_gradient, _backward, _backward_alone])
+def test_what_a_backward_inside_of_the_function_writes(end: Callable[..., Any], write: str, saved: bool) -> None:
+    op = function(WRITES[write], saved)
+
+    def program(t: Tensor, held: Tensor) -> Any:
+        x = t.clone().requires_grad_()
+        return end((op(x, held) * 3).sum(), x, held)
+
+    found = []
+    for run in (program, smelt.compile(program)):
+        held, got = torch.zeros(1), []
+        for _ in range(3):
+            got += [run(torch.ones(1), held), held.clone()]
+        found.append(got)
+    assert str(found[1]) == str(found[0])

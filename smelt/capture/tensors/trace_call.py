@@ -20,6 +20,7 @@ from smelt.graph.ir.storage_view import StorageView
 from smelt.graph.meta_rules.eager_errors import is_refusal
 from smelt.graph.meta_rules.infer import DataDependent
 from smelt.graph.meta_rules.kernel_warnings import warnings_of
+from smelt.graph.nodes.gradients import DERIVATIVES
 from smelt.graph.nodes.range_checks import looks_at_values
 from smelt.graph.trace.composite_rewrites import for_stand_ins
 from smelt.graph.trace.trace import TraceMode, TraceTensor
@@ -160,6 +161,9 @@ class Runner:
         _collect(args, found)
         if kwargs:
             _collect(kwargs, found)
+        if target in DERIVATIVES:  # the backward of a function of the program's may write to whatever it holds
+            held = (*(tensor for _, tensor in self.vm.tensors.made_tensors()), *found)
+            found = [*{id(tensor.place.storage): tensor for tensor in held}.values()]
         versions = [(version(t), t.requires_grad) for t in found]  # `detach_` writes to the history alone
         outs = _outs(kwargs["out"]) if "out" in kwargs else []
         before = [(t.place, t.place.storage.version) for t in outs]
