@@ -19,6 +19,7 @@ from smelt.runtime.cuda.clock import DeviceClock
 from smelt.runtime.launch import launch, launch_short
 from smelt.runtime.library.externs import EXTERNS, Candidate, ExternKernel, extern, spec_of
 from smelt.runtime.library.fallback import Slot
+from smelt.runtime.library.nonzero import nonzero
 from smelt.runtime.memory import fresh
 from smelt.runtime.sizes import Sized, Version
 from smelt.runtime.triton.kernels import Kernels
@@ -46,7 +47,8 @@ def load(rendered: Rendered, options: Options, around: Callable[[Program], Progr
                 around(program) if part.device is not None else program
                 for program, part in zip(programs, rendered.parts, strict=True)
             ]
-        return _executed(rendered, {"parts": programs, "operators": rendered.operators, "torch": torch})
+        operators = list(map(_of_the_runtime, rendered.operators))
+        return _executed(rendered, {"parts": programs, "operators": operators, "torch": torch})
     addresses: dict[str, int] = {}
     libraries: list[Library] = []
     if rendered.cpp_sources:
@@ -90,6 +92,11 @@ def load(rendered: Rendered, options: Options, around: Callable[[Program], Progr
     if not on_gpu:
         _release_after_first_call(scope)
     return program if rendered.empty is None else UnlessEmpty(program, rendered)
+
+
+def _of_the_runtime(op: Callable[..., Any]) -> Callable[..., Any]:
+    """What runs in place of an operator that a host program calls between its parts."""
+    return nonzero if op is torch.nonzero else op
 
 
 def _clock(device: torch.device | None, options: Options) -> Clock | None:

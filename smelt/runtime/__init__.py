@@ -9,6 +9,7 @@ try:
         fallback,
         fused_attention,
         gemm,
+        nonzero,
         tiled_attention,
     )
 except ImportError as error:

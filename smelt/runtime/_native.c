@@ -8,6 +8,7 @@
 #include "native/depthwise.h"
 #include "native/fresh.h"
 #include "native/gemm_module.h"
+#include "native/nonzero.h"
 #include "native/recorded.h"
 #include "native/table.h"
 #include "native/tensor.h"
@@ -203,6 +204,7 @@ PyMODINIT_FUNC PyInit__native(void) {
         PyModule_AddFunctions(module, smelt_tensor_methods) < 0 ||
         PyModule_AddFunctions(module, smelt_gemm_methods) < 0 ||
         PyModule_AddFunctions(module, smelt_concatenate_methods) < 0 ||
+        PyModule_AddFunctions(module, smelt_nonzero_methods) < 0 ||
         PyModule_AddFunctions(module, smelt_depthwise_methods) < 0) {
         Py_DECREF(module);
         return NULL;

@@ -61,6 +61,8 @@ def wrap_reading(
     programs: dict[tuple[int, ...], Program] = {}
     read, choose = _reader(joint.sizes), _chooser(joint)
     as_computed = joint.plain and (backward is None or not joint.differentiable)
+    if as_computed and not (joint.sizes or joint.numbers or joint.reals):
+        return _as_computed(joint, below(joint, forward))
     waiting = threading.local()
 
     def finished(inputs: list[Any]) -> list[torch.Tensor]:
@@ -91,6 +93,17 @@ def wrap_reading(
             plan = plans[values] = wrap(fixed, finished, backward and _backward_given(backward, values))
         waiting.results = results
         return plan(*tensors)
+
+    return call
+
+
+def _as_computed(joint: Joint, program: Program) -> Compiled:
+    """The callable of a graph whose results are what its forward computes, and whose inputs have known sizes."""
+    count, found = joint.num_primals, joint.num_found
+
+    def call(*inputs: Any) -> tuple[Any, ...]:
+        results = program([*inputs[:count]])
+        return tuple(results[: len(results) - found])
 
     return call
 

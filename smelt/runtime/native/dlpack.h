@@ -33,6 +33,7 @@ typedef struct Exchange {
     struct Exchange *older;
     void *allocate, *from_python;
     int (*to_python)(Managed *, void **);
+    int (*borrow)(void *, Description *); /* of a tensor object, while it lives; may be NULL */
 } Exchange;
 
 enum { MAX_RANK = 16 };

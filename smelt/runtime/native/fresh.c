@@ -47,6 +47,24 @@ const Exchange *smelt_exchange(void) { return exchange; }
 
 static void give_back(Managed *managed) { smelt_heap_give(managed); }
 
+/* A block of the heap as a tensor, whose data lies behind its description. */
+static PyObject *tensor_of(char *block, int rank, const int64_t *shape, const int64_t *strides, Type type) {
+    Head *head = (Head *)block;
+    memcpy(head->dims, shape, (size_t)rank * sizeof(int64_t));
+    memcpy(head->dims + rank, strides, (size_t)rank * sizeof(int64_t));
+    head->managed = (Managed){
+        exchange->version, NULL, give_back, 0,
+        {block + HEADER, {1, 0}, rank, type, head->dims, head->dims + rank, 0},
+    };
+    void *tensor = NULL;
+    if (exchange->to_python(&head->managed, &tensor)) {
+        smelt_heap_give(block);
+        return NULL;
+    }
+    make_resizable(tensor);
+    return tensor;
+}
+
 static PyObject *fresh_vectorcall(PyObject *self, PyObject *const *args, size_t flags, PyObject *keywords) {
     const Fresh *kind = (const Fresh *)self;
     if (PyVectorcall_NARGS(flags) || keywords) {
@@ -58,19 +76,16 @@ static PyObject *fresh_vectorcall(PyObject *self, PyObject *const *args, size_t 
         smelt_heap_trim();
         return PyObject_CallNoArgs(kind->otherwise);
     }
-    Head *head = (Head *)block;
-    memcpy(head->dims, kind->dims, (size_t)(2 * kind->rank) * sizeof(int64_t));
-    head->managed = (Managed){
-        exchange->version, NULL, give_back, 0,
-        {block + HEADER, {1, 0}, kind->rank, kind->type, head->dims, head->dims + kind->rank, 0},
-    };
-    void *tensor = NULL;
-    if (exchange->to_python(&head->managed, &tensor)) {
-        smelt_heap_give(block);
-        return NULL;
-    }
-    make_resizable(tensor);
-    return tensor;
+    return tensor_of(block, kind->rank, kind->dims, kind->dims + kind->rank, kind->type);
+}
+
+PyObject *smelt_fresh_tensor(int rank, const int64_t *shape, const int64_t *strides, Type type, void **data) {
+    size_t bytes = type.bits / 8;
+    for (int d = 0; d < rank; d++) bytes *= (size_t)shape[d];
+    char *block = smelt_heap_take(bytes + HEADER);
+    if (!block) return NULL;
+    *data = block + HEADER;
+    return tensor_of(block, rank, shape, strides, type);
 }
 
 static int read_tuple(PyObject *tuple, int64_t *to, Py_ssize_t rank) {

@@ -57,6 +57,11 @@ char *smelt_tensor_data(PyObject *tensor, int *failed) {
     return slow_data(tensor, failed);
 }
 
+int smelt_tensor_is_plain(PyObject *tensor) {
+    const uint64_t *implementation = implementation_of(tensor);
+    return implementation && plain_key(implementation[layout.key]);
+}
+
 const void *smelt_tensor_storage(PyObject *tensor) {
     const uint64_t *implementation = implementation_of(tensor);
     return implementation ? (const void *)implementation[layout.storage] : NULL;

@@ -7,6 +7,9 @@
 /* The data pointer of a tensor object; NULL with a Python error set when it has none that may be used. */
 char *smelt_tensor_data(PyObject *tensor, int *failed);
 
+/* Whether a tensor is known to be dense and to hold its values as they are: no subclass's, no lazy conjugate. */
+int smelt_tensor_is_plain(PyObject *tensor);
+
 /* Where a tensor's StorageImpl lies, to ask for that memory early; NULL when it is not known, or no tensor. */
 const void *smelt_tensor_storage(PyObject *tensor);
 

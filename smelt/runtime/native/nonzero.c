@@ -1,0 +1,159 @@
+/* The places of the elements of a small tensor that are not zero: what torch.nonzero and torch.nonzero_static ask of
+ * a tensor takes longer than looking at a few thousand elements.
+ *
+ * Elements are compared as numbers, so that subnormal ones are zero where the processor was told to take them so, as
+ * for torch. What these functions do not take (other devices, lazy views, types, more elements than one thread should
+ * look at) they answer with None, and torch does it. */
+#include "nonzero.h"
+#include "dlpack.h"
+#include "fresh.h"
+#include "tensor.h"
+#include <string.h>
+
+enum { MOST = 1 << 15 }; /* elements up to which one thread is as fast as several */
+enum { CPU = 1, INT = 0, UINT = 1, FLOAT = 2, BFLOAT = 4, COMPLEX = 5, BOOL = 6 };
+
+typedef int64_t (*Row)(const char *from, int64_t count, int64_t step, int64_t *to, int64_t apart);
+
+/* How many of a row's elements are not zero; their places go to `to`, `apart` words from each other, unless it is NULL. */
+#define ROW(name, type, test)                                                                                          \
+    static int64_t name(const char *from, int64_t count, int64_t step, int64_t *to, int64_t apart) {                   \
+        int64_t found = 0;                                                                                             \
+        for (int64_t i = 0; i < count; i++) {                                                                          \
+            type v;                                                                                                    \
+            memcpy(&v, from + i * step, sizeof v);                                                                     \
+            if (!(test)) continue;                                                                                     \
+            if (to) to[found * apart] = i;                                                                             \
+            found++;                                                                                                   \
+        }                                                                                                              \
+        return found;                                                                                                  \
+    }
+typedef struct {
+    float real, imaginary;
+} Pair;
+typedef struct {
+    double real, imaginary;
+} WidePair;
+
+static inline float widened(uint16_t v) { /* a bfloat16 */
+    const uint32_t bits = (uint32_t)v << 16;
+    float wide;
+    memcpy(&wide, &bits, sizeof wide);
+    return wide;
+}
+
+ROW(row_1, uint8_t, v)
+ROW(row_2, uint16_t, v)
+ROW(row_4, uint32_t, v)
+ROW(row_8, uint64_t, v)
+ROW(row_half, uint16_t, v & 0x7fff)
+ROW(row_bfloat, uint16_t, widened(v) != 0)
+ROW(row_float, float, v != 0)
+ROW(row_double, double, v != 0)
+ROW(row_pair, Pair, v.real != 0 || v.imaginary != 0)
+ROW(row_wide_pair, WidePair, v.real != 0 || v.imaginary != 0)
+
+static Row row_of(Type type) {
+    if (type.lanes != 1) return NULL;
+    switch (type.code << 8 | type.bits) {
+    case BOOL << 8 | 8:
+    case INT << 8 | 8:
+    case UINT << 8 | 8: return row_1;
+    case INT << 8 | 16: return row_2;
+    case INT << 8 | 32: return row_4;
+    case INT << 8 | 64: return row_8;
+    case FLOAT << 8 | 16: return row_half;
+    case BFLOAT << 8 | 16: return row_bfloat;
+    case FLOAT << 8 | 32: return row_float;
+    case FLOAT << 8 | 64: return row_double;
+    case COMPLEX << 8 | 64: return row_pair;
+    case COMPLEX << 8 | 128: return row_wide_pair;
+    }
+    return NULL;
+}
+
+typedef struct {
+    Description is;
+    const char *data;
+    Row row;
+    int64_t count; /* of elements */
+} Elements;
+
+/* 1: the tensor is one that this file looks at; 0: it is not; -1 with an error set. */
+static int describe(PyObject *tensor, Elements *of) {
+    const Exchange *exchange = smelt_exchange();
+    if (!exchange || !exchange->borrow || !smelt_tensor_is_plain(tensor)) return 0;
+    if (exchange->borrow(tensor, &of->is)) return -1;
+    if (of->is.device.type != CPU || of->is.rank < 1 || of->is.rank > MAX_RANK) return 0;
+    of->row = row_of(of->is.type);
+    of->count = 1;
+    for (int d = 0; d < of->is.rank; d++) of->count *= of->is.shape[d];
+    of->data = (const char *)of->is.data + of->is.byte_offset;
+    return of->row && of->count && of->count <= MOST;
+}
+
+/* The places of up to `room` elements, in the order of the elements: `apart` words between those of two elements,
+ * `across` between the dimensions of one. How many were found; without `to` they are only counted. */
+static int64_t look(const Elements *of, int64_t room, int64_t *to, int64_t apart, int64_t across) {
+    const int last = of->is.rank - 1;
+    const int64_t width = of->is.type.bits / 8, inner = of->is.shape[last], step = of->is.strides[last] * width;
+    int64_t at[MAX_RANK] = {0}, found = 0;
+    int64_t places[256];
+    for (;;) {
+        const char *from = of->data;
+        for (int d = 0; d < last; d++) from += at[d] * of->is.strides[d] * width;
+        for (int64_t first = 0; first < inner; first += 256) {
+            const int64_t count = inner - first < 256 ? inner - first : 256;
+            int64_t more = of->row(from + first * step, count, step, to ? places : NULL, 1);
+            if (to && more > room - found) more = room - found;
+            for (int64_t i = 0; to && i < more; i++) {
+                int64_t *row = to + (found + i) * apart;
+                for (int d = 0; d < last; d++) row[d * across] = at[d];
+                row[last * across] = first + places[i];
+            }
+            found += more;
+        }
+        int d = last - 1;
+        while (d >= 0 && ++at[d] == of->is.shape[d]) at[d--] = 0;
+        if (d < 0) return found;
+    }
+}
+
+/* nonzero(tensor): as torch.nonzero, the indices of a dimension together in memory. */
+static PyObject *nonzero(PyObject *module, PyObject *tensor) {
+    (void)module;
+    Elements of;
+    const int taken = describe(tensor, &of);
+    if (taken < 0) return NULL;
+    if (!taken) Py_RETURN_NONE;
+    const int64_t found = look(&of, 0, NULL, 0, 0);
+    if (!found) Py_RETURN_NONE; /* a heap has no blocks of no bytes */
+    const int64_t shape[2] = {found, of.is.rank}, strides[2] = {1, found};
+    int64_t *to;
+    PyObject *places = smelt_fresh_tensor(2, shape, strides, (Type){INT, 64, 1}, (void **)&to);
+    if (places) look(&of, found, to, 1, found);
+    return places ? places : PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+/* nonzero_static(tensor, out, fill): as torch.nonzero_static with the size of `out`, whose rows lie one behind another. */
+static PyObject *nonzero_static(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    if (count != 3) return PyErr_Format(PyExc_TypeError, "nonzero_static(tensor, out, fill)");
+    const int64_t fill = PyLong_AsLongLong(args[2]);
+    if (fill == -1 && PyErr_Occurred()) return NULL;
+    Elements of, out;
+    const int taken = describe(args[0], &of), given = taken > 0 ? describe(args[1], &out) : taken;
+    if (given < 0) return NULL;
+    if (!given || out.is.rank != 2 || out.is.shape[1] != of.is.rank || out.row != row_8) Py_RETURN_NONE;
+    int64_t *to = (int64_t *)out.data;
+    const int64_t rank = of.is.rank, found = look(&of, out.is.shape[0], to, rank, 1);
+    for (int64_t i = found * rank; i < out.count; i++) to[i] = fill;
+    return Py_NewRef(args[1]);
+}
+
+PyMethodDef smelt_nonzero_methods[] = {
+    {"nonzero", nonzero, METH_O, "nonzero(tensor) -> what torch.nonzero gives; None: ask torch"},
+    {"nonzero_static", (PyCFunction)(void (*)(void))nonzero_static, METH_FASTCALL,
+     "nonzero_static(tensor, out, fill) -> out, with the places of elements that are not zero; None: ask torch"},
+    {NULL, NULL, 0, NULL},
+};
