@@ -43,7 +43,7 @@ FLOAT_OPS = {
     **{op: op + "{f}({0})" for op in "sqrt floor ceil trunc tan asin acos atan sinh cosh asinh acosh atanh".split()},
     **{op: op + "{f}({0})" for op in "erfc lgamma".split()},
     **{op: op + "{f}({0}, {1})" for op in "atan2 hypot copysign nextafter".split()},
-    "fma": "fma{f}({0}, {1}, {2})",
+    "fma": "FMA({0}, {1}, {2})",
     "round": "rint{f}({0})",
     "isnan": "{0} != {0}",
     "isinf": "fabs{f}({0}) == INFINITY",
