@@ -69,13 +69,14 @@ INLINE float f16_load(uint16_t h) {
     ),
     "f16_store": (
         """\
-INLINE uint16_t f16_store(float x) {  // round to nearest even
+INLINE uint16_t f16_store(float x) {  // round to nearest even; NaN keeps the bits that there is room for
     uint32_t u = as_bits(x), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
     uint32_t normal = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13;
     uint32_t tiny = as_bits(as_float(a) + 0.5f) - 0x3f000000u;  // below 2^-14 the addition does the rounding
     uint32_t r = a < 0x38800000u ? tiny : normal;
     r = a >= 0x477ff000u ? 0x7c00u : r;
-    r = a > 0x7f800000u ? 0x7e00u : r;
+    uint32_t nan = (a >> 13) & 0x7fffu;
+    r = a > 0x7f800000u ? (nan == 0x7c00u ? 0x7e00u : nan) : r;
     return (uint16_t)(r | sign);
 }""",
         (),
