@@ -1,4 +1,4 @@
-"""What moves numbers of 16 bits keeps the bits of NaN, as in eager; what the program sees of them through a view is those."""
+"""What moves numbers of 16 bits keeps the bits of NaN, as in eager: a view as integers shows them."""
 
 from __future__ import annotations
 

@@ -131,8 +131,13 @@ def test_of_two_operators_not() -> None:
     assert names(aten.addcmul.default, X, X, X, X) == ["mul", "add"]
     whole = value(8, dtype=torch.int32)
     assert names(aten.add.Tensor, whole, whole, whole, alpha=3) == ["mul", "add"]
+
+
+def test_kernels_of_the_cpu_round_once_as_well() -> None:
     near = value(8, device=CPU)
-    assert names(aten.add.Tensor, near, near, near, alpha=0.1) == ["mul", "add"]
+    assert names(aten.add.Tensor, near, near, near, alpha=0.1) == ["fma"]
+    assert names(aten.addcmul.default, near, near, near, near) == ["fma"]
+    assert names(aten.addcdiv.default, near, near, near, near) == ["div", "add"]
 
 
 def test_a_weight_is_rounded_where_it_is_a_tensor() -> None:
