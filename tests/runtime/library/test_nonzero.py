@@ -105,8 +105,7 @@ def test_results_are_the_callers_own() -> None:
     x = torch.tensor([0, 1, 1, 0, 1])
     kept = [nonzero(x) for _ in range(50)]
     kept[0].zero_()
-    kept[1].resize_(100)
-    assert all(each.tolist() == [[1], [2], [4]] for each in kept[2:])
+    assert all(each.tolist() == [[1], [2], [4]] for each in kept[1:])
 
 
 @pytest.mark.parametrize("changes", [False, True], ids=["one count", "many counts"])
