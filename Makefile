@@ -116,8 +116,8 @@ LONG ?= --models 10000
 test-long: setup
 	$(BIN)/python -m tests.longrun $(LONG)
 
-# The C extensions and all generated kernels with the address and undefined-behaviour sanitizers, in build/asan: a slice,
-# which continuous integration runs. ARGS="tests/capture/test_frame.py -x" chooses tests.
+# The C extensions and all generated kernels with the address and undefined-behaviour sanitizers, in build/asan: the
+# tests that reach most of the native code. ARGS="tests/capture/test_frame.py -x" chooses tests.
 test-asan: setup
 	PYTHON=$(abspath $(BIN))/python tools/test_asan.sh $(ARGS)
 
