@@ -39,6 +39,7 @@ from smelt.graph.meta_rules.layouts import in_range
 from smelt.graph.meta_rules.recurrent import recurrent_answer, recurrent_backward_answer
 from smelt.graph.meta_rules.symbolic_rules import picked
 from smelt.shapes.size import Size, is_symbolic, same, same_all
+from smelt.shapes.unbacked import is_unbacked
 
 aten = torch.ops.aten
 
@@ -288,8 +289,12 @@ def _gather(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _is_told_by_rows(val: TensorMeta, shape: Sequence[int]) -> bool:
-    """What is picked of a tensor at so many places has rows; where sizes are 0 or 1 the order of its strides tells."""
-    return 0 not in (*val.shape, *shape) and val.stride == contiguous_stride(val.shape)
+    """What is picked of a tensor at so many places has rows; where sizes are 0 or 1 the order of its strides tells.
+
+    What only the values of tensors tell is taken for more than 0: nobody knows it while the graph is made.
+    """
+    empty = any(size == 0 for size in (*val.shape, *shape) if not is_unbacked(size))
+    return not empty and is_row_major(val) and (is_unbacked(*val.shape) or val.stride == contiguous_stride(val.shape))
 
 
 def _index(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
