@@ -118,7 +118,7 @@ def test_handlers_of_capture_are_given_a_typed_interpreter() -> None:
     assert not found, "the type is Interpreter, or what is needed of it: smelt/capture/core/interface.py"
 
 
-MOST_ANY = 1351
+MOST_ANY = 550
 """How often modules of capture say `Any`: of values of the program nothing else is known. It only shrinks."""
 
 

@@ -29,7 +29,7 @@ from smelt.capture.torch.deferred_capture import Steps, in_steps
 
 
 def _on_frame(
-    code: CodeType, function: FunctionType, slots: Slots, globals: dict[str, Any], builtins: dict[str, Any]
+    code: CodeType, function: FunctionType, slots: Slots, globals: dict[str, object], builtins: dict[str, object]
 ) -> WhenReturned | Literal[False]:
     session: Session | None = native.owner()
     if comes_between(code, slots):
@@ -43,8 +43,8 @@ def _on_resume(
     point: native.ResumePoint,
     function: FunctionType | None,
     slots: Slots,
-    globals: dict[str, Any],
-    builtins: dict[str, Any],
+    globals: dict[str, object],
+    builtins: dict[str, object],
 ) -> WhenReturned:
     session: Session | None = native.owner()
     if session is None or torch_c.derivatives_outside() or _written_down():

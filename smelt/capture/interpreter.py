@@ -34,7 +34,7 @@ from smelt.capture.core.bytecode import Decoded
 from smelt.capture.core.conditional_value import refuse_undecided
 from smelt.capture.core.foreign_memory import refuse_fields, refuse_windows
 from smelt.capture.core.frames import Frame
-from smelt.capture.core.interface import Args, Kwargs
+from smelt.capture.core.interface import Args, Kwargs, T
 from smelt.capture.core.made_classes import check_type, pin_given
 from smelt.capture.core.plan import CapturePlan
 from smelt.capture.core.policy import is_frozen
@@ -110,7 +110,7 @@ class Interpreter:
         self.reads: dict[tuple[int, str], Any] = {}
         self.step_counts = StepCounts(self)
         self._globals: dict[int, Source] = {}
-        self._kept: list[Any] = []
+        self._kept: list[object] = []
 
     def release(self) -> None:
         """Let go of the program's objects: the capture is over, and they die when the program drops them."""
@@ -143,7 +143,7 @@ class Interpreter:
         out.control.refused, out.control.pinned = self.control.refused, self.control.pinned
         return out
 
-    def keep(self, value: Any) -> None:
+    def keep(self, value: object) -> None:
         """Identities are keys: nothing that is one may die during the capture."""
         self._kept.append(value)
 
@@ -236,7 +236,7 @@ class Interpreter:
         finally:
             self.frames.pop()
 
-    def close_generators(self, kept: Callable[[Any], bool]) -> None:
+    def close_generators(self, kept: Callable[[object], bool]) -> None:
         """Generators that the frame leaves in the middle of a `try` run its end when Python drops them.
 
         Args:
@@ -290,7 +290,7 @@ class Interpreter:
 
     # -- reading what existed before --------------------------------------------------------------------------------
 
-    def external(self, value: Any, source: Source) -> Any:
+    def external(self, value: object, source: Source) -> Any:
         """The handle of a value that was read through `source`, with the guards that reading it takes."""
         if value is NULL:
             self.guards.check(source, _MISSING, None)
@@ -305,7 +305,7 @@ class Interpreter:
         """Guard the class of an external value."""
         check_type(self, value, source)
 
-    def register(self, value: Any, source: Source) -> Any:
+    def register(self, value: T, source: Source) -> T:
         """From now on `value` is external."""
         if self.observed.places:
             self.observed.look(id(value))
@@ -317,11 +317,15 @@ class Interpreter:
         """Objects from outside, and what else the capture keeps."""
         return self._kept
 
-    def source_of(self, value: Any) -> Source | None:
+    def source_of(self, value: object) -> Source | None:
         """The source of an external object; None for leaves and for what the frame made."""
         return self.sources.get(id(value))
 
-    def globals_source(self, globals: dict[str, Any]) -> Source:
+    def is_external(self, identity: int) -> bool:
+        """Whether an external object has the identity, or a dictionary of globals."""
+        return identity in self.sources or identity in self._globals
+
+    def globals_source(self, globals: dict[str, object]) -> Source:
         """The dictionary of an (inlined) function's globals."""
         found = self._globals.get(id(globals))
         if found is None:
@@ -330,7 +334,7 @@ class Interpreter:
             self._kept.append(globals)
         return found
 
-    def root_globals(self, globals: dict[str, Any]) -> None:
+    def root_globals(self, globals: dict[str, object]) -> None:
         """The captured frame's globals are read from the frame, not held by the guards."""
         self._globals[id(globals)] = sources.frame_globals()
         self._kept.append(globals)

@@ -132,7 +132,7 @@ class Session(Diagnostics):
 
     # -- callbacks -----------------------------------------------------------------------------------------------
 
-    def frame(self, code: CodeType, function: FunctionType, slots: Slots, globals: dict[str, Any]) -> WhenReturned:
+    def frame(self, code: CodeType, function: FunctionType, slots: Slots, globals: dict[str, object]) -> WhenReturned:
         """A function frame is about to start and no version fits."""
         skipped = code.co_filename.startswith(policy.skipped_prefixes())  # the hook forgets its marks at a reset
         if skipped or code.co_flags & _NOT_CAPTURED or compiler_marks.disabled(function) is not None:
@@ -142,14 +142,14 @@ class Session(Diagnostics):
         return self._attempt(code, code.co_qualname, read, lambda vm: self._start(vm, code, function, read))
 
     def resumed(
-        self, point: native.ResumePoint, function: FunctionType | None, slots: Slots, globals: dict[str, Any]
+        self, point: native.ResumePoint, function: FunctionType | None, slots: Slots, globals: dict[str, object]
     ) -> WhenReturned:
         """A frame is about to continue after a break and no version fits."""
         name = f"{point.code.co_qualname}+{point.offset}"
         read = Reader(slots, globals, function)
         return self._attempt(point, name, read, lambda vm: self._continue(vm, point, read))
 
-    def _attempt(self, key: Any, name: str, read: Reader, begin: Begin) -> WhenReturned:
+    def _attempt(self, key: native.Place, name: str, read: Reader, begin: Begin) -> WhenReturned:
         place = self.places.get(id(key))
         if place is None:  # in one step, for threads that come at once
             place = self.places.setdefault(id(key), CompileSite(name, key))
@@ -161,14 +161,14 @@ class Session(Diagnostics):
             return None  # the whole has failed to be one graph, which `static_forms` will tell: no parts of it
         return preserving(self._attempt_alone, key, place, read, begin)
 
-    def _attempt_alone(self, key: Any, place: CompileSite, read: Reader, begin: Begin) -> WhenReturned:
+    def _attempt_alone(self, key: native.Place, place: CompileSite, read: Reader, begin: Begin) -> WhenReturned:
         before = len(place.versions)
         with self._lock:
             if len(place.versions) != before:  # another thread made one meanwhile: try it first
                 return None
             return self._attempt_locked(key, place, read, begin)
 
-    def _attempt_locked(self, key: Any, place: CompileSite, read: Reader, begin: Begin) -> WhenReturned:
+    def _attempt_locked(self, key: native.Place, place: CompileSite, read: Reader, begin: Begin) -> WhenReturned:
         if len(place.versions) >= self.options.recompile_limit:
             self.over_limit(place, read)
             return None
@@ -208,7 +208,7 @@ class Session(Diagnostics):
 
     # -- capture -------------------------------------------------------------------------------------------------
 
-    def _capture(self, key: Any, place: CompileSite, begin: Begin) -> WhenReturned:
+    def _capture(self, key: native.Place, place: CompileSite, begin: Begin) -> WhenReturned:
         self._compiling = 0.0
         plan, number = place.plan, 1
         outer, self._interpreters = self._interpreters, []
@@ -245,7 +245,7 @@ class Session(Diagnostics):
             raise _EndlessError(f"an attempt that may do {plan} was to be followed by one that may do {weaker}")
         return weaker
 
-    def _capture_once(self, key: Any, place: CompileSite, begin: Begin, plan: CapturePlan) -> WhenReturned:
+    def _capture_once(self, key: native.Place, place: CompileSite, begin: Begin, plan: CapturePlan) -> WhenReturned:
         try:
             vm, frame, stop = self._interpret(place, begin, plan)
         except UserError as raised:
@@ -352,7 +352,7 @@ class Session(Diagnostics):
         log("sizes", lambda: f"{place.name} is captured with plain sizes: {error!r}")
         return plan.without("symbols", why)
 
-    def _finish(self, key: Any, place: CompileSite, vm: Interpreter, frame: Frame, stop: Break | None) -> None:
+    def _finish(self, key: native.Place, place: CompileSite, vm: Interpreter, frame: Frame, stop: Break | None) -> None:
         reason = None if stop is None else BreakReason.of(stop)
         if reason is not None and self.options.fullgraph:
             raise reason.error()
@@ -385,7 +385,7 @@ class Session(Diagnostics):
         if not self.options.eager_rng:
             self.options = dataclasses.replace(self.options, eager_rng=True)
 
-    def _is_idle(self, key: Any, place: CompileSite) -> bool:
+    def _is_idle(self, key: native.Place, place: CompileSite) -> bool:
         """A frame without tensor work that returns: not worth guards; a code that keeps doing so is left alone."""
         if place.versions or isinstance(key, native.ResumePoint):
             return False
@@ -397,7 +397,7 @@ class Session(Diagnostics):
         return True
 
     def _install(
-        self, key: Any, place: CompileSite, vm: Interpreter, residual: Residual, reason: BreakReason | None
+        self, key: native.Place, place: CompileSite, vm: Interpreter, residual: Residual, reason: BreakReason | None
     ) -> None:
         graph = None
         if residual.gm is not None:
@@ -588,7 +588,7 @@ class Session(Diagnostics):
             frame.handled.append(vm.outer_exception())
             vm.reads[0, "sys.exception"] = frame.stack[places[0]]
 
-    def _held(self, vm: Interpreter, value: Any, source: sources.Source, variable: bool) -> Any:
+    def _held(self, vm: Interpreter, value: object, source: sources.Source, variable: bool) -> Any:
         """A slot or stack element of a frame that continues; it is read when the program reads it."""
         if value is native.NULL and not variable:  # at one place the same elements of the stack are NULL at each time
             return value

@@ -14,6 +14,7 @@ import sys
 import threading
 import types
 import typing
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ def _a_generator() -> object:
 _GENERATOR = _a_generator()
 
 
-def visible(vm: Interpreter, value: Any) -> Any:
+def visible(vm: Interpreter, value: object) -> Any:
     """A real object of the class that the program believes `value` to have."""
     if type(value) is TraceTensor:
         return vm.tensors.stand_in(value)
@@ -59,10 +60,10 @@ def visible(vm: Interpreter, value: Any) -> Any:
     return _GENERATOR if type(value) is TracedGenerator else value
 
 
-_STAND_INS: dict[type, Any] = {torch.SymInt: 2, torch.SymFloat: 0.5, torch.SymBool: True}
+_STAND_INS: dict[type, object] = {torch.SymInt: 2, torch.SymFloat: 0.5, torch.SymBool: True}
 
 
-_MARKED: dict[Any, str] = {torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffer"}
+_MARKED: dict[object, str] = {torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffer"}
 """Classes that a tensor belongs to by an attribute."""
 
 
@@ -126,7 +127,7 @@ def make_named_tuple(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     return _made_at_each_call(vm, collections.namedtuple, plain, named)
 
 
-def _made_at_each_call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
+def _made_at_each_call(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
     """What capture takes for a constant, and is another one at each call."""
     out = calls.call_native(vm, fn, args, kwargs)
     vm.keep(out)
@@ -170,7 +171,7 @@ def negate(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     return not containers.truth(vm, *args)
 
 
-def _expect_name(fn: Any, args: Args, kwargs: Kwargs, counts: tuple[int, ...] = (2,)) -> None:
+def _expect_name(fn: Callable[..., object], args: Args, kwargs: Kwargs, counts: tuple[int, ...] = (2,)) -> None:
     """The arguments of a function of attributes are an object, a name and what else it takes.
 
     Raises:
@@ -224,7 +225,7 @@ def del_attr(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     delete_attr(vm, *args)
 
 
-def _register_writes(base: Any) -> None:
+def _register_writes(base: object) -> None:
     """`__setattr__` and `__delattr__` of a class that others inherit from."""
 
     def set_attr(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
@@ -307,7 +308,7 @@ def make_super(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     return _super(vm, cls, first)
 
 
-def _super(vm: Interpreter, cls: Any, *of: Any) -> object:
+def _super(vm: Interpreter, cls: Any, *of: object) -> object:
     """super(class[, object])"""
     if of and type(of[0]) is TraceTensor and not isinstance(of[0], cls):
         raise Break("super() of a tensor", "the graph's tensors are of another class")
@@ -386,7 +387,7 @@ def _warn(
     message: object,
     category: object = None,
     stacklevel: object = 1,
-    source: Any = None,
+    source: object = None,
     *,
     skip_file_prefixes: object = (),
 ) -> None:
@@ -425,7 +426,7 @@ def _warn_explicit(
     module: object = None,
     registry: object = None,
     module_globals: object = None,
-    source: Any = None,
+    source: object = None,
 ) -> None:
     """The arguments of `warnings.warn_explicit`."""
 
@@ -497,7 +498,7 @@ def _kind_of_number(dtype: torch.dtype) -> type:
 def _register_numbers() -> None:
     for kind, name in ((int, "__int__"), (float, "__float__"), (complex, "__complex__")):
 
-        def convert(vm: Interpreter, args: Args, kwargs: Kwargs, kind: Any = kind, name: str = name) -> object:
+        def convert(vm: Interpreter, args: Args, kwargs: Kwargs, kind: type = kind, name: str = name) -> object:
             if args and type(args[0]) is TraceTensor:
                 number = number_at_entry(vm, args[0])
                 if number is not None and vm.type_of(number) is kind:
@@ -549,18 +550,18 @@ def hash_of(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     return calls.call_native(vm, hash, args, kwargs)
 
 
-def _has_tensors(value: Any) -> bool:
+def _has_tensors(value: object) -> bool:
     if isinstance(value, (tuple, frozenset)):
         return any(type(item) is TraceTensor or _has_tensors(item) for item in value)
     return False
 
 
-def _guarded_id(vm: Interpreter, value: Any, source: sources.Source) -> int:
+def _guarded_id(vm: Interpreter, value: object, source: sources.Source) -> int:
     vm.guards.check(sources.called(source, id, "id"), sources.native.EQ, id(value))
     return id(value)
 
 
-def _in_order(fn: Any, args: Args, kwargs: Kwargs) -> Args:
+def _in_order(fn: Callable[..., object], args: Args, kwargs: Kwargs) -> Args:
     """All arguments by their places: `pow(exp=2, base=3)`."""
     return inspect.signature(fn).bind(*args, **kwargs).args if kwargs else args
 
@@ -568,7 +569,7 @@ def _in_order(fn: Any, args: Args, kwargs: Kwargs) -> Args:
 def _register_arithmetic() -> None:
     for fn in (abs, round, divmod, pow):
 
-        def compute(vm: Interpreter, args: Args, kwargs: Kwargs, fn: Any = fn) -> Any:
+        def compute(vm: Interpreter, args: Args, kwargs: Kwargs, fn: Callable[..., object] = fn) -> Any:
             args, kwargs = _in_order(fn, args, kwargs), {}
             if any(type(a) is TraceTensor for a in args):
                 return vm.tensors.run(fn, args, kwargs)

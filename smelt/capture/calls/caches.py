@@ -8,6 +8,7 @@ import functools
 import gc
 import logging
 import types
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +32,7 @@ _WITHOUT_STATE = (type, tuple, types.FunctionType, types.BuiltinFunctionType, ty
 
 
 @CALL(functools._lru_cache_wrapper)
-def call_cached(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_cached(vm: Interpreter, fn: functools._lru_cache_wrapper[object], args: Args, kwargs: Kwargs) -> object:
     """functools.lru_cache: the cache is asked where its arguments are plain, else the function is captured.
 
     The cache is asked again whenever guards are. Of objects it is asked for one from outside, a method's own: what a
@@ -43,7 +44,8 @@ def call_cached(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         Break: the function does more than compute.
     """
     if args and isinstance(args[0], logging.Logger):
-        return defer(vm, fn, args, kwargs)  # logging through it stays once-only
+        defer(vm, fn, args, kwargs)  # logging through it stays once-only
+        return None
     refuse_own_cache(vm, fn)
     for value in (*args, *kwargs.values()):
         _find_hash(vm, value)
@@ -66,7 +68,9 @@ def call_cached(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return vm.call(fn.__wrapped__, args, kwargs)
 
 
-def _ask(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs, owner: Any) -> Any:
+def _ask(
+    vm: Interpreter, fn: functools._lru_cache_wrapper[object], args: Args, kwargs: Kwargs, owner: object
+) -> object:
     """What the cache gives, now and whenever guards are checked.
 
     Args:
@@ -75,8 +79,9 @@ def _ask(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs, owner: Any) -> An
     vm.keep(fn)
     kinds = tuple(map(type, (*args, *kwargs.values())))
     if owner is None:
-        asked: Any = _Asked(args, tuple(kwargs.items()), kinds)
-        given, source = fn, vm.sources.get(id(fn)) or sources.const(fn, fn.__name__)
+        asked: _Asked | _AskedFor = _Asked(args, tuple(kwargs.items()), kinds)
+        given: object = fn
+        source = vm.sources.get(id(fn)) or sources.const(fn, fn.__name__)
         text = f"{source.text}({asked})"
     else:
         asked = _AskedFor(fn, _Asked(args[1:], tuple(kwargs.items()), kinds[1:]))
@@ -114,7 +119,7 @@ def _has_state(vm: Interpreter, value: Any) -> bool:
     return bool(kind.__flags__ & HEAP) and not policy.is_frozen(kind.__module__) or isinstance(value, torch.nn.Module)
 
 
-def _is_asked_for(vm: Interpreter, value: Any) -> bool:
+def _is_asked_for(vm: Interpreter, value: object) -> bool:
     """Whether an object came from outside and is a key whose hash and equality do nothing else.
 
     A tensor is none: the capture has a stand-in for it, which would be the key.
@@ -126,7 +131,9 @@ def _is_asked_for(vm: Interpreter, value: Any) -> bool:
     return plain and id(value) in vm.sources
 
 
-def _may_ask(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs, owner: Any) -> bool:
+def _may_ask(
+    vm: Interpreter, fn: functools._lru_cache_wrapper[object], args: Args, kwargs: Kwargs, owner: object
+) -> bool:
     """Whether the cache itself is asked."""
     wrapped = fn.__wrapped__
     if type(wrapped) is not types.FunctionType or policy.is_frozen(wrapped.__module__):
@@ -141,7 +148,7 @@ def _may_ask(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs, owner: Any) -
     )
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     if isinstance(value, tuple) and type(value).__hash__ is tuple.__hash__ and type(value).__eq__ is tuple.__eq__:
         return all(map(_is_plain, tuple.__iter__(value)))  # an equal one of another class is the same key
     return type(value) in _COMPARED or isinstance(value, (type, enum.Enum))
@@ -184,7 +191,7 @@ def _stores(function: object) -> bool:
     return code is not None and any(each.opname in _STORES for each in dis.get_instructions(code))
 
 
-def _has_no_state(value: Any, depth: int) -> bool:
+def _has_no_state(value: object, depth: int) -> bool:
     if isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType)):
         return policy.is_frozen(getattr(value, "__module__", None) or getattr(value, "__name__", None))
     return type(value) in LEAVES or _only_computes(value, depth + 1)
@@ -196,7 +203,7 @@ _computing: ByCode[bool] = ByCode()
 _STATEFUL = frozenset("print open input exec eval globals setattr delattr random rand randn seed time warn".split())
 
 
-def _is_held(fn: Any, args: Args) -> bool:
+def _is_held(fn: functools._lru_cache_wrapper[object], args: Args) -> bool:
     """Whether a result for these arguments is surely there; what is held by keyword, or by type too, is not seen.
 
     The cache is a C object: its table is found as the garbage collector finds it.
@@ -212,10 +219,10 @@ class _Asked:
     """A call of a cached function."""
 
     args: Args
-    kwargs: tuple[tuple[str, Any], ...]
+    kwargs: tuple[tuple[str, object], ...]
     kinds: tuple[type, ...]
 
-    def __call__(self, fn: Any) -> Any:
+    def __call__(self, fn: Callable[..., object]) -> object:
         return fn(*self.args, **dict(self.kwargs))
 
     def __str__(self) -> str:
@@ -226,14 +233,14 @@ class _Asked:
 class _AskedFor:
     """A call of a cached method, of the object that it is given."""
 
-    fn: Any
+    fn: Callable[..., object]
     call: _Asked
 
-    def __call__(self, owner: Any) -> Any:
+    def __call__(self, owner: object) -> object:
         return self.fn(owner, *self.call.args, **dict(self.call.kwargs))
 
 
-def _find_hash(vm: Interpreter, value: Any) -> None:
+def _find_hash(vm: Interpreter, value: object) -> None:
     """What a cache does with an argument: the program sees where there is no hash, and what its own `__hash__` does."""
     if type(value) is tuple:
         for item in value:

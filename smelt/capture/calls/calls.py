@@ -13,6 +13,7 @@ import re
 import types
 import warnings
 import weakref
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy
@@ -35,6 +36,8 @@ from smelt.capture.core.values import (
     CONSTANT_TYPES,
     LEAVES,
     NUMPY_FUNCTIONS,
+    BoundMethodOfC,
+    MethodOfC,
     is_bound,
     is_constant,
     is_shown,
@@ -49,7 +52,7 @@ from smelt.graph.trace.trace import TraceTensor
 
 
 @CALL(types.FunctionType)
-def call_function(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> Any:
+def call_function(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> object:
     """A Python function."""
     key = id(fn)
     if key in CONSTANTS:
@@ -93,7 +96,8 @@ def call_function(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: K
                 flags.guard_flag(vm, fn, args, out)
             return out
         case Policy.DEFER:
-            return defer(vm, fn, args, kwargs)
+            defer(vm, fn, args, kwargs)
+            return None
         case Policy.KERNEL:
             return BY_POLICY[Policy.KERNEL](vm, args, kwargs)
     if compiler_marks.no_effect(fn.__module__, fn.__name__):
@@ -132,7 +136,7 @@ def refuse_made(vm: Interpreter, fn: types.FunctionType, args: Args) -> None:
 _DISABLING = torch.utils.checkpoint.checkpoint.__code__
 
 
-def inline(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def inline(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
     """Interpret the function's bytecode."""
     code = fn.__code__
     vm.work += 1
@@ -161,7 +165,7 @@ def start_generator(vm: Interpreter, frame: Frame) -> TracedGenerator:
     return generator
 
 
-def defaults_of(vm: Interpreter, fn: types.FunctionType) -> tuple[object, object]:
+def defaults_of(vm: Interpreter, fn: types.FunctionType) -> tuple[tuple[object, ...] | None, dict[str, object] | None]:
     """The defaults of an inlined function, for positional and for keyword arguments, with guards for all it is made of.
 
     A function known by identity has the very same parts. An argument may be made anew for each call: its code is the
@@ -171,7 +175,8 @@ def defaults_of(vm: Interpreter, fn: types.FunctionType) -> tuple[object, object
     if known is not None:
         return known
     source = vm.sources.get(id(fn))
-    defaults, named = fn.__defaults__, fn.__kwdefaults__
+    defaults = fn.__defaults__
+    named: dict[Any, Any] | None = fn.__kwdefaults__
     frozen = source is None and policy.is_frozen(fn.__module__)
     if id(fn) in vm.python.created or frozen and named is None and (not defaults or _all_constant(defaults)):
         return defaults, named
@@ -193,11 +198,11 @@ def defaults_of(vm: Interpreter, fn: types.FunctionType) -> tuple[object, object
     return defaults, named
 
 
-def _all_constant(values: Any) -> bool:
+def _all_constant(values: Iterable[object]) -> bool:
     return all(type(v) in LEAVES or is_constant(v) or type(v) is tuple and not v for v in values)
 
 
-def call_leaf(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> Any:
+def call_leaf(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> object:
     """A Python function of torch that stays one node; methods are recorded by name."""
     if args and type(args[0]) is TraceTensor and fn is getattr(TENSOR_TYPES[0], fn.__name__, None):
         return call_tensor_method(vm, fn.__name__, args, kwargs)
@@ -214,7 +219,7 @@ def call_leaf(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwarg
             raise stop from None
 
 
-def _is_function(value: Any) -> bool:
+def _is_function(value: object) -> bool:
     """What torch would call, and the program wrote."""
     if isinstance(value, (types.FunctionType, types.MethodType, functools.partial, torch.nn.Module)):
         return True
@@ -248,7 +253,7 @@ def _is_torchs(module: types.ModuleType, name: str) -> bool:
     return isinstance(vars(module).get(name), (types.FunctionType, types.BuiltinFunctionType))
 
 
-def defer(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> None:
+def defer(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> None:
     """A call whose result nobody needs: made after the graph, with the arguments as they are now.
 
     With tensors in it, it needs their values: a break.
@@ -274,7 +279,7 @@ def _refuse_misformatted(vm: Interpreter, name: str, args: Args) -> None:
         raise Break(f"{name} with arguments that do not fit its text", str(error)) from None
 
 
-def _alike(value: Any) -> object:
+def _alike(value: object) -> object:
     """What is formatted as this is, where that succeeds, without a look at what may change."""
     kind = type(value)
     if isinstance(value, dict):
@@ -284,7 +289,7 @@ def _alike(value: Any) -> object:
     return value if kind in LEAVES and kind is not torch.Size else ""
 
 
-_EXAMPLES: dict[type, Any] = {torch.SymInt: 0, torch.SymFloat: 0.0, torch.SymBool: True}
+_EXAMPLES: dict[type, object] = {torch.SymInt: 0, torch.SymFloat: 0.0, torch.SymBool: True}
 
 
 _UNCHANGING = (
@@ -294,21 +299,22 @@ _UNCHANGING = (
 """What logging works with, and what says the same later."""
 
 
-def frozen(vm: Interpreter, name: str, value: Any) -> object:
+def frozen(vm: Interpreter, name: str, value: object) -> object:
     """The value, or a copy of a container, for a call that is made later, when the program may have changed it."""
     kind = type(value)
     if kind in LEAVES or isinstance(value, (*_UNCHANGING, *CONSTANT_TYPES)):
         return value
-    if kind is PrologueValue and not value.changes:
+    if type(value) is PrologueValue and not value.changes:
         return value
     if kind is TraceTensor:
         raise Break(f"{name} with a tensor", "it shows the tensor's values")
     refuse_unknown((value,))
-    if kind is warnings.catch_warnings and not value._record:
+    if type(value) is warnings.catch_warnings and not vars(value)["_record"]:
         return value  # all that it does is put off with it, in order
-    if kind in (list, tuple, set, frozenset, collections.deque):
-        items = [frozen(vm, name, item) for item in vm.effects.mirror(value)]
-        return kind(items) if kind is not collections.deque else kind(items, value.maxlen)
+    if type(value) is collections.deque:
+        return collections.deque([frozen(vm, name, item) for item in vm.effects.mirror(value)], value.maxlen)
+    if kind in (list, tuple, set, frozenset):
+        return kind([frozen(vm, name, item) for item in vm.effects.mirror(value)])
     if kind is dict:
         return {key: frozen(vm, name, item) for key, item in vm.effects.mirror(value).items()}
     raise Break(
@@ -326,7 +332,7 @@ def call_method(vm: Interpreter, method: types.MethodType, args: Args, kwargs: K
 
 
 @CALL(functools.partial)
-def call_partial(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
+def call_partial(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> object:
     """functools.partial"""
     if type(fn) is not functools.partial:
         return call_instance(vm, fn, args, kwargs)
@@ -336,13 +342,13 @@ def call_partial(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object
 
 
 @CALL(staticmethod)
-def call_static(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
+def call_static(vm: Interpreter, fn: staticmethod[..., object], args: Args, kwargs: Kwargs) -> object:
     """A staticmethod object."""
     return vm.call(fn.__func__, args, kwargs)
 
 
 @CALL(weakref.ref)
-def call_weakref(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
+def call_weakref(vm: Interpreter, fn: weakref.ref[object], args: Args, kwargs: Kwargs) -> object:
     """A weak reference."""
     source = vm.source_of(fn)
     value = fn()
@@ -375,21 +381,22 @@ def call_instance(vm: Interpreter, obj: Any, args: Args, kwargs: Kwargs) -> obje
             raise Break(f"a call of a {type(obj).__name__}", "C code may keep a value that stands for another")
         return call_native(vm, obj, args, kwargs)
     if not callable(obj):
-        if vm.type_of(obj) is not type(obj):  # what stands for it has another name
-            user_raise(TypeError(f"{vm.type_of(obj).__name__!r} object is not callable"))
+        kind, shown = type(obj), vm.type_of(obj)
+        if shown is not kind:  # what stands for it has another name
+            user_raise(TypeError(f"{shown.__name__!r} object is not callable"))
         return user(obj, *args, **kwargs)
     raise Break(f"a call of a {type(obj).__name__}", "it came from outside and runs C code")
 
 
 @CALL(*NUMPY_FUNCTIONS)
-def call_numpy(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
+def call_numpy(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
     """A function of numpy on plain data gives a constant, or an array of the host program."""
     if not all(map(_is_plain, (*args, *kwargs.values()))):
         raise Break(f"a call of numpy.{fn.__name__}", "it computes with values that are not known yet")
     return call_native(vm, fn, args, kwargs)
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     return type(value) in LEAVES or isinstance(value, (list, tuple)) and all(map(_is_plain, value))
 
 
@@ -434,7 +441,7 @@ def call_builtin(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object
     return call_native(vm, fn, args, kwargs)
 
 
-def _call_descriptor(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
+def _call_descriptor(vm: Interpreter, fn: MethodOfC, args: Args, kwargs: Kwargs) -> object:
     """`type.method(obj, ...)`"""
     if args and type(args[0]) is TraceTensor and issubclass(TENSOR_TYPES[0], fn.__objclass__):
         if fn.__objclass__ is not object:
@@ -447,13 +454,13 @@ def _call_descriptor(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> ob
     return call_native(vm, fn, args, kwargs)
 
 
-def _call_bound(vm: Interpreter, fn: Any, owner: Any, args: Args, kwargs: Kwargs) -> object:
+def _call_bound(vm: Interpreter, fn: BoundMethodOfC, owner: object, args: Args, kwargs: Kwargs) -> object:
     """A bound C method."""
     if type(owner) is TraceTensor:
         return call_tensor_method(vm, fn.__name__, (owner, *args), kwargs)
     if isinstance(owner, type):
-        wrapped = type(fn) is types.MethodWrapperType  # perhaps `super()` gave it
-        classes = (fn.__objclass__,) if wrapped else inspect.getmro(owner)
+        # `super()` may have given a wrapper
+        classes = (fn.__objclass__,) if type(fn) is types.MethodWrapperType else inspect.getmro(owner)
         raw = next((vars(b)[fn.__name__] for b in classes if fn.__name__ in vars(b)), None)
         meaning = SPECIAL.get(id(raw))
         if meaning is not None:
@@ -471,7 +478,9 @@ def _call_bound(vm: Interpreter, fn: Any, owner: Any, args: Args, kwargs: Kwargs
 _LOGGING_LOCK = logging._lock  # type: ignore[attr-defined]
 
 
-def call_on_external(vm: Interpreter, fn: Any, owner: Any, args: Args, kwargs: Kwargs) -> object:
+def call_on_external(
+    vm: Interpreter, fn: MethodOfC | BoundMethodOfC, owner: object, args: Args, kwargs: Kwargs
+) -> object:
     """A C method of an object from outside: builtin containers through their mirrors, others not at all."""
     if isinstance(owner, CONTAINERS) or is_shown(owner):
         return call_native(vm, fn, (owner, *args), kwargs)
@@ -483,7 +492,7 @@ def call_on_external(vm: Interpreter, fn: Any, owner: Any, args: Args, kwargs: K
     raise Break(f"a call of {name}", "the object came from outside, and the method runs C code on it")
 
 
-def call_native(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_native(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
     """Run C code (or a function that depends on its arguments alone) as it is."""
     module = getattr(fn, "__module__", None)
     if is_numpy(fn) and not isinstance(fn, type) and not has_symint((*args, *kwargs.values())):
@@ -512,7 +521,7 @@ def call_native(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
     return vm.effects.original(vm.effects.copies.give_back(out))
 
 
-def _seen_by_c(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+def _seen_by_c(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
     """Arguments with mirrors in place of containers from outside, as deep as the function looks."""
     effects = vm.effects
     if passes_on(fn, kwargs):
@@ -528,7 +537,7 @@ def _seen_by_c(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> tuple[Ar
     return effects.plain_all(args), effects.plain(kwargs)
 
 
-def passes_on(fn: Any, kwargs: Kwargs) -> bool:
+def passes_on(fn: object, kwargs: Kwargs) -> bool:
     """Whether C code takes items out of containers and hands on the very objects, without a look at what is in them."""
     if isinstance(fn, type):
         return fn in _PASSING_ON or fn.__module__ == "itertools"
@@ -552,7 +561,7 @@ _HOLDING = frozenset({functools.partial, types.MethodType, weakref.ref, staticme
 _HOLDING_OWNERS = (object, type, BaseException, list, dict, set, tuple, collections.deque, collections.OrderedDict)
 
 
-def _holds(fn: Any) -> bool:
+def _holds(fn: object) -> bool:
     """C code that keeps or identifies the objects it is given, without looking into them."""
     if isinstance(fn, types.FunctionType) or not isinstance(fn, _LISTED):
         return isinstance(fn, types.FunctionType)
@@ -560,13 +569,13 @@ def _holds(fn: Any) -> bool:
     return fn in _HOLDING or owner in _HOLDING_OWNERS or isinstance(fn, type) and issubclass(fn, _HOLDING_OWNERS[2:])
 
 
-def _consumes(fn: Any) -> bool:
+def _consumes(fn: Callable[..., object]) -> bool:
     """Methods of containers that may iterate what they are given."""
     owner = getattr(fn, "__objclass__", None) or getattr(fn, "__self__", None)
     return owner in _HOLDING_OWNERS[3:] and fn.__name__ not in _KEEPING
 
 
-def callback(vm: Interpreter, value: Any, reads: bool = False) -> object:
+def callback(vm: Interpreter, value: object, reads: bool = False) -> object:
     """What is handed to C code to be called: calls come back to the interpreter (but for those on many numbers).
 
     Args:
@@ -575,7 +584,7 @@ def callback(vm: Interpreter, value: Any, reads: bool = False) -> object:
     return Trampoline(vm, value, reads) if callable(value) and value is not int and value is not float else value
 
 
-CALLERS: dict[Any, int] = {
+CALLERS: dict[object, int] = {
     **dict.fromkeys((map, filter, functools.reduce, itertools.starmap, itertools.takewhile, iter), 0),
     **dict.fromkeys((itertools.dropwhile, itertools.filterfalse), 0),
     **dict.fromkeys((re.sub, itertools.accumulate, itertools.groupby), 1),
@@ -588,13 +597,13 @@ _CALLED = ("key", "func")
 class Trampoline:
     """A function as C code sees it: calling it interprets it, and C code may look into what it gives."""
 
-    def __init__(self, vm: Interpreter, fn: Any, reads: bool = False) -> None:
+    def __init__(self, vm: Interpreter, fn: object, reads: bool = False) -> None:
         self.vm, self.fn, self.reads = vm, fn, reads
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         return self.vm.reenter(lambda: self._run(args, kwargs))
 
-    def _run(self, args: Args, kwargs: Kwargs) -> Any:
+    def _run(self, args: Args, kwargs: Kwargs) -> object:
         out = self.vm.effects.plain(self.vm.call(self.fn, args, kwargs))
         if self.reads:
             refuse_unknown((out,))

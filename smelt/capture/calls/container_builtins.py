@@ -23,7 +23,7 @@ from smelt.capture.python.operators import BINARY, COMPARISONS, UNARY, binary, c
 from smelt.graph.trace.trace import TraceTensor
 
 
-def _iterable(vm: Interpreter, value: Any, plain: Any = None) -> object:
+def _iterable(vm: Interpreter, value: object, plain: Callable[[object], object] | None = None) -> object:
     """The argument as C code may iterate it: through the interpreter where Python code does it.
 
     Args:
@@ -49,7 +49,7 @@ def _register_iterating() -> None:
     for fn, first in ((list, 0), (tuple, 0), (set, 0), (frozenset, 0), (enumerate, 0), (zip, 0), (map, 1), (filter, 1),
                       (sum, 0), (any, 0), (all, 0), (sorted, 0), (collections.deque, 0)):  # fmt: skip
 
-        def consume(vm: Interpreter, args: Args, kwargs: Kwargs, fn: object = fn, first: int = first) -> object:
+        def consume(vm: Interpreter, args: Args, kwargs: Kwargs, fn: Any = fn, first: int = first) -> object:
             count = len(args) if fn in (zip, map) else first + 1
             plain = vm.effects.mirror if calls.passes_on(fn, kwargs) else None
             head = tuple(_iterable(vm, a, plain) if first <= i < count else a for i, a in enumerate(args))
@@ -60,7 +60,7 @@ def _register_iterating() -> None:
         special(fn)(consume)
     for pick in (min, max):
 
-        def choose(vm: Interpreter, args: Args, kwargs: Kwargs, fn: object = pick) -> object:
+        def choose(vm: Interpreter, args: Args, kwargs: Kwargs, fn: Callable[..., object] = pick) -> object:
             if len(args) == 1:
                 plain = vm.effects.mirror if calls.passes_on(fn, kwargs) else None
                 args = (_iterable(vm, args[0], plain),)
@@ -74,7 +74,7 @@ def _register_iterating() -> None:
 _register_iterating()
 
 
-def _operator(fn: Any, count: int, meaning: Callable[..., Any]) -> None:
+def _operator(fn: Callable[..., object], count: int, meaning: Callable[..., object]) -> None:
     """A function of the operator module: its operands may have methods that are written in Python."""
 
     def operate(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
@@ -100,7 +100,7 @@ _register_operators()
 
 
 @special(sum)
-def total(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def total(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """sum(iterable[, start])"""
     items = vm.native(list, _iterable(vm, args[0])) if args else user(sum)
     start = args[1] if len(args) > 1 else kwargs.get("start", 0)
@@ -129,7 +129,7 @@ def reverse(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     return vm.native(reversed, sequence)
 
 
-def as_mapping(vm: Interpreter, value: Any) -> object:
+def as_mapping(vm: Interpreter, value: object) -> object:
     """A mapping with Python methods as a plain dict, made through the interpreter."""
     if isinstance(value, dict) and python_method(vm, value, "__iter__") is None:
         return vm.effects.plain(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Callable
 from typing import Any
 
 from smelt.capture import _native as native
@@ -38,8 +39,8 @@ def _known(vm: Interpreter, getter: object) -> bool:
     return True
 
 
-def _getter(kind: Any, get: Any) -> None:
-    def call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def _getter(kind: type, get: Callable[[Interpreter, object, Any], object]) -> None:
+    def call(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> object:
         if len(args) != 1 or kwargs or not _known(vm, fn):
             return call_instance(vm, fn, args, kwargs)
         found = tuple(get(vm, args[0], key) for key in _given(fn)[0])
@@ -48,7 +49,7 @@ def _getter(kind: Any, get: Any) -> None:
     CALL(kind)(call)
 
 
-def _attribute(vm: Interpreter, value: Any, path: str) -> object:
+def _attribute(vm: Interpreter, value: object, path: str) -> object:
     return functools.reduce(vm.load_attr, path.split("."), value)
 
 

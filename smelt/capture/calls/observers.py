@@ -34,8 +34,8 @@ class Observed:
 
     def __init__(self) -> None:
         self.step = 0
-        self.places: set[Any] = set()
-        self._alive: list[Any] = []
+        self.places: set[object] = set()
+        self._alive: list[object] = []
 
     def add(self, vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> None:
         """A call is put off.
@@ -78,7 +78,7 @@ class Observed:
             if isinstance(value, (types.FunctionType, types.MethodType)):
                 function: Any = value.__func__ if isinstance(value, types.MethodType) else value
                 yield from _globals_of(function)
-                parts: list[Any] = [*(function.__closure__ or ()), *_named(function)]
+                parts: list[object] = [*(function.__closure__ or ()), *_named(function)]
                 parts += [value.__self__] if isinstance(value, types.MethodType) else []
             elif is_bound(value):
                 parts = [value.__self__]
@@ -96,7 +96,7 @@ class Observed:
                     left.append(part)
 
 
-def _holds(value: Any) -> bool:
+def _holds(value: object) -> bool:
     return isinstance(value, (list, dict, set, tuple))
 
 
@@ -121,10 +121,10 @@ def _named(function: types.FunctionType) -> list[object]:
     return [function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__]
 
 
-def _parts(value: Any) -> list[object]:
+def _parts(value: object) -> list[object]:
     if isinstance(value, dict):
         return list(value.values())
-    if _holds(value):
+    if isinstance(value, (list, set, tuple)):
         return list(value)
     methods = [m for base in type(value).__mro__ if not is_frozen(base.__module__) for m in vars(base).values()]
     held = getattr(value, "__dict__", {})
@@ -133,7 +133,7 @@ def _parts(value: Any) -> list[object]:
 
 def _run_by(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> list[object]:
     """Objects and functions of the program that a call runs by itself."""
-    found: list[Any] = []
+    found: list[object] = []
     if args and isinstance(args[0], (logging.Handler, logging.Filter)):
         return found  # a handler that calls its own class
     if fn is print:
@@ -176,7 +176,7 @@ def _now(vm: Interpreter, name: str) -> object:
     return vars(warnings)[name] if store is None else store.value
 
 
-def _is_librarys(value: Any) -> bool:
+def _is_librarys(value: object) -> bool:
     if is_bound(value):
         return False
     if isinstance(value, (types.FunctionType, types.MethodType)):

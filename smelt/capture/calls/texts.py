@@ -7,7 +7,7 @@ import enum
 import json.encoder
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from smelt.capture.calls import calls
@@ -27,7 +27,7 @@ from smelt.graph.meta_rules.constant_values import known_value
 from smelt.graph.trace.trace import TraceTensor
 
 
-def to_text(vm: Interpreter, fn: Any, value: Any, *rest: Any) -> object:
+def to_text(vm: Interpreter, fn: Callable[..., object], value: object, *rest: object) -> object:
     """str(value), repr(value) or format(value, spec)"""
     if type(value) in (PrologueMethod, types.MethodType) and visible(vm, value) is not value:
         raise Break("the text of a method written in C", "it shows an address")
@@ -58,7 +58,7 @@ def to_text(vm: Interpreter, fn: Any, value: Any, *rest: Any) -> object:
     return vm.native(fn, vm.effects.plain(value), *rest)
 
 
-def _guard_text(vm: Interpreter, value: Any) -> None:
+def _guard_text(vm: Interpreter, value: object) -> None:
     """The names in the text of a class and of an enumeration's member, which are themselves known by identity."""
     if isinstance(value, type):
         load_class_attr(vm, value, "__module__")
@@ -72,19 +72,19 @@ def _guard_text(vm: Interpreter, value: Any) -> None:
 _BRACKETS: dict[type, str] = {list: "[]", tuple: "()", set: "{}", dict: "{}"}
 
 
-def container_text(vm: Interpreter, value: Any) -> object:
+def container_text(vm: Interpreter, value: object) -> object:
     """The text of a builtin container whose items are not all plain data: their own methods are interpreted."""
     brackets = _BRACKETS.get(type(value))
     if brackets is None:
         return None
-    value = vm.effects.mirror(value)
-    items = [*value, *value.values()] if type(value) is dict else list(value)
+    held = vm.effects.mirror(value)
+    items = [*held, *held.values()] if type(held) is dict else list(held)
     if all(type(item) in LEAVES for item in items):
         return None
-    with vm.effects.opened(value):
+    with vm.effects.opened(held):
         texts = [to_text(vm, repr, item) for item in items]
-    half = len(value)
-    shown: list[tuple[Any, ...]] = [(text,) for text in texts]
+    half = len(held)
+    shown: list[tuple[object, ...]] = [(text,) for text in texts]
     if type(value) is dict:
         shown = [(key, ": ", item) for key, item in zip(texts[:half], texts[half:], strict=True)]
     comma = "," if type(value) is tuple and half == 1 else ""
@@ -92,7 +92,7 @@ def container_text(vm: Interpreter, value: Any) -> object:
     return joined(vm, [brackets[0], *spaced, comma, brackets[1]])
 
 
-def joined(vm: Interpreter, parts: Iterable[Any]) -> Any:
+def joined(vm: Interpreter, parts: Iterable[Any]) -> object:
     """Text of parts, some of which may be unknown or made anew at each call."""
     parts = list(parts)
     if any(type(part) is PrologueValue for part in parts):
@@ -122,7 +122,7 @@ def to_format(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 def _register_methods() -> None:
     for name, fn in (("__str__", str), ("__repr__", repr), ("__format__", format)):
 
-        def show(vm: Interpreter, tensor: TraceTensor, *rest: object, fn: Any = fn) -> Any:
+        def show(vm: Interpreter, tensor: TraceTensor, *rest: object, fn: Callable[..., object] = fn) -> object:
             if fn is not format and rest:
                 raise Break("the text of a tensor with contents of its own", "it is made of values")
             return to_text(vm, fn, tensor, *rest)
@@ -156,12 +156,12 @@ def format_string(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 class _Fields:
     """The arguments of one `str.format`, which fields ask for by name, by number, or in their order."""
 
-    def __init__(self, args: list[Any], kwargs: Kwargs) -> None:
+    def __init__(self, args: list[object], kwargs: Kwargs) -> None:
         self.args, self.kwargs = args, kwargs
         self.next = 0
         self.numbered: bool | None = None
 
-    def find(self, name: Any) -> Any:
+    def find(self, name: Any) -> object:
         """The argument that begins a field."""
         if name != "" and type(name) is str:
             return user(self.kwargs.__getitem__, name)
@@ -177,7 +177,7 @@ class _Fields:
         return self.args[name]
 
 
-def _formatted(vm: Interpreter, text: str, fields: _Fields, depth: int = 2) -> Iterator[Any]:
+def _formatted(vm: Interpreter, text: str, fields: _Fields, depth: int = 2) -> Iterator[object]:
     """The parts of a text with its fields filled in."""
     if not depth:
         user_raise(ValueError("Max string recursion exceeded"))
@@ -201,7 +201,7 @@ def _formatted(vm: Interpreter, text: str, fields: _Fields, depth: int = 2) -> I
 _CONVERSIONS = {"s": str, "r": repr, "a": ascii}
 
 
-def _field(vm: Interpreter, field: str, fields: _Fields) -> Any:
+def _field(vm: Interpreter, field: str, fields: _Fields) -> object:
     """What a field like `0.name[key]` stands for."""
     first, rest = user(_string.formatter_field_name_split, field)
     value = fields.find(first)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
 
 from smelt.capture import _native as native
 from smelt.capture.calls.calls import Args, Kwargs, call_native
@@ -13,7 +13,7 @@ from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.registry import special
 
 
-def _made_anew(*kinds: Any) -> None:
+def _made_anew(*kinds: type) -> None:
     """Register classes whose objects residual code makes as the program did."""
     for kind in kinds:
         special(kind)(functools.partial(_make, kind))
@@ -34,8 +34,8 @@ def _made(vm: Interpreter, out: object, kind: type, args: Args, kwargs: Kwargs) 
 _made_anew(property, staticmethod, classmethod, functools._lru_cache_wrapper)
 
 
-def _copied(method: object) -> None:
-    def copy(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def _copied(method: Callable[..., object]) -> None:
+    def copy(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
         out = call_native(vm, method, args, kwargs)
         if type(out) is not property:
             return out
@@ -48,7 +48,7 @@ for _method in (property.getter, property.setter, property.deleter):
     _copied(_method)
 
 
-def refuse_own_cache(vm: Interpreter, fn: Any) -> None:
+def refuse_own_cache(vm: Interpreter, fn: functools._lru_cache_wrapper[object]) -> None:
     """A cache that the frame has made is filled by Python: what it holds would be values of the capture.
 
     Raises:
@@ -69,7 +69,7 @@ def make_partial(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     return call_native(vm, functools.partial, args, kwargs)
 
 
-def _is_taken_apart(vm: Interpreter, outer: functools.partial[Any]) -> bool:
+def _is_taken_apart(vm: Interpreter, outer: functools.partial[object]) -> bool:
     """Whether a partial of it holds what it holds, not the object: a partial without a dictionary of attributes."""
     if _CALLS_STAY and type(outer).__call__ is not functools.partial.__call__:
         return False
@@ -79,8 +79,8 @@ def _is_taken_apart(vm: Interpreter, outer: functools.partial[Any]) -> bool:
     return bare and not any(target == id(outer) for _, target, _ in vm.effects.stores)
 
 
-class _Called(functools.partial[Any]):
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+class _Called(functools.partial[object]):
+    def __call__(self, *args: object, **kwargs: object) -> object:
         raise NotImplementedError
 
 
@@ -89,6 +89,6 @@ _CALLS_STAY = functools.partial(_held).func is _held
 """Whether partials with a call of their own are not taken apart: CPython 3.13 does that."""
 
 
-def _is_bare(outer: functools.partial[Any]) -> bool:
+def _is_bare(outer: functools.partial[object]) -> bool:
     """Nobody has looked at its attributes, which makes the dictionary."""
     return functools.partial.__reduce__(outer)[2][3] is None

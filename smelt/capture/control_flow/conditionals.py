@@ -34,7 +34,7 @@ from smelt.graph.nodes.conditional import Conditional, cut_out, operands_of
 from smelt.graph.trace.trace import TraceTensor
 
 
-def jump(vm: Interpreter, f: Frame, value: Any, when_true: int, when_false: int) -> object | None:
+def jump(vm: Interpreter, f: Frame, value: object, when_true: int, when_false: int) -> object | None:
     """Go on where the truth of `value` leads; gives RETURN where both ways return.
 
     Raises:
@@ -78,7 +78,7 @@ def _jump_on_host(vm: Interpreter, f: Frame, value: PrologueValue, when_true: in
     return None
 
 
-def _jump_on_number(vm: Interpreter, f: Frame, value: Any, when_true: int, when_false: int) -> object | None:
+def _jump_on_number(vm: Interpreter, f: Frame, value: object, when_true: int, when_false: int) -> object | None:
     """A branch on a number that only values tell; where it cannot be a node, the graph ends at the read."""
     question, place = question_of(vm, value), (id(f.code), f.pc - 1)
     if question is not None and place not in vm.control.refused and place not in vm.control.branching:
@@ -162,7 +162,7 @@ class _Branch:
         self._replace(true, false, merging)
         return RETURN if self.join == RETURNS else None
 
-    def _read(self, slot: int, value: Any) -> Any:
+    def _read(self, slot: int, value: object) -> Any:
         """What a variable holds after one way; the other one may have looked at it, which adds guards."""
         if type(value) is not Unread:
             return value

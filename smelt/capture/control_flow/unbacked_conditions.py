@@ -6,8 +6,6 @@ one of the ways only raises, the comparison is a fact from then on that the comp
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from smelt.capture.core.breaks import Break
@@ -21,7 +19,7 @@ from smelt.shapes.unbacked import is_unbacked
 COMPARE = {"==": torch.eq, "!=": torch.ne, "<": torch.lt, ">=": torch.ge}
 
 
-def question_of(vm: Interpreter, value: Any) -> SymbolicPredicate | None:
+def question_of(vm: Interpreter, value: object) -> SymbolicPredicate | None:
     """What the truth of a symbolic number asks, if only values tell it and the graph may read them."""
     if not vm.values.are_read or vm.tensors is not vm.outermost:
         return None

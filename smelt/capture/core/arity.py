@@ -11,13 +11,13 @@ import contextvars
 import inspect
 import types
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, TypeAlias
 
 from smelt.capture.core.breaks import Break, user
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.graph.trace.trace import TraceTensor
 
-How = Callable[[Any, Args, Kwargs], Any]
+How: TypeAlias = Callable[[Interpreter, Args, Kwargs], object]
 
 _MANY = 1 << 30
 _UNSIGNED: dict[int, tuple[Collection[int], bool]] = {
@@ -98,7 +98,7 @@ class Meaning:
             UserError: what it says.
             Break: nothing is wrong with as many arguments: Python makes the call.
         """
-        given: list[Any] = [value if type(value) in _INERT else () for value in args]
+        given: list[object] = [value if type(value) in _INERT else () for value in args]
         if type(self.function) in _OF_CLASSES and args:
             given[0] = _as_shown(vm, args[0])
         user(self.function, *given, **dict.fromkeys(kwargs, ()))
@@ -106,7 +106,7 @@ class Meaning:
         raise Break(f"{name} with {len(given)} arguments", "it is known to take others")
 
 
-def _as_shown(vm: Interpreter, value: Any) -> object:
+def _as_shown(vm: Interpreter, value: object) -> object:
     """An object of the class that the program believes the value to have."""
     if type(value) is TraceTensor:
         return vm.tensors.stand_in(value)
@@ -114,10 +114,10 @@ def _as_shown(vm: Interpreter, value: Any) -> object:
 
 
 _INERT = (int, float, bool, str, type(None))
-_EXAMPLES: dict[type, Any] = {int: 0, float: 0.0, bool: True}
+_EXAMPLES: dict[type, object] = {int: 0, float: 0.0, bool: True}
 
 
-def _tells(function: object) -> bool:
+def _tells(function: Any) -> bool:
     """A function of C code, or one of Python's, whose parameters are those that its calls are checked for."""
     if isinstance(function, types.FunctionType):
         return True

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import CodeType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from smelt.base.errors import Unsupported
 from smelt.capture.core.interface import Args
@@ -223,7 +223,7 @@ def through_c(run: Callable[[], object]) -> object:
         del raised, run  # the exception holds this frame
 
 
-def user_raise(error: BaseException) -> Any:
+def user_raise(error: BaseException) -> NoReturn:
     """Raise `error` as the interpreted program would."""
     raise UserError(error)
 

@@ -9,9 +9,13 @@ import opcode
 from bisect import bisect_right
 from collections.abc import Callable
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-Handler = Callable[[Any, Any, Any], Any]
+if TYPE_CHECKING:
+    from smelt.capture.core.frames import Frame
+    from smelt.capture.core.interface import Interpreter
+
+Handler: TypeAlias = "Callable[[Interpreter, Frame, Any], object]"
 
 
 class Site(NamedTuple):

@@ -89,7 +89,7 @@ _REGIONS = os.path.join("torch", "_higher_order_ops", "invoke_subgraph.py")
 """Where `torch.compiler.nested_compile_region` wraps functions."""
 
 
-def original_init(function: FunctionType) -> Any:
+def original_init(function: FunctionType) -> object:
     """What `Module.__init__` was before torch's compiler put this function in its place; None: it is another one."""
     code = function.__code__
     if code.co_name != "patched_init" or not code.co_filename.endswith(_TAGGING) or "init" not in code.co_freevars:
@@ -145,7 +145,7 @@ def _quiet_wrapper(context: Any) -> None:
             native.quiet(code)
 
 
-def asks_of_no_tensor(fn: Any, args: Args) -> bool:
+def asks_of_no_tensor(fn: Callable[..., object], args: Args) -> bool:
     """Whether transformers asks if a tensor is traced, of a tensor that is not there.
 
     It asks before it reads the values of a padding mask, which a graph does not know. Where there is no such mask, yes

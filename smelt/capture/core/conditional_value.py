@@ -77,7 +77,7 @@ def unanswered(asked: str) -> Break:
     )
 
 
-def is_plain(value: Any) -> bool:
+def is_plain(value: object) -> bool:
     """Data that cannot be changed."""
     return type(value) in LEAVES and not isinstance(value, SYMBOLIC)
 

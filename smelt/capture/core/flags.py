@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -27,7 +26,7 @@ def read_flag(vm: Interpreter, fn: Callable[..., object], args: Args) -> object:
     return value
 
 
-def guard_flag(vm: Interpreter, fn: Callable[..., object], args: Args, value: Any) -> None:
+def guard_flag(vm: Interpreter, fn: Callable[..., object], args: Args, value: object) -> None:
     """The program saw `value`, which depends on settings of torch."""
     if type(value) in LEAVES and not vm.ambient.log:  # what the program itself switched is no state of outside
         vm.guards.flag(fn, args, value)
@@ -50,7 +49,7 @@ def module_setting(module: types.ModuleType, name: str) -> bool:
 def _register() -> None:
     for fn in torch_c.SETTINGS:
 
-        def read(vm: Interpreter, args: Args, kwargs: Kwargs, fn: Any = fn) -> Any:
+        def read(vm: Interpreter, args: Args, kwargs: Kwargs, fn: Callable[..., object] = fn) -> object:
             return read_flag(vm, fn, args)
 
         special(fn)(read)

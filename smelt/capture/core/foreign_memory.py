@@ -19,7 +19,7 @@ _PROXIES = weakref.ProxyTypes
 """Weak proxies, which show another object in the same way."""
 
 
-def refuse_windows(values: Iterable[Any]) -> None:
+def refuse_windows(values: Iterable[object]) -> None:
     """End the graph where one of these is such an object.
 
     Raises:

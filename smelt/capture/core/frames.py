@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from types import CellType, CodeType, FunctionType
-from typing import Any
+from typing import Any, TypeAlias
 
 from smelt.capture._native import NULL
 from smelt.capture.core.breaks import At, user_raise
@@ -13,7 +13,7 @@ from smelt.capture.core.bytecode import Decoded
 from smelt.capture.core.interface import Args, Kwargs
 from smelt.capture.core.sources import Source
 
-Callers = tuple[Any, At] | None
+Callers: TypeAlias = "tuple[Callers, At] | None"
 RETURN = object()
 YIELD = object()
 """What a handler gives when the frame stops."""
@@ -28,7 +28,7 @@ class Unread:
 
     __slots__ = ("value", "source")
 
-    def __init__(self, value: Any, source: Source) -> None:
+    def __init__(self, value: object, source: Source) -> None:
         self.value, self.source = value, source
 
 
@@ -99,7 +99,13 @@ def slot_count(code: CodeType) -> int:
     return _slots.put(code, len(slot_names(code))) if known is None else known
 
 
-def bind(function: FunctionType, defaults: Any, kwdefaults: object, args: Args, kwargs: Kwargs) -> list[object]:
+def bind(
+    function: FunctionType,
+    defaults: tuple[object, ...] | None,
+    kwdefaults: dict[str, object] | None,
+    args: Args,
+    kwargs: Kwargs,
+) -> list[object]:
     """The localsplus of a call, as CPython fills it.
 
     Args:
@@ -110,7 +116,7 @@ def bind(function: FunctionType, defaults: Any, kwdefaults: object, args: Args, 
     """
     code = function.__code__
     count, flags = code.co_argcount, code.co_flags
-    slots: list[Any] = [NULL] * slot_count(code)
+    slots: list[object] = [NULL] * slot_count(code)
     if len(args) == count and not kwargs and not code.co_kwonlyargcount and not flags & _STAR:
         slots[:count] = args
         return slots
@@ -135,7 +141,7 @@ def bind(function: FunctionType, defaults: Any, kwdefaults: object, args: Args, 
 _STAR = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
-def arguments_in(function: FunctionType, slots: tuple[Any, ...]) -> tuple[Args, Kwargs]:
+def arguments_in(function: FunctionType, slots: Args) -> tuple[Args, Kwargs]:
     """The arguments of the call that filled these argument slots, without defaults: their sources are to be read."""
     code = function.__code__
     count, total = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
@@ -152,7 +158,7 @@ def arguments_in(function: FunctionType, slots: tuple[Any, ...]) -> tuple[Args, 
     return (*slots[:count], *more), named
 
 
-def _bind_keywords(function: FunctionType, slots: list[Any], kwargs: Kwargs, total: int) -> dict[str, object]:
+def _bind_keywords(function: FunctionType, slots: list[object], kwargs: Kwargs, total: int) -> dict[str, object]:
     code, rest = function.__code__, {}
     names = code.co_varnames[code.co_posonlyargcount : total]
     for name, value in kwargs.items():
@@ -166,7 +172,9 @@ def _bind_keywords(function: FunctionType, slots: list[Any], kwargs: Kwargs, tot
     return rest
 
 
-def _bind_defaults(function: FunctionType, slots: list[Any], defaults: Any, kwdefaults: Any) -> None:
+def _bind_defaults(
+    function: FunctionType, slots: list[object], defaults: tuple[object, ...], kwdefaults: dict[str, object]
+) -> None:
     code = function.__code__
     count = code.co_argcount
     first = count - len(defaults)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
-from typing import Any
+from collections.abc import Callable
 
 from smelt.capture.core.breaks import UserError, through_c
 from smelt.capture.core.except_clauses import acts_on
@@ -27,7 +27,7 @@ class TracedGenerator:
     def __next__(self) -> object:
         return self.send(None)
 
-    def send(self, value: Any) -> Any:
+    def send(self, value: object) -> object:
         """Resume with a value; gives what is yielded next.
 
         Raises:
@@ -41,7 +41,9 @@ class TracedGenerator:
         self.frame.stack.append(value)
         return self._resume()
 
-    def throw(self, kind: Any, value: Any = None, traceback: Any = None) -> object:
+    def throw(
+        self, kind: BaseException | type[BaseException], value: BaseException | None = None, traceback: object = None
+    ) -> object:
         """Resume by raising an exception at the yield."""
         error = kind if isinstance(kind, BaseException) else kind() if value is None else value
         before, self.done = self.done, True  # unless the body goes on
@@ -91,7 +93,7 @@ class TracedGenerator:
         raise StopIteration(self.frame.value)
 
 
-GENERATOR_METHODS: dict[Any, Any] = {
+GENERATOR_METHODS: dict[object, Callable[..., object]] = {
     TracedGenerator.send: types.GeneratorType.send,
     TracedGenerator.throw: types.GeneratorType.throw,
     TracedGenerator.close: types.GeneratorType.close,

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import CellType, CodeType, FunctionType, MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import torch
+    from numpy import ndarray
     from torch import fx
 
     from smelt.capture import _native as native
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from smelt.shapes.real import Real
     from smelt.shapes.size import IntLike, Size, Symbol
     from smelt.shapes.unbacked import Origin
+
+T = TypeVar("T")
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -112,7 +115,7 @@ class Effects(Protocol):
     def store(self, kind: str, target: object, name: str, value: object) -> None:
         """Remember a write to an external object (DELETED: it is removed)."""
 
-    def store_variable(self, variables: dict[str, Any], name: str, value: object) -> None:
+    def store_variable(self, variables: dict[str, object], name: str, value: object) -> None:
         """Remember a write to a module's variable."""
 
     def variable(self, module: ModuleType, name: str) -> Any:
@@ -133,7 +136,7 @@ class Effects(Protocol):
     def mirror(self, value: object) -> Any:
         """The stand-in of an external container, with all its items read; anything else unchanged."""
 
-    def append(self, held: list[Any], value: object) -> None:
+    def append(self, held: list[object], value: object) -> None:
         """`held.append(value)`"""
 
     def untouched(self, held: object) -> bool:
@@ -148,16 +151,16 @@ class Effects(Protocol):
     def original(self, value: object) -> Any:
         """The container that a mirror or a copy stands for; anything else unchanged."""
 
-    def read_items(self, value: Any, source: Source) -> list[Any]:
+    def read_items(self, value: list[object] | tuple[object, ...], source: Source) -> list[Any]:
         """All items of an external list or tuple."""
 
-    def read_dict(self, value: dict[Any, Any], source: Source) -> dict[Any, Any]:
+    def read_dict(self, value: dict[object, object], source: Source) -> dict[Any, Any]:
         """All items of an external dict."""
 
-    def read_key(self, value: dict[Any, Any], source: Source, key: object) -> Any:
+    def read_key(self, value: dict[object, object], source: Source, key: object) -> Any:
         """One item of an external dict that has the key."""
 
-    def has_key(self, value: dict[Any, Any], source: Source, key: object) -> bool:
+    def has_key(self, value: dict[object, object], source: Source, key: object) -> bool:
         """Whether an external dict has the key, with the guard."""
 
     def outside(self, key: object) -> Any:
@@ -270,7 +273,7 @@ class Guards(Protocol):
     def together(self, fn: Callable[..., bool], source: Source) -> None:
         """`fn` of the values of all the sources that were given for it is true."""
 
-    def state(self, state: tuple[Any, ...]) -> None:
+    def state(self, state: tuple[object, ...]) -> None:
         """The ambient modes are what `native.state()` gave."""
 
     def flag(self, fn: Callable[..., object], args: Args, value: object) -> None:
@@ -286,7 +289,7 @@ class Profile(Protocol):
     classes: Any
     unsteady: set[Site]
 
-    def look_at_value(self, asked: Any, found: object) -> bool:
+    def look_at_value(self, asked: object, found: object) -> bool:
         """Whether a value of a tensor was always the same."""
 
 
@@ -313,10 +316,10 @@ class Sizes(Protocol):
     def origin(self, symbol: Symbol | Real) -> tuple[Source, Source]:
         """The input that shows a symbol, and the source of the number itself."""
 
-    def expression(self, size: IntLike, fetched: Callable[[Source], str], read: Callable[[Any], str]) -> str:
+    def expression(self, size: IntLike, fetched: Callable[[Source], str], read: Callable[[object], str]) -> str:
         """Python source of a size in residual code."""
 
-    def real_expression(self, real: Real, fetched: Callable[[Source], str], read: Callable[[Any], str]) -> str:
+    def real_expression(self, real: Real, fetched: Callable[[Source], str], read: Callable[[object], str]) -> str:
         """Python source of a floating-point number in residual code."""
 
 
@@ -352,14 +355,14 @@ class Read(Protocol):
 
     tensor: TraceTensor
     dim: int | None
-    version: Any
+    version: tuple[int, int]
     node: fx.Node | None
 
 
 class Reads(Protocol):
     """Numbers that a capture reads from tensors (`tensors.reads.Reads`)."""
 
-    known: dict[Hashable, Any]
+    known: dict[Hashable, Size | Real]
 
     @property
     def found(self) -> Mapping[str, Read]: ...
@@ -367,27 +370,27 @@ class Reads(Protocol):
     def shows(self, read: Any) -> bool:
         """Whether the tensor is one of the graph's and still has the value that was read."""
 
-    def exposed(self, number: Any) -> tuple[TraceTensor, int | None]:
+    def exposed(self, number: object) -> tuple[TraceTensor, int | None]:
         """A tensor that shows a number at the end of the graph, and in which dimension."""
 
 
 class Runner(Protocol):
     """Runs torch callables on trace tensors (`tensors.trace_call.Runner`)."""
 
-    def run(self, target: Any, args: Args, kwargs: Mapping[str, Any]) -> Any:
+    def run(self, target: object, args: Args, kwargs: Mapping[str, object]) -> Any:
         """Its result; what it warns of, the program will be warned of."""
 
-    def attempt(self, target: Any, args: Args, kwargs: Mapping[str, Any]) -> tuple[Any, list[TraceTensor]]:
+    def attempt(self, target: object, args: Args, kwargs: Mapping[str, object]) -> tuple[Any, list[TraceTensor]]:
         """Its result, and the tensors that it wrote to."""
 
 
 class Watch(Protocol):
     """Records tensor operations of C code (`tensors.c_callbacks.Watch`)."""
 
-    def run(self, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+    def run(self, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> Any:
         """Call C code."""
 
-    def pause(self, fn: Callable[..., Any], *args: Any) -> Any:
+    def pause(self, fn: Callable[..., object], *args: object) -> Any:
         """Call back into the interpreter from C code."""
 
 
@@ -403,7 +406,7 @@ class Numbers(Protocol):
     def restore(self, known: dict[str, fx.Node]) -> None:
         """Forget what was computed since `known`: those nodes leave the graph. Inputs stay."""
 
-    def __call__(self, number: Any) -> Any:
+    def __call__(self, number: object) -> Any:
         """The number itself, or the node that computes it."""
 
 
@@ -481,7 +484,7 @@ class Tensors(Protocol):
     def given(self, value: object, source: Source) -> fx.Node:
         """Another object from outside as an input, for a node that runs as it is."""
 
-    def host_input(self, value: Any, source: Source, number: Size | Real | None) -> fx.Node:
+    def host_input(self, value: object, source: Source, number: Size | Real | None) -> fx.Node:
         """A tensor or number that the host program makes, as an input of the graph."""
 
     def is_given(self, tensor: TraceTensor) -> bool:
@@ -502,17 +505,17 @@ class Tensors(Protocol):
     def refuse_inner(self, value: object) -> None:
         """A tensor that a function saw while it was transformed stands for many, or for one that holds derivatives."""
 
-    def run(self, target: Any, args: Args, kwargs: Mapping[str, Any], method: str | None = None) -> Any:
+    def run(self, target: object, args: Args, kwargs: Mapping[str, object], method: str | None = None) -> Any:
         """Run a torch callable on trace tensors; if it made or changed a tensor, record a node."""
 
     def note(
         self,
-        out: Any,
+        out: object,
         written: Sequence[TraceTensor],
         drew: bool,
-        target: Any,
+        target: object,
         args: Args,
-        kwargs: Mapping[str, Any],
+        kwargs: Mapping[str, object],
         method: str | None = None,
         raises: bool = False,
     ) -> Any:
@@ -524,7 +527,7 @@ class Tensors(Protocol):
     def act(self, target: EagerBoundary, args: Args) -> None:
         """Record a cut point that gives nothing."""
 
-    def spend(self, nodes: Iterable[Any]) -> None:
+    def spend(self, nodes: Iterable[object]) -> None:
         """A backward came to these autograd nodes."""
 
     def writers_of(self, node: fx.Node) -> list[fx.Node]:
@@ -548,7 +551,7 @@ class Tensors(Protocol):
         condition: TraceTensor,
         operands: list[fx.Node],
         nodes: list[fx.Node],
-        metas: tuple[Any, ...],
+        metas: tuple[object, ...],
         outputs: list[TraceTensor],
     ) -> None:
         """Put a branch in place of the nodes of its two ways; `outputs` are the tensors that it gives."""
@@ -576,10 +579,10 @@ class Ambient(Protocol):
     @property
     def names_devices(self) -> bool: ...
 
-    def switch_device(self, fn: Callable[..., Any], args: Args) -> None:
+    def switch_device(self, fn: Callable[..., object], args: Args) -> None:
         """Run a function that switches the default device."""
 
-    def switch(self, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+    def switch(self, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> Any:
         """Run a function that switches a mode; one that a number decides is decided here."""
 
     def gradients(self, enabled: bool) -> AbstractContextManager[None]:
@@ -615,7 +618,7 @@ class PrologueInputs(Protocol):
 
     numbers: dict[str, PrologueValue]
 
-    def lift(self, args: Any, key: bool = False) -> Any:
+    def lift(self, args: object, key: bool = False) -> Any:
         """Arguments of a tensor operation with numbers and tensors in place of values."""
 
     def number(self, value: PrologueValue) -> Any:
@@ -627,10 +630,10 @@ class PrologueInputs(Protocol):
     def origins(self) -> list[Origin]:
         """Where numbers became inputs of the graph."""
 
-    def named(self, number: Any) -> PrologueValue | None:
+    def named(self, number: object) -> PrologueValue | None:
         """The value that a number of the graph's inputs is."""
 
-    def tensor(self, value: Any) -> Any:
+    def tensor(self, value: object) -> Any:
         """A tensor that the host program makes, as an input of the graph."""
 
     def made(self, tensor: TraceTensor) -> PrologueValue | None:
@@ -654,7 +657,7 @@ class Prologue(Protocol):
     @property
     def ops(self) -> Sequence[Any]: ...
 
-    def external(self, array: Any, source: Source) -> PrologueValue:
+    def external(self, array: ndarray, source: Source) -> PrologueValue:
         """An array from outside: read at each call, its shape and dtype are guarded."""
 
     def handle(self, value: object) -> Any:
@@ -678,7 +681,7 @@ class Prologue(Protocol):
     def run(self, fn: Any, args: Args, kwargs: Kwargs, method: str | None = None) -> Any:
         """Run an operation on the examples and write it down; gives its result."""
 
-    def whole(self, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    def whole(self, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> Any:
         """Run a function of the program that draws random numbers."""
 
     def arguments(self, value: object) -> Any:
@@ -756,7 +759,7 @@ class Interpreter(Protocol):
     def unwind(self, frame: Frame, error: UserError) -> None:
         """Continue at the handler that covers the present instruction, or raise out of the frame."""
 
-    def close_generators(self, kept: Callable[[Any], bool]) -> None:
+    def close_generators(self, kept: Callable[[object], bool]) -> None:
         """Generators that the frame leaves in the middle of a `try` run its end when Python drops them."""
 
     def handled(self) -> BaseException | None:
@@ -774,7 +777,7 @@ class Interpreter(Protocol):
     def check_type(self, value: object, source: Source) -> None:
         """Guard the class of an external value."""
 
-    def register(self, value: Any, source: Source) -> Any:
+    def register(self, value: T, source: Source) -> T:
         """From now on `value` is external."""
 
     def externals(self) -> list[Any]:
@@ -783,10 +786,13 @@ class Interpreter(Protocol):
     def source_of(self, value: object) -> Source | None:
         """The source of an external object; None for leaves and for what the frame made."""
 
-    def globals_source(self, globals: dict[str, Any]) -> Source:
+    def is_external(self, identity: int) -> bool:
+        """Whether an external object has the identity, or a dictionary of globals."""
+
+    def globals_source(self, globals: dict[str, object]) -> Source:
         """The dictionary of an (inlined) function's globals."""
 
-    def root_globals(self, globals: dict[str, Any]) -> None:
+    def root_globals(self, globals: dict[str, object]) -> None:
         """The captured frame's globals are read from the frame, not held by the guards."""
 
     def load_global(self, frame: Frame, name: str) -> Any:
@@ -798,19 +804,19 @@ class Interpreter(Protocol):
     def adopt_cells(self, function: FunctionType, source: Source) -> None:
         """Make the cells of an external function's closure external."""
 
-    def call(self, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    def call(self, fn: object, args: Args, kwargs: Kwargs) -> Any:
         """`fn(*args, **kwargs)`"""
 
-    def load_attr(self, obj: Any, name: str) -> Any:
+    def load_attr(self, obj: object, name: str) -> Any:
         """`obj.name`"""
 
-    def native(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def native(self, fn: Callable[..., object], /, *args: object, **kwargs: object) -> Any:
         """Run C code of the user's program."""
 
     def type_of(self, value: object) -> type:
         """`type(value)` as the program sees it."""
 
-    def reenter(self, run: Callable[[], Any]) -> Any:
+    def reenter(self, run: Callable[[], object]) -> Any:
         """Run interpreted code that C code called."""
 
     def attr_source(self, source: Source, name: str, in_dict: bool) -> Source:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import weakref
 from types import CodeType, FrameType
-from typing import Any
+
+from smelt.capture.core.interface import Args
 
 
-def comes_between(code: CodeType, slots: tuple[Any, ...]) -> bool:
+def comes_between(code: CodeType, slots: Args) -> bool:
     """Whether a frame that starts is that of a finalizer, a callback of a weak reference or of the garbage collector, a
     signal's handler or the hook for errors in these."""
     if not slots:

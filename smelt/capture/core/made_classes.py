@@ -21,12 +21,11 @@ import torch
 
 from smelt.capture import _native as native
 from smelt.capture.core import sources
-from smelt.capture.core.interface import Args, Interpreter
+from smelt.capture.core.interface import Args, Interpreter, T
 from smelt.capture.core.registry import READ
 from smelt.capture.core.sources import Source
 from smelt.capture.core.values import FIELD, HEAP, LEAVES, is_constant, is_written
 
-_FUNCTIONS = (staticmethod, classmethod)
 _MEMBERS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _HELD: tuple[type, ...] = (tuple, list, dict, set, frozenset, torch.Tensor)
 """Their content is guarded when it is read."""
@@ -68,7 +67,7 @@ def note_statement(module: Any, function: str, name: Any) -> None:
 
 def _is_found(cls: type) -> bool:
     """The class is where its name says, so that there is no other."""
-    found: Any = sys.modules.get(cls.__module__)
+    found: object = sys.modules.get(cls.__module__)
     for name in cls.__qualname__.split("."):
         found = getattr(found, "__dict__", {}).get(name)
     return found is cls
@@ -93,7 +92,7 @@ class Statement:
 class _Is:
     """An object that is compared by identity."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
@@ -110,18 +109,18 @@ def _told(cls: type, inside: set[int]) -> tuple[object, ...]:
     return names, kinds, held, tuple((name, _plain(member._value_)) for name, member in members)
 
 
-def _members(cls: object) -> Iterator[tuple[str, Any]]:
+def _members(cls: type[enum.Enum]) -> Iterator[tuple[str, enum.Enum]]:
     return iter(cls.__dict__.get("_member_map_", {}).items())
 
 
-def _class(cls: type, inside: set[int]) -> Any:
+def _class(cls: type, inside: set[int]) -> _Is | tuple[object, ...]:
     name = cls.__module__, cls.__qualname__
     if name not in _repeated or _is_found(cls):
         return _Is(cls)
     return ("itself",) if id(cls) in inside else _told(cls, inside | {id(cls)})
 
 
-def _piece(key: str, value: Any, inside: set[int]) -> Any:
+def _piece(key: str, value: object, inside: set[int]) -> object:
     """What a statement tells of an attribute.
 
     Raises:
@@ -130,14 +129,14 @@ def _piece(key: str, value: Any, inside: set[int]) -> Any:
     kind = type(value)
     if key in _OF_LIBRARIES or key in _OF_AUTOGRAD:
         return "held", _class(kind, inside)
-    if kind is types.FunctionType:
+    if type(value) is types.FunctionType:
         kept = (value.__defaults__ or (), tuple((value.__kwdefaults__ or {}).items()))
         return kind, value.__code__, len(value.__closure__ or ()), *map(len, kept), _scope(value.__globals__)
-    if kind in _FUNCTIONS:
+    if type(value) is staticmethod or type(value) is classmethod:
         return kind, _piece(key, value.__func__, inside)
-    if kind is property:
+    if type(value) is property:
         return kind, *(_piece(key, each, inside) for each in (value.fget, value.fset, value.fdel))
-    if kind is functools._lru_cache_wrapper:
+    if type(value) is functools._lru_cache_wrapper:
         return kind, _piece(key, value.__wrapped__, inside), tuple(value.cache_parameters().items())
     return _class(value, inside) if isinstance(value, type) else _object(key, value, inside)
 
@@ -171,7 +170,7 @@ def _scope(names: dict[str, Any]) -> object:
 _FEW = 4
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> tuple[type, object]:
     if type(value) is tuple:
         return tuple, tuple(map(_plain, value))
     if type(value) in LEAVES:
@@ -265,12 +264,12 @@ _PARTS: dict[type, tuple[str, ...]] = {
 """What tells one from another, by their classes."""
 
 
-def _register(vm: Interpreter, value: Any, source: Source) -> None:
+def _register(vm: Interpreter, value: object, source: Source) -> None:
     """Functions and classes that a class holds are read from it, without a guard of their own."""
     if type(value) is types.FunctionType:
         if id(value) not in vm.sources:
             vm.register(value, source)
-    elif type(value) in _FUNCTIONS:
+    elif type(value) is staticmethod or type(value) is classmethod:
         _register(vm, value.__func__, sources.attr(source, "__func__"))
     elif type(value) is functools._lru_cache_wrapper:
         _register(vm, value.__wrapped__, sources.attr(source, "__wrapped__"))
@@ -286,7 +285,7 @@ def kind_of(source: Source) -> Source:
     return Source(source, native.TYPE, None, f"type({source.text})")
 
 
-def check_type(vm: Interpreter, value: Any, source: Source) -> None:
+def check_type(vm: Interpreter, value: object, source: Source) -> None:
     """Guard the class of a value."""
     cls = type(value)
     if cls.__flags__ & HEAP and source.local and (id(cls) in vm.python.made_classes or is_made_anew(vm, cls, source)):
@@ -295,7 +294,7 @@ def check_type(vm: Interpreter, value: Any, source: Source) -> None:
         vm.guards.check(source, native.TYPE_IS, cls)
 
 
-def pin(vm: Interpreter, cls: object) -> Any:
+def pin(vm: Interpreter, cls: T) -> T:
     """Something looks at more of the class than its statement tells: the next call needs the same one."""
     if id(cls) in vm.python.made_classes:
         vm.guards.check(vm.sources[id(cls)], native.IS, cls)
@@ -308,7 +307,7 @@ def pin_read(vm: Interpreter, cls: object, name: str) -> None:
         pin(vm, cls)
 
 
-def pin_given(vm: Interpreter, fn: Any, args: Args, out: object) -> None:
+def pin_given(vm: Interpreter, fn: object, args: Args, out: object) -> None:
     """Code that runs as it is was given classes: only some of it asks for no more than statements tell."""
     if fn is super:  # what is read through it is read as from the class
         return

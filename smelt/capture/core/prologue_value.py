@@ -13,10 +13,11 @@ import numpy
 
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Prologue
+from smelt.capture.core.sources import Source
 from smelt.graph.trace.trace import text
 
 
-def twin(array: numpy.ndarray[Any, Any]) -> numpy.ndarray[Any, Any]:
+def twin(array: numpy.ndarray) -> numpy.ndarray:
     """A copy in memory of its own that is laid out as the array is."""
     out = array.copy("K")
     if out.strides != array.strides and array.size:
@@ -51,7 +52,7 @@ class PrologueValue:
     __slots__ = ("hosts", "index", "example", "constant", "certain", "source", "range", "repeats", "__weakref__")
 
     def __init__(
-        self, hosts: Prologue, index: int, example: Any, constant: bool, certain: bool, source: Any = None
+        self, hosts: Prologue, index: int, example: Any, constant: bool, certain: bool, source: Source | None = None
     ) -> None:
         self.hosts, self.index, self.example = hosts, index, example
         self.constant, self.certain, self.source = constant, certain, source

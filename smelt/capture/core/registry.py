@@ -8,13 +8,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from enum import Enum
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any, Protocol, TypeVar
 
 from smelt.capture.core.arity import Meaning
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 
 class TypeTable:
@@ -22,9 +22,9 @@ class TypeTable:
 
     def __init__(self, default: Callable[..., object] | None = None) -> None:
         self.default = default
-        self._exact: dict[type, Callable[..., Any]] = {}
-        self._found: weakref.WeakKeyDictionary[type, Callable[..., Any]] = weakref.WeakKeyDictionary()
-        self._given: dict[type, Callable[..., Any]] = {}
+        self._exact: dict[type, Callable[..., object]] = {}
+        self._found: weakref.WeakKeyDictionary[type, Callable[..., object]] = weakref.WeakKeyDictionary()
+        self._given: dict[type, Callable[..., object]] = {}
 
     def __call__(self, *types: type) -> Callable[[F], F]:
         """Decorator: register for these types and their subclasses."""
@@ -58,7 +58,7 @@ ATTR = TypeTable()
 REBUILD = TypeTable()
 """(rebuild, value) -> expression in residual code, for objects made during the frame, by their type."""
 
-BY_POLICY: dict[Enum, Callable[[Any, Args, Kwargs], Any]] = {}
+BY_POLICY: dict[Enum, Callable[[Interpreter, Args, Kwargs], object]] = {}
 """(vm, args, kwargs) -> result, by the policy of the function that is called."""
 
 
@@ -69,20 +69,20 @@ class Rebuilder(Protocol):
     lines: list[str]
     acts: bool
 
-    def __call__(self, value: Any) -> str:
+    def __call__(self, value: object) -> str:
         """The expression of another value."""
 
-    def constant(self, value: Any, hint: str) -> str:
+    def constant(self, value: object, hint: str) -> str:
         """The name of an object that residual code is given."""
 
-    def assign(self, value: Any, expression: str) -> str:
+    def assign(self, value: object, expression: str) -> str:
         """The name of a variable that holds the expression's value."""
 
 
 SPECIAL: dict[int, Meaning] = {}
 """(vm, args, kwargs) -> result, by id of a function that capture gives its own meaning."""
 
-_kept: list[Any] = []
+_kept: list[object] = []
 
 
 def special(*functions: object) -> Callable[[F], F]:
@@ -97,7 +97,7 @@ def special(*functions: object) -> Callable[[F], F]:
     return register
 
 
-TRANSFORMED: dict[int, Callable[[Any, Any, Args, Kwargs], Any]] = {}
+TRANSFORMED: dict[int, Callable[[Interpreter, FunctionType, Args, Kwargs], object]] = {}
 """(vm, function, args, kwargs) -> result, by id of the code that all functions of one making share."""
 
 
@@ -113,15 +113,15 @@ def made_by(code: CodeType | None) -> Callable[[F], F]:
     return register
 
 
-TENSOR_METHODS: dict[str, Callable[..., Any]] = {}
+TENSOR_METHODS: dict[str, Callable[..., object]] = {}
 """name of a method -> (vm, tensor, ...) -> result, for methods of tensors that are no operators."""
 
 
-CONSTANTS: dict[int, Any] = {}
+CONSTANTS: dict[int, object] = {}
 """id of a function -> what any call of it gives while capturing."""
 
 
-def constant(value: Any, *functions: object) -> None:
+def constant(value: object, *functions: object) -> None:
     """Calls of these functions give `value`."""
     for function in functions:
         CONSTANTS[id(function)] = value

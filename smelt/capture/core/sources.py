@@ -41,7 +41,7 @@ def local(slot: int, name: str) -> Source:
     return Source(None, native.LOCAL, slot, name)
 
 
-def const(value: Any, text: str) -> Source:
+def const(value: object, text: str) -> Source:
     """An object that is the same at every call, because a guard or the code itself holds on to it."""
     return Source(None, native.CONST, value, text)
 
@@ -110,7 +110,7 @@ def member(base: Source, table: str, name: str) -> Source:
     return Source(base, native.MODULE_MEMBER, (table, name), text)
 
 
-def dict_item(base: Source, key: Any, shown: str | None = None) -> Source:
+def dict_item(base: Source, key: object, shown: str | None = None) -> Source:
     """An item of a dict or dict subclass, from its own storage; the tables of a module are known by name.
 
     Args:

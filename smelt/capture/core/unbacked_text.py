@@ -7,6 +7,7 @@ its graph where the text was made.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from smelt.capture.core.breaks import Break, Restart
@@ -62,17 +63,16 @@ for _name in ("__radd__", "__rmod__"):
     setattr(UnknownText, _name, UnknownText.read)
 
 
-def refuse_unknown(values: Any) -> None:
+def refuse_unknown(values: Iterable[object]) -> None:
     """Somebody is about to read these values.
 
     Raises:
         Restart: one of them, or an item of a list or tuple among them, is text that is not known yet, or undecided.
     """
     for value in values:
-        kind = type(value)
-        if kind is UnknownText or kind is PhiValue:
+        if type(value) is UnknownText or type(value) is PhiValue:
             value.read()
-        elif kind is list or kind is tuple:
+        elif type(value) is list or type(value) is tuple:
             for item in value:
                 if type(item) is UnknownText or type(item) is PhiValue:
                     item.read()

@@ -8,7 +8,7 @@ import re
 import sys
 import types
 import typing
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy
 import torch
@@ -49,6 +49,9 @@ NUMPY_FUNCTIONS: tuple[type, ...] = (numpy.ufunc, type(numpy.prod))
 C_METHODS: frozenset[type] = frozenset({types.MethodDescriptorType, types.WrapperDescriptorType})
 """Types of methods written in C, as their class holds them. `types.MethodType` binds them here: unlike C's own bound
 methods, it still knows their descriptor."""
+
+MethodOfC: TypeAlias = types.MethodDescriptorType | types.WrapperDescriptorType
+BoundMethodOfC: TypeAlias = types.BuiltinMethodType | types.MethodWrapperType
 
 FIELD: type = type(vars(collections.namedtuple("_Point", "x"))["x"])
 """The descriptor of a named tuple's field."""
@@ -105,7 +108,7 @@ PLAIN_SHOWN: dict[type, Any] = {
 """How a value of a subclass is made one of the class itself."""
 
 
-def is_shown(value: Any) -> bool:
+def is_shown(value: object) -> bool:
     """Reading the value guarded all that C code sees of it."""
     return type(value) is slice or isinstance(value, PLAIN) or _showing(type(value)) is not None
 
@@ -162,7 +165,7 @@ CONSTANT_TYPES: tuple[type, ...] = (
 
 
 @READ(*SINGLETONS, *CONSTANT_TYPES)
-def read_constant(vm: Interpreter, value: Any, source: Source) -> Any:
+def read_constant(vm: Interpreter, value: object, source: Source) -> Any:
     """Guard by identity."""
     vm.guards.check(source, native.IS, value)
     return value
@@ -178,7 +181,7 @@ def read_c_function(vm: Interpreter, value: Any, source: Source) -> object:
     return vm.register(value, source)
 
 
-def is_bound(value: Any) -> bool:
+def is_bound(value: object) -> bool:
     """A C function that belongs to an object other than a module or class."""
     if not isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
         return False
@@ -188,7 +191,7 @@ def is_bound(value: Any) -> bool:
 
 
 @READ(*PLAIN)
-def read_plain(vm: Interpreter, value: Any, source: Source) -> object:
+def read_plain(vm: Interpreter, value: object, source: Source) -> object:
     """Guard by type and equality; an integer that was another one before is a symbol."""
     if vm.values.numbers_change and (type(value) is int or type(value) is float):
         key = vm.guards.fetch(source), "number"  # where the same place is read again, it is the same input
@@ -230,7 +233,7 @@ def read_function(vm: Interpreter, value: types.FunctionType, source: Source) ->
 
 
 @READ(tuple)
-def read_tuple(vm: Interpreter, value: tuple[Any, ...], source: Source) -> object:
+def read_tuple(vm: Interpreter, value: tuple[object, ...], source: Source) -> object:
     """By its class; its items are read one by one, when they are asked for."""
     if id(value) not in vm.python.constants:
         return read_object(vm, value, source)
@@ -242,7 +245,7 @@ def read_tuple(vm: Interpreter, value: tuple[Any, ...], source: Source) -> objec
 
 
 @READ(object)
-def read_object(vm: Interpreter, value: Any, source: Source) -> Any:
+def read_object(vm: Interpreter, value: object, source: Source) -> Any:
     """Anything else: its type now, what it holds when that is read."""
     if isinstance(value, enum.Enum) and id(type(value)) not in vm.python.made_classes:
         return read_constant(vm, value, source)
@@ -253,7 +256,7 @@ def read_object(vm: Interpreter, value: Any, source: Source) -> Any:
     return vm.register(value, source)
 
 
-def is_constant(value: Any) -> bool:
+def is_constant(value: object) -> bool:
     """Immutable data, or a value that is guarded by identity."""
     if is_bound(value):
         return False

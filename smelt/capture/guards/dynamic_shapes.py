@@ -222,7 +222,7 @@ class Sizes:
         self._searched = len(self.occurrences)
         return self._origins[symbol]
 
-    def expression(self, size: IntLike, fetched: Callable[[Source], str], read: Callable[[Any], str]) -> str:
+    def expression(self, size: IntLike, fetched: Callable[[Source], str], read: Callable[[object], str]) -> str:
         """Python source of a size in residual code.
 
         Args:
@@ -232,14 +232,14 @@ class Sizes:
         names = {s.name: self._read(s, fetched, read) for s in symbols(size)}
         return substitute_names(text(size), names)
 
-    def real_expression(self, real: Real, fetched: Callable[[Source], str], read: Callable[[Any], str]) -> str:
+    def real_expression(self, real: Real, fetched: Callable[[Source], str], read: Callable[[object], str]) -> str:
         """Python source of a floating-point number in residual code."""
         names = {s.name: self._read(s, fetched, read) for s in sizes_in(real)}
         for leaf in leaves(real):
             names[leaf.name] = fetched(self.reals[leaf.name]) if leaf.origin is None else read(leaf)
         return substitute_names(real_text(real), names)
 
-    def _read(self, symbol: Symbol, fetched: Callable[[Source], str], read: Callable[[Any], str]) -> str:
+    def _read(self, symbol: Symbol, fetched: Callable[[Source], str], read: Callable[[object], str]) -> str:
         if symbol.origin is not None:
             return read(symbol)
         whole, source = self.origin(symbol)

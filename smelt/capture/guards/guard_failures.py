@@ -5,8 +5,10 @@ The log of recompiles, `stats()["recompile_reasons"]`, stances and the warning o
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import FunctionType
+from typing import Any, NamedTuple
 
 import torch
 
@@ -41,7 +43,11 @@ class GuardFailure:
 
 
 def what_changed(
-    guards: GuardList, evaluated: native.Guards, slots: Any, globals: Any, function: Any
+    guards: GuardList,
+    evaluated: native.Guards,
+    slots: Sequence[object],
+    globals: dict[str, object],
+    function: FunctionType | None,
 ) -> GuardFailure | None:
     """The first guard that fails for a frame that is about to start; None when all of them hold.
 
@@ -61,109 +67,120 @@ def what_changed(
     fetch, kind, operand = evaluated.checks[index]
     subject = guards.sources[fetch] if fetch >= 0 else None
     at = str(guards.places[index] or "")
-    name, before, now, *dim = _DESCRIBED.get(kind, _plain)(subject, operand, found, guards)
-    return GuardFailure(name, before, now, at, subject, *dim)
+    change = _DESCRIBED.get(kind, _plain)(subject, operand, found, guards)
+    return GuardFailure(change.subject, change.before, change.now, at, subject, change.dim)
 
 
-def _plain(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[Any, ...]:
+class Change(NamedTuple):
+    """What differs: as `GuardFailure` holds it."""
+
+    subject: str
+    before: str
+    now: str
+    dim: int | None = None
+
+
+def _plain(source: Source, operand: object, found: object, guards: GuardList) -> Change:
     missing = found is native.NULL
-    return source.text, value_text(operand), "missing" if missing else value_text(found)
+    return Change(source.text, value_text(operand), "missing" if missing else value_text(found))
 
 
-def _missing(source: Any, operand: object, found: Any, guards: GuardList) -> tuple[object, ...]:
-    return source.text, "missing", value_text(found)
+def _missing(source: Source, operand: object, found: object, guards: GuardList) -> Change:
+    return Change(source.text, "missing", value_text(found))
 
 
-def _type(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[object, ...]:
-    return f"type({source.text})", value_text(operand), value_text(type(found))
+def _type(source: Source, operand: object, found: object, guards: GuardList) -> Change:
+    return Change(f"type({source.text})", value_text(operand), value_text(type(found)))
 
 
-def _length(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[object, ...]:
-    return (
+def _length(source: Source, operand: object, found: Any, guards: GuardList) -> Change:
+    return Change(
         f"len({source.text})",
         str(operand),
         str(len(found)) if hasattr(type(found), "__len__") else value_text(found),
     )
 
 
-def _keys(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[object, ...]:
-    return f"tuple({source.text})", value_text(operand), value_text(tuple(found) if isinstance(found, dict) else found)
+def _keys(source: Source, operand: object, found: object, guards: GuardList) -> Change:
+    return Change(
+        f"tuple({source.text})", value_text(operand), value_text(tuple(found) if isinstance(found, dict) else found)
+    )
 
 
-def _has(source: Any, operand: Any, found: object, guards: GuardList) -> tuple[object, ...]:
-    return f"{value_text(operand)} in {source.text}", "True", "False"
+def _has(source: Source, operand: object, found: object, guards: GuardList) -> Change:
+    return Change(f"{value_text(operand)} in {source.text}", "True", "False")
 
 
-def _has_not(source: Any, operand: Any, found: object, guards: GuardList) -> tuple[object, ...]:
-    return f"{value_text(operand)} in {source.text}", "False", "True"
+def _has_not(source: Source, operand: object, found: object, guards: GuardList) -> Change:
+    return Change(f"{value_text(operand)} in {source.text}", "False", "True")
 
 
-def _tensor(source: Any, spec: native.TensorSpec, found: Any, guards: GuardList) -> tuple[object, ...]:
+def _tensor(source: Source, spec: native.TensorSpec, found: object, guards: GuardList) -> Change:
     if not isinstance(found, torch.Tensor):
-        return source.text, "a tensor", value_text(found)
+        return Change(source.text, "a tensor", value_text(found))
     said = spec.mismatch(found) or "metadata"
     what, _, rest = said.partition(": expected ")
     before, _, now = rest.partition(", got ")
     dim = int(what[6:-1]) if what.startswith("shape[") else None
     if what == "requires_grad":
         now = str(found.requires_grad)
-    return f"{source.text}.{_ATTRIBUTES.get(what, what)}", before, now, dim
+    return Change(f"{source.text}.{_ATTRIBUTES.get(what, what)}", before, now, dim)
 
 
 _ATTRIBUTES = {"dimensions": "ndim", "class": "__class__", "dispatch keys": "dispatch_keys"}
 
 
-def _alias(source: Any, other: int, found: Any, guards: GuardList) -> tuple[object, ...]:
-    return f"{source.text} is {guards.sources[other].text}", "True", "False"
+def _alias(source: Source, other: int, found: object, guards: GuardList) -> Change:
+    return Change(f"{source.text} is {guards.sources[other].text}", "True", "False")
 
 
-def _no_alias(source: Any, other: int, found: Any, guards: GuardList) -> tuple[object, ...]:
-    return f"{source.text} is {guards.sources[other].text}", "False", "True"
+def _no_alias(source: Source, other: int, found: object, guards: GuardList) -> Change:
+    return Change(f"{source.text} is {guards.sources[other].text}", "False", "True")
 
 
-def _none_alias(source: Any, others: Any, found: object, guards: GuardList) -> tuple[object, ...]:
+def _none_alias(source: Source, others: tuple[int, ...], found: object, guards: GuardList) -> Change:
     names = ", ".join(guards.sources[i].text for i in others)
-    return names, "all different objects", "partly the same"
+    return Change(names, "all different objects", "partly the same")
 
 
-def _state(source: Any, before: Any, now: Any, guards: GuardList) -> tuple[object, ...]:
+def _state(source: Source, before: tuple[object, ...], now: tuple[object, ...], guards: GuardList) -> Change:
     differing = [
         (name, a, b) for name, a, b in zip(native.state_names(), before, now, strict=False) if a != b
     ]  # the dispatch keys come last and differ along with most of the others
     name, old, new = differing[0] if differing else ("modes", before, now)
-    return name, value_text(old), value_text(new)
+    return Change(name, value_text(old), value_text(new))
 
 
-def _module(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[object, ...]:
+def _module(source: Source, operand: tuple[bool | None, tuple[str, ...]], found: object, guards: GuardList) -> Change:
     training, names = operand
     held = getattr(found, "__dict__", {})
     if training is not None and held.get("training") is not training:
-        return f"{source.text}.training", str(training), str(held.get("training"))
+        return Change(f"{source.text}.training", str(training), str(held.get("training")))
     hooked = next((name for name in names if held.get(name)), names[0] if names else "hooks")
-    return f"{source.text}.{hooked}", "empty", value_text(held.get(hooked))
+    return Change(f"{source.text}.{hooked}", "empty", value_text(held.get(hooked)))
 
 
-def _finalizer(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[object, ...]:
-    return f"what happens when {source.text} dies", "nothing", "code of the program runs"
+def _finalizer(source: Source, operand: object, found: object, guards: GuardList) -> Change:
+    return Change(f"what happens when {source.text} dies", "nothing", "code of the program runs")
 
 
-def _function(source: Any, parts: Any, found: Any, guards: GuardList) -> tuple[object, ...]:
+def _function(source: Source, parts: tuple[object, object, object], found: object, guards: GuardList) -> Change:
     for name, before in zip(("__code__", "__defaults__", "__kwdefaults__"), parts, strict=True):
         now = getattr(found, name, None)
         if now is not before:
-            return f"{source.text}.{name}", value_text(before), value_text(now)
-    return source.text, "a function", value_text(found)
+            return Change(f"{source.text}.{name}", value_text(before), value_text(now))
+    return Change(source.text, "a function", value_text(found))
 
 
-def _python(source: Any, operand: Any, found: Any, guards: GuardList) -> tuple[object, ...]:
+def _python(source: Source, operand: object, found: object, guards: GuardList) -> Change:
     if isinstance(operand, Flag):
-        return operand.subject, value_text(operand.value), value_text(operand.now())
+        return Change(operand.subject, value_text(operand.value), value_text(operand.now()))
     fn, indices = operand[:2] if isinstance(operand, tuple) else (operand, ())
     names = ", ".join(guards.sources[i].text for i in indices)
-    return f"{getattr(fn, '__name__', value_text(fn))} ({names or source.text})", "True", "False"
+    return Change(f"{getattr(fn, '__name__', value_text(fn))} ({names or source.text})", "True", "False")
 
 
-_DESCRIBED: dict[int, Any] = {
+_DESCRIBED: dict[int, Callable[..., Change]] = {
     native.MISSING: _missing,
     native.TYPE_IS: _type,
     native.LEN: _length,
@@ -180,4 +197,4 @@ _DESCRIBED: dict[int, Any] = {
     native.NO_FINALIZER: _finalizer,
     native.PYTHON: _python,
 }
-"""By kind of check: (subject, before, now) and, for a tensor's size, its dimension."""
+"""By kind of check: (source, operand, found, guards) -> what changed; operands are as `native.Guards` takes them."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import CodeType, ModuleType
-from typing import Any
 
 import torch
 
@@ -43,11 +42,13 @@ def guard_text(kind: int, subject: Source | None, operand: object, sources: Sequ
     return _PATTERNS[kind].format(subject.text, value_text(operand))
 
 
-def _range(subject: Any, operand: Any, sources: Sequence[Source]) -> str:
+def _range(subject: Source, operand: tuple[object, object], sources: Sequence[Source]) -> str:
     return f"{operand[0]} <= {subject.text} <= {operand[1]}"
 
 
-def _missing(subject: Any, operand: Any, sources: Sequence[Source]) -> str:
+def _missing(subject: Source, operand: object, sources: Sequence[Source]) -> str:
+    if subject.base is None:
+        return f"{subject.text} is not set"
     if subject.kind in (native.CLASS_ATTR, native.SLOT):
         name = subject.key if subject.kind == native.CLASS_ATTR else subject.key.__name__
         return f"not hasattr({subject.base.text}, {name!r})"
@@ -56,19 +57,19 @@ def _missing(subject: Any, operand: Any, sources: Sequence[Source]) -> str:
     return f"{subject.text} is not set"
 
 
-def _module(subject: Any, operand: Any, sources: Sequence[Source]) -> str:
+def _module(subject: Source, operand: tuple[bool | None, tuple[str, ...]], sources: Sequence[Source]) -> str:
     training, names = operand
     parts = [] if training is None else [f"{subject.text}.training is {training}"]
     parts += [f"not {subject.text}.{name}" for name in names]
     return " and ".join(parts)
 
 
-def _state(subject: object, operand: Any, sources: Sequence[Source]) -> str:
+def _state(subject: object, operand: tuple[object, ...], sources: Sequence[Source]) -> str:
     named = zip(native.state_names(), operand, strict=False)  # the raw dispatch keys say the same once more
     return f"modes are { ({name: value for name, value in named if not isinstance(value, bytes)}) }"
 
 
-def _python(subject: Any, operand: object, sources: Sequence[Source]) -> str:
+def _python(subject: Source | None, operand: object, sources: Sequence[Source]) -> str:
     if isinstance(operand, tuple):
         fn, indices = operand[:2]
         name, given = getattr(fn, "__name__", repr(fn)), ", ".join(sources[i].text for i in indices)
@@ -77,13 +78,13 @@ def _python(subject: Any, operand: object, sources: Sequence[Source]) -> str:
     return name if subject is None else f"{name}({subject.text})"
 
 
-def _function(subject: Any, operand: Any, sources: Sequence[Source]) -> str:
+def _function(subject: Source, operand: tuple[object, object, object], sources: Sequence[Source]) -> str:
     code, defaults, named = operand
     given = {"__code__": code, "__defaults__": defaults, "__kwdefaults__": named}
     return " and ".join(f"{subject.text}.{part} is {value_text(value)}" for part, value in given.items())
 
 
-_OWN: dict[int, Callable[[Any, Any, Sequence[Source]], str]] = {
+_OWN: dict[int, Callable[..., str]] = {
     native.RANGE: _range,
     native.MISSING: _missing,
     native.MODULE: _module,
@@ -99,7 +100,7 @@ _OWN: dict[int, Callable[[Any, Any, Sequence[Source]], str]] = {
 }
 
 
-def value_text(value: Any) -> str:
+def value_text(value: object) -> str:
     """A value in a few words: its name where it has one."""
     if isinstance(value, str) and isinstance(value, TensorText):
         return str(value)

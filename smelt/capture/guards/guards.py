@@ -134,7 +134,7 @@ class GuardList:
         """The ambient modes (gradients, autocast ...) are what `native.state()` gave."""
         self._add(-1, native.STATE, state)
 
-    def flag(self, fn: Callable[..., object], args: Args, value: Any) -> None:
+    def flag(self, fn: Callable[..., object], args: Args, value: object) -> None:
         """A setting of the process or the thread is as now: `fn(*args)` is asked each time."""
         asked = (fn, *args)
         if asked not in self._flags:
@@ -173,7 +173,7 @@ class GuardList:
 class Flag:
     """A check without a value: a function still gives what it gave."""
 
-    def __init__(self, fn: Callable[..., object], args: Args, value: Any) -> None:
+    def __init__(self, fn: Callable[..., object], args: Args, value: object) -> None:
         self.fn, self.args, self.value = fn, args, value
         given = ", ".join(a.__name__ if isinstance(a, ModuleType) else repr(a) for a in args)
         self.subject = f"{fn.__qualname__}({given})"
@@ -194,7 +194,7 @@ def _tensor_spec(operand: Any) -> native.TensorSpec:
     return native.TensorSpec(operand.tensor, shape=operand.shape, stride=operand.stride, order=operand.order)
 
 
-def _shared(specs: dict[Any, native.TensorSpec], spec: native.TensorSpec) -> native.TensorSpec:
+def _shared(specs: dict[object, native.TensorSpec], spec: native.TensorSpec) -> native.TensorSpec:
     """The one of equal specs: those of a model's hundreds of tensors are few, and stay in the processor's caches."""
     return specs.setdefault((repr(spec), spec.keys, spec.raw), spec)
 
@@ -211,6 +211,6 @@ def _nowhere() -> None:
     return None
 
 
-def _key(key: Any) -> Any:
+def _key(key: object) -> Any:
     plain = type(key) is tuple and all(type(part) is str for part in key)
     return key if plain else id(key)

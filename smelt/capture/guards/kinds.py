@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -15,14 +14,14 @@ _TOLD_BY_VALUE = (int, bool, float, complex, str, bytes, type(None))
 
 
 def variants_by_kind(
-    make: Callable[[tuple[Any, ...], bool], Callable[..., object]], most: int
+    make: Callable[[tuple[object, ...], bool], Callable[..., object]], most: int
 ) -> Callable[..., object]:
     """What calls the version for the inputs that it is given, in this grad mode; `make(inputs, is kept)` makes one."""
     calibrate()
     return native.Variants(make, kind_of, torch.is_grad_enabled, most)
 
 
-def kind_of(value: Any) -> object:
+def kind_of(value: object) -> object:
     """What an input has in common with those that the same version serves."""
     if isinstance(value, torch.Tensor):
         plain = value.layout is torch.strided and not value.is_quantized

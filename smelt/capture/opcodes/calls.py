@@ -22,7 +22,9 @@ def kw_names(vm: Interpreter, f: Frame, arg: tuple[str, ...]) -> None:
     f.kw_names = arg
 
 
-def make_call(vm: Interpreter, f: Frame, fn: Any, first: object, items: list[Any], names: tuple[str, ...]) -> None:
+def make_call(
+    vm: Interpreter, f: Frame, fn: object, first: object, items: list[object], names: tuple[str, ...]
+) -> None:
     """Call with `first` (unless NULL) before `items`, the last of which are named."""
     if names:
         split = len(items) - len(names)

@@ -38,7 +38,7 @@ OPERATORS = (
 
 
 @opcode("BINARY_OP", decode=lambda site: OPERATORS[site.arg][0])
-def binary_op(vm: Interpreter, f: Frame, arg: Any) -> None:
+def binary_op(vm: Interpreter, f: Frame, arg: Callable[..., object]) -> None:
     right = f.stack.pop()
     f.stack[-1] = binary(vm, arg, f.stack[-1], right)
 
@@ -57,14 +57,14 @@ def unary_not(vm: Interpreter, f: Frame, arg: object) -> None:
 @opcode("UNARY_NEGATIVE", decode=lambda site: operator.neg)
 @opcode("UNARY_POSITIVE", decode=lambda site: operator.pos)
 @opcode("UNARY_INVERT", decode=lambda site: operator.invert)
-def unary(vm: Interpreter, f: Frame, arg: Any) -> None:
+def unary(vm: Interpreter, f: Frame, arg: Callable[..., object]) -> None:
     f.stack[-1] = apply_unary(vm, arg, f.stack[-1])
 
 
 COMPARISONS = (operator.lt, operator.le, operator.eq, operator.ne, operator.gt, operator.ge)
 
 
-def compare_op(vm: Interpreter, f: Frame, arg: Any) -> None:
+def compare_op(vm: Interpreter, f: Frame, arg: Callable[..., object]) -> None:
     right = f.stack.pop()
     f.stack[-1] = compare(vm, arg, f.stack[-1], right)
 
@@ -150,7 +150,7 @@ def build_set(vm: Interpreter, f: Frame, arg: int) -> None:
     f.stack.append(_hashing(vm, items)(set, items))
 
 
-def _hashing(vm: Interpreter, keys: Sequence[object]) -> Callable[..., Any]:
+def _hashing(vm: Interpreter, keys: Sequence[object]) -> Callable[..., object]:
     """What runs C code that hashes and compares these keys: some may have methods of their own for it."""
     return user if all(type(key) in LEAVES for key in keys) else vm.native
 
@@ -236,7 +236,7 @@ def dict_update(vm: Interpreter, f: Frame, arg: int) -> None:
     _hashing(vm, list(items))(containers.writable(vm, f.stack[-arg]).update, items)
 
 
-def mapping(vm: Interpreter, value: Any) -> dict[Any, Any]:
+def mapping(vm: Interpreter, value: object) -> dict[Any, Any]:
     """A mapping as a plain dict."""
     if type(value) is dict and id(value) not in vm.sources:
         return value

@@ -26,7 +26,7 @@ class Method:
     def __init__(self, name: str) -> None:
         self.name = self.__name__ = name
 
-    def __call__(self, owner: Any, *args: object, **kwargs: object) -> Any:
+    def __call__(self, owner: object, *args: object, **kwargs: object) -> object:
         return getattr(owner, self.name)(*args, **kwargs)
 
 
@@ -37,7 +37,7 @@ class Whole:
         self.fn = fn
         self.__name__ = fn.__name__
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         before = [repr(a) for a in (*args, *kwargs.values()) if type(a) in (list, dict)]
         out = self.fn(*args, **kwargs)
         if [repr(a) for a in (*args, *kwargs.values()) if type(a) in (list, dict)] != before:
@@ -50,17 +50,17 @@ def may_share(a: object, b: object) -> bool:
     return numpy.may_share_memory(a, b) if arrays else a is b and not isinstance(a, IMMUTABLE)
 
 
-def fits(value: Any) -> bool:
+def fits(value: object) -> bool:
     """A host program knows such values."""
-    if type(value) in (tuple, list):
+    if type(value) is tuple or type(value) is list:
         return len(value) <= LONGEST and all(map(fits, value))
     if type(value) is dict:
         return all(map(fits, value.values()))
     return isinstance(value, (*IMMUTABLE, type, numpy.ndarray, torch.Tensor, *GENERATORS))
 
 
-def is_plain_result(value: Any) -> bool:
-    if type(value) in (tuple, list):
+def is_plain_result(value: object) -> bool:
+    if type(value) is tuple or type(value) is list:
         return all(map(is_plain_result, value))
     return isinstance(value, (*IMMUTABLE, type))
 
@@ -78,7 +78,7 @@ def examples(value: Any) -> Any:
     return value
 
 
-def as_now(value: Any) -> object:
+def as_now(value: object) -> object:
     """Arguments as they are now: containers copied, since the program may change them, and sizes as plain numbers."""
     kind = type(value)
     if kind is TraceTensor:
@@ -90,20 +90,21 @@ def as_now(value: Any) -> object:
     refuse_unknown((value,))
     if kind in SYMBOLIC:
         return pinned((value,))[0]
-    if kind in (tuple, list):
-        return kind([as_now(item) for item in value])
+    if type(value) is tuple or type(value) is list:
+        items = [as_now(item) for item in value]
+        return items if type(value) is list else tuple(items)
     if isinstance(value, numpy.ndarray):
         raise Break("an array of numpy that capture did not see being made")
-    if kind is torch.Size:
+    if type(value) is torch.Size:
         return tuple(map(as_now, value))
-    if kind is dict:
+    if type(value) is dict:
         return {key: as_now(item) for key, item in value.items()}
-    if kind is slice:
+    if type(value) is slice:
         return slice(*map(as_now, (value.start, value.stop, value.step)))
     return value
 
 
-def apart(*values: Any) -> bool:
+def apart(*values: object) -> bool:
     """No array among the values shares memory with a tensor among them."""
     arrays = [value for value in values if isinstance(value, numpy.ndarray)]
     spans = [(start, start + size) for start, size in map(_memory, values) if size]
@@ -114,7 +115,7 @@ def apart(*values: Any) -> bool:
     )
 
 
-def _memory(value: Any) -> tuple[int, int]:
+def _memory(value: object) -> tuple[int, int]:
     """Where a tensor of the CPU lies, and how many bytes it spans."""
     if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
         return 0, 0

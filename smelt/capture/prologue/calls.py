@@ -8,7 +8,7 @@ import operator
 import random
 import time
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy
@@ -70,7 +70,7 @@ _PLAIN_FUNCTIONS = frozenset(
 )
 
 
-def range_of(generator: Any, name: str, args: Sequence[Any], named: bool) -> tuple[object, object] | None:
+def range_of(generator: object, name: str, args: Sequence[Any], named: bool) -> tuple[object, object] | None:
     """The least and the largest number that a method of a generator may give.
 
     Args:
@@ -89,16 +89,21 @@ def range_of(generator: Any, name: str, args: Sequence[Any], named: bool) -> tup
     return None
 
 
-_SETTLED: dict[Any, Any] = {
+_SETTLED: dict[Callable[..., object], Callable[..., bool | None]] = {
     operator.lt: lambda low, high, n: True if high < n else False if low >= n else None,
     operator.le: lambda low, high, n: True if high <= n else False if low > n else None,
     operator.gt: lambda low, high, n: True if low > n else False if high <= n else None,
     operator.ge: lambda low, high, n: True if low >= n else False if high < n else None,
 }
-_TURNED = {operator.lt: operator.gt, operator.le: operator.ge, operator.gt: operator.lt, operator.ge: operator.le}
+_TURNED: dict[Callable[..., object], Callable[..., object]] = {
+    operator.lt: operator.gt,
+    operator.le: operator.ge,
+    operator.gt: operator.lt,
+    operator.ge: operator.le,
+}
 
 
-def settled(fn: Any, left: Any, right: Any) -> bool | None:
+def settled(fn: Callable[..., object], left: object, right: object) -> bool | None:
     """Whether a comparison of a number within a range with a plain one always has the same answer; None: it has not."""
     if fn not in _SETTLED:
         return None
@@ -106,8 +111,7 @@ def settled(fn: Any, left: Any, right: Any) -> bool | None:
         left, right, fn = right, left, _TURNED[fn]
     if not isinstance(left, PrologueValue) or left.range is None or type(right) not in (int, float):
         return None
-    answer: bool | None = _SETTLED[fn](*left.range, right)
-    return answer
+    return _SETTLED[fn](*left.range, right)
 
 
 def is_numpy(fn: object) -> bool:

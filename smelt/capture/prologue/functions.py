@@ -130,7 +130,7 @@ class _Scan:
         _NotWhole: they may do more than draw and compute.
     """
 
-    def __init__(self, vm: Interpreter, objects: list[Any]) -> None:
+    def __init__(self, vm: Interpreter, objects: list[object]) -> None:
         self.vm, self.objects = vm, objects
         self.draws = False
         self.names: set[str] = set()
@@ -174,7 +174,7 @@ class _Scan:
             for value in self.objects:
                 self._attribute(value, name, depth)
 
-    def _global(self, value: Any, depth: int) -> None:
+    def _global(self, value: object, depth: int) -> None:
         if isinstance(value, types.ModuleType):
             if value not in _MODULES:
                 raise _NotWhole
@@ -185,7 +185,7 @@ class _Scan:
             if not bound and not (isinstance(value, type) and value.__module__ in ("builtins", "numpy")):
                 raise _NotWhole
 
-    def _attribute(self, value: Any, name: str, depth: int) -> None:
+    def _attribute(self, value: object, name: str, depth: int) -> None:
         """What an object from outside has by a name that occurs."""
         held = own_dict(value)
         if isinstance(value, torch.nn.Module) and any(
@@ -221,23 +221,23 @@ class _Scan:
             vm.guards.check(vm.sources[id(value)], native.TYPE_IS, type(value))
 
 
-def _is_plain_data(value: Any) -> bool:
-    if type(value) in (list, tuple):
+def _is_plain_data(value: object) -> bool:
+    if type(value) is list or type(value) is tuple:
         return all(map(_is_plain_data, value))
     return type(value) in LEAVES or type(value) is numpy.ndarray
 
 
-def _is_data(vm: Interpreter, value: Any) -> bool:
+def _is_data(vm: Interpreter, value: object) -> bool:
     kind = type(value)
-    if kind is PrologueValue:
+    if type(value) is PrologueValue:
         return not value.changes
-    if kind in (list, tuple, torch.Size) and vm.source_of(value) is None:
+    if isinstance(value, (list, tuple)) and kind in (list, tuple, torch.Size) and vm.source_of(value) is None:
         return all(_is_data(vm, item) for item in value)
-    if kind in (list, tuple):
+    if type(value) is list or type(value) is tuple:
         return all(type(item) in LEAVES for item in value)
     return kind in LEAVES or kind in SYMBOLIC
 
 
-def _data(vm: Interpreter, value: Any) -> Any:
+def _data(vm: Interpreter, value: object) -> Any:
     """Arguments as they are now."""
     return vm.hosts.arguments(value)

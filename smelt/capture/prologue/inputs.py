@@ -57,7 +57,7 @@ class PrologueInputs:
             raise Break("an array of numpy as argument of a tensor operation", "", "torch.from_numpy(array)")
         return self.tensor(self.hosts.run(torch.tensor, (value,), {}))
 
-    def number(self, value: PrologueValue) -> Any:
+    def number(self, value: PrologueValue) -> object:
         """A number as an argument of a tensor operation: an input of the graph."""
         if value.constant or value.index in self.hosts.pinned:
             return value.example
@@ -103,7 +103,7 @@ class PrologueInputs:
         """The value that a number of the graph's inputs is."""
         return self.numbers.get(number.name if hasattr(number, "name") else str(number))
 
-    def tensor(self, value: Any) -> Any:
+    def tensor(self, value: object) -> Any:
         """A tensor that the host program makes, as an input of the graph."""
         assert isinstance(value, PrologueValue) and isinstance(value.example, torch.Tensor)
         found = self._lifted.get((value.index, "tensor"))

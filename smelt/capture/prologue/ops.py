@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import types
-from collections.abc import MutableSequence
+from collections.abc import Callable, MutableSequence
 from typing import Any
 
 import numpy
@@ -30,19 +30,19 @@ _KIND = frozenset({"shape", "dtype", "ndim", "size", "itemsize", "nbytes", "stri
 """Attributes that the kind of an array says."""
 
 
-def call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
     """A call that may belong into the host program; NotImplemented when it does not."""
     kind = type(fn)
-    if kind is types.MethodType:
+    if type(fn) is types.MethodType:
         if type(fn.__self__) in GENERATORS:
             source = vm.source_of(fn)
             if source is not None:
                 vm.guards.check(source, native.IS, fn)
             return draw(vm, fn.__self__, fn.__name__, args, kwargs)
         return NotImplemented
-    if kind is types.BuiltinFunctionType and type(fn.__self__) in GENERATORS:
+    if type(fn) is types.BuiltinFunctionType and type(fn.__self__) in GENERATORS:
         return draw(vm, fn.__self__, fn.__name__, args, kwargs)
-    if kind is types.FunctionType:
+    if type(fn) is types.FunctionType:
         return call_whole(vm, fn, args, kwargs)
     if kind in _MAKING and (fn in SOURCES or fn in MAKERS):
         source = vm.source_of(fn)
@@ -63,7 +63,7 @@ def draw(vm: Interpreter, generator: object, name: str, args: Args, kwargs: Kwar
     return _drawn(vm, generator, generator, name, args, kwargs)
 
 
-def _drawn(vm: Interpreter, generator: object, example: Any, name: str, args: Args, kwargs: Kwargs) -> object:
+def _drawn(vm: Interpreter, generator: object, example: object, name: str, args: Args, kwargs: Kwargs) -> object:
     if name == "shuffle" and any(isinstance(arg, MutableSequence) for arg in (*args, *kwargs.values())):
         raise Break("a list is shuffled", "the order differs from call to call", "torch.randperm")
     if name in ("choice", "sample", "choices") and isinstance(example, random.Random):
@@ -74,7 +74,7 @@ def _drawn(vm: Interpreter, generator: object, example: Any, name: str, args: Ar
 _STATES = frozenset({"getstate", "setstate", "get_state", "set_state", "__setstate__", "__getstate__", "__reduce__"})
 
 
-def _as_places(vm: Interpreter, value: Any) -> object:
+def _as_places(vm: Interpreter, value: object) -> object:
     items = vm.effects.plain(value)
     if any(type(item) is TraceTensor for item in items if isinstance(items, (list, tuple))):
         raise Break("a random choice of tensors", "which one it is differs from call to call")
@@ -82,7 +82,7 @@ def _as_places(vm: Interpreter, value: Any) -> object:
 
 
 @READ(numpy.ndarray)
-def read_array(vm: Interpreter, value: Any, source: Source) -> object:
+def read_array(vm: Interpreter, value: object, source: Source) -> object:
     """An array from outside: its dtype, shape and strides are guarded, what it holds is read at each call."""
     if type(value) is not numpy.ndarray or value.dtype.hasobject or value.dtype.names is not None:
         return read_object(vm, value, source)
@@ -92,13 +92,13 @@ def read_array(vm: Interpreter, value: Any, source: Source) -> object:
     return vm.hosts.external(value, source)
 
 
-def layout(array: Any) -> tuple[object, ...]:
+def layout(array: numpy.ndarray) -> tuple[object, ...]:
     """What is guarded of an array."""
     return array.dtype.str, array.shape, array.strides, array.flags.writeable
 
 
 @ATTR(PrologueValue)
-def load_attr(vm: Interpreter, value: PrologueValue, name: str) -> Any:
+def load_attr(vm: Interpreter, value: PrologueValue, name: str) -> object:
     """An attribute or a method."""
     example = value.example
     if name == "__class__":
@@ -130,7 +130,7 @@ def numpy_call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
 def _register() -> None:
     for fn in CLOCKS:
 
-        def read(vm: Interpreter, args: Args, kwargs: Kwargs, fn: Any = fn) -> Any:
+        def read(vm: Interpreter, args: Args, kwargs: Kwargs, fn: Callable[..., object] = fn) -> object:
             return vm.hosts.run(fn, args, kwargs)
 
         special(fn)(read)
@@ -156,7 +156,7 @@ def _shared_tensor(vm: Interpreter, value: PrologueValue) -> TraceTensor:
 
 
 @special(torch.as_tensor)
-def as_tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def as_tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """`torch.as_tensor(data)`, which may share the memory of an array."""
     value = args[0] if args else kwargs.get("data")
     if not any(True for _ in values_in((args, kwargs))):
@@ -168,7 +168,7 @@ def as_tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     return out
 
 
-def tensor_of(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def tensor_of(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> Any:
     """A new tensor of numbers and arrays: made on the CPU by the host program."""
     named = dict(kwargs)
     device, dtype, grad = named.pop("device", None), named.pop("dtype", None), named.pop("requires_grad", False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy
@@ -63,15 +63,15 @@ class Prologue:
         self._count = 0
         self._state = State()
         self.inputs = PrologueInputs(vm, self)
-        self._read: dict[int, tuple[Any, PrologueValue]] = {}
+        self._read: dict[int, tuple[numpy.ndarray, PrologueValue]] = {}
         self._repeats = True
         self._shared: list[PrologueValue] = []
-        self.pinned: dict[int, Any] = {}
+        self.pinned: dict[int, object] = {}
         self._checked: set[int] = set()
 
     # -- values -----------------------------------------------------------------------------------------------------
 
-    def external(self, array: numpy.ndarray[Any, Any], source: Source) -> PrologueValue:
+    def external(self, array: numpy.ndarray, source: Source) -> PrologueValue:
         """An array from outside: read at each call, its shape and dtype are guarded."""
         found = self.arrays.get(id(array))
         if found is None:
@@ -82,7 +82,7 @@ class Prologue:
             self.vm.keep(array)
         return found
 
-    def handle(self, value: Any) -> object:
+    def handle(self, value: object) -> object:
         """The value of an array from outside; anything else unchanged."""
         return self.arrays.get(id(value), value)
 
@@ -116,17 +116,18 @@ class Prologue:
             place = next(op.place for op in self.ops if op.value is value)
             self._add(expect, (value, kind_of(value.example), place), {}, None, pure=False, certain=False)
 
-    def length(self, value: PrologueValue) -> Any:
+    def length(self, value: PrologueValue) -> object:
         """`len(value)`; that of a text is a value of its own."""
         if isinstance(value.example, (str, bytes)):
             return self.run(len, (value,), {})
         self.shape(value)
         return user(len, value.example)
 
-    def items(self, value: PrologueValue) -> list[Any]:
+    def items(self, value: PrologueValue) -> list[object]:
         """`list(value)`"""
-        count = self.length(value)
-        count = self.known(count) if type(count) is PrologueValue else count
+        length = self.length(value)
+        count = self.known(length) if type(length) is PrologueValue else length
+        assert isinstance(count, int)
         return [self.run(operator.getitem, (value, index), {}) for index in range(count)]
 
     def shares(self, array: PrologueValue) -> None:
@@ -187,7 +188,7 @@ class Prologue:
             out.range = range_of(owner, name, args[1:], bool(kwargs))
         return out
 
-    def whole(self, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+    def whole(self, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
         """Run a function of the program that draws random numbers, see `functions`."""
         for generator in GLOBAL_GENERATORS:
             self._draw(generator)
@@ -202,20 +203,28 @@ class Prologue:
         values = list(values_in((args, kwargs)))
         return self._result(fn, args, kwargs, copy.deepcopy(out), False, False, pure=False, values=values)
 
-    def arguments(self, value: Any) -> Any:
+    def arguments(self, value: object) -> Any:
         """Arguments as they are now: containers copied, since the program may change them, and sizes as numbers."""
         return as_now(self.vm.effects.plain(value))
 
-    def _refuse_opaque(self, value: Any) -> None:
+    def _refuse_opaque(self, value: object) -> None:
         """numpy asks objects (`__index__`, `__array__`) what nobody guards."""
-        if type(value) in (tuple, list, slice):
-            for item in value if type(value) is not slice else (value.start, value.stop, value.step):
+        if type(value) is tuple or type(value) is list or type(value) is slice:
+            for item in (value.start, value.stop, value.step) if isinstance(value, slice) else value:
                 self._refuse_opaque(item)
         elif not isinstance(value, (PrologueValue, *GENERATORS)):
             self.vm.effects.refuse_opaque(numpy.array, (value,))
 
     def _result(
-        self, fn: Any, args: Any, kwargs: Any, out: Any, constant: bool, certain: bool, pure: bool, values: Any
+        self,
+        fn: Callable[..., object],
+        args: Args,
+        kwargs: Kwargs,
+        out: object,
+        constant: bool,
+        certain: bool,
+        pure: bool,
+        values: Sequence[PrologueValue],
     ) -> object:
         if not fits(out):
             raise Break(f"numpy or random gives a {type(out).__name__}")
@@ -251,7 +260,9 @@ class Prologue:
             items.append(self.unpacked(item))
         return dict(zip(keys, items, strict=True)) if type(out) is dict else type(out)(items)
 
-    def _add(self, fn: Any, args: Args, kwargs: Kwargs, out: object, *, pure: bool, certain: bool) -> PrologueValue:
+    def _add(
+        self, fn: Callable[..., object], args: Args, kwargs: Kwargs, out: object, *, pure: bool, certain: bool
+    ) -> PrologueValue:
         self._check_place()
         value = PrologueValue(self, self._count, out, False, certain)
         value.repeats = all(v.repeats for v in values_in((args, kwargs)))
@@ -272,7 +283,7 @@ class Prologue:
         if vm.tensors.region is not None:
             raise Break("random numbers or arrays of numpy under checkpoint", "the recomputation draws other ones")
 
-    def _draw(self, owner: Any) -> None:
+    def _draw(self, owner: object) -> None:
         """What follows changes the state of a generator, which the end of the capture puts back."""
         self._check_place()
         if isinstance(owner, GENERATORS):
@@ -283,7 +294,14 @@ class Prologue:
         """The capture ends: nobody has drawn anything."""
         self._state.restore()
 
-    def _writes(self, fn: Any, args: Any, kwargs: Any, method: str | None, values: list[PrologueValue]) -> bool:
+    def _writes(
+        self,
+        fn: Callable[..., object] | None,
+        args: Args,
+        kwargs: Kwargs,
+        method: str | None,
+        values: list[PrologueValue],
+    ) -> bool:
         """Whether a value is written to.
 
         Raises:
@@ -313,7 +331,7 @@ class Prologue:
             value.constant = value.constant and not value.changes
 
     @staticmethod
-    def _is_certain(fn: Any, name: str, args: Any, kwargs: Any, draws: bool) -> bool:
+    def _is_certain(fn: Callable[..., object] | None, name: str, args: Args, kwargs: Kwargs, draws: bool) -> bool:
         """Whether it raises no error and gives one kind of value, when its arguments do."""
         depends = any(True for _ in values_in((args, kwargs)))
         beside = any(True for _ in values_in((args[1:], kwargs)))
@@ -335,7 +353,7 @@ class Prologue:
         written = [i for i in tensors.inputs if tensors.is_written(i)] if self.arrays else []
         if not written:
             return
-        arrays = [(array, value.source) for array, value in self._read.values()]
+        arrays = [(array, value.source) for array, value in self._read.values() if value.source is not None]
         if not apart(*(array for array, _ in arrays), *(i.tensor for i in written)):
             raise Break("an array of numpy shows what the graph writes", "it is read before the graph runs")
         self.vm.guards.python(apart, [*(source for _, source in arrays), *(i.source for i in written)])

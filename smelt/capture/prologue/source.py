@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy
 import torch
@@ -31,7 +31,7 @@ class Op:
         place: (code, instruction) in the program.
     """
 
-    fn: Any
+    fn: Callable[..., object]
     args: Args
     kwargs: Kwargs
     value: PrologueValue
@@ -47,7 +47,7 @@ class Op:
 class Kind:
     """What capture takes for granted about a value: `value` holds its type, dtype and shape, length or keys."""
 
-    value: Any
+    value: object
 
 
 class OtherKindError(Exception):
@@ -56,16 +56,16 @@ class OtherKindError(Exception):
     place: tuple[int, int] | None = None
 
 
-def kind_of(value: Any) -> Kind:
+def kind_of(value: object) -> Kind:
     """The kind of a value."""
     return Kind(_kind(value))
 
 
-def _kind(value: Any) -> object:
+def _kind(value: object) -> object:
     kind = type(value)
-    if kind in (list, tuple):
+    if type(value) is list or type(value) is tuple:
         return kind, len(value)
-    if kind is dict:
+    if type(value) is dict:
         return kind, tuple(value)
     if isinstance(value, numpy.ndarray):
         return kind, value.dtype.str, value.shape, value.strides
@@ -74,7 +74,7 @@ def _kind(value: Any) -> object:
     return kind
 
 
-def expect(value: Any, kind: Kind, place: tuple[int, int] | None = None) -> None:
+def expect(value: object, kind: Kind, place: tuple[int, int] | None = None) -> None:
     """The value is of this kind.
 
     Raises:
@@ -116,10 +116,10 @@ class HostPart:
         certain: it raises no error.
     """
 
-    run: Any
+    run: Callable[..., object]
     source: str
     arguments: list[str]
-    generators: list[Any]
+    generators: list[Generator]
     results: list[str]
     certain: bool
 
@@ -127,7 +127,9 @@ class HostPart:
 GENERATORS = (random.Random, numpy.random.RandomState, numpy.random.Generator)
 """Objects whose methods draw random numbers."""
 
-GLOBAL_GENERATORS = (random._inst, numpy.random.mtrand._rand)
+Generator: TypeAlias = random.Random | numpy.random.RandomState | numpy.random.Generator
+
+GLOBAL_GENERATORS: tuple[Generator, ...] = (random._inst, numpy.random.mtrand._rand)
 """Those behind the functions of the modules."""
 
 # -- states of random generators ------------------------------------------------------------
@@ -137,17 +139,17 @@ class State:
     """The states of some random generators, to be put back."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[Any, Any]] = {}
+        self._kept: dict[int, tuple[Generator, object]] = {}
 
     @classmethod
-    def of(cls, generators: Iterable[object]) -> State:
+    def of(cls, generators: Iterable[Generator]) -> State:
         """The states now."""
         out = cls()
         for generator in generators:
             out.keep(generator)
         return out
 
-    def keep(self, generator: object) -> None:
+    def keep(self, generator: Generator) -> None:
         """Remember the state that the generator has now, unless an earlier one is known."""
         if id(generator) not in self._kept:
             self._kept[id(generator)] = generator, _state(generator)
@@ -159,7 +161,7 @@ class State:
         self._kept.clear()
 
 
-def _setter(generator: Any) -> Callable[[Any], object]:
+def _setter(generator: Generator) -> Callable[[Any], object]:
     """What puts a state of the generator back."""
     if isinstance(generator, random.Random):
         return generator.setstate
@@ -168,7 +170,7 @@ def _setter(generator: Any) -> Callable[[Any], object]:
     return functools.partial(setattr, generator.bit_generator, "state")
 
 
-def _state(generator: Any) -> object:
+def _state(generator: Generator) -> object:
     if isinstance(generator, random.Random):
         return generator.getstate()
     if isinstance(generator, numpy.random.RandomState):
@@ -176,7 +178,7 @@ def _state(generator: Any) -> object:
     return generator.bit_generator.state
 
 
-def generators_of(ops: Iterable[Op], vm: Interpreter) -> list[object]:
+def generators_of(ops: Iterable[Op], vm: Interpreter) -> list[Generator]:
     """The generators that a program may draw from, but those that it makes or is given."""
     drawn = [op.args[0] for op in ops if op.args and isinstance(op.args[0], GENERATORS)]
     found = {id(g): g for g in drawn if vm.source_of(g) is None} | {id(g): g for g in GLOBAL_GENERATORS}
@@ -205,7 +207,7 @@ def host_part(
     return HostPart(run, source, list(read), generators, results, all(op.certain for op in ops))
 
 
-def states_of(generators: Sequence[object], given: Sequence[object]) -> list[tuple[Callable[[Any], object], object]]:
+def states_of(generators: Sequence[Generator], given: Sequence[object]) -> list[tuple[Callable[[Any], object], object]]:
     """For some generators, and those among the arguments of a program, what puts its state back, and the state.
 
     No function of smelt: while a program runs there is nobody who could do it again where that one failed.
@@ -225,29 +227,29 @@ class Text:
         source_of: tells where an object comes from.
     """
 
-    def __init__(self, fetched: Callable[[Source], str], source_of: Callable[[Any], Source | None]) -> None:
+    def __init__(self, fetched: Callable[[Source], str], source_of: Callable[[object], Source | None]) -> None:
         self.fetched, self.source_of = fetched, source_of
-        self.constants: dict[str, Any] = {}
+        self.constants: dict[str, object] = {}
         self._names: dict[int, str] = {}
 
     def lines(self, ops: Sequence[Op]) -> list[str]:
         """One statement an operation."""
         return [f"{op.value.name} = {self._call(op)}" for op in ops]
 
-    def __call__(self, value: Any) -> str:
+    def __call__(self, value: object) -> str:
         """The expression of an argument."""
         kind = type(value)
-        if kind is PrologueValue:
+        if type(value) is PrologueValue:
             return value.name if value.source is None else self.fetched(value.source)
         if kind in LITERALS:
             return LITERALS[kind](value)
-        if kind is tuple:
+        if type(value) is tuple:
             return f"({', '.join(map(self, value))}{',' if len(value) == 1 else ''})"
-        if kind is list:
+        if type(value) is list:
             return f"[{', '.join(map(self, value))}]"
-        if kind is dict:
+        if type(value) is dict:
             return f"{{{', '.join(f'{self(k)}: {self(v)}' for k, v in value.items())}}}"
-        if kind is slice:
+        if type(value) is slice:
             return f"slice({self(value.start)}, {self(value.stop)}, {self(value.step)})"
         source = self.source_of(value)
         return self.fetched(source) if source is not None else self._constant(value, kind.__name__)
@@ -256,7 +258,7 @@ class Text:
         given = arguments(map(self, op.args), [(name, self(value)) for name, value in op.kwargs.items()])
         return f"{self._constant(op.fn, getattr(op.fn, '__name__', 'call'))}({given})"
 
-    def _constant(self, value: Any, hint: str) -> str:
+    def _constant(self, value: object, hint: str) -> str:
         known = self._names.get(id(value))
         if known is None:
             name = new_name(hint, self.constants)
@@ -265,7 +267,9 @@ class Text:
         return known
 
 
-def compiled(text: Text, ops: Sequence[Op], results: Sequence[str], arguments: Sequence[str], name: str) -> Any:
+def compiled(
+    text: Text, ops: Sequence[Op], results: Sequence[str], arguments: Sequence[str], name: str
+) -> tuple[Callable[..., tuple[object, ...]], str]:
     """(function that runs operations and gives some values, its source); the hook leaves its frames alone."""
     body = [*text.lines(ops), f"return {', '.join(results)}{',' if len(results) == 1 else ''}" if results else "return"]
     source = f"def {name}({', '.join(['_c', *arguments])}):\n" + textwrap.indent("\n".join(body), "    ") + "\n"
@@ -273,7 +277,7 @@ def compiled(text: Text, ops: Sequence[Op], results: Sequence[str], arguments: S
     exec(compile(source, f"<smelt {name}>", "exec"), scope)
     run, constants = scope[name], SimpleNamespace(**text.constants)
 
-    def call(*given: object) -> Any:
+    def call(*given: object) -> object:
         return run(constants, *given)
 
     return native.Quiet(call), source
@@ -304,7 +308,7 @@ class Peek:
         self.found = tuple((type(v.example), v.example) for v in pins)
         self.__name__ = self.__qualname__ = f"drawn values are {[v.example for v in pins]}"
 
-    def pins(self, *given: object) -> Any:
+    def pins(self, *given: object) -> tuple[object, ...] | None:
         """The values as they will be."""
         states = states_of(self._generators, given)
         try:

@@ -350,7 +350,7 @@ def load_member(vm: Interpreter, module: torch.nn.Module, name: str) -> object:
     raise no_attribute(vm, module, name)
 
 
-def guard_no_member(vm: Interpreter, source: Source, table: str, members: dict[str, Any], name: str) -> None:
+def guard_no_member(vm: Interpreter, source: Source, table: str, members: dict[str, object], name: str) -> None:
     """A module's table has no such name."""
     if members:
         vm.guards.check(sources.instance_item(source, table), native.NOT_KEY, name)
@@ -463,7 +463,7 @@ def _is_fixed(vm: Interpreter, cls: type) -> bool:
     return id(cls) in vm.python.created or policy.is_frozen(cls.__module__)
 
 
-def guard_slot(vm: Interpreter, cls: type, name: str, value: Any) -> None:
+def guard_slot(vm: Interpreter, cls: type, name: str, value: object) -> None:
     """What `type` itself keeps of a class (`__name__`, `__bases__`): the program may assign to it."""
     if name in _ORDER:
         guard_order(vm, cls)
@@ -477,7 +477,7 @@ def guard_order(vm: Interpreter, cls: type) -> None:
         vm.guards.check(sources.attr(sources.const(cls, cls.__name__), "__mro__"), native.IS, cls.__mro__)
 
 
-def _written(cls: type, name: str, value: Any) -> Any:
+def _written(cls: type, name: str, value: object) -> Any:
     """A class attribute that the program wrote, read on the class."""
     if value is DELETED:
         raise UserError(AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}", name=name, obj=cls))

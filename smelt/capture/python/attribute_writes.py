@@ -28,7 +28,7 @@ _SET = vars(torch.nn.Module)["__setattr__"]  # somebody may replace it for a tim
 _DELETE = vars(torch.nn.Module)["__delattr__"]
 
 
-def store_attr(vm: Interpreter, obj: object, name: str, value: Any) -> None:
+def store_attr(vm: Interpreter, obj: object, name: str, value: object) -> None:
     """`obj.name = value`"""
     cls = type(obj)
     if isinstance(obj, torch.Tensor):
@@ -45,7 +45,7 @@ def store_attr(vm: Interpreter, obj: object, name: str, value: Any) -> None:
         store_generic(vm, obj, name, value)
 
 
-def store_generic(vm: Interpreter, obj: object, name: str, value: Any) -> None:
+def store_generic(vm: Interpreter, obj: object, name: str, value: object) -> None:
     """`object.__setattr__(obj, name, value)`"""
     raw = _of_class(vm, obj, name)
     if type(raw) is property:
@@ -80,7 +80,7 @@ def _of_class(vm: Interpreter, obj: object, name: str) -> object:
     return MISS if isinstance(obj, types.ModuleType) else find_in_class(vm, type(obj), name)
 
 
-def _expect_room(obj: object, name: str, value: Any, raw: object, has_dict: bool) -> None:
+def _expect_room(obj: object, name: str, value: object, raw: object, has_dict: bool) -> None:
     """A write that is put off must not fail then: what the program does meanwhile would be done too early.
 
     Raises:
@@ -118,7 +118,7 @@ def is_external(vm: Interpreter, obj: object) -> bool:
     return isinstance(obj, (type, types.ModuleType, types.FunctionType)) and id(obj) not in vm.python.created
 
 
-def store_module_attr(vm: Interpreter, module: torch.nn.Module, name: str, value: Any) -> None:
+def store_module_attr(vm: Interpreter, module: torch.nn.Module, name: str, value: object) -> None:
     """`nn.Module.__setattr__` for what a forward may do: plain values, and buffers that exist.
 
     A module whose constructor is captured by itself has no tables yet.
@@ -168,7 +168,7 @@ def _members(vm: Interpreter, held: dict[str, Any], table: str) -> dict[str, Any
     return members if mirror is None else mirror.copy
 
 
-def _store_own_member(module: torch.nn.Module, name: str, value: Any, kind: type) -> None:
+def _store_own_member(module: torch.nn.Module, name: str, value: object, kind: type) -> None:
     """The same for a module that the frame made: written at once."""
     held = module.__dict__
     table = "_parameters" if issubclass(kind, torch.nn.Parameter) else "_modules"
@@ -180,7 +180,7 @@ def _store_own_member(module: torch.nn.Module, name: str, value: Any, kind: type
         object.__setattr__(module, name, value)
 
 
-def store_tensor_attr(vm: Interpreter, tensor: Any, name: str, value: Any) -> None:
+def store_tensor_attr(vm: Interpreter, tensor: Any, name: str, value: object) -> None:
     """`tensor.name = value`"""
     if name == "data":
         store_data(vm, tensor, value)
@@ -199,7 +199,7 @@ def store_tensor_attr(vm: Interpreter, tensor: Any, name: str, value: Any) -> No
         raise Break(f"tensor.{name} is assigned", "the tensor object does not exist yet", "assign it outside")
 
 
-def _store_grad(vm: Interpreter, tensor: Any, value: Any) -> None:
+def _store_grad(vm: Interpreter, tensor: TraceTensor, value: object) -> None:
     """`tensor.grad = value`, which must be None or look like the tensor, as the setter has it."""
     if value is not None:
         if type(value) is not TraceTensor:
@@ -211,7 +211,7 @@ def _store_grad(vm: Interpreter, tensor: Any, value: Any) -> None:
     store_grad(vm, tensor, value)
 
 
-def store_data(vm: Interpreter, tensor: Any, value: Any) -> None:
+def store_data(vm: Interpreter, tensor: TraceTensor, value: object) -> None:
     """`tensor.data = value`: the object gets other memory, and everybody else keeps the old one.
 
     The trace tensor moves to the place of the new values, and residual code makes the assignment.

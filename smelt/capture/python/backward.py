@@ -39,23 +39,23 @@ def autograd_backward(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 
 def _of_tensor(
     vm: Interpreter,
-    tensor: Any,
+    tensor: object,
     gradient: object = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
-    inputs: Any = None,
+    inputs: object = None,
 ) -> None:
     _of_tensors(vm, tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
 def _of_tensors(
     vm: Interpreter,
-    tensors: Any,
+    tensors: object,
     grad_tensors: object = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
     grad_variables: object = None,
-    inputs: Any = None,
+    inputs: object = None,
 ) -> None:
     refuse_pieces(vm, "backward()")
     if create_graph or grad_variables is not None:
@@ -209,7 +209,7 @@ def _fits(gradient: TraceTensor, leaf: TraceTensor) -> bool:
     return gradient.stride() == leaf.stride() and gradient.storage_offset() == 0
 
 
-def store_grad(vm: Interpreter, tensor: TraceTensor, value: Any) -> None:
+def store_grad(vm: Interpreter, tensor: TraceTensor, value: object) -> None:
     """`tensor.grad = value`, seen at once by the program and by others after the graph."""
     if vm.source_of(tensor) is None:
         vm.reads[id(tensor), "grad"] = value

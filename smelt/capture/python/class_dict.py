@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import Any
 
 from smelt.capture.core.interface import Interpreter
 from smelt.capture.python.effects import ClassDict
@@ -25,7 +24,9 @@ class _Contents:
         )
 
 
-def class_dict(vm: Interpreter, cls: type, read: Callable[[str, Any], object]) -> types.MappingProxyType[str, object]:
+def class_dict(
+    vm: Interpreter, cls: type, read: Callable[[str, object], object]
+) -> types.MappingProxyType[str, object]:
     """A view of what the class holds. `read(name, raw)` is the handle of one value."""
     known = vm.effects.class_dicts.get(cls)
     if known is not None:

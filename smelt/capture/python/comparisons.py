@@ -28,7 +28,14 @@ _SEARCHED = (list, tuple, collections.deque)
 _LOOKING = frozenset(map("__{}__".format, "eq ne lt le gt ge contains".split()))
 _SEARCHING = _LOOKING | {"index", "count", "remove", "sort"}
 _BY_KEY = frozenset("get pop setdefault __getitem__ __setitem__ __delitem__ move_to_end".split())
-_MAKING: tuple[Any, ...] = (set, frozenset, dict, collections.OrderedDict, collections.Counter, collections.defaultdict)
+_MAKING: tuple[type, ...] = (
+    set,
+    frozenset,
+    dict,
+    collections.OrderedDict,
+    collections.Counter,
+    collections.defaultdict,
+)
 _OPERATORS = frozenset(
     {operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, operator.contains, operator.indexOf}
     | {operator.countOf, operator.and_, operator.or_, operator.xor, operator.sub, operator.iand, operator.ior}
@@ -42,7 +49,7 @@ class Compared:
 
     def __init__(self, vm: Interpreter) -> None:
         self.vm = vm
-        self._objects: dict[int, tuple[Any, Source]] = {}
+        self._objects: dict[int, tuple[object, Source]] = {}
         self._by_address = False
 
     def release(self) -> None:
@@ -63,12 +70,12 @@ class Compared:
             for key in out if isinstance(out, CONTAINERS) else ():
                 self.note(key)
 
-    def foreign(self, keys: Iterable[Any]) -> None:
+    def foreign(self, keys: Iterable[object]) -> None:
         """A dictionary from outside is copied: which objects its keys are is known, but not where else they stand."""
         if not self._by_address:
             self._by_address = any(map(_tells_objects, keys))
 
-    def note(self, value: Any, hashed: bool = True) -> None:
+    def note(self, value: object, hashed: bool = True) -> None:
         """All that tells the value from another is guarded.
 
         Args:
@@ -128,11 +135,11 @@ def _makes(fn: object) -> bool:
     return any(fn is each for each in _MAKING)
 
 
-def _is_by_identity(value: Any) -> bool:
+def _is_by_identity(value: object) -> bool:
     return type(value).__eq__ is object.__eq__ and not isinstance(value, type)
 
 
-def _tells_objects(key: Any) -> bool:
+def _tells_objects(key: object) -> bool:
     if type(key) in LEAVES:
         return False
     return any(map(_tells_objects, key)) if isinstance(key, tuple | frozenset) else _is_by_identity(key)

@@ -13,9 +13,9 @@ class Copies:
     """The copies that were made during one capture."""
 
     def __init__(self) -> None:
-        self._held: dict[int, tuple[Any, Any]] = {}  # by identity of the copy: it must not die, and the container
+        self._held: dict[int, tuple[object, object]] = {}  # by identity of the copy: it must not die, and the container
 
-    def note(self, copy: Any, container: object) -> None:
+    def note(self, copy: object, container: object) -> None:
         """`copy` was made of `container`."""
         self._held[id(copy)] = copy, container
 
@@ -23,7 +23,7 @@ class Copies:
         """Let go of the program's objects."""
         self._held.clear()
 
-    def own(self, value: Any) -> Any:
+    def own(self, value: object) -> Any:
         """The container that this is a copy of; anything else unchanged."""
         known = self._held.get(id(value))
         return value if known is None else known[1]

@@ -16,7 +16,7 @@ from smelt.capture.core.foreign_memory import refuse_windows
 from smelt.capture.core.generators import TracedGenerator
 from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.prologue_value import PrologueValue, values_in
-from smelt.capture.core.sources import sequence_item
+from smelt.capture.core.sources import Source, sequence_item
 from smelt.capture.core.values import LEAVES
 from smelt.capture.python.attribute_reads import MISS, find_in_class, python_method, refuses
 from smelt.capture.python.effects import CONTAINERS, hashes
@@ -28,12 +28,12 @@ from smelt.graph.trace.trace import TraceTensor
 _ITERATORS = collections.abc.Iterator
 
 
-def truth(vm: Interpreter, value: Any) -> bool:
+def truth(vm: Interpreter, value: object) -> bool:
     """`bool(value)`"""
     kind = type(value)
     if kind in LEAVES:
         return bool(value)
-    if kind is TraceTensor:
+    if type(value) is TraceTensor:
         known = vm.tensors.speculation.value(value)
         if known is None:
             raise tensor_value("a branch on a tensor's value")
@@ -66,7 +66,7 @@ def tensor_value(title: str) -> Break:
     )
 
 
-def length(vm: Interpreter, value: Any) -> int:
+def length(vm: Interpreter, value: object) -> int:
     """`len(value)`"""
     if type(value) is TraceTensor:
         return value.shape[0] if value.dim() else user(len, value)  # `len` itself would pin the size
@@ -86,7 +86,7 @@ def length(vm: Interpreter, value: Any) -> int:
     return user(len, vm.effects.mirror(value))
 
 
-def _counted(vm: Interpreter, method: object, value: Any) -> int:
+def _counted(vm: Interpreter, method: object, value: object) -> int:
     """What a `__len__` that is written in Python gives, as `len` takes it."""
     count = vm.call(method, (value,), {})
     if vm.type_of(count) is bool or type(count) in LEAVES and type(count) is not int:
@@ -98,7 +98,7 @@ def _counted(vm: Interpreter, method: object, value: Any) -> int:
     return user(len, range(count)) if type(count) is int else count  # C counts no further than sys.maxsize
 
 
-def tensor_key(vm: Interpreter, tensor: Any, key: Any) -> object:
+def tensor_key(vm: Interpreter, tensor: object, key: object) -> object:
     """What a tensor is indexed with; sequences of numbers that are tensors become one tensor, as in torch."""
     key = vm.effects.plain(key)
     if type(tensor) is TraceTensor:
@@ -108,18 +108,18 @@ def tensor_key(vm: Interpreter, tensor: Any, key: Any) -> object:
     return tuple(vm.tensors.run(torch.stack, (list(part),), {}) if _are_numbers(part) else part for part in key)
 
 
-def _are_numbers(part: Any) -> bool:
-    if type(part) not in (list, tuple) or not part:
+def _are_numbers(part: object) -> bool:
+    if not (type(part) is list or type(part) is tuple) or not part:
         return False
     return all(type(each) is TraceTensor and not each.dim() and each.dtype == torch.int64 for each in part)
 
 
-def subscript(vm: Interpreter, obj: Any, key: Any) -> object:
+def subscript(vm: Interpreter, obj: object, key: object) -> object:
     """`obj[key]`"""
     obj = vm.effects.copies.own(obj)
     kind = type(obj)
-    if kind is TraceTensor or type(key) is TraceTensor and not issubclass(kind, dict):
-        item = unknown_item(vm, obj, key) if kind is TraceTensor and has_symint(key) else NotImplemented
+    if type(obj) is TraceTensor or type(key) is TraceTensor and not issubclass(kind, dict):
+        item = unknown_item(vm, obj, key) if type(obj) is TraceTensor and has_symint(key) else NotImplemented
         if item is not NotImplemented:
             return item
         return vm.tensors.run(operator.getitem, (obj, tensor_key(vm, obj, key)), {})
@@ -145,7 +145,7 @@ def subscript(vm: Interpreter, obj: Any, key: Any) -> object:
 _INDEXED = (list, tuple, str, bytes, range, collections.deque)
 
 
-def index(vm: Interpreter, key: Any) -> Any:
+def index(vm: Interpreter, key: object) -> object:
     """What a sequence is indexed with: numbers in place of objects whose `__index__` is written in Python."""
     if type(key) is slice:
         parts = [index(vm, part) for part in (key.start, key.stop, key.step)]
@@ -158,22 +158,22 @@ def index(vm: Interpreter, key: Any) -> Any:
 _DIRECT = frozenset({list, tuple, dict, str, bytes, range})
 
 
-def external_item(vm: Interpreter, obj: Any, source: Any, key: Any) -> object:
+def external_item(vm: Interpreter, obj: object, source: Source, key: object) -> object:
     """An item of a builtin sequence (or a subclass of one) from outside."""
     if not vm.effects.untouched(obj):
         return vm.native(operator.getitem, vm.effects.mirror(obj), key)
     if isinstance(obj, (list, tuple)) and type(key) is int:
-        base: Any = list if isinstance(obj, list) else tuple
-        if not -base.__len__(obj) <= key < base.__len__(obj):
-            vm.guards.check(source, native.LEN, base.__len__(obj))
-        value = user(base.__getitem__, obj, key)
+        count = list.__len__(obj) if isinstance(obj, list) else tuple.__len__(obj)
+        if not -count <= key < count:
+            vm.guards.check(source, native.LEN, count)
+        value = user(list.__getitem__ if isinstance(obj, list) else tuple.__getitem__, obj, key)
         return vm.external(value, sequence_item(source, key, type(obj)))
     if isinstance(obj, CONTAINERS):
         return vm.effects.original(vm.native(operator.getitem, vm.effects.mirror(obj), vm.effects.plain(key)))
     raise Break(f"an item of a {type(obj).__name__}", "the object came from outside, and C code reads it")
 
 
-def dict_item(vm: Interpreter, held: dict[Any, Any], key: Any) -> object:
+def dict_item(vm: Interpreter, held: dict[object, object], key: object) -> object:
     """`held[key]` of a dictionary, as C code has it: when the key is missing, its class may know better."""
     source = vm.sources.get(id(held))
     if source is not None and vm.effects.untouched(held) and not hashes(key):
@@ -196,7 +196,7 @@ def dict_item(vm: Interpreter, held: dict[Any, Any], key: Any) -> object:
 MAKING = vars(collections.defaultdict)["__missing__"]
 
 
-def make_item(vm: Interpreter, held: object, key: Any) -> object:
+def make_item(vm: Interpreter, held: object, key: object) -> object:
     """The item that a `defaultdict` makes where there is none."""
     held = vm.effects.original(held)
     factory = vm.load_attr(held, "default_factory")
@@ -207,7 +207,7 @@ def make_item(vm: Interpreter, held: object, key: Any) -> object:
     return item
 
 
-def _class_item(vm: Interpreter, cls: type, key: Any) -> object:
+def _class_item(vm: Interpreter, cls: type, key: object) -> object:
     meta = find_in_class(vm, type(cls), "__getitem__")
     if isinstance(meta, types.FunctionType):
         module = meta.__module__
@@ -215,7 +215,7 @@ def _class_item(vm: Interpreter, cls: type, key: Any) -> object:
     return vm.native(operator.getitem, cls, key)
 
 
-def store_item(vm: Interpreter, obj: object, key: Any, value: Any) -> None:
+def store_item(vm: Interpreter, obj: object, key: object, value: object) -> None:
     """`obj[key] = value`"""
     vm.work += 1
     if type(obj) is TraceTensor:
@@ -240,11 +240,11 @@ def store_item(vm: Interpreter, obj: object, key: Any, value: Any) -> None:
     vm.native(operator.setitem, target, vm.effects.plain(key), value)
 
 
-def _is_globals(obj: Any) -> bool:
-    return "__builtins__" in obj and "__name__" in obj
+def _is_globals(obj: object) -> bool:
+    return isinstance(obj, dict) and "__builtins__" in obj and "__name__" in obj
 
 
-def delete_item(vm: Interpreter, obj: object, key: Any) -> None:
+def delete_item(vm: Interpreter, obj: object, key: object) -> None:
     """`del obj[key]`"""
     method = python_method(vm, obj, "__delitem__")
     if method is not None:
@@ -264,7 +264,7 @@ def writable(vm: Interpreter, obj: object) -> Any:
     return vm.effects.mirror(obj)
 
 
-def contains(vm: Interpreter, container: object, item: Any) -> bool:
+def contains(vm: Interpreter, container: object, item: object) -> bool:
     """`item in container`"""
     method = python_method(vm, container, "__contains__")
     if method is not None:
@@ -277,7 +277,7 @@ def contains(vm: Interpreter, container: object, item: Any) -> bool:
     return _is_among(vm, container, item)
 
 
-def _is_among(vm: Interpreter, container: Any, item: object) -> bool:
+def _is_among(vm: Interpreter, container: object, item: object) -> bool:
     """The same where C code looks, or goes through the items."""
     source = vm.sources.get(id(container))
     if source is not None and not isinstance(container, CONTAINERS) and type(container) is not TraceTensor:
@@ -292,7 +292,7 @@ def _is_among(vm: Interpreter, container: Any, item: object) -> bool:
     return vm.native(operator.contains, *vm.effects.plain_all((container, item)))
 
 
-def iterate(vm: Interpreter, value: Any) -> object:
+def iterate(vm: Interpreter, value: object) -> object:
     """`iter(value)`"""
     if type(value) is TraceTensor:
         return iter(vm.tensors.run(torch.unbind, (value,), {}))
@@ -322,7 +322,7 @@ def iterate(vm: Interpreter, value: Any) -> object:
     return user(iter, value)
 
 
-def each(vm: Interpreter, value: Any) -> Iterator[Any]:
+def each(vm: Interpreter, value: object) -> Iterator[object]:
     """The items of a value, as the program's `for` would get them."""
     iterator = iterate(vm, value)
     while (item := advance(vm, iterator)) is not END:
@@ -332,7 +332,7 @@ def each(vm: Interpreter, value: Any) -> Iterator[Any]:
 class SequenceIterator:
     """`iter` of an object that only has `__getitem__`."""
 
-    def __init__(self, vm: Interpreter, value: Any) -> None:
+    def __init__(self, vm: Interpreter, value: object) -> None:
         self.vm, self.value, self.index = vm, value, 0
 
     def __iter__(self) -> SequenceIterator:

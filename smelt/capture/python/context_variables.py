@@ -25,7 +25,7 @@ class Setting:
         at: the user's place.
     """
 
-    def __init__(self, variable: contextvars.ContextVar[Any], before: object, step: int, at: object) -> None:
+    def __init__(self, variable: contextvars.ContextVar[object], before: object, step: int, at: object) -> None:
         self.variable, self.before, self.step, self.at = variable, before, step, at
 
 
@@ -45,7 +45,7 @@ def context_get(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     return value
 
 
-def _held(variable: contextvars.ContextVar[Any]) -> Any:
+def _held(variable: contextvars.ContextVar[object]) -> Any:
     """What it was set to, END if it was not; its default never changes."""
     return variable.get(containers.END)
 

@@ -11,9 +11,9 @@ import array
 import collections
 import operator
 import types
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -38,6 +38,9 @@ UNGUARDED: tuple[type, ...] = (
 )
 """What C code may read and change, and has no mirror."""
 DELETED = native.NULL
+
+K = TypeVar("K")
+V = TypeVar("V")
 _SEEN = LEAVES | {TraceTensor}
 _HELD = (types.FunctionType, types.MethodType, type, types.CellType, types.BuiltinFunctionType)
 
@@ -55,7 +58,7 @@ class Store:
     """
 
     kind: str
-    target: Any
+    target: object
     name: str
     value: Any
     maybe: bool = False
@@ -73,10 +76,10 @@ class Deferred:
         handled: the exception that the program is handling there: it becomes the context of what the call raises.
     """
 
-    fn: Callable[..., Any]
+    fn: Callable[..., object]
     args: Args
     kwargs: Kwargs
-    handled: Any = None
+    handled: object = None
 
 
 @dataclass(slots=True)
@@ -97,7 +100,7 @@ class Made:
 class Mirror:
     """The stand-in of an external container; `before` is what it held when it was made."""
 
-    original: Any
+    original: object
     copy: Any
     before: Any
 
@@ -131,22 +134,22 @@ _OBSERVED = (print, _warnings.warn_explicit)
 class Written:
     """What a variable of a module holds."""
 
-    value: Any
+    value: object
 
 
 class ClassDict:
     """What a class holds by now; each of `views` is what its `__dict__` gave once."""
 
-    def __init__(self, items: dict[str, Any]) -> None:
+    def __init__(self, items: dict[str, object]) -> None:
         self.items = items
-        self.views: list[types.MappingProxyType[str, Any]] = []
+        self.views: list[types.MappingProxyType[str, object]] = []
 
-    def view(self) -> types.MappingProxyType[str, Any]:
+    def view(self) -> types.MappingProxyType[str, object]:
         """One more."""
         self.views.append(types.MappingProxyType(self.items))
         return self.views[-1]
 
-    def write(self, name: str, value: Any, anew: bool) -> None:
+    def write(self, name: str, value: object, anew: bool) -> None:
         """The program gave the class an attribute, or removed it; `anew`: it was removed before it was given."""
         if value is DELETED or anew:
             self.items.pop(name, None)
@@ -154,9 +157,9 @@ class ClassDict:
             self.items[name] = value
 
 
-_VIEWS: dict[type, Callable[[Any], Any]] = {type({}.values()): dict.values, type({}.items()): dict.items}
+_VIEWS: dict[type, Callable[..., object]] = {type({}.values()): dict.values, type({}.items()): dict.items}
 _LOOKED_INTO = (*CONTAINERS, *_VIEWS)
-_ANEW: dict[type, Callable[[Any, Any], Any]] = {
+_ANEW: dict[type, Callable[..., object]] = {
     list: lambda _, items: items,
     dict: lambda _, pairs: pairs,
     collections.deque: lambda old, items: collections.deque(items, old.maxlen),
@@ -207,14 +210,14 @@ class Effects:
         self.stores: dict[tuple[str, int, str], interface.Store] = {}
         self.deferred: list[Deferred | Made] = []
         self.mirrors: dict[int, Mirror] = {}
-        self.appended: dict[int, tuple[list[Any], list[Any]]] = {}
+        self.appended: dict[int, tuple[list[object], list[object]]] = {}
         self.cleared: list[TraceTensor] = []
         self.class_writes: set[str] = set()  # names that were written on any class
         self.class_dicts: dict[type, interface.ClassDict] = {}  # those that the program has looked at
         self.tables: set[int] = set()  # dictionaries of buffers, some of which were assigned as attributes
         self.views: dict[int, Source] = {}  # views that stand for those from outside
         self.shown: set[int] = set()  # the dictionaries of these
-        self._keys: dict[tuple[int, Any], Any] = {}
+        self._keys: dict[tuple[int, object], object] = {}
         self.copies = Copies()
         self._open: set[int] = set()
 
@@ -227,7 +230,7 @@ class Effects:
 
     # -- single locations -------------------------------------------------------------------------------------------
 
-    def store(self, kind: str, target: object, name: str, value: Any) -> None:
+    def store(self, kind: str, target: object, name: str, value: object) -> None:
         """Remember a write to an external object (DELETED: it is removed)."""
         self.vm.work += 1
         place = (kind, id(target), name)
@@ -249,7 +252,7 @@ class Effects:
         if mirror is not None:  # C code looks at it
             object.__setattr__(mirror.copy, name, None if value is DELETED else value)
 
-    def store_variable(self, variables: dict[str, Any], name: str, value: Any) -> None:
+    def store_variable(self, variables: dict[str, object], name: str, value: object) -> None:
         """Remember a write to a module's variable, by its name or through the module. DELETED: it is removed."""
         self.vm.globals_source(variables)
         mirror = self.mirrors.get(id(variables))
@@ -279,7 +282,7 @@ class Effects:
         self.store(kind, target, name, DELETED)
         self.stores[kind, id(target), name].maybe = before is not None and (before.maybe or before.value is not DELETED)
 
-    def defer(self, fn: Any, args: Args, kwargs: Kwargs) -> None:
+    def defer(self, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> None:
         """Make a call after the graph has run."""
         refuse_unknown((*args, *kwargs.values()))
         self.vm.work += 1
@@ -287,7 +290,7 @@ class Effects:
             self.vm.observed.add(self.vm, fn, args, kwargs)
         self.deferred.append(Deferred(fn, args, kwargs, self.vm.context()))
 
-    def warn(self, place: Place | int, message: object, category: object, source: Any) -> None:
+    def warn(self, place: Place | int, message: object, category: object, source: object) -> None:
         """Give a warning after the graph has run."""
         args = message, category, source
         refuse_unknown(args)
@@ -295,13 +298,13 @@ class Effects:
         self.vm.observed.add(self.vm, _warnings.warn, args, {})
         self.deferred.append(DeferredWarning(_warnings.warn_explicit, args, {}, self.vm.context(), place))
 
-    def make(self, handle: Any) -> None:
+    def make(self, handle: object) -> None:
         """Have residual code make an object, unless it was removed by then."""
         self.deferred.append(Made(handle))
 
     # -- containers ---------------------------------------------------------------------------------------------------
 
-    def mirror(self, value: Any) -> Any:
+    def mirror(self, value: object) -> Any:
         """The stand-in of an external container, with all its items read; anything else unchanged."""
         value = self.copies.own(value)
         known = self.mirrors.get(id(value))
@@ -325,7 +328,7 @@ class Effects:
         self.vm.register(copy, source)
         return copy
 
-    def _take_over_attributes(self, held: dict[str, Any], copy: dict[str, Any]) -> None:
+    def _take_over_attributes(self, held: dict[str, object], copy: dict[str, object]) -> None:
         """What was written to an object's attributes before the program took hold of its `__dict__`."""
         for place, store in list(self.stores.items()):
             target = store.target
@@ -343,7 +346,7 @@ class Effects:
         for key in [key for key in self.vm.reads if key[0] in owners]:
             del self.vm.reads[key]
 
-    def _take_over_members(self, held: dict[str, Any], copy: dict[str, Any]) -> None:
+    def _take_over_members(self, held: dict[str, object], copy: dict[str, object]) -> None:
         """The same for a module's table of buffers: from now on the mirror says what they are."""
         for place, store in list(self.stores.items()):
             target = store.target
@@ -359,7 +362,7 @@ class Effects:
         for key in [key for key in self.vm.reads if key[0] in owners and key[1] in held]:
             del self.vm.reads[key]
 
-    def append(self, held: list[Any], value: Any) -> None:
+    def append(self, held: list[object], value: object) -> None:
         """`held.append(value)`; a list from outside that is only appended to is not looked at."""
         self.vm.work += 1
         if id(held) in self.mirrors or id(held) not in self.vm.sources:
@@ -367,14 +370,14 @@ class Effects:
         else:
             self.appended.setdefault(id(held), (held, []))[1].append(value)
 
-    def untouched(self, held: Any) -> bool:
+    def untouched(self, held: object) -> bool:
         """Nothing was written to this external container, nor was it taken whole: single items can be read."""
         if id(held) in self.mirrors or id(held) in self.appended or id(held) in self.tables:
             return False
         source = self.vm.sources.get(id(held))
         return source is None or source.kind != native.INSTANCE_DICT or not self._assigned(held)
 
-    def _assigned(self, held: dict[str, Any]) -> bool:
+    def _assigned(self, held: object) -> bool:
         """The `__dict__` of an object whose attributes were written; those of modules may lie in their tables."""
         targets = [store.target for store in self.stores.values() if store.kind == "attr"]
         plain = [target for target in targets if not isinstance(target, (type, torch.nn.Module))]
@@ -388,13 +391,13 @@ class Effects:
         """The program wrote to a container from outside."""
         return bool(self.appended) or any(mirror.changed for mirror in self.mirrors.values())
 
-    def original(self, value: Any) -> object:
+    def original(self, value: object) -> object:
         """The container that a mirror or a copy stands for; anything else unchanged."""
         value = self.copies.own(value)
         known = self.mirrors.get(id(value))
         return value if known is None else known.original
 
-    def _copy(self, value: Any, source: Source) -> Any:
+    def _copy(self, value: object, source: Source) -> Any:
         kind = type(value)
         if isinstance(value, dict):
             factory = (
@@ -411,21 +414,25 @@ class Effects:
             return collections.deque(
                 (self.vm.external(v, sources.sequence_item(inner, i, list)) for i, v in enumerate(value)), value.maxlen
             )
+        assert isinstance(value, (set, frozenset))
         held = set_items(value)
         if any(type(item) not in LEAVES and not isinstance(item, type) for item in held):
             raise Break(f"a {kind.__name__} of objects that came from outside", "its items have no place to guard")
         self.vm.guards.check(sources.called(source, set_items, "tuple"), native.EQ, held)
         return kind(held) if kind in (set, frozenset) else _fill_set(value, held)
 
-    def read_items(self, value: Any, source: Source) -> list[object]:
+    def read_items(self, value: list[object] | tuple[object, ...], source: Source) -> list[object]:
         """All items of an external list or tuple."""
         kind = type(value)
-        base = list if isinstance(value, list) else tuple
-        self.vm.guards.check(source, native.LEN, base.__len__(value))
         read = self.vm.external
-        return [read(v, sources.sequence_item(source, i, kind)) for i, v in enumerate(base.__iter__(value))]
+        if isinstance(value, list):
+            count, items = list.__len__(value), list.__iter__(value)
+        else:
+            count, items = tuple.__len__(value), tuple.__iter__(value)
+        self.vm.guards.check(source, native.LEN, count)
+        return [read(v, sources.sequence_item(source, i, kind)) for i, v in enumerate(items)]
 
-    def read_dict(self, value: dict[Any, Any], source: Source) -> dict[object, object]:
+    def read_dict(self, value: dict[object, object], source: Source) -> dict[object, object]:
         """All items of an external dict."""
         if any(kind == "global" and target == id(value) for kind, target, _ in self.stores):
             raise Break("globals() as a whole, after a global variable was written")
@@ -433,17 +440,17 @@ class Effects:
         self.vm.compared.foreign(dict.__iter__(value))
         return {self._key(k): self.read_key(value, source, self._key(k)) for k in dict.__iter__(value)}
 
-    def _key(self, key: Any) -> Any:
+    def _key(self, key: object) -> object:
         """A key of an external dict as the program holds it: tensors are keys by identity."""
         if not isinstance(key, torch.Tensor):
             return key
         return self.vm.external(key, sources.const(key, "a tensor that is a key"))
 
-    def outside(self, key: Any) -> object:
+    def outside(self, key: object) -> object:
         """A key of the program as an external dict holds it."""
         return self.vm.tensors.real.get(id(key), key) if type(key) is TraceTensor else key
 
-    def read_key(self, value: dict[Any, Any], source: Source, key: Any) -> object:
+    def read_key(self, value: dict[object, object], source: Source, key: object) -> object:
         """One item of an external dict that has the key."""
         shown = self.vm.sources[id(key)].text if type(key) is TraceTensor else None
         key = self.outside(key)
@@ -455,11 +462,11 @@ class Effects:
             self._keys[id(value), key] = item
         return self._keys[id(value), key]
 
-    def _written_global(self, value: dict[Any, Any], key: Any) -> interface.Store | None:
+    def _written_global(self, value: dict[object, object], key: object) -> interface.Store | None:
         """What the program did to a variable, when `value` is a dictionary of globals."""
         return self.stores.get(("global", id(value), key)) if type(key) is str else None
 
-    def has_key(self, value: dict[Any, Any], source: Source, key: Any) -> bool:
+    def has_key(self, value: dict[object, object], source: Source, key: object) -> bool:
         """Whether an external dict has the key, with the guard."""
         if type(key) not in _SEEN:
             user(hash, key)
@@ -474,7 +481,7 @@ class Effects:
         self.vm.guards.check(source, native.HAS_KEY if present else native.NOT_KEY, key)
         return present
 
-    def refuse_opaque(self, fn: object, values: Iterable[Any]) -> None:
+    def refuse_opaque(self, fn: object, values: Iterable[object]) -> None:
         """C code must not look into objects from outside that have no guards for what is inside.
 
         Raises:
@@ -487,7 +494,7 @@ class Effects:
                     name = getattr(fn, "__name__", repr(fn))
                     raise Break(f"{name}() of a {type(value).__name__}", "C code looks into an object from outside")
 
-    def refuse_unguarded(self, value: Any) -> None:
+    def refuse_unguarded(self, value: object) -> None:
         """C code is about to read an object that may be one of those that hold values which no guard can read.
 
         Raises:
@@ -498,7 +505,7 @@ class Effects:
                 f"C code reads a {type(value).__name__}", "it came from outside, and what it holds has no guards"
             )
 
-    def refuse_foreign(self, *values: Any) -> None:
+    def refuse_foreign(self, *values: object) -> None:
         """An operator of C code outside of Python, PyTorch and NumPy is about to read these.
 
         Raises:
@@ -511,7 +518,7 @@ class Effects:
                     f"C code reads a {type(value).__name__}", "it came from outside, and its state has no guards"
                 )
 
-    def refuse_iterators(self, values: Iterable[Any]) -> None:
+    def refuse_iterators(self, values: Iterable[object]) -> None:
         """An iterator from outside is used up by whoever iterates it: that is done once, when the program runs.
 
         Raises:
@@ -521,7 +528,7 @@ class Effects:
             if id(value) in self.vm.sources and hasattr(type(value), "__next__"):
                 raise Break("an iterator from outside", "its position cannot be guarded", silent=True)
 
-    def plain(self, value: Any) -> Any:
+    def plain(self, value: object) -> Any:
         """The same value with mirrors in place of external containers, at any depth of builtin containers.
 
         What stands for an external container whose items had to be replaced is known as that container's stand-in, and
@@ -532,12 +539,12 @@ class Effects:
         """
         return self._plain(value, {})
 
-    def plain_all(self, values: Iterable[Any]) -> tuple[Any, ...]:
+    def plain_all(self, values: Iterable[object]) -> tuple[object, ...]:
         """Each value as `plain` gives it; what is the same object in two of them still is."""
-        done: dict[int, Any] = {}
+        done: dict[int, object] = {}
         return tuple([self._plain(value, done) for value in values])
 
-    def _plain(self, value: Any, done: dict[int, Any]) -> Any:
+    def _plain(self, value: object, done: dict[int, object]) -> object:
         if type(value) in _SEEN:
             return value
         value = self.copies.own(value)
@@ -555,7 +562,7 @@ class Effects:
             known = done[id(value)] = self._plain_items(value, done)
         return known
 
-    def _plain_items(self, value: Any, done: dict[int, Any]) -> object:
+    def _plain_items(self, value: Any, done: dict[int, object]) -> object:
         kind = type(value)
         if kind in _VIEWS:
             held = dict(value.mapping)
@@ -581,7 +588,7 @@ class Effects:
         """While the items of a container are looked at, one after the other: nothing may look at them meanwhile."""
         return Opened(self._open, id(container))
 
-    def _also(self, copy: Any, deeper: object) -> object:
+    def _also(self, copy: object, deeper: object) -> object:
         """`deeper`, which stands for the same container as `copy` does."""
         mirror = self.mirrors.get(id(copy))
         if mirror is None:
@@ -592,20 +599,25 @@ class Effects:
         return deeper
 
 
-def hashes(key: Any) -> bool:
+def hashes(key: object) -> bool:
     """The program's own code hashes this key."""
     found = type(key).__hash__ if type(key) not in _SEEN else None
     return isinstance(found, types.FunctionType) and not policy.is_frozen(found.__module__)
 
 
-def _held(kind: str, target: Any, name: str) -> Any:
+def _held(kind: str, target: object, name: str) -> object:
     """What a place holds that is about to be written; None where only code of the program can tell."""
     if kind == "cell":
+        assert isinstance(target, types.CellType)
         try:
             return target.cell_contents
         except ValueError:
             return None
-    return (target if kind == "global" else getattr(target, "__dict__", {})).get(name)
+    if kind == "global":
+        assert isinstance(target, dict)
+        return target.get(name)
+    variables: Mapping[str, object] = getattr(target, "__dict__", {})
+    return variables.get(name)
 
 
 def _is_member(held: dict[str, Any], name: str) -> bool:
@@ -613,22 +625,23 @@ def _is_member(held: dict[str, Any], name: str) -> bool:
     return name not in held and any(name in (held.get(table) or ()) for table in sources.MEMBERS)
 
 
-def _has_table(module: torch.nn.Module, held: dict[str, Any]) -> bool:
+def _has_table(module: torch.nn.Module, held: dict[str, object]) -> bool:
     return any(vars(module).get(table) is held for table in sources.MEMBERS)
 
 
-def items_of(value: dict[Any, Any]) -> list[tuple[object, object]]:
+def items_of(value: dict[K, V]) -> list[tuple[K, V]]:
     """The items in their order, past overrides of a subclass (an OrderedDict keeps an order of its own)."""
-    base: Any = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
-    return list(base.items(value))
+    if isinstance(value, collections.OrderedDict):
+        return list(collections.OrderedDict.items(value))
+    return list(dict.items(value))
 
 
-def set_items(value: Any) -> tuple[object, ...]:
+def set_items(value: set[object] | frozenset[object]) -> tuple[object, ...]:
     """What a set, or a subclass of one, has of its own."""
     return tuple(set.__iter__(value) if isinstance(value, set) else frozenset.__iter__(value))
 
 
-def _fill_set(value: Any, items: tuple[Any, ...]) -> object:
+def _fill_set(value: set[object] | frozenset[object], items: tuple[object, ...]) -> object:
     kind: Any = type(value)
     if isinstance(value, frozenset):
         return frozenset.__new__(kind, items)
@@ -644,11 +657,11 @@ def has_written(vm: Interpreter, places: Collection[tuple[int, str]]) -> bool:
     return any(place in written or place[0] in changed for place in places)
 
 
-def _shallow(copy: Any) -> Any:
+def _shallow(copy: Iterable[object]) -> Collection[object]:
     return dict(items_of(copy)) if isinstance(copy, dict) else copy.copy() if isinstance(copy, set) else list(copy)
 
 
-def _fill_dict(value: dict[Any, Any], items: dict[Any, Any], factory: Any) -> object:
+def _fill_dict(value: dict[object, object], items: dict[object, object], factory: Any) -> object:
     kind = type(value)
     if kind is dict:
         return items
@@ -663,7 +676,7 @@ def _fill_dict(value: dict[Any, Any], items: dict[Any, Any], factory: Any) -> ob
     return out
 
 
-def _fill_sequence(value: Any, items: list[Any]) -> object:
+def _fill_sequence(value: list[object] | tuple[object, ...], items: list[object]) -> object:
     kind: Any = type(value)
     if hasattr(kind, "n_sequence_fields"):  # struct sequences: torch.return_types, and sys.version_info has no other
         return value if all(a is b for a, b in zip(value, items, strict=True)) else kind(items)

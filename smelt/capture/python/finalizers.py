@@ -59,7 +59,7 @@ class Finalizers:
                 each = each.value
             self.add(each)
 
-    def add(self, value: Any) -> None:
+    def add(self, value: object) -> None:
         """An object from outside that the frame holds, or may change."""
         if self.allowed and type(value) not in _QUIET:
             self.held += [(found, value) for found in native.finalizers(value)]
@@ -82,7 +82,7 @@ class Finalizers:
             self.vm.work += 1
             raise Break(f"a {type(value).__name__} is dropped", "it does something then", silent=True)
 
-    def refuse_loss(self, value: Any) -> None:
+    def refuse_loss(self, value: object) -> None:
         """What the frame is about to take from a place outside.
 
         Raises:
@@ -110,7 +110,7 @@ class Finalizers:
             return not self.vm.guards.has(given.source)  # what is read is guarded
         return id(value) not in kept and not native.finalizers(value)
 
-    def leads_to_one(self, value: Any) -> bool:
+    def leads_to_one(self, value: object) -> bool:
         """Whether a value of the capture is or holds an object with a finalizer, or a generator, which may get one."""
         doomed = set(map(id, self.doomed()))
         if not doomed or type(value) in _QUIET:
@@ -121,7 +121,7 @@ class Finalizers:
         """The objects with finalizers around the frame, and the generators that it made and did not exhaust."""
         return [held for held, _ in self.held] + [each for each in self.vm.python.generators if not each.done]
 
-    def _is_direct(self, value: Any) -> bool:
+    def _is_direct(self, value: object) -> bool:
         """A variable or stack element still has the value, and nobody could write to it."""
         if id(value) in self.vm.effects.mirrors:
             return False
@@ -131,7 +131,7 @@ class Finalizers:
                     return True
         return False
 
-    def _is_held(self, value: Any) -> bool:
+    def _is_held(self, value: object) -> bool:
         """A root leads to the value: most likely the one that did before, so what large lists hold is not walked."""
         roots, before = self._roots(), self._through.get(id(value))
         likely = [root for root in roots if root is before]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import itertools
 import operator
-from typing import Any
+from collections.abc import Callable
 
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Args
@@ -19,7 +19,7 @@ _EXHAUSTING = frozenset(
 )
 
 
-def refuse_endless(fn: Any, args: Args) -> None:
+def refuse_endless(fn: Callable[..., object], args: Args) -> None:
     """In one way of a branch, C code is about to use up its arguments.
 
     Raises:
@@ -29,12 +29,12 @@ def refuse_endless(fn: Any, args: Args) -> None:
         raise Break(f"{fn.__name__}() of an iterator without end", "it stands in one way of a branch")
 
 
-def _exhausts(fn: Any) -> bool:
+def _exhausts(fn: Callable[..., object]) -> bool:
     owner = getattr(fn, "__self__", None)
     return fn in _EXHAUSTING or getattr(type(owner), fn.__name__, None) in _EXHAUSTING
 
 
-def _is_endless(value: Any) -> bool:
+def _is_endless(value: object) -> bool:
     kind = type(value)
     if kind in (itertools.count, itertools.cycle):
         return True

@@ -35,7 +35,7 @@ def _dunders(fn: Callable[..., object]) -> tuple[str, ...]:
     return (f"__{base}__",)
 
 
-_BINARY: dict[Any, tuple[tuple[str, ...], str]] = {}
+_BINARY: dict[object, tuple[tuple[str, ...], str]] = {}
 
 
 def _names(fn: Callable[..., object]) -> tuple[tuple[str, ...], str]:
@@ -73,9 +73,9 @@ _FORMATTING = (operator.mod, operator.imod)
 _FLOORING = (operator.floordiv, operator.ifloordiv)
 _NUMBERS = {int, float, bool, torch.SymInt, torch.SymFloat}
 
-BINARY: tuple[Callable[..., Any], ...] = (*_OUT_OF_PLACE, *_OUT_OF_PLACE.values())
-COMPARISONS: tuple[Callable[..., Any], ...] = tuple(_COMPARE)
-UNARY: tuple[Callable[..., Any], ...] = (operator.neg, operator.pos, operator.invert)
+BINARY: tuple[Callable[..., object], ...] = (*_OUT_OF_PLACE, *_OUT_OF_PLACE.values())
+COMPARISONS: tuple[Callable[..., object], ...] = tuple(_COMPARE)
+UNARY: tuple[Callable[..., object], ...] = (operator.neg, operator.pos, operator.invert)
 
 
 def _floors_floats(kinds: set[type]) -> bool:
@@ -83,7 +83,7 @@ def _floors_floats(kinds: set[type]) -> bool:
     return kinds <= _NUMBERS and (torch.SymFloat in kinds or kinds == {float, torch.SymInt})
 
 
-def binary(vm: Interpreter, fn: Callable[..., object], left: object, right: object) -> Any:
+def binary(vm: Interpreter, fn: Callable[..., object], left: object, right: object) -> object:
     """`left <op> right`"""
     first, second = type(left), type(right)
     if first in LEAVES and second in LEAVES:
@@ -109,7 +109,7 @@ def binary(vm: Interpreter, fn: Callable[..., object], left: object, right: obje
 
 def _methods(
     vm: Interpreter, left: object, right: object, forward: tuple[str, ...], reflected: str
-) -> list[tuple[object, object, object]]:
+) -> list[tuple[Any, object, object]]:
     """(method, operand, the other operand) for methods that are written in Python, in the order of Python's questions.
 
     A tensor's operator does what it can before the other operand is asked.
@@ -129,7 +129,7 @@ def _torchs(operand: object) -> bool:
     return isinstance(operand, (int, float, complex)) or hasattr(type(operand), "__torch_function__")
 
 
-def _without_methods(left: object, right: object, asked: list[tuple[Any, Any, Any]]) -> tuple[Any, Any]:
+def _without_methods(left: object, right: object, asked: list[tuple[Any, object, object]]) -> tuple[object, object]:
     """The operands for what Python does when their own methods have no answer: those are not asked again."""
     mute = {type(obj): type(type(obj).__name__, (), {}) for _, obj, _ in asked}
     first = mute[type(left)]() if type(left) in mute else left
@@ -138,7 +138,7 @@ def _without_methods(left: object, right: object, asked: list[tuple[Any, Any, An
     return first, mute[type(right)]() if type(right) in mute else right
 
 
-def unary(vm: Interpreter, fn: Callable[..., object], value: Any) -> object:
+def unary(vm: Interpreter, fn: Callable[..., object], value: object) -> object:
     """`<op> value`"""
     if type(value) is TraceTensor:
         return vm.tensors.run(fn, (value,), {})
@@ -174,7 +174,9 @@ def compare(vm: Interpreter, fn: Callable[..., object], left: object, right: obj
     return vm.native(fn, *vm.effects.plain_all((left, right)))
 
 
-def _comparing(vm: Interpreter, fn: Callable[..., object], left: object, right: object) -> list[tuple[Any, Any, Any]]:
+def _comparing(
+    vm: Interpreter, fn: Callable[..., object], left: object, right: object
+) -> list[tuple[Any, object, object]]:
     """The same for comparisons; `!=` turns the answer of `__eq__` round where there is no `__ne__`."""
     if type(left) is TraceTensor and _torchs(right):
         return []

@@ -49,11 +49,11 @@ class Snapshot:
             self.held[id(value)] = value, parts
             waiting.extend(parts.values())
 
-    def existed(self, value: Any) -> bool:
+    def existed(self, value: object) -> bool:
         """The object is among those that were looked at."""
         return id(value) in self.held
 
-    def parts(self, value: Any) -> Parts:
+    def parts(self, value: object) -> Parts:
         """What an object held."""
         return self.held[id(value)][1]
 

@@ -137,7 +137,7 @@ def load_const(vm: Interpreter, f: Frame, arg: object) -> None:
     f.stack.append(own_constant(vm, arg) if type(arg) is tuple else arg)
 
 
-def own_constant(vm: Interpreter, value: tuple[Any, ...]) -> tuple[object, ...]:
+def own_constant(vm: Interpreter, value: tuple[object, ...]) -> tuple[object, ...]:
     """A constant of the code. Python merges equal ones of a file: what was handed in may be the very object."""
     vm.python.constants.add(id(value))
     items = [own_constant(vm, item) if type(item) is tuple else item for item in value]
@@ -275,7 +275,7 @@ def delete_deref(vm: Interpreter, f: Frame, arg: int) -> None:
     write_cell(vm, f.locals[arg], DELETED)
 
 
-def write_cell(vm: Interpreter, cell: types.CellType, value: Any) -> None:
+def write_cell(vm: Interpreter, cell: types.CellType, value: object) -> None:
     """Set (or empty) a cell; one from outside is written by residual code."""
     if id(cell) in vm.sources:
         vm.effects.store("cell", cell, "cell_contents", value)

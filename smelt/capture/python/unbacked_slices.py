@@ -20,7 +20,7 @@ from smelt.shapes.size import Size, text
 from smelt.shapes.unbacked import is_unbacked
 
 
-def known_slices(vm: Interpreter, tensor: TraceTensor, key: Any) -> Any:
+def known_slices(vm: Interpreter, tensor: TraceTensor, key: object) -> Any:
     """What a tensor is indexed with, bounds of slices that nobody knows replaced by ones within the tensor."""
     parts = key if type(key) is tuple else (key,)
     if not vm.values.are_read or not any(type(part) is slice and _is_unknown(part) for part in parts):
@@ -36,7 +36,7 @@ def known_slices(vm: Interpreter, tensor: TraceTensor, key: Any) -> Any:
     return tuple(out) if type(key) is tuple else out[0]
 
 
-def unknown_item(vm: Interpreter, tensor: TraceTensor, key: Any) -> object:
+def unknown_item(vm: Interpreter, tensor: TraceTensor, key: object) -> object:
     """`tensor[n]`, `tensor[:, n]` where only values tell `n`; NotImplemented for any other index."""
     selected, rest = _without_numbers(vm, tensor, key)
     if selected is NotImplemented or not rest:
@@ -44,7 +44,7 @@ def unknown_item(vm: Interpreter, tensor: TraceTensor, key: Any) -> object:
     return vm.tensors.run(operator.getitem, (selected, known_slices(vm, selected, rest)), {})
 
 
-def set_unknown_item(vm: Interpreter, tensor: TraceTensor, key: Any, value: Any) -> bool:
+def set_unknown_item(vm: Interpreter, tensor: TraceTensor, key: object, value: object) -> bool:
     """`tensor[n] = value` where only values tell `n`; False for any other index."""
     selected, rest = _without_numbers(vm, tensor, key)
     if selected is NotImplemented:
@@ -53,7 +53,7 @@ def set_unknown_item(vm: Interpreter, tensor: TraceTensor, key: Any, value: Any)
     return True
 
 
-def _without_numbers(vm: Interpreter, tensor: TraceTensor, key: Any) -> tuple[Any, tuple[Any, ...]]:
+def _without_numbers(vm: Interpreter, tensor: TraceTensor, key: object) -> tuple[Any, tuple[Any, ...]]:
     """The tensor with the places chosen that such numbers stand for, and the rest of the index."""
     parts = key if type(key) is tuple else (key,)
     if not vm.values.are_read or not any(map(_is_number, parts)) or not all(map(_is_basic, parts)):
@@ -109,7 +109,7 @@ def taken(part: object) -> int:
     return part.dim() if type(part) is TraceTensor and part.dtype in (torch.bool, torch.uint8) else 1
 
 
-def _remembered(vm: Interpreter, size: Any, part: slice) -> slice:
+def _remembered(vm: Interpreter, size: object, part: slice) -> slice:
     """The same slice of tensors of one size has one length."""
     given = (part.start, part.stop, part.step, size)
     key = tuple(text(from_torch(v)) if isinstance(v, torch.SymInt) else v for v in given)
@@ -137,7 +137,7 @@ def _known(vm: Interpreter, size: Any, part: slice) -> slice:
     return slice(first, last, step)
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole(value: object) -> bool:
     if type(value) is TraceTensor:
         return not value.dim() and not value.is_floating_point() and not value.is_complex()
     return value is None or isinstance(value, (int, torch.SymInt))
@@ -158,7 +158,7 @@ def _bound(vm: Interpreter, value: Any, size: Any) -> object:
     return run(torch.clamp, (run(torch.where, (negative, run(torch.add, (scalar, size), {}), scalar), {}), 0, size), {})
 
 
-def _scalar(vm: Interpreter, value: Any) -> object:
+def _scalar(vm: Interpreter, value: object) -> object:
     if type(value) is TraceTensor:
         return value
     return vm.tensors.run(torch.scalar_tensor, (value,), {"dtype": torch.int64})

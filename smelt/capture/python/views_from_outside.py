@@ -52,6 +52,6 @@ def read_view(vm: Interpreter, view: object, source: Source) -> object:
     return shown
 
 
-def _has_owner(held: dict[Any, Any]) -> bool:
+def _has_owner(held: dict[object, object]) -> bool:
     """Whether this is what a class or a module holds: the program writes to those by other ways."""
     return "__builtins__" in held or {"__module__", "__doc__"} <= held.keys() or "__spec__" in held

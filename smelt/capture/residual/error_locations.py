@@ -74,7 +74,7 @@ def _is_expected(error: Exception) -> bool:
     return isinstance(error, (IndexError, RuntimeError)) and not isinstance(error, (torch.OutOfMemoryError, SmeltError))
 
 
-def explain_error(gm: fx.GraphModule, error: Exception, inputs: Sequence[Any]) -> NoReturn:
+def explain_error(gm: fx.GraphModule, error: Exception, inputs: Sequence[object]) -> NoReturn:
     """Raise what eager raises for these inputs, at the line of the operation that fails.
 
     A compiled graph only knows that something went wrong (an index that is out of range). So its operations run once
@@ -95,7 +95,7 @@ def explain_error(gm: fx.GraphModule, error: Exception, inputs: Sequence[Any]) -
     raise same.with_traceback(trace)
 
 
-def expect_failure(gm: fx.GraphModule, error: Exception, inputs: Sequence[Any]) -> None:
+def expect_failure(gm: fx.GraphModule, error: Exception, inputs: Sequence[object]) -> None:
     """Eager fails on these inputs as well, so the captured frame may run in eager from its start.
 
     Only there do the frame's own `except` clauses and what it did before the failing operation come out right.
@@ -112,7 +112,7 @@ def expect_failure(gm: fx.GraphModule, error: Exception, inputs: Sequence[Any]) 
         raise error
 
 
-def expect_lost(gm: fx.GraphModule, error: Exception, inputs: Sequence[Any]) -> None:
+def expect_lost(gm: fx.GraphModule, error: Exception, inputs: Sequence[object]) -> None:
     """Nothing runs on the GPU any more, so the captured frame may run in eager though the graph writes to its inputs.
 
     Raises:
@@ -137,7 +137,7 @@ def repeatable(gm: fx.GraphModule) -> bool:
     return True
 
 
-def _some_freed(inputs: Sequence[Any]) -> bool:
+def _some_freed(inputs: Sequence[object]) -> bool:
     """Whether the memory of a tensor was freed, or made smaller than it is: eager would read what is not there."""
     for tensor in inputs:
         if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or not tensor.numel():
@@ -148,7 +148,7 @@ def _some_freed(inputs: Sequence[Any]) -> bool:
     return False
 
 
-def _first_failing(gm: fx.GraphModule, inputs: Sequence[Any]) -> tuple[fx.Node, Exception] | None:
+def _first_failing(gm: fx.GraphModule, inputs: Sequence[object]) -> tuple[fx.Node, Exception] | None:
     run = _Watched(gm)
     gradients = any(node.target in DERIVATIVES for node in gm.graph.nodes)
     copies = [_copy(value, gradients) if isinstance(value, torch.Tensor) else value for value in inputs]
@@ -198,7 +198,7 @@ def _places(node: fx.Node) -> Iterator[At]:
 
 def _traceback(error: Exception, chain: Sequence[At]) -> TracebackType | None:
     """The entries that a chain of calls at these places leaves behind."""
-    run: Callable[[], Any] = _raiser(error)
+    run: Callable[[], object] = _raiser(error)
     for at in reversed(chain):
         run = _call_at(at, run)
     try:

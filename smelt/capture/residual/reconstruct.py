@@ -10,7 +10,7 @@ import sys
 import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -25,8 +25,18 @@ from smelt.capture.core.generators import GENERATOR_METHODS, TracedGenerator
 from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.prologue_value import PrologueMethod, PrologueValue
 from smelt.capture.core.registry import REBUILD
+from smelt.capture.core.sources import Source
 from smelt.capture.core.unbacked_text import UnknownText
-from smelt.capture.core.values import C_METHODS, CONSTANT_TYPES, HEAP, LEAVES, PLAIN_SHOWN, SIZED_ITERATORS, is_written
+from smelt.capture.core.values import (
+    C_METHODS,
+    CONSTANT_TYPES,
+    HEAP,
+    LEAVES,
+    PLAIN_SHOWN,
+    SIZED_ITERATORS,
+    BoundMethodOfC,
+    is_written,
+)
 from smelt.capture.python.attribute_reads import own_dict
 from smelt.capture.python.backward import is_spent, leaves_below, spent
 from smelt.capture.python.effects import hashes, items_of, set_items
@@ -64,7 +74,7 @@ class Rebuild:
     helped = acts = False
 
     def __init__(
-        self, vm: Interpreter, lines: list[str], constants: dict[str, Any], fetched: Callable[[Any], str]
+        self, vm: Interpreter, lines: list[str], constants: dict[str, object], fetched: Callable[[Source], str]
     ) -> None:
         self.vm, self.lines, self.constants, self.fetched = vm, lines, constants, fetched
         self.outputs: list[TraceTensor] = []
@@ -72,7 +82,7 @@ class Rebuild:
         self.numbers: dict[str, str] = {}
         self._made: dict[int, str] = {}
         self._running: set[int] = set()
-        self._alive: list[Any] = []
+        self._alive: list[object] = []
         self._names: dict[int, str] = {}
         self._count = 0
 
@@ -81,7 +91,7 @@ class Rebuild:
         self._alive.clear()
         self.outputs.clear()
 
-    def constant(self, value: Any, hint: str = "") -> str:
+    def constant(self, value: object, hint: str = "") -> str:
         """`_c.name` for a value that is kept with the residual."""
         known = self._names.get(id(value)) or self._made.get(id(value))
         if known is not None:
@@ -108,7 +118,7 @@ class Rebuild:
         """What stands between the parentheses of a call."""
         return arguments(map(self, args), [(name, self(value)) for name, value in kwargs.items()])
 
-    def assign(self, value: Any, expression: str) -> str:
+    def assign(self, value: object, expression: str) -> str:
         """Put an expression in a variable that stands for `value` from now on."""
         name = self._made[id(value)] = f"_t{self._count}"
         self._alive.append(value)  # identities are keys
@@ -120,7 +130,7 @@ class Rebuild:
         """All variables of the residual that stand for values."""
         return [f"_t{number}" for number in range(self._count)]
 
-    def makes(self, value: Any) -> bool:
+    def makes(self, value: object) -> bool:
         """Whether residual code makes this object."""
         return id(value) in self._made
 
@@ -128,7 +138,7 @@ class Rebuild:
         """Whether residual code makes objects of the program's classes: their end may be seen."""
         return any(type(value).__flags__ & HEAP for value in self._alive)
 
-    def __call__(self, value: Any) -> str:
+    def __call__(self, value: object) -> str:
         """The expression for a value.
 
         Raises:
@@ -145,24 +155,24 @@ class Rebuild:
             return self.constant(NULL, "NULL")
         if value is OUTER:
             return f"{self.constant(sys.exception, 'exception')}()"
-        if kind is TraceTensor:
+        if type(value) is TraceTensor:
             return self._tensor(value)
-        if kind is Unread:
+        if type(value) is Unread:
             return self.fetched(value.source)
-        if kind is PrologueValue:
+        if type(value) is PrologueValue:
             return self.fetched(value.source) if value.source is not None else self.vm.hosts.use(value)
         source = self.vm.sources.get(id(value)) or self.vm.effects.views.get(id(value))
         if source is not None:
             return self.fetched(source)
         if kind in SYMBOLIC:  # read now: what the residual does next may reshape the tensor that tells it
             return self.assign(value, self._symbolic(value, kind))
-        if kind is torch.Size and has_symint(tuple(value)):
+        if type(value) is torch.Size and has_symint(tuple(value)):
             return self.assign(value, f"{self.constant(torch.Size, 'Size')}([{', '.join(map(self, value))}])")
         if kind in LEAVES:
             return self.constant(value, kind.__name__)
         return self._object(value, kind)
 
-    def _symbolic(self, value: Any, kind: type) -> str:
+    def _symbolic(self, value: object, kind: type) -> str:
         if kind is torch.SymInt:
             return self.vm.sizes.expression(from_torch(value), self.fetched, self._number)
         if kind is torch.SymFloat:
@@ -215,7 +225,7 @@ class Rebuild:
         known = shown.startswith("_out[")
         return self.numbers.setdefault(f"{shown}.item()", f"_n{len(self.numbers)}") if known else f"{shown}.item()"
 
-    def _object(self, value: Any, kind: type) -> str:
+    def _object(self, value: object, kind: type) -> str:
         if isinstance(value, types.FunctionType) and value in GENERATOR_METHODS:
             return self.constant(GENERATOR_METHODS[value], value.__name__)
         if id(value) not in self.vm.python.created:
@@ -242,7 +252,7 @@ class Rebuild:
 
 
 @REBUILD(types.MappingProxyType)
-def rebuild_class_dict(r: Rebuild, view: types.MappingProxyType[str, Any]) -> str:
+def rebuild_class_dict(r: Rebuild, view: types.MappingProxyType[str, object]) -> str:
     """The class's own."""
     for cls, known in r.vm.effects.class_dicts.items():
         if any(each is view for each in known.views):
@@ -272,7 +282,7 @@ def _can_be_one_of_two(part: object) -> bool:
     return part is NULL or is_plain(part) or type(part) is TraceTensor or type(part) is PhiValue and not part.optional
 
 
-def _leave_out(r: Rebuild, holder: str, key: str, value: Any) -> None:
+def _leave_out(r: Rebuild, holder: str, key: str, value: object) -> None:
     """An item that is there after one way of a branch only."""
     if type(value) is PhiValue and value.optional:
         test = f"not {r(value.condition)}" if value.false is NULL else r(value.condition)
@@ -280,7 +290,7 @@ def _leave_out(r: Rebuild, holder: str, key: str, value: Any) -> None:
 
 
 @REBUILD(tuple)
-def rebuild_tuple(r: Rebuild, value: Any) -> str:
+def rebuild_tuple(r: Rebuild, value: tuple[object, ...]) -> str:
     """Tuples, named tuples and torch's structured results."""
     items = ", ".join(map(r, tuple.__iter__(value))) + ("," if tuple.__len__(value) == 1 else "")
     kind = type(value)
@@ -297,7 +307,7 @@ def _structseq(kind: type) -> bool:
 
 
 @REBUILD(list)
-def rebuild_list(r: Rebuild, value: Any) -> str:
+def rebuild_list(r: Rebuild, value: list[object]) -> str:
     """Lists; subclasses with their attributes."""
     items = f"[{', '.join(map(r, list.__iter__(value)))}]"
     kind = type(value)
@@ -307,7 +317,7 @@ def rebuild_list(r: Rebuild, value: Any) -> str:
 
 
 @REBUILD(set, frozenset)
-def rebuild_set(r: Rebuild, value: Any) -> str:
+def rebuild_set(r: Rebuild, value: set[object] | frozenset[object]) -> str:
     """Sets."""
     kind, held = type(value), set_items(value)
     _refuse_hashed(r, held)
@@ -321,7 +331,7 @@ def rebuild_set(r: Rebuild, value: Any) -> str:
 
 
 @REBUILD(collections.deque)
-def rebuild_deque(r: Rebuild, value: Any) -> str:
+def rebuild_deque(r: Rebuild, value: collections.deque[object]) -> str:
     """collections.deque"""
     kind, base = type(value), collections.deque
     items = f"[{', '.join(map(r, base.__iter__(value)))}], {base.maxlen.__get__(value)!r}"
@@ -331,7 +341,7 @@ def rebuild_deque(r: Rebuild, value: Any) -> str:
 
 
 @REBUILD(int, float, complex, str, bytes)
-def rebuild_plain(r: Rebuild, value: Any) -> str:
+def rebuild_plain(r: Rebuild, value: int | float | complex | str | bytes) -> str:
     """Objects of subclasses of numbers and texts."""
     kind = type(value)
     base = next(each for each in kind.__mro__ if each in PLAIN_SHOWN)
@@ -340,7 +350,7 @@ def rebuild_plain(r: Rebuild, value: Any) -> str:
 
 
 @REBUILD(dict)
-def rebuild_dict(r: Rebuild, value: Any) -> str:
+def rebuild_dict(r: Rebuild, value: dict[object, object]) -> str:
     """Dicts, OrderedDict, defaultdict, and subclasses such as the outputs of transformers."""
     kind = type(value)
     _refuse_hashed(r, dict.keys(value))
@@ -351,30 +361,31 @@ def rebuild_dict(r: Rebuild, value: Any) -> str:
         return pairs
     if kind is collections.OrderedDict:
         return f"{r.constant(kind, 'OrderedDict')}({pairs})"
-    if kind is collections.defaultdict:
+    if type(value) is collections.defaultdict:
         return f"{r.constant(kind, 'defaultdict')}({r(value.default_factory)}, {pairs})"
-    base: Any = collections.OrderedDict if issubclass(kind, collections.OrderedDict) else dict
-    if base is dict:
-        if not issubclass(kind, collections.defaultdict):
-            return _subclass(r, value, kind, dict.__new__, dict.update, pairs)
+    if isinstance(value, collections.OrderedDict):
+        return _subclass(r, value, kind, collections.OrderedDict.__new__, _ordered_fill, pairs)
+    if isinstance(value, collections.defaultdict):
         made = collections.defaultdict
         return _subclass(r, value, kind, made.__new__, made.__init__, f"{r(value.default_factory)}, {pairs}")
-    return _subclass(r, value, kind, base.__new__, _ordered_fill, pairs)
+    return _subclass(r, value, kind, dict.__new__, dict.update, pairs)
 
 
-def _refuse_hashed(r: Rebuild, keys: Iterable[Any]) -> None:
+def _refuse_hashed(r: Rebuild, keys: Iterable[object]) -> None:
     """Values are made before the writes are done: code of the program would hash keys as they were."""
     if any(map(hashes, keys)) and r.vm.effects.pending():
         raise CannotRebuild("a container of objects that the program hashes, beside writes,")
 
 
-def _ordered_fill(target: Any, pairs: dict[Any, Any]) -> None:
+def _ordered_fill(target: collections.OrderedDict[object, object], pairs: dict[object, object]) -> None:
     store = collections.OrderedDict.__setitem__
     for key, value in pairs.items():
         store(target, key, value)
 
 
-def _subclass(r: Rebuild, value: Any, kind: type, new: Any, fill: Any, items: str) -> str:
+def _subclass(
+    r: Rebuild, value: object, kind: type, new: Callable[..., object], fill: Callable[..., object], items: str
+) -> str:
     cls = r.constant(kind, kind.__name__)
     name = r.assign(value, f"{r.constant(new, new.__qualname__)}({cls})")
     r.lines.append(f"{r.constant(fill, fill.__qualname__)}({name}, {items})")
@@ -382,14 +393,14 @@ def _subclass(r: Rebuild, value: Any, kind: type, new: Any, fill: Any, items: st
     return name
 
 
-def _with_attributes(r: Rebuild, value: Any, made: str) -> str:
+def _with_attributes(r: Rebuild, value: object, made: str) -> str:
     """An object that is made at once, and then gets its attributes."""
     name = r.assign(value, made)
     _attributes(r, value, name)
     return name
 
 
-def _attributes(r: Rebuild, value: Any, name: str) -> None:
+def _attributes(r: Rebuild, value: object, name: str) -> None:
     """Set what the instance's dictionary and slots hold."""
     held = own_dict(value)
     if held:
@@ -431,7 +442,7 @@ def rebuild_host_method(r: Rebuild, value: PrologueMethod) -> str:
 
 
 @REBUILD(*BOUND)
-def rebuild_builtin(r: Rebuild, value: Any) -> str:
+def rebuild_builtin(r: Rebuild, value: BoundMethodOfC) -> str:
     """Bound methods written in C."""
     owner = value.__self__
     if owner is None or isinstance(owner, (types.ModuleType, type)):
@@ -476,7 +487,7 @@ def rebuild_function(r: Rebuild, value: types.FunctionType) -> str:
 
 
 @REBUILD(property, staticmethod, classmethod, functools._lru_cache_wrapper)
-def rebuild_wrapper(r: Rebuild, value: Any) -> str:
+def rebuild_wrapper(r: Rebuild, value: object) -> str:
     """Those of the program's classes as they are; those that the frame made as it made them, with their attributes."""
     if id(value) not in r.vm.python.remade:
         return r.constant(value, type(value).__name__)
@@ -510,7 +521,7 @@ def rebuild_trampoline(r: Rebuild, value: Trampoline) -> str:
 
 def exhausted() -> Iterator[object]:
     """A generator that has nothing left."""
-    nothing: tuple[Any, ...] = ()
+    nothing: tuple[object, ...] = ()
     out = (item for item in nothing)
     next(out, None)
     return out
@@ -521,7 +532,7 @@ def _reducible(*types_: type) -> None:
         REBUILD(kind)(rebuild_reduced)
 
 
-def rebuild_reduced(r: Rebuild, value: Any) -> str:
+def rebuild_reduced(r: Rebuild, value: object) -> str:
     """Iterators and other C objects that say themselves how they are made (`__reduce__`)."""
     with heard(None):  # itertools will not do this from Python 3.14 on
         parts = value.__reduce__()
@@ -544,7 +555,13 @@ _LIST: list[int] = []
 _ON_LISTS = (type(iter(_LIST)), type(reversed(_LIST)))
 
 
-def _set_state(value: Any, state: Any) -> None:
+class SetsState(Protocol):
+    """An iterator of C code whose position can be set."""
+
+    def __setstate__(self, state: object) -> None: ...
+
+
+def _set_state(value: SetsState, state: object) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         value.__setstate__(state)
@@ -557,7 +574,7 @@ _reducible(
 
 
 @REBUILD(*SIZED_ITERATORS)
-def rebuild_sized_iterator(r: Rebuild, value: Any) -> str:
+def rebuild_sized_iterator(r: Rebuild, value: Iterator[object]) -> str:
     """Iterators over a dict or set, which raise when its size changes: over that, put in place once it is filled."""
     view, place = SIZED_ITERATORS[type(value)], iterator_place(value)
     if place is None:
@@ -568,18 +585,18 @@ def rebuild_sized_iterator(r: Rebuild, value: Any) -> str:
     return name
 
 
-def used_up(view: Callable[[dict[Any, Any]], Any] | None) -> Iterator[object]:
+def used_up(view: Callable[[dict[object, object]], Iterable[object]] | None) -> Iterator[object]:
     """An iterator over this view of some dict, or over a set, that has nothing left."""
     out = iter(set() if view is None else view({}))
     next(out, None)
     return out
 
 
-_AN_ORDERED_DICT: dict[Any, Any] = collections.OrderedDict()
+_AN_ORDERED_DICT: dict[object, object] = collections.OrderedDict()
 
 
 @REBUILD(*(type(view) for held in ({}, _AN_ORDERED_DICT) for view in (held.keys(), held.values(), held.items())))
-def rebuild_view(r: Rebuild, value: Any) -> str:
+def rebuild_view(r: Rebuild, value: object) -> str:
     """Views of a dict, of which they show what becomes of it later, too."""
     name = type(value).__name__.rpartition("_")[2]  # dict_keys, odict_values, ...
     return f"{r(gc.get_referents(value)[0])}.{name}()"  # its `mapping` is a proxy
@@ -628,7 +645,7 @@ def remake_match(pattern: re.Pattern[Any], string: object, start: int, end: int,
 
 
 @REBUILD(object)
-def rebuild_object(r: Rebuild, value: Any) -> str:
+def rebuild_object(r: Rebuild, value: object) -> str:
     """Instances of Python classes: made without `__init__`, then filled."""
     kind = type(value)
     if not is_written(kind) or kind.__new__ is not object.__new__ and not _plain_new(kind):
@@ -649,7 +666,7 @@ def _plain_new(kind: type) -> bool:
 _COPYABLE = {"datetime", "decimal", "fractions", "functools", "itertools", "operator", "collections", "types"}
 
 
-def _copyable(value: Any) -> bool:
+def _copyable(value: object) -> bool:
     kind = type(value)
     says_how = kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__
     known = getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind

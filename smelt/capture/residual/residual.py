@@ -37,7 +37,7 @@ from smelt.capture import _native as native
 from smelt.capture.core.breaks import At, Break, Restart
 from smelt.capture.core.conditional_value import ASKING, PhiValue
 from smelt.capture.core.frames import Frame, Unread
-from smelt.capture.core.interface import Interpreter, Mirror, Store
+from smelt.capture.core.interface import Interpreter, Mirror, Store, Tensors
 from smelt.capture.core.liveness import live_slots
 from smelt.capture.core.sources import Source, frame_function
 from smelt.capture.prologue.inputs import HOST
@@ -74,7 +74,7 @@ class Residual:
     gm: fx.GraphModule | None
     inputs: list[Input]
     outputs: list[int]
-    constants: dict[str, Any]
+    constants: dict[str, object]
     ops: int = 0
     at: At | None = None
     points: list[native.ResumePoint] = field(default_factory=list)
@@ -98,7 +98,7 @@ class Residual:
 
         return run
 
-    def namespace(self, graph: Callable[..., Any] | None) -> SimpleNamespace:
+    def namespace(self, graph: Callable[..., object] | None) -> SimpleNamespace:
         """`_c`"""
         if graph is None or self.gm is None:
             return SimpleNamespace(**self.constants)
@@ -143,7 +143,7 @@ class Writer:
         self.frame, self.begin, self.restarts = frame, begin, restarts
         self.makes: list[str] = []  # values, which nobody sees yet
         self.lines: list[str] = []  # what the program does to the outside with them, and how the frame ends
-        self.constants: dict[str, Any] = {}
+        self.constants: dict[str, object] = {}
         self.fetches: dict[int, int] = {}
         self.value = Rebuild(vm, self.makes, self.constants, self.fetched)
         self.inputs: list[Input] = []
@@ -161,7 +161,7 @@ class Writer:
 
     # -- the two ways a frame ends -------------------------------------------------------------------------------
 
-    def write_return(self, value: Any) -> Residual:
+    def write_return(self, value: object) -> Residual:
         """The frame returned `value`."""
         refuse_settings(self.vm)
         refuse_open(self.vm)
@@ -627,7 +627,7 @@ class Writer:
         return f"{quiet}({text})"
 
 
-def _writes_on_gpu(tensors: Any) -> bool:
+def _writes_on_gpu(tensors: Tensors) -> bool:
     """All inputs that the graph writes to are on a GPU: nobody reads them any more where its context is lost."""
     written = [given for given in tensors.inputs if tensors.is_written(given)]
     return bool(written) and all(on_gpu(given.tensor.device) for given in written)

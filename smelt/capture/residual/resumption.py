@@ -72,7 +72,7 @@ class Resumption:
         self.null = self.const(native.NULL, "NULL")
         self.cause = writer.vm.plan.cause
 
-    def const(self, value: Any, name: str) -> str:
+    def const(self, value: object, name: str) -> str:
         """`_c.name`"""
         return self.writer.value.constant(value, name)
 
@@ -419,7 +419,7 @@ def _raise_undefined(r: Resumption, name: str) -> None:
     r.line(f"    raise {r.const(NameError, 'NameError')}({text}, name={quoted(name)})")
 
 
-def _builtin(scope: dict[str, Any], name: str, missing: object) -> Any:
+def _builtin(scope: dict[str, object], name: str, missing: object) -> Any:
     """What a name means that is no global variable."""
     held = scope.get("__builtins__", builtins)
     return (held if isinstance(held, dict) else vars(held)).get(name, missing)
@@ -560,13 +560,14 @@ def super_operands(r: Resumption) -> list[str]:
     return [r.slots[0] if code.co_argcount else r.null, str(bool(boxed)), cell, str(code.co_argcount)]
 
 
-def super_in(first: Any, boxed: bool, cell: Any, arguments: int) -> super:
+def super_in(first: object, boxed: bool, cell: CellType, arguments: int) -> super:
     """`super()` in a frame with this first variable (in a cell: `boxed`) and this cell of its class.
 
     Raises:
         RuntimeError: one of them is missing, with the texts of CPython.
     """
     if boxed and first is not native.NULL:
+        assert isinstance(first, CellType)
         first = first.cell_contents if _is_full(first) else native.NULL
     if not arguments:
         raise RuntimeError("super(): no arguments")

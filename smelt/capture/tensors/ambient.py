@@ -77,7 +77,7 @@ class Ambient:
     """
 
     def __init__(self) -> None:
-        self.log: list[tuple[Callable[..., Any], Args, Kwargs]] = []
+        self.log: list[tuple[Callable[..., object], Args, Kwargs]] = []
         self.dirty = False
         self.left_switched = False
         self._full = native.state()
@@ -179,7 +179,15 @@ class Ambient:
         node, leave, self._recorded = self._regions.pop()
         graph.call_function(leave, (node,)).meta["val"] = None
 
-    def _enter(self, graph: fx.Graph, fn: Any, args: Any, leave: Any, value: Any, at: int) -> None:
+    def _enter(
+        self,
+        graph: fx.Graph,
+        fn: Callable[..., object],
+        args: Args,
+        leave: Callable[..., object],
+        value: Modes,
+        at: int,
+    ) -> None:
         node = graph.call_function(fn, args)
         node.meta["val"] = None
         before = self._recorded

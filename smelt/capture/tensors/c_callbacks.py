@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch.overrides import TorchFunctionMode
 
@@ -16,6 +16,9 @@ from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.unbacked_text import text_break
 from smelt.capture.python.attribute_reads import python_method
 from smelt.graph.trace.trace import text
+
+if TYPE_CHECKING:
+    from smelt.capture.tensors.tensors import Tensors
 
 
 def refuse_text() -> None:
@@ -33,12 +36,12 @@ class Watch(TorchFunctionMode):
     Python functions that it calls (`__lt__` in `sorted`, `__eq__` in `in`) come back to the interpreter.
     """
 
-    def __init__(self, tensors: Any) -> None:
+    def __init__(self, tensors: Tensors) -> None:
         super().__init__()
         self.tensors = tensors
         self._on = False
 
-    def run(self, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> Any:
+    def run(self, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
         """Call C code."""
         if self._on:
             return fn(*args, **kwargs)
@@ -46,7 +49,7 @@ class Watch(TorchFunctionMode):
         with self:
             return native.lend(lender, fn, args, kwargs)
 
-    def called(self, fn: FunctionType, slots: tuple[Any, ...]) -> Any:
+    def called(self, fn: FunctionType, slots: Args) -> object:
         """What a Python function returns that C code calls: the interpreter runs it if it is the program's."""
         if not policy.is_programs(fn):
             return native.NULL
@@ -72,7 +75,11 @@ class Watch(TorchFunctionMode):
             self.__enter__()
 
     def __torch_function__(
-        self, func: Any, types: Sequence[type], args: Args = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: Args = (),
+        kwargs: Mapping[str, object] | None = None,
     ) -> object:
         self._on, text.refuse = False, None  # torch took the mode off while this runs
         run, handle = self.tensors.run, self.tensors.handle

@@ -11,9 +11,10 @@ from torch import fx
 
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break
+from smelt.capture.core.interface import Ambient
 from smelt.capture.core.sources import HOST
 from smelt.capture.tensors.graph_module import CapturedGraph
-from smelt.capture.tensors.tensors import Input
+from smelt.capture.tensors.tensors import Input, Tensors
 from smelt.capture.tensors.writes import layers, share_no_memory
 from smelt.graph.ir.meta import is_opaque, meta_of
 from smelt.graph.nodes.cut_points import EagerBoundary, drop_idle
@@ -25,7 +26,9 @@ from smelt.shapes.real import Real
 from smelt.shapes.size import Size
 
 
-def close(tensors: Any, outputs: Sequence[TraceTensor], ambient: Any) -> tuple[fx.GraphModule | None, list[Input], int]:
+def close(
+    tensors: Any, outputs: Sequence[TraceTensor], ambient: Ambient
+) -> tuple[fx.GraphModule | None, list[Input], int]:
     """Close the graph: (module, inputs that it uses, number of operations); no module when nothing is computed."""
     if tensors.asks_gradient(outputs):
         raise Break("a tensor that asked for gradients leaves the frame", "its gradient would not be seen outside")
@@ -49,19 +52,19 @@ def close(tensors: Any, outputs: Sequence[TraceTensor], ambient: Any) -> tuple[f
     return CapturedGraph({}, tensors.graph), inputs, ops
 
 
-def _wholes(tensors: Any, outputs: Sequence[TraceTensor]) -> list[TraceTensor]:
+def _wholes(tensors: Tensors, outputs: Sequence[TraceTensor]) -> list[TraceTensor]:
     """What results show parts of, where the program knows at which place: nobody reads it, but it is in memory."""
     shown, given = {id(t.place.storage) for t in outputs}, {id(t) for t in outputs}
     return [whole for key, whole in tensors.kept_whole.items() if key in shown and id(whole) not in given]
 
 
-def _gives_history(tensors: Any, inputs: Sequence[Input]) -> bool:
+def _gives_history(tensors: Tensors, inputs: Sequence[Input]) -> bool:
     """Whether a write makes an input require gradients: all that share its memory do then, and the program may ask."""
     traced = (tensors.traced.get(id(i.tensor)) for i in inputs if isinstance(i.tensor, torch.Tensor))
     return any(t is not None and t.requires_grad and not tensors.real[id(t)].requires_grad for t in traced)
 
 
-def _separate(tensors: Any, inputs: list[Input]) -> None:
+def _separate(tensors: Tensors, inputs: list[Input]) -> None:
     """A graph that writes to an argument holds for arguments that share no memory.
 
     Raises:
@@ -102,7 +105,7 @@ def _check_members(members: list[Input], written: list[Input]) -> None:
             raise Break("members of modules share memory, one of them is written", "a graph has no such aliases")
 
 
-def prune(tensors: Any) -> None:
+def prune(tensors: Tensors) -> None:
     """Drop what nobody uses, and mode regions that hold nothing. Random numbers are drawn all the same."""
     gone: set[fx.Node] = set()
     for node in reversed(list(tensors.graph.nodes)):

@@ -30,7 +30,7 @@ class InferenceTensors:
         """The tensor was made in inference mode."""
         self.made[id(tensor.place.storage)] = tensor.place.storage
 
-    def __contains__(self, tensor: Any) -> bool:
+    def __contains__(self, tensor: object) -> bool:
         return type(tensor) is TraceTensor and id(tensor.place.storage) in self.made
 
     def refuse_write(self, tensor: TraceTensor) -> None:

@@ -42,7 +42,7 @@ class NumberNodes:
         inputs = {key: node for key, node in self._nodes.items() if node.op == "placeholder"}
         self._nodes = inputs | known
 
-    def __call__(self, number: object) -> Any:
+    def __call__(self, number: object) -> object:
         """The number itself, or the node that computes it."""
         if not isinstance(number, (Size, Real)):
             return number
@@ -55,9 +55,9 @@ class NumberNodes:
         symbol = as_symbol(size)
         if symbol is not None:
             return self._node("call_method", *self._shown(symbol), size)
-        total: Any = None
+        total: object = None
         for monomial, c in size.terms:
-            product: Any = None
+            product: object = None
             for factor in monomial:
                 part = self._factor(factor)
                 product = part if product is None else self._compute(operator.mul, product, part)
@@ -84,13 +84,17 @@ class NumberNodes:
         value = compute(*(o.meta["val"] if isinstance(o, fx.Node) else o for o in operands))
         return self._node("call_function", compute, operands, value)
 
-    def _node(self, kind: str, target: object, args: Args, value: Any) -> fx.Node:
+    def _node(self, kind: str, target: object, args: Args, value: object) -> fx.Node:
         node = self._append(kind, target, args)
         node.meta["val"] = value
         return node
 
 
-_ON_SYMBOLS: dict[Any, Callable[..., Any]] = {float: torch.sym_float, math.sqrt: torch.sym_sqrt, operator.pow: pow}
+_ON_SYMBOLS: dict[object, Callable[..., object]] = {
+    float: torch.sym_float,
+    math.sqrt: torch.sym_sqrt,
+    operator.pow: pow,
+}
 """What a graph calls; `pow` since a graph would write `-2 ** n`, which is -(2 ** n)."""
 
 

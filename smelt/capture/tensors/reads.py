@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
 from smelt.capture.core.breaks import Break, Restart
 from smelt.graph.ir.meta import meta_of
 from smelt.graph.trace.trace import TraceTensor, trace_like
+from smelt.shapes.assumptions import Assumptions
 from smelt.shapes.real import Real
 from smelt.shapes.size import Size, as_symbol
 from smelt.shapes.unbacked import Origin, Unsettled
+
+if TYPE_CHECKING:
+    from smelt.capture.tensors.tensors import Tensors
 
 
 @dataclass
@@ -27,7 +31,7 @@ class Read:
 
     tensor: TraceTensor
     dim: int | None
-    version: Any
+    version: tuple[int, int]
     node: fx.Node | None = None
 
 
@@ -39,15 +43,15 @@ class Reads:
         found: by name, what a number is.
     """
 
-    def __init__(self, tensors: Any) -> None:
+    def __init__(self, tensors: Tensors) -> None:
         self.tensors = tensors
-        self.known: dict[Hashable, Any] = {}
+        self.known: dict[Hashable, Size | Real] = {}
         self.found: dict[str, Read] = {}
-        self._new: list[tuple[Any, Read]] = []
-        self._kept: list[Any] = []
+        self._new: list[tuple[Size | Real, Read]] = []
+        self._kept: list[object] = []
 
     @property
-    def owner(self) -> Any:
+    def owner(self) -> Assumptions:
         """Whose symbols they are."""
         return self.tensors.vm.sizes.owner
 
@@ -73,12 +77,12 @@ class Reads:
 
     # -- told by the capture ----------------------------------------------------------------------------------------
 
-    def take(self) -> list[tuple[Any, Read]]:
+    def take(self) -> list[tuple[Size | Real, Read]]:
         """The numbers that are new since the last time."""
         new, self._new = self._new, []
         return new
 
-    def place(self, node: fx.Node, new: list[tuple[Any, Read]], out: Any) -> None:
+    def place(self, node: fx.Node, new: list[tuple[Size | Real, Read]], out: object) -> None:
         """`node` read these numbers and gives `out`."""
         for number, read in new:
             read.node = node
@@ -87,7 +91,7 @@ class Reads:
                 read.tensor, read.dim = _shows(out, number) or (read.tensor, read.dim)
             self.found[name_of(number)] = read
 
-    def shown(self, number: Any) -> tuple[str, tuple[Any, ...]]:
+    def shown(self, number: object) -> tuple[str, tuple[object, ...]]:
         """The method, and its arguments, that give a number in the graph.
 
         Raises:
@@ -103,7 +107,7 @@ class Reads:
         """Whether the tensor is one of the graph's and still has the value that was read."""
         return id(read.tensor) in self.tensors.nodes and version(read.tensor) == read.version
 
-    def exposed(self, number: Any) -> tuple[TraceTensor, int | None]:
+    def exposed(self, number: object) -> tuple[TraceTensor, int | None]:
         """A tensor that shows a number at the end of the graph, and in which dimension.
 
         Raises:
@@ -111,7 +115,7 @@ class Reads:
         """
         read = self.found.get(name_of(number))
         if read is None or read.node is None or id(read.tensor) not in self.tensors.nodes:
-            step = number.origin.step
+            step = leaf_of(number).origin.step
             raise Restart(step, Break("a number that an operator read for itself", "no tensor of the program shows it"))
         if read.dim is None and version(read.tensor) != read.version:
             graph, source = self.tensors.graph, self.tensors.nodes[id(read.tensor)]

@@ -14,14 +14,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from smelt.base.torch_c import set_grad_enabled
 from smelt.capture import _native as native
+from smelt.capture.core.interface import Args, Kwargs
 from smelt.capture.core.sources import HOST
 from smelt.capture.tensors.graph_module import CapturedGraph
 from smelt.capture.tensors.writes import written_beside
@@ -33,6 +35,9 @@ from smelt.graph.nodes.cut_points import EagerBoundary
 from smelt.graph.trace.trace import TraceTensor
 from smelt.shapes.assumptions import Assumed
 from smelt.shapes.unbacked import is_unbacked
+
+if TYPE_CHECKING:
+    from smelt.capture.tensors.tensors import Input, Tensors
 
 PATIENCE = 3
 """Versions of one place, from which on values are not taken for granted any more."""
@@ -70,7 +75,7 @@ class Asked:
     """A value that was taken for granted: `question` of a node, when `after` was the last node of the graph."""
 
     node: fx.Node
-    question: Callable[..., Any]
+    question: Callable[[torch.Tensor], torch.Tensor]
     found: torch.Tensor
     after: fx.Node
 
@@ -86,12 +91,12 @@ class Speculation:
         insists: what the graph reads would not do.
     """
 
-    def __init__(self, tensors: Any, allowed: bool) -> None:
+    def __init__(self, tensors: Tensors, allowed: bool) -> None:
         self.tensors, self.allowed = tensors, allowed
         self.insists = self.yields = False
-        self._times: Counter[Any] = Counter()
+        self._times: Counter[object] = Counter()
         self._computed: dict[fx.Node, Any] = {}
-        self._asked: dict[tuple[fx.Node, Callable[..., Any], int], Asked] = {}
+        self._asked: dict[tuple[fx.Node, Callable[..., object], int], Asked] = {}
         self._needed: set[fx.Node] = set()
 
     def value(self, tensor: TraceTensor) -> torch.Tensor | None:
@@ -108,7 +113,7 @@ class Speculation:
         found = self._ask(mask, torch.count_nonzero)
         return None if found is None else int(found)
 
-    def _ask(self, tensor: TraceTensor, question: Callable[..., Any]) -> torch.Tensor | None:
+    def _ask(self, tensor: TraceTensor, question: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor | None:
         node = self.tensors.nodes.get(id(tensor))
         if node is None or not self.allowed:
             return None
@@ -131,7 +136,7 @@ class Speculation:
             self.tensors.vm.work += 1
         return self._asked[key].found
 
-    def _steady(self, question: Callable[..., Any], found: torch.Tensor) -> bool:
+    def _steady(self, question: Callable[[torch.Tensor], torch.Tensor], found: torch.Tensor) -> bool:
         """Whether the value is worth a version of its own: one that was another one before may be read by the graph."""
         vm = self.tensors.vm
         asked = (str(vm.where()), question)
@@ -213,14 +218,14 @@ class Speculation:
         if written_beside(self.tensors.vm, tensor, given.source):
             raise Refused
 
-    def _input(self, node: fx.Node) -> Any:
+    def _input(self, node: fx.Node) -> Input:
         found = next((i for i in self.tensors.inputs if i.node is node), None)
         if found is None or found.source.kind == HOST:  # a size, or what is made anew for each call
             raise Refused
         return found
 
     @staticmethod
-    def _verify(node: fx.Node, value: Any) -> None:
+    def _verify(node: fx.Node, value: object) -> None:
         """The modes of the moment may differ from those that the node was recorded under."""
         seen: Any = node.meta.get("val")
         if isinstance(value, torch.Tensor):
@@ -340,7 +345,11 @@ class _Plain(TorchDispatchMode):
     """Lets operators pass that are functions of their arguments: no random numbers, nothing written."""
 
     def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
     ) -> object:
         if torch.Tag.nondeterministic_seeded in func.tags:
             raise Refused
@@ -352,7 +361,7 @@ def _itself(value: torch.Tensor) -> torch.Tensor:
     return value.clone()
 
 
-def _call(node: fx.Node, args: Any, kwargs: Any) -> object:
+def _call(node: fx.Node, args: Args, kwargs: Kwargs) -> object:
     target: Any = node.target
     return getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else target(*args, **kwargs)
 
@@ -368,7 +377,7 @@ def _picks(node: fx.Node) -> bool:
     return node.op == "placeholder" or name in PICKING
 
 
-def _only_shape(node: fx.Node, stand_in: Callable[..., object]) -> tuple[Any, ...]:
+def _only_shape(node: fx.Node, stand_in: Callable[..., Any]) -> tuple[fx.node.Argument, ...]:
     """The node's arguments, with `stand_in(shape, dtype, device)` for a tensor whose values do not matter."""
     if node.op != "call_method" or node.target not in ONLY_SHAPE:
         return node.args

@@ -48,7 +48,7 @@ def settle(vm: Interpreter, target: object, args: Args, kwargs: Mapping[str, obj
     return NotImplemented
 
 
-def _leaves(value: Any) -> list[int]:
+def _leaves(value: object) -> list[int]:
     return [id(leaf) for leaf in pytree.tree_leaves(value)]
 
 
@@ -78,7 +78,7 @@ def _places(vm: Interpreter, mask: TraceTensor) -> tuple[object, ...] | None:
     return tuple(vm.tensors.run(torch.unbind, (found, 1), {}))
 
 
-def _getitem(vm: Interpreter, tensor: TraceTensor, key: Any) -> object:
+def _getitem(vm: Interpreter, tensor: TraceTensor, key: object) -> object:
     """`tensor[mask]`, `tensor[mask, ...]`"""
     if any(map(_is_flag, _parts(key))):
         return vm.tensors.run(operator.getitem, _raised(vm, tensor, key), {})
@@ -89,7 +89,7 @@ def _getitem(vm: Interpreter, tensor: TraceTensor, key: Any) -> object:
     return None if item is NotImplemented else item
 
 
-def _setitem(vm: Interpreter, tensor: TraceTensor, key: Any, value: Any) -> object:
+def _setitem(vm: Interpreter, tensor: TraceTensor, key: object, value: object) -> object:
     """`tensor[mask, ...] = values`"""
     if any(map(_is_flag, _parts(key))):
         vm.tensors.run(operator.setitem, (*_raised(vm, tensor, key), value), {})
@@ -101,7 +101,7 @@ def _setitem(vm: Interpreter, tensor: TraceTensor, key: Any, value: Any) -> obje
     return DONE
 
 
-def _parts(key: Any) -> tuple[object, ...]:
+def _parts(key: object) -> tuple[object, ...]:
     return key if isinstance(key, tuple) else (key,)
 
 
@@ -110,7 +110,7 @@ def _is_flag(part: object) -> bool:
     return type(part) is TraceTensor and part.dtype in (torch.bool, torch.uint8) and not part.dim()
 
 
-def _raised(vm: Interpreter, tensor: TraceTensor, key: Any) -> tuple[TraceTensor, tuple[object, ...]]:
+def _raised(vm: Interpreter, tensor: TraceTensor, key: object) -> tuple[TraceTensor, tuple[object, ...]]:
     """The tensor and the index with a dimension of size 1 for each mask that has none: it keeps or drops that one."""
     parts = _parts(key)
     for at, part in enumerate(parts):
@@ -122,7 +122,7 @@ def _raised(vm: Interpreter, tensor: TraceTensor, key: Any) -> tuple[TraceTensor
     return tensor, parts
 
 
-def _masks_fit(tensor: TraceTensor, key: Any) -> bool:
+def _masks_fit(tensor: TraceTensor, key: object) -> bool:
     """Whether each mask has the sizes of the dimensions that it stands for: its places alone would not tell."""
     parts = _parts(key)
     for at, part in enumerate(parts):
@@ -134,7 +134,7 @@ def _masks_fit(tensor: TraceTensor, key: Any) -> bool:
     return True
 
 
-def _index(vm: Interpreter, key: Any) -> tuple[object, ...] | None:
+def _index(vm: Interpreter, key: object) -> tuple[object, ...] | None:
     """An index with the places of its masks and the numbers of its tensors; None where nothing of that is known."""
     given = _parts(key)
     whole: list[Any] = []
@@ -266,7 +266,7 @@ def _answer(vm: Interpreter, condition: TraceTensor, asked: str) -> object:
     return PhiValue(condition, True, False, None, vm.step, asked)
 
 
-def _tensor_split(vm: Interpreter, tensor: TraceTensor, parts: Any, dim: int = 0) -> object:
+def _tensor_split(vm: Interpreter, tensor: TraceTensor, parts: object, dim: int = 0) -> object:
     """`torch.tensor_split(tensor, places)` with the places in a tensor"""
     values = vm.tensors.speculation.value(parts) if type(parts) is TraceTensor else None
     return None if values is None else vm.tensors.run(torch.tensor_split, (tensor, values.tolist(), dim), {})

@@ -98,10 +98,10 @@ class Tensors:
         self.watch = Watch(self)
         self.traced: dict[int, TraceTensor] = {}
         self.nodes: dict[int, fx.Node] = {}
-        self.made: dict[fx.Node, Any] = {}
+        self.made: dict[fx.Node, object] = {}
         self.real: dict[int, torch.Tensor] = {}
         self.region: int | None = None
-        self._alive: list[Any] = []
+        self._alive: list[object] = []
         self._leaves: set[int] = set()
         self.writers: dict[int, list[fx.Node]] = {}
         self._first: fx.Node | None = None
@@ -115,7 +115,7 @@ class Tensors:
         self.checks: set[fx.Node] = set()
         self.asserts = self.caught = self.guarded = self.read_guarded = False
         self.reads = Reads(self)
-        self.spent: dict[int, Any] = {}
+        self.spent: dict[int, object] = {}
         self.kept_whole: dict[int, TraceTensor] = {}
         self.named: list[str] = []
         self.computed: dict[int, TraceTensor] = {}
@@ -131,7 +131,7 @@ class Tensors:
 
     # -- identity -------------------------------------------------------------------------------------------------
 
-    def handle(self, value: Any) -> object:
+    def handle(self, value: object) -> object:
         """The trace tensor of a real tensor that is an input; any other value unchanged."""
         return self.traced.get(id(value), value)
 
@@ -182,7 +182,7 @@ class Tensors:
         self.number_node.given(size, node)
         return to_torch(size)
 
-    def given(self, value: Any, source: Source) -> fx.Node:
+    def given(self, value: object, source: Source) -> fx.Node:
         """Another object from outside as an input, for a node that runs as it is."""
         known = next((each.node for each in self.inputs if each.tensor is value), None)
         if known is None:
@@ -240,11 +240,11 @@ class Tensors:
         """Each node that makes a tensor, with the tensor; nodes may make other things too, such as an entered mode."""
         return ((node, value) for node, value in self.made.items() if type(value) is TraceTensor)
 
-    def knows(self, value: Any) -> bool:
+    def knows(self, value: object) -> bool:
         """Whether a node makes this value, here or in the graph around."""
         return id(value) in self.nodes
 
-    def node_outside(self, value: Any) -> fx.Node:
+    def node_outside(self, value: object) -> fx.Node:
         """The node of a value that this graph does not make.
 
         Raises:
@@ -253,7 +253,7 @@ class Tensors:
         self.refuse_inner(value)
         raise Break("a tensor of unknown origin", "it was made where capture could not see it")
 
-    def refuse_inner(self, value: Any) -> None:
+    def refuse_inner(self, value: object) -> None:
         """A tensor that a function saw while it was transformed stands for many, or for one that holds derivatives.
 
         Raises:
@@ -380,7 +380,7 @@ class Tensors:
         self.vm.work += 1
         self._record(target, args, {}, None).meta["val"] = None
 
-    def spend(self, nodes: Iterable[Any]) -> None:
+    def spend(self, nodes: Iterable[object]) -> None:
         """A backward came to these autograd nodes; one that has saved nothing, as that of a leaf, stays as it is."""
         self.spent |= {id(node): node for node in nodes if is_used_up(node)}
 

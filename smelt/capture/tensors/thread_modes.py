@@ -55,14 +55,14 @@ def refuse_open(vm: Interpreter) -> None:
         raise Restart(first.step, stop)
 
 
-def _open(vm: Interpreter, owner: Any, name: str, target: EagerBoundary, given: Sequence[object]) -> None:
+def _open(vm: Interpreter, owner: object, name: str, target: EagerBoundary, given: Sequence[object]) -> None:
     refuse_inside(vm, name)
     token = Entered()
     vm.tensors.note(token, (), False, target, tuple(given), {})
     _push(vm, owner, name, token)
 
 
-def _push(vm: Interpreter, owner: Any, name: str, token: Entered | None) -> None:
+def _push(vm: Interpreter, owner: object, name: str, token: Entered | None) -> None:
     vm.work += 1
     if token is not None:
         vm.ambient.begin_inside()

@@ -69,7 +69,7 @@ constant(None, torch_c.log_api_usage_once, torch_c.get_tracing_state)
 _torch_builtins: dict[int, bool] = {}
 
 
-def is_torch_builtin(fn: Any) -> bool:
+def is_torch_builtin(fn: object) -> bool:
     """True for C functions of torch."""
     known = _torch_builtins.get(id(fn))
     if known is None:
@@ -83,13 +83,13 @@ def is_torch_builtin(fn: Any) -> bool:
     return known
 
 
-_kept: list[Any] = []
+_kept: list[object] = []
 
 
 _C_FUNCTION = types.BuiltinFunctionType
 
 
-def call_torch(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+def call_torch(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> Any:
     """A C function of torch, or a Python function that stays whole."""
     if isinstance(fn, _C_FUNCTION) and fn in SWITCHES:
         if any(type(value) is TraceTensor for value in (*args, *kwargs.values())):
@@ -175,7 +175,7 @@ def as_strided_copy(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 def _from_first_element(
-    vm: Interpreter, input: TraceTensor, size: Any, stride: Any, storage_offset: int | None = None
+    vm: Interpreter, input: TraceTensor, size: object, stride: object, storage_offset: int | None = None
 ) -> tuple[Args, Kwargs]:
     """The arguments with an offset that counts from where the graph's input begins, not from its storage's begin."""
     whole = None if storage_offset is None else _whole_of(vm, input)
@@ -248,7 +248,7 @@ RESHAPING = frozenset(
 """Methods that change the tensor object rather than its elements."""
 
 
-def _wanted(requires_grad: Any = True, *others: object, **named: Any) -> bool | None:
+def _wanted(requires_grad: object = True, *others: object, **named: object) -> bool | None:
     """What `requires_grad_` is asked for; None where it refuses its arguments."""
     if type(requires_grad) is torch.SymBool:
         requires_grad = user(bool, requires_grad)
@@ -361,7 +361,7 @@ class _Method:
     def __init__(self, name: str) -> None:
         self.name = self.__qualname__ = self.__name__ = name
 
-    def __call__(self, tensor: Any, *args: object, **kwargs: object) -> Any:
+    def __call__(self, tensor: object, *args: object, **kwargs: object) -> object:
         return getattr(tensor, self.name)(*args, **kwargs)
 
 
@@ -448,7 +448,7 @@ def _stored_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
 
 
 @CALL(OpOverload, OpOverloadPacket)
-def call_operator(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
+def call_operator(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> object:
     """`torch.ops.namespace.name(...)`"""
     return call_torch(vm, fn, args, kwargs)
 

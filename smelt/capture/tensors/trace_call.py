@@ -174,7 +174,7 @@ class Runner:
         return out, [t for t, v in zip(found, versions, strict=True) if (version(t), t.requires_grad) != v]
 
     def _check_outs(
-        self, name: str, outs: list[TraceTensor], before: list[tuple[StorageView, Any]], result: object
+        self, name: str, outs: list[TraceTensor], before: list[tuple[StorageView, int]], result: object
     ) -> None:
         """A call filled its `out=`, in a way that a graph can repeat.
 
@@ -210,7 +210,7 @@ class Runner:
 _INPUTS = "inputs of a graph keep their shape and storage"
 
 
-def _outs(value: Any) -> list[TraceTensor]:
+def _outs(value: object) -> list[TraceTensor]:
     """The tensors of an `out=`, or of a result."""
     values = value if isinstance(value, (list, tuple)) else [value]
     return [one for one in values if type(one) is TraceTensor]

@@ -27,7 +27,7 @@ class Blank:
 BLANK = Blank()
 
 
-def fill(leaves: Sequence[object], values: Sequence[Any]) -> list[object]:
+def fill(leaves: Sequence[object], values: Sequence[object]) -> list[object]:
     """The leaves, with the values in the places of the blanks."""
     given = iter(values)
     return [next(given) if leaf is BLANK else leaf for leaf in leaves]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,6 +15,9 @@ from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.sources import HOST, Source
 from smelt.graph.ir.meta import extent, is_opaque
+
+if TYPE_CHECKING:
+    from smelt.capture.tensors.tensors import Input
 
 
 def check_write(vm: Interpreter, written: torch.Tensor, argument: torch.Tensor, source: Source) -> None:
@@ -88,10 +91,10 @@ def share_no_memory(*tensors: torch.Tensor) -> bool:
     return all(a[1] <= b[0] for held in spans.values() for a, b in pairwise(sorted(held)))
 
 
-def layers(inputs: Iterable[Any]) -> list[list[Any]]:
+def layers(inputs: Iterable[Input]) -> list[list[Input]]:
     """The inputs in lists within which no two share memory: a flat buffer in one, its views in the next."""
     known = [i for i in inputs if i.tensor.numel() and not is_opaque(i.tensor)]
-    out: list[tuple[int, list[Any]]] = []
+    out: list[tuple[int, list[Input]]] = []
     for span, one in sorted(((_span(i.tensor), i) for i in known), key=lambda pair: pair[0]):
         place = next((k for k, (end, _) in enumerate(out) if end <= span[0]), len(out))
         held = out[place][1] if place < len(out) else []

@@ -68,7 +68,7 @@ class _Numbers(NumberNodes):
     def given(self, number: Size | Real, node: fx.Node) -> None:
         """An input brings the number: another node stands for it anyway."""
 
-    def __call__(self, number: object) -> Any:
+    def __call__(self, number: object) -> object:
         if not isinstance(number, (Size, Real)):
             return number
         node = self._graph.placeholder("number")
@@ -76,7 +76,9 @@ class _Numbers(NumberNodes):
         return node
 
 
-def rehearse(vm: Interpreter, cls: Any, args: Sequence[Any]) -> tuple[BackwardState | None, bool]:
+def rehearse(
+    vm: Interpreter, cls: type[torch.autograd.Function], args: Sequence[object]
+) -> tuple[BackwardState | None, bool]:
     """Guard what `cls.apply(*args)` and its derivative read; what the backward reads that may be changed until it runs.
 
     Also whether the call has turned `set_materialize_grads` off.
@@ -116,7 +118,7 @@ def rehearse(vm: Interpreter, cls: Any, args: Sequence[Any]) -> tuple[BackwardSt
 
 
 @contextmanager
-def _noted(twin: Any, checks: list[Check]) -> Iterator[None]:
+def _noted(twin: Interpreter, checks: list[Check]) -> Iterator[None]:
     """Write down the checks on what is read meanwhile, also where they are there already."""
     outer, twin.guards.noted = twin.guards.noted, checks
     try:
@@ -138,16 +140,18 @@ def _refuse_state_of_a_call(cls: type, held: bool, checks: list[Check]) -> None:
         raise Break(f"{cls.__name__}.apply", "it reads what each call makes anew", "give it to apply as an argument")
 
 
-def _forget_reads(twin: Any) -> set[tuple[int, str]]:
+def _forget_reads(twin: Interpreter) -> set[tuple[int, str]]:
     """What was read of objects from outside is read again by whoever needs it next."""
-    known = [key for key in twin.reads if key[0] in twin.sources or key[0] in twin._globals]
+    known = [key for key in twin.reads if twin.is_external(key[0])]
     for key in known:
         del twin.reads[key]
     twin.python.lookups.clear()
     return set(known)
 
 
-def _state(vm: Interpreter, cls: Any, before: list[Check], after: list[Check]) -> BackwardState | None:
+def _state(
+    vm: Interpreter, cls: type[torch.autograd.Function], before: list[Check], after: list[Check]
+) -> BackwardState | None:
     after = [check for check in after if _may_change(*check)]
     if not after:
         return None
@@ -191,7 +195,9 @@ def _asker(vm: Interpreter, checks: list[Check]) -> Callable[[], bool]:
     return lambda: guards.check((), globals, function) is not None
 
 
-def _refuse_written_views(vm: Interpreter, cls: Any, ctx: Context, originals: dict[int, Any]) -> None:
+def _refuse_written_views(
+    vm: Interpreter, cls: type[torch.autograd.Function], ctx: Context, originals: dict[int, object]
+) -> None:
     """Autograd refuses a function with several results that writes to a view; here the caller's views are no views."""
     for tensor in ctx.dirty:
         real = vm.tensors.real.get(id(originals.get(id(tensor))))
@@ -199,7 +205,7 @@ def _refuse_written_views(vm: Interpreter, cls: Any, ctx: Context, originals: di
             raise Break(f"{cls.__name__}.apply", "it writes to a view that the compiled function is given")
 
 
-def _own(twin: Any, tensor: torch.Tensor) -> TraceTensor:
+def _own(twin: Interpreter, tensor: torch.Tensor) -> TraceTensor:
     """A tensor of the rehearsal with the metadata of another one."""
     node = twin.tensors.graph.placeholder("given")
     node.meta["val"] = meta_of(tensor)
@@ -208,7 +214,7 @@ def _own(twin: Any, tensor: torch.Tensor) -> TraceTensor:
     return own
 
 
-def _forward(twin: Any, cls: Any, given: Args) -> tuple[tuple[object, ...], Context]:
+def _forward(twin: Interpreter, cls: type[torch.autograd.Function], given: Args) -> tuple[tuple[object, ...], Context]:
     needed = torch.is_grad_enabled()
     ctx = Context(tuple(type(a) is TraceTensor and a.requires_grad and needed for a in given))
     twin.ambient.switch(torch_c.set_grad_enabled, (False,), {})
@@ -216,7 +222,9 @@ def _forward(twin: Any, cls: Any, given: Args) -> tuple[tuple[object, ...], Cont
     return (tuple(out) if isinstance(out, (tuple, list)) else (out,)), ctx
 
 
-def call_forward(vm: Interpreter, cls: Any, ctx: Context, given: Args) -> tuple[object, Context]:
+def call_forward(
+    vm: Interpreter, cls: type[torch.autograd.Function], ctx: Context, given: Args
+) -> tuple[object, Context]:
     """What a Function's `forward` gives, and the context that it (or `setup_context`) filled."""
     if cls.setup_context is torch.autograd.Function.setup_context:
         ctx.count = len(given)
@@ -233,7 +241,7 @@ def call_forward(vm: Interpreter, cls: Any, ctx: Context, given: Args) -> tuple[
     return out, ctx
 
 
-def _backward(twin: Any, cls: Any, ctx: Context, outputs: tuple[Any, ...]) -> None:
+def _backward(twin: Interpreter, cls: type[torch.autograd.Function], ctx: Context, outputs: tuple[Any, ...]) -> None:
     if cls.backward is torch.autograd.Function.backward:  # it has a `vjp`, or no derivative
         return
     constant = {id(tensor) for tensor in ctx.non_differentiable}
@@ -266,14 +274,16 @@ _FEW = 4
 """Results of a function whose sets are all looked at."""
 
 
-def _refuse_effects(vm: Interpreter, twin: Any, cls: Any, seen: set[tuple[int, str]]) -> None:
+def _refuse_effects(
+    vm: Interpreter, twin: Interpreter, cls: type[torch.autograd.Function], seen: set[tuple[int, str]]
+) -> None:
     if twin.effects.deferred or twin.effects.pending():
         raise Break(f"{cls.__name__}.apply", "its forward or backward changes something besides tensors")
     if has_written(vm, seen):
         raise Break(f"{cls.__name__}.apply", "it reads what the compiled function has written before")
 
 
-def _containers(twin: Any, checks: Sequence[Check]) -> set[tuple[int, str]]:
+def _containers(twin: Interpreter, checks: Sequence[Check]) -> set[tuple[int, str]]:
     """The containers whose items, keys or length were checked."""
     mirrored = {(id(mirror.original), "") for mirror in twin.effects.mirrors.values()}
     objects = {source: key for key, source in twin.sources.items()}

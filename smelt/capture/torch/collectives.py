@@ -19,7 +19,7 @@ if torch.distributed.is_available():
 
     REDUCTIONS = {"SUM": "sum", "AVG": "avg", "PRODUCT": "product", "MIN": "min", "MAX": "max"}
 
-    def _group(tensors: list[Any], group: object, async_op: bool) -> object:
+    def _group(tensors: list[object], group: dist.ProcessGroup | None, async_op: bool) -> dist.ProcessGroup:
         """The process group of a call that a graph can hold.
 
         Raises:
@@ -29,12 +29,14 @@ if torch.distributed.is_available():
             raise Break("an asynchronous collective", "a graph has no handle to wait for", "async_op=False")
         if not all(type(tensor) is TraceTensor for tensor in tensors) or not dist.is_initialized():
             raise Break("a collective of something else than tensors", "a graph cannot hold it")
-        return dist.group.WORLD if group is None else group
+        found = dist.group.WORLD if group is None else group
+        assert found is not None
+        return found
 
     def _run(vm: Interpreter, op: object, *args: object) -> Any:
         return vm.tensors.run(c10d.wait_tensor.default, (vm.tensors.run(op, args, {}),), {})
 
-    def _write(vm: Interpreter, target: object, value: Any) -> None:
+    def _write(vm: Interpreter, target: object, value: object) -> None:
         vm.tensors.run(torch.Tensor.copy_, (target, value), {}, method="copy_")
 
     @special(dist.all_gather)
@@ -42,7 +44,13 @@ if torch.distributed.is_available():
         """`all_gather(tensors, tensor)`"""
         gather_into(vm, *args, **kwargs)
 
-    def gather_into(vm: Interpreter, tensor_list: Any, tensor: Any, group: Any = None, async_op: bool = False) -> None:
+    def gather_into(
+        vm: Interpreter,
+        tensor_list: list[object],
+        tensor: TraceTensor,
+        group: dist.ProcessGroup | None = None,
+        async_op: bool = False,
+    ) -> None:
         targets = list(vm.effects.plain(tensor_list))
         group = _group([*targets, tensor], group, async_op)
         own = tensor if tensor.dim() else vm.tensors.run(torch.unsqueeze, (tensor, 0), {})
@@ -58,7 +66,12 @@ if torch.distributed.is_available():
         broadcast_into(vm, *args, **kwargs)
 
     def broadcast_into(
-        vm: Interpreter, tensor: Any, src: Any = None, group: Any = None, async_op: bool = False, group_src: Any = None
+        vm: Interpreter,
+        tensor: TraceTensor,
+        src: int | None = None,
+        group: dist.ProcessGroup | None = None,
+        async_op: bool = False,
+        group_src: int | None = None,
     ) -> None:
         group = _group([tensor], group, async_op)
         rank = group_src if src is None else dist.get_group_rank(group, src)
@@ -70,7 +83,11 @@ if torch.distributed.is_available():
         reduce_into(vm, *args, **kwargs)
 
     def reduce_into(
-        vm: Interpreter, tensor: Any, op: object = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False
+        vm: Interpreter,
+        tensor: TraceTensor,
+        op: object = dist.ReduceOp.SUM,
+        group: dist.ProcessGroup | None = None,
+        async_op: bool = False,
     ) -> None:
         group = _group([tensor], group, async_op)
         name = next((each for each in REDUCTIONS if op == getattr(dist.ReduceOp, each)), None)

@@ -27,7 +27,7 @@ def call_custom_op(vm: Interpreter, op: object, args: Args, kwargs: Kwargs) -> o
     return calls.call_instance(vm, op, args, kwargs)
 
 
-def _requires_grad(value: Any) -> bool:
+def _requires_grad(value: object) -> bool:
     if isinstance(value, (list, tuple)):
         return any(map(_requires_grad, value))
     return isinstance(value, torch.Tensor) and value.requires_grad
@@ -49,7 +49,7 @@ class ScriptCall:
         self.__name__ = self.__qualname__ = f"{function.name}_scripted"
         self.__module__ = __name__
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         return self.function(*args, **kwargs)
 
 

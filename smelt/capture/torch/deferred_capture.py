@@ -36,7 +36,7 @@ def in_steps(generator: Generator[Any, Any, Any], session: object) -> Generator[
 class Steps:
     """What a coroutine awaits to run another one step by step."""
 
-    def __init__(self, awaited: Generator[Any, Any, Any], session: object) -> None:
+    def __init__(self, awaited: Generator[object, object, object], session: object) -> None:
         self.awaited, self.session = awaited, session
 
     def __await__(self) -> Generator[object, object, object]:

@@ -34,7 +34,7 @@ def grad(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
 
 def _keeps_history(
     outputs: object,
-    inputs: Any,
+    inputs: object,
     grad_outputs: object = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,

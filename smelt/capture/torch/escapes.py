@@ -27,7 +27,7 @@ def disable(fn: Any = None, recursive: bool = True, reason: str | None = None) -
         return lambda given: disable(given, recursive, reason)
 
     @functools.wraps(fn)
-    def disabled(*args: Any, **kwargs: Any) -> Any:
+    def disabled(*args: object, **kwargs: object) -> object:
         return native.quiet_call(fn, *args, **kwargs) if recursive else fn(*args, **kwargs)
 
     if not recursive and isinstance(fn, FunctionType):
@@ -45,13 +45,13 @@ def is_compiling() -> bool:
     return False
 
 
-def allow_in_graph(fn: Callable[..., Any]) -> Callable[..., object]:
+def allow_in_graph(fn: Callable[..., object]) -> Callable[..., object]:
     """Put calls of `fn` into graphs as they are: one node, not looked into. It must work on tensors alone."""
     special(fn)(functools.partial(_whole, fn))
     return fn
 
 
-def assume_constant_result(fn: Callable[..., Any]) -> Callable[..., object]:
+def assume_constant_result(fn: Callable[..., object]) -> Callable[..., object]:
     """Run `fn` once during capture and take its result (plain data) for a constant."""
     special(fn)(functools.partial(_once, fn))
     return fn
@@ -77,11 +77,11 @@ def _instead(fn: object, vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     return vm.call(fn, args, kwargs)
 
 
-def _whole(fn: Any, vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
+def _whole(fn: object, vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     return call_torch(vm, fn, args, kwargs)
 
 
-def _once(fn: Any, vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
+def _once(fn: Callable[..., object], vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     return calls.call_native(vm, fn, args, kwargs)
 
 

@@ -45,7 +45,7 @@ class FunctionApply:
         """The same, whatever its backward reads."""
         return FunctionApply(self.cls, None, self.keeps)
 
-    def __call__(self, *args: object) -> Any:
+    def __call__(self, *args: object) -> object:
         out = self.cls.apply(*args)  # type: ignore[attr-defined]
         if self.keeps:
             note_keeping(self.cls, out)
@@ -80,7 +80,7 @@ def apply_function(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
         raise Break(f"{cls.__name__}.apply", f"its forward does not run on tensors without values: {raised}") from None
 
 
-def _without_derivative(vm: Interpreter, cls: Any, given: Args) -> object:
+def _without_derivative(vm: Interpreter, cls: type[torch.autograd.Function], given: Args) -> object:
     """Where no gradients are recorded, a Function is its `forward`, whatever that does and is given."""
     ctx = Context(tuple(type(a) is TraceTensor and a.requires_grad for a in given))
     out, _ = call_forward(vm, cls, ctx, given)
@@ -128,7 +128,9 @@ def apply_eagerly(apply: Callable[..., object], *args: object, **kwargs: object)
     return _captured_backward(cls, session).apply(*args, **kwargs)
 
 
-def checkpoint_eagerly(checkpoint: Callable[..., object], function: Any, *args: object, **kwargs: object) -> object:
+def checkpoint_eagerly(
+    checkpoint: Callable[..., object], function: Callable[..., object], *args: object, **kwargs: object
+) -> object:
     """`checkpoint(function, *args)`; the function runs once more while gradients are computed."""
     session = native.owner()
     if session is not None:

@@ -54,11 +54,11 @@ def module_zero_grad(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     return calls.inline(vm, _clear, (vm.call(vm.load_attr(args[0], "parameters"), (), {}),), {})
 
 
-def _keeps(owner: Any, set_to_none: bool = True) -> bool:
+def _keeps(owner: object, set_to_none: bool = True) -> bool:
     return not set_to_none
 
 
-def _clear_groups(optimizer: Any) -> None:
+def _clear_groups(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameter.grad = None
@@ -96,7 +96,7 @@ def step(vm: Interpreter, fn: FunctionType, args: Args, kwargs: Kwargs) -> Any:
 class _Loss:
     """A closure that has been called."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self.value = value
 
 
@@ -260,5 +260,5 @@ def default_implementation(vm: Interpreter, args: Args, kwargs: Kwargs) -> objec
     return False, _lists_will_do(*args, **kwargs) and held.get("nesterov") is not True
 
 
-def _lists_will_do(params: Any, differentiable: bool, use_fused: bool = False) -> bool:
+def _lists_will_do(params: Iterable[object], differentiable: bool, use_fused: bool = False) -> bool:
     return not differentiable and all(type(p) is TraceTensor and p.is_floating_point() for p in params)

@@ -17,7 +17,7 @@ from smelt.graph.trace.trace import TraceTensor
 
 
 @special(torch.tensor)
-def tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """Of nested lists in which tensors without dimensions stand among the numbers; anything else as any call."""
     data = vm.effects.plain(args[0] if args else kwargs.get("data"))
     if any(True for _ in values_in((data, kwargs))):
@@ -46,7 +46,7 @@ def of_old_type(vm: Interpreter, kind: Any, args: Args, kwargs: Kwargs) -> objec
     return tensor(vm, (list(data),), {"dtype": kind.dtype, "device": torch.device("cpu")})
 
 
-def new(vm: Interpreter, x: object, *args: object, **kwargs: object) -> Any:
+def new(vm: Interpreter, x: object, *args: object, **kwargs: object) -> object:
     """`x.new(torch.Size([3]))` has that shape, `x.new((3,))` holds that number; in a graph both are tuples."""
     if len(args) == 1 and isinstance(args[0], torch.Size):
         return call_tensor_method(vm, "new_empty", (x, *args), kwargs)
@@ -57,7 +57,7 @@ def new(vm: Interpreter, x: object, *args: object, **kwargs: object) -> Any:
 TENSOR_METHODS["new"] = new
 
 
-def _stack(vm: Interpreter, data: Any, dtype: torch.dtype, device: torch.device) -> object:
+def _stack(vm: Interpreter, data: object, dtype: torch.dtype, device: torch.device) -> object:
     if isinstance(data, (list, tuple)):
         if not data:
             raise Break("torch.tensor() of an empty list among tensors")
@@ -77,7 +77,7 @@ def _leaves(data: Any) -> Any:
             yield each
 
 
-def _dtype_of(value: Any) -> torch.dtype:
+def _dtype_of(value: object) -> torch.dtype:
     """What torch.tensor would make of the number alone."""
     if type(value) is TraceTensor:
         return value.dtype

@@ -6,7 +6,7 @@ is made (`graph.nodes.cut_points.Edge`), and residual code registers the hook on
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -134,7 +134,7 @@ def rebuild_pending(r: Rebuilder, handle: Pending) -> str:
     return name
 
 
-def _registered(tensor: torch.Tensor, name: str, hook: Any) -> RemovableHandle:
+def _registered(tensor: torch.Tensor, name: str, hook: Callable[..., object]) -> RemovableHandle:
     """Register the hook. PyTorch crashes for a view whose base was written since anybody looked at its history."""
     tensor.grad_fn  # noqa: B018
     handle: RemovableHandle = getattr(tensor, name)(only_given(hook) if name == "register_hook" else hook)

@@ -65,7 +65,7 @@ class InnerTensors(Tensors):
         """An input of the capture."""
         return self.outer.read_number(value, size, source)
 
-    def knows(self, value: Any) -> bool:
+    def knows(self, value: object) -> bool:
         """Whether a node makes this value, here or in the graph around."""
         return id(value) in self.nodes or self.outer.knows(value)
 
@@ -78,7 +78,7 @@ class InnerTensors(Tensors):
         self.own(value, node)
         return node
 
-    def lift(self, value: Any, meta: object) -> fx.Node:
+    def lift(self, value: object, meta: object) -> fx.Node:
         """A new placeholder."""
         node = self.placeholder("outside", meta)
         self.lifted.append(value)
@@ -108,7 +108,7 @@ class InnerTensors(Tensors):
         self.outer._alive.extend(self._alive)
         return CapturedGraph({}, self.graph)
 
-    def written(self, tensor: Any) -> bool:
+    def written(self, tensor: object) -> bool:
         """Whether the function wrote to the memory of this tensor."""
         return type(tensor) is TraceTensor and id(tensor.place.storage) in self.writers
 
@@ -120,7 +120,7 @@ class _LiftedNumbers(NumberNodes):
         self._tensors = tensors
         self._nodes = {}
 
-    def __call__(self, number: object) -> Any:
+    def __call__(self, number: object) -> object:
         """The number itself, or the placeholder for it."""
         if not isinstance(number, (Size, Real)):
             return number
@@ -142,11 +142,11 @@ class Capturing:
         self.vm, self.function, self.region = vm, function, region
         assert isinstance(vm.tensors, Tensors)
         self.outer = vm.tensors
-        self.outside: list[Any] = []
+        self.outside: list[object] = []
         self.written: list[TraceTensor] = []
         self.drew = False
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         with self._alone() as inner:
             body = self._interpret(inner, args, kwargs)
         self.region.bodies.append(body)
@@ -203,13 +203,13 @@ def is_made(leaf: object) -> bool:
     return type(leaf) in TRACED or isinstance(leaf, (torch.SymInt, torch.SymFloat))
 
 
-def capture_call(vm: Interpreter, region: Region, function: object, given: list[Any]) -> list[object]:
+def capture_call(vm: Interpreter, region: Region, function: object, given: list[object]) -> list[object]:
     """Run a transformed call of the program and record it as a node; returns its flat results."""
     tensors = vm.tensors
     vm.work += 1
     capturing = Capturing(vm, function, region)
 
-    def named(*args: object, **kwargs: object) -> Any:
+    def named(*args: object, **kwargs: object) -> object:
         return capturing(*args, **kwargs)
 
     named.__name__ = getattr(function, "__name__", type(function).__name__)
@@ -224,7 +224,7 @@ def capture_call(vm: Interpreter, region: Region, function: object, given: list[
     return results
 
 
-def _note_inference(tensors: interface.Tensors, results: list[Any], given: list[Any]) -> None:
+def _note_inference(tensors: interface.Tensors, results: list[object], given: list[object]) -> None:
     """What a transform makes in inference mode may be a view of memory that it made as well."""
     known = {id(each.place.storage) for each in given if type(each) is TraceTensor}
     for each in results:

@@ -59,7 +59,7 @@ def transformed(
 def _flat(vm: Interpreter, args: Args, kwargs: Kwargs) -> tuple[list[object], TreeSpec, list[object]]:
     """The flat arguments with blanks for what the graph makes, how they are built, and what the blanks stand for."""
 
-    def foreign(value: Any) -> bool:
+    def foreign(value: object) -> bool:
         if id(value) in vm.sources and type(value) in SUPPORTED_NODES and not isinstance(value, CONTAINERS):
             raise Break(f"a {type(value).__name__} given to a transform", "it came from outside and is taken apart")
         return False

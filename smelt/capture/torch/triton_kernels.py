@@ -96,7 +96,10 @@ def _metas(vm: Interpreter, kernel: Any, named: Kwargs) -> Iterator[tuple[Args, 
 
 
 def _operator(
-    kernel: object, kinds: tuple[tuple[str, str], ...], fixed: dict[str, Any], table: dict[tuple[Any, ...], Grid] | None
+    kernel: object,
+    kinds: tuple[tuple[str, str], ...],
+    fixed: dict[str, object],
+    table: dict[tuple[object, ...], Grid] | None,
 ) -> OpOverload:
     try:
         key = (kernel, kinds, tuple(fixed.items()), None if table is None else tuple(table.items()))
@@ -109,7 +112,7 @@ def _operator(
     return known or _launches.setdefault(key, _register(kernel, kinds, fixed, table))
 
 
-def _holds_tensor(value: Any) -> bool:
+def _holds_tensor(value: object) -> bool:
     return isinstance(value, (list, tuple)) and any(isinstance(v, torch.Tensor) or _holds_tensor(v) for v in value)
 
 

@@ -121,7 +121,7 @@ class _Walk:
         return None
 
 
-def _is_language(value: Any) -> bool:
+def _is_language(value: object) -> bool:
     """A module or function of `triton.language`; functions that Triton wrote as kernels are looked into."""
     name = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
     return isinstance(name, str) and name.startswith("triton.language") and not hasattr(value, "fn")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-from typing import Any
 
 import torch
 from torch.distributions import Distribution, distribution
@@ -70,15 +69,15 @@ _VALIDATION = {
 
 
 @special(torch._check_tensor_all)
-def check_all(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def check_all(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """`torch._check_tensor_all(condition, message)`"""
-    return _check_all(vm, RuntimeError, *args, **kwargs)
+    _check_all(vm, RuntimeError, *args, **kwargs)
 
 
 @special(torch._check_tensor_all_with)
-def check_all_with(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
+def check_all_with(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """`torch._check_tensor_all_with(error_type, condition, message)`"""
-    return _check_all(vm, *args, **kwargs)
+    _check_all(vm, *args, **kwargs)
 
 
 def _check_all(vm: Interpreter, error_type: type[Exception], cond: object, message: object = None) -> None:
@@ -110,7 +109,7 @@ def check_is_size(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     _check_is_size(vm, *args, **kwargs)
 
 
-def _check_is_size(vm: Interpreter, i: Any, message: Any = None, *, max: Any = None) -> None:
+def _check_is_size(vm: Interpreter, i: int | torch.SymInt, message: object = None, *, max: int | None = None) -> None:
     _check(vm, RuntimeError, i >= 0, message)
     if max is not None:
         _check(vm, RuntimeError, i <= max, message)
