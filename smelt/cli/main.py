@@ -36,36 +36,43 @@ def verify() -> None:
         raise typer.Exit(1)
 
 
-@app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
-)
+SCRIPT_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+"""Settings of a command that runs a script: what follows the script is the script's own."""
+
+Script = Annotated[str, typer.Argument(help="A Python file; with -m a module. What follows are its arguments.")]
+AsModule = Annotated[bool, typer.Option("-m", help="Run a module, as `python -m` does.")]
+
+
+def _expect_script(script: str, module: bool) -> None:
+    """Refuse a file that is not there."""
+    if not module and not Path(script).is_file():
+        raise typer.BadParameter(f"there is no file {script}", param_hint="SCRIPT")
+
+
+@app.command(context_settings=SCRIPT_ARGUMENTS)
 def run(
     context: typer.Context,
-    script: Annotated[str, typer.Argument(help="A Python file; with -m a module. What follows are its arguments.")],
-    module: Annotated[bool, typer.Option("-m", help="Run a module, as `python -m` does.")] = False,
+    script: Script,
+    module: AsModule = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No summary at the end.")] = False,
 ) -> None:
     """Run a script with its torch.compile calls compiled by smelt; what was compiled is told on stderr at its end."""
     from smelt.cli.run import run_script
 
-    if not module and not Path(script).is_file():
-        raise typer.BadParameter(f"there is no file {script}", param_hint="SCRIPT")
+    _expect_script(script, module)
     raise typer.Exit(run_script(script, context.args, module, quiet))
 
 
-@app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
-)
+@app.command(context_settings=SCRIPT_ARGUMENTS)
 def check(
     context: typer.Context,
-    script: Annotated[str, typer.Argument(help="A Python file; with -m a module. What follows are its arguments.")],
-    module: Annotated[bool, typer.Option("-m", help="Run a module, as `python -m` does.")] = False,
+    script: Script,
+    module: AsModule = False,
 ) -> None:
     """Run a script beside eager: the first tensor that differs beyond rounding ends it (exit status 3)."""
     from smelt.debug.check import check_script
 
-    if not module and not Path(script).is_file():
-        raise typer.BadParameter(f"there is no file {script}", param_hint="SCRIPT")
+    _expect_script(script, module)
     raise typer.Exit(check_script(script, context.args, module))
 
 

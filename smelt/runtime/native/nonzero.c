@@ -13,17 +13,17 @@
 enum { MOST = 1 << 15 }; /* elements up to which one thread is as fast as several */
 enum { CPU = 1, INT = 0, UINT = 1, FLOAT = 2, BFLOAT = 4, COMPLEX = 5, BOOL = 6 };
 
-typedef int64_t (*Row)(const char *from, int64_t count, int64_t step, int64_t *to, int64_t apart);
+typedef int64_t (*Row)(const char *from, int64_t count, int64_t step, int64_t *to);
 
-/* How many of a row's elements are not zero; their places go to `to`, `apart` words from each other, unless it is NULL. */
+/* How many of a row's elements are not zero; their places go to `to`, unless it is NULL. */
 #define ROW(name, type, test)                                                                                          \
-    static int64_t name(const char *from, int64_t count, int64_t step, int64_t *to, int64_t apart) {                   \
+    static int64_t name(const char *from, int64_t count, int64_t step, int64_t *to) {                                  \
         int64_t found = 0;                                                                                             \
         for (int64_t i = 0; i < count; i++) {                                                                          \
             type v;                                                                                                    \
             memcpy(&v, from + i * step, sizeof v);                                                                     \
             if (!(test)) continue;                                                                                     \
-            if (to) to[found * apart] = i;                                                                             \
+            if (to) to[found] = i;                                                                                     \
             found++;                                                                                                   \
         }                                                                                                              \
         return found;                                                                                                  \
@@ -104,7 +104,7 @@ static int64_t look(const Elements *of, int64_t room, int64_t *to, int64_t apart
         for (int d = 0; d < last; d++) from += at[d] * of->is.strides[d] * width;
         for (int64_t first = 0; first < inner; first += 256) {
             const int64_t count = inner - first < 256 ? inner - first : 256;
-            int64_t more = of->row(from + first * step, count, step, to ? places : NULL, 1);
+            int64_t more = of->row(from + first * step, count, step, to ? places : NULL);
             if (to && more > room - found) more = room - found;
             for (int64_t i = 0; to && i < more; i++) {
                 int64_t *row = to + (found + i) * apart;
