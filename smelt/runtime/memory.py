@@ -114,7 +114,7 @@ def offer_resizing() -> bool:
     own = [_native.Fresh((n,), (1,), _FLOAT, 32, None)() for n in sizes]
     rows = [[words_of_storage(t) for t in each] for each in (plain, own)]
     count = min(len(row) for each in rows for row in each)
-    found = _search_marks([[row[:count] for row in each] for each in rows])
+    found = _search_marks([[row[:count] for row in each] for each in rows], _cleared_by_export(plain[-1]))
     if found is None:
         return False
     _native.fresh_resizable(*found)
@@ -124,21 +124,43 @@ def offer_resizing() -> bool:
     return False
 
 
-def _search_marks(rows: list[list[list[int]]]) -> tuple[int, int, int] | None:
+def _cleared_by_export(tensor: torch.Tensor) -> set[int] | None:
+    """Bytes of a storage that fall from 1 to 0 when NumPy gets its memory: from then on torch refuses to resize it.
+
+    Padding between the fields holds what lay there before and may look like a flag by chance. None without NumPy.
+    """
+    before = words_of_storage(tensor)
+    try:
+        tensor.numpy()
+    except RuntimeError:
+        return None
+    changed = zip(before, words_of_storage(tensor), strict=True)
+    bits = {8 * word + byte: (a ^ b) >> 8 * byte & 255 for word, (a, b) in enumerate(changed) for byte in range(8)}
+    return {at for at, bit in bits.items() if bit == 1}
+
+
+def _search_marks(rows: list[list[list[int]]], cleared: set[int] | None) -> tuple[int, int, int] | None:
     """Word of the allocator, byte of the flag, the allocator: behind the size, set in torch's storages alone."""
     theirs, ours = ([*zip(*each, strict=True)] for each in rows)
     first = 1 + next((word for word, values in enumerate(theirs) if values == (12, 200, 16000)), len(theirs))
     words = range(first, len(theirs))
     allocators = [w for w in words if len({*theirs[w]}) == 1 and theirs[w][0] > 1 << 20 and not any(ours[w])]
-    flags = [
-        8 * w + byte
-        for w in words
-        for byte in range(8)
-        if all(v >> 8 * byte & 255 == 1 for v in theirs[w]) and all(v >> 8 * byte & 255 == 0 for v in ours[w])
-    ]
+    flags = _search_flags(theirs, ours, words, cleared)
     if len(flags) != 1 or len(allocators) != 1:
         return None
     return allocators[0], flags[0], theirs[allocators[0]][0]
+
+
+def _search_flags(
+    theirs: list[tuple[int, ...]], ours: list[tuple[int, ...]], words: range, cleared: set[int] | None
+) -> list[int]:
+    among = [8 * word + byte for word in words for byte in range(8)]
+
+    def always(values: tuple[int, ...], at: int, wanted: int) -> bool:
+        return all(value >> 8 * (at % 8) & 255 == wanted for value in values)
+
+    found = [at for at in among if always(theirs[at // 8], at, 1) and always(ours[at // 8], at, 0)]
+    return found if cleared is None else [at for at in found if at in cleared]
 
 
 def _can_be_resized() -> bool:

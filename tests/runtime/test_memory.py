@@ -195,3 +195,16 @@ def test_results_can_be_resized(size: int) -> None:
     del made, grown, shrunk, freed, out
     gc.collect()
     assert memory.report()["live"] == before
+
+
+def test_padding_that_looks_like_a_flag_by_chance_is_told_apart() -> None:
+    theirs = [[size, 1 << 40, 0x01_00000000, 0x100] for size in (12, 200, 16000)]  # word 2: what lay in the padding
+    ours = [[size, 0, 0x65_00000000, 0] for size in (12, 200, 16000)]
+    assert memory._search_marks([theirs, ours], None) is None
+    assert memory._search_marks([theirs, ours], {8 * 3 + 1}) == (1, 8 * 3 + 1, 1 << 40)
+
+
+def test_export_to_numpy_clears_one_byte() -> None:
+    tensor = torch.empty(4000)
+    cleared = memory._cleared_by_export(tensor)
+    assert cleared is not None and len(cleared) == 1 and not tensor.untyped_storage().resizable()

@@ -26,6 +26,7 @@ struct Injection {
     PyObject **values;             /* owned: slots, then stack; those taken over become NULL */
     Py_ssize_t count;
     int offset, moves; /* moves: `code` is any function, which runs as it always does */
+    int waits;         /* for the frame to start */
 };
 
 static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing);
@@ -177,14 +178,25 @@ static void drop(PyObject **values, Py_ssize_t count) {
     for (Py_ssize_t i = 0; i < count; i++) Py_CLEAR(values[i]);
 }
 
+/* The evaluator stays for an injection until the frame has started: what runs in the frame may want to be without. */
+static void hold_for(Injection *injection) {
+    injection->waits = 1;
+    evaluator_acquire();
+}
+
+static void let_go_of(Injection *injection) {
+    injection->waits = 0;
+    evaluator_release();
+}
+
 static PyObject *call_injected(Injection *injection, PyObject *function, PyObject *const *args, size_t count,
                                PyObject *names) {
     Injection *outer = stack_now()->injection;
     thread.stack.injection = injection;
-    evaluator_acquire();
+    hold_for(injection);
     PyObject *result = PyObject_Vectorcall(function, args, count, names);
-    evaluator_release();
-    stack_now()->injection = outer; /* still ours when the call failed before the frame started */
+    if (injection->waits) let_go_of(injection); /* the call failed before the frame started */
+    stack_now()->injection = outer;
     return result;
 }
 
@@ -436,6 +448,7 @@ static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing
     if (self->injection && self->injection->code == code) {
         Injection *injection = self->injection;
         self->injection = NULL;
+        let_go_of(injection);
         if (!injection->moves) return run_injected(state, frame, injection);
         drop(injection->values, injection->count);
         if (!self->active) return run_frame(state, frame, 0);
