@@ -18,7 +18,7 @@ from smelt.capture import compiled as capture
 from smelt.capture import explain as capture_explain
 from smelt.capture.core.compiler_marks import compiled_here
 from smelt.compiled_module import CompiledModule, Remake, make_twin, original_function, original_of
-from smelt.pipeline import compile_graph
+from smelt.driver import compile_graph
 
 NOT_GIVEN: Any = object()
 """In place of a model: `compile` is used as a decorator."""

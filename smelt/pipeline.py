@@ -1,450 +1,99 @@
-"""The compiler on one page: every stage called once, in order, each a function from one value to the next.
+"""The compiler on one page: its passes in order, each from one value to the next.
 
-torch-level graph -> joint ATen graph -> joint prim graph -> forward and backward -> loops -> kernels -> programs
+torch-level graph -> joint ATen graph -> joint prim graph -> forward and backward -> loops -> schedule -> programs
+
+`run` calls a pass, counts its time under the name of its stage, prints what it made under SMELT_TRACE and verifies it
+under SMELT_STRICT (`passes.py`). A pass leaves what it is given as it was. `driver.py` calls the functions below and
+holds what is around them: threads, reports, falling back to eager, backwards that are asked for late.
 """
 
 from __future__ import annotations
 
-import functools
-import time
-import warnings
-from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from contextvars import copy_context
-from dataclasses import replace
-from typing import Any, NamedTuple
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
-from smelt.abi.faults import Check
-from smelt.autograd.call.absent_tangents import Backward, likely_backward
-from smelt.autograd.call.calling_convention import wrap
-from smelt.autograd.call.double_backward import DoubleBackward
-from smelt.autograd.call.graph_pieces import Pieces
-from smelt.autograd.eager import compile_aot_eager, eager_program
+from smelt.autograd.call.absent_tangents import likely_backward
 from smelt.autograd.partition.partition import partition
 from smelt.autograd.trace.joint import Joint, trace_joint
-from smelt.backends import user_backend
-from smelt.base.collection import collect_given_up, no_collection
-from smelt.base.default_device import name_devices, without_default_device
-from smelt.base.errors import CompileError, SmeltWarning
-from smelt.base.malloc import give_back
 from smelt.base.options import Options, environment
 from smelt.base.precision import products_round_to_tf32
-from smelt.base.process_state import preserving
-from smelt.base.report import Report, saved_report
-from smelt.base.stats import count, count_named, spend
-from smelt.capture.core.signals import raise_if_signalled
-from smelt.capture.guards.kinds import variants_by_kind
-from smelt.capture.tensors.ambient import outside_anomaly_mode, outside_inference_mode, outside_saved_tensor_hooks
-from smelt.checked import backward_boundary, boundary
 from smelt.codegen.cpp.host import render_cpp
 from smelt.codegen.host import Rendered
-from smelt.codegen.multi_part_host import render_chain
-from smelt.codegen.triton.host import print_kernels, render_triton
-from smelt.gpu import Recordings, old_values, recorded_alone
-from smelt.graph.ir.meta import TensorMeta
-from smelt.graph.ir.printer import print_graph
-from smelt.graph.ir.repro_script import describe_inputs, error_of, repro_script, settings_of
-from smelt.graph.nodes.checkpoints import with_checkpoints
-from smelt.graph.nodes.cut_points import in_parts, seams
-from smelt.graph.nodes.eager_call import EagerCall
-from smelt.graph.nodes.modes import leaving_regions
-from smelt.graph.verify import verified
-from smelt.loops.describe import describe as describe_loops
+from smelt.codegen.triton.host import locate_checks, render_triton
 from smelt.loops.emptied import emptied
 from smelt.loops.lower import lower
-from smelt.loops.split_by_device import split_at_reads
+from smelt.loops.split_by_device import Chain, split_at_reads
+from smelt.passes import Runner
 from smelt.prims.decompose import decompose
 from smelt.prims.passes.channels_last import with_channels_last
 from smelt.prims.passes.sums_of_rows import add_rows_into_sums
-from smelt.program import Program, load
-from smelt.runtime.build import build, flags_for
-from smelt.runtime.compiler_process import CompilerGroup
-from smelt.schedule.describe import describe as describe_schedule
 from smelt.schedule.machine import CPU, GPU
 from smelt.schedule.plan import schedule
 from smelt.schedule.watched import watch
-from smelt.shapes.size import Size, Symbol, symbols
-from smelt.shapes.unbacked import at_least, may_be_empty
-
-GRAPHS_OF_HALVES = ("3_", "4_", "5_")
-"""How the names of those artefacts begin that are printed from graphs, loops and schedules of forward and backward."""
+from smelt.shapes.size import Symbol
 
 PRIM_PASSES = (add_rows_into_sums, with_channels_last)
 """The passes over the joint prim graph, in order."""
 
 
-def compile_graph(
-    gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], report: Report, options: Options
-) -> Callable[..., Any]:
-    """A captured torch-level graph in, a callable over the same flat inputs out, by the backend that `options` names.
-
-    Raises:
-        SmeltError: a stage cannot do it; capture decides between eager and an error.
-    """
-    report.add("1_torch.py", lambda: print_graph(gm))
-    if in_parts(gm.graph, options.backend):
-        return compile_pieces(gm, report, options)
-    report.add(REPRO, functools.partial(_script, gm, example_inputs, report, options))
-    with no_collection():
-        compiled = (beside or compile_whole)(gm, example_inputs, report, options)
-        report.forget()
-    return compiled
+def to_joint(gm: fx.GraphModule, inputs: Sequence[torch.Tensor], options: Options, run: Runner) -> Joint:
+    """Forward and backward of a torch-level graph as one functional ATen graph."""
+    return run("joint", trace_joint, gm, inputs, options)
 
 
-REPRO = "repro.py"
-"""The artefact of a report that `smelt repro` runs."""
-
-beside: Callable[..., Callable[..., Any]] | None = None
-"""What compiles graphs in the place of `compile_whole`, which it calls: `smelt check` compares with eager there."""
-
-
-def _script(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], report: Report, options: Options) -> str:
-    inputs = describe_inputs(example_inputs, gm)
-    return repro_script(gm, inputs, settings_of(options), report.name, error_of(report.error))
-
-
-def compile_whole(
-    gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], report: Report, options: Options
-) -> Callable[..., Any]:
-    """A graph without cuts."""
-    if options.backend in ("aot_eager", "smelt"):
-        name_devices(gm)
-    match options.backend:
-        case "eager":
-            return leaving_regions(gm, with_checkpoints(gm).forward)
-        case "aot_eager":
-            return compile_aot_eager(gm, example_inputs, options)
-        case "smelt" if _is_without_memory(gm):
-            return compile_aot_eager(gm, example_inputs, options)
-        case "smelt":
-            return compile_smelt(gm, example_inputs, report, options)
-        case name:
-            return leaving_regions(gm, user_backend(name)(gm, list(example_inputs)))
-
-
-def _is_without_memory(gm: fx.GraphModule) -> bool:
-    """Whether there are tensors of the meta device: of these there is nothing to compute but shapes."""
-    held = pytree.tree_leaves([node.meta.get("val") for node in gm.graph.nodes])
-    return any(isinstance(val, TensorMeta) and val.device.type == "meta" for val in held)
-
-
-def compile_pieces(gm: fx.GraphModule, report: Report, options: Options) -> Callable[..., Any]:
-    """A graph that is cut, at branches on tensors' values or at seams: each piece is compiled when it first runs."""
-
-    def compile_piece(piece: fx.GraphModule, inputs: Sequence[Any], name: str) -> Callable[..., Any]:
-        report = Report.for_graph(name)
-        try:
-            with outside_anomaly_mode(), outside_inference_mode(), outside_saved_tensor_hooks():
-                return compile_graph(piece, inputs, report, options)
-        except Exception as error:
-            _fall_back(name, "this part of the graph", error, options, report)
-            return piece.forward
-
-    if options.backend == "smelt":
-        calls = (node.target for node in seams(gm.graph) if isinstance(node.target, EagerCall))
-        count_named("extern_ops", Counter(name for call in calls for name in call.operators))
-    return Pieces(gm.graph, report.name, compile_piece, variants_by_kind).run
-
-
-@without_default_device()
-def compile_smelt(
-    gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], report: Report, options: Options
-) -> Callable[..., Any]:
-    """The whole stack: differentiate, decompose, split, lower, fuse, generate, build."""
-    with _stage("joint"):
-        joint = trace_joint(gm, example_inputs, options)
-        report.add("2_joint.py", lambda: print_graph(joint.module))
-        verified(joint.module, "joint")
-    device = triton_device(joint.module, options)
-    at_once = device is not None and device.type == "cuda"  # recordings of one graph know each other
-    halves = _render_halves(joint, options, report, at_once)
-    # What is left needs texts alone. Loops and schedules are as large as the graphs they were made from.
-    report.forget(GRAPHS_OF_HALVES)
-    collect_given_up()
-    recordings = Recordings(joint, device, report, options)
-    programs: list[Program] = [load(program, options, recordings.of_part) for program in halves.programs]
-    programs = recordings.of_graph(programs, [bool(each.parts) for each in halves.programs], halves.old)
-    programs = [check(program) for check, program in zip(halves.checks, programs, strict=True)]
-    again = DoubleBackward(gm, joint, lambda graph, given: compile_smelt(graph, given, report.derivative(), options))
-    if halves.backward is None:
-        return wrap(joint, programs[0], None, again)
-    count = len(joint.differentiable)
-    late = functools.partial(compile_late, count=count, device=device, report=report, options=options)
-    known = {halves.absent: programs[1]} if len(programs) > 1 else {}
-    return wrap(joint, programs[0], Backward(halves.backward, late, known), again)
-
-
-class _Halves(NamedTuple):
-    """What is left of a joint graph.
-
-    Attributes:
-        programs: forward and backward as text.
-        backward: as a graph.
-        absent: which tangents the backward's program is not given.
-        checks: of what comes in and goes out, wrapped around the programs.
-        old: which results of the forward may be old values of inputs that it writes.
-    """
-
-    programs: list[Rendered]
-    backward: fx.GraphModule | None
-    absent: tuple[int, ...]
-    checks: list[Callable[[Program], Program]]
-    old: list[int]
-
-
-def _render_halves(joint: Joint, options: Options, report: Report, at_once: bool) -> _Halves:
-    """The programs of a joint graph. All other graphs on the way end here.
-
-    Args:
-        at_once: there is a program of the backward also where nobody knows which results are used.
-    """
-    prims = _to_prims(joint, options, report)
-    with _stage("partition"):
-        forward, backward = partition(prims, joint, options)
-    parts, absent = {"forward": _made(forward, "partition_forward", report)}, tuple[int, ...]()
-    shown = [*parts.values()]
-    if backward is not None:
-        shown.append(_made(backward, "partition_backward", report))
-        likely, absent = likely_backward(backward, [joint.tangent_meta(i) for i in joint.differentiable], at_once)
-        if likely is not None:
-            parts["backward"] = _made(likely, "likely_backward", report) if likely is not backward else backward
-    # The halves are copies of the whole: it would stay beside them while kernels are made.
-    report.instead("3_prims.py", lambda: "\n".join(map(print_graph, shown)))
-    del prims
-    collect_given_up()
-    new_values = range(joint.num_outputs, joint.num_forward)
-    checks = [boundary(f"{report.name} forward", parts["forward"].graph, new_values)]
-    checks += [backward_boundary(f"{report.name} {name}", parts[name].graph) for name in parts if name != "forward"]
-    updates = joint.updates()
-    old = old_values(parts["forward"].graph, updates)
-    return _Halves(render_and_build(parts, options, report, updates), backward, absent, checks, old)
-
-
-def _to_prims(joint: Joint, options: Options, report: Report) -> fx.GraphModule:
-    with _stage("prims"):
-        prims = _made(decompose(joint.module, options, apart=True), "decompose", report)
-        for rewrite in PRIM_PASSES:
-            prims = _made(rewrite(prims), rewrite.__name__, report)
-        report.add("3_prims.py", lambda: print_graph(prims))
+def to_prims(joint: Joint, options: Options, run: Runner) -> fx.GraphModule:
+    """The joint graph over primitives."""
+    prims = run("prims", decompose, joint.module, options, apart=True)
+    for rewrite in PRIM_PASSES:
+        prims = run("prims", rewrite, prims)
     return prims
 
 
-def _made(gm: fx.GraphModule, by: str, report: Report) -> fx.GraphModule:
-    """A prim graph that a pass has made, or changed in place: printed when tracing, then verified."""
-    report.dump(f"3_{by}.py", lambda: print_graph(gm))
-    return verified(gm, "prims")
+def to_halves(
+    prims: fx.GraphModule, joint: Joint, at_once: bool, options: Options, run: Runner
+) -> tuple[fx.GraphModule, fx.GraphModule | None, fx.GraphModule | None, tuple[int, ...]]:
+    """Forward; backward; the backward that is likely to be asked for, if any, and the tangents that it lacks."""
+    forward, backward = run("partition", partition, prims, joint, options)
+    if backward is None:
+        return forward, None, None, ()
+    metas = [joint.tangent_meta(i) for i in joint.differentiable]
+    return forward, backward, *run("partition", likely_backward, backward, metas, at_once)
 
 
-def _fall_back(name: str, what: str, error: Exception, options: Options, report: Report | None = None) -> None:
-    """Count and tell that something runs in eager, since it could not be compiled.
-
-    Args:
-        report: what to save of it.
-
-    Raises:
-        Exception: the error itself, where nothing may fall back.
-    """
-    raise_if_signalled(error)
-    if environment().strict or options.fullgraph:
-        raise error
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        give_back()
-    count("fallbacks")
-    saved = f"\n  {saved_report(report, error)}" if report is not None else ""
-    warnings.warn(SmeltWarning(f"compiling {name} failed: {error}\n  {what} runs in eager{saved}"), stacklevel=3)
+def to_parts(half: fx.GraphModule, run: Runner) -> Chain | None:
+    """The parts of a half that reads numbers from tensors or changes device on its way; None: it is one part."""
+    return run("loops", split_at_reads, half)
 
 
-def compile_late(
-    graph: fx.GraphModule, count: int, device: torch.device | None, report: Report, options: Options
-) -> Program:
-    """A backward that is asked for in the middle of a step; operator by operator where that cannot be compiled.
-
-    Args:
-        count: of the results that have gradients.
-    """
-    given = sum(node.op == "placeholder" and node.name.startswith("tangents_") for node in graph.graph.nodes)
-    name = "backward" if given == count else "backward_less"
-    try:
-        return preserving(compile_backward, graph, name, device, report, options)
-    except Exception as error:
-        _fall_back(f"another backward of {report.name}", "it", error, options)
-        return eager_program(graph)
+def to_emptied(part: fx.GraphModule, zeros: Sequence[Symbol], run: Runner) -> fx.GraphModule:
+    """The part for calls in which some sizes that only values tell are 0."""
+    return run("loops", emptied, part, zeros)
 
 
-@without_default_device()
-def compile_backward(
-    graph: fx.GraphModule, name: str, device: torch.device | None, report: Report, options: Options
-) -> Program:
-    """The backward of calls in which other results were used than in those for which there is one."""
-    with outside_inference_mode():
-        (rendered,) = render_and_build({name: graph}, options, report)
-        program = load(rendered, options)
-    report.forget()
-    check = backward_boundary(f"{report.name} backward", verified(graph, "prims").graph)
-    return check(recorded_alone(program, device, report, options) if device is not None else program)
+@dataclass(frozen=True)
+class Target:
+    """What a part is rendered for: Triton kernels on `device`, C++ where that is None. The rest: see `schedule`."""
+
+    device: torch.device | None
+    updates: Mapping[int, str] | None
+    held: Container[int]
+    parts: bool
 
 
-def render_and_build(
-    parts: Mapping[str, fx.GraphModule], options: Options, report: Report, updates: Mapping[int, str] | None = None
-) -> list[Rendered]:
-    """The programs as text, with their kernels in the store: each is built while the next one is rendered.
-
-    Args:
-        updates: of the forward program, see `schedule`.
-    """
-    rendered: list[Rendered] = []
-    building: list[Future[object]] = []
-    with ThreadPoolExecutor(len(parts), "smelt-build") as pool, CompilerGroup():
-        for name, part in parts.items():
-            rendered.append(render(part, options, report, name, updates if name == "forward" else None))
-            work = functools.partial(copy_context().run, build, rendered[-1].cpp_sources, flags_for(options))
-            try:
-                building.append(pool.submit(work))
-            except RuntimeError:  # the main thread has ended; this one, or what runs at exit, goes on
-                work()
-        with _stage("build"):  # what is left to wait for
-            for future in building:
-                future.result()
-    return rendered
-
-
-def triton_device(part: fx.GraphModule, options: Options) -> torch.device | None:
-    """The device of a graph whose kernels are Triton's; None for C++ on a CPU.
-
-    Raises:
-        CompileError: the graph's tensors live on several GPUs, or where no kernels can be made for.
-    """
-    metas = [n.meta["val"] for n in part.graph.nodes if isinstance(n.meta.get("val"), TensorMeta)]
-    devices = {m.device for m in metas if m.device.type != "cpu"}
-    if len(devices) > 1 or any(d.type != "cuda" for d in devices):
-        raise CompileError(
-            f"tensors on {', '.join(sorted(map(str, devices)))} in one graph",
-            why="kernels are generated for a CPU or one CUDA device",
-            hint='backend="aot_eager" runs there; or move the model and its inputs to one device',
-        )
-    if devices:
-        return devices.pop()
-    return torch.device("cpu") if options.target == "triton" else None
-
-
-def compile_program(part: fx.GraphModule, options: Options, report: Report, name: str = "forward") -> Program:
-    """The program of one prim graph by itself."""
-    return load(render(part, options, report, name), options)
-
-
-def render(
-    part: fx.GraphModule, options: Options, report: Report, name: str, updates: Mapping[int, str] | None = None
-) -> Rendered:
-    """One program of the pair as source text; in parts where it reads numbers from tensors on its way."""
-    chain = split_at_reads(part)
-    if chain is None:
-        return render_part(part, options, report, name, updates)
-    modules = [p.module for p in chain.parts if p.module is not None]
-    modules = [_made(module, f"{name}{i}", report) for i, module in enumerate(modules)]
-    kept = chain.updates_at_the_end(updates or {})
-    rendered = [render_part(m, options, report, f"{name}{i}", kept.get(i)) for i, m in enumerate(modules)]
-    whole = render_chain(chain, rendered)
-    report.add(f"7_{name}_host.py", lambda: whole.host_source)
-    return whole
-
-
-def render_part(
-    part: fx.GraphModule, options: Options, report: Report, name: str, updates: Mapping[int, str] | None = None
-) -> Rendered:
-    """A graph without such reads: loops, schedule, kernels, host."""
-    device = triton_device(part, options)
-    counts = [n.meta["val"] for n in part.graph.nodes if n.op == "placeholder" and isinstance(n.meta["val"], Size)]
-    empty = {i - len(counts): s for i, n in enumerate(counts) for s in symbols(n) if may_be_empty(s)}
-    with at_least(1, list(empty.values())):
-        with _stage("loops"):
-            loops = lower(part, atomic_words=device is not None)
-            report.add(f"4_{name}_loops.txt", lambda: describe_loops(loops))
-        with _stage("schedule"):
-            machine = CPU if device is None else GPU
-            parts = device is not None and _takes_parts(device, options)
-            plan = schedule(loops, options, updates, machine, _held(part, name), parts)
-            if environment().debug_memory:
-                at = {n.name: str(n.meta["line"]) for n in part.graph.nodes if n.meta.get("line") is not None}
-                plan = watch(plan, at)
-            report.add(f"5_{name}_schedule.txt", lambda: describe_schedule(plan))
-        with _stage("codegen"):
-            if device is None:
-                rendered = render_cpp(plan)
-                report.add(f"6_{name}_kernels.cpp", lambda: "\n".join(rendered.cpp_sources))
-            else:
-                rounded = products_round_to_tf32()
-                rendered = render_triton(plan, device, options.max_autotune, rounded, options.contract)
-                rendered.checks = [(kernel, _located(checks, part)) for kernel, checks in rendered.checks]
-                report.add(f"6_{name}_kernels.py", lambda: print_kernels(rendered.kernels))
-            report.add(f"7_{name}_host.py", lambda: rendered.host_source)
-    if empty:
-        rendered.counts = tuple(empty)
-        rendered.empty = lambda zeros: compile_emptied(part, [empty[i] for i in zeros], options, report, name, updates)
-        rendered.by_operators = part
-    return rendered
-
-
-@without_default_device()
-def compile_emptied(
-    part: fx.GraphModule,
-    zeros: Sequence[Symbol],
-    options: Options,
-    report: Report,
-    name: str,
-    updates: Mapping[int, str] | None,
-) -> Program | None:
-    """The program of `part` for calls in which some sizes that only values tell are 0; None where there is none."""
-    try:
-        with outside_inference_mode():
-            own = Report.for_graph(f"{report.name}_empty")
-            return load(render_part(_made(emptied(part, zeros), "emptied", own), options, own, name, updates), options)
-    except ZeroDivisionError:  # a size is divided by one of them: an operator may raise what eager does
-        return None
-    except Exception as error:
-        _fall_back(f"{report.name} without elements", "it", error, options)
-        return None
-
-
-def _located(checks: Sequence[Check], part: fx.GraphModule) -> tuple[Check, ...]:
-    """Checks of kernels with the user's operator and line."""
-    nodes = {node.name: node.meta for node in part.graph.nodes} if checks else {}
-    metas = ((check, nodes.get(_maker(check.node, nodes), {})) for check in checks)
-    return tuple(
-        replace(check, operator=str(meta.get("from") or ""), line=str(meta.get("line") or "")) for check, meta in metas
-    )
-
-
-def _maker(name: str, nodes: Container[str]) -> str:
-    """The node that a value of the loops was made of: lowering and schedule add words to its name (`sum_1_part`)."""
-    while name not in nodes and "_" in name:
-        name = name.rpartition("_")[0]
-    return name
-
-
-def _held(part: fx.GraphModule, name: str) -> Container[int]:
-    """Positions of a program's inputs that somebody else holds: all of a forward, of a backward what is marked so."""
-    inputs = [node for node in part.graph.nodes if node.op == "placeholder"]
-    if not name.startswith("backward"):
-        return range(len(inputs))
-    return {at for at, node in enumerate(inputs) if "held" in node.meta}
-
-
-def _takes_parts(device: torch.device, options: Options) -> bool:
-    """Whether tensor cores may multiply float32 in parts; not the interpreter, which tries what is asked for, and not
-    where results must be the same in each run: which way is faster is measured."""
-    if device.type != "cuda" or options.gemm != "auto" or torch.are_deterministic_algorithms_enabled():
-        return False
-    return not products_round_to_tf32()
-
-
-@contextmanager
-def _stage(name: str) -> Iterator[None]:
-    started = time.perf_counter()
-    yield
-    spend(name, time.perf_counter() - started)
+def to_program(part: fx.GraphModule, target: Target, options: Options, run: Runner) -> Rendered:
+    """The kernels and the host program of a part."""
+    on_gpu = target.device is not None
+    loops = run("loops", lower, part, atomic_words=on_gpu)
+    machine = GPU if on_gpu else CPU
+    plan = run("schedule", schedule, loops, options, target.updates, machine, target.held, target.parts)
+    if environment().debug_memory:
+        lines = {n.name: str(n.meta["line"]) for n in part.graph.nodes if n.meta.get("line") is not None}
+        plan = run("schedule", watch, plan, lines)
+    if target.device is None:
+        return run("codegen", render_cpp, plan)
+    rounded = products_round_to_tf32()
+    rendered = run("codegen", render_triton, plan, target.device, options.max_autotune, rounded, options.contract)
+    return run("codegen", locate_checks, rendered, part.graph)

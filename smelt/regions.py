@@ -20,7 +20,7 @@ from smelt.api import chosen_options, compile
 from smelt.base.errors import OptionError, SmeltWarning, shown
 from smelt.capture import compiled as capture
 from smelt.compiled_module import CompiledModule, make_twin, original_of
-from smelt.pipeline import compile_graph
+from smelt.driver import compile_graph
 
 REST = ("compile", "eager")
 

@@ -15,8 +15,8 @@ from torch import fx
 
 import smelt
 from smelt.base.options import Options
+from smelt.driver import triton_device
 from smelt.graph.ir.meta import TensorMeta
-from smelt.pipeline import triton_device
 
 
 def double(x: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import fx
 
 import smelt
-from smelt import pipeline
+from smelt import driver, pipeline
 from smelt.checked import WrongLayout, backward_boundary, boundary
 from smelt.graph.ir.meta import meta_of
 from smelt.graph.verify import InvalidGraph, verified
@@ -155,7 +155,7 @@ def test_a_pass_that_loses_a_layout_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_nothing_is_checked_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SMELT_STRICT", "0")
-    environment = pipeline.environment
+    environment = driver.environment
     if hasattr(environment, "cache_clear"):
         environment.cache_clear()
     try:

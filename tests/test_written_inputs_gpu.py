@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 
 import smelt
-from smelt import pipeline
+from smelt import driver
 from smelt.gpu import Recordings, old_values, written_inside
 
 aten = torch.ops.aten
@@ -139,7 +139,7 @@ class _InsideEverywhere(Recordings):
 def test_old_values_are_known_from_the_graph(
     name: str, layout: str, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "Recordings", _InsideEverywhere)
+    monkeypatch.setattr(driver, "Recordings", _InsideEverywhere)
     _check("cpu", name, layout, options={"target": target})
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import fx
 
-from smelt import pipeline
+from smelt import driver
 from smelt.base.errors import SmeltWarning
 from smelt.base.options import Options
 from smelt.base.report import Report, saved_report
@@ -46,9 +46,9 @@ class Checker:
     def compile(
         self, gm: fx.GraphModule, example_inputs: Sequence[Any], report: Report, options: Options
     ) -> Callable[..., Any]:
-        """What stands in for `pipeline.compile_whole`. Random numbers are eager's: others could not be compared."""
+        """What stands in for `driver.compile_whole`. Random numbers are eager's: others could not be compared."""
         options = dataclasses.replace(options, eager_rng=True)
-        compiled = pipeline.compile_whole(gm, example_inputs, report, options)
+        compiled = driver.compile_whole(gm, example_inputs, report, options)
         eager = _eager(gm, example_inputs, options)
         self.graphs += 1
 
@@ -68,7 +68,7 @@ class Checker:
 
 
 def _eager(gm: fx.GraphModule, inputs: Sequence[Any], options: Options) -> Callable[..., Any]:
-    return pipeline.compile_whole(gm, inputs, Report("eager"), dataclasses.replace(options, backend="eager"))
+    return driver.compile_whole(gm, inputs, Report("eager"), dataclasses.replace(options, backend="eager"))
 
 
 def _told(gm: fx.GraphModule, inputs: Sequence[Any], name: str, options: Options, difference: Difference) -> list[str]:
@@ -88,7 +88,7 @@ def _told(gm: fx.GraphModule, inputs: Sequence[Any], name: str, options: Options
     report = Report(f"{name}_differs")
     error = {"kind": WRONG, "message": str(difference)}
     literals, settings = describe_inputs(inputs, gm, values=True), settings_of(options)
-    report.add(pipeline.REPRO, lambda: repro_script(gm, literals, settings, name, error))
+    report.add(driver.REPRO, lambda: repro_script(gm, literals, settings, name, error))
     lines.append(f"  {saved_report(report, None)}; smelt minify makes it smaller")
     return lines
 
@@ -120,7 +120,7 @@ def _given(gm: fx.GraphModule, wanted: Sequence[fx.Node], inputs: Sequence[Any],
     output.meta["val"] = tuple(node.meta["val"] for node in wanted)
     module = fx.GraphModule(gm, made.graph)
     try:
-        compiled = pipeline.compile_whole(module, copies(inputs), Report("check"), options)
+        compiled = driver.compile_whole(module, copies(inputs), Report("check"), options)
         return first_difference(compiled, _eager(module, inputs, options), inputs)
     except Exception:  # a part may be what the whole is not: it cannot be compiled alone
         return None
@@ -128,12 +128,12 @@ def _given(gm: fx.GraphModule, wanted: Sequence[fx.Node], inputs: Sequence[Any],
 
 @contextmanager
 def _checked() -> Iterator[Checker]:
-    checker, before = Checker(), pipeline.beside
-    pipeline.beside = checker.compile
+    checker, before = Checker(), driver.beside
+    driver.beside = checker.compile
     try:
         yield checker
     finally:
-        pipeline.beside = before
+        driver.beside = before
 
 
 def check_script(target: str, args: Sequence[str], module: bool) -> int:

@@ -9,8 +9,8 @@ from torch import fx
 import smelt
 from smelt.base.options import Options
 from smelt.base.report import Report
+from smelt.driver import compile_program
 from smelt.loops.lower import lower
-from smelt.pipeline import compile_program
 from smelt.schedule.plan import schedule
 from tests.loops import graphs
 from tests.loops.graphs import GraphBuilder, real_inputs, run_eager

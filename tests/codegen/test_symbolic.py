@@ -6,7 +6,7 @@ from torch import fx
 from smelt.base.options import Options
 from smelt.base.report import Report
 from smelt.codegen.host import Rendered
-from smelt.pipeline import render
+from smelt.driver import render
 from smelt.program import load
 from smelt.shapes.assumptions import Assumptions
 from tests.loops.graphs import real_inputs, run_eager

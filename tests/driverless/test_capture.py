@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import smelt
-from smelt import pipeline
+from smelt import driver
 from smelt.gpu import Recordings
 from smelt.graph.nodes.modes import enter_autocast
 
@@ -61,7 +61,7 @@ def recordings_of(monkeypatch: pytest.MonkeyPatch, fn: Any, *inputs: Any, **how:
         found.append(Recordings(*args))
         raise Kept
 
-    monkeypatch.setattr(pipeline, "Recordings", recordings)
+    monkeypatch.setattr(driver, "Recordings", recordings)
     with pytest.raises(Kept):
         smelt.compile(fn, fullgraph=True, **how)(*inputs)
     (made,) = found

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import smelt
-from smelt import pipeline
+from smelt import driver
 from smelt.codegen.host import Rendered
 
 Shape = tuple[int, ...]
@@ -35,7 +35,7 @@ def rendering(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Rendered]]:
 
         return run
 
-    monkeypatch.setattr(pipeline, "load", load)
+    monkeypatch.setattr(driver, "load", load)
     with pytest.raises(Rendering):
         yield made
 

@@ -25,7 +25,6 @@ import numpy as np
 import torch
 
 import smelt
-from smelt import pipeline
 from smelt.bench.torchvision_schemas import define_torchvision_schemas
 from smelt.bench.workload import MissingPackages
 
@@ -108,7 +107,8 @@ def _lines(value: Any) -> Sequence[Any]:
 
 def render_for_both_targets() -> None:
     """What becomes C++ is rendered as Triton text, too, `forward` as `forward_triton` and as `forward_autotuned`."""
-    render: Callable[..., Any] = pipeline.render_part
+    driver = _driver()
+    render: Callable[..., Any] = driver.render_part
 
     def both(part: Any, options: Any, report: Any, name: str, *rest: Any) -> Any:
         rendered = render(part, options, report, name, *rest)
@@ -125,7 +125,15 @@ def render_for_both_targets() -> None:
             text = f"{type(error).__name__}: {error}\n"
             report.add(f"6_{name}_kernels.py", lambda: text)
 
-    pipeline.render_part = both
+    driver.render_part = both
+
+
+def _driver() -> Any:
+    """The module that renders parts: before there was a driver beside it, the pipeline did."""
+    try:
+        return importlib.import_module("smelt.driver")
+    except ImportError:
+        return importlib.import_module("smelt.pipeline")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import smelt
-import smelt.pipeline
+import smelt.driver
 from smelt.autograd.call.calling_convention import wrap
 from smelt.capture.torch.escapes import graph_break
 from smelt.runtime.cuda.graphs import Recorder
@@ -30,7 +30,7 @@ def recorders(request, monkeypatch):
             backward = recorder.wrap(backward, "backward", **({"written": [], "visible": 0} if told else {}))
         return wrap(joint, forward, backward, again)
 
-    monkeypatch.setattr(smelt.pipeline, "wrap", recorded)
+    monkeypatch.setattr(smelt.driver, "wrap", recorded)
     return found
 
 

@@ -6,12 +6,14 @@ compute together with what is around it is called with both: `product0(table, ou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+from torch import fx
 
-from smelt.abi.faults import CHECK_BYTES, Checks
+from smelt.abi.faults import CHECK_BYTES, Check, Checks
 from smelt.abi.kernel_source import KernelSource
 from smelt.abi.random_source import key_step
 from smelt.base.errors import CompileError
@@ -62,6 +64,32 @@ def print_kernels(sources: Sequence[KernelSource]) -> str:
         configs = "\n".join(f"#   {config}" for config in source.configs)
         parts.append(f"# kernel {number}: {comment(source.name)}\n{configs}\n{source.source}")
     return "\n\n".join(parts)
+
+
+def locate_checks(rendered: Rendered, graph: fx.Graph) -> Rendered:
+    """The program, whose checks name the operator and the line of the user that they are for.
+
+    Args:
+        graph: that the program was made from.
+    """
+    if not rendered.checks:
+        return rendered
+    nodes = {node.name: node.meta for node in graph.nodes}
+    return replace(rendered, checks=[(kernel, _located(checks, nodes)) for kernel, checks in rendered.checks])
+
+
+def _located(checks: Sequence[Check], nodes: Mapping[str, Mapping[str, Any]]) -> tuple[Check, ...]:
+    metas = ((check, nodes.get(_maker(check.node, nodes), {})) for check in checks)
+    return tuple(
+        replace(check, operator=str(meta.get("from") or ""), line=str(meta.get("line") or "")) for check, meta in metas
+    )
+
+
+def _maker(name: str, nodes: Container[str]) -> str:
+    """The node that a value of the loops was made of: lowering and schedule add words to its name (`sum_1_part`)."""
+    while name not in nodes and "_" in name:
+        name = name.rpartition("_")[0]
+    return name
 
 
 def _kernels(plan: Schedule, number: int, autotune: bool) -> list[TritonKernel]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import smelt
-from smelt import pipeline
+from smelt import driver
 from smelt.autograd.call import absent_tangents
 from smelt.graph.ir.meta import TensorMeta, contiguous_stride
 
@@ -62,9 +62,9 @@ def loss_and_logits(x, w):
 
 def test_the_backward_with_all_gradients_is_compiled_once_it_is_needed(monkeypatch):
     names = []
-    original = pipeline.render
+    original = driver.render
     monkeypatch.setattr(
-        pipeline, "render", lambda part, o, r, name, *more: names.append(name) or original(part, o, r, name, *more)
+        driver, "render", lambda part, o, r, name, *more: names.append(name) or original(part, o, r, name, *more)
     )
     x, w = torch.randn(8, 16), torch.randn(16, 32, requires_grad=True)
     compiled = smelt.compile(loss_and_logits)
@@ -102,9 +102,9 @@ def test_a_number_among_large_results_is_the_loss(shapes, absent):
 
 def test_where_nobody_knows_what_is_used_the_backward_is_compiled_when_it_is_asked_for(monkeypatch):
     names = []
-    original = pipeline.render
+    original = driver.render
     monkeypatch.setattr(
-        pipeline, "render", lambda part, o, r, name, *more: names.append(name) or original(part, o, r, name, *more)
+        driver, "render", lambda part, o, r, name, *more: names.append(name) or original(part, o, r, name, *more)
     )
     x, w = torch.randn(8, 16), torch.randn(16, 32, requires_grad=True)
     compiled = smelt.compile(lambda x, w: (x @ w, (x @ w).sin()))
@@ -128,7 +128,7 @@ def test_a_late_backward_that_cannot_be_compiled_runs_in_eager(monkeypatch):
     x, w = torch.randn(8, 16), torch.randn(16, 32, requires_grad=True)
     compiled = smelt.compile(loss_and_logits)
     compiled(x, w)[0].backward()
-    monkeypatch.setattr(pipeline, "render", lambda *_: 1 / 0)
+    monkeypatch.setattr(driver, "render", lambda *_: 1 / 0)
     found = []
     for f in (loss_and_logits, compiled):
         w.grad = None

@@ -15,8 +15,8 @@ from smelt.base.options import Options
 from smelt.base.report import Report
 from smelt.codegen.triton import combined_launch
 from smelt.codegen.triton.host import render_triton
+from smelt.driver import compile_program, render_part
 from smelt.loops.lower import lower
-from smelt.pipeline import compile_program, render_part
 from smelt.program import load
 from smelt.runtime.triton.build import build
 from smelt.schedule.machine import GPU

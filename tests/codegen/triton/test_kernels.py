@@ -9,7 +9,7 @@ from torch import fx
 from smelt.base.options import Options
 from smelt.base.report import Report
 from smelt.codegen.triton import tiles
-from smelt.pipeline import compile_program
+from smelt.driver import compile_program
 from tests.loops import graphs
 from tests.loops.graphs import GraphBuilder, real_inputs, run_eager
 from tests.loops.random_graphs import RandomGraph

@@ -16,8 +16,8 @@ from smelt.base.options import Options
 from smelt.base.report import Report
 from smelt.codegen.triton.host import render_triton
 from smelt.codegen.triton.library import FUNCTIONS
+from smelt.driver import compile_program
 from smelt.loops.lower import lower
-from smelt.pipeline import compile_program
 from smelt.schedule.machine import GPU
 from smelt.schedule.plan import schedule
 from tests.loops.graphs import GraphBuilder, run_eager

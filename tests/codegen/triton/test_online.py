@@ -11,7 +11,7 @@ from torch import fx
 from smelt.base.options import Options
 from smelt.base.report import Report
 from smelt.codegen.triton import tiles
-from smelt.pipeline import compile_program
+from smelt.driver import compile_program
 from tests.loops.graphs import GraphBuilder, run_eager
 
 pytest.importorskip("triton")

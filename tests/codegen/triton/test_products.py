@@ -10,7 +10,7 @@ import smelt
 from smelt.base.options import Options
 from smelt.base.report import Report
 from smelt.codegen.triton import blocks
-from smelt.pipeline import compile_program
+from smelt.driver import compile_program
 from tests.loops.graphs import GraphBuilder, real_inputs, run_eager
 
 pytest.importorskip("triton")

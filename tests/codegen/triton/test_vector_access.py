@@ -13,8 +13,8 @@ from smelt.base.options import Options
 from smelt.base.report import Report
 from smelt.codegen.triton import tiles
 from smelt.codegen.triton.host import render_triton
+from smelt.driver import compile_program
 from smelt.loops.lower import lower
-from smelt.pipeline import compile_program
 from smelt.schedule.machine import GPU
 from smelt.schedule.plan import schedule
 from tests.loops import graphs

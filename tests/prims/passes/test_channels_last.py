@@ -15,9 +15,9 @@ from smelt.autograd.trace.joint import Joint, trace_joint
 from smelt.base.options import Options
 from smelt.base.precision import convolutions_round_to_tf32
 from smelt.base.report import Report
+from smelt.driver import compile_program
 from smelt.graph.ir.meta import TensorMeta, is_channels_last
 from smelt.graph.verify import verify
-from smelt.pipeline import compile_program
 from smelt.prims.decompose import decompose
 from smelt.prims.passes.channels_last import pays_on_cuda, with_channels_last
 from smelt.prims.table import PRIMS

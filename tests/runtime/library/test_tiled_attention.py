@@ -16,9 +16,9 @@ from torch import Tensor
 from smelt.base.options import Options
 from smelt.base.report import Report
 from smelt.base.torch_c import below_autograd
+from smelt.driver import compile_program
 from smelt.graph.ir.meta import meta_of
 from smelt.loops.lower import lower
-from smelt.pipeline import compile_program
 from smelt.prims.builder import Builder
 from smelt.prims.ops import PRIMS
 from smelt.runtime.library.externs import Spec, extern, spec_of

@@ -1,0 +1,95 @@
+"""How the driver runs one pass of the pipeline: its time is counted, what it made is printed and verified.
+
+Printed means: written beside the other artefacts under SMELT_TRACE, and, of the last form of each stage, kept for the
+report of a failure. Verified means: where errors are not to be hidden (SMELT_STRICT), a value that breaks the rules of
+its level raises before the next pass sees it. It is printed first, so that there is something to look at.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
+
+from torch import fx
+
+from smelt.autograd.trace.joint import Joint
+from smelt.base.report import Report
+from smelt.base.stats import spend
+from smelt.codegen.host import Rendered
+from smelt.codegen.triton.host import print_kernels
+from smelt.graph.ir.printer import print_graph
+from smelt.graph.verify import verified
+from smelt.loops.describe import describe as describe_loops
+from smelt.loops.ir import LoopProgram
+from smelt.loops.split_by_device import Chain
+from smelt.schedule.describe import describe as describe_schedule
+from smelt.schedule.plan import Schedule
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs passes for one graph.
+
+    Attributes:
+        report: of the graph.
+        program: which one is made of it, once there are several: "forward", "backward", a part of these.
+    """
+
+    report: Report
+    program: str = ""
+
+    def __call__(self, stage: str, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What the pass `make` returns for these arguments. Its time counts as that of `stage`."""
+        with timed(stage):
+            made = make(*args, **kwargs)
+            self.record(make.__name__, made)
+        return made
+
+    def record(self, name: str, made: Any) -> None:
+        """Print and verify what the pass of this name has made."""
+        match made:
+            case Joint(module=module):
+                self.report.add("2_joint.py", lambda: print_graph(module))
+                verified(module, "joint")
+            case LoopProgram():
+                self.report.add(f"4_{self.program}_loops.txt", lambda: describe_loops(made))
+            case Schedule():
+                self.report.add(f"5_{self.program}_schedule.txt", lambda: describe_schedule(made))
+            case Rendered(device=None):
+                self.report.add(f"6_{self.program}_kernels.cpp", lambda: "\n".join(made.cpp_sources))
+                self.report.add(f"7_{self.program}_host.py", lambda: made.host_source)
+            case Rendered():
+                self.report.add(f"6_{self.program}_kernels.py", lambda: print_kernels(made.kernels))
+                self.report.add(f"7_{self.program}_host.py", lambda: made.host_source)
+            case _:
+                for part, graph in self._graphs(name, made):
+                    self.report.dump(f"3_{part}.py", lambda graph=graph: print_graph(graph))  # type: ignore[misc]
+                    verified(graph, "prims")
+
+    def _graphs(self, name: str, made: Any) -> Iterator[tuple[str, fx.GraphModule]]:
+        """The prim graphs of a pass's result, by the name that they are printed under."""
+        match made:
+            case fx.GraphModule():
+                yield name, made
+            case Chain(parts=parts):
+                modules = (part.module for part in parts if part.module is not None)
+                yield from ((f"{self.program}{i}", module) for i, module in enumerate(modules))
+            case (fx.GraphModule() as forward, fx.GraphModule() | None as backward):
+                yield f"{name}_forward", forward
+                yield from [(f"{name}_backward", backward)] if backward is not None else ()
+            case (fx.GraphModule() as graph, _):
+                yield name, graph
+
+
+@contextmanager
+def timed(stage: str) -> Iterator[None]:
+    """Counts the time inside as that of a stage."""
+    started = time.perf_counter()
+    yield
+    spend(stage, time.perf_counter() - started)
