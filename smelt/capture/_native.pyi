@@ -288,6 +288,7 @@ DICT_ITEM: Final[int]  # key: hashable. From the dict's own storage (dict subcla
 DICT_ITEM_OR_MISSING: Final[int]  # the same; absent: NULL
 LIST_ITEM: Final[int]  # key: i, negative from the end. Lists and subclasses, own storage
 TUPLE_ITEM: Final[int]  # the same for tuples
+DICT_VALUE: Final[int]  # key: i. The value at a position of a dict (an OrderedDict: in its own order), own storage
 TYPE: Final[int]  # key: None. type(parent)
 CELL: Final[int]  # key: None. Content of a cell object. Empty: NULL
 MODULE_MEMBER: Final[int]  # key: ("_parameters" | "_buffers" | "_modules", name). parent.__dict__[which][name]

@@ -133,6 +133,11 @@ def global_missing(base: Source, name: str) -> Source:
     return Source(base, native.DICT_ITEM_OR_MISSING, name, f"{base.text}.get({quoted(name)})")
 
 
+def dict_value(base: Source, index: int) -> Source:
+    """The value at a position of a dict, whatever its key."""
+    return Source(base, native.DICT_VALUE, index, f"list({base.text}.values())[{index}]")
+
+
 def sequence_item(base: Source, index: int, kind: type) -> Source:
     """An item of a list or tuple (or subclass), from its own storage."""
     fetch = native.LIST_ITEM if issubclass(kind, list) else native.TUPLE_ITEM

@@ -94,6 +94,28 @@ static int has_ordered_keys(PyObject *dict, PyObject *keys) {
     return equal;
 }
 
+/* The value behind so many others, in the dict's own order; NULL without one, or with an exception. */
+PyObject *dict_value(PyObject *dict, Py_ssize_t index) {
+    PyObject *key, *value = NULL;
+    Py_ssize_t position = 0;
+    if (!PyDict_Check(dict) || index < 0 || index >= PyDict_GET_SIZE(dict)) return NULL;
+    if (!PyODict_Check(dict)) {
+        for (Py_ssize_t i = 0; i <= index; i++)
+            if (!PyDict_Next(dict, &position, &key, &value)) return NULL;
+        return value;
+    }
+    PyObject *iterator = PyODict_Type.tp_iter(dict);
+    if (!iterator) return NULL;
+    for (Py_ssize_t i = 0; i <= index; i++) {
+        key = PyIter_Next(iterator);
+        value = key && i == index ? PyDict_GetItemWithError(dict, key) : NULL; /* the dict owns it */
+        Py_XDECREF(key);
+        if (!key) break;
+    }
+    Py_DECREF(iterator);
+    return value;
+}
+
 int has_keys(PyObject *dict, PyObject *keys) {
     if (!PyDict_Check(dict) || PyDict_GET_SIZE(dict) != PyTuple_GET_SIZE(keys)) return 0;
     if (PyODict_Check(dict)) return has_ordered_keys(dict, keys);

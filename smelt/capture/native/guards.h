@@ -11,7 +11,7 @@
 #define FETCH_KINDS(X)                                                                                                 \
     X(LOCAL) X(GLOBALS) X(GLOBAL) X(BUILTINS) X(FUNC) X(CLOSURE) X(CLOSURE_CELL) X(CONST) X(WEAK) X(ATTR) X(TYPE_ATTR) \
     X(CLASS_ATTR) X(INSTANCE_DICT) X(DICT_ITEM) X(DICT_ITEM_OR_MISSING) X(LIST_ITEM) X(TUPLE_ITEM) X(TYPE) X(CELL)     \
-    X(MODULE_MEMBER) X(SIZE) X(CALL) X(PART) X(SLOT)
+    X(MODULE_MEMBER) X(SIZE) X(CALL) X(PART) X(SLOT) X(DICT_VALUE)
 #define CHECK_KINDS(X)                                                                                                 \
     X(IS) X(IS_NOT) X(TYPE_IS) X(EQ) X(LEN) X(RANGE) X(DICT_KEYS) X(HAS_KEY) X(NOT_KEY) X(MISSING) X(WEAK_IS)          \
     X(TENSOR) X(ALIASED) X(NOT_ALIASED) X(NONE_ALIASED) X(STATE) X(MODULE) X(PYTHON) X(FUNCTION) X(NO_FINALIZER)
@@ -32,7 +32,7 @@ typedef struct {
     /* MODULE_MEMBER: the member's name; SIZE: set when the parent's metadata may be read raw; SLOT: of an empty one */
     PyObject *second;
     Py_hash_t hash;   /* of key, where it is looked up in a dict (MODULE_MEMBER: of second) */
-    /* of LOCAL, CLOSURE, LIST_ITEM, TUPLE_ITEM, SIZE; PART, SLOT: offset; MODULE_MEMBER: the parent's dict_at */
+    /* of LOCAL, CLOSURE, LIST_ITEM, TUPLE_ITEM, DICT_VALUE, SIZE; PART, SLOT: offset; MODULE_MEMBER: the parent's dict_at */
     Py_ssize_t index;
 } FetchStep;
 

@@ -4,6 +4,8 @@
 
 #include "dicts.h"
 
+PyObject *dict_value(PyObject *dict, Py_ssize_t index);
+
 static Py_NO_INLINE PyObject *slow_instance_dict(PyObject *object) {
     PyObject **where = _PyObject_GetDictPtr(object);
     if (!where) return NULL;
@@ -90,6 +92,7 @@ static inline PyObject *fetch(FetchStep *step, PyObject *parent, PyObject **valu
     case F_TUPLE_ITEM:
         if (!PyTuple_Check(parent)) return NULL;
         return sequence_item(((PyTupleObject *)parent)->ob_item, Py_SIZE(parent), step->index);
+    case F_DICT_VALUE: return dict_value(parent, step->index);
     case F_TYPE: return (PyObject *)Py_TYPE(parent);
     case F_CELL: return cell_content(parent);
     case F_MODULE_MEMBER:

@@ -103,6 +103,7 @@ static int read_key(Guards *guards, FetchStep *step, Py_ssize_t index, PyObject 
     case F_CLOSURE:
     case F_CLOSURE_CELL: return read_index(step, key, 0) ? 0 : bad("fetch", index, kind, "an index");
     case F_LIST_ITEM:
+    case F_DICT_VALUE:
     case F_TUPLE_ITEM: return read_index(step, key, 1) ? 0 : bad("fetch", index, kind, "an index");
     case F_SIZE: return read_index(step, key, 1) ? 0 : bad("fetch", index, kind, "a dimension");
     case F_GLOBAL:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,9 +11,11 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
+from smelt.capture import _native as native
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
+from smelt.capture.python.effects import items_of
 from smelt.capture.tensors.cut_points import refuse_inside
 from smelt.graph.nodes.module_hooks import AfterForward, Around, BeforeForward, through
 from smelt.graph.trace.trace import TraceTensor
@@ -67,11 +70,42 @@ def _forward_hooks(vm: Interpreter, module: nn.Module, table: str) -> Iterator[t
     # of hooks of all modules, those before forward never get keyword arguments
     wanting = getattr(torch_module, f"{name}_with_kwargs", ())
     yield from [(hook, key in wanting) for key, hook in shared.items()]
-    own = vm.effects.mirror(vm.load_attr(module, table))
-    wanting = module.__dict__[f"{table}_with_kwargs"]
-    if own and (_is_changed(vm, module.__dict__[table]) or _is_replaced(vm, module, (f"{table}_with_kwargs",))):
-        wanting = vm.effects.mirror(vm.load_attr(module, f"{table}_with_kwargs"))
-    yield from [(hook, key in wanting) for key, hook in own.items()]
+    yield from _own_hooks(vm, module, table)
+
+
+def _own_hooks(vm: Interpreter, module: nn.Module, table: str) -> list[tuple[object, bool]]:
+    """Those of the module itself.
+
+    They are read by position: keys count up over all modules of the process, so that a guard on them would hold for one
+    block of many equal ones.
+    """
+    own, asked = module.__dict__[table], f"{table}_with_kwargs"
+    wanting = module.__dict__[asked]
+    source = vm.source_of(vm.load_attr(module, table))
+    if source is None or any(_is_changed(vm, held) for held in (own, wanting)) or _is_replaced(vm, module, (asked,)):
+        wanting = vm.effects.mirror(vm.load_attr(module, asked))
+        return [(hook, key in wanting) for key, hook in vm.effects.mirror(vm.load_attr(module, table)).items()]
+    held = items_of(own)
+    vm.guards.check(source, native.LEN, len(held))
+    flags = _wanting(table)
+    if not wanting:
+        vm.guards.check(vm.sources[id(vm.load_attr(module, asked))], native.LEN, 0)
+    elif held:
+        vm.guards.check(sources.called(vm.sources[id(module)], flags, flags.__name__), native.EQ, flags(module))
+    hooks = [vm.external(hook, sources.dict_value(source, i)) for i, (_, hook) in enumerate(held)]
+    return list(zip(hooks, flags(module), strict=True))
+
+
+@functools.cache
+def _wanting(table: str) -> Callable[[nn.Module], tuple[bool, ...]]:
+    """What says for each hook of a module whether it is given keyword arguments."""
+
+    def flags(module: nn.Module) -> tuple[bool, ...]:
+        wanting = module.__dict__[f"{table}_with_kwargs"]
+        return tuple(key in wanting for key, _ in items_of(module.__dict__[table]))
+
+    flags.__name__ = flags.__qualname__ = f"which_of{table}_take_kwargs"
+    return flags
 
 
 # -- hooks of the backward -----------------------------------------------------------------------------------------

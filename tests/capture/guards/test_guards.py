@@ -130,13 +130,18 @@ def test_items() -> None:
         assert fetched(d, native.DICT_ITEM_OR_MISSING, "b") is NULL
     assert [fetched([1, 2, 3], native.LIST_ITEM, i) for i in (0, -1)] == [1, 3]
     assert [fetched((1, 2, 3), native.TUPLE_ITEM, i) for i in (2, -3)] == [3, 1]
+    ordered = collections.OrderedDict(a=1, b=2, c=3)
+    ordered.move_to_end("c", last=False)
+    assert [fetched(ordered, native.DICT_VALUE, i) for i in range(3)] == [3, 1, 2]
+    assert [fetched({"x": 7, 3: 8}, native.DICT_VALUE, i) for i in range(2)] == [7, 8]
     cell = (lambda: cell).__closure__[0]  # type: ignore[index]
     assert fetched(cell, native.CELL, None) is cell
     for value, kind, key in [
         ({"a": 1}, native.DICT_ITEM, "b"), ([1], native.DICT_ITEM, 0), ([1], native.LIST_ITEM, 1),
         ([], native.LIST_ITEM, -1),
         ((1,), native.LIST_ITEM, 0), ((1,), native.TUPLE_ITEM, -2), (3, native.CELL, None),
-        (3, native.DICT_ITEM_OR_MISSING, 1),
+        (3, native.DICT_ITEM_OR_MISSING, 1), ({"a": 1}, native.DICT_VALUE, 1), ({"a": 1}, native.DICT_VALUE, -1),
+        (ordered, native.DICT_VALUE, 3), ([1], native.DICT_VALUE, 0),
     ]:  # fmt: skip
         with pytest.raises(KeyError):
             fetched(value, kind, key)
