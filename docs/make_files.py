@@ -1,4 +1,7 @@
-"""Writes docs/files.md: every folder of the compiler and the job of each file, from the first lines of docstrings."""
+"""Writes docs/files.md: every folder of the compiler and the job of each file, from the first lines of docstrings.
+
+The folders stand in docs/architecture.md as well.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,9 @@ FOLDERS = (
 )
 """In the order in which a compilation goes through them, then what all of them use."""
 
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+BEGIN, END = "<!-- folders -->", "<!-- end of folders -->"
+
 HEAD = """# Every file and its job
 
 Written by `python docs/make_files.py` from the first line of each docstring, in the order in which a compilation
@@ -33,6 +39,18 @@ comment, and `smelt/capture/native/native.h` has a map of its folder.
 def page() -> str:
     """The text of docs/files.md."""
     return "\n".join([HEAD, *(line for folder in FOLDERS for line in _section(folder))])
+
+
+def folders() -> str:
+    """The lines of docs/architecture.md that name every folder."""
+    named = [(folder, _first_line(ROOT / "smelt" / folder / "__init__.py")) for folder in FOLDERS if folder]
+    return "\n".join(f"- `{folder}`: {job}" for folder, job in named)
+
+
+def with_folders(text: str) -> str:
+    """The text of docs/architecture.md with the lines of today between its marks."""
+    head, rest = text.split(BEGIN)
+    return f"{head}{BEGIN}\n{folders()}\n{END}{rest.split(END)[1]}"
 
 
 def _section(folder: str) -> list[str]:
@@ -49,3 +67,4 @@ def _first_line(file: Path) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page())
+    ARCHITECTURE.write_text(with_folders(ARCHITECTURE.read_text()))

@@ -133,7 +133,7 @@ def test_a_decision_is_counted_once() -> None:
     assert found == {"f": 6, "f.g": 2}
 
 
-def test_the_page_names_every_file() -> None:
+def test_the_pages_name_every_folder_and_file() -> None:
     spec = importlib.util.spec_from_file_location("make_files", ROOT / "docs" / "make_files.py")
     assert spec is not None and spec.loader is not None
     make_files = importlib.util.module_from_spec(spec)
@@ -141,6 +141,8 @@ def test_the_page_names_every_file() -> None:
     folders = {where(path.parent).removeprefix(".") for path in modules()}
     assert {f for f in folders if not f.startswith(make_files.LEFT_OUT)} == set(make_files.FOLDERS)
     assert make_files.PAGE.read_text() == make_files.page(), "python docs/make_files.py"
+    architecture = make_files.ARCHITECTURE.read_text()
+    assert architecture == make_files.with_folders(architecture), "python docs/make_files.py"
 
 
 def main() -> int:
