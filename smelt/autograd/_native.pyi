@@ -1,8 +1,10 @@
-"""The C side of `partition` (native/flow.c) and of `dispatch` (native/excluding.c)."""
+"""The C side of `partition` (native/flow.c), `dispatch` (native/excluding.c), `unpacked` (native/memory_marks.c)."""
 
 from array import array
 from collections.abc import Callable
 from typing import Any
+
+import torch
 
 def minimum_cut(tails: array[int], heads: array[int], costs: array[int], nodes: int, source: int, sink: int) -> bytes:
     """The side of a minimum cut: a byte for each node, 1 where it is on the sink's; of all, the cut nearest to it.
@@ -32,3 +34,14 @@ def set_dispatch_words(path: str | None, usual: int, /) -> bool:
 
 def dispatch_words() -> tuple[int, int] | None:
     """What this thread includes and excludes, as torch stores it."""
+
+def memory_marks_init(tensor_type: type, /) -> bool:
+    """Whether tensors can be described."""
+
+def memory_marks(
+    tensors: list[torch.Tensor] | tuple[torch.Tensor, ...], positions: tuple[int, ...], address: bool, /
+) -> bytes | None:
+    """Of the tensors at these positions 8 bytes each: shape, strides, type, device and, if wanted, where it lies.
+
+    None where one cannot be described: a lazy conjugate or negative view, or one that torch does not exchange.
+    """

@@ -459,7 +459,7 @@ class Session(Diagnostics):
             Restart: the frame is captured again, without functions whose backward writes to what others hold; or see
                 `_without_reads`.
         """
-        if isinstance(error, WritingBackward) and (found := leave_out_writing(graph)):
+        if isinstance(error, WritingBackward) and (found := leave_out_writing(graph, error.classes)):
             raise Restart(-1, None, vm.plan.without_functions(found, error.what)) from None
         self._without_reads(vm, error)
 

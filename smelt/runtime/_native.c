@@ -205,6 +205,7 @@ PyMODINIT_FUNC PyInit__native(void) {
         PyModule_AddFunctions(module, smelt_gemm_methods) < 0 ||
         PyModule_AddFunctions(module, smelt_concatenate_methods) < 0 ||
         PyModule_AddFunctions(module, smelt_nonzero_methods) < 0 ||
+        PyModule_AddIntConstant(module, "NONZERO_MOST", SMELT_NONZERO_MOST) < 0 ||
         PyModule_AddFunctions(module, smelt_depthwise_methods) < 0) {
         Py_DECREF(module);
         return NULL;

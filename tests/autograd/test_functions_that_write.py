@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import smelt
+from smelt.graph.nodes.custom_functions import writes_outside
 
 WRITES: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "add": lambda held, g: held.add_(g),
@@ -135,3 +136,20 @@ def test_what_a_backward_inside_of_the_function_writes(end: Callable[..., Any], 
             got += [run(torch.ones(1), held), held.clone()]
         found.append(got)
     assert str(found[1]) == str(found[0])
+
+
+def test_only_the_function_that_writes_leaves_the_graph() -> None:
+    class Tripled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 3
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            return g * 3
+
+    op, held, x = function(WRITES["add"], True), torch.zeros(5), torch.arange(5.0, requires_grad=True)
+    smelt.compile(lambda x: op(Tripled.apply(x), held).sin())(x).sum().backward()
+    assert held.abs().sum() > 0
+    assert not writes_outside(Tripled)
+    smelt.compile(lambda x: Tripled.apply(x).sin(), fullgraph=True)(x).sum().backward()

@@ -35,6 +35,10 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "product of a slice": (lambda x, p: x * p[:4], (6, 6)),
     "exp": (lambda x, p: p.exp() * x.sum(), (6, 6)),
     "sine": (lambda x, p: p.sin() * x.sum(), (6, 6)),
+    "itself and a view": (lambda x, p: F.linear(x, p).tanh() + (p * p).sum(), (6, 6)),
+    "itself and its transpose": (lambda x, p: x @ p + x @ p.t(), (6, 6)),
+    "itself and a part": (lambda x, p: (x * p[0]).sin() * (p * p.exp()).sum(), (6, 6)),
+    "itself, a view and dropout": (lambda x, p: F.linear(x, p).sin() + F.dropout(p * p, 0.0).sum(), (6, 6)),
     "attention": (lambda x, p: F.scaled_dot_product_attention(x[None], p[None], p[None]), (6, 6)),
 }
 
@@ -119,6 +123,52 @@ def test_another_kind_of_tensor_is_told(name: str) -> None:
             out.sum().backward()
 
 
+def _twice(run: Callable[..., Any], shape: tuple[int, ...], second: bool) -> Any:
+    x = torch.randn(4, 6, generator=torch.manual_seed(0)).requires_grad_()
+    p = torch.randn(shape, generator=torch.manual_seed(1)).requires_grad_()
+    out = run(x, p).sin()
+    _other(p, x)
+    try:
+        first = torch.autograd.grad(out.sum(), (x, p), create_graph=True)
+        total = sum((each * each).sum() for each in first)
+        return (*first, *(torch.autograd.grad(total, (x, p), allow_unused=True) if second else ()))
+    except smelt.SmeltError as error:
+        assert "x.data = y" in str(error)
+        return "told"
+
+
+VIEWS = ["linear", "two layers", "matmul of a view", "einsum", "product of a slice", "itself and its transpose"]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_gradients_with_a_history_of_what_was_there(name: str) -> None:
+    fn, shape = PROGRAMS[name]
+    torch.testing.assert_close(_twice(smelt.compile(fn), shape, False), _twice(fn, shape, False), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_second_derivatives_are_of_what_was_there_or_an_error(name: str) -> None:
+    fn, shape = PROGRAMS[name]
+    found = _twice(smelt.compile(fn), shape, True)
+    assert name not in VIEWS or found != "told"
+    if found != "told":
+        torch.testing.assert_close(found, _twice(fn, shape, True), rtol=1e-3, atol=1e-2)
+
+
+def test_an_input_read_by_itself_and_as_a_view_may_have_another_size_by_then() -> None:
+    """Eager's formulas broadcast what they read."""
+    fn, shape = PROGRAMS["itself and a view"]
+    found = []
+    for run in (fn, smelt.compile(fn)):
+        x = torch.randn(4, 6, generator=torch.manual_seed(0)).requires_grad_()
+        p = torch.randn(shape, generator=torch.manual_seed(1)).requires_grad_()
+        out = run(x, p)
+        p.data = torch.full((1, 6), 7.0)
+        out.sum().backward()
+        found.append((x.grad, p.grad))
+    torch.testing.assert_close(found[1], found[0])
+
+
 def test_sizes_that_vary_and_a_graph_that_is_kept() -> None:
     compiled = smelt.compile(F.linear, dynamic=True)
     for n in (3, 5, 3):
@@ -163,4 +213,4 @@ def test_memory_of_another_device_is_refused() -> None:
     """`model.cuda()` between a call and its backward: kernels would take its addresses for their own."""
     meta = meta_of(torch.ones(3))
     with pytest.raises(RuntimeError, match=r"on cpu when .* on meta now"):
-        lay_out_replaced([torch.empty(3, device="meta")], [(0, meta)])
+        lay_out_replaced([torch.empty(3, device="meta")], [(0, meta)], ((0,), b""))

@@ -20,8 +20,17 @@ from smelt.autograd.call.batched import batched
 from smelt.autograd.call.dispatch import called_plainly, excluding
 from smelt.autograd.call.double_backward import DoubleBackward, Memory
 from smelt.autograd.call.outputs import finisher
+from smelt.autograd.call.replaced_memory import ReadTwice
 from smelt.autograd.call.sized import wrap_reading, wrap_sized
-from smelt.autograd.call.unpacked import copy_of, hold_memory, inputs_among, lay_out_replaced, packed_metas, unpacked
+from smelt.autograd.call.unpacked import (
+    copy_of,
+    hold_memory,
+    inputs_among,
+    kinds_of,
+    lay_out_replaced,
+    packed_metas,
+    unpacked,
+)
 from smelt.autograd.trace.plan import Fresh, Joint, Mutation, SparseGradient, unreached
 from smelt.autograd.trace.rng import Beginning, beginning, draws, from_beginning, generator_devices, seed, with_seeds
 from smelt.base.errors import SmeltError
@@ -196,6 +205,8 @@ class _Saving:
         aliased: positions of inputs that eager saves no more than a view of: another tensor in their place
             (`x.data = y`) is not what the backward reads. Saved is an alias, which holds the memory.
         own: positions of inputs that eager saves by themselves, with what the backward program was compiled for.
+        kinds: the latter in a few bytes, to be compared at each call.
+        twice: inputs that it saves by themselves and as views, whose memory is saved besides.
         watched_inputs, watched_outputs: tensors whose memory a saved view shares. They are saved as well, so that their
             version counters are checked in backward.
     """
@@ -205,11 +216,14 @@ class _Saving:
         written = {_memory(inputs[i]) for i in (*plan.joint.cloned, *(m.input for m in plan.joint.mutations))}
         self.copied = [k for k, s in enumerate(saved) if _memory(s) in written or s.is_inference()]
         self.aliased, self.own = inputs_among(saved, self.copied, inputs, plan.joint.saved_itself)
+        self.kinds = kinds_of(saved, self.own)
         own = {id(t) for t in (*inputs, *outputs)}
         views = {_memory(s) for k, s in enumerate(saved) if id(s) not in own and k not in self.copied}
         self.watched_inputs = [i for i, t in enumerate(inputs) if _memory(t) in views]
         self.watched_outputs = [i for i, t in enumerate(outputs) if _memory(t) in views]
         self.count = len(saved)
+        again = plan.again if plan.why is None else None
+        self.twice = ReadTwice(inputs, saved, self.own, self.aliased, plan.joint.saved_both, again)
 
     def uncopied(self, saved: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         """Of the saved tensors those that are saved as they are."""
@@ -259,9 +273,10 @@ class _Compiled(torch.autograd.Function):
             saving = plan.saving = _Saving(plan, inputs, results)
         if plan.why is None and plan.again is not None:
             if plan.memory is None:
-                plan.memory = Memory(inputs, saving.uncopied(saved), plan.again.needed)
+                plan.memory = Memory(inputs, saving.uncopied(saved), plan.again.needed, saving.twice.aliases)
             ctx.inputs = plan.memory.note(inputs)
             ctx.version = plan.memory.version(inputs)
+            ctx.places = plan.memory.places(inputs)
         for k in saving.copied:
             saved[k] = copy_of(saved[k])
         hold_memory(saved, saving.aliased)
@@ -275,6 +290,7 @@ class _Compiled(torch.autograd.Function):
         _touch(plan.joint, inputs)
         saved += [inputs[i] for i in saving.watched_inputs]
         saved += [outputs[i] for i in saving.watched_outputs]
+        saved += [inputs[i].detach() for i in saving.twice.held]
         ctx.packed = packed_metas(saved)
         ctx.save_for_backward(*saved)
         ctx.set_materialize_grads(False)
@@ -293,7 +309,9 @@ class _Compiled(torch.autograd.Function):
         if ctx.packed is not None:
             saved = unpacked(saved, ctx.packed)
         assert plan.saving is not None
-        lay_out_replaced(saved, plan.saving.own)
+        if plan.saving.twice.differ(saved):
+            return _of_two(ctx, plan, saved, grads)
+        lay_out_replaced(saved, plan.saving.own, plan.saving.kinds)
         absent = plan.absent(grads)
         _quiet(ctx, absent)
         changed = [state for state in plan.joint.states if not state.same()]
@@ -311,9 +329,13 @@ class _Compiled(torch.autograd.Function):
             ctx.maybe_clear_saved_tensors()  # not under retain_graph: from here on `saved` alone holds them
             del saved[plan.saving.count :]
             found = (batched(plan.run) if in_batches() else plan.run)(saved, grads)
-        if plan.sparse or absent:
-            return (None, *(None if i in absent else _gradient(found, k) for i, k in enumerate(plan.joint.gradients)))
-        return (None, *(None if k is None else found[k] for k in plan.joint.gradients))
+        return _by_input(plan, found, absent)
+
+
+def _by_input(plan: _Plan, found: Any, absent: frozenset[int]) -> tuple[torch.Tensor | None, ...]:
+    if plan.sparse or absent:
+        return (None, *(None if i in absent else _gradient(found, k) for i, k in enumerate(plan.joint.gradients)))
+    return (None, *(None if k is None else found[k] for k in plan.joint.gradients))
 
 
 def _quiet(ctx: Any, absent: Iterable[int]) -> None:
@@ -430,6 +452,10 @@ def _again(
         return "an input that it begins from is gone: keep a reference to what the function is called with"
     if memory.version(inputs) != ctx.version:
         return "an input was written to after the call"
+    former = memory.as_they_were(inputs, saved, ctx.places, ctx.packed is not None)
+    if former is None:
+        return "other memory was put in an input's place (`x.data = y`) after the call"
+    inputs = former
 
     def run(_: list[torch.Tensor], given: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
         return tuple(
@@ -440,6 +466,22 @@ def _again(
         found = dict(zip(again.wanted, (batched(run) if in_batches() else run)([], grads), strict=True))
     absent = plan.absent(grads)
     return (None, *(None if i in absent else found.get(i) for i in range(len(plan.joint.gradients))))
+
+
+def _of_two(
+    ctx: Any, plan: _Plan, saved: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]
+) -> tuple[torch.Tensor | None, ...]:
+    """What `backward` returns where eager reads what is in an input's place now, and views of what was there."""
+    again, memory = plan.again, plan.memory
+    known = again is not None and memory is not None and ctx.begin is None
+    inputs = again.inputs_of(memory.recall(ctx.inputs, saved)) if known else None  # type: ignore[union-attr]
+    recorded, absent = torch.is_grad_enabled(), plan.absent(grads)
+    with torch.enable_grad():
+        tangents = [_tangent_again(grads[k], meta) for k, meta in plan.tangents]
+    assert plan.saving is not None
+    found = plan.saving.twice.gradients(inputs, saved, tangents)
+    made = [None if i in absent else found.get(i) for i in range(len(plan.joint.gradients))]
+    return (None, *(each if recorded or each is None else each.detach() for each in made))
 
 
 def _tangent_again(grad: torch.Tensor | None, meta: TensorMeta) -> torch.Tensor | None:

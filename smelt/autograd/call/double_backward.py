@@ -8,7 +8,7 @@ second derivative, and that one's the third. It begins from the inputs, which a 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from torch import fx
 from torch.utils.weak import TensorWeakRef
 
+from smelt.autograd.call.unpacked import lie_together, memory_marks
 from smelt.autograd.trace.plan import Fresh, Joint, SparseGradient
 from smelt.base.process_state import preserving
 from smelt.graph.ir.module import Graph, GraphModule
@@ -56,6 +57,11 @@ class DoubleBackward:
         if not all(Fresh(k) in joint.outputs for k in joint.differentiable):
             return "an output shares memory with an input or another output"
         return None
+
+    @cached_property
+    def recomputes(self) -> bool:
+        """Parts of the graph are under `checkpoint`: eager runs them twice."""
+        return any("checkpoint" in node.meta for node in self.joint.module.graph.nodes)
 
     @cached_property
     def needed(self) -> frozenset[int]:
@@ -133,7 +139,26 @@ class DoubleBackward:
                     node.meta.pop("val", None)
         return graph
 
-    def graph(self, used: Sequence[int]) -> fx.GraphModule:
+    def replayed(
+        self,
+        inputs: Sequence[torch.Tensor],
+        tangents: Sequence[torch.Tensor | None],
+        replaced: Mapping[int, torch.Tensor],
+    ) -> dict[int, Any]:
+        """The same, run by eager's engine, with these in the place of inputs (`x.data = y`) after the forward."""
+        used = tuple(k for k, tangent in enumerate(tangents) if tangent is not None)
+
+        def engine(*args: Any, **options: Any) -> Any:
+            for i, new in replaced.items():
+                inputs[i].data = new
+            return torch.autograd.grad(*args, **options)
+
+        run = self.graph(used, engine)
+        with under_casts(self.casts), torch.enable_grad():
+            found = run(*inputs, *(tangent for tangent in tangents if tangent is not None))
+        return dict(zip(self.wanted, found, strict=True))
+
+    def graph(self, used: Sequence[int], engine: Callable[..., Any] = torch.autograd.grad) -> fx.GraphModule:
         """The program and its gradients: inputs and tangents of these results -> gradients of `wanted`.
 
         Eager's engine does not come to what leads to other results alone.
@@ -164,7 +189,7 @@ class DoubleBackward:
         regions = [graph.call_function(enter_autocast, (device, None, False)) for device in joint.autocast]
         leaves = [inputs[i] for i in self.wanted]
         options: dict[str, Any] = {"create_graph": True, "allow_unused": True}
-        found = graph.call_function(torch.autograd.grad, (heads, leaves, tangents), options)
+        found = graph.call_function(engine, (heads, leaves, tangents), options)
         for region in reversed(regions):
             graph.call_function(exit_autocast, (region,))
         graph.output(tuple(graph.call_function(_item, (found, k)) for k in range(len(leaves))))
@@ -194,12 +219,32 @@ def _item(values: Sequence[Any], index: int) -> Any:
     return values[index]
 
 
+class _InFormerMemory(torch.autograd.Function):
+    """A tensor with the memory that it had before `x.data = y`; gradients go on to the tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+        return memory.detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return grad, None
+
+
+def in_former_memory(tensor: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+    """`tensor` where it still lies in `memory`, else what it was."""
+    if lie_together(tensor, memory):
+        return tensor
+    return _InFormerMemory.apply(tensor, memory)
+
+
 class Memory:
     """How calls of one compiled graph remember their inputs, with as little as possible kept alive by that alone.
 
     Args:
         inputs, saved: of the first call; where saved tensors come from is the same at each.
         needed: positions of inputs whose values matter.
+        aliased: for inputs whose memory is saved besides, the position of that alias among what is saved.
 
     Attributes:
         leaves: positions of the caller's leaves, which live as long as the autograd graph.
@@ -209,7 +254,11 @@ class Memory:
     """
 
     def __init__(
-        self, inputs: Sequence[torch.Tensor], saved: Sequence[torch.Tensor | None], needed: frozenset[int]
+        self,
+        inputs: Sequence[torch.Tensor],
+        saved: Sequence[torch.Tensor | None],
+        needed: frozenset[int],
+        aliased: Mapping[int, int],
     ) -> None:
         self.leaves = frozenset(i for i, t in enumerate(inputs) if t.is_leaf and t.requires_grad)
         places = {id(t): k for k, t in enumerate(saved)}
@@ -217,6 +266,10 @@ class Memory:
         self.kept = needed - self.leaves - self.saved.keys()
         self._let_go = [i for i in range(len(inputs)) if i not in self.leaves and i not in self.kept]
         self._checked = sorted(needed - self.saved.keys())  # autograd checks what it saves
+        self.aliased = {i: k for i, k in aliased.items() if i in needed}
+        alone = needed - self.aliased.keys()
+        self._places = (*sorted(alone - self.saved.keys()), *sorted(alone & self.saved.keys()))
+        self._noted = sum(i not in self.saved for i in self._places)
 
     def note(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
         """What to keep of a call."""
@@ -224,6 +277,28 @@ class Memory:
         for i in self._let_go:
             noted[i] = None if i in self.saved else TensorWeakRef(inputs[i])
         return noted
+
+    def places(self, inputs: Sequence[torch.Tensor]) -> bytes | None:
+        """Where the inputs lie whose values matter and whose memory nobody holds: `x.data = y` counts as no write."""
+        return memory_marks([*inputs], self._places, True)
+
+    def as_they_were(
+        self, inputs: list[torch.Tensor], saved: Sequence[torch.Tensor], places: bytes | None, hooked: bool
+    ) -> list[torch.Tensor] | None:
+        """The inputs with the memory that the call has read; None where that of one is gone.
+
+        Args:
+            places: of the call.
+            hooked: what is saved has come back through hooks, in memory of any kind.
+        """
+        found = self.places(inputs)
+        size = 8 * self._noted if hooked else None
+        if found is None or places is None or found[:size] != places[:size]:
+            return None if found is not None and places is not None else inputs
+        return [
+            tensor if i not in self.aliased else in_former_memory(tensor, saved[self.aliased[i]])
+            for i, tensor in enumerate(inputs)
+        ]
 
     def release(self, noted: list[Any]) -> list[Any]:
         """The same, keeping nothing alive that could be let go."""

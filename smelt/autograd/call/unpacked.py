@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from smelt.abi.arena import extent
+from smelt.autograd import _native
 from smelt.base.torch_c import saved_tensor_hooks, without_torch_function
 from smelt.graph.ir.meta import TensorMeta, may_overlap, meta_of
 
@@ -29,6 +30,27 @@ def unpacked(saved: Sequence[torch.Tensor], metas: Sequence[TensorMeta]) -> list
     return [_as_packed(tensor, meta) for tensor, meta in zip(saved, metas, strict=True)]
 
 
+DESCRIBED: bool = _native.memory_marks_init(torch.Tensor)
+"""Whether tensors are described in C; False on a torch without DLPack's exchange table, where each is asked."""
+
+
+memory_marks = _native.memory_marks
+"""(tensors, positions, with their addresses) -> 8 bytes for each that tell it from others; None where one has none."""
+
+
+def lie_together(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one type have the same elements of one memory."""
+    same = one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride()
+    return same and one.is_conj() == other.is_conj() and one.is_neg() == other.is_neg()
+
+
+def kinds_of(saved: Sequence[torch.Tensor], own: Sequence[tuple[int, TensorMeta]]) -> tuple[tuple[int, ...], bytes]:
+    """The positions of `own`, and what `lay_out_replaced` compares: nothing where a tensor cannot be described."""
+    positions = tuple(k for k, _ in own)
+    marks = memory_marks([*saved], positions, False) if DESCRIBED else None
+    return (positions, marks) if marks else ((), b"?")
+
+
 def inputs_among(
     saved: Sequence[torch.Tensor], copied: Sequence[int], inputs: Sequence[torch.Tensor], itself: frozenset[int]
 ) -> tuple[list[int], list[tuple[int, TensorMeta]]]:
@@ -41,12 +63,19 @@ def inputs_among(
     )
 
 
-def lay_out_replaced(saved: list[torch.Tensor], own: Sequence[tuple[int, TensorMeta]]) -> None:
+def lay_out_replaced(
+    saved: list[torch.Tensor], own: Sequence[tuple[int, TensorMeta]], kinds: tuple[tuple[int, ...], bytes]
+) -> None:
     """What was put in a saved input's place (`x.data = y`) since the forward is read in that one's strides.
+
+    Args:
+        kinds: `kinds_of` what was saved at the first call.
 
     Raises:
         RuntimeError: it is another kind of tensor.
     """
+    if not own or memory_marks(saved, kinds[0], False) == kinds[1]:
+        return
     for k, meta in own:
         tensor = saved[k]
         if not _is_like(tensor, meta):

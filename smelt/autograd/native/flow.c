@@ -4,6 +4,7 @@
  * the same answer, but importing it takes longer and more memory than all of the compiler's own modules. */
 #define PY_SSIZE_T_CLEAN
 #include "excluding.h"
+#include "memory_marks.h"
 #include <stdint.h>
 #include <string.h>
 
@@ -184,7 +185,8 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "smelt.autograd._
 
 PyMODINIT_FUNC PyInit__native(void) {
     PyObject *module = PyModule_Create(&definition);
-    if (module && (PyModule_AddFunctions(module, excluding_methods) < 0 || PyModule_AddType(module, &ExcludingType) < 0))
+    if (module && (PyModule_AddFunctions(module, excluding_methods) < 0 ||
+                   PyModule_AddFunctions(module, memory_marks_methods) < 0 || PyModule_AddType(module, &ExcludingType) < 0))
         Py_CLEAR(module);
     return module;
 }

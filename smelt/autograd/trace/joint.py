@@ -12,7 +12,7 @@ import functools
 import gc
 import itertools
 import operator
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -57,7 +57,7 @@ from smelt.graph.ir.symint import to_torch
 from smelt.graph.meta_rules.layouts import as_before
 from smelt.graph.nodes.attention import for_attention
 from smelt.graph.nodes.casts import casting, present_casts, set_casts
-from smelt.graph.nodes.custom_functions import WritingBackward, states_of
+from smelt.graph.nodes.custom_functions import Writers, WritingBackward, has_functions, states_of
 from smelt.graph.nodes.gradients import DERIVATIVES
 from smelt.graph.nodes.invalid_history import of_backward
 from smelt.graph.nodes.range_checks import check_node, checks_of_dead, runs_by_itself
@@ -199,10 +199,11 @@ class _Trace:
             self.note_saved(mutations)
             self.written = self.versions()
             seed = self.rec.placeholder("seeds", TensorMeta((), torch.int64, (), torch.device("cpu")))
+            writers = Writers(self.heads(mutations), self.versions) if has_functions(self.gm.graph) else None
             differentiable, found = self.backward(mutations)
             mutations = self.without_gradients(mutations)
             if self.versions() != self.written:
-                raise WritingBackward("a backward that writes to an input or a result of the graph")
+                raise WritingBackward(frozenset() if writers is None else frozenset(writers.classes))
             with _disable_current_modes():
                 grads, positions = self.gradients(found)
         return self.finish(outputs, mutations, touched, values, differentiable, grads, positions, seed)
@@ -329,10 +330,13 @@ class _Trace:
 
     # -- backward ---------------------------------------------------------------------------------------------------
 
+    def heads(self, mutations: Sequence[Mutation]) -> list[TraceTensor]:
+        """What has a history, of the results and the written inputs."""
+        return list(filter(_has_history, (*self.program, *(self.inputs[m.input].seen for m in mutations))))
+
     def note_saved(self, mutations: Sequence[Mutation]) -> None:
         """Find what eager's graph saves: the memory, and (as a mark of the nodes) the values."""
-        heads = [*self.program, *(self.inputs[m.input].seen for m in mutations)]
-        for place in saved_places(head for head in heads if _has_history(head)):
+        for place in saved_places(self.heads(mutations)):
             self.saved.add(place.storage)
             self.saved_places.add(place)
             while place.node is None and place.step is not None and place.step.op is aten.detach.default:
@@ -357,6 +361,12 @@ class _Trace:
     def is_saved_itself(self, node: fx.Node, *places: StorageView) -> bool:
         """Eager saves this very input, and no view of it; a `checkpoint` call reads its inputs again."""
         return any("checkpoint" in user.meta for user in node.users) or not self.saved_places.isdisjoint(places)
+
+    def saved_both(self, itself: Iterable[int]) -> frozenset[int]:
+        """Of the primals that eager saves by themselves those of which it saves a view, too."""
+        wholes = {place for one in self.inputs for place in (one.leaf.place, one.place)}
+        views = {place.storage for place in self.saved_places - wholes if not _is_recomputed(place)}
+        return frozenset(i for i in itself if self.inputs[i].place.storage in views)
 
     def is_saved(self, out: TraceTensor, value: fx.Node) -> bool:
         """Eager saves this program output; what is computed in a `checkpoint` call is computed again instead."""
@@ -542,6 +552,7 @@ class _Trace:
             unsaved=unsaved,
             unsaved_outputs=unsaved_outputs,
             saved_itself=saved_itself,
+            saved_both=self.saved_both(saved_itself),
             sizes=self.sizes,
             spoilt=self.spoilt,
             reached=self.reached,
@@ -684,6 +695,11 @@ def _base_of(out: TraceTensor, sharing: Collection[TraceTensor]) -> TraceTensor:
                 return moved
     base = out._base
     return base if type(base) is TraceTensor and base.place is root else TraceTensor(root)
+
+
+def _is_recomputed(place: StorageView) -> bool:
+    """It is made in a `checkpoint` call, which makes it again of what its inputs are then."""
+    return place.node is not None and "checkpoint" in place.node.meta
 
 
 def _kept(val: TensorMeta) -> TensorMeta:

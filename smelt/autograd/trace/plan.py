@@ -167,6 +167,7 @@ class Joint:
         unsaved_outputs: program outputs that it does not save, likewise.
         saved_itself: primals that it saves by themselves, so that its backward reads what `x.data = y` puts there. Of
             others it saves a view at most (the transposed weight of `linear`), and reads the memory that was there.
+        saved_both: those of which it saves a view as well.
     """
 
     module: fx.GraphModule
@@ -182,6 +183,7 @@ class Joint:
     unsaved: frozenset[int] = frozenset()
     unsaved_outputs: frozenset[int] = frozenset()
     saved_itself: frozenset[int] = frozenset()
+    saved_both: frozenset[int] = frozenset()
     touched: tuple[int, ...] = ()
     idle: tuple[int, ...] = ()
     spoilt: Mapping[int, Spoilt] = field(default_factory=dict)

@@ -9,7 +9,8 @@ class are no nodes: its backward runs by itself, as in eager. So it does where i
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,7 +33,47 @@ _writing: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 class WritingBackward(Unsupported):
-    """A backward that writes to an input or a result of the graph, when it runs: no value of the graph's forward."""
+    """A backward that writes to an input or a result of the graph, when it runs: no value of the graph's forward.
+
+    Attributes:
+        classes: the functions that do; empty where it is not known.
+    """
+
+    def __init__(self, classes: frozenset[type]) -> None:
+        super().__init__("a backward that writes to an input or a result of the graph")
+        self.classes = classes
+
+
+class Writers:
+    """The custom functions of a traced program whose backward writes, found while the engine runs.
+
+    Args:
+        heads: whose histories are run.
+        versions: how often everything that the caller holds was written.
+    """
+
+    def __init__(self, heads: Iterable[torch.Tensor], versions: Callable[[], list[int]]) -> None:
+        self.classes: set[type] = set()
+        self._versions, self._before = versions, versions()
+        waiting: list[Any] = [head.grad_fn for head in heads]
+        seen: set[Any] = {None}
+        while waiting:
+            node = waiting.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            waiting += [before for before, _ in node.next_functions]
+            cls = getattr(type(node), "_forward_cls", None)
+            if cls is not None:
+                node.register_prehook(self._begin)
+                node.register_hook(partial(self._end, cls))
+
+    def _begin(self, grads: object) -> None:
+        self._before = self._versions()
+
+    def _end(self, cls: type, made: object, given: object) -> None:
+        if self._versions() != self._before:
+            self.classes.add(cls)
 
 
 def writes_outside(cls: type) -> bool:
@@ -40,10 +81,21 @@ def writes_outside(cls: type) -> bool:
     return cls in _writing
 
 
-def leave_out_writing(graph: fx.Graph) -> frozenset[int]:
-    """The graph's backward writes to what others hold: its functions are no nodes any more. Identities of those."""
+def has_functions(graph: fx.Graph) -> bool:
+    """Some node is a call of a custom function."""
+    return bool(_functions_of(graph))
+
+
+def _functions_of(graph: fx.Graph) -> set[type]:
     classes = {getattr(node.target, "cls", None) for node in graph.nodes}
-    found = {c for c in classes if isinstance(c, type) and issubclass(c, torch.autograd.Function)} - set(_writing)
+    return {c for c in classes if isinstance(c, type) and issubclass(c, torch.autograd.Function)}
+
+
+def leave_out_writing(graph: fx.Graph, writing: frozenset[type]) -> frozenset[int]:
+    """The graph's backward writes to what others hold: the functions that do (all where none is known to) are no nodes
+    any more. Identities of those."""
+    classes = _functions_of(graph)
+    found = (classes & writing or classes) - set(_writing)
     _writing.update(found)
     return frozenset(map(id, found))
 

@@ -16,9 +16,6 @@ from smelt.runtime.library.externs import Candidate, Spec, register
 from smelt.runtime.library.fallback import Slot, overload
 from smelt.runtime.memory import fresh
 
-SMALL = 1 << 15
-"""Elements that one thread looks at as fast as several: as in native/nonzero.c."""
-
 
 def nonzero(tensor: torch.Tensor) -> torch.Tensor:
     """`torch.nonzero`, in its layout."""
@@ -33,7 +30,7 @@ def nonzero_static(params: Mapping[str, Any], inputs: list[Spec | None], outputs
     device, (out,), (given,) = params["device"], outputs, inputs
     if params.get("args") != (Slot(0),) or given is None or (device is not None and device.type != "cpu"):
         return ways
-    if 0 in out.shape or math.prod(given.shape) > SMALL or out != Spec.in_rows(out.shape, torch.int64):
+    if 0 in out.shape or math.prod(given.shape) > _native.NONZERO_MOST or out != Spec.in_rows(out.shape, torch.int64):
         return ways
     make, fill = fresh(out.shape, out.stride, out.dtype), params["kwargs"]["fill_value"]
     places, otherwise = _native.nonzero_static, ways[0].call

@@ -4,7 +4,7 @@
  * `torch.Tensor.__dlpack_c_exchange_api__`; its deleter, called when the last reference to the storage is gone, on any
  * thread, returns the block. */
 #include "fresh.h"
-#include "dlpack.h"
+#include "../../base/native/dlpack.h"
 #include "heap.h"
 #include "tensor.h"
 #include <string.h>
@@ -143,15 +143,8 @@ PyTypeObject smelt_fresh_type = {
 };
 
 static PyObject *fresh_init(PyObject *module, PyObject *tensor_type) {
-    PyObject *capsule = PyObject_GetAttrString(tensor_type, "__dlpack_c_exchange_api__");
-    if (!capsule) {
-        PyErr_Clear();
-        Py_RETURN_FALSE;
-    }
-    const Exchange *table = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
-    Py_DECREF(capsule);
-    if (!table) PyErr_Clear();
-    exchange = table && table->version.major == 1 && table->to_python ? table : NULL;
+    const Exchange *table = smelt_exchange_of(tensor_type);
+    exchange = table && table->to_python ? table : NULL;
     return PyBool_FromLong(exchange != NULL);
 }
 

@@ -5,12 +5,11 @@
  * for torch. What these functions do not take (other devices, lazy views, types, more elements than one thread should
  * look at) they answer with None, and torch does it. */
 #include "nonzero.h"
-#include "dlpack.h"
+#include "../../base/native/dlpack.h"
 #include "fresh.h"
 #include "tensor.h"
 #include <string.h>
 
-enum { MOST = 1 << 15 }; /* elements up to which one thread is as fast as several */
 enum { CPU = 1, INT = 0, UINT = 1, FLOAT = 2, BFLOAT = 4, COMPLEX = 5, BOOL = 6 };
 
 typedef int64_t (*Row)(const char *from, int64_t count, int64_t step, int64_t *to);
@@ -89,7 +88,7 @@ static int describe(PyObject *tensor, Elements *of) {
     of->count = 1;
     for (int d = 0; d < of->is.rank; d++) of->count *= of->is.shape[d];
     of->data = (const char *)of->is.data + of->is.byte_offset;
-    return of->row && of->count && of->count <= MOST;
+    return of->row && of->count && of->count <= SMELT_NONZERO_MOST;
 }
 
 /* The places of up to `room` elements, in the order of the elements: `apart` words between those of two elements,

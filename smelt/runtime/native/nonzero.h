@@ -4,5 +4,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+enum { SMELT_NONZERO_MOST = 1 << 15 }; /* elements up to which one thread is as fast as several */
+
 extern PyMethodDef smelt_nonzero_methods[];
 #endif

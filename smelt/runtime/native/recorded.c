@@ -7,7 +7,7 @@
  * gone, on any thread, count them back. So the recording knows at any time, without a look at them, whether one of them
  * is alive. The block of counters and what keeps the memory itself live until the recording and all of them are gone. */
 #include "recorded.h"
-#include "dlpack.h"
+#include "fresh.h"
 #include "tensor.h"
 #include <stdatomic.h>
 #include <string.h>

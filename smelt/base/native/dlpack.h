@@ -1,6 +1,8 @@
 /* What torch publishes as `torch.Tensor.__dlpack_c_exchange_api__`: the declarations follow the DLPack 1.x ABI. */
 #ifndef SMELT_DLPACK_H
 #define SMELT_DLPACK_H
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
 #include <stdint.h>
 
 typedef struct {
@@ -38,6 +40,12 @@ typedef struct Exchange {
 
 enum { MAX_RANK = 16 };
 
-/* The table; NULL before fresh_init succeeded. */
-const Exchange *smelt_exchange(void);
+/* The table of `torch.Tensor`; NULL where this torch has none, or one of another kind. */
+static inline const Exchange *smelt_exchange_of(PyObject *tensor_type) {
+    PyObject *capsule = PyObject_GetAttrString(tensor_type, "__dlpack_c_exchange_api__");
+    const Exchange *table = capsule ? PyCapsule_GetPointer(capsule, "dlpack_exchange_api") : NULL;
+    Py_XDECREF(capsule);
+    PyErr_Clear();
+    return table && table->version.major == 1 ? table : NULL;
+}
 #endif
