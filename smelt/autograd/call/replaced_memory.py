@@ -1,0 +1,89 @@
+"""Inputs that eager saves both by themselves and as views, where another tensor is in their place (`x.data = y`).
+
+Eager's formulas then read two tensors, and the compiled backward has one value: such a backward is run once more by
+eager's engine, from the memory that the call has read. This module holds that memory and tells when it is wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import torch
+
+from smelt.autograd.call.double_backward import DoubleBackward, in_former_memory
+from smelt.autograd.call.unpacked import lie_together
+from smelt.graph.ir.meta import TensorMeta
+
+Own = Sequence[tuple[int, TensorMeta]]
+
+
+class ReadTwice:
+    """The inputs of one compiled graph that eager reads in both ways.
+
+    Args:
+        inputs, saved: of the first call; where saved tensors come from is the same at each.
+        own, aliased: positions of inputs that are saved by themselves, and as an alias.
+        both: those inputs that eager saves in both ways.
+        again: makes gradients of the graph; None where nobody can.
+
+    Attributes:
+        held: inputs whose memory is saved besides, last of all.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[torch.Tensor],
+        saved: Sequence[torch.Tensor],
+        own: Own,
+        aliased: Sequence[int],
+        both: Collection[int],
+        again: DoubleBackward | None,
+    ) -> None:
+        given = {id(tensor): i for i, tensor in enumerate(inputs)}
+        self.aliases = {given[id(saved[k])]: k for k in aliased}
+        places = {given[id(saved[k])]: k for k, _ in own}
+        self._both = [(i, k) for i, k in places.items() if i in both]
+        self._again = again
+        read = {i for i, _ in self._both}
+        self.held = sorted((again.needed if read and again is not None else read) - self.aliases.keys())
+
+    def _former(self, saved: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+        """The memory that the call has read."""
+        first = len(saved) - len(self.held)
+        return {i: saved[k] for i, k in self.aliases.items()} | {i: saved[first + n] for n, i in enumerate(self.held)}
+
+    def differ(self, saved: Sequence[torch.Tensor]) -> bool:
+        """Another tensor is in the place of an input that is read as a view as well."""
+        if not self._both:
+            return False
+        former = self._former(saved)
+        pairs = [(saved[k], former.get(i, saved[k])) for i, k in self._both]
+        return not all(lie_together(now, was) or _is_equal(now, was) for now, was in pairs)
+
+    def gradients(
+        self,
+        inputs: list[torch.Tensor] | None,
+        saved: Sequence[torch.Tensor],
+        tangents: Sequence[torch.Tensor | None],
+    ) -> dict[int, torch.Tensor | None]:
+        """Eager's gradients by primal, with a history.
+
+        Raises:
+            RuntimeError: there is no graph that could be run again, or the inputs are gone (None).
+        """
+        again = self._again
+        if again is None or again.recomputes or inputs is None:
+            raise RuntimeError(
+                "smelt: the .data of an input was replaced after the call, and the backward reads both the input and "
+                "a view of what it was"
+            )
+        former = {i: was for i, was in self._former(saved).items() if i in again.needed}
+        moved = {i: inputs[i].detach() for i, was in former.items() if not lie_together(inputs[i], was)}
+        with torch.enable_grad():
+            for i in moved:
+                inputs[i] = in_former_memory(inputs[i], former[i])
+        return again.replayed(inputs, tangents, moved)
+
+
+def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.device == other.device and one.dtype is other.dtype and torch.equal(one, other)
