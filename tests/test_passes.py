@@ -14,6 +14,9 @@ from torch import Tensor, fx
 import smelt
 from smelt import pipeline
 from smelt.graph.verify import InvalidGraph
+from smelt.loops.describe import describe
+from smelt.loops.ir import LoopProgram
+from smelt.passes import Runner
 
 
 def tiny(fn: Any) -> None:
@@ -116,3 +119,50 @@ def test_it_is_verified(name: str, monkeypatch: pytest.MonkeyPatch, trace: Path)
     with pytest.raises(InvalidGraph, match="joint graph|prims graph"):
         call(smelt.compile(fn))
     assert list(trace.glob(f"*/{file}"))  # the graph that is wrong is there to be looked at
+
+
+def described(value: Any) -> list[str]:
+    """What a pass is given, as text: the names, operands and metadata of a graph, a loop program's own text."""
+    match value:
+        case fx.GraphModule():
+            return [repr(value.meta), *(f"{n.format_node()} {n.args} {n.kwargs} {n.meta}" for n in value.graph.nodes)]
+        case pipeline.Joint(module=module):
+            return described(module)
+        case LoopProgram():
+            return [describe(value)]
+    return []
+
+
+def table_used_twice(x: Tensor) -> Tensor:
+    rows = torch.nn.functional.embedding(torch.tensor([3, 1, 3]), x)
+    return (rows @ x.t()).sum()
+
+
+def table(fn: Any) -> None:
+    fn(torch.randn(40, 16, requires_grad=True)).backward()
+
+
+ALSO_GIVEN: dict[str, tuple[Callable[..., Any], Callable[[Any], None]]] = {
+    "lower": (square, tiny),
+    "schedule": (square, tiny),
+    "rows of a table": (table_used_twice, table),
+    "without gradients": (square, lambda fn: fn(torch.randn(3, 4))),
+}
+
+
+@pytest.mark.parametrize("name", [*PASSES, *ALSO_GIVEN])
+def test_it_leaves_what_it_is_given_as_it_was(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fn, call = PASSES[name][:2] if name in PASSES else ALSO_GIVEN[name]
+    run, ran = Runner.__call__, []
+
+    def compared(self: Runner, stage: str, make: Any, *args: Any, **kwargs: Any) -> Any:
+        before = [described(each) for each in args]
+        made = run(self, stage, make, *args, **kwargs)
+        assert [described(each) for each in args] == before, f"{make.__name__} changed what it was given"
+        ran.append(make.__name__)
+        return made
+
+    monkeypatch.setattr(Runner, "__call__", compared)
+    call(smelt.compile(fn))
+    expected = {"rows of a table": "add_rows_into_sums", "without gradients": "partition"}
+    assert expected.get(name, name) in ran

@@ -45,7 +45,7 @@ def partition(module: fx.GraphModule, joint: Joint, options: Options) -> tuple[f
     """(forward, backward); backward is None when nothing is differentiable: then forward may be a whole training step.
 
     Forward: primals (and seeds) in; the joint graph's forward outputs, then the saved values, out. Its
-    `meta["saved"]` holds a Saved for each. Backward: saved values, then tangents in; gradients out.
+    `meta["saved"]` holds a Saved for each of these. Backward: saved values, then tangents in; gradients out.
 
     Args:
         module: the prim graph of the joint graph: same placeholders, same outputs.
@@ -54,9 +54,7 @@ def partition(module: fx.GraphModule, joint: Joint, options: Options) -> tuple[f
             which keeps inputs and what cannot be computed twice.
     """
     if not joint.differentiable:
-        module = with_recomputation(module, options.activation_memory_budget)
-        module.meta["saved"] = []
-        return module, None
+        return with_recomputation(module, options.activation_memory_budget), None
     split = _Split(module, joint)
     saved = split.choose(options.activation_memory_budget)
     return split.forward(saved), split.backward(saved)

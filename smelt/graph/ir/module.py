@@ -80,6 +80,15 @@ def _compile_and_run(self: GraphModule, *args: Any, **kwargs: Any) -> Any:
     return self.forward(*args, **kwargs)
 
 
+def copied(gm: fx.GraphModule) -> GraphModule:
+    """The module with a graph of its own: nodes of the same names, in the same order."""
+    graph = Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    for node in gm.graph.nodes:
+        env[node] = graph.node_copy(node, env.__getitem__)
+    return GraphModule(gm, graph)
+
+
 def remove_dead(graph: fx.Graph, random: bool = True) -> None:
     """Erase the nodes whose value nobody reads; without `random`, those that draw random numbers stay."""
     for node in reversed(graph.nodes):

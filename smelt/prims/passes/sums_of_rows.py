@@ -18,6 +18,7 @@ from torch import fx
 from torch.fx import Node
 
 from smelt.graph.ir.meta import TensorMeta
+from smelt.graph.ir.module import copied
 from smelt.prims.builder import Builder
 from smelt.prims.simplify import constant_of, is_constant, operands
 from smelt.prims.table import PRIMS, Shape
@@ -34,6 +35,9 @@ SMALLEST_PART = 2
 
 def add_rows_into_sums(gm: fx.GraphModule) -> fx.GraphModule:
     """Write x + index_put(zeros, places, rows, accumulate) as index_put(x, places, sums of rows, accumulate)."""
+    if not any(node.target is ADD and _rows_and_other(node) is not None for node in gm.graph.nodes):
+        return gm
+    gm = copied(gm)
     for node in list(gm.graph.nodes):
         found = _rows_and_other(node) if node.target is ADD else None
         if found is None:

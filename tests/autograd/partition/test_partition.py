@@ -29,7 +29,7 @@ class Parts:
         self.prims = decompose(self.joint.module, options)
         self.forward, backward = partition(self.prims, self.joint, options)
         self.backward: Any = backward
-        self.saved: list[Saved] = self.forward.meta["saved"]
+        self.saved: list[Saved] = self.forward.meta.get("saved", [])
 
     @property
     def saved_bytes(self) -> int:
