@@ -120,7 +120,7 @@ def mode_of(name: str) -> str | None:
 def load_compiler() -> ModuleType:
     """The real `smelt` package.
 
-    A measuring process starts with a bare one (see `smelt.bench.process`), whose import is completed here: cold starts
+    A measuring process starts with a bare one (see `processes.process`), whose import is completed here: cold starts
     include the import of each compiler, and eager's memory must not include ours.
     """
     package = sys.modules.get("smelt")

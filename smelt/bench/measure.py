@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from smelt.bench.contenders import DEFAULT, mode_of
-from smelt.bench.process import Failure, Limits, Server, cache_environment
+from smelt.bench.processes.process import Failure, Limits, Server, cache_environment
+from smelt.bench.processes.servers import Servers
 from smelt.bench.results import Result, Row, Spread
-from smelt.bench.servers import Servers
 from smelt.bench.verdict import Verdict
 from smelt.bench.workload import Settings, Workload
 

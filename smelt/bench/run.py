@@ -19,12 +19,12 @@ from smelt.base.errors import OptionError
 from smelt.bench.live import LiveTable
 from smelt.bench.machine import describe_machine, usable_cores
 from smelt.bench.measure import Plan, measure_row, taking_part
-from smelt.bench.process import Failure, cache_environment, run_task
+from smelt.bench.processes.process import Failure, cache_environment, run_task
+from smelt.bench.processes.servers import Servers
+from smelt.bench.processes.workers import Workers, ended_by_sigterm
 from smelt.bench.reading import file_to_resume
 from smelt.bench.results import Benchmark, Row, setting_of
-from smelt.bench.servers import Servers
 from smelt.bench.tables import LEGEND, describe, failures, totals
-from smelt.bench.workers import Workers, ended_by_sigterm
 from smelt.bench.workload import Settings, Workload
 
 Measure = Callable[..., Row]

@@ -28,7 +28,7 @@ def census(
     """Capture every architecture of a library at a small size, in eval and train mode: whole, with breaks, or wrong?"""
     from smelt.bench.census.report import write_census
     from smelt.bench.census.run import Run, run_census
-    from smelt.bench.process import Limits
+    from smelt.bench.processes.process import Limits
     from smelt.bench.run import physical_memory_mb
 
     console = Console()

@@ -10,7 +10,7 @@ import pytest
 
 from smelt.bench import workloads
 from smelt.bench.measure import Plan, measure_row, taking_part
-from smelt.bench.process import Failure, cache_environment, run_task
+from smelt.bench.processes.process import Failure, cache_environment, run_task
 from smelt.bench.results import Result, Row
 from smelt.bench.workload import Batch, Settings, Workload
 from smelt.bench.workloads import find_workload

@@ -17,9 +17,9 @@ import torch
 from rich.console import Console
 
 from smelt.base.errors import OptionError
-from smelt.bench import workers
 from smelt.bench.measure import Notify, Plan, measure_row, new_row
-from smelt.bench.process import Failure, Limits, Server
+from smelt.bench.processes import workers
+from smelt.bench.processes.process import Failure, Limits, Server
 from smelt.bench.results import Benchmark, Result, Row, Spread
 from smelt.bench.run import Run, run_benchmark
 from smelt.bench.suites.entries import suite_workloads

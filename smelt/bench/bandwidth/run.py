@@ -20,7 +20,7 @@ from smelt.base.errors import OptionError, SmeltError, unknown_name
 from smelt.bench.bandwidth.measure import DTYPES
 from smelt.bench.bandwidth.problems import PROBLEMS
 from smelt.bench.machine import describe_machine
-from smelt.bench.process import Failure, Limits, Server, cache_environment
+from smelt.bench.processes.process import Failure, Limits, Server, cache_environment
 from smelt.bench.reading import file_to_resume, read_dataclass, write_dataclass
 from smelt.bench.results import Spread
 from smelt.bench.tables import describe_machine_line

@@ -19,11 +19,11 @@ from smelt.bench.census.libraries import LIBRARIES, find_library
 from smelt.bench.census.report import one_line, summary
 from smelt.bench.census.results import Census, Outcome, Row
 from smelt.bench.machine import describe_machine, usable_cores
-from smelt.bench.process import Failure, Limits, cache_environment
+from smelt.bench.processes.process import Failure, Limits, cache_environment
+from smelt.bench.processes.server import COMPILER
+from smelt.bench.processes.servers import Servers
+from smelt.bench.processes.workers import Workers, ended_by_sigterm
 from smelt.bench.reading import file_to_resume, read_dataclass
-from smelt.bench.server import COMPILER
-from smelt.bench.servers import Servers
-from smelt.bench.workers import Workers, ended_by_sigterm
 
 
 @dataclass(frozen=True)

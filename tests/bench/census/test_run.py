@@ -14,7 +14,7 @@ from smelt.base.errors import OptionError, SmeltError
 from smelt.bench.census.report import markdown, one_line, summary, write_census
 from smelt.bench.census.results import Census, Outcome, Row
 from smelt.bench.census.run import Run, choose, examine_row, run_census
-from smelt.bench.process import Failure, Limits
+from smelt.bench.processes.process import Failure, Limits
 from smelt.cli.main import app
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from smelt.base.options import environment
 from smelt.bench.measure import Plan, measure_row
-from smelt.bench.process import Server
+from smelt.bench.processes.process import Server
 from smelt.bench.results import Row
 from smelt.bench.workload import Settings
 from smelt.bench.workloads import find_workload

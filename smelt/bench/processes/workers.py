@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from smelt.bench.servers import Servers
+from smelt.bench.processes.servers import Servers
 
 Item = TypeVar("Item")
 Done = TypeVar("Done")

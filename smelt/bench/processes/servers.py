@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from smelt.bench.process import Failure, Limits, Server
+from smelt.bench.processes.process import Failure, Limits, Server
 
 
 class Servers:

@@ -1,4 +1,4 @@
-"""The parent side of a measurement: runs tasks of `smelt.bench.worker`, each in a fresh process with limits."""
+"""The parent side of a measurement: runs tasks of `worker`, each in a fresh process with limits."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from typing import Any
 
 import psutil
 
-from smelt.bench import turns
+from smelt.bench.processes import turns
 
-PACKAGE = Path(__file__).parent.parent
+PACKAGE = Path(__file__).parents[2]
 
 BOOT = """
 import sys, types
 package = types.ModuleType("smelt")
 package.__path__ = [sys.argv[1]]
 sys.modules["smelt"] = package
-from smelt.bench.server import serve
+from smelt.bench.processes.server import serve
 serve(sys.argv[2:])
 """
 """Starts a server under a bare `smelt` package, so that the compiler is imported only by who measures it."""
@@ -82,12 +82,12 @@ class Answers:
 
 
 class Server:
-    """A process that forks one process a task (see `smelt.bench.server`); one task at a time.
+    """A process that forks one process a task (see `server`); one task at a time.
 
     Args:
         packages: libraries to import once, before the first task.
         threads: torch's threads in every task, or None for torch's own choice.
-        turns: the folder of tasks of other servers, beside which its own are not timed, see `smelt.bench.turns`.
+        turns: the folder of tasks of other servers, beside which its own are not timed, see `turns`.
     """
 
     def __init__(self, packages: Sequence[str] = (), threads: int | None = None, turns: Path | None = None) -> None:

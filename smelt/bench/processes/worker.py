@@ -1,4 +1,4 @@
-"""The child side of a measurement: one task in a fresh process (see `smelt.bench.process` for the parent's side).
+"""The child side of a measurement: one task in a fresh process (see `process` for the parent's side).
 
 Each task takes plain values and returns plain values. A failure is a status of `results.STATUSES` and a text.
 """
@@ -25,9 +25,9 @@ from smelt.bench.census.libraries import find_library
 from smelt.bench.contenders import compiler_counts, find_contender, keep_to_torchs_allocator
 from smelt.bench.meter import meter_of
 from smelt.bench.overhead import call_overhead, guard_overhead
-from smelt.bench.process import phase_file_of
+from smelt.bench.processes.process import phase_file_of
+from smelt.bench.processes.turns import alone
 from smelt.bench.steps import Stepper, build_batch, build_model, use_tf32
-from smelt.bench.turns import alone
 from smelt.bench.workload import Settings
 from smelt.bench.workloads import find_workload
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from smelt.bench import turns
+from smelt.bench.processes import turns
 
 COUNTING = """
 import os, sys, time
-from smelt.bench import turns
+from smelt.bench.processes import turns
 turns.take_part()
 while True:
     with open(sys.argv[1], "a") as file:
@@ -27,7 +27,7 @@ while True:
 
 TIMED = """
 import sys, time
-from smelt.bench import turns
+from smelt.bench.processes import turns
 turns.take_part()
 with turns.alone():
     open(sys.argv[1], "w").write("mine")

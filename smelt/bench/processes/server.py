@@ -1,4 +1,4 @@
-"""The child side of `smelt.bench.process`: imports torch and the model libraries once, then forks a process a task.
+"""The child side of `process`: imports torch and the model libraries once, then forks a process a task.
 
 A fork costs milliseconds where starting Python with these libraries costs seconds, and still every task has memory,
 threads and caches of its own. Nothing here may start threads (which a fork does not inherit) or import a compiler
@@ -21,8 +21,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from smelt.bench import turns
 from smelt.bench.contenders import load_compiler
+from smelt.bench.processes import turns
 from smelt.bench.torchvision_schemas import define_torchvision_schemas
 
 LIBRARIES = {
@@ -76,7 +76,7 @@ def run(request: dict[str, Any]) -> NoReturn:
         turns.take_part()
         if request.get("threads"):
             torch.set_num_threads(request["threads"])
-        from smelt.bench.worker import main
+        from smelt.bench.processes.worker import main
 
         main(request["task"], request["result"])
         code = 0
