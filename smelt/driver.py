@@ -115,11 +115,11 @@ def _is_without_memory(gm: fx.GraphModule) -> bool:
     return any(isinstance(val, TensorMeta) and val.device.type == "meta" for val in held)
 
 
-def compile_pieces(gm: fx.GraphModule, report: Report, options: Options) -> Callable[..., Any]:
+def compile_pieces(gm: fx.GraphModule, whole: Report, options: Options) -> Callable[..., Any]:
     """A graph that is cut, at branches on tensors' values or at seams: each piece is compiled when it first runs."""
 
     def compile_piece(piece: fx.GraphModule, inputs: Sequence[Any], name: str) -> Callable[..., Any]:
-        report = Report.for_graph(name)
+        report = whole.part(name)
         try:
             with outside_anomaly_mode(), outside_inference_mode(), outside_saved_tensor_hooks():
                 return compile_graph(piece, inputs, report, options)
@@ -130,7 +130,7 @@ def compile_pieces(gm: fx.GraphModule, report: Report, options: Options) -> Call
     if options.backend == "smelt":
         calls = (node.target for node in seams(gm.graph) if isinstance(node.target, EagerCall))
         count_named("extern_ops", Counter(name for call in calls for name in call.operators))
-    return Pieces(gm.graph, report.name, compile_piece, variants_by_kind).run
+    return Pieces(gm.graph, whole.name, compile_piece, variants_by_kind).run
 
 
 @without_default_device()
@@ -268,7 +268,7 @@ def render_and_build(
                 building.append(pool.submit(work))
             except RuntimeError:  # the main thread has ended; this one, or what runs at exit, goes on
                 work()
-        with timed("build"):  # what is left to wait for
+        with timed("build", report):  # what is left to wait for
             for future in building:
                 future.result()
     return rendered
@@ -342,7 +342,7 @@ def compile_emptied(
     """The program of `part` for calls in which some sizes that only values tell are 0; None where there is none."""
     try:
         with outside_inference_mode():
-            own = Report.for_graph(f"{report.name}_empty")
+            own = report.part(f"{report.name}_empty")
             return load(render_part(to_emptied(part, zeros, Runner(own)), options, own, name, updates), options)
     except ZeroDivisionError:  # a size is divided by one of them: an operator may raise what eager does
         return None

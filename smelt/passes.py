@@ -15,9 +15,9 @@ from typing import Any, ParamSpec, TypeVar
 
 from torch import fx
 
+from smelt.abi.steps import Timing
 from smelt.autograd.trace.joint import Joint
 from smelt.base.report import Report
-from smelt.base.stats import spend
 from smelt.codegen.host import Rendered
 from smelt.codegen.triton.host import print_kernels
 from smelt.graph.ir.printer import print_graph
@@ -26,6 +26,7 @@ from smelt.loops.describe import describe as describe_loops
 from smelt.loops.ir import LoopProgram
 from smelt.loops.split_by_device import Chain
 from smelt.schedule.describe import describe as describe_schedule
+from smelt.schedule.facts import describe_program
 from smelt.schedule.plan import Schedule
 
 P = ParamSpec("P")
@@ -46,13 +47,15 @@ class Runner:
 
     def __call__(self, stage: str, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What the pass `make` returns for these arguments. Its time counts as that of `stage`."""
-        with timed(stage):
+        with timed(stage, self.report):
             made = make(*args, **kwargs)
             self.record(make.__name__, made)
         return made
 
     def record(self, name: str, made: Any) -> None:
         """Print and verify what the pass of this name has made."""
+        if isinstance(made, Rendered) and self.report.plan is not None:
+            self._tell(made)
         match made:
             case Joint(module=module):
                 self.report.add("2_joint.py", lambda: print_graph(module))
@@ -60,6 +63,7 @@ class Runner:
             case LoopProgram():
                 self.report.add(f"4_{self.program}_loops.txt", lambda: describe_loops(made))
             case Schedule():
+                self.report.plan = made if self.report.programs is not None else None
                 self.report.add(f"5_{self.program}_schedule.txt", lambda: describe_schedule(made))
             case Rendered(device=None):
                 self.report.add(f"6_{self.program}_kernels.cpp", lambda: "\n".join(made.cpp_sources))
@@ -71,6 +75,16 @@ class Runner:
                 for part, graph in self._graphs(name, made):
                     self.report.dump(f"3_{part}.py", lambda graph=graph: print_graph(graph))  # type: ignore[misc]
                     verified(graph, "prims")
+
+    def _tell(self, rendered: Rendered) -> None:
+        """Tell of a program who asks; its steps are timed from now on."""
+        report, target = self.report, "C++" if rendered.device is None else "Triton"
+        facts = describe_program(self.program, target, report.plan, rendered.steps, rendered.text_of)
+        for step in (*rendered.steps.all(), *(unit.step for unit in facts.units)):
+            step.timing = step.timing or Timing()
+        report.plan = None
+        if report.programs is not None:
+            report.programs.append(facts)
 
     def _graphs(self, name: str, made: Any) -> Iterator[tuple[str, fx.GraphModule]]:
         """The prim graphs of a pass's result, by the name that they are printed under."""
@@ -88,8 +102,8 @@ class Runner:
 
 
 @contextmanager
-def timed(stage: str) -> Iterator[None]:
+def timed(stage: str, report: Report) -> Iterator[None]:
     """Counts the time inside as that of a stage."""
     started = time.perf_counter()
     yield
-    spend(stage, time.perf_counter() - started)
+    report.spend(stage, time.perf_counter() - started)

@@ -21,6 +21,7 @@ from smelt.runtime.library.externs import EXTERNS, Candidate, ExternKernel, exte
 from smelt.runtime.library.fallback import Slot
 from smelt.runtime.library.nonzero import nonzero
 from smelt.runtime.memory import fresh
+from smelt.runtime.observed import Noted, observe
 from smelt.runtime.sizes import Sized, Version
 from smelt.runtime.triton.kernels import Kernels
 from smelt.runtime.tune import Clock
@@ -86,7 +87,7 @@ def load(rendered: Rendered, options: Options, around: Callable[[Program], Progr
     }
     if rendered.device is not None:
         scope |= _on_device(rendered, options)
-    program = _executed(rendered, scope)
+    program = _observable(rendered, scope, addresses)
     if rendered.device is not None and not isinstance(program, Sized) and "product0" not in scope:
         scope["kernels"].seconds.clear()  # all segments are made: each has what it may need until its first call
     if not on_gpu:
@@ -174,6 +175,18 @@ def _on_device(rendered: Rendered, options: Options) -> dict[str, Any]:
         "Watch": functools.partial(Watch, device=device),
         "fresh": functools.partial(fresh, device=device),
     }
+
+
+def _observable(rendered: Rendered, scope: dict[str, Any], addresses: dict[str, int]) -> Program:
+    """The program, whose steps can be shown."""
+    kernels = scope.get("kernels")
+    noted = Noted(kernels)
+    if kernels is not None:
+        scope["kernels"] = noted
+    program = _executed(rendered, scope)
+    scope["kernels"] = kernels
+    observe(rendered.steps, scope, addresses, noted.launches, program)
+    return program
 
 
 def _executed(rendered: Rendered, scope: dict[str, Any]) -> Program:

@@ -20,7 +20,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "abi": ("base",),
     "shapes": ("base",),
     "graph": ("base", "abi", "shapes"),
-    "capture": ("base", "abi", "shapes", "graph"),
+    "page": ("base", "abi"),
+    "capture": ("base", "abi", "shapes", "graph", "page"),  # page: an explanation gives itself as one
     "prims": ("base", "abi", "shapes", "graph"),
     "autograd": ("base", "abi", "shapes", "graph", "prims"),
     "loops": ("base", "shapes", "graph", "prims"),
@@ -30,9 +31,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "distributed": STAGES,
     "tiny": STAGES,
     **{user: ("smelt", "base", *USERS) for user in USERS},
-    "debug": ("smelt", "base", "graph", *USERS),  # it prints and changes captured graphs
+    "debug": ("smelt", "base", "abi", "graph", *USERS),  # it prints and changes captured graphs
     # `smelt ops` prints the tables, `smelt verify` looks inside
-    "cli": ("smelt", "base", "graph", "prims", "loops", "runtime", *USERS),
+    # `smelt explain` watches captures and writes what they were as a page
+    "cli": ("smelt", "base", "abi", "graph", "capture", "prims", "loops", "runtime", "page", *USERS),
 }
 """Package -> packages it may import besides itself. Modules directly under smelt/ may import everything."""
 

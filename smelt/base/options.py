@@ -164,6 +164,7 @@ class Environment:
     ptxas: str | None
     triton_interpret: bool
     debug_memory: bool
+    nvtx: bool
 
 
 def environment() -> Environment:
@@ -185,6 +186,7 @@ def environment() -> Environment:
         ptxas=os.environ.get("TRITON_PTXAS_PATH"),
         triton_interpret=_flag("TRITON_INTERPRET"),
         debug_memory=_flag("SMELT_DEBUG_MEMORY"),
+        nvtx=_flag("SMELT_NVTX"),
     )
 
 

@@ -6,16 +6,32 @@ import itertools
 import re
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from smelt.base.errors import SmeltWarning
 from smelt.base.eviction import REPORTS
 from smelt.base.options import environment
 from smelt.base.private_folder import make_private, write_private
+from smelt.base.stats import spend
 from smelt.base.store import store
 
 _numbers = itertools.count()
+_asking: list[object] = []
+"""Who wants to be told of programs that are made."""
+
+
+@contextmanager
+def asking() -> Iterator[None]:
+    """Reports that are made meanwhile are told of their programs, whose steps are timed."""
+    token = object()
+    _asking.append(token)
+    try:
+        yield
+    finally:
+        _asking.remove(token)
 
 
 class Report:
@@ -25,6 +41,10 @@ class Report:
 
     Attributes:
         error: what failed, while the report is saved for that.
+        seconds: how long each stage took.
+        programs: what is told of the programs that were made; None: nobody asks.
+        plan: of the program that is being made, where somebody asks.
+        parts: reports of graphs that this one led to: its pieces, its derivatives.
     """
 
     def __init__(self, name: str, folder: Path | None = None) -> None:
@@ -33,6 +53,9 @@ class Report:
         self.error: BaseException | None = None
         self.artefacts: dict[str, Callable[[], str]] = {}
         self.seconds: dict[str, float] = {}
+        self.programs: list[Any] | None = [] if _asking else None
+        self.plan: Any = None
+        self.parts: list[Report] = []
 
     @classmethod
     def for_graph(cls, name: str) -> Report:
@@ -50,7 +73,19 @@ class Report:
 
     def derivative(self) -> Report:
         """The report of the graph that computes the gradients of this one."""
-        return Report.for_graph(f"{self.name}_gradients")
+        return self.part(f"{self.name}_gradients")
+
+    def part(self, name: str) -> Report:
+        """The report of a graph that this one led to."""
+        report = Report.for_graph(name)
+        if self.programs is not None:
+            self.parts.append(report)
+        return report
+
+    def spend(self, stage: str, seconds: float) -> None:
+        """Add compile time to a stage."""
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+        spend(stage, seconds)
 
     def add(self, file: str, text: Callable[[], str]) -> None:
         """Keep `text` under the name `file`; write it now when tracing."""

@@ -45,6 +45,13 @@ set_frame_callback: Callable[[Any], Any] = torch._C._dynamo.eval_frame.set_eval_
 """Sets that, and returns what it was."""
 
 
+next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+"""The number of the next node that this thread's operations give the autograd engine."""
+
+node_being_run: Callable[[], Any] = torch._C._current_autograd_node
+"""The node whose backward the autograd engine runs in this thread; None outside of it."""
+
+
 def hide_from_torch_compile(code: CodeType) -> None:
     """torch.compile runs frames of this code as they are, and looks at what they call."""
     evaluator = torch._C._dynamo.eval_frame

@@ -103,12 +103,17 @@ def start() -> None:
 
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
+watching: list[Callable[[Session], None]] = []
+"""Told of sessions that are made, and of those that are about to forget what they compiled."""
+
 
 def new_session(compile_graph: CompileGraph, options: Options) -> Session:
     """Of a compiled callable that has no versions yet."""
     start()
     session = Session(compile_graph, options)
     _sessions.add(session)
+    for tell in watching:
+        tell(session)
     return session
 
 
@@ -236,6 +241,8 @@ def reset() -> None:
     """Forget every compiled version in memory."""
     native.clear_all()
     for session in list(_sessions):
+        for tell in watching:
+            tell(session)
         session.places.clear()
         session.points.clear()
         session.breaks.clear()

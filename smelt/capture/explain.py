@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import fx
 
+from smelt.abi.frame_facts import FrameFacts, RunFacts
 from smelt.base.options import Options
+from smelt.base.report import asking
 from smelt.base.stats import stats
-from smelt.capture.compiled import compile_callable
+from smelt.base.version import VERSION
+from smelt.capture.compiled import compile_callable, watching
 from smelt.capture.core.breaks import BreakReason
+from smelt.capture.frames_told import break_facts, frame_facts, is_worth_telling
 from smelt.capture.session import CompileGraph, Session
 from smelt.graph.nodes.cut_points import cuts, why_cut
+from smelt.page.page import render
 
 
 @dataclass(frozen=True)
@@ -34,6 +42,7 @@ class Explanation:
         cuts: where a graph is compiled in parts, and why.
         without_cuda_graphs: why programs of that call ran without a CUDA graph, with how often.
         attempts: the captures that were made once more, with what they did without and why.
+        session: what was compiled, as it is now: the page tells of what came after the call, too (a backward).
     """
 
     graph_count: int
@@ -48,6 +57,14 @@ class Explanation:
     cuts: list[str] = field(default_factory=list)
     without_cuda_graphs: dict[str, int] = field(default_factory=dict)
     attempts: list[str] = field(default_factory=list)
+    session: Session | None = field(default=None, repr=False, compare=False)
+
+    def html(self, title: str = "smelt.explain") -> str:
+        """The same as a page for a browser, with sources, kernels and their times; it needs nothing from elsewhere."""
+        sessions = [self.session] if self.session is not None else []
+        run = run_facts(title, [*_frames(sessions)], sessions)
+        run.eager_operators = self.fallback_ops
+        return render(run)
 
     def __str__(self) -> str:
         lines = [f"graphs: {self.graph_count}   graph breaks: {self.graph_break_count}   operations: {self.op_count}"]
@@ -83,7 +100,8 @@ def explain(
     def explained(*args: object, **kwargs: object) -> Explanation:
         compiled = compile_callable(fn, compile_graph, options)
         before = stats()
-        result = compiled(*args, **kwargs)
+        with asking():
+            result = compiled(*args, **kwargs)
         made = {table: dict(Counter(stats()[table]) - Counter(before[table])) for table in _TABLES}
         fallbacks, reasons = (made[table] for table in _TABLES)
         return replace(describe(compiled._smelt_session, result), fallback_ops=fallbacks, without_cuda_graphs=reasons)
@@ -106,7 +124,96 @@ def describe(session: Session, result: object = None) -> Explanation:
         result=result,
         attempts=[attempt for place in session.places.values() for attempt in place.attempts],
         cuts=list(dict.fromkeys(_told(node) for gm in graphs for node in cuts(gm.graph))),
+        session=session,
     )
+
+
+def run_facts(title: str, frames: list[FrameFacts], sessions: Sequence[Session]) -> RunFacts:
+    """What a page tells of these frames."""
+    breaks = [*dict.fromkeys(break_facts(reason) for session in sessions for reason in [*session.breaks])]
+    counts = {
+        "graphs": sum(version.has_graph for frame in frames for version in frame.versions),
+        "graph breaks": len(breaks),
+        "recompiles": sum(len(frame.recompiles) for frame in frames),
+    }
+    seconds: Counter[str] = Counter()
+    for frame in frames:
+        for version in frame.versions:
+            seconds.update(version.seconds)
+    python = ".".join(map(str, sys.version_info[:3]))
+    versions = f"smelt {VERSION}, torch {torch.__version__}, Python {python}, {sys.platform}"
+    return RunFacts(title, frames, breaks, counts, dict(seconds), versions=versions)
+
+
+def _frames(sessions: Sequence[Session]) -> Iterator[FrameFacts]:
+    for session in sessions:
+        for site in [*session.places.values()]:
+            if is_worth_telling(site):
+                yield frame_facts(site, [*session.breaks])
+
+
+class Watch:
+    """Everything that is compiled while it is open.
+
+    Attributes:
+        sessions: kept alive, also where the program has dropped what they belong to.
+        forgotten: frames, and texts, of what the program had smelt forget (`smelt.reset()`).
+    """
+
+    def __init__(self) -> None:
+        self.sessions: list[Session] = []
+        self.forgotten: list[FrameFacts] = []
+        self.texts: list[str] = []
+        self.breaks: list[BreakReason] = []
+
+    def tell(self, session: Session) -> None:
+        """A session was made, or is about to forget."""
+        if session not in self.sessions:
+            self.sessions.append(session)
+        elif session.places:
+            self.forgotten += _frames([session])
+            self.texts.append(_text(session))
+            self.breaks += session.breaks
+
+    def frames(self) -> list[FrameFacts]:
+        """In the order in which they were compiled, by compiled callable."""
+        return [*self.forgotten, *_frames(self.sessions)]
+
+    def text(self) -> str:
+        """What `explain` says of each compiled callable; empty where nothing was compiled."""
+        told = (_text(session) for session in self.sessions)
+        return "\n\n".join(filter(None, [*self.texts, *told]))
+
+    def page(self, title: str) -> RunFacts:
+        """The facts of a page."""
+        run = run_facts(title, self.frames(), self.sessions)
+        gone = (break_facts(reason) for reason in self.breaks)
+        run.breaks = [*dict.fromkeys([*gone, *run.breaks])]
+        run.counts["graph breaks"] = len(run.breaks)
+        return run
+
+
+@contextmanager
+def watched() -> Iterator[Watch]:
+    """Watch what is compiled: its kernels are timed, and what is told of it outlives it."""
+    watch = Watch()
+    tell = watch.tell
+    watching.append(tell)
+    try:
+        with asking():
+            yield watch
+    finally:
+        watching.remove(tell)
+
+
+def _text(session: Session) -> str:
+    sites = [site for site in [*session.places.values()] if is_worth_telling(site)]
+    if not sites:
+        return ""
+    head = f"== {sites[0].name} =="
+    again = [f"  {site.name}: {change}" for site in sites for change in site.recompiles]
+    recompiles = ["", "compiled again:", *again] if again else []
+    return "\n".join([head, str(describe(session)), *recompiles])
 
 
 def _told(node: fx.Node) -> str:

@@ -184,9 +184,17 @@ class Session(Diagnostics):
             return None
         finally:
             read.release()
-            spend("capture", time.perf_counter() - started - self._compiling)
+            self._spent(place, time.perf_counter() - started - self._compiling)
 
     _compiling = 0.0
+
+    def _spent(self, place: CompileSite, seconds: float) -> None:
+        """A capture has ended."""
+        report = place.versions[-1].residual.report if place.versions else None
+        if report is None or "capture" in report.seconds:
+            spend("capture", seconds)
+        else:
+            report.spend("capture", seconds)
 
     def _refused_by_stance(self, place: CompileSite, read: Reader) -> bool:
         """Whether this thread wants nothing compiled now.
@@ -415,6 +423,7 @@ class Session(Diagnostics):
     def _compile(self, place: CompileSite, vm: Interpreter, residual: Residual) -> Callable[..., object] | None:
         report = Report.for_graph(place.name.replace("<", "").replace(">", ""))
         guards = vm.guards
+        residual.report = report
         report.add("guards.py", lambda: "\n".join(guards.lines()) + "\n")
         report.add("residual.py", lambda: residual.source)
         log("graphs", lambda: f"{place.name}, {residual.ops} operations, {len(guards.checks)} guards")

@@ -11,7 +11,7 @@ from rich.console import Console
 from smelt.cli.bench import bench, complaints
 from smelt.cli.cache import cache
 from smelt.cli.census import census
-from smelt.cli.outputs import output_file, output_folder
+from smelt.cli.outputs import output_file, output_folder, page_file
 
 app = typer.Typer(
     name="smelt",
@@ -61,6 +61,22 @@ def run(
 
     _expect_script(script, module)
     raise typer.Exit(run_script(script, context.args, module, quiet))
+
+
+@app.command(context_settings=SCRIPT_ARGUMENTS)
+def explain(
+    context: typer.Context,
+    script: Script,
+    module: AsModule = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write a page for a browser instead.", callback=page_file)
+    ] = None,
+) -> None:
+    """Run a script as `smelt run` does; at its end, tell of each compiled frame: graphs, breaks, guards, recompiles."""
+    from smelt.cli.explain import explain_script
+
+    _expect_script(script, module)
+    raise typer.Exit(explain_script(script, context.args, module, html))
 
 
 @app.command(context_settings=SCRIPT_ARGUMENTS)

@@ -26,6 +26,19 @@ def output_file(path: Path | None) -> Path | None:
     return path
 
 
+def page_file(path: Path | None) -> Path | None:
+    """A file that can be written, and that is a page if it is there already: not the script, named in the wrong place.
+
+    Raises:
+        typer.BadParameter: it cannot be, or is something else.
+    """
+    path = output_file(path)
+    if path is not None and path.is_file() and path.stat().st_size:
+        with open(path, "rb") as file:
+            _require(file.read(20).lower().startswith(b"<!doctype html"), f"{path} is there and is no HTML page")
+    return path
+
+
 def output_folder(path: Path | None) -> Path | None:
     """A folder in which files can be written, or that can be made.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import io
 import os
 import runpy
@@ -39,9 +40,10 @@ def run_script(target: str, args: Sequence[str], module: bool, quiet: bool) -> i
         sys.excepthook(type(error), error, error.__traceback__)
         return 130 if isinstance(error, KeyboardInterrupt) else 1
     finally:
-        sys.stdout.flush()
-        if not quiet:
-            print("\n".join(summary(smelt.stats())), file=sys.stderr)
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # the script may have closed them
+            sys.stdout.flush()
+            if not quiet:
+                print("\n".join(summary(smelt.stats())), file=sys.stderr)
     return 0
 
 

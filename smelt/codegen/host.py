@@ -21,11 +21,13 @@ from torch import fx
 from smelt.abi.fake_kernels import is_of_torch
 from smelt.abi.faults import Checks
 from smelt.abi.kernel_source import KernelSource
+from smelt.abi.steps import Step, Steps
 from smelt.base.python_text import quoted, scalar
 from smelt.base.text import Writer
 from smelt.codegen.parameters import FAULT
 from smelt.loops.ir import Constant, Extern, Input, Item, Ref, references
 from smelt.schedule.buffer_assignment import writes_into
+from smelt.schedule.origins import origins_of
 from smelt.schedule.plan import Schedule
 from smelt.schedule.products import Product
 from smelt.schedule.realize import StridedView, metas_of
@@ -50,6 +52,7 @@ class Rendered:
         device: where the tensors are, of a program for a GPU.
         seconds: for each Triton kernel what computes the same otherwise (see codegen/triton/second_way.py).
         checks: of each launch on a GPU that checks values, in the order of their places behind the fault slot.
+        steps: what the text launches and calls, for people; text_of: the kernels of each unit.
     """
 
     cpp_sources: list[str]
@@ -65,6 +68,8 @@ class Rendered:
     device: torch.device | None = None
     seconds: list[Any] = field(default_factory=list)
     checks: list[Checks] = field(default_factory=list)
+    steps: Steps = field(default_factory=Steps)
+    text_of: Callable[[int], tuple[str, str]] = lambda number: ("", "")
 
 
 @dataclass
@@ -131,6 +136,7 @@ class Host:
         self.fault = 0
         self.binds = False
         self.made: list[str] = []
+        self.shown_steps = Steps()
         self.steps = self.make_steps()
         self.drops = self.plan_drops()
 
@@ -460,6 +466,8 @@ class Host:
     def define_extern(self, node: Extern, refs: Sequence[str | None]) -> str:
         """The name that the text has for an extern."""
         function = f"{_identifier(node)}_{len(self.extern_lines)}"
+        step = self.shown_steps.externs[function] = Step(origins_of(self.plan.program, [node.name]))
+        self.shown_steps.of[node.name] = step
         self.extern_lines.append((function, self.definition(node, refs)))
         return function
 

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from smelt.autograd.trace.backward_lines import BackwardLines
 from smelt.autograd.trace.canonicalize import PURE, WRITES, full, identity
 from smelt.autograd.trace.reads import JointReads
 from smelt.autograd.trace.scalar_operands import has_real, with_numbers
@@ -63,6 +64,7 @@ class GraphRecorder:
         root: the module that will own the constants.
         origin: name of the torch-level node that is running; becomes `node.meta["from"]`.
         line: the user's line of that node; becomes `node.meta["line"]`.
+        lines: where the engine's nodes come from, which become `node.meta["of"]` and `node.meta["line"]` in a backward.
         checkpoint: the `torch.utils.checkpoint` region of that node; becomes `node.meta["checkpoint"]`.
         backward: the autograd engine is running; becomes `node.meta["backward"]`.
         derivative: which of the program's own calls of the engine is running; becomes `node.meta["derivative"]`.
@@ -78,6 +80,7 @@ class GraphRecorder:
         self.root = torch.nn.Module()
         self.origin: str | None = None
         self.line: Any = None
+        self.lines = BackwardLines()
         self.checkpoint: int | None = None
         self.backward = False
         self.derivative: int | None = None
@@ -109,6 +112,14 @@ class GraphRecorder:
         place.node = read_view(self.emit, self.value(place.parent), place)
         place.version = place.storage.version
         return place.node
+
+    def _note_backward(self, meta: dict[str, Any]) -> None:
+        """Note which backward a node belongs to, and to which operation of the forward."""
+        if self.backward:
+            meta["backward"] = True
+        if self.derivative is not None:
+            meta["derivative"] = self.derivative
+        meta |= self.lines.of_running()
 
     def assign(self, place: StorageView, node: fx.Node) -> None:
         """`place` now has the value `node`; so the places above it change as well."""
@@ -209,10 +220,8 @@ class GraphRecorder:
             meta["from"], meta["line"] = self.origin, self.line
         if self.checkpoint is not None and not self.backward:
             meta["checkpoint"] = self.checkpoint
-        if self.backward:
-            meta["backward"] = True
-        if self.derivative is not None:
-            meta["derivative"] = self.derivative
+        if self.backward or self.derivative is not None:
+            self._note_backward(meta)
         if random:
             self.drawn += 1  # its place among all that the program draws, used or not
             meta["random"] = self.drawn

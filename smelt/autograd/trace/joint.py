@@ -54,6 +54,7 @@ from smelt.graph.ir.meta import TensorMeta, is_dense, overlaps, without_gaps
 from smelt.graph.ir.module import GraphModule, remove_dead
 from smelt.graph.ir.seeds import seed_name
 from smelt.graph.ir.symint import to_torch
+from smelt.graph.ir.user_line import user_line
 from smelt.graph.meta_rules.layouts import as_before
 from smelt.graph.nodes.attention import for_attention
 from smelt.graph.nodes.casts import casting, present_casts, set_casts
@@ -603,7 +604,8 @@ def run_graph(gm: fx.GraphModule, inputs: Sequence[Any], rec: GraphRecorder | No
             (result,) = args
             return list(result) if isinstance(result, (list, tuple)) else [result]
         if rec is not None:
-            rec.origin, rec.line = node.name, node.meta.get("at")
+            rec.origin, rec.line = node.name, user_line(node)
+            rec.lines.begin(rec.origin, rec.line)
             rec.checkpoint = node.meta.get("checkpoint")
             rec.derivative = next(derivatives) if node.target in DERIVATIVES else None
             if rec.reads is not None:

@@ -32,7 +32,9 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.autograd.graph import increment_version
 from torch.library import CustomOpDef
 
+from smelt.abi.steps import observe_programs
 from smelt.base.python_text import arguments, is_plain_name, new_name, quoted
+from smelt.base.report import Report
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import At, Break, Restart
 from smelt.capture.core.conditional_value import ASKING, PhiValue
@@ -68,6 +70,7 @@ class Residual:
         outputs: fetch indices that become `_f`.
         at: the user's place that it is taken for.
         named: regions of the profiler that the program opens in the graph.
+        report: of the graph's way through the compiler.
     """
 
     source: str
@@ -79,6 +82,7 @@ class Residual:
     at: At | None = None
     points: list[native.ResumePoint] = field(default_factory=list)
     named: tuple[str, ...] = ()
+    report: Report | None = None
 
     def code(self) -> CodeType:
         """The compiled source of the function."""
@@ -91,6 +95,7 @@ class Residual:
         names = (f"smelt: {self.at.code.co_qualname if self.at is not None else 'graph'}", *self.named)
 
         def run(*inputs: Any) -> Any:
+            observe_programs()
             with contextlib.ExitStack() as regions:
                 for name in names:
                     regions.enter_context(torch.autograd.profiler.record_function(name))

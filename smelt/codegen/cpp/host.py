@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from smelt.abi.steps import Step
 from smelt.base.errors import CompileError
 from smelt.base.text import Writer
-from smelt.codegen.cpp.units import CppRenderer, Kernels, kernel_name, render_kernels, segment_source
+from smelt.codegen.cpp.units import CppRenderer, Kernels, Launch, kernel_name, render_kernels, segment_source
 from smelt.codegen.host import Host, Rendered
 from smelt.codegen.parameters import FAULT
+from smelt.schedule.origins import computed_by, origins_of
 from smelt.schedule.plan import Schedule
 from smelt.shapes.size import IntLike, Size, Symbol
 
@@ -27,7 +29,7 @@ def render_cpp(plan: Schedule) -> Rendered:
         smallest = min(range(len(sources)), key=lambda i: len(sources[i]))
         sources[smallest] += segment_source(host.segments)
         exports[smallest] += [f"segment{i}" for i in range(len(host.segments))]
-    return Rendered(sources, exports, text, host.constants)
+    return Rendered(sources, exports, text, host.constants, steps=host.shown_steps, text_of=kernels.text_of)
 
 
 class CppHost(Host):
@@ -43,6 +45,7 @@ class CppHost(Host):
 
     def launches(self, body: Writer, groups: Sequence[int], bound: set[str]) -> None:
         calls: list[str] = []
+        steps: list[Step] = []
         touched: IntLike = 0
         for number in groups:
             launch = self.kernels.launches.get(number)
@@ -65,9 +68,27 @@ class CppHost(Host):
             numbers = len(launch.symbols) + len(launch.streams)
             types = ", ".join([*(f"{t} *" for t in kernel.types), *["int64_t"] * numbers])
             calls.append(f"((void (*)({types}))P[{slot}])({', '.join(arguments)});")
+            steps.append(self.step_of(number, launch, slot))
+            self.shown_steps.of[self.plan.made_by(number)[0]] = steps[-1]
         if calls:
+            self.shown_steps.segments[f"segment{len(self.segments)}"] = steps
             body(f"{self.launcher(touched)}(segment{len(self.segments)}, table)")
             self.segments.append(calls)
+
+    def step_of(self, number: int, launch: Launch, slot: int) -> Step:
+        """The launch of a group, whose arguments have their slots, for people."""
+        arguments: list[tuple[int, int] | int] = [self.address(name) for name in launch.buffers]
+        arguments += [(self.symbol_slot(symbol), 0) for symbol in launch.symbols]
+        origins = origins_of(self.plan.program, computed_by(self.plan, number))
+        return Step(origins, slot, (*arguments, *launch.streams))
+
+    def address(self, name: str) -> tuple[int, int]:
+        """The slot of a buffer, and where it begins from what the slot holds."""
+        if name == FAULT:
+            return self.fault, 0
+        if not self.in_arena(name):
+            return self.slots[name], 0
+        return (self.place_slots[name], 0) if self.symbols else (0, self.plan.memory.offsets[name])
 
     def kernel_names(self, number: int) -> str:
         launch = self.kernels.launches.get(number)

@@ -46,6 +46,14 @@ class Kernels:
     launches: dict[int, Launch]
     units: list[tuple[str, list[int]]]
 
+    def text_of(self, number: int) -> tuple[str, str]:
+        """Name and text of the kernel that a group became; empty where it has nothing to do."""
+        launch = self.launches.get(number)
+        if launch is None:
+            return "", ""
+        name = kernel_name(launch.kernel)
+        return name, self.kernels[launch.kernel].function(name)
+
 
 def render_kernels(plan: Schedule, target: Renderer) -> Kernels:
     """Render every group of a schedule."""

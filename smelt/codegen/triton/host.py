@@ -16,6 +16,7 @@ from torch import fx
 from smelt.abi.faults import CHECK_BYTES, Check, Checks
 from smelt.abi.kernel_source import KernelSource
 from smelt.abi.random_source import key_step
+from smelt.abi.steps import Step
 from smelt.base.errors import CompileError
 from smelt.base.python_text import comment
 from smelt.base.text import Writer
@@ -26,6 +27,7 @@ from smelt.codegen.triton.kernel import TritonKernel, render_kernel
 from smelt.codegen.triton.product import render_product
 from smelt.codegen.triton.scatter import render_scatter
 from smelt.codegen.triton.second_way import SecondWay, second_way
+from smelt.schedule.origins import computed_by, origins_of
 from smelt.schedule.plan import Schedule
 from smelt.schedule.products import Product
 from smelt.schedule.realize import metas_of
@@ -52,9 +54,9 @@ def render_triton(
     templates = {number: _templates(product, plan, rounded, autotune) for number, product in plan.products.items()}
     host = TritonHost(plan, kernels, templates, device, list(together), contract)
     text = host.text()
-    return Rendered(
-        [], [], text, host.constants, kernels=host.sources, device=device, seconds=host.seconds, checks=host.checks
-    )
+    rendered = Rendered([], [], text, host.constants, kernels=host.sources, device=device, seconds=host.seconds)
+    rendered.checks, rendered.steps, rendered.text_of = host.checks, host.shown_steps, host.text_of
+    return rendered
 
 
 def print_kernels(sources: Sequence[KernelSource]) -> str:
@@ -150,7 +152,21 @@ class TritonHost(Host):
         lines = self.launch_lines(body, groups, bound)
         if lines:
             body(f"segment{len(self.segments)}(table)")
+            steps = self.shown_steps.segments[f"segment{len(self.segments)}"] = []
+            for number in groups:
+                for _ in self.kernels.get(number, ()):
+                    steps.append(Step(origins_of(self.plan.program, self.values_of(number))))
+                    self.shown_steps.of[self.plan.made_by(number)[0]] = steps[-1]
             self.segments.append(lines)
+
+    def text_of(self, number: int) -> tuple[str, str]:
+        """Names and texts of the kernels of a unit."""
+        kernels = [template.kernel for template in self.templates.get(number, ())] or self.kernels.get(number, [])
+        return self.kernel_names(number), "\n\n".join(kernel.source.source for kernel in kernels)
+
+    def values_of(self, number: int) -> list[str]:
+        """What the launches of a group compute; those of a bundle are its first group's."""
+        return [name for each in self.together.get(number, [number]) for name in computed_by(self.plan, each)]
 
     def kernel_names(self, number: int) -> str:
         product = self.plan.products.get(number)
@@ -185,6 +201,9 @@ class TritonHost(Host):
         )
         lines += ["[", *(f"    {template}" for template in templates), "],"]
         body(f"product{len(self.products)}(table, {arguments})")
+        made = Step(origins_of(self.plan.program, computed_by(self.plan, product.number)))
+        self.shown_steps.products[f"product{len(self.products)}"] = made
+        self.shown_steps.of[product.name] = self.shown_steps.of[self.plan.made_by(product.number)[0]] = made
         self.products.append(lines)
 
     def source(self, kernel: TritonKernel) -> int:

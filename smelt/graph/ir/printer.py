@@ -51,6 +51,13 @@ def print_graph(gm: fx.GraphModule) -> str:
     return _Printer(gm).text()
 
 
+def operations(gm: fx.GraphModule) -> list[tuple[fx.Node, str]]:
+    """What the graph computes in order, each as a line of Python with the type of its result."""
+    printer = _Printer(gm)
+    nodes = (node for node in gm.graph.nodes if node.op not in ("placeholder", "output"))
+    return [(node, _with_comment(printer.statement(node), _comment(node))) for node in nodes]
+
+
 def provided_by_caller(gm: fx.GraphModule) -> list[str]:
     """What the text of the graph does not hold, and its reader must provide: constants, functions without a path."""
     printer = _Printer(gm)

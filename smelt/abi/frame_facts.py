@@ -1,0 +1,119 @@
+"""What people are told of captured frames: plain text and numbers, which hold nothing of the program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from smelt.abi.program_facts import ProgramFacts
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of a file; line 0: not known."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Noted:
+    """Something with the line that it belongs to."""
+
+    text: str
+    place: Place | None = None
+
+
+@dataclass(frozen=True)
+class BreakFacts:
+    """Why a graph ended, or why something runs in eager."""
+
+    title: str
+    why: str
+    hint: str
+    place: Place | None
+
+
+@dataclass
+class GraphFacts:
+    """One compiled version of a frame.
+
+    Attributes:
+        operations: of the captured graph, each as a line of Python.
+        lines: of its operations, and of the calls that lead to them.
+        stop: why it ends before the function does.
+        programs: of the graph and of its pieces; empty where nobody asked while it was compiled.
+        seconds: by stage.
+    """
+
+    guards: list[Noted]
+    residual: str
+    operations: list[Noted]
+    stop: BreakFacts | None
+    programs: list[ProgramFacts] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    lines: frozenset[Place] = frozenset()
+    has_graph: bool = True
+
+
+@dataclass(frozen=True)
+class FunctionSource:
+    """The lines of a function; none where its source is not to be had."""
+
+    name: str
+    file: str
+    first: int
+    lines: tuple[str, ...]
+    of_torch: bool = False
+
+
+@dataclass
+class FrameFacts:
+    """A function, or the rest of it after a break.
+
+    Attributes:
+        functions: the frame's own, then those that it calls inside of its graphs.
+        breaks: at lines of these functions.
+        recompiles: guards that failed, which made it compile once more.
+    """
+
+    name: str
+    place: Place
+    functions: list[FunctionSource]
+    versions: list[GraphFacts]
+    breaks: list[BreakFacts] = field(default_factory=list)
+    recompiles: list[Noted] = field(default_factory=list)
+    attempts: list[str] = field(default_factory=list)
+    given_up: bool = False
+
+
+@dataclass
+class MemorySample:
+    """Bytes of the process (and of torch on a GPU), so many seconds after the beginning."""
+
+    seconds: float
+    resident: int
+    device: int = 0
+
+
+@dataclass
+class RunFacts:
+    """Everything on the page.
+
+    Attributes:
+        counts: graphs, breaks, recompiles, fallbacks.
+        seconds: compile time of the whole process, by stage.
+        notes: what else there is to say, such as that the script failed.
+    """
+
+    title: str
+    frames: list[FrameFacts]
+    breaks: list[BreakFacts]
+    counts: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    memory: list[MemorySample] = field(default_factory=list)
+    eager_operators: dict[str, int] = field(default_factory=dict)
+    versions: str = ""
+    notes: list[str] = field(default_factory=list)

@@ -1,0 +1,134 @@
+"""Captured frames as plain facts: sources of functions, and for each line the graphs, guards and breaks that it has."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+from collections.abc import Iterable
+from types import CodeType
+
+from smelt.abi.frame_facts import BreakFacts, FrameFacts, FunctionSource, GraphFacts, Noted, Place
+from smelt.abi.program_facts import ProgramFacts
+from smelt.base.report import Report
+from smelt.capture.cache import CacheEntry, CompileSite
+from smelt.capture.core.breaks import At, BreakReason
+from smelt.graph.ir.printer import operations
+from smelt.graph.ir.user_line import TORCH, lines_of, user_line
+
+AROUND = 3
+"""Lines before and after one whose function is not known."""
+
+
+def frame_facts(site: CompileSite, breaks: Iterable[BreakReason]) -> FrameFacts:
+    """Everything about a place where frames begin.
+
+    Args:
+        breaks: of the session; those of the frame's lines are among them.
+    """
+    code: CodeType = getattr(site.key, "code", site.key)
+    begin = _place(At(code, getattr(site.key, "offset", 0)))
+    assert begin is not None
+    versions = [*site.versions]
+    functions = [_source(each) for each in _codes(code, versions)]
+    facts = FrameFacts(
+        site.name,
+        begin,
+        functions,
+        [_graph_facts(version) for version in versions],
+        recompiles=[Noted(f"{c.subject} was {c.before}, is {c.now}", place_of(c.at)) for c in [*site.recompiles]],
+        attempts=[*site.attempts],
+        given_up=site.given_up,
+    )
+    facts.breaks = [
+        told for told in map(break_facts, breaks) if told.place is not None and _shows(functions, told.place)
+    ]
+    told = [v.stop.place for v in facts.versions if v.stop is not None] + [change.place for change in facts.recompiles]
+    for place in dict.fromkeys(told):
+        if place is not None and not _shows(facts.functions, place):
+            facts.functions.append(_around(place))
+    return facts
+
+
+def is_worth_telling(site: CompileSite) -> bool:
+    """Whether anything became of the place."""
+    return bool(site.versions or site.given_up or site.failed)
+
+
+def break_facts(reason: BreakReason) -> BreakFacts:
+    """The same as plain text, with its line."""
+    return BreakFacts(reason.title, reason.why, reason.hint, place_of(reason.at))
+
+
+def place_of(text: str) -> Place | None:
+    """`file:line`"""
+    file, _, line = text.rpartition(":")
+    return Place(file, int(line)) if file and line.isdecimal() else None
+
+
+def _place(at: object) -> Place | None:
+    return Place(at.code.co_filename, at.line) if isinstance(at, At) else None
+
+
+def _graph_facts(version: CacheEntry) -> GraphFacts:
+    guards = version.guards
+    places = map(_place, guards.places)
+    noted = [Noted(guards.line(n, with_place=False), place) for n, place in enumerate(places)]
+    gm, report = version.residual.gm, version.residual.report
+    computed = [Noted(text, _place(user_line(node))) for node, text in operations(gm)] if gm is not None else []
+    stop = None if version.stop is None else break_facts(version.stop)
+    facts = GraphFacts(noted, version.residual.source, computed, stop, has_graph=gm is not None)
+    if gm is not None:
+        passed = (_place(at) for node in gm.graph.nodes for at in lines_of(node))
+        facts.lines = frozenset(place for place in passed if place is not None)
+    if report is not None:
+        facts.programs = [*_programs(report)]
+        facts.seconds = _seconds(report)
+    return facts
+
+
+def _programs(report: Report) -> Iterable[ProgramFacts]:
+    yield from report.programs or ()
+    for part in report.parts:
+        yield from _programs(part)
+
+
+def _seconds(report: Report) -> dict[str, float]:
+    total = dict(report.seconds)
+    for part in report.parts:
+        for stage, seconds in _seconds(part).items():
+            total[stage] = total.get(stage, 0.0) + seconds
+    return total
+
+
+def _codes(own: CodeType, versions: Iterable[CacheEntry]) -> Iterable[CodeType]:
+    """The frame's code, then those that have a part in its graphs, in the order in which they come."""
+    found: dict[int, CodeType] = {id(own): own}
+    for version in versions:
+        gm = version.residual.gm
+        nodes = gm.graph.nodes if gm is not None else ()
+        for at in (*(user_line(node) for node in nodes), *version.guards.places):
+            if isinstance(at, At):
+                found.setdefault(id(at.code), at.code)
+    return found.values()
+
+
+def _source(code: CodeType) -> FunctionSource:
+    try:
+        lines, first = inspect.getsourcelines(code)
+    except (OSError, TypeError, SyntaxError, IndexError, UnicodeError):
+        lines, first = [], code.co_firstlineno
+    of_torch = code.co_filename.startswith(TORCH)
+    return FunctionSource(code.co_qualname, code.co_filename, max(first, 1), tuple(lines), of_torch)
+
+
+def _around(place: Place) -> FunctionSource:
+    """The lines near a place."""
+    first = max(place.line - AROUND, 1)
+    lines = [linecache.getline(place.file, number) for number in range(first, place.line + AROUND + 1)]
+    while lines and not lines[-1]:
+        lines.pop()
+    return FunctionSource("lines of another function", place.file, first, tuple(lines))
+
+
+def _shows(functions: Iterable[FunctionSource], place: Place) -> bool:
+    return any(f.file == place.file and 0 <= place.line - f.first < len(f.lines) for f in functions)

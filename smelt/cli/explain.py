@@ -1,0 +1,101 @@
+"""`smelt explain`: a script as it is, and at its end what became of every compiled frame, as text or as a page."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import smelt
+from smelt.abi.frame_facts import RunFacts
+from smelt.capture.explain import Watch, watched
+from smelt.cli.run import run_script, summary
+from smelt.debug.memory_samples import MemorySamples
+from smelt.page.page import render
+
+NOTHING = "nothing was compiled: no compiled function was called"
+
+
+def explain_script(target: str, args: Sequence[str], module: bool, page: Path | None) -> int:
+    """Run a script, then tell; the script's exit status.
+
+    Args:
+        page: the file of the page; None: text to standard output.
+    """
+    page = page.absolute() if page is not None else None
+    process, samples = os.getpid(), MemorySamples()
+    with watched() as watch:
+        status = run_script(target, args, module, quiet=True)
+        if os.getpid() != process:  # a child that the script forked ends here, too
+            return status
+        _wait_for_threads()
+    if page is None:
+        _tell(watch.text() or NOTHING, sys.stdout)
+        return status
+    run = watch.page(shlex.join([target, *args]))
+    run.memory = samples.end()
+    _complete(run, status)
+    return _written(page, run, watch, status)
+
+
+def _wait_for_threads() -> None:
+    """Of the script, as Python itself does at the end of a process."""
+    with contextlib.suppress(KeyboardInterrupt):
+        for thread in threading.enumerate():
+            if thread is not threading.current_thread() and not thread.daemon:
+                thread.join()
+
+
+def _complete(run: RunFacts, status: int) -> None:
+    stats = smelt.stats()
+    run.counts["fallbacks"] = stats["fallbacks"]
+    run.seconds = stats["stage_s"] or run.seconds
+    run.eager_operators = stats["extern_ops"]
+    if status:
+        run.notes.append(f"The script ended with exit status {status}: this is what it had compiled until then.")
+
+
+def _written(page: Path, run: RunFacts, watch: Watch, status: int) -> int:
+    try:
+        write_whole(page, render(run))
+    except OSError as error:
+        _tell(f"smelt: the page could not be written to {page}: {error.strerror or error}", sys.stderr)
+        return status or 1
+    told = [f"smelt: the page is {page}"] if run.frames or run.breaks else [f"smelt: {NOTHING}; the page is {page}"]
+    _tell("\n".join([*summary(smelt.stats()), *told]), sys.stderr)
+    return status
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that it is never there in part; links are followed.
+
+    Raises:
+        OSError: it cannot be written; what was there before still is.
+    """
+    path = Path(os.path.realpath(path))
+    data = text.encode("utf-8", "backslashreplace")
+    if path.exists() and not path.is_file():  # a device, a pipe
+        path.write_bytes(data)
+        return
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:50]}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(name, path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~mask)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def _tell(text: str, stream: object) -> None:
+    """Print to a stream that the script may have closed."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        print(text, file=stream, flush=True)  # type: ignore[call-overload]

@@ -1,0 +1,62 @@
+"""How much memory a process uses over time: a thread looks every now and then."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+
+from smelt.abi.frame_facts import MemorySample
+
+EVERY_S = 0.02
+"""At the beginning; it doubles whenever there are MOST samples, of which every other one is dropped then."""
+
+MOST = 1000
+
+
+class MemorySamples:
+    """Begins at once; `end()` gives the samples. A child process that is forked has none of its own."""
+
+    def __init__(self) -> None:
+        self.samples: list[MemorySample] = []
+        self.begin = time.perf_counter()
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._run, name="smelt-memory", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        every = EVERY_S
+        while not self.ended.wait(every):
+            self._look()
+            if len(self.samples) >= MOST:
+                self.samples = self.samples[::2]
+                every *= 2
+
+    def _look(self) -> None:
+        resident = _resident()
+        if resident is not None:
+            self.samples.append(MemorySample(time.perf_counter() - self.begin, resident, _on_device()))
+
+    def end(self) -> list[MemorySample]:
+        """The samples."""
+        self.ended.set()
+        self.thread.join()
+        self._look()
+        return self.samples
+
+
+def _resident() -> int | None:
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _on_device() -> int:
+    """Bytes of tensors that torch has on the current GPU; 0 where the program has not used one."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return 0
+    return int(torch.cuda.memory_allocated())

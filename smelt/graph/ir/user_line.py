@@ -1,0 +1,36 @@
+"""The line of the program that a captured operation belongs to: the innermost one that is not PyTorch's own code."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+TORCH = os.path.dirname(torch.__file__) + os.sep
+
+
+def lines_of(node: fx.Node) -> Iterator[Any]:
+    """Places of an operation and of the calls around it, from the inside out; `str(place)` is "file:line"."""
+    at, callers = node.meta.get("at"), node.meta.get("callers")
+    if at is not None:
+        yield at
+    while callers is not None:
+        callers, at = callers
+        if at is not None:
+            yield at
+
+
+def user_line(node: fx.Node) -> Any:
+    """The place in the user's code: of a layer of `torch.nn` where it is called. None: not known."""
+    innermost = node.meta.get("at")
+    if innermost is None or not is_of_torch(innermost):
+        return innermost
+    return next((at for at in lines_of(node) if not is_of_torch(at)), innermost)
+
+
+def is_of_torch(at: Any) -> bool:
+    """Whether a place lies in PyTorch's own code."""
+    return bool(at.code.co_filename.startswith(TORCH))

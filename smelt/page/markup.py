@@ -1,0 +1,113 @@
+"""HTML and SVG as text in which everything is escaped that is no markup of ours.
+
+What users see comes from programs that may be anybody's: sources, names, strings. An element takes text and other
+elements; only an element is taken as it is.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable
+from typing import Union
+
+Child = Union["Markup", str, int, float, None, Iterable["Child"]]
+
+
+class Markup(str):
+    """Text that is HTML already."""
+
+
+VOID = frozenset({"br", "meta", "hr"})
+"""Elements of HTML without an end."""
+
+_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+"""Characters that no HTML may hold, that show nothing, or that change the order in which others are shown."""
+
+
+def visible(text: str) -> str:
+    """The text with such characters written out."""
+    return _HIDDEN.sub(lambda found: found.group().encode("unicode_escape").decode("ascii"), text)
+
+
+def escaped(text: str) -> str:
+    """Text as HTML, also in quotes."""
+    return html.escape(visible(text), quote=True)
+
+
+def element(name: str, /, *children: Child, **attributes: str | int | float | bool | None) -> Markup:
+    """`<name attribute="...">children</name>`. Of an attribute's name a last `_` is dropped, others become `-`.
+
+    True is an attribute without a value; None and False are left out.
+    """
+    parts = [f"<{name}"]
+    for key, value in attributes.items():
+        shown = key.rstrip("_").replace("_", "-")
+        if value is True:
+            parts.append(f" {shown}")
+        elif value is not None and value is not False:
+            parts.append(f' {shown}="{escaped(str(value))}"')
+    parts.append(">")
+    if name in VOID:
+        return Markup("".join(parts))
+    _write(children, parts)
+    parts.append(f"</{name}>")
+    return Markup("".join(parts))
+
+
+def joined(*children: Child) -> Markup:
+    """Elements and text one behind the other."""
+    parts: list[str] = []
+    _write(children, parts)
+    return Markup("".join(parts))
+
+
+def _write(child: Child, parts: list[str]) -> None:
+    match child:
+        case None:
+            pass
+        case Markup():
+            parts.append(child)
+        case str():
+            parts.append(escaped(child))
+        case int() | float():
+            parts.append(escaped(str(child)))
+        case _:
+            for each in child:
+                _write(each, parts)
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, of a long one its beginning."""
+    return text if len(text) <= most else f"{text[:most]} ... ({len(text) - most} more characters)"
+
+
+def bytes_text(count: float) -> str:
+    """12.3 MB"""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def number_text(count: float) -> str:
+    """12.3 M"""
+    for unit in ("", " k", " M", " G"):
+        if abs(count) < 1000:
+            return f"{count:.3g}{unit}"
+        count /= 1000
+    return f"{count:.3g} T"
+
+
+def seconds_text(seconds: float) -> str:
+    """12.3 ms"""
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e9:.0f} ns"
+
+
+def plural(count: int, name: str) -> str:
+    """`1 graph`, `2 graphs`"""
+    return f"{count} {name}{'' if count == 1 else 's'}"

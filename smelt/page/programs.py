@@ -1,0 +1,194 @@
+"""Programs of graphs on the page: a picture, kernels with their sources and measures, memory step by step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from smelt.abi.program_facts import ProgramFacts, Unit
+from smelt.abi.steps import Origin, label
+from smelt.page.markup import Markup, bytes_text, element, joined, number_text, plural, seconds_text, shortened
+from smelt.page.picture import MOST_BOXES, Box, draw_program, draw_steps
+
+INLINE_CHARACTERS = 2_000_000
+"""Of sources on a page; from then on a source that was shown is named."""
+
+LONGEST_SOURCE = 200_000
+
+
+class Sources:
+    """The texts of kernels on one page: which were shown, and where."""
+
+    def __init__(self) -> None:
+        self.characters = 0
+        self.shown: dict[str, str] = {}
+
+    def show(self, text: str, where: str) -> Markup:
+        """The text; of one that was shown before perhaps the place."""
+        known = self.shown.get(text)
+        if known is not None and self.characters > INLINE_CHARACTERS:
+            return element("p", "the same source as ", element("a", "another kernel", href=f"#{known}"))
+        self.shown.setdefault(text, where)
+        self.characters += len(text)
+        return element("pre", element("code", shortened(text, LONGEST_SOURCE)), tabindex=0)
+
+
+def show_program(program: ProgramFacts, name: str, sources: Sources) -> Markup:
+    """One program; ids begin with `name`."""
+    timed = [unit.step.timing for unit in program.units if unit.step.timing is not None]
+    spent = sum(timing.least_ns for timing in timed) / 1e9
+    kernels = sum(unit.kind != "library call" for unit in program.units)
+    told = [
+        plural(kernels, "kernel"),
+        plural(len(program.units) - kernels, "library call"),
+        f"{program.target}",
+        f"{seconds_text(spent)} in them" if spent else "",
+        "sizes are those of the first call" if program.symbolic else "",
+    ]
+    picture = element("div", draw_program(_boxes(program, name)), class_="scroll picture", tabindex=0)
+    more = len(program.units) - MOST_BOXES
+    rows = [_unit(program, unit, number, name, sources) for number, unit in enumerate(program.units)]
+    return element(
+        "div",
+        element("h4", program.name.replace("_", " ")),
+        element("p", ", ".join(filter(None, told)), class_="quiet"),
+        picture,
+        element("p", f"{more} more steps are in the list alone", class_="quiet") if more > 0 else None,
+        _folded(element("div", _heads(), rows, class_="units"), len(rows)),
+        _memory(program),
+        class_="program",
+    )
+
+
+MOST_OPEN = 60
+"""Steps of a program that are listed without a click."""
+
+
+def _folded(units: Markup, count: int) -> Markup:
+    return units if count <= MOST_OPEN else element("details", element("summary", f"all {count} steps"), units)
+
+
+def slowest(programs: Sequence[tuple[str, ProgramFacts]], most: int = 10) -> Markup | None:
+    """The steps in which most time was spent, with links; `programs` with what their ids begin with."""
+    rows = []
+    for name, program in programs:
+        for number, unit in enumerate(program.units):
+            timing = unit.step.timing
+            if timing is not None and timing.calls:
+                rows.append((timing.total_ns / 1e9, timing.calls, unit, _id(name, number)))
+    if not rows:
+        return None
+    rows.sort(key=lambda row: -row[0])
+    total = sum(row[0] for row in rows)
+    shown = [
+        element(
+            "li",
+            element("a", element("b", _operators(unit)), " ", element("small", _lines(unit)), href=f"#{link}"),
+            f" {seconds_text(seconds)} ({100 * seconds / total:.0f} %) in {plural(calls, 'call')}",
+        )
+        for seconds, calls, unit, link in rows[:most]
+    ]
+    return element("ol", shown, class_="slowest")
+
+
+def _boxes(program: ProgramFacts, name: str) -> list[Box]:
+    makers: dict[str, int] = {}
+    boxes = []
+    for number, unit in enumerate(program.units):
+        sources = sorted({makers[value] for value in unit.reads if value in makers})
+        boxes.append(Box(_kind(unit), _operators(unit), _lines(unit), _title(unit), _id(name, number), tuple(sources)))
+        makers |= dict.fromkeys(unit.makes, number)
+    return boxes
+
+
+def _id(name: str, number: int) -> str:
+    return f"{name}-k{number}"
+
+
+def _kind(unit: Unit) -> str:
+    return "library" if unit.kind == "library call" else unit.kind
+
+
+def _operators(unit: Unit) -> str:
+    names = dict.fromkeys(origin.operator for origin in unit.step.origins)
+    return "+".join(names) or unit.name
+
+
+def _lines(unit: Unit) -> str:
+    places = dict.fromkeys(os.path.basename(str(origin.at)) for origin in unit.step.origins if origin.at is not None)
+    first = next(iter(places), "")
+    backward = " backward" if any(origin.backward for origin in unit.step.origins) else ""
+    return first + (f" and {len(places) - 1} more" if len(places) > 1 else "") + backward
+
+
+def _title(unit: Unit) -> str:
+    return f"{unit.kind} {unit.name}: {label(unit.step.origins)}"
+
+
+def _heads() -> Markup:
+    names = ("computes", "time", "bytes", "flops", "GB/s")
+    return element("div", [element("span", name) for name in names], class_="unit heads", aria_hidden="true")
+
+
+def _unit(program: ProgramFacts, unit: Unit, number: int, name: str, sources: Sources) -> Markup:
+    moved = unit.bytes_read + unit.bytes_written
+    timing = unit.step.timing
+    least = timing.least_ns / 1e9 if timing is not None and timing.calls else 0.0
+    head = element(
+        "summary",
+        element("span", element("b", _operators(unit)), " ", element("small", _lines(unit))),
+        element("span", seconds_text(least) if least else "not run", data_is="time"),
+        element("span", bytes_text(moved), data_is="bytes"),
+        element("span", number_text(unit.flops) if unit.flops else "–", data_is="flops"),
+        element("span", f"{moved / least / 1e9:.3g}" if least else "–", data_is="GB/s"),
+        class_="unit",
+    )
+    where = _id(name, number)
+    text = program.sources.get(unit.source, "")
+    body = element(
+        "div",
+        element("div", id=where, class_="anchor"),
+        element("p", _facts(unit)),
+        element("ul", [element("li", _of_line(each)) for each in unit.step.origins], class_="origins"),
+        _values("reads", unit.reads, program),
+        _values("writes", unit.makes, program),
+        sources.show(text, where)
+        if text
+        else element("p", "no kernel of smelt's: a library computes it", class_="quiet"),
+        class_="inside",
+    )
+    return element("details", head, body, class_=f"kernel {_kind(unit)}")
+
+
+def _facts(unit: Unit) -> str:
+    timing = unit.step.timing
+    facts = [f"{unit.kind} {unit.name}", unit.shape]
+    facts.append(f"reads {bytes_text(unit.bytes_read)}, writes {bytes_text(unit.bytes_written)}")
+    if timing is not None and timing.calls:
+        mean = seconds_text(timing.total_ns / timing.calls / 1e9)
+        facts.append(f"{plural(timing.calls, 'call')}, the quickest {seconds_text(timing.least_ns / 1e9)}, mean {mean}")
+    return "; ".join(filter(None, facts))
+
+
+def _of_line(origin: Origin) -> Markup:
+    backward = " backward" if origin.backward else ""
+    return joined(element("code", origin.operator), backward, f" at {origin.at}" if origin.at is not None else None)
+
+
+def _values(title: str, names: Sequence[str], program: ProgramFacts) -> Markup | None:
+    if not names:
+        return None
+    shown = [joined(element("code", name), f" {program.types.get(name, '')}") for name in names[:40]]
+    parts = [joined(", ", each) if i else each for i, each in enumerate(shown)]
+    return element("p", element("b", title), " ", parts, f" and {len(names) - 40} more" if len(names) > 40 else None)
+
+
+def _memory(program: ProgramFacts) -> Markup | None:
+    if not any(program.memory):
+        return None
+    peak = max(program.memory)
+    at = program.memory.index(peak)
+    text = f"most: {bytes_text(peak)} after step {at + 1} of {len(program.memory)}"
+    text += f"; intermediates share a block of {bytes_text(program.arena)}" if program.arena else ""
+    curve = draw_steps(program.memory, [(at, "")], "bytes of intermediates and results after each step")
+    return element("div", element("h5", "memory, step by step"), curve, element("p", text, class_="quiet"))

@@ -1,0 +1,244 @@
+"""A loaded program shown step by step: to PyTorch's profiler, as NVTX ranges, and to who asks how long kernels take.
+
+A host program finds what it calls by name at each call. So whoever looks puts other things under these names, and a
+program that nobody looks at is as it was. What was put there for a profiler takes itself away once that is off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch.autograd import profiler
+
+from smelt.abi.steps import Step, Steps, observable
+from smelt.base.options import environment
+from smelt.runtime.launch import Table
+from smelt.runtime.sizes import Sized, Version
+
+
+class Observed:
+    """The steps of one program.
+
+    Args:
+        scope: what the program finds by name.
+        addresses: of segments in C++.
+        launches: of segments of Triton kernels.
+    """
+
+    def __init__(
+        self,
+        steps: Steps,
+        scope: dict[str, Any],
+        addresses: Mapping[str, int],
+        launches: Sequence[Sequence[Any]],
+        program: Any,
+    ) -> None:
+        self.steps, self.scope, self.launches = steps, scope, launches
+        self.ranges = _nvtx_ranges() if environment().nvtx else None
+        self.segments = {addresses[name]: each for name, each in steps.segments.items() if name in addresses}
+        self.sized = program if isinstance(program, Sized) else None
+        self.before: dict[str, Any] | None = None
+        self.always = self.ranges is not None or any(step.timing is not None for step in steps.all())
+
+    def observe(self) -> None:
+        """From now on; without effect where it is so already."""
+        if self.before is not None:
+            return
+        if self.sized is not None:
+            self.before = {"at": self.sized.at, "versions": self.sized.versions}
+            self.sized.at, self.sized.versions = functools.partial(self._shown_version, self.sized.at), {}
+            return
+        shown = self._shown(self.scope)
+        self.before = {name: self.scope[name] for name in shown}
+        self.scope.update(shown)
+
+    def restore(self) -> None:
+        """As it was: nobody looks any more."""
+        before, self.before = self.before, None
+        if before is None:
+            return
+        if self.sized is not None:
+            self.sized.at, self.sized.versions = before["at"], before["versions"]
+        else:
+            self.scope.update(before)
+
+    def _shown_version(self, at: Any, *sizes: int) -> Version:
+        """A version for these sizes whose steps are shown."""
+        scope = dict(self.scope)
+        externs = iter(self.steps.externs.values())
+        segments, products = iter(self.steps.segments.values()), iter(self.steps.products.values())
+        bound = scope["extern"]
+        scope["extern"] = lambda *given: ObservedExtern(self, bound(*given), next(externs))
+        scope |= {name: self._launcher(scope[name]) for name in _LAUNCHERS}
+        if scope["kernels"] is not None:
+            scope["kernels"] = _Kernels(self, scope["kernels"], segments, products)
+        version: Version = FunctionType(at.__code__, scope)(*sizes)
+        known = self.before["versions"].get(sizes) if self.before is not None else None
+        if known is not None:
+            for mine, other in zip(version.externs, known.externs, strict=True):
+                mine.follow(other)
+        return version
+
+    def _shown(self, scope: dict[str, Any]) -> dict[str, Any]:
+        """What stands in the place of what the program calls."""
+        shown: dict[str, Any] = {n: ObservedExtern(self, scope[n], step) for n, step in self.steps.externs.items()}
+        if self.segments:
+            return shown | {name: self._launcher(scope[name]) for name in _LAUNCHERS}
+        for (name, steps), launches in zip(self.steps.segments.items(), self.launches, strict=False):
+            shown[name] = self.segment(scope["kernels"], launches, scope[name], steps)
+        for name, step in self.steps.products.items():
+            shown[name] = functools.partial(self.run, step, scope[name])
+        return shown
+
+    def _launcher(self, launch: Callable[[int, Table], None]) -> Callable[[int, Table], None]:
+        """Launches the kernels of a segment in C++ one by one."""
+
+        def launch_observed(address: int, table: Table) -> None:
+            steps = self.segments.get(address)
+            if steps is None or not self.looked_at():
+                launch(address, table)
+                return
+            for step in steps:
+                self.run(step, _launch_alone, step, table)
+
+        return launch_observed
+
+    def segment(
+        self, kernels: Any, launches: Sequence[Any], whole: Callable[[Table], object], steps: list[Step]
+    ) -> Callable[[Table], object]:
+        """Launches Triton kernels one by one; all at once while a CUDA graph is recorded, which is to hold as little as
+        it did before."""
+        alone: list[Callable[[Table], object]] = []
+
+        def launch_observed(table: Table) -> object:
+            if not self.looked_at() or _is_recording():
+                return whole(table)
+            if not alone:
+                alone.extend(kernels.segment([launch]) for launch in launches)
+            for step, each in zip(steps, alone, strict=True):
+                self.run(step, each, table)
+            return None
+
+        return launch_observed
+
+    def looked_at(self) -> bool:
+        """Whether somebody looks; if not, the program is put back."""
+        if self.always or profiler._is_profiler_enabled:
+            return True
+        self.restore()
+        return False
+
+    def run(self, step: Step, call: Callable[..., Any], *args: Any) -> Any:
+        """Run one step, shown to whoever looks."""
+        if not self.looked_at():
+            return call(*args)
+        with contextlib.ExitStack() as regions:
+            if profiler._is_profiler_enabled:
+                regions.enter_context(profiler.record_function(step.label))
+            if self.ranges is not None:
+                self.ranges[0](step.label)
+                regions.callback(self.ranges[1])
+            if step.timing is None:
+                return call(*args)
+            begin = time.perf_counter_ns()
+            result = call(*args)
+            step.timing.add(time.perf_counter_ns() - begin)
+            return result
+
+
+_LAUNCHERS = ("launch", "launch_short")
+
+
+class ObservedExtern:
+    """Stands for an external kernel of a program."""
+
+    def __init__(self, observed: Observed, kernel: Any, step: Step) -> None:
+        self.kernel = kernel
+        self.call = lambda *tensors: observed.run(step, kernel.call, *tensors)
+        self.into = lambda *tensors: observed.run(step, kernel.into, *tensors)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.kernel, name)
+
+
+class _Kernels:
+    """Stands for the Triton kernels of a program while one of its versions is made."""
+
+    def __init__(
+        self, observed: Observed, kernels: Any, segments: Iterator[list[Step]], products: Iterator[Step]
+    ) -> None:
+        self.observed, self.kernels, self.segments, self.products = observed, kernels, segments, products
+
+    def segment(self, launches: Any) -> Callable[[Table], object]:
+        """One whose launches are shown."""
+        return self.observed.segment(self.kernels, launches, self.kernels.segment(launches), next(self.segments))
+
+    def product(self, library: Any, *rest: Any) -> Callable[..., object]:
+        """One that is shown."""
+        made = self.kernels.product(library.kernel, *rest)
+        return functools.partial(self.observed.run, next(self.products), made)
+
+
+class Noted:
+    """Stands for the Triton kernels of a program while its text is executed: notes what its segments launch."""
+
+    def __init__(self, kernels: Any) -> None:
+        self.kernels = kernels
+        self.launches: list[Sequence[Any]] = []
+
+    def segment(self, launches: Sequence[Any]) -> Callable[[Table], object]:
+        """As that of the kernels."""
+        self.launches.append(launches)
+        made: Callable[[Table], object] = self.kernels.segment(launches)
+        return made
+
+    def product(self, *given: Any) -> Callable[..., object]:
+        """As that of the kernels."""
+        made: Callable[..., object] = self.kernels.product(*given)
+        return made
+
+
+def observe(
+    steps: Steps, scope: dict[str, Any], addresses: Mapping[str, int], launches: Sequence[Sequence[Any]], program: Any
+) -> None:
+    """A program was loaded: it can be shown, and is at once where somebody looks already."""
+    observed = Observed(steps, scope, addresses, launches, program)
+    scope["observed"] = observed  # lives as long as the program
+    observable(observed)
+    if observed.always or profiler._is_profiler_enabled:
+        observed.observe()
+
+
+def _launch_alone(step: Step, table: Table) -> None:
+    """Call a kernel with its arguments, which are all as wide as a pointer."""
+    given = [each if isinstance(each, int) else table.get(each[0]) + each[1] for each in step.arguments]
+    _kernel(table.get(step.slot), len(given))(*given)
+
+
+@functools.lru_cache(maxsize=4096)
+def _kernel(address: int, count: int) -> Callable[..., None]:
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * count)(address)
+
+
+def _is_recording() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+Ranges = tuple[Callable[[str], object], Callable[[], object]]
+
+
+def _nvtx_ranges() -> Ranges | None:
+    """What begins and what ends an NVTX range; None where there is no CUDA."""
+    try:
+        torch.cuda.nvtx.range_push("smelt")
+        torch.cuda.nvtx.range_pop()
+    except RuntimeError:  # this PyTorch was built without CUDA
+        return None
+    return torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop

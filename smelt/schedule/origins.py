@@ -1,0 +1,69 @@
+"""Where in the user's program the values of a schedule come from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable
+
+from torch import fx
+
+from smelt.abi.steps import Origin
+from smelt.loops.ir import LoopProgram, Pointwise
+from smelt.schedule.plan import Schedule
+
+
+def computed_by(plan: Schedule, number: int) -> list[str]:
+    """The values that the kernels of a unit compute, operands first: those too that have no buffer."""
+    return with_inlined(plan.program, plan.made_by(number), plan.stored)
+
+
+def with_inlined(program: LoopProgram, names: Iterable[str], stored: Container[str]) -> list[str]:
+    """Values, and before them the pointwise ones that are computed where these are and stored nowhere."""
+    found: dict[str, None] = {}
+    begun: set[str] = set()
+    stack = [(name, False) for name in reversed([*names])]
+    while stack:
+        name, complete = stack.pop()
+        if complete:
+            found[name] = None
+        elif name not in begun:
+            begun.add(name)
+            stack.append((name, True))
+            inputs = dict.fromkeys(program.nodes[name].inputs)
+            stack += [
+                (each, False)
+                for each in reversed(inputs)
+                if each not in stored and isinstance(program.nodes.get(each), Pointwise)
+            ]
+    return [*found]
+
+
+def origins_of(program: LoopProgram, names: Iterable[str]) -> tuple[Origin, ...]:
+    """The operations that these values belong to, each once, in the order of the values."""
+    found: dict[tuple[int, str, bool], Origin] = {}
+    unknown: dict[str, Origin] = {}
+    for name in names:
+        node = _call_of(program, name)
+        meta = {} if node is None else node.meta
+        operation, at = meta.get("from") or meta.get("of"), meta.get("line")
+        if operation is None or at is None:
+            plain = _without_number(name)
+            unknown.setdefault(plain, Origin(None, plain))
+            continue
+        backward = "of" in meta
+        key = id(at), operation, backward
+        if key not in found:
+            found[key] = Origin(at, _without_number(operation), backward)
+    return tuple(found.values() or unknown.values())
+
+
+def _call_of(program: LoopProgram, name: str) -> fx.Node | None:
+    """The call that a value was lowered from; the schedule adds words to names (`sum_1_part`)."""
+    while name not in program.calls and "_" in name:
+        name = name.rpartition("_")[0]
+    found = program.calls.get(name)
+    return None if found is None else found[0]
+
+
+def _without_number(name: str) -> str:
+    return re.sub(r"(_\d+)+$", "", name) or name

@@ -1,0 +1,182 @@
+"""smelt/runtime/observed.py: kernels under the user's lines while a profiler is on, and nothing afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.profiler import ProfilerActivity, profile
+
+import smelt
+from smelt.abi import steps
+from smelt.base.report import asking
+from smelt.runtime import observed
+
+HERE = "test_observed.py"
+
+
+def layer(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    y = F.relu(x @ w + 1)  # line: relu
+    y = torch.roll(y, 1, 0)
+    return (F.layer_norm(y, (y.shape[-1],)) * y.sigmoid()).softmax(-1)
+
+
+RELU = layer.__code__.co_firstlineno + 1
+
+
+def step(fn: Callable[..., torch.Tensor], rows: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(rows)
+    x = torch.randn(rows, 16, generator=generator)
+    w = torch.randn(16, 16, generator=generator).requires_grad_()
+    out = fn(x, w)
+    out.pow(2).sum().backward()
+    assert w.grad is not None
+    return [out.detach(), w.grad]
+
+
+def shown(work: Callable[[], Any]) -> tuple[dict[str, int], Any]:
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        result = work()
+    rows = {row.key: row.count for row in found.key_averages() if row.key.startswith("smelt: ")}
+    return rows, result
+
+
+OPTIONS = [{}, {"target": "triton"}]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=["cpp", "triton"])
+@pytest.mark.parametrize("sizes", [(4,), (4, 5, 6)], ids=["static", "symbolic"])
+def test_kernels_have_the_users_lines(options: dict[str, Any], sizes: tuple[int, ...]) -> None:
+    compiled = smelt.compile(layer, options=options)
+    before = [step(compiled, n) for n in (*sizes, *sizes)][-len(sizes) :]
+    rows, during = shown(lambda: [step(compiled, n) for n in sizes])
+    assert any(f"{HERE}:{RELU} " in row and "relu" in row for row in rows), rows
+    assert rows[f"smelt: {HERE}:{RELU} matmul"] == len(sizes)
+    assert any(row.startswith(f"smelt: {HERE}:{RELU} matmul backward") for row in rows)
+    assert rows["smelt: layer"] == len(sizes)
+    after = [step(compiled, n) for n in sizes]
+    for one, two, three in zip(before, during, after, strict=True):
+        assert all(map(torch.equal, one, two)) and all(map(torch.equal, two, three))
+    with pytest.MonkeyPatch.context() as patched:  # those calls have put everything back
+        patched.setattr(observed.Observed, "looked_at", lambda *_: pytest.fail("observed"))
+        for n in sizes:
+            step(compiled, n)
+    again, _ = shown(lambda: [step(compiled, n) for n in sizes])
+    assert again == rows
+
+
+def test_without_a_profiler_nothing_is_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = smelt.compile(layer)
+    step(compiled, 4)
+    monkeypatch.setattr(observed.Observed, "run", lambda *_: pytest.fail("observed"))
+    monkeypatch.setattr(observed.Observed, "looked_at", lambda *_: pytest.fail("asked"))
+    step(compiled, 4)
+
+
+def test_a_program_that_is_compiled_under_a_profiler_is_shown_at_once() -> None:
+    compiled = smelt.compile(layer)
+    rows, _ = shown(lambda: step(compiled, 4))
+    assert any(f"{HERE}:{RELU} " in row for row in rows)
+
+
+def test_layers_of_torch_are_named_by_the_line_that_calls_them() -> None:
+    linear = torch.nn.Linear(8, 8)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return linear(x).relu()
+
+    line = model.__code__.co_firstlineno + 1
+    compiled = smelt.compile(model)
+    x = torch.randn(4, 8)
+    compiled(x)
+    rows, _ = shown(lambda: compiled(x))
+    assert any(f"{HERE}:{line} linear" in row for row in rows) and not any("linear.py" in row for row in rows), rows
+
+
+def test_regions_of_the_program_stay() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        with torch.profiler.record_function("mine"):
+            return (x * 2).sin()
+
+    compiled = smelt.compile(fn)
+    compiled(torch.ones(3))
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        compiled(torch.ones(3))
+    names = [event.name for event in found.events() or ()]
+    kernel = next(name for name in names if "sin" in name and name.startswith("smelt: "))
+    assert names.index("mine") < names.index(kernel)
+
+
+def test_errors_inside_are_the_same() -> None:
+    def fn(table: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return table[i] * 2
+
+    compiled = smelt.compile(fn)
+    compiled(torch.ones(4), torch.tensor([1]))
+    with profile(activities=[ProfilerActivity.CPU]), pytest.raises(IndexError):
+        compiled(torch.ones(4), torch.tensor([9]))
+    assert torch.equal(compiled(torch.ones(4), torch.tensor([1])), torch.tensor([2.0]))
+
+
+@pytest.fixture
+def ranges(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A CUDA that notes ranges."""
+    told: list[str] = []
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", lambda name: told.append(name))
+    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: told.append("end"))
+    monkeypatch.setenv("SMELT_NVTX", "1")
+    yield told
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=["cpp", "triton"])
+def test_nvtx_ranges(ranges: list[str], options: dict[str, Any]) -> None:
+    compiled = smelt.compile(layer, options=options)
+    step(compiled, 4)
+    ranges.clear()
+    step(compiled, 4)
+    assert f"smelt: {HERE}:{RELU} matmul" in ranges and len(ranges) > 4
+    assert ranges[1::2] == ["end"] * (len(ranges) // 2)
+    assert not any(name == "end" for name in ranges[::2])
+
+
+def test_nvtx_without_cuda_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object) -> None:
+        raise RuntimeError("NVTX functions not installed")
+
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", missing)
+    monkeypatch.setenv("SMELT_NVTX", "1")
+    compiled = smelt.compile(layer)
+    step(compiled, 4)
+    monkeypatch.setattr(observed.Observed, "looked_at", lambda *_: pytest.fail("observed"))
+    step(compiled, 4)
+
+
+def test_steps_are_timed_for_who_asks() -> None:
+    before = [*steps._programs]
+
+    def made() -> list[Any]:
+        programs: list[Any] = [program for program in steps._programs if program not in before]
+        return [each for program in programs for each in program.steps.all() if each.timing is not None]
+
+    compiled = smelt.compile(layer)
+    step(compiled, 4)
+    assert not made()
+    smelt.reset()
+    with asking():
+        step(compiled, 4)
+    step(compiled, 4)
+    timed = made()
+    assert timed and all(each.timing.calls == 2 and 0 < each.timing.least_ns <= each.timing.total_ns for each in timed)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 300])
+def test_other_sizes(rows: int) -> None:
+    compiled = smelt.compile(lambda x: (x.exp() + x.sum(0)).cumsum(0), dynamic=True)
+    compiled(torch.randn(5, 3))
+    x = torch.randn(rows, 3)
+    expected = compiled(x)
+    _, found = shown(lambda: compiled(x))
+    assert torch.equal(expected, found)
