@@ -118,11 +118,17 @@ engine_in_this_thread = functools.partial(torch.autograd.set_multithreading_enab
 """Context manager: derivatives of tensors on CUDA too are computed in the calling thread, in its Python state."""
 
 
-def saved_tensor_hooks() -> object | None:
+Hooks = tuple[Callable[[torch.Tensor], Any], Callable[[Any], torch.Tensor]]
+
+
+def saved_tensor_hooks() -> Hooks | None:
     """The innermost pair of `torch.autograd.graph.saved_tensors_hooks` that is active; None without one."""
-    found: object | None = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    found: Hooks | None = torch._C._autograd._top_saved_tensors_default_hooks(False)
     return found
 
+
+leave_saved_tensor_hooks = torch._C._autograd._pop_saved_tensors_default_hooks
+"""The innermost pair is active no more."""
 
 disable_saved_tensor_hooks = torch._C._autograd._saved_tensors_hooks_disable
 """From now on `saved_tensors_hooks` raises an error with this message."""
@@ -263,7 +269,7 @@ def _read_saved_tensor_hooks() -> tuple[Any, ...]:
 def _write_saved_tensor_hooks(before: tuple[Any, ...]) -> None:
     *hooks, message = before
     while (now := torch._C._autograd._top_saved_tensors_default_hooks(True)) and [*now] != hooks:
-        torch._C._autograd._pop_saved_tensors_default_hooks()
+        leave_saved_tensor_hooks()
     if message is None:
         enable_saved_tensor_hooks()
     else:

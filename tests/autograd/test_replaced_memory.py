@@ -7,6 +7,7 @@ view of it (the weight of `linear`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -182,6 +183,31 @@ def test_sizes_that_vary_and_a_graph_that_is_kept() -> None:
             out.sum().backward()
             found.append((grad, x.grad, p.grad))
         torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("hooks", [1, 2])
+@pytest.mark.parametrize("name", ["matmul", "product", "linear", "itself and a view", "addmm"])
+def test_what_is_compiled_under_hooks_knows_what_eager_saves(name: str, hooks: int) -> None:
+    """Autograd gives hooks other tensors than those it saves, and a trace reads its nodes."""
+    fn, shape = PROGRAMS[name]
+
+    def same(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    found = []
+    for run in (fn, smelt.compile(fn)):
+        for active in (hooks, 0):
+            x = torch.randn(4, 6, generator=torch.Generator().manual_seed(0)).requires_grad_()
+            p = torch.randn(shape, generator=torch.Generator().manual_seed(1)).requires_grad_()
+            with ExitStack() as stack:
+                for _ in range(active):
+                    stack.enter_context(torch.autograd.graph.saved_tensors_hooks(same, same))
+                out = run(x, p)
+                torch.sin(x)  # hooks are active as before
+            _other(p, x)
+            out.sum().backward()
+            found += [x.grad, p.grad]
+    torch.testing.assert_close(found[4:], found[:4], rtol=1e-4, atol=1e-3)
 
 
 def _conjugated(p: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
@@ -190,3 +191,25 @@ TURNED = Program(
 def test_random_programs(program: Program, layout: str, shape: list[int], dynamic: bool) -> None:
     larger = [n + 1 if n > 1 else n for n in shape]
     check(program, layout, [shape, larger, shape], dynamic)
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize("shape", [(7, 7), (6, 7), (7, 6), (8, 8), (3, 1)])
+@pytest.mark.parametrize("sections", [2, 3])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_copy_of_a_part_whose_size_is_known_in_another_form(
+    dim: int, sections: int, shape: tuple[int, int], gaps: bool
+) -> None:
+    """The last of two parts of `s` elements has `s // 2`, and begins at `s - s // 2` where `s` is odd."""
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        parts = (x * 2).tensor_split(sections, dim)
+        return *parts, *(part.clone() for part in parts), parts[-1].t().contiguous()
+
+    compiled = smelt.compile(f, dynamic=True)
+    for more in (0, 2, 0):
+        x = torch.arange(400.0).view(20, 20)
+        x = x[: shape[0] + more, : shape[1]] if gaps else x[: shape[0] + more, : shape[1]].clone()
+        for made, expected in zip(compiled(x), f(x), strict=True):
+            assert made.stride() == expected.stride()
+            torch.testing.assert_close(made, expected)

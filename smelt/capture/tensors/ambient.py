@@ -27,16 +27,20 @@ Modes = tuple[Any, ...]
 
 @contextmanager
 def outside_saved_tensor_hooks() -> Iterator[None]:
-    """Hooks on what autograd saves belong to the program (checkpoint counts with them): they see no trace tensors."""
-    if torch_c.saved_tensor_hooks() is None:
-        yield
-        return
-    with torch.autograd.graph.saved_tensors_hooks(_same, _same):  # only the innermost pair is asked
-        yield
+    """Hooks on what autograd saves belong to the program (checkpoint counts with them): they see no trace tensors.
 
-
-def _same(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
+    Not even hooks that give back what they get may be active meanwhile: autograd gives them other tensors than those it
+    saves, and the trace reads from its nodes which ones these are.
+    """
+    hooks = []
+    while (pair := torch_c.saved_tensor_hooks()) is not None:
+        hooks.append(pair)
+        torch_c.leave_saved_tensor_hooks()
+    try:
+        yield
+    finally:
+        for pack, unpack in reversed(hooks):
+            torch.autograd.graph.saved_tensors_hooks(pack, unpack).__enter__()
 
 
 def present_modes() -> Modes:

@@ -90,7 +90,11 @@ def bounds(size: int, start: int | None, stop: int | None) -> tuple[int, int]:
 @decomposition(aten.slice.Tensor, aten.slice_copy.Tensor)
 def slice_(p: Lowering, x: Node, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Node:
     dim %= rank_of(x)
-    return cut(p, x, dim, *bounds(shape_of(x)[dim], start, end), step)
+    first, stop = bounds(shape_of(x)[dim], start, end)
+    size = p.out.shape[dim]
+    if step == 1 and not same(stop - first, size):  # the same number said in another way (`s // 2` of an odd s)
+        stop = first + size
+    return cut(p, x, dim, first, stop, step)
 
 
 @decomposition(aten.narrow.default, aten.narrow_copy.default)
