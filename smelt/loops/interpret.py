@@ -14,6 +14,7 @@ import torch
 
 from smelt.base.errors import CompileError
 from smelt.graph.ir.meta import TensorMeta, extent
+from smelt.loops.facts import FOLDS
 from smelt.loops.ir import (
     REFUSE,
     Condition,
@@ -219,7 +220,7 @@ def _reduce(node: Reduction, values: dict[str, Any], sizes: Sizes, make: Space) 
     if left_out is not None:
         elements = elements.masked_fill(left_out, _neutral(node.kind, elements.dtype))
     shape = _resolved(node.meta.shape, values, sizes)
-    dims = node.dims[0] if node.kind.startswith("arg") else node.dims
+    dims = node.dims[0] if FOLDS[node.kind].finds else node.dims
     return PRIMS[node.kind].reference(elements, dims).to(node.meta.dtype).reshape(shape)
 
 
@@ -231,12 +232,10 @@ def _left_out(ops: Interpreter, high: int, low: int, total: IntLike) -> torch.Te
 
 def _neutral(kind: str, dtype: torch.dtype) -> bool | int | float:
     """What changes no fold of this kind."""
-    match kind:
-        case "sum" | "any":
-            return 0
-        case "prod" | "all":
-            return 1
-    lowest = kind in ("amax", "argmax")
+    fold = FOLDS[kind]
+    if fold.neutral is not None:
+        return fold.neutral
+    lowest = fold.combine == "max"
     if dtype is torch.bool:
         return not lowest
     if dtype.is_floating_point:

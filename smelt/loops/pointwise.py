@@ -9,16 +9,10 @@ import torch
 from smelt.graph.ir.meta import TensorMeta, contiguous_stride
 from smelt.loops.ir import REFUSE, Index, Ops, Pointwise, Value
 from smelt.loops.registry import LOWERINGS, Operand, lowering, pointwise, view
+from smelt.prims.ops import PRIMS
+from smelt.prims.table import Kind
 from smelt.shapes.expr import flat_index
 from smelt.shapes.size import IntLike, Size
-
-PLAIN = """
-abs neg sign exp expm1 exp2 log log1p log2 log10 sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh
-acosh atanh erf erfc erfinv lgamma digamma floor ceil round trunc isnan isinf isfinite signbit bitwise_not logical_not
-sigmoid add sub mul div fma floor_div trunc_div fmod remainder pow atan2 hypot copysign nextafter maximum minimum eq
-ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor shift_left shift_right
-""".split()
-"""Prims that a handler applies element by element under their own name."""
 
 
 def _plain(op: str) -> Any:
@@ -32,10 +26,6 @@ def _plain(op: str) -> Any:
         return pointwise(name, meta, [x for x in args if isinstance(x, Operand)], body, op)
 
     return lower
-
-
-for _op in PLAIN:
-    LOWERINGS[_op] = _plain(_op)
 
 
 @lowering("where")
@@ -105,3 +95,9 @@ def random(name: str, meta: TensorMeta, seed: Operand, stream: int, shape: Any) 
         return ops.random(ops.load(seed.name, ()), stream, flat_index(index, strides), count)
 
     return pointwise(name, meta, [seed], body, "random")
+
+
+PLAIN = [name for name, prim in PRIMS.items() if prim.kind is Kind.POINTWISE and name not in LOWERINGS]
+"""Prims that a handler applies element by element under their own name: pointwise ones without a lowering here."""
+
+LOWERINGS.update({name: _plain(name) for name in PLAIN})

@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from smelt.graph.ir.meta import TensorMeta
+from smelt.loops.facts import FOLDS
 from smelt.loops.ir import Node, Reduction
 from smelt.loops.registry import LOWERINGS, Lowering, Operand, pointwise, view
+from smelt.prims.table import Fold
 from smelt.shapes.size import same
 
-FOLDS = ("sum", "prod", "amax", "amin", "any", "all")
-NEUTRAL: dict[str, bool | int] = {"sum": 0, "prod": 1, "any": False, "all": True}
-"""Results over no elements."""
 
-ARG_FOLDS = ("argmax", "argmin")
+def _fold(kind: str, fold: Fold) -> Lowering:
+    neutral = fold.neutral
 
-
-def _fold(kind: str) -> Lowering:
     def lower(name: str, meta: TensorMeta, x: Operand, dims: Sequence[int]) -> Node:
         if not dims:
             return view(name, meta, x, lambda index: index, kind)
-        if same(x.meta.numel, 0) and kind in NEUTRAL:
-            return pointwise(name, meta, [], lambda ops, index: ops.constant(NEUTRAL[kind], meta.dtype), "full")
+        if same(x.meta.numel, 0) and neutral is not None:
+            return pointwise(name, meta, [], lambda ops, index: ops.constant(neutral, meta.dtype), "full")
         return _reduction(name, meta, x, kind, tuple(dims))
 
     return lower
@@ -38,5 +36,4 @@ def _reduction(name: str, meta: TensorMeta, x: Operand, kind: str, dims: tuple[i
     )
 
 
-LOWERINGS.update({kind: _fold(kind) for kind in FOLDS})
-LOWERINGS.update({kind: _arg_fold(kind) for kind in ARG_FOLDS})
+LOWERINGS.update({kind: _arg_fold(kind) if fold.finds else _fold(kind, fold) for kind, fold in FOLDS.items()})

@@ -8,6 +8,7 @@ stays, which draws from the device's generator. The kernels are in `runtime/libr
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,8 +16,8 @@ from torch import Tensor
 
 from smelt.graph.ir.meta import TensorMeta
 from smelt.prims import random_bits
-from smelt.prims.products import by_rows
-from smelt.prims.table import Kind, make, pointwise_like, prim
+from smelt.prims.products import ATTENTION, ATTENTION_BACKWARD, by_rows
+from smelt.prims.table import Kind, Strides, make, pointwise_like, prim
 
 Pair = tuple[TensorMeta, TensorMeta]
 Gradients = tuple[TensorMeta, TensorMeta, TensorMeta]
@@ -76,7 +77,7 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None) -
     return tuple(_plain(q, k, v, None, causal, scale))
 
 
-@prim("attention_flash", kind=Kind.PRODUCT, reference=_flash)
+@prim("attention_flash", kind=Kind.PRODUCT, reference=_flash, facts=ATTENTION)
 def attention_flash(q: TensorMeta, k: TensorMeta, v: TensorMeta, causal: bool, scale: float | None) -> Pair:
     """softmax(q k^T * scale) v -> (out, logsumexp of each row in float32). scale None means 1/sqrt(width)."""
     return _out(q, v), _sums(q, q.shape[2])
@@ -88,7 +89,7 @@ def _flash_backward(
     return tuple(_plain_backward(grad, q, k, v, None, out, sums, causal, scale)[:3])
 
 
-@prim("attention_flash_backward", kind=Kind.PRODUCT, reference=_flash_backward)
+@prim("attention_flash_backward", kind=Kind.PRODUCT, reference=_flash_backward, facts=ATTENTION_BACKWARD)
 def attention_flash_backward(
     grad: TensorMeta,
     q: TensorMeta,
@@ -114,7 +115,7 @@ def _efficient(
     return out, torch.nn.functional.pad(found, (0, rows)) if sums else found[..., :0]
 
 
-@prim("attention_efficient", kind=Kind.PRODUCT, reference=_efficient)
+@prim("attention_efficient", kind=Kind.PRODUCT, reference=_efficient, facts=ATTENTION)
 def attention_efficient(
     q: TensorMeta,
     k: TensorMeta,
@@ -146,7 +147,7 @@ def _efficient_backward(
     return tuple(one if wanted else None for one, wanted in zip(found, mask, strict=True))
 
 
-@prim("attention_efficient_backward", kind=Kind.PRODUCT, reference=_efficient_backward)
+@prim("attention_efficient_backward", kind=Kind.PRODUCT, reference=_efficient_backward, facts=ATTENTION_BACKWARD)
 def attention_efficient_backward(
     grad: TensorMeta,
     q: TensorMeta,
@@ -174,7 +175,7 @@ def _cudnn(
     return out, found[..., None] if sums else found.flatten()[:0]
 
 
-@prim("attention_cudnn", kind=Kind.PRODUCT, reference=_cudnn)
+@prim("attention_cudnn", kind=Kind.PRODUCT, reference=_cudnn, facts=ATTENTION)
 def attention_cudnn(
     q: TensorMeta,
     k: TensorMeta,
@@ -202,7 +203,7 @@ def _cudnn_backward(
     return tuple(_plain_backward(grad, q, k, v, bias, out, sums[..., 0], causal, scale)[:3])
 
 
-@prim("attention_cudnn_backward", kind=Kind.PRODUCT, reference=_cudnn_backward)
+@prim("attention_cudnn_backward", kind=Kind.PRODUCT, reference=_cudnn_backward, facts=ATTENTION_BACKWARD)
 def attention_cudnn_backward(
     grad: TensorMeta,
     q: TensorMeta,
@@ -255,7 +256,7 @@ def _tiled(
     return out.to(q.dtype), found
 
 
-@prim("attention_tiled", kind=Kind.PRODUCT, reference=_tiled)
+@prim("attention_tiled", kind=Kind.PRODUCT, reference=_tiled, facts=replace(ATTENTION, strides=Strides.ROWS))
 def attention_tiled(
     q: TensorMeta,
     k: TensorMeta,
@@ -302,7 +303,12 @@ def _tiled_backward(
     return tuple(one.to(q.dtype) if wanted else None for one, wanted in zip(found, mask, strict=True))
 
 
-@prim("attention_tiled_backward", kind=Kind.PRODUCT, reference=_tiled_backward)
+@prim(
+    "attention_tiled_backward",
+    kind=Kind.PRODUCT,
+    reference=_tiled_backward,
+    facts=replace(ATTENTION_BACKWARD, strides=Strides.ROWS),
+)
 def attention_tiled_backward(
     grad: TensorMeta,
     q: TensorMeta,

@@ -24,7 +24,7 @@ def _need_index(name: str, index: TensorMeta) -> None:
     "gather",
     kind=Kind.INDEXING,
     reference=lambda x, dim, index: torch.gather(x, dim, index.long()),
-    facts=Facts(moves=True),
+    facts=Facts(moves=True, linear_in=(0,)),
 )
 def gather(x: TensorMeta, dim: int, index: TensorMeta) -> TensorMeta:
     """out[i][j][k] = x[i][index[i][j][k]][k] for dim 1. Shape of index (no larger than x elsewhere)."""
@@ -33,7 +33,7 @@ def gather(x: TensorMeta, dim: int, index: TensorMeta) -> TensorMeta:
     return make(index.shape, x.dtype, x.device)
 
 
-@prim("index_select", kind=Kind.INDEXING, reference=torch.index_select, facts=Facts(moves=True))
+@prim("index_select", kind=Kind.INDEXING, reference=torch.index_select, facts=Facts(moves=True, linear_in=(0,)))
 def index_select(x: TensorMeta, dim: int, index: TensorMeta) -> TensorMeta:
     """The slices of x along dim that the 1-d index names."""
     _need_index("index_select", index)
@@ -65,14 +65,19 @@ def _index_arguments(indices: Sequence[Tensor | None]) -> tuple[Tensor | slice, 
     "index",
     kind=Kind.INDEXING,
     reference=lambda x, indices, wrap=True: x[_index_arguments(indices)],
-    facts=Facts(moves=True),
+    facts=Facts(moves=True, linear_in=(0,)),
 )
 def index(x: TensorMeta, indices: Sequence[TensorMeta | None], wrap: bool = True) -> TensorMeta:
     """x[indices] with one entry per dimension: an index tensor (all of one shape) or None for all of it."""
     return make(_indexed_shape("index", x, indices), x.dtype, x.device)
 
 
-@prim("scatter", kind=Kind.SCATTER, reference=lambda x, dim, index, src: x.scatter(dim, index.long(), src))
+@prim(
+    "scatter",
+    kind=Kind.SCATTER,
+    reference=lambda x, dim, index, src: x.scatter(dim, index.long(), src),
+    facts=Facts(linear_in=(0, 3)),
+)
 def scatter(x: TensorMeta, dim: int, index: TensorMeta, src: TensorMeta) -> TensorMeta:
     """A copy of x with out[i][index[i][j][k]][k] = src[i][j][k] for dim 1; src has the shape of index."""
     _need_index("scatter", index)
@@ -80,7 +85,12 @@ def scatter(x: TensorMeta, dim: int, index: TensorMeta, src: TensorMeta) -> Tens
     return pointwise_like((x,), x.dtype)
 
 
-@prim("scatter_add", kind=Kind.SCATTER, reference=lambda x, dim, index, src: x.scatter_add(dim, index.long(), src))
+@prim(
+    "scatter_add",
+    kind=Kind.SCATTER,
+    reference=lambda x, dim, index, src: x.scatter_add(dim, index.long(), src),
+    facts=Facts(linear_in=(0, 3)),
+)
 def scatter_add(x: TensorMeta, dim: int, index: TensorMeta, src: TensorMeta) -> TensorMeta:
     """As scatter, adding to x."""
     _need_index("scatter_add", index)
@@ -96,7 +106,7 @@ def _index_put(
     return flat.reshape(x.shape)
 
 
-@prim("index_put", kind=Kind.SCATTER, reference=_index_put)
+@prim("index_put", kind=Kind.SCATTER, reference=_index_put, facts=Facts(linear_in=(0, 2)))
 def index_put(
     x: TensorMeta, indices: Sequence[TensorMeta | None], values: TensorMeta, accumulate: bool, wrap: bool = True
 ) -> TensorMeta:
@@ -112,7 +122,7 @@ def _slice_scatter(x: Tensor, src: Tensor, starts: Shape, stops: Shape, steps: S
     return result
 
 
-@prim("slice_scatter", kind=Kind.COPY, reference=_slice_scatter, facts=Facts(moves=True))
+@prim("slice_scatter", kind=Kind.COPY, reference=_slice_scatter, facts=Facts(moves=True, linear_in=(0, 1)))
 def slice_scatter(x: TensorMeta, src: TensorMeta, starts: Shape, stops: Shape, steps: Shape) -> TensorMeta:
     """A copy of x whose slice (as in the prim slice) is src."""
     want = tuple((b - a + s - 1) // s for a, b, s in zip(starts, stops, steps, strict=True))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from smelt.abi.faults import fault_error
 from smelt.graph.ir.meta import TensorMeta
-from smelt.prims.table import NO_FACTS, Facts, Kind, Number, pointwise_like, prim, require
+from smelt.prims.table import NO_FACTS, Facts, Keeps, Kind, Number, Takes, pointwise_like, prim, require
 from smelt.shapes.size import same_all
 
 
@@ -29,43 +29,43 @@ def _unary(name: str, reference: Callable[..., Any], facts: Facts = NO_FACTS) ->
 
 _unary("abs", torch.abs, Facts(exact=True))
 _unary("neg", torch.neg, Facts(exact=True, annihilated_by=(0,)))
-_unary("sign", torch.sign, Facts(exact=True))
-_unary("exp", torch.exp, Facts(cost=12, slow=True))
-_unary("expm1", torch.expm1, Facts(cost=12, slow=True))
-_unary("exp2", torch.exp2, Facts(cost=12, slow=True))
-_unary("log", torch.log, Facts(cost=12, slow=True))
-_unary("log1p", torch.log1p, Facts(cost=12, slow=True))
-_unary("log2", torch.log2, Facts(cost=12, slow=True))
-_unary("log10", torch.log10, Facts(cost=12, slow=True))
-_unary("sqrt", torch.sqrt, Facts(cost=4))
-_unary("rsqrt", torch.rsqrt, Facts(cost=4))
-_unary("reciprocal", torch.reciprocal, Facts(cost=4))
-_unary("sin", torch.sin, Facts(cost=12, slow=True, periodic=True))
-_unary("cos", torch.cos, Facts(cost=12, slow=True, periodic=True))
-_unary("tan", torch.tan, Facts(cost=25, slow=True))
-_unary("asin", torch.asin, Facts(cost=25, slow=True))
-_unary("acos", torch.acos, Facts(cost=25, slow=True))
-_unary("atan", torch.atan, Facts(cost=25, slow=True))
-_unary("sinh", torch.sinh, Facts(cost=25, slow=True))
-_unary("cosh", torch.cosh, Facts(cost=25, slow=True))
-_unary("tanh", torch.tanh, Facts(cost=12, slow=True))
-_unary("asinh", torch.asinh, Facts(cost=25, slow=True))
-_unary("acosh", torch.acosh, Facts(cost=25, slow=True))
-_unary("atanh", torch.atanh, Facts(cost=25, slow=True))
-_unary("erf", torch.erf, Facts(cost=12, slow=True))
-_unary("erfc", torch.erfc, Facts(cost=25, slow=True))
-_unary("erfinv", torch.erfinv, Facts(cost=25, slow=True))
-_unary("lgamma", torch.lgamma, Facts(cost=60, slow=True))
-_unary("digamma", torch.digamma, Facts(cost=60, slow=True))
-_unary("floor", torch.floor, Facts(exact=True))
-_unary("ceil", torch.ceil, Facts(exact=True))
-_unary("round", torch.round, Facts(exact=True))  # half to even
-_unary("trunc", torch.trunc, Facts(exact=True))
-_unary("sigmoid", torch.sigmoid, Facts(cost=12, slow=True))
-_unary("bitwise_not", torch.bitwise_not)
-_unary("isnan", torch.isnan, Facts(boolean=True))
-_unary("isinf", torch.isinf, Facts(boolean=True))
-_unary("isfinite", torch.isfinite, Facts(boolean=True))
+_unary("sign", torch.sign, Facts(exact=True, keeps=Keeps.BOOLS))
+_unary("exp", torch.exp, Facts(cost=12, takes=Takes.FLOATS))
+_unary("expm1", torch.expm1, Facts(cost=12, takes=Takes.FLOATS))
+_unary("exp2", torch.exp2, Facts(cost=12, takes=Takes.FLOATS))
+_unary("log", torch.log, Facts(cost=12, takes=Takes.FLOATS))
+_unary("log1p", torch.log1p, Facts(cost=12, takes=Takes.FLOATS))
+_unary("log2", torch.log2, Facts(cost=12, takes=Takes.FLOATS))
+_unary("log10", torch.log10, Facts(cost=12, takes=Takes.FLOATS))
+_unary("sqrt", torch.sqrt, Facts(cost=4, takes=Takes.FLOATS))
+_unary("rsqrt", torch.rsqrt, Facts(cost=4, takes=Takes.FLOATS))
+_unary("reciprocal", torch.reciprocal, Facts(cost=4, takes=Takes.FLOATS))
+_unary("sin", torch.sin, Facts(cost=12, periodic=True, takes=Takes.FLOATS))
+_unary("cos", torch.cos, Facts(cost=12, periodic=True, takes=Takes.FLOATS))
+_unary("tan", torch.tan, Facts(cost=25, takes=Takes.FLOATS))
+_unary("asin", torch.asin, Facts(cost=25, takes=Takes.FLOATS))
+_unary("acos", torch.acos, Facts(cost=25, takes=Takes.FLOATS))
+_unary("atan", torch.atan, Facts(cost=25, takes=Takes.FLOATS))
+_unary("sinh", torch.sinh, Facts(cost=25, takes=Takes.FLOATS))
+_unary("cosh", torch.cosh, Facts(cost=25, takes=Takes.FLOATS))
+_unary("tanh", torch.tanh, Facts(cost=12, takes=Takes.FLOATS))
+_unary("asinh", torch.asinh, Facts(cost=25, takes=Takes.FLOATS))
+_unary("acosh", torch.acosh, Facts(cost=25, takes=Takes.FLOATS))
+_unary("atanh", torch.atanh, Facts(cost=25, takes=Takes.FLOATS))
+_unary("erf", torch.erf, Facts(cost=12, takes=Takes.FLOATS))
+_unary("erfc", torch.erfc, Facts(cost=25, takes=Takes.FLOATS))
+_unary("erfinv", torch.erfinv, Facts(cost=25, takes=Takes.FLOATS))
+_unary("lgamma", torch.lgamma, Facts(cost=60, takes=Takes.FLOATS))
+_unary("digamma", torch.digamma, Facts(cost=60, takes=Takes.FLOATS))
+_unary("floor", torch.floor, Facts(exact=True, keeps=Keeps.WHOLE))
+_unary("ceil", torch.ceil, Facts(exact=True, keeps=Keeps.WHOLE))
+_unary("round", torch.round, Facts(exact=True, keeps=Keeps.WHOLE))  # half to even
+_unary("trunc", torch.trunc, Facts(exact=True, keeps=Keeps.WHOLE))
+_unary("sigmoid", torch.sigmoid, Facts(cost=12, takes=Takes.FLOATS))
+_unary("bitwise_not", torch.bitwise_not, Facts(takes=Takes.WHOLE, for_bool="logical_not"))
+_unary("isnan", torch.isnan, Facts(boolean=True, of_whole=False))
+_unary("isinf", torch.isinf, Facts(boolean=True, of_whole=False))
+_unary("isfinite", torch.isfinite, Facts(boolean=True, of_whole=True))
 _unary("signbit", torch.signbit, Facts(boolean=True))
 _unary("logical_not", torch.logical_not, Facts(boolean=True))
 
@@ -110,24 +110,24 @@ def _trunc_divide(x: Tensor, y: Tensor) -> Tensor:
 
 _binary("add", torch.add, Facts(commutative=True))
 _binary("sub", torch.sub)
-_binary("mul", torch.mul, Facts(commutative=True, annihilated_by=(0, 1)))
-_binary("div", torch.div, Facts(cost=4, annihilated_by=(0,)))  # true division, floats only
+_binary("mul", torch.mul, Facts(commutative=True, for_bool="logical_and", annihilated_by=(0, 1)))
+_binary("div", torch.div, Facts(cost=4, takes=Takes.FLOATS, annihilated_by=(0,)))  # true division, floats only
 _binary("floor_div", _floor_divide, Facts(cost=4, divides=True))
 _binary("trunc_div", _trunc_divide, Facts(cost=4, divides=True))
-_binary("fmod", torch.fmod, Facts(cost=4, slow=True, divides=True))  # the sign of x
-_binary("remainder", torch.remainder, Facts(cost=4, slow=True, divides=True))  # the sign of y
-_binary("pow", torch.pow, Facts(cost=25, slow=True))
-_binary("atan2", torch.atan2, Facts(cost=25))
-_binary("hypot", torch.hypot, Facts(cost=25))
-_binary("copysign", torch.copysign, Facts(exact=True))
-_binary("nextafter", torch.nextafter, Facts(cost=60))
-_binary("maximum", torch.maximum, Facts(exact=True))
-_binary("minimum", torch.minimum, Facts(exact=True))
-_binary("bitwise_and", torch.bitwise_and, Facts(commutative=True))
-_binary("bitwise_or", torch.bitwise_or, Facts(commutative=True))
-_binary("bitwise_xor", torch.bitwise_xor, Facts(commutative=True))
-_binary("shift_left", torch.bitwise_left_shift)
-_binary("shift_right", torch.bitwise_right_shift)  # arithmetic
+_binary("fmod", torch.fmod, Facts(cost=12, divides=True))  # the sign of x
+_binary("remainder", torch.remainder, Facts(cost=12, divides=True))  # the sign of y
+_binary("pow", torch.pow, Facts(cost=25))
+_binary("atan2", torch.atan2, Facts(cost=25, takes=Takes.FLOATS))
+_binary("hypot", torch.hypot, Facts(cost=25, takes=Takes.FLOATS))
+_binary("copysign", torch.copysign, Facts(exact=True, takes=Takes.FLOATS))
+_binary("nextafter", torch.nextafter, Facts(cost=60, takes=Takes.FLOATS))
+_binary("maximum", torch.maximum, Facts(exact=True, for_bool="logical_or"))
+_binary("minimum", torch.minimum, Facts(exact=True, for_bool="logical_and"))
+_binary("bitwise_and", torch.bitwise_and, Facts(commutative=True, takes=Takes.WHOLE))
+_binary("bitwise_or", torch.bitwise_or, Facts(commutative=True, takes=Takes.WHOLE))
+_binary("bitwise_xor", torch.bitwise_xor, Facts(commutative=True, takes=Takes.WHOLE))
+_binary("shift_left", torch.bitwise_left_shift, Facts(takes=Takes.WHOLE))
+_binary("shift_right", torch.bitwise_right_shift, Facts(takes=Takes.WHOLE))  # arithmetic
 _binary("eq", torch.eq, Facts(commutative=True, boolean=True))
 _binary("ne", torch.ne, Facts(commutative=True, boolean=True))
 _binary("lt", torch.lt, Facts(boolean=True))
@@ -145,7 +145,7 @@ def _fma(x: Tensor | Number, y: Tensor | Number, z: Tensor | Number) -> Tensor:
     return torch.as_tensor(x * y + z).to(given.dtype)
 
 
-@prim("fma", kind=Kind.POINTWISE, reference=_fma)
+@prim("fma", kind=Kind.POINTWISE, reference=_fma, facts=Facts(takes=Takes.FLOATS))
 def fma(x: TensorMeta | Number, y: TensorMeta | Number, z: TensorMeta | Number) -> TensorMeta:
     """x * y + z of floats, rounded once: what compilers of CUDA make of a product and a sum in one operator."""
     tensors = _operands("fma", x, y, z)
@@ -156,7 +156,7 @@ def _where(cond: Tensor, a: Tensor | Number, b: Tensor | Number) -> Tensor:
     return torch.where(cond, *_tensors(a, b))
 
 
-@prim("where", kind=Kind.POINTWISE, reference=_where, facts=Facts(exact=True))
+@prim("where", kind=Kind.POINTWISE, reference=_where, facts=Facts(exact=True, linear_in=(1, 2)))
 def where(cond: TensorMeta, a: TensorMeta | Number, b: TensorMeta | Number) -> TensorMeta:
     """a where the bool tensor cond holds, else b; at least one of a and b is a tensor."""
     tensors = _operands("where", a, b)

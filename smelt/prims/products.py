@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from smelt.graph.ir.meta import TensorMeta, contiguous_stride
-from smelt.prims.table import Facts, Kind, Shape, make, pointwise_like, prim, require
+from smelt.prims.table import Facts, Kind, Shape, Strides, make, pointwise_like, prim, require
 from smelt.shapes.size import known_equal, same, same_all
 
 aten = torch.ops.aten
 
+MATMUL = Facts(
+    annihilated_by=(0, 1),
+    matmul=True,
+    fresh=True,
+    strides=Strides.MATRIX,
+    flops=lambda out, first, _: 2 * (out.numel * first.shape[-1]),
+)
+CONVOLUTION = Facts(
+    fresh=True,
+    strides=Strides.IMAGES,
+    flops=lambda out, _, second: 2 * (out.numel * math.prod(second.shape[1:])),
+)
+ATTENTION = Facts(flops=lambda _, q, k: 4 * (q.numel * k.shape[2]))
+ATTENTION_BACKWARD = Facts(flops=lambda _, grad, q: 10 * (grad.numel * q.shape[2]))
 
-@prim("mm", kind=Kind.PRODUCT, reference=torch.mm, facts=Facts(annihilated_by=(0, 1)))
+
+@prim("mm", kind=Kind.PRODUCT, reference=torch.mm, facts=MATMUL)
 def mm(a: TensorMeta, b: TensorMeta) -> TensorMeta:
     """(n, k) @ (k, m); accumulates in float32 or wider and rounds once."""
     ok = len(a.shape) == len(b.shape) == 2 and a.shape[1] == b.shape[0] and a.dtype is b.dtype
@@ -20,7 +38,7 @@ def mm(a: TensorMeta, b: TensorMeta) -> TensorMeta:
     return make((a.shape[0], b.shape[1]), a.dtype, a.device)
 
 
-@prim("bmm", kind=Kind.PRODUCT, reference=torch.bmm, facts=Facts(annihilated_by=(0, 1)))
+@prim("bmm", kind=Kind.PRODUCT, reference=torch.bmm, facts=MATMUL)
 def bmm(a: TensorMeta, b: TensorMeta) -> TensorMeta:
     """(batch, n, k) @ (batch, k, m)."""
     ok = len(a.shape) == len(b.shape) == 3 and a.shape[0] == b.shape[0] and a.shape[2] == b.shape[1]
@@ -85,7 +103,7 @@ def _convolution(
     )
 
 
-@prim("convolution", kind=Kind.PRODUCT, reference=_convolution)
+@prim("convolution", kind=Kind.PRODUCT, reference=_convolution, facts=replace(CONVOLUTION, linear_in=(0, 2)))
 def convolution(
     x: TensorMeta,
     w: TensorMeta,
@@ -123,7 +141,7 @@ def _convolution_backward(
     return tuple(aten.convolution_backward(grad, x, w, sizes, *options))
 
 
-@prim("convolution_backward", kind=Kind.PRODUCT, reference=_convolution_backward)
+@prim("convolution_backward", kind=Kind.PRODUCT, reference=_convolution_backward, facts=CONVOLUTION)
 def convolution_backward(
     grad: TensorMeta,
     x: TensorMeta,
@@ -163,7 +181,7 @@ def _attention(
     return tuple(op(q, k, v, dropout, causal, attn_mask=bias, scale=scale))
 
 
-@prim("attention_cpu", kind=Kind.PRODUCT, reference=_attention)
+@prim("attention_cpu", kind=Kind.PRODUCT, reference=_attention, facts=ATTENTION)
 def attention_cpu(
     q: TensorMeta,
     k: TensorMeta,
@@ -202,7 +220,7 @@ def _attention_backward(
     return tuple(op(grad, q, k, v, out, logsumexp, dropout, causal, attn_mask=bias, scale=scale))
 
 
-@prim("attention_cpu_backward", kind=Kind.PRODUCT, reference=_attention_backward)
+@prim("attention_cpu_backward", kind=Kind.PRODUCT, reference=_attention_backward, facts=ATTENTION_BACKWARD)
 def attention_cpu_backward(
     grad: TensorMeta,
     q: TensorMeta,

@@ -10,16 +10,14 @@ import torch
 from torch import Tensor
 
 from smelt.graph.ir.meta import TensorMeta
-from smelt.prims.table import NO_FACTS, Facts, Kind, Shape, make, prim, require
+from smelt.prims.table import Facts, Fold, Kind, Shape, make, prim, require
 
 
 def _without(shape: Shape, dims: Shape) -> Shape:
     return tuple(n for d, n in enumerate(shape) if d not in dims)
 
 
-def _reduction(
-    name: str, reference: Callable[..., Any], dtype: torch.dtype | None = None, facts: Facts = NO_FACTS
-) -> None:
+def _reduction(name: str, reference: Callable[..., Any], facts: Facts, dtype: torch.dtype | None = None) -> None:
     def meta(x: TensorMeta, dims: Shape) -> TensorMeta:
         for d in dims:
             require(0 <= d < len(x.shape), f"prim {name}: dimension {d} of shape {x.shape}")
@@ -58,23 +56,27 @@ def _extremum(reduce: Callable[..., Tensor], lowest: bool) -> Callable[[Tensor, 
     return reference
 
 
-_SUM = Facts(annihilated_by=(0,))
-_reduction("sum", lambda x, dims: torch.sum(x, dims, dtype=x.dtype), facts=_SUM)  # begins at 0: -0.0 alone gives 0.0
-_reduction("prod", _each(lambda x, d: torch.prod(x, d, dtype=x.dtype)))
-_reduction("amax", _extremum(torch.amax, True))  # NaN wins
-_reduction("amin", _extremum(torch.amin, False))
-_reduction("any", _each(torch.any), torch.bool)
-_reduction("all", _each(torch.all), torch.bool)
+def _fold(combine: str, neutral: bool | int | None = None) -> Facts:
+    return Facts(fold=Fold(combine, neutral))
 
 
-def _arg_reduction(name: str, reference: Callable[..., Any]) -> None:
+_SUM = Facts(fold=Fold("sum", 0), annihilated_by=(0,))
+_reduction("sum", lambda x, dims: torch.sum(x, dims, dtype=x.dtype), _SUM)  # begins at 0: -0.0 alone gives 0.0
+_reduction("prod", _each(lambda x, d: torch.prod(x, d, dtype=x.dtype)), _fold("prod", 1))
+_reduction("amax", _extremum(torch.amax, True), _fold("max"))  # NaN wins
+_reduction("amin", _extremum(torch.amin, False), _fold("min"))
+_reduction("any", _each(torch.any), _fold("max", False), torch.bool)
+_reduction("all", _each(torch.all), _fold("min", True), torch.bool)
+
+
+def _arg_reduction(name: str, reference: Callable[..., Any], combine: str) -> None:
     def meta(x: TensorMeta, dim: int) -> TensorMeta:
         require(0 <= dim < len(x.shape), f"prim {name}: dimension {dim} of shape {x.shape}")
         return make(_without(x.shape, (dim,)), torch.int64, x.device)
 
     meta.__doc__ = f"{name} along dim as int64: the first of equal elements; a NaN wins."
-    prim(name, kind=Kind.REDUCTION, reference=reference)(meta)
+    prim(name, kind=Kind.REDUCTION, reference=reference, facts=Facts(fold=Fold(combine, finds=True)))(meta)
 
 
-_arg_reduction("argmax", torch.argmax)
-_arg_reduction("argmin", torch.argmin)
+_arg_reduction("argmax", torch.argmax, "max")
+_arg_reduction("argmin", torch.argmin, "min")

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from smelt.graph.ir.meta import TensorMeta
-from smelt.prims.table import Kind, make, prim, require
+from smelt.prims.table import LINEAR, Kind, make, prim, require
 
 
-@prim("cumsum", kind=Kind.SCAN, reference=lambda x, dim: torch.cumsum(x, dim, dtype=x.dtype))
+@prim("cumsum", kind=Kind.SCAN, reference=lambda x, dim: torch.cumsum(x, dim, dtype=x.dtype), facts=LINEAR)
 def cumsum(x: TensorMeta, dim: int) -> TensorMeta:
     """Running sums along dim, in the dtype of x."""
     return make(x.shape, x.dtype, x.device)

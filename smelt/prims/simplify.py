@@ -338,12 +338,13 @@ def _clone(p: Builder, x: Node) -> Any:
 
 
 _POINTWISE = {name: prim.parameters for name, prim in PRIMS.items() if prim.kind is Kind.POINTWISE}
-_BINARY = [name for name, parameters in _POINTWISE.items() if parameters == ("x", "y")]
-_UNARY = [name for name, parameters in _POINTWISE.items() if parameters == ("x",) and name != "clone"]
+BINARY = [name for name, parameters in _POINTWISE.items() if parameters == ("x", "y")]
+UNARY = [name for name, parameters in _POINTWISE.items() if parameters == ("x",) and name != "clone"]
+"""Names of the primitives that compute each element by one operation, of one operand or of two."""
 
 RULES: dict[str, Rule] = (
-    {name: _binary(name) for name in _BINARY}
-    | {name: _unary(name) for name in _UNARY}
+    {name: _binary(name) for name in BINARY}
+    | {name: _unary(name) for name in UNARY}
     | {"where": _where, "convert": _convert, "full": _full, "clone": _clone}
 )
 """The rule of each pointwise prim that has one."""

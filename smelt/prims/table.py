@@ -39,34 +39,97 @@ class Kind(enum.Enum):
     KERNEL = "kernel"  # one kernel of torch's library by name: see `kernel`
 
 
+class Takes(enum.Enum):
+    """The dtypes of the operands of a pointwise primitive, besides bool."""
+
+    ANY = "any"
+    FLOATS = "floats"  # a decomposition converts whole numbers before
+    WHOLE = "whole numbers"
+
+
+class Keeps(enum.Enum):
+    """Operands of which a pointwise primitive gives back the same."""
+
+    NOTHING = "nothing"
+    BOOLS = "bools"
+    WHOLE = "bools and whole numbers"  # it gives whole numbers
+
+
+class Strides(enum.Enum):
+    """The strides of operands that the kernel of an external primitive reads without a copy of its own."""
+
+    GIVEN = "any without repeats"
+    ROWS = "any; only rows that repeat along their last dimension are copied"
+    MATRIX = "whole rows or whole columns"
+    IMAGES = "eager's order of channels: kernels are chosen by it"
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A reduction as a fold of its elements.
+
+    Attributes:
+        combine: two elements to one: "sum", "prod", "max" or "min" (of bools "max" is or, "min" is and).
+        neutral: the number that changes nothing; None: the lowest (max) or highest (min) number of the dtype.
+        finds: the result is the place of the first element that wins, not its value.
+    """
+
+    combine: str
+    neutral: bool | int | None = None
+    finds: bool = False
+
+
+Flops = Callable[[TensorMeta, TensorMeta, TensorMeta], Any]
+"""(result, first operand, second operand) -> multiplications and additions."""
+
+
 @dataclass(frozen=True)
 class Facts:
     """What stages ask about a primitive besides its metadata and its values.
 
     Attributes:
         cost: of one element, roughly, in additions: what a kernel pays to compute it again.
-        slow: to compute an element again takes about as long as to read a byte of it from memory.
+        takes: the dtypes of the operands of a pointwise primitive.
         commutative: the operands may change places.
         boolean: the result is bool whatever the operands are.
         exact: the result for low-precision floats is one of their values: it needs no rounding.
+        keeps: dtypes of operands that stay what they are.
+        of_whole: the result for each whole number, where that is one.
+        for_bool: the primitive that computes the same of bools.
         periodic: large arguments are reduced first, which takes more than all the rest.
         divides: eager refuses whole numbers over 0.
         moves: it reads operands at another place than its own.
         annihilated_by: positions of operands; where one of them is 0 everywhere, so is the result.
+        linear_in: positions of arguments; where all of them are 0 everywhere, so is the result.
+        fold: of a reduction.
+        matmul: (..., n, k) times (..., k, m) -> (..., n, m), by a kernel that writes into a given tensor.
+        fresh: the results are nobody else's memory, so that others may be written over them.
+        strides: of operands that its kernel reads as they are.
+        flops: of a product.
     """
 
     cost: int = 1
-    slow: bool = False
+    takes: Takes = Takes.ANY
     commutative: bool = False
     boolean: bool = False
     exact: bool = False
+    keeps: Keeps = Keeps.NOTHING
+    of_whole: bool | None = None
+    for_bool: str | None = None
     periodic: bool = False
     divides: bool = False
     moves: bool = False
     annihilated_by: tuple[int, ...] = ()
+    linear_in: tuple[int, ...] = ()
+    fold: Fold | None = None
+    matmul: bool = False
+    fresh: bool = False
+    strides: Strides = Strides.GIVEN
+    flops: Flops | None = None
 
 
 NO_FACTS = Facts()
+LINEAR = Facts(linear_in=(0,))
 
 
 class Prim:
@@ -151,7 +214,9 @@ def prim(
     return enter
 
 
-def kernel(name: str, overload: OpOverload) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def kernel(
+    name: str, overload: OpOverload, facts: Facts = NO_FACTS
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Enter a primitive that is a call of one kernel of torch's library. The decorated function is its meta rule.
 
     Its parameters are the operator's first arguments in their order, then any of those that have to be named, under
@@ -161,7 +226,7 @@ def kernel(name: str, overload: OpOverload) -> Callable[[Callable[..., Any]], Ca
     named = {a.name for a in overload._schema.arguments if a.kwarg_only}
 
     def enter(meta: Callable[..., Any]) -> Callable[..., Any]:
-        prim(name, kind=Kind.KERNEL, reference=lambda *args: _as_tuple(run(*args)))(meta)
+        prim(name, kind=Kind.KERNEL, reference=lambda *args: _as_tuple(run(*args)), facts=facts)(meta)
         made = PRIMS[name]
         made.kernel = overload
         if not named.issuperset(made.parameters[len(fixed) :]):

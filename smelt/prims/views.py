@@ -106,7 +106,7 @@ def _pad(x: Tensor, low: Shape, high: Shape, value: Number) -> Tensor:
     return torch.constant_pad_nd(x, amounts, value)
 
 
-@prim("pad", kind=Kind.COPY, reference=_pad, facts=Facts(moves=True))
+@prim("pad", kind=Kind.COPY, reference=_pad, facts=Facts(moves=True, linear_in=(0, 3)))
 def pad(x: TensorMeta, low: Shape, high: Shape, value: Number) -> TensorMeta:
     """low[d] elements of value before and high[d] after x along each dimension (non-negative)."""
     require(min(map(hint, (*low, *high)), default=0) >= 0, f"prim pad: negative amount in {low}, {high}")
@@ -114,7 +114,12 @@ def pad(x: TensorMeta, low: Shape, high: Shape, value: Number) -> TensorMeta:
     return make(shape, x.dtype, x.device)
 
 
-@prim("cat", kind=Kind.COPY, reference=lambda tensors, dim: torch.cat(list(tensors), dim), facts=Facts(moves=True))
+@prim(
+    "cat",
+    kind=Kind.COPY,
+    reference=lambda tensors, dim: torch.cat(list(tensors), dim),
+    facts=Facts(moves=True, linear_in=(0,)),
+)
 def cat(tensors: Sequence[TensorMeta], dim: int) -> TensorMeta:
     """The tensors one after another along dim; other sizes and dtypes are equal."""
     first = tensors[0]

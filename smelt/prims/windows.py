@@ -12,7 +12,7 @@ from torch import Tensor
 
 from smelt.graph.ir.meta import TensorMeta
 from smelt.prims.products import channels_last_stride, is_channels_last
-from smelt.prims.table import Kind, Shape, make, prim, require
+from smelt.prims.table import LINEAR, Kind, Shape, make, prim, require
 
 aten = torch.ops.aten
 
@@ -89,7 +89,7 @@ def _avg_pool2d(
     return aten.avg_pool2d(x, list(kernel), list(stride), list(padding), ceil, count_padding, divisor)
 
 
-@prim("avg_pool2d", kind=Kind.WINDOW, reference=_avg_pool2d)
+@prim("avg_pool2d", kind=Kind.WINDOW, reference=_avg_pool2d, facts=LINEAR)
 def avg_pool2d(
     x: TensorMeta,
     kernel: Shape,

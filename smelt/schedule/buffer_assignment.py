@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 
+from smelt.loops.facts import facts_of
 from smelt.loops.ir import Constant, Extern, Input, Item, LoopProgram
 from smelt.schedule.fuse import Fused
 from smelt.schedule.horizontal_fusion import Profile
@@ -13,12 +14,6 @@ from smelt.schedule.order import Unit
 from smelt.schedule.realize import Realized, metas_of
 from smelt.schedule.sharing import behind
 from smelt.shapes.size import IntLike, hint
-
-WRITE_INTO = frozenset({"mm", "bmm"})
-"""Externs that write into a given tensor without a copy of their own."""
-
-FRESH = WRITE_INTO | {"convolution", "convolution_backward"}
-"""Externs whose results are nobody else's memory, so that others may be written over them."""
 
 
 class BufferAssignment:
@@ -99,7 +94,7 @@ class BufferAssignment:
         """Whether a value is an extern's result outside of the arena, which nothing else lies in."""
         node = self.program.nodes[name]
         maker = self.program.nodes[node.inputs[0]] if isinstance(node, Item) else node
-        fresh = isinstance(maker, Extern) and getattr(maker.target, "name", "") in FRESH
+        fresh = isinstance(maker, Extern) and facts_of(maker.target).fresh
         return fresh and name not in self.outputs and name not in self.apart and name not in self.covered
 
     def may_take_over(self, unit: Unit, new: str, old: str) -> bool:
@@ -233,7 +228,7 @@ class BufferAssignment:
 
 def writes_into(node: Extern) -> bool:
     """Whether it writes into a given tensor without a copy of its own."""
-    return getattr(node.target, "name", "") in WRITE_INTO
+    return facts_of(node.target).matmul
 
 
 def flat(together: Sequence[list[Unit]]) -> list[Unit]:

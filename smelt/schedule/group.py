@@ -20,6 +20,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from smelt.loops.facts import FOLDS
 from smelt.loops.ir import Index, LoopProgram, Pointwise, Reduction, Scatter
 from smelt.schedule.dependencies import Access, Names, Reads, trace
 from smelt.schedule.realize import Realized, metas_of
@@ -236,7 +237,7 @@ def reduction_roles(
 ) -> tuple[dict[Var, Role], Place]:
     """Row or column: a reduction folds rows when what it reads is contiguous along a reduced dimension."""
     inner, main = innermost(reads, [*kept, *reduced], program, real)
-    if inner is None or main is None or inner in reduced or not kept or node.kind.startswith("arg"):
+    if inner is None or main is None or inner in reduced or not kept or FOLDS[node.kind].finds:
         return {**dict.fromkeys(kept, Role.KEPT), **dict.fromkeys(reduced, Role.INNER)}, Place.ROW
     roles = {**dict.fromkeys(kept, Role.KEPT), **dict.fromkeys(reduced, Role.FOLDED)}
     roles[inner] = Role.INNER

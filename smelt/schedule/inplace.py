@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from smelt.loops.facts import PERIODIC
 from smelt.loops.ir import LoopProgram, Pointwise, Scatter
 from smelt.schedule.dependencies import operands_first
 from smelt.schedule.fuse import Fused
@@ -115,8 +116,8 @@ class Overwriting:
 
 
 def _may_run_again(group: Group) -> bool:
-    """Whether its kernel may be run a second time, on the same inputs: sin and cos are first computed quickly."""
-    return any(isinstance(m.node, Pointwise) and m.node.op in ("sin", "cos") for m in group.members.values())
+    """Whether its kernel may be run a second time, on the same inputs, where its first form was too quick for them."""
+    return any(isinstance(m.node, Pointwise) and m.node.op in PERIODIC for m in group.members.values())
 
 
 def _reads(group: Group, output: str, source: str) -> bool:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import torch
 
 from smelt.graph.ir.meta import TensorMeta
+from smelt.loops.facts import facts_of
 from smelt.loops.ir import Extern, LoopProgram, Pointwise
 from smelt.schedule.dependencies import Names, Reads
 from smelt.schedule.fuse import Decision, Fused
@@ -114,7 +115,7 @@ def in_parts(product: Product) -> bool:
 def product_of(number: int, extern: Extern, program: LoopProgram, real: Realized, names: Names) -> Product | str:
     """The product alone, or why no template computes it."""
     meta = metas_of(extern)
-    if getattr(extern.target, "name", "") not in ("mm", "bmm"):
+    if not facts_of(extern.target).matmul:
         return "it is no matrix product"
     if meta.dtype not in DTYPES:
         return f"products of {meta.dtype} are the library's"

@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 from smelt.graph.ir.aliasing import shared_arguments
 from smelt.graph.ir.meta import TensorMeta, by_element_stride, is_channels_last, is_dense, same_steps
 from smelt.graph.ir.schema import sees_strides
-from smelt.loops.facts import MOVES
+from smelt.loops.facts import MOVES, Strides, facts_of
 from smelt.loops.ir import Extern, Index, LoopProgram, Node, Pointwise, references
 from smelt.schedule.dependencies import RANDOM_WEIGHT, row_major, trace, weight
 from smelt.schedule.machine import CPU, Machine, Realization
@@ -323,15 +323,14 @@ def _acceptable(node: Extern, view: StridedView, meta: TensorMeta) -> bool:
             return True
         if sees_strides(node.target) or shared_arguments(node.target):  # a view lies as what it shows
             return not is_dense(meta.shape, meta.stride)
-    named = getattr(node.target, "name", "")
-    name = named if isinstance(named, str) else ""
-    if name.startswith("attention_tiled"):  # rows are read as wide loads, a broadcast costs nothing
+    strides = facts_of(node.target).strides
+    if strides is Strides.ROWS:  # rows are read as wide loads, a broadcast costs nothing
         return same(view.shape[-1], 1) or same(view.stride[-1], 0) or same(view.stride[-1], 1)
     if any(same(s, 0) and not same(n, 1) and not same(n, 0) for n, s in zip(view.shape, view.stride, strict=True)):
         return False
-    if name.startswith("convolution") and (is_channels_last(meta.shape, meta.stride) or _by_element(meta)):
+    if strides is Strides.IMAGES and (is_channels_last(meta.shape, meta.stride) or _by_element(meta)):
         return same_steps(meta.shape, meta.stride, view.stride)  # its kernels are chosen by them
-    if name not in ("mm", "bmm"):
+    if strides is not Strides.MATRIX:
         return True
     (rows, columns), (a, b) = view.shape[-2:], view.stride[-2:]
     return (same(b, 1) and known_at_most(columns, a)) or (same(a, 1) and known_at_most(rows, b))

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from smelt.graph.ir.meta import TensorMeta
+from smelt.loops.facts import FOLDS
 from smelt.loops.ir import Body, Index, LoopProgram, Node, Ops, Reduction, Value
 from smelt.schedule.dependencies import Names, row_major, trace
 from smelt.schedule.group import Place, Role, fresh_index, reduction_roles
@@ -35,7 +36,7 @@ def split_reductions(program: LoopProgram, real: Realized, names: Names, machine
     long = {
         name: _Long(node, program, real, names)
         for name, node in program.nodes.items()
-        if isinstance(node, Reduction) and not node.kind.startswith("arg") and _work(node) >= machine.split_elements
+        if isinstance(node, Reduction) and not FOLDS[node.kind].finds and _work(node) >= machine.split_elements
     }
     mixed = _mixed(list(long.values()))
     nodes: dict[str, Node] = {}

@@ -7,12 +7,16 @@ from typing import Any
 import pytest
 import torch
 
+from smelt.codegen.cpp import target as cpp
+from smelt.codegen.cpp.reductions import fold
 from smelt.codegen.cpp.target import Renderer
+from smelt.codegen.triton import target as triton
+from smelt.codegen.triton.reductions import Accumulator
 from smelt.codegen.triton.target import operator
-from smelt.loops.facts import BOOLEAN, COSTS, DIVISIONS, EXACT, MOVES, PERIODIC
+from smelt.loops.facts import BOOLEAN, COSTS, DIVISIONS, EXACT, FOLDS, MOVES, PERIODIC
 from smelt.loops.pointwise import PLAIN
 from smelt.prims.ops import PRIMS
-from smelt.prims.table import NO_FACTS, Kind, Prim
+from smelt.prims.table import NO_FACTS, Keeps, Kind, Prim, Takes
 
 DTYPES = (torch.float32, torch.int32, torch.bool)
 
@@ -48,6 +52,73 @@ def test_targets_have_what_references_take(name: str, dtype: torch.dtype) -> Non
     for target in (Renderer().op, operator):
         text = target(name, dtype, arguments)
         assert "x0" in text or name in ("isnan", "isinf", "isfinite", "signbit")
+
+
+@pytest.mark.parametrize("target", [cpp, triton], ids=["cpp", "triton"])
+def test_tables_of_targets_are_complete(target: Any) -> None:
+    """A text of floats and one of whole numbers for each primitive that takes them, and none of anything else."""
+    floats, whole = ({*target.COMMON_OPS, *table} for table in (target.FLOAT_OPS, target.INTEGER_OPS))
+    takes = {name: PRIMS[name].facts.takes for name in (*PLAIN, "where")}
+    assert {name for name in takes if takes[name] is not Takes.WHOLE} == floats
+    assert {name for name in takes if takes[name] is not Takes.FLOATS} == whole
+    assert set(target.BOOL_OPS) <= floats | whole
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8, torch.bool], ids=str)
+@pytest.mark.parametrize("kind", FOLDS)
+def test_targets_fold_what_is_a_fold(kind: str, dtype: torch.dtype) -> None:
+    if kind in ("any", "all") and dtype is not torch.bool:
+        return
+    accumulators = fold(kind, dtype, "a", nested=False), Accumulator(kind, dtype, 0)
+    assert all(accumulator.start for accumulator in accumulators)
+    assert accumulators[0].update("x", "i") and accumulators[1].step("a", "x")
+
+
+def test_each_reduction_is_a_fold() -> None:
+    assert {name for name, prim in PRIMS.items() if prim.kind is Kind.REDUCTION} == set(FOLDS)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.bool], ids=str)
+@pytest.mark.parametrize("kind", [kind for kind, fold in FOLDS.items() if not fold.finds])
+def test_neutral_elements_change_nothing(kind: str, dtype: torch.dtype) -> None:
+    neutral = FOLDS[kind].neutral
+    if neutral is None or (kind in ("any", "all")) != (dtype is torch.bool):
+        return
+    values = torch.tensor([3, 0, 2]).to(dtype)
+    longer = torch.cat([values, torch.tensor([neutral], dtype=dtype)])
+    assert torch.equal(PRIMS[kind](longer, (0,)), PRIMS[kind](values, (0,)))
+
+
+@pytest.mark.parametrize("name", [name for name in PLAIN if PRIMS[name].facts.keeps is not Keeps.NOTHING])
+def test_operands_are_given_back_where_the_record_says_so(name: str) -> None:
+    aten = getattr(torch, name)
+    dtypes = [torch.bool] if PRIMS[name].facts.keeps is Keeps.BOOLS else [torch.int8, torch.uint8, torch.int64]
+    for dtype in dtypes:
+        x = torch.tensor([1, 0, 77, 100]).to(dtype)
+        assert torch.equal(aten(x), x)
+
+
+@pytest.mark.parametrize("name", [name for name in PLAIN if PRIMS[name].facts.for_bool is not None])
+def test_bools_are_computed_by_another_primitive(name: str) -> None:
+    prim, other = PRIMS[name], PRIMS[PRIMS[name].facts.for_bool or ""]
+    x, y = torch.tensor([True, True, False, False]), torch.tensor([True, False, True, False])
+    operands = (x, y)[: len(prim.parameters)]
+    assert torch.equal(prim(*operands), other(*operands))
+
+
+@pytest.mark.parametrize("name", [name for name in PLAIN if PRIMS[name].facts.of_whole is not None])
+def test_whole_numbers_have_one_answer(name: str) -> None:
+    x = torch.tensor([-128, 0, 127])
+    assert PRIMS[name](x).tolist() == [PRIMS[name].facts.of_whole] * 3
+
+
+@pytest.mark.parametrize("name", [name for name in PLAIN if PRIMS[name].facts.takes is Takes.WHOLE])
+def test_floats_are_refused_where_the_record_says_so(name: str) -> None:
+    operands = [torch.rand(3)] * len(PRIMS[name].parameters)
+    if name.startswith("shift"):  # of floats torch multiplies by a power of two
+        return
+    with pytest.raises(RuntimeError, match="not implemented"):
+        PRIMS[name](*operands)
 
 
 @pytest.mark.parametrize("name", PLAIN)

@@ -20,7 +20,7 @@ from smelt.base.locks import new_lock
 from smelt.graph.ir.gradient_marks import Chosen, GradientMark, Materialized, flow_of
 from smelt.graph.ir.meta import TensorMeta
 from smelt.graph.ir.module import Graph, GraphModule, remove_dead
-from smelt.prims.table import PRIMS, Kind, Prim
+from smelt.prims.table import NO_FACTS, PRIMS, Kind, Prim
 from smelt.shapes.size import Size, same, same_all
 
 Program = Callable[[list[Any]], list[Any]]
@@ -29,23 +29,11 @@ MOST = 8
 """Programs for more than one result that one graph has; further sets of results take the sum of several programs."""
 
 
-LINEAR_IN = {
-    **dict.fromkeys(("pad", "cat", "gather", "index_select", "index", "cumsum"), (0,)),
-    **dict.fromkeys(("view_as_real", "view_as_complex", "to_device", "fft_r2c", "fft_c2c", "fft_c2r"), (0,)),
-    **dict.fromkeys(("avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d", "im2col", "col2im"), (0,)),
-    **dict.fromkeys(("max_unpool2d", "max_unpool3d", "triangular_solve", "cholesky_solve"), (0,)),
-    **dict.fromkeys(("solve", "solve_triangular"), (1,)),
-    **dict.fromkeys(("slice_scatter",), (0, 1)),
-    **dict.fromkeys(("scatter", "scatter_add"), (0, 3)),
-    **dict.fromkeys(("index_put", "convolution"), (0, 2)),
-    **dict.fromkeys(("where",), (1, 2)),
-    "lu_solve": (2,),
-    "index_add": (0, 3),
-}
-"""Positions of operands: where all of them are 0 everywhere, so is the result. Of `..._backward` it is the first."""
+LINEAR_IN = {"index_add": (0, 3)}
+"""Of operators of torch that are no primitives, as `Facts.linear_in`. Of `..._backward` it is the first."""
 
-PRODUCTS = frozenset({"mm", "bmm", "mv", "dot", "vdot"})
-"""Operators of which one operand that is 0 is enough."""
+PRODUCTS = frozenset({"mv", "dot", "vdot"})
+"""Operators of torch that are no primitives, of which one operand that is 0 is enough."""
 
 
 class Backward:
@@ -283,13 +271,14 @@ class _Without:
         name, args = _operation(node), node.args
         if name == "getitem":
             return True
-        if not args or name == "pad" and args[3:] != (0,):
+        if not args:
             return False
-        if name in PRODUCTS:
+        facts = PRIMS[name].facts if name in PRIMS else NO_FACTS  # operators of torch are called as primitives are
+        if facts.matmul or name in PRODUCTS:
             return self.empty(args[0]) or self.empty(args[1])
-        if isinstance(node.target, Prim) and node.target.facts.annihilated_by == (0,):
+        if isinstance(node.target, Prim) and facts.annihilated_by == (0,):
             return self.empty(args[0])
-        places = LINEAR_IN.get(name, (0,) if name.endswith("_backward") else ())
+        places = facts.linear_in or LINEAR_IN.get(name, (0,) if name.endswith("_backward") else ())
         return bool(places) and all(i < len(args) and self.empty(args[i]) for i in places)
 
     def is_zero(self, node: fx.Node) -> bool:

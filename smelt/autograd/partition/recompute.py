@@ -24,7 +24,10 @@ SLICE = 1.25  # a kept slice is a copy
 
 FREE = frozenset({Kind.VIEW, Kind.CREATION})
 FUSIBLE = frozenset({Kind.POINTWISE, Kind.RANDOM, Kind.REDUCTION, Kind.COPY}) | FREE
-_SLOW_WORK, _WORK, _RANDOM_WORK = 1.0, 0.08, 1.0  # per element, in bytes
+_WORK, _SLOW_WORK, _RANDOM_WORK = 0.08, 1.0, 1.0  # per element, in bytes
+_SLOW_ADDITIONS = 12
+"""From this cost on (`Facts.cost`) computing an element takes about as long as reading a byte of it from memory; below,
+memory is the slower by far."""
 _BYTES_PER_FLOP = 0.1
 
 NOWHERE = -1
@@ -140,7 +143,8 @@ def _work(node: Node, kind: Kind, count: int) -> float:
     inputs = sum(nbytes(n.meta["val"]) for n in node.all_input_nodes)
     match kind:
         case Kind.POINTWISE:
-            return count * (_SLOW_WORK if node.target.facts.slow else _WORK)  # type: ignore[union-attr]
+            cost = node.target.facts.cost  # type: ignore[union-attr]
+            return count * (_SLOW_WORK if cost >= _SLOW_ADDITIONS else _WORK)
         case Kind.RANDOM:
             return count * _RANDOM_WORK
         case Kind.REDUCTION:
@@ -165,15 +169,8 @@ def _flops(node: Node) -> float:
     meta = node.meta["val"]
     out = meta if isinstance(meta, TensorMeta) else next(m for m in meta if m is not None)
     first, second = (n.meta["val"] for n in node.args[:2])  # type: ignore[union-attr]
-    match node.target.name:  # type: ignore[union-attr]
-        case "mm" | "bmm":
-            return 2.0 * hint(out.numel * first.shape[-1])
-        case "attention_cpu" | "attention_flash" | "attention_efficient" | "attention_cudnn" | "attention_tiled":
-            return 4.0 * hint(first.numel * second.shape[2])
-        case str(name) if name.startswith("attention"):
-            return 10.0 * hint(first.numel * second.shape[2])
-        case _:
-            return 2.0 * hint(out.numel * math.prod(second.shape[1:]))
+    assert isinstance(node.target, Prim) and node.target.facts.flops is not None
+    return float(hint(node.target.facts.flops(out, first, second)))
 
 
 def _fallback(node: Node) -> float:

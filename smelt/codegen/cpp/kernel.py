@@ -20,7 +20,7 @@ from smelt.codegen.nest import PARALLEL_WORK, UNROLL, Block, Nest, make_nest
 from smelt.codegen.parameters import FAULT, Arguments
 from smelt.codegen.phases import Phases
 from smelt.codegen.scope import Scopes, V, close_parallel
-from smelt.loops.facts import PERIODIC
+from smelt.loops.facts import FOLDS, PERIODIC
 from smelt.loops.ir import Index, Reduction
 from smelt.schedule.dependencies import row_major
 from smelt.schedule.group import MAX_COLUMN_WIDTH, Group, Member, Place
@@ -337,7 +337,7 @@ class KernelRenderer(BodyRenderer):
     def fold_of_row(self, member: Member) -> Accumulator:
         node = member.node
         assert isinstance(node, Reduction)
-        ordered = not node.kind.startswith("arg") or self.nest.increasing(member.source[node.dims[0]])
+        ordered = not FOLDS[node.kind].finds or self.nest.increasing(member.source[node.dims[0]])
         ends = self.nest.inner_block.ends if self.nest.inner_block is not None else ()
         return fold(node.kind, node.dtype, self.scopes.name("s"), len(self.nest.inner) > 1, ordered, ends)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from smelt.codegen.cpp.target import UNSIGNED, VALUE_TYPES
+from smelt.loops.facts import FOLDS
 
 LOWEST = {
     torch.int64: "INT64_MIN", torch.int32: "INT32_MIN", torch.int16: "INT16_MIN", torch.int8: "INT8_MIN",
@@ -37,7 +38,7 @@ class Accumulator:
 
     @property
     def vector(self) -> bool:
-        return not self.kind.startswith("arg")
+        return not FOLDS[self.kind].finds
 
     @property
     def nan(self) -> str | None:
@@ -51,7 +52,7 @@ class Accumulator:
     @property
     def declare(self) -> list[str]:
         lines = [f"{self.ctype} {self.name} = {self.start};"]
-        if self.kind.startswith("arg"):
+        if not self.vector:
             lines.append(f"int64_t {self.name}_at = 0;")
         if self.nan:
             lines.append(f"int {self.nan} = 0;")
@@ -90,7 +91,7 @@ class Accumulator:
 
     @property
     def result(self) -> str:
-        if self.kind.startswith("arg"):
+        if not self.vector:
             return f"{self.name}_at"
         if self.nan:
             return f"{self.nan} ? ({self.ctype})NAN : {self.name}"
@@ -117,7 +118,7 @@ class Accumulator:
 
     def update(self, value: str, where: str) -> list[str]:
         """Take a value; `where` is its index along the reduced dimension (arg kinds)."""
-        if not self.kind.startswith("arg"):
+        if self.vector:
             lines = [self.combine(self.innermost, value)]
             return [*lines, f"{self.nan} |= {value} != {value};"] if self.nan else lines
         better = f"{value} {'>' if self.kind == 'argmax' else '<'} {self.name}"
@@ -145,22 +146,26 @@ def fold(
 ) -> Accumulator:
     """The text of a reduction of `dtype` values into the accumulator `name`."""
     if dtype is torch.bool:
-        kind = {"amax": "any", "amin": "all", "sum": "any", "prod": "all"}.get(kind, kind)
-        ctype = "uint8_t" if kind in ("any", "all") else "bool"
+        folded = FOLDS[kind]
+        kind = kind if folded.finds else LOGICAL[folded.combine]
+        ctype = "bool" if folded.finds else "uint8_t"
     elif kind in ("sum", "prod") and dtype in UNSIGNED:
         ctype = UNSIGNED[dtype]
     else:
         ctype = VALUE_TYPES[dtype]
-    floating = dtype.is_floating_point
-    start = {
-        "sum": "0",
-        "prod": "1",
-        "amax": "-INFINITY" if floating else LOWEST.get(dtype, "0"),
-        "amin": "INFINITY" if floating else HIGHEST.get(dtype, "1"),
-        "any": "0",
-        "all": "1",
-        "argmax": "0",
-        "argmin": "0",
-    }[kind]
     rounds = kind == "sum" and dtype.is_floating_point
-    return Accumulator(kind, dtype, name, ctype, start, nested, ordered, ends if rounds else ())
+    return Accumulator(kind, dtype, name, ctype, _start(kind, dtype), nested, ordered, ends if rounds else ())
+
+
+LOGICAL = {"sum": "any", "max": "any", "prod": "all", "min": "all"}
+"""What is left of a fold of bools."""
+
+
+def _start(kind: str, dtype: torch.dtype) -> str:
+    """What an accumulator starts with. Where a place is found the first element is taken whatever it is."""
+    fold = FOLDS[kind]
+    if fold.neutral is not None or fold.finds:
+        return str(int(fold.neutral or 0))
+    if dtype.is_floating_point:
+        return "-INFINITY" if fold.combine == "max" else "INFINITY"
+    return (LOWEST if fold.combine == "max" else HIGHEST)[dtype]

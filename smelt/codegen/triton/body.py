@@ -13,7 +13,16 @@ from smelt.codegen.ops import OpsRenderer
 from smelt.codegen.parameters import FAULT, Arguments
 from smelt.codegen.scope import V
 from smelt.codegen.triton.scopes import TileScopes
-from smelt.codegen.triton.target import NARROW, QUICK_OPS, VALUE_TYPES, literal, operator, quotient, whole_division
+from smelt.codegen.triton.target import (
+    NARROW,
+    QUICK_OPS,
+    VALUE_TYPES,
+    WIDENED_OPS,
+    literal,
+    operator,
+    quotient,
+    whole_division,
+)
 from smelt.loops.facts import BOOLEAN, DIVISIONS
 from smelt.loops.ir import REFUSE, Condition, Index
 from smelt.schedule.plan import Schedule
@@ -138,7 +147,7 @@ class TileBody(OpsRenderer):
         axes = 0
         for a in args:
             axes |= a.depth
-        if op in SMALL_INT and dtype in (torch.int8, torch.int16, torch.uint8):
+        if op in WIDENED_OPS and dtype in (torch.int8, torch.int16, torch.uint8):
             text = f"({text}).to({VALUE_TYPES[dtype]})"
         value = self.scopes.define("", text, result, axes)
         if op in QUICK_OPS and dtype is torch.float32:
@@ -255,6 +264,3 @@ class TileBody(OpsRenderer):
 
 SATURATED = {torch.uint8: "tl.int64", torch.int8: "tl.int32", torch.int16: "tl.int32"}
 """What CUDA makes of a float first that becomes a small integer; numbers beyond it are saturated."""
-
-SMALL_INT = frozenset("add sub mul neg shift_left shift_right bitwise_not trunc_div floor_div fmod remainder".split())
-"""Ops after which small integers are brought back to their width."""

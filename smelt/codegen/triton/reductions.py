@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from smelt.codegen.triton.target import VALUE_TYPES
+from smelt.loops.facts import FOLDS
 
 _EDGES = {
     torch.int64: (-(2**63), 2**63 - 1),
@@ -30,7 +31,7 @@ class Accumulator:
     @property
     def finds(self) -> bool:
         """Whether the result is a place."""
-        return self.kind.startswith("arg")
+        return FOLDS[self.kind].finds
 
     @property
     def logical(self) -> bool:
@@ -46,10 +47,8 @@ class Accumulator:
     @property
     def combine(self) -> str:
         """sum, prod, max or min."""
-        if self.logical:
-            names = {"amax": "max", "any": "max", "sum": "max", "amin": "min", "all": "min", "prod": "min"}
-            return names.get(self.kind, self.kind.removeprefix("arg"))
-        return {"any": "max", "all": "min"}.get(self.kind, self.kind.removeprefix("a").removeprefix("rg"))
+        combine = FOLDS[self.kind].combine
+        return {"sum": "max", "prod": "min"}.get(combine, combine) if self.logical else combine
 
     @property
     def start(self) -> str:

@@ -72,11 +72,21 @@ QUICK_OPS = {"exp": "tl.exp({0})"}
 """What is enough where a float32 result is rounded to low precision at once: `exp` by one multiplication and the power
 of two, whose error grows with the argument (4 ulp at 10, 29 at 60)."""
 
-INTEGER_OPS = {
+OURS = "m_"
+"""How the functions of our library begin. On whole numbers they speak of negative ones."""
+
+WIDENED_OPS = {
     "neg": "-{0}",
     "add": "{0} + {1}",
     "sub": "{0} - {1}",
     "mul": "{0} * {1}",
+    "bitwise_not": "~{0}",
+    **{op: "m_" + op + "_int({0}, {1})" for op in "remainder floor_div trunc_div fmod".split()},
+    **{op: "m_" + op + "({0}, {1}, {bits})" for op in "shift_left shift_right".split()},
+}
+"""Integer ops after which small integers are brought back to their width."""
+
+INTEGER_OPS = WIDENED_OPS | {
     "abs": "tl.abs({0})",
     "sign": "m_sign_int({0})",
     **{op: "{0}" for op in "floor ceil trunc round".split()},
@@ -84,14 +94,12 @@ INTEGER_OPS = {
     "isinf": "({0} != {0})",
     "isfinite": "({0} == {0})",
     "signbit": "({0} < 0)",
-    "bitwise_not": "~{0}",
     "bitwise_and": "{0} & {1}",
     "bitwise_or": "{0} | {1}",
     "bitwise_xor": "{0} ^ {1}",
     "maximum": "tl.maximum({0}, {1})",
     "minimum": "tl.minimum({0}, {1})",
-    **{op: "m_" + op + "_int({0}, {1})" for op in "remainder floor_div trunc_div fmod pow".split()},
-    **{op: "m_" + op + "({0}, {1}, {bits})" for op in "shift_left shift_right".split()},
+    "pow": "m_pow_int({0}, {1})",
 }
 
 BOOL_OPS = {
@@ -126,10 +134,6 @@ COMMON_OPS = {
 }
 
 
-SIGNED = frozenset("sign remainder floor_div trunc_div fmod pow shift_left shift_right".split())
-"""Ops on whole numbers that tell signs apart."""
-
-
 def operator(op: str, dtype: torch.dtype, args: list[str]) -> str:
     """The Triton expression of a pointwise op.
 
@@ -138,7 +142,7 @@ def operator(op: str, dtype: torch.dtype, args: list[str]) -> str:
     """
     table = FLOAT_OPS if dtype.is_floating_point else BOOL_OPS if dtype is torch.bool else INTEGER_OPS
     template = table.get(op) or COMMON_OPS[op]
-    if dtype is torch.uint8 and op in SIGNED:  # their rules speak of negative numbers
+    if dtype is torch.uint8 and template.startswith(OURS):
         wide = template.format(*(f"{a}.to(tl.int64)" for a in args), bits=8)
         return f"{wide}.to(tl.uint8)"
     return template.format(*args, bits=8 * dtype.itemsize)

@@ -6,7 +6,7 @@ import torch
 
 from smelt.graph.ir.meta import TensorMeta
 from smelt.prims.dtypes import COMPLEX, REAL
-from smelt.prims.table import Shape, kernel, make, require
+from smelt.prims.table import LINEAR, Shape, kernel, make, require
 
 aten = torch.ops.aten
 
@@ -15,7 +15,7 @@ def _at(x: TensorMeta, d: int) -> int:
     return d % len(x.shape)
 
 
-@kernel("fft_r2c", aten._fft_r2c.default)
+@kernel("fft_r2c", aten._fft_r2c.default, LINEAR)
 def fft_r2c(x: TensorMeta, dim: Shape, normalization: int, onesided: bool) -> TensorMeta:
     """The transform of real x over dims; onesided: only the first half along the last of them."""
     require(x.dtype in COMPLEX and bool(dim), f"prim fft_r2c: {x.dtype} over {dim}")
@@ -25,14 +25,14 @@ def fft_r2c(x: TensorMeta, dim: Shape, normalization: int, onesided: bool) -> Te
     return make(tuple(shape), COMPLEX[x.dtype], x.device)
 
 
-@kernel("fft_c2c", aten._fft_c2c.default)
+@kernel("fft_c2c", aten._fft_c2c.default, LINEAR)
 def fft_c2c(x: TensorMeta, dim: Shape, normalization: int, forward: bool) -> TensorMeta:
     """The transform of complex x over dims, or its inverse."""
     require(x.dtype in REAL, f"prim fft_c2c: {x.dtype}")
     return make(x.shape, x.dtype, x.device)
 
 
-@kernel("fft_c2r", aten._fft_c2r.default)
+@kernel("fft_c2r", aten._fft_c2r.default, LINEAR)
 def fft_c2r(x: TensorMeta, dim: Shape, normalization: int, last_dim_size: int) -> TensorMeta:
     """The real inverse transform over dims of x, the first half along the last of them, which gets last_dim_size."""
     require(x.dtype in REAL and bool(dim), f"prim fft_c2r: {x.dtype} over {dim}")
@@ -41,14 +41,14 @@ def fft_c2r(x: TensorMeta, dim: Shape, normalization: int, last_dim_size: int) -
     return make(shape, REAL[x.dtype], x.device)
 
 
-@kernel("view_as_real", aten.view_as_real_copy.default)
+@kernel("view_as_real", aten.view_as_real_copy.default, LINEAR)
 def view_as_real(x: TensorMeta) -> TensorMeta:
     """Complex numbers as pairs (real, imaginary) along a new last dimension."""
     require(x.dtype in REAL, f"prim view_as_real: {x.dtype}")
     return make((*x.shape, 2), REAL[x.dtype], x.device)
 
 
-@kernel("view_as_complex", aten.view_as_complex_copy.default)
+@kernel("view_as_complex", aten.view_as_complex_copy.default, LINEAR)
 def view_as_complex(x: TensorMeta) -> TensorMeta:
     """Pairs along the last dimension as complex numbers."""
     require(x.dtype in COMPLEX and bool(x.shape) and x.shape[-1] == 2, f"prim view_as_complex: {x.dtype} {x.shape}")

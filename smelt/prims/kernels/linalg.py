@@ -6,7 +6,7 @@ import torch
 
 from smelt.graph.ir.meta import TensorMeta
 from smelt.graph.meta_rules.elementwise import broadcast
-from smelt.prims.table import Shape, kernel, make, require
+from smelt.prims.table import LINEAR, Facts, Shape, kernel, make, require
 from smelt.shapes.size import smaller
 
 aten = torch.ops.aten
@@ -92,7 +92,7 @@ def pinv(a: TensorMeta, atol: TensorMeta | None, rtol: TensorMeta | None, hermit
 # -- triangular factors
 
 
-@kernel("solve_triangular", aten.linalg_solve_triangular.default)
+@kernel("solve_triangular", aten.linalg_solve_triangular.default, Facts(linear_in=(1,)))
 def solve_triangular(a: TensorMeta, b: TensorMeta, upper: bool, left: bool, unitriangular: bool) -> TensorMeta:
     """X with a X = b, or X a = b unless left; a is triangular."""
     lead = _lead(a, b)
@@ -106,7 +106,7 @@ def _lead(a: TensorMeta, b: TensorMeta) -> Shape:
     return lead
 
 
-@kernel("triangular_solve", aten.triangular_solve.default)
+@kernel("triangular_solve", aten.triangular_solve.default, LINEAR)
 def triangular_solve(b: TensorMeta, a: TensorMeta, upper: bool, transpose: bool, unitriangular: bool) -> Metas:
     """(X with a X = b for triangular a, a itself), both of the common batch."""
     lead = _lead(a, b)
@@ -139,14 +139,14 @@ def lu_unpack(lu: TensorMeta, pivots: TensorMeta, unpack_data: bool, unpack_pivo
     return permutation, _matrix(lead, m, k, lu), _matrix(lead, k, n, lu)
 
 
-@kernel("lu_solve", aten.linalg_lu_solve.default)
+@kernel("lu_solve", aten.linalg_lu_solve.default, Facts(linear_in=(2,)))
 def lu_solve(lu: TensorMeta, pivots: TensorMeta, b: TensorMeta, left: bool, adjoint: bool) -> TensorMeta:
     """X with A X = b (X A = b unless left) for the A that lu_factor took apart, or its adjoint."""
     lead = _lead(lu, b)
     return _matrix(lead, b.shape[-2], b.shape[-1], b)
 
 
-@kernel("solve", aten._linalg_solve_ex.default)
+@kernel("solve", aten._linalg_solve_ex.default, Facts(linear_in=(1,)))
 def solve(a: TensorMeta, b: TensorMeta, left: bool, check_errors: bool) -> Metas:
     """(X with a X = b or X a = b, and a's LU, pivots and status). b may be a batch of vectors."""
     lead, n, _ = _split("solve", a)
@@ -203,7 +203,7 @@ def cholesky_inverse(a: TensorMeta, upper: bool) -> TensorMeta:
     return _same(a)
 
 
-@kernel("cholesky_solve", aten.cholesky_solve.default)
+@kernel("cholesky_solve", aten.cholesky_solve.default, LINEAR)
 def cholesky_solve(b: TensorMeta, a: TensorMeta, upper: bool) -> TensorMeta:
     """X with A X = b for the A whose triangular factor is a."""
     return _matrix(_lead(a, b), b.shape[-2], b.shape[-1], b)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from smelt.graph.ir.meta import TensorMeta, channels_last_stride, is_channels_last
-from smelt.prims.table import Shape, kernel, make, require
+from smelt.prims.table import LINEAR, Shape, kernel, make, require
 from smelt.prims.windows import pooled_size
 
 aten = torch.ops.aten
@@ -60,7 +60,7 @@ def _adaptive(rank: int) -> None:
     mean_backward.__doc__ = f"The gradient of adaptive_avg_pool{rank}d by x."
     maximum.__doc__ = "(maximum, int64 place in the window's image) likewise."
     maximum_backward.__doc__ = f"The gradient of adaptive_max_pool{rank}d by x."
-    kernel(f"adaptive_avg_pool{rank}d", getattr(aten, f"_adaptive_avg_pool{rank}d").default)(mean)
+    kernel(f"adaptive_avg_pool{rank}d", getattr(aten, f"_adaptive_avg_pool{rank}d").default, LINEAR)(mean)
     kernel(f"adaptive_avg_pool{rank}d_backward", getattr(aten, f"_adaptive_avg_pool{rank}d_backward").default)(
         mean_backward
     )
@@ -94,7 +94,7 @@ for _rank in (2, 3):
     _fractional(_rank)
 
 
-@kernel("avg_pool3d", aten.avg_pool3d.default)
+@kernel("avg_pool3d", aten.avg_pool3d.default, LINEAR)
 def avg_pool3d(
     x: TensorMeta,
     kernel_size: Shape,
@@ -146,13 +146,13 @@ def max_pool3d_backward(
     return _sized(x, x.shape[-3:])
 
 
-@kernel("max_unpool2d", aten.max_unpool2d.default)
+@kernel("max_unpool2d", aten.max_unpool2d.default, LINEAR)
 def max_unpool2d(x: TensorMeta, indices: TensorMeta, output_size: Shape) -> TensorMeta:
     """Zeros of output_size with the elements of x at the places that max_pool2d gave."""
     return _sized(x, output_size)
 
 
-@kernel("max_unpool3d", aten.max_unpool3d.default)
+@kernel("max_unpool3d", aten.max_unpool3d.default, LINEAR)
 def max_unpool3d(x: TensorMeta, indices: TensorMeta, output_size: Shape, stride: Shape, padding: Shape) -> TensorMeta:
     """As max_unpool2d, over three dimensions."""
     return _sized(x, output_size)

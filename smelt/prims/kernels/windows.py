@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from smelt.graph.ir.meta import TensorMeta, channels_last_stride, is_channels_last
-from smelt.prims.table import Shape, kernel, make, require
+from smelt.prims.table import LINEAR, Shape, kernel, make, require
 
 aten = torch.ops.aten
 
@@ -76,7 +76,7 @@ for _name in ("upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubi
     _upsample(_name)
 
 
-@kernel("im2col", aten.im2col.default)
+@kernel("im2col", aten.im2col.default, LINEAR)
 def im2col(x: TensorMeta, kernel_size: Shape, dilation: Shape, padding: Shape, stride: Shape) -> TensorMeta:
     """(batch,) channels * window, places: each window of x as a column."""
     *lead, channels, _, _ = x.shape
@@ -88,7 +88,7 @@ def im2col(x: TensorMeta, kernel_size: Shape, dilation: Shape, padding: Shape, s
     return make((*lead, rows, counts[0] * counts[1]), x.dtype, x.device)
 
 
-@kernel("col2im", aten.col2im.default)
+@kernel("col2im", aten.col2im.default, LINEAR)
 def col2im(
     x: TensorMeta, output_size: Shape, kernel_size: Shape, dilation: Shape, padding: Shape, stride: Shape
 ) -> TensorMeta:

@@ -13,52 +13,40 @@ from torch.fx import Node
 from smelt.prims.dtypes import BOUNDS, LOW_PRECISION, compute_dtype, is_integral, result_dtype
 from smelt.prims.ops import PRIMS
 from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, shape_of
+from smelt.prims.simplify import UNARY as UNARY_PRIMS
 from smelt.prims.simplify import rounded
+from smelt.prims.table import Keeps, Prim, Takes
 from smelt.shapes.size import Size
 
 # -- one prim per op
 
-FLOAT_UNARY = (
-    "exp expm1 exp2 log log1p log2 log10 sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh acosh "
-    "atanh erf erfc erfinv lgamma digamma sigmoid"
-)
-"""ops that make floats of integers"""
 
-SAME_UNARY = "abs neg sign"
-ROUNDING = "floor ceil round trunc"
-TESTS = "isnan isinf isfinite signbit"
-
-
-def _enter_unary(name: str, rule: Callable[..., Any]) -> None:
-    decomposition(getattr(aten, name).default)(rule)
-
-
-def _float_unary(name: str) -> Callable[..., Any]:
-    prim = PRIMS[name]
-
+def _float_unary(prim: Prim) -> Callable[..., Any]:
     def rule(p: Lowering, x: Node) -> Node:
         return p.pointwise(lambda a: p.emit(prim, a), x, dtype=p.out.dtype)
 
     return rule
 
 
-def _same_unary(name: str, only_floats: bool) -> Callable[..., Any]:
-    prim = PRIMS[name]
+def _same_unary(prim: Prim) -> Callable[..., Any]:
+    keeps, for_bool = prim.facts.keeps, prim.facts.for_bool
 
     def rule(p: Lowering, x: Node) -> Any:
-        if is_integral(dtype_of(x)) and (only_floats or dtype_of(x) is torch.bool):
-            return x if only_floats or name == "sign" else NotImplemented
+        if dtype_of(x) is torch.bool and keeps is Keeps.NOTHING:
+            return NotImplemented if for_bool is None else p.emit(PRIMS[for_bool], x)
+        if dtype_of(x) is torch.bool or keeps is Keeps.WHOLE and is_integral(dtype_of(x)):
+            return x
         return p.pointwise(lambda a: p.emit(prim, a), x)
 
     return rule
 
 
-def _test(name: str) -> Callable[..., Any]:
-    prim = PRIMS[name]
+def _test(prim: Prim) -> Callable[..., Any]:
+    of_whole = prim.facts.of_whole
 
     def rule(p: Lowering, x: Node) -> Node:
-        if is_integral(dtype_of(x)) and name != "signbit":
-            return p.full(shape_of(x), name == "isfinite", torch.bool, p.out.device)
+        if is_integral(dtype_of(x)) and of_whole is not None:
+            return p.full(shape_of(x), of_whole, torch.bool, p.out.device)
         if dtype_of(x) is torch.bool:
             return p.full(shape_of(x), False, torch.bool, p.out.device)
         return p.emit(prim, p.widen(x))
@@ -66,14 +54,18 @@ def _test(name: str) -> Callable[..., Any]:
     return rule
 
 
-for _name in FLOAT_UNARY.split():
-    _enter_unary(_name, _float_unary(_name))
-for _name in SAME_UNARY.split():
-    _enter_unary(_name, _same_unary(_name, only_floats=False))
-for _name in ROUNDING.split():
-    _enter_unary(_name, _same_unary(_name, only_floats=True))
-for _name in TESTS.split():
-    _enter_unary(_name, _test(_name))
+def _unary(prim: Prim) -> Callable[..., Any]:
+    """The rule of an operator whose primitive has its name."""
+    if prim.facts.takes is Takes.FLOATS:
+        return _float_unary(prim)
+    return _test(prim) if prim.facts.boolean else _same_unary(prim)
+
+
+UNARY = [name for name in UNARY_PRIMS if name != "logical_not"]
+"""Operators that are the primitive of their name. (Of what is no bool `logical_not` is a comparison.)"""
+
+for _name in UNARY:
+    decomposition(getattr(aten, _name).default)(_unary(PRIMS[_name]))
 
 
 def _overloads(name: str, *overloads: str) -> list[OpOverload]:
@@ -98,8 +90,9 @@ def _apply(p: Lowering, name: str, prim: Any, a: Any, b: Any, x: Any, y: Any) ->
         a, b = b, a
     if name == "div" and on_gpu(p) and p.is_number(y):
         return p.mul(a, inverse(p, b, dtype_of(a)))
-    if name in _BOOL_FORMS and isinstance(a, Node) and dtype_of(a) is torch.bool:
-        return p.emit(PRIMS[_BOOL_FORMS[name]], a, b)
+    for_bool = prim.facts.for_bool
+    if for_bool is not None and isinstance(a, Node) and dtype_of(a) is torch.bool:
+        return p.emit(PRIMS[for_bool], a, b)
     return p.emit(prim, a, b)
 
 
@@ -134,7 +127,6 @@ def takes_second_zero(p: Lowering) -> bool:
 UNROUNDED = {"mul": (0, 1), "div": (1,), "floor_div": (1,), "trunc_div": (1,)}
 """Operands that eager takes as they are where they are numbers, see `Lowering.pointwise`."""
 
-_BOOL_FORMS = {"mul": "logical_and", "maximum": "logical_or", "minimum": "logical_and"}
 _BINARY_OVERLOADS = ("Tensor", "Scalar", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor", "default")
 
 for _name, _prim in {
@@ -278,11 +270,6 @@ def truth(p: Lowering, x: Node) -> Node:
 @decomposition(aten.logical_not.default)
 def logical_not(p: Lowering, x: Node) -> Node:
     return p.logical_not(x) if dtype_of(x) is torch.bool else p.eq(p.widen(x), 0)
-
-
-@decomposition(aten.bitwise_not.default)
-def bitwise_not(p: Lowering, x: Node) -> Node:
-    return p.logical_not(x) if dtype_of(x) is torch.bool else p.bitwise_not(x)
 
 
 # -- selection

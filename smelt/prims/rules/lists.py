@@ -12,10 +12,6 @@ from torch.fx import Node
 from smelt.prims.registry import DECOMPOSITIONS, Decomposition, Lowering, aten, decomposition, dtype_of
 from smelt.prims.rules import casts, creation, elementwise, reductions
 
-UNARY = (
-    "abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 neg reciprocal round "
-    "rsqrt sigmoid sign sin sinh sqrt tan tanh trunc"
-)
 BINARY = {"add": "add", "sub": "sub", "mul": "mul", "div": "div", "clamp_max": "minimum", "clamp_min": "maximum"}
 BINARY |= {"maximum": "maximum", "minimum": "minimum"}
 
@@ -65,7 +61,7 @@ def _with_one(rule: Decomposition) -> Decomposition:
     return lambda p, xs, y, alpha=1: _each(rule, p, xs, [y] * len(xs), alpha=alpha)
 
 
-for _name in UNARY.split():
+for _name in (*elementwise.UNARY, "frac"):
     _enter(_name, "default", _unary(DECOMPOSITIONS[getattr(aten, _name).default]))
 for _name, _prim in BINARY.items():
     _enter(_name, "List", _with_list(_pairwise(_prim)))
