@@ -16,8 +16,6 @@ from smelt.schedule.realize import metas_of
 from smelt.shapes.expr import Atom, Expr, Quotient, Remainder, Var, flat_index, variable
 from smelt.shapes.size import IntLike, exact_quotient, hint, known_divides, known_less, same
 
-WRITE_WEIGHT = 8
-
 
 class Coordinates:
     """Members, variables from outermost to innermost with their roles, and where variables stop early.
@@ -65,8 +63,7 @@ class Coordinates:
         for member in self.members.values():
             if member.name in self.plan.stored and member.place is not Place.COLUMN:
                 expr, size = self.place(member.name, member.index)
-                # loops follow what is written: strided reads can be staged, strided writes cannot
-                yield expr, size * WRITE_WEIGHT
+                yield expr, size * self.plan.machine.loops.write_weight
             for read in member.reads:
                 if read.name in self.plan.stored and read.name not in self.members:
                     yield self.place(read.name, read.index)

@@ -25,10 +25,6 @@ from smelt.shapes.size import (
     same,
 )
 
-PARALLEL_WORK = 32768
-"""Element operations below which a kernel stays on one thread."""
-
-CHUNK = 4096
 BLOCK = 512
 """Elements whose sum is taken before it is added to the row's: rounding errors stay near those of pairwise sums."""
 
@@ -38,12 +34,8 @@ LEAST_PASSES = 16
 SYMBOLIC_PASSES = 64
 """Passes where their number is symbolic; after as many sums these are put away, too."""
 
-COLUMNS = 2048
-SYMBOLIC_COLUMNS = 512
-"""Columns at a time where their number is symbolic: few, because all accumulators are cleared."""
-
 UNROLL = 4
-TILE = 32
+"""Elements of a folded dimension that one pass of a column reduction adds up."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +131,7 @@ def make_nest(group: Group, plan: Schedule) -> Nest:
 class _Builder(Coordinates):
     def __init__(self, group: Group, plan: Schedule) -> None:
         super().__init__(group, plan)
+        self.loops = plan.machine.loops
         self.tiled = False
         self.unrolled: Var | None = None
         self.tail: Var | None = None
@@ -154,7 +147,9 @@ class _Builder(Coordinates):
         kept, folded, inner = (self.of(role) for role in (Role.KEPT, Role.FOLDED, Role.INNER))
         work = math.prod(v.size for v in self.order) * max(1, min(8, self.ops()))
         outside = math.prod(v.size for v in kept)
-        parallel = not same(outside, 1) and (isinstance(work, Size) or (work >= PARALLEL_WORK and outside > 1))
+        parallel = not same(outside, 1) and (
+            isinstance(work, Size) or (work >= self.loops.min_parallel_operations and outside > 1)
+        )
         return Nest(
             self.members, kept, folded, inner, parallel, self.group.flat, self.limits, self.tiled, self.unrolled,
             self.tail, work if isinstance(work, Size) else None,
@@ -178,14 +173,14 @@ class _Builder(Coordinates):
         symbolic = is_symbolic(v.size for v in inner)  # accumulators have a fixed size
         if not self.group.has(Place.COLUMN) or self.group.has(Place.ROW) or self.group.has(Place.OUTER):
             return
-        if not inner or (width < 2 * COLUMNS and not symbolic):
+        if not inner or (width < 2 * self.loops.columns and not symbolic):
             return
         for var in inner[:-1]:
             self.roles[var] = Role.KEPT
         if isinstance(inner[-1].size, Size):
-            self.chunk(inner[-1], SYMBOLIC_COLUMNS, Role.KEPT)
-        elif inner[-1].size >= 2 * COLUMNS:
-            self.chunk(inner[-1], COLUMNS, Role.KEPT)
+            self.chunk(inner[-1], self.loops.symbolic_columns, Role.KEPT)
+        elif inner[-1].size >= 2 * self.loops.columns:
+            self.chunk(inner[-1], self.loops.columns, Role.KEPT)
         rank = {Role.KEPT: 0, Role.FOLDED: 1, Role.INNER: 2}
         self.order.sort(key=lambda v: rank[self.roles[v]])
 
@@ -219,8 +214,8 @@ class _Builder(Coordinates):
         if self.tile():
             return
         outside = math.prod(hint(v.size) for v in self.order[:-1])
-        if (isinstance(last.size, Size) or last.size >= 2 * CHUNK) and outside < 64:
-            self.chunk(last, CHUNK, Role.KEPT)
+        if (isinstance(last.size, Size) or last.size >= 2 * self.loops.chunk_elements) and outside < 64:
+            self.chunk(last, self.loops.chunk_elements, Role.KEPT)
 
     def chunk(self, var: Var, wanted: int, role: Role) -> None:
         """Cut a long inner loop into chunks of about `wanted`; the last may be short."""
@@ -240,12 +235,12 @@ class _Builder(Coordinates):
 
     def tile(self) -> bool:
         """Where some access is contiguous along another loop than the innermost, walk both in small tiles."""
-        other = self.rival(TILE // 2)
+        other = self.rival(self.loops.tile_side // 2)
         if other is None:
             return False
         pieces: list[Var] = []
         for var in (other, self.order[-1]):
-            size = chunk_size(var.size, TILE)
+            size = chunk_size(var.size, self.loops.tile_side)
             if not isinstance(var.size, Size) and size >= var.size:
                 pieces.append(var)
                 continue

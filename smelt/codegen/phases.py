@@ -6,17 +6,11 @@ from collections.abc import Iterable
 
 from smelt.codegen.nest import Nest
 from smelt.loops.ir import Pointwise
-from smelt.schedule.dependencies import RANDOM_WEIGHT, operands_first, weight
+from smelt.schedule.dependencies import operands_first, weight
 from smelt.schedule.group import Member, Place
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
 from smelt.shapes.size import Size, hint, known_equal
-
-KEEP_COST = 8
-"""Recomputing a value costlier than this many additions loses to writing it to the row buffer and reading it back."""
-
-MAX_ROW_BYTES = 64 * 1024
-MAX_TOTAL_BYTES = 256 * 1024
 
 
 class Phases:
@@ -27,9 +21,10 @@ class Phases:
 
     def __init__(self, nest: Nest, plan: Schedule, keep: bool = True) -> None:
         self.nest, self.plan, self.nodes, self.keep = nest, plan, plan.program.nodes, keep
+        self.limits = plan.machine.loops
         self.whole = nest.size([*nest.kept, *nest.folded, *nest.inner])
         self.width = nest.size(nest.inner)
-        self.room = MAX_ROW_BYTES // 8 if isinstance(self.width, Size) else self.width
+        self.room = self.limits.row_buffer_bytes // 8 if isinstance(self.width, Size) else self.width
         self._depth: dict[str, int] = {}
         self._cost: dict[str, int] = {}
         self.temporaries: dict[str, str] = {}
@@ -106,9 +101,9 @@ class Phases:
                 and not node.view
                 and not self.is_stored(name)
                 and known_equal(node.meta.numel, self.whole)
-                and row <= MAX_ROW_BYTES
-                and total + row <= MAX_TOTAL_BYTES
-                and self.cost(name) > KEEP_COST
+                and row <= self.limits.row_buffer_bytes
+                and total + row <= self.limits.row_buffers_bytes
+                and self.cost(name) > self.limits.min_kept_additions
             )
             if keeps:
                 self.temporaries[name] = f"w{len(self.temporaries)}"
@@ -168,5 +163,5 @@ class Phases:
             return 1
         if hint(metas_of(node).numel) * 4 < hint(self.whole):
             return 0
-        own = 0 if node.view else RANDOM_WEIGHT if node.op == "random" else weight(node.op)
+        own = 0 if node.view else weight(node.op)
         return own + sum(self.cost(source) for source in node.inputs)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from smelt.graph.ir.meta import TensorMeta
 from smelt.prims.random_bits import uniform
-from smelt.prims.table import Kind, Number, Shape, make, prim, require
+from smelt.prims.table import Facts, Kind, Number, Shape, make, prim, require
 
 
 @prim(
@@ -31,7 +31,7 @@ def iota(length: int, start: Number, step: Number, dtype: torch.dtype, device: t
     return make((length,), dtype, device)
 
 
-@prim("random", kind=Kind.RANDOM, reference=uniform)
+@prim("random", kind=Kind.RANDOM, reference=uniform, facts=Facts(cost=12))
 def random(seed: TensorMeta, stream: int, shape: Shape) -> TensorMeta:
     """Uniform float32 in [0, 1), a pure function of (seed, stream, row-major place): see random_bits.
 

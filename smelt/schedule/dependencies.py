@@ -18,8 +18,6 @@ from smelt.loops.ir import REFUSE, Body, Condition, Index, LoopProgram, Pointwis
 from smelt.shapes.expr import Atom, Expr, Runtime, Var, flat_index
 from smelt.shapes.size import IntLike, Size, hint
 
-RANDOM_WEIGHT = 12
-
 
 def weight(op: str) -> int:
     """Cost of one pointwise op."""
@@ -124,7 +122,7 @@ class Tracer:
         return Expr(((Runtime(f"?{len(self.reads)}.{self.cost}", size), 1),), 0)
 
     def random(self, seed: Any, stream: int, index: Expr, count: IntLike) -> Any:
-        self.cost += RANDOM_WEIGHT
+        self.cost += weight("random")
         self.places[index] = None
 
 

@@ -1,4 +1,9 @@
-"""What a schedule needs to know of the machine: how much must run side by side, and how long one worker's part is."""
+"""What schedules and kernels need to know of the machine: how much must run side by side, how long a worker is at work.
+
+Numbers that were tuned stand here and nowhere else, by the stage that asks for them. `gpu(hardware)` derives those that
+follow from a GPU; one that is tuned for another card is a `Machine` with other values (`dataclasses.replace`). Numbers
+that decide values, such as how many additions follow each other, are no part of it: results are the same everywhere.
+"""
 
 from __future__ import annotations
 
@@ -103,12 +108,236 @@ class Bundling:
 
 
 @dataclass(frozen=True)
-class Machine:
-    """Numbers by which a program is scheduled. The defaults are those of a CPU. Where no reason stands, none is on
-    record.
+class Gpu:
+    """A card.
 
     Attributes:
-        realization, fusion, buffers, bundling: by stage.
+        multiprocessors: that run programs side by side.
+        shared_bytes: of shared memory that one program may have.
+        grid_rows: programs along the second dimension of a grid.
+    """
+
+    multiprocessors: int
+    shared_bytes: int
+    grid_rows: int = 65535
+
+
+H100 = Gpu(multiprocessors=132, shared_bytes=227 << 10)
+"""Compute capability 9.0; an H200 is the same but for its memory."""
+
+
+@dataclass(frozen=True)
+class Products:
+    """Which matrix products one kernel may compute together with what is around them (products.py).
+
+    Attributes:
+        min_multiplications: from which on a product of float32 is one for tensor cores without being asked for.
+        min_side_elements: shortest side and depth of such a product.
+        min_blocks: of 128 by 64 elements that its result has at least: half of the multiprocessors are busy.
+        min_depth_elements: folded elements below which a product is no work for tensor cores.
+        max_prologue_operations: for an element of an operand: each is computed anew for every block of the result's
+            other side.
+    """
+
+    min_multiplications: int = 1 << 29
+    min_side_elements: int = 64
+    min_blocks: int = H100.multiprocessors // 2
+    min_depth_elements: int = 16
+    max_prologue_operations: int = 16
+
+
+@dataclass(frozen=True)
+class Loops:
+    """How C++ kernels walk their elements (codegen/nest.py, phases.py, cpp).
+
+    Attributes:
+        min_parallel_operations: element operations below which a kernel stays on one thread.
+        chunk_elements: of a long loop that threads share out.
+        columns: whose accumulators lie in the first-level cache together.
+        symbolic_columns: the same where their number is symbolic: few, because all accumulators are cleared.
+        tile_side: elements along both sides of a tile in which strides are met.
+        write_weight: loops follow what is written, whose bytes count so many times as much as those that are read:
+            strided reads can be staged, strided writes cannot.
+        min_kept_additions: recomputing a value costlier than this loses to writing it to the row buffer and reading it
+            back.
+        row_buffer_bytes, row_buffers_bytes: of one row buffer, and of all that a kernel has.
+        scatter_columns: that one thread takes at a time: four cache lines of float32.
+        kernels_per_unit: kernels that one process of the C++ compiler gets, where there are processors for all.
+        min_unlocked_bytes: a run of kernels that touches less keeps the interpreter lock: releasing it would cost more
+            than it gives.
+    """
+
+    min_parallel_operations: int = 32768
+    chunk_elements: int = 4096
+    columns: int = 2048
+    symbolic_columns: int = 512
+    tile_side: int = 32
+    write_weight: int = 8
+    min_kept_additions: int = 8
+    row_buffer_bytes: int = 64 << 10
+    row_buffers_bytes: int = 256 << 10
+    scatter_columns: int = 64
+    kernels_per_unit: int = 10
+    min_unlocked_bytes: int = 1 << 16
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The tiles of Triton kernels (codegen/triton/tiles.py).
+
+    Attributes:
+        busy_programs: that keep the GPU busy: four for each multiprocessor.
+        flat_block_elements, flat_thread_elements: of a block of the flat form, and of a thread of it.
+        short_rows_elements: of a tile of short rows: several rows share a program.
+        max_row_elements: longest row that one tile holds; longer ones are walked in a loop, once a phase.
+        walked_block_elements: of a tile of a walked row.
+        row_bytes: of whole rows that a thread asks for at once where there are rows enough for every multiprocessor.
+            Half of the time a program folds and stores: what its neighbours have asked for meanwhile has to cover what
+            memory takes to answer, some 60 KB for each multiprocessor. Eight elements of bfloat16 a thread are half of
+            that.
+        one_tensor_bytes: of an element of a row up to which they are those of one tensor.
+        several_tensors_bytes, several_tensors_threads: the bytes, and the threads of a program, for rows of several
+            tensors. On an H100 dropout, residual and layer norm of 8192 rows of 768 take 28.5 us so, where programs of
+            two rows and 256 threads take 33; without dropout 25.4 and 35.5.
+        walked_bytes: as row_bytes for rows that are walked: what is folded is at hand sooner, accumulators need
+            registers.
+        walked_threads: of a program that walks a row.
+        lone_block_elements: of a walked row that has a program almost to itself on the GPU: turns follow each other.
+        word_rows_threads: of walked rows that begin between words: maximum and sum of exponentials of 8192 rows of
+            50,257 take 209 us on an H200, 216 with 512.
+        pipelined_bytes: shared memory in which a program of the mixed form may have its next rows.
+        min_own_columns: columns below which parts share a block.
+        column_tile_elements: that a tile of columns reads of up to two tensors.
+        column_warps: that keep the GPU busy with column reductions: forty for each multiprocessor.
+        mixed_tile_elements: of the whole rows that a program folds at once while it accumulates columns.
+        segment_columns: of a block: 128 bytes of bfloat16, a line of the cache.
+        wide_programs: from which on blocks are twice as wide, unless only the narrower ones end where rows do. The
+            gradient of cross-entropy over 30,522 classes takes 560 us so on an H100, 730 with blocks of 64 columns.
+        wide_rows: that a wide block folds at once by two warps, where values take much arithmetic: the gradient of
+            GELU over 8192 rows of 3072 takes 78 us so on an H100, 84 with blocks of 64 columns and 16 rows by four
+            warps.
+        column_rows: that such a block folds at once.
+        much_additions: for each element, from which on threads have fewer elements: two exponentials or their like. On
+            an H100 masks of dropout for 6 million elements take 66 us with 8 elements a thread, 73 with 16, and the
+            gradient of cross-entropy with its padding to 50,264 classes 705 and 798.
+        thread_rows: that one thread folds by itself where there are columns enough for all threads.
+        short_side_elements: of a two-dimensional tile; strides are met along both of its sides.
+        min_side_elements: shortest size along which such a tile is worth it.
+        row_block_elements: of a row that has programs of its own; no more than an eighth of them lies beyond its end.
+    """
+
+    busy_programs: int = 4 * H100.multiprocessors
+    flat_block_elements: int = 1024
+    flat_thread_elements: int = 16
+    short_rows_elements: int = 2048
+    max_row_elements: int = 16384
+    walked_block_elements: int = 2048
+    row_bytes: int = 64
+    one_tensor_bytes: int = 4
+    several_tensors_bytes: int = 96
+    several_tensors_threads: int = 64
+    walked_bytes: int = 32
+    walked_threads: int = 512
+    lone_block_elements: int = 4096
+    word_rows_threads: int = 256
+    pipelined_bytes: int = 48 << 10
+    min_own_columns: int = 32
+    column_tile_elements: int = 4096
+    column_warps: int = 40 * H100.multiprocessors
+    mixed_tile_elements: int = 1024
+    segment_columns: int = 64
+    wide_programs: int = 512
+    wide_rows: int = 8
+    column_rows: int = 16
+    much_additions: int = 24
+    thread_rows: int = 16
+    short_side_elements: int = 32
+    min_side_elements: int = 16
+    row_block_elements: tuple[int, ...] = (1024, 512, 256)
+
+
+Blocks = tuple[int, int, int, int, int]
+"""YBLOCK, XBLOCK, KBLOCK, warps, stages of a matrix product; see codegen/triton/blocks.py."""
+
+
+@dataclass(frozen=True)
+class ProductBlocks:
+    """The blocks of matrix products on tensor cores (codegen/triton/blocks.py).
+
+    Attributes:
+        min_side_elements: shortest side of a block that tensor cores take.
+        group_rows: blocks of rows whose programs follow each other.
+        max_timed: configurations that are timed: each takes Triton one to two seconds to build.
+        half: for half precision.
+        rounded: for float32 whose factors are rounded to TF32.
+        exact: for float32 as it is, in parts that tensor cores multiply: the parts of both factors lie in registers.
+    """
+
+    min_side_elements: int = 16
+    group_rows: int = 8
+    max_timed: int = 7
+    half: tuple[Blocks, ...] = (
+        (128, 128, 64, 4, 4),
+        (128, 256, 64, 8, 3),
+        (256, 128, 64, 8, 3),
+        (128, 256, 64, 8, 4),
+        (128, 128, 64, 8, 4),
+        (128, 64, 64, 4, 4),
+        (64, 128, 64, 4, 4),
+        (64, 64, 64, 4, 5),
+        (64, 256, 64, 4, 4),
+        (64, 64, 128, 4, 4),
+        (32, 64, 128, 4, 4),
+        (16, 64, 128, 4, 5),
+    )
+    rounded: tuple[Blocks, ...] = (
+        (128, 128, 32, 4, 4),
+        (128, 256, 32, 8, 3),
+        (256, 128, 32, 8, 3),
+        (128, 128, 32, 8, 4),
+        (128, 64, 32, 4, 4),
+        (64, 128, 32, 4, 4),
+        (64, 64, 32, 4, 5),
+        (64, 64, 64, 4, 3),
+        (32, 64, 64, 4, 4),
+        (16, 64, 64, 4, 4),
+    )
+    exact: tuple[Blocks, ...] = (
+        (128, 64, 32, 4, 3),
+        (128, 128, 32, 8, 3),
+        (64, 128, 32, 4, 3),
+        (64, 64, 32, 4, 3),
+        (32, 64, 32, 4, 3),
+        (32, 32, 32, 4, 3),
+        (16, 64, 32, 4, 3),
+    )
+
+
+@dataclass(frozen=True)
+class Launches:
+    """What kernels that share a launch have together at most (codegen/triton/combined_launch.py).
+
+    Attributes:
+        max_pointers: parameters take 4 KB at most, and Triton's time grows with them.
+        max_bodies: which are built one after another.
+        max_lines: of all bodies: the longest one decides how many registers all programs take.
+        large_bytes: that a member may read and write to have members of other code beside it.
+    """
+
+    max_pointers: int = 400
+    max_bodies: int = 8
+    max_lines: int = 240
+    large_bytes: int = 16 << 20
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Numbers by which a program is scheduled and its kernels are written. The defaults are those of a CPU. Where no
+    reason stands, none is on record.
+
+    Attributes:
+        hardware: the card that Triton kernels are for.
+        realization, fusion, buffers, bundling, products, loops, tiles, blocks, launches: by stage.
         split_elements: those that a reduction folds in all, below which it is left whole.
         parallel: independent rows or parts that a long reduction should have.
         rows_per_part: most rows that one part of a column reduction folds.
@@ -138,6 +367,12 @@ class Machine:
     fusion: Fusion = Fusion()
     buffers: Buffers = Buffers()
     bundling: Bundling = Bundling()
+    products: Products = Products()
+    loops: Loops = Loops()
+    tiles: Tiles = Tiles()
+    blocks: ProductBlocks = ProductBlocks()
+    launches: Launches = Launches()
+    hardware: Gpu = H100
     split_elements: int = 32768
     parallel: int = 32
     rows_per_part: int = 256
@@ -161,21 +396,30 @@ class Machine:
 
 CPU = Machine()
 
-GPU = Machine(
-    parallel=264,
-    max_parts=1024,
-    column_elements=8192,
-    enough_parallel=100,
-    fixed_columns=True,
-    templates=True,
-    column_programs=264,
-    column_epilogues=True,
-    bundles=True,
-    takes_over=False,
-    survives_checks=False,
-    overwrites_unused=False,
-    repeats=False,
-    read_again=1.9,
-)
-"""A large GPU: two programs for each of 132 multiprocessors; column accumulators stay in registers. Little but bytes
-counts: a value is computed again for two loops unless that reads much more."""
+
+def gpu(hardware: Gpu) -> Machine:
+    """The machine of a large GPU: two programs for each of its multiprocessors; column accumulators stay in registers.
+    Little but bytes counts: a value is computed again for two loops unless that reads much more. What was tuned on an
+    H100 is taken for any."""
+    return Machine(
+        hardware=hardware,
+        products=Products(min_blocks=hardware.multiprocessors // 2),
+        tiles=Tiles(busy_programs=4 * hardware.multiprocessors, column_warps=40 * hardware.multiprocessors),
+        parallel=2 * hardware.multiprocessors,
+        max_parts=1024,
+        column_elements=8192,
+        enough_parallel=100,
+        fixed_columns=True,
+        templates=True,
+        column_programs=2 * hardware.multiprocessors,
+        column_epilogues=True,
+        bundles=True,
+        takes_over=False,
+        survives_checks=False,
+        overwrites_unused=False,
+        repeats=False,
+        read_again=1.9,
+    )
+
+
+GPU = gpu(H100)

@@ -67,6 +67,7 @@ class Schedule:
         breaks: groups before which a run of kernels ends, so that memory is free before more is taken.
         needed: bytes in use at most, in the arena and outside of it; inputs that others hold are not counted.
         watched: in the debug mode for memory, what host programs say of buffers.
+        machine: for which it is.
     """
 
     program: LoopProgram
@@ -87,6 +88,7 @@ class Schedule:
     breaks: set[int] = field(default_factory=set)
     needed: int = 0
     watched: Watched | None = None
+    machine: Machine = CPU
 
     @functools.cached_property
     def on_gpu(self) -> bool:
@@ -166,17 +168,14 @@ def _scheduled(
     if machine.templates and (options.templates or parts):
         # What shares a launch takes hardly any time, and would take one of its own around the library's product.
         shared = {n for bundle in planned({}).bundles for n in bundle} if options.max_autotune else set()
-        wanted = (lambda product: True) if options.templates else in_parts
+
+        def wanted(product: Product) -> bool:
+            return options.templates or in_parts(product, machine.products)
+
         products = ProductSearch(program, real, fused, stored, names, machine, wanted, shared).find()
-        products = _worth_it(products, options, parts)
+        if options.gemm == "auto":  # where nothing is saved around it, the library's kernels are the faster ones
+            products = {n: p for n, p in products.items() if p.parts or (parts and in_parts(p, machine.products))}
     return planned(products)
-
-
-def _worth_it(products: dict[int, Product], options: Options, parts: bool) -> dict[int, Product]:
-    if options.gemm != "auto":
-        return products
-    # where nothing is saved around it, the library's kernels are the faster ones
-    return {n: each for n, each in products.items() if each.parts or (parts and in_parts(each))}
 
 
 def _grouped(program: LoopProgram, real: Realized, names: Names, machine: Machine) -> tuple[LoopProgram, Fused]:
@@ -251,7 +250,7 @@ class _Planner:
             self.program, [u.number for u in units], self.fused.groups, self.externs, self.stored, self.real.strides,
             self.real.views, memory, last, self.fused.decisions, over, self.places.over_others, self.products,
             [[unit.number for unit in step] for step in together if len(step) > 1], self.places.apart,
-            breaks, max(self.places.needs(units, memory)),
+            breaks, max(self.places.needs(units, memory)), machine=self.machine,
         )  # fmt: skip
 
     def bundled(self, alone: list[list[Unit]], memory: MemoryPlan) -> tuple[list[list[Unit]], MemoryPlan]:

@@ -21,7 +21,7 @@ from smelt.loops.ir import Extern, LoopProgram, Pointwise
 from smelt.schedule.dependencies import Names, Reads
 from smelt.schedule.fuse import Decision, Fused
 from smelt.schedule.group import Group, fresh_index, looks_up, pointwise_group
-from smelt.schedule.machine import Machine
+from smelt.schedule.machine import Machine, Products
 from smelt.schedule.merge import merge
 from smelt.schedule.realize import Realized, StridedView, metas_of
 from smelt.shapes.expr import Expr, Var
@@ -30,22 +30,7 @@ from smelt.shapes.size import IntLike, hint, same
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """Element types that tensor cores multiply and that accumulate in float32."""
 
-LEAST_WORK = 1 << 29
-"""Multiplications from which on a product of float32 is one for tensor cores without being asked for."""
-
-LEAST_SIDE = 64
-"""Shortest side and depth of such a product."""
-
-LEAST_BLOCKS = 66
-"""Blocks of 128 by 64 elements that its result has at least: half of a large GPU's multiprocessors are busy."""
-
-LEAST_DEPTH = 16
-"""Folded elements below which a product is no work for tensor cores."""
-
 SHARED = "it shares a launch with other kernels"
-
-MAX_PROLOGUE_OPS = 16
-"""Operations for an element of an operand: each is computed anew for every block of the result's other side."""
 
 
 @dataclass
@@ -99,7 +84,7 @@ class Product:
         return [*self.prologues, *([] if self.epilogue is None else [self.epilogue])]
 
 
-def in_parts(product: Product) -> bool:
+def in_parts(product: Product, limits: Products) -> bool:
     """Whether tensor cores multiply a product of float32, in parts that are narrower, faster than the library does
     without them: it has work for all of them, and the rows of the first factor lie in a piece, as tensor cores want it.
     """
@@ -108,11 +93,14 @@ def in_parts(product: Product) -> bool:
     first = product.operands[0].view
     *batch, rows, columns, depth = (*map(hint, metas_of(product.extern).shape), hint(product.depth))
     blocks = math.prod(batch) * -(-rows // 128) * -(-columns // 64)
-    large = blocks >= LEAST_BLOCKS and math.prod(batch) * rows * columns * depth >= LEAST_WORK
-    return large and min(rows, columns, depth) >= LEAST_SIDE and same(first.stride[-1], 1)
+    work = math.prod(batch) * rows * columns * depth
+    large = blocks >= limits.min_blocks and work >= limits.min_multiplications
+    return large and min(rows, columns, depth) >= limits.min_side_elements and same(first.stride[-1], 1)
 
 
-def product_of(number: int, extern: Extern, program: LoopProgram, real: Realized, names: Names) -> Product | str:
+def product_of(
+    number: int, extern: Extern, program: LoopProgram, real: Realized, names: Names, limits: Products
+) -> Product | str:
     """The product alone, or why no template computes it."""
     meta = metas_of(extern)
     if not facts_of(extern.target).matmul:
@@ -120,7 +108,7 @@ def product_of(number: int, extern: Extern, program: LoopProgram, real: Realized
     if meta.dtype not in DTYPES:
         return f"products of {meta.dtype} are the library's"
     shape = metas_of(program.nodes[extern.inputs[0]]).shape
-    if hint(shape[-1]) < LEAST_DEPTH:
+    if hint(shape[-1]) < limits.min_depth_elements:
         return f"it folds {shape[-1]} elements only"
     if any(same(n, 0) for n in (*meta.shape, shape[-1])):
         return "it has no elements"
@@ -218,7 +206,7 @@ class ProductSearch:
         self.products: dict[str, Product] = {}
         for number, node in fused.others.items():
             if isinstance(node, Extern) and isinstance(node.meta, TensorMeta):
-                product = product_of(number, node, program, real, names)
+                product = product_of(number, node, program, real, names, machine.products)
                 if isinstance(product, Product) and wanted(product):
                     self.products[node.name] = product
 
@@ -300,8 +288,9 @@ class ProductSearch:
             return "it folds what it computes"
         if looks_up(group):
             return "it reads at places that are read from memory"
-        if sum(m.ops for m in group.members.values()) > MAX_PROLOGUE_OPS:
-            return f"more than {MAX_PROLOGUE_OPS} operations for each element of a factor"
+        most = self.machine.products.max_prologue_operations
+        if sum(m.ops for m in group.members.values()) > most:
+            return f"more than {most} operations for each element of a factor"
         return "another kernel must run between them" if self.fused.order.between(own, number) else None
 
     def decide(self, left: str, right: str, saved: int, refusal: str | None) -> None:

@@ -18,7 +18,7 @@ from smelt.graph.ir.meta import TensorMeta, by_element_stride, is_channels_last,
 from smelt.graph.ir.schema import sees_strides
 from smelt.loops.facts import MOVES, Strides, facts_of
 from smelt.loops.ir import Extern, Index, LoopProgram, Node, Pointwise, references
-from smelt.schedule.dependencies import RANDOM_WEIGHT, row_major, trace, weight
+from smelt.schedule.dependencies import row_major, trace, weight
 from smelt.schedule.machine import CPU, Machine, Realization
 from smelt.shapes.expr import Var, flat_index, variable
 from smelt.shapes.size import IntLike, hint, known_at_most, same
@@ -139,7 +139,7 @@ class _Choice:
                 self.moving[name] = 0
                 continue
             self.split_sum(node)
-            cost = 0 if node.view else RANDOM_WEIGHT if node.op == "random" else weight(node.op)
+            cost = 0 if node.view else weight(node.op)
             leaves: frozenset[str] = frozenset()
             for source in node.inputs:
                 leaves |= self.leaves[source]
@@ -251,7 +251,7 @@ class _Choice:
         size = hint(node.meta.nbytes)
         read = sum(min(_bytes(self.nodes[leaf]), 4 * size) for leaf in leaves)
         if not any(_bytes(self.nodes[leaf]) * 8 >= size for leaf in leaves):
-            return cost <= 2 * RANDOM_WEIGHT
+            return cost <= 2 * weight("random")
         limits = self.machine.realization
         again = self.machine.read_again if loops == 2 else limits.read_again
         return cost <= limits.cheap_additions and read <= size * again

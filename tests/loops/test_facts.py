@@ -179,6 +179,6 @@ def test_kinds_of_facts() -> None:
     assert {name for name in MOVES if PRIMS[name].kind not in (Kind.VIEW, Kind.COPY, Kind.INDEXING)} == set()
     assert {name for name, prim in PRIMS.items() if prim.kind is Kind.VIEW} <= MOVES
     assert {name for name, cost in COSTS.items() if cost > 1} <= {
-        n for n, p in PRIMS.items() if p.kind is Kind.POINTWISE
+        n for n, p in PRIMS.items() if p.kind in (Kind.POINTWISE, Kind.RANDOM)
     }
     assert set(PERIODIC) == {"sin", "cos"} and NO_FACTS.cost == 1

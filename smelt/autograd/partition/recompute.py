@@ -24,7 +24,7 @@ SLICE = 1.25  # a kept slice is a copy
 
 FREE = frozenset({Kind.VIEW, Kind.CREATION})
 FUSIBLE = frozenset({Kind.POINTWISE, Kind.RANDOM, Kind.REDUCTION, Kind.COPY}) | FREE
-_WORK, _SLOW_WORK, _RANDOM_WORK = 0.08, 1.0, 1.0  # per element, in bytes
+_WORK, _SLOW_WORK = 0.08, 1.0  # per element, in bytes
 _SLOW_ADDITIONS = 12
 """From this cost on (`Facts.cost`) computing an element takes about as long as reading a byte of it from memory; below,
 memory is the slower by far."""
@@ -142,11 +142,9 @@ _ONCE = frozenset({torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_s
 def _work(node: Node, kind: Kind, count: int) -> float:
     inputs = sum(nbytes(n.meta["val"]) for n in node.all_input_nodes)
     match kind:
-        case Kind.POINTWISE:
+        case Kind.POINTWISE | Kind.RANDOM:
             cost = node.target.facts.cost  # type: ignore[union-attr]
             return count * (_SLOW_WORK if cost >= _SLOW_ADDITIONS else _WORK)
-        case Kind.RANDOM:
-            return count * _RANDOM_WORK
         case Kind.REDUCTION:
             return READ * inputs
         case Kind.COPY | Kind.INDEXING:

@@ -14,9 +14,6 @@ from smelt.schedule.origins import computed_by, origins_of
 from smelt.schedule.plan import Schedule
 from smelt.shapes.size import IntLike, Size, Symbol
 
-SHORT_BYTES = 1 << 16
-"""A segment that touches less than this keeps the interpreter lock: releasing it would cost more than it gives."""
-
 
 def render_cpp(plan: Schedule) -> Rendered:
     """The C++ sources and the host program of a schedule."""
@@ -96,10 +93,11 @@ class CppHost(Host):
 
     def launcher(self, touched: IntLike) -> str:
         """What launches kernels that touch so many bytes."""
+        least = self.plan.machine.loops.min_unlocked_bytes
         if not isinstance(touched, Size):
-            return "launch_short" if touched < SHORT_BYTES else "launch"
+            return "launch_short" if touched < least else "launch"
         name = f"launch{len(self.launchers)}"
-        self.launchers.append(f"{name} = launch_short if {touched} < {SHORT_BYTES} else launch")
+        self.launchers.append(f"{name} = launch_short if {touched} < {least} else launch")
         return name
 
     def symbol_slot(self, symbol: Symbol) -> int:

@@ -16,7 +16,7 @@ from smelt.base.errors import CompileError
 from smelt.codegen.cpp.body import FAR, BodyRenderer, store_text
 from smelt.codegen.cpp.reductions import Accumulator, fold
 from smelt.codegen.cpp.target import ROUNDING, Renderer
-from smelt.codegen.nest import PARALLEL_WORK, UNROLL, Block, Nest, make_nest
+from smelt.codegen.nest import UNROLL, Block, Nest, make_nest
 from smelt.codegen.parameters import FAULT, Arguments
 from smelt.codegen.phases import Phases
 from smelt.codegen.scope import Scopes, V, close_parallel
@@ -204,7 +204,9 @@ class KernelRenderer(BodyRenderer):
     def close_kept(self) -> None:
         pragma = ["#pragma omp parallel for schedule(static)"] if self.nest.parallel else []
         if pragma and self.nest.work is not None:
-            pragma[0] += f" if(parallel: {self.size(self.nest.work)} >= {PARALLEL_WORK})"
+            pragma[0] += (
+                f" if(parallel: {self.size(self.nest.work)} >= {self.plan.machine.loops.min_parallel_operations})"
+            )
         close_parallel(self.scopes, [(self.names[v], v.size) for v in self.nest.kept], pragma, self.size)
 
     def open_inner(self) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from smelt.codegen.cpp.body import BAD, BodyRenderer, store_text
 from smelt.codegen.cpp.kernel import Kernel, finish
 from smelt.codegen.cpp.target import ROUNDING, Renderer
-from smelt.codegen.nest import PARALLEL_WORK
 from smelt.codegen.parameters import FAULT, Arguments
 from smelt.codegen.scope import Scopes, close_parallel
 from smelt.loops.ir import Index, Scatter
@@ -21,9 +20,6 @@ from smelt.schedule.group import Group, fresh_index
 from smelt.schedule.plan import Schedule
 from smelt.shapes.expr import Expr, Var, variable
 from smelt.shapes.size import IntLike, Size, content, same
-
-WIDTH = 64
-"""Columns that one thread takes at a time: four cache lines of float32."""
 
 
 def render_scatter(group: Group, plan: Schedule, target: Renderer) -> Kernel:
@@ -60,8 +56,8 @@ class _ScatterRenderer(BodyRenderer):
         """The clause of a loop that is worth several threads, None for one that is not."""
         work = math.prod(loops)
         if isinstance(work, Size):
-            return f"if(parallel: {self.size(work)} >= {PARALLEL_WORK})"
-        return "" if work >= PARALLEL_WORK else None
+            return f"if(parallel: {self.size(work)} >= {self.plan.machine.loops.min_parallel_operations})"
+        return "" if work >= self.plan.machine.loops.min_parallel_operations else None
 
     def copy(self) -> None:
         index, order = fresh_index(self.node.meta.shape, self.fresh)
@@ -109,7 +105,8 @@ class _ScatterRenderer(BodyRenderer):
         if free and free[-1][0] == len(node.ranges) - 1:
             d, last = free[-1]
             outer.pop()
-            width = next((w for w in range(WIDTH, WIDTH // 4, -1) if content(last.size) % w == 0), 0)
+            most = self.plan.machine.loops.scatter_columns
+            width = next((w for w in range(most, most // 4, -1) if content(last.size) % w == 0), 0)
             if width and not same(width, last.size):
                 high, inner = Var("uh", last.size // width), Var("ul", width)
                 index[d] = variable(high) * width + variable(inner)

@@ -19,8 +19,6 @@ from smelt.schedule.group import Group
 from smelt.schedule.plan import Schedule
 from smelt.shapes.size import Symbol, same
 
-KERNELS_PER_UNIT = 10
-
 
 class CppRenderer(Renderer):
     """C++17 with OpenMP for GCC and clang."""
@@ -76,7 +74,7 @@ def render_kernels(plan: Schedule, target: Renderer) -> Kernels:
             kernels.append(kernel)
         launches[number] = Launch(known[key], kernel.buffers, kernel.symbols, kernel.streams)
         of_layers[equal] = launches[number], group
-    return Kernels(kernels, launches, _units(kernels))
+    return Kernels(kernels, launches, _units(kernels, plan.machine.loops.kernels_per_unit))
 
 
 def _form(group: Group, plan: Schedule) -> tuple[object, ...]:
@@ -109,10 +107,10 @@ def kernel_name(index: int) -> str:
     return f"kernel{index}"
 
 
-def _units(kernels: Sequence[Kernel]) -> list[tuple[str, list[int]]]:
+def _units(kernels: Sequence[Kernel], each: int) -> list[tuple[str, list[int]]]:
     if not kernels:
         return []
-    count = min(-(-len(kernels) // KERNELS_PER_UNIT), max(2, os.cpu_count() or 1))
+    count = min(-(-len(kernels) // each), max(2, os.cpu_count() or 1))
     bins: list[list[int]] = [[] for _ in range(count)]
     loads = [0] * count
     for index in sorted(range(len(kernels)), key=lambda i: -sum(map(len, kernels[i].lines))):

@@ -10,68 +10,19 @@ from __future__ import annotations
 import torch
 
 from smelt.abi.kernel_source import Config, ceil_power
+from smelt.schedule.machine import Blocks, Machine
 from smelt.shapes.size import IntLike, hint
-
-SHARED_BYTES = 227 << 10
-LEAST = 16
-"""Shortest side of a block that tensor cores take."""
-
-GROUP = 8
-"""Blocks of rows whose programs follow each other."""
-
-PROGRAMS = 132
-"""Multiprocessors of a large GPU."""
-
-MOST = 7
-"""Configurations that are timed: each takes Triton one to two seconds to build."""
-
-Blocks = tuple[int, int, int, int, int]
-"""YBLOCK, XBLOCK, KBLOCK, warps, stages."""
-
-NARROW: tuple[Blocks, ...] = (
-    (128, 128, 64, 4, 4),
-    (128, 256, 64, 8, 3),
-    (256, 128, 64, 8, 3),
-    (128, 256, 64, 8, 4),
-    (128, 128, 64, 8, 4),
-    (128, 64, 64, 4, 4),
-    (64, 128, 64, 4, 4),
-    (64, 64, 64, 4, 5),
-    (64, 256, 64, 4, 4),
-    (64, 64, 128, 4, 4),
-    (32, 64, 128, 4, 4),
-    (16, 64, 128, 4, 5),
-)
-"""For half precision."""
-
-ROUNDED: tuple[Blocks, ...] = (
-    (128, 128, 32, 4, 4),
-    (128, 256, 32, 8, 3),
-    (256, 128, 32, 8, 3),
-    (128, 128, 32, 8, 4),
-    (128, 64, 32, 4, 4),
-    (64, 128, 32, 4, 4),
-    (64, 64, 32, 4, 5),
-    (64, 64, 64, 4, 3),
-    (32, 64, 64, 4, 4),
-    (16, 64, 64, 4, 4),
-)
-"""For float32 whose factors are rounded to TF32."""
-
-EXACT: tuple[Blocks, ...] = (
-    (128, 64, 32, 4, 3),
-    (128, 128, 32, 8, 3),
-    (64, 128, 32, 4, 3),
-    (64, 64, 32, 4, 3),
-    (32, 64, 32, 4, 3),
-    (32, 32, 32, 4, 3),
-    (16, 64, 32, 4, 3),
-)
-"""For float32 as it is, in parts that tensor cores multiply: the parts of both factors lie in registers."""
 
 
 def product_configs(
-    rows: IntLike, columns: IntLike, depth: IntLike, batch: IntLike, dtype: torch.dtype, rounded: bool, autotune: bool
+    rows: IntLike,
+    columns: IntLike,
+    depth: IntLike,
+    batch: IntLike,
+    dtype: torch.dtype,
+    rounded: bool,
+    autotune: bool,
+    machine: Machine,
 ) -> tuple[Config, ...]:
     """The configurations of a product, that of the heuristic first.
 
@@ -79,22 +30,33 @@ def product_configs(
         rounded: float32 factors are rounded to TF32.
         autotune: others are tried besides.
     """
-    table = NARROW if dtype is not torch.float32 else ROUNDED if rounded else EXACT
+    limits = machine.blocks
+    table = limits.half if dtype is not torch.float32 else limits.rounded if rounded else limits.exact
     sizes = hint(rows), hint(columns), hint(depth)
-    fitting = dict.fromkeys(fitted(blocks, sizes) for blocks in table)
-    listed = [blocks for blocks in fitting if shared_bytes(blocks, dtype) <= SHARED_BYTES]
-    ranked = sorted(listed, key=lambda blocks: _rank(blocks, sizes, hint(batch)), reverse=True)
-    return tuple(_config(blocks) for blocks in ranked[: MOST if autotune else 1])
+    room = machine.hardware.shared_bytes
+    fitting = dict.fromkeys(pipelined(fitted(blocks, sizes, limits.min_side_elements), dtype, room) for blocks in table)
+    listed = [blocks for blocks in fitting if shared_bytes(blocks, dtype) <= room]
+    ranked = sorted(
+        listed, key=lambda blocks: _rank(blocks, sizes, hint(batch), machine.hardware.multiprocessors), reverse=True
+    )
+    return tuple(_config(blocks, limits.group_rows) for blocks in ranked[: limits.max_timed if autotune else 1])
 
 
-def fitted(blocks: Blocks, sizes: tuple[int, int, int]) -> Blocks:
+def fitted(blocks: Blocks, sizes: tuple[int, int, int], least: int) -> Blocks:
     """Blocks no larger than what they are for."""
     y, x, k = (
-        max(LEAST, min(block, ceil_power(n)))
+        max(least, min(block, ceil_power(n)))
         for block, n in zip(blocks[:3], sizes, strict=True)
     )  # fmt: skip
     warps = blocks[3] if y * x >= 4096 else min(blocks[3], 4)
     return y, x, k, warps, blocks[4]
+
+
+def pipelined(blocks: Blocks, dtype: torch.dtype, room: int) -> Blocks:
+    """Blocks of which no more steps are under way than shared memory has room for, but one."""
+    y, x, k, warps, stages = blocks
+    step = shared_bytes((y, x, k, warps, 1), dtype)
+    return y, x, k, warps, max(1, min(stages, room // step))
 
 
 def shared_bytes(blocks: Blocks, dtype: torch.dtype) -> int:
@@ -103,16 +65,16 @@ def shared_bytes(blocks: Blocks, dtype: torch.dtype) -> int:
     return (y + x) * k * dtype.itemsize * stages
 
 
-def _rank(blocks: Blocks, sizes: tuple[int, int, int], batch: int) -> tuple[float, int]:
+def _rank(blocks: Blocks, sizes: tuple[int, int, int], batch: int, multiprocessors: int) -> tuple[float, int]:
     """How well the multiprocessors are used, weighed against how often factors are read; larger blocks win ties."""
     y, x = blocks[:2]
     programs = -(-sizes[0] // y) * -(-sizes[1] // x) * batch
-    waves = -(-programs // PROGRAMS)
-    busy = programs / (waves * PROGRAMS)
+    waves = -(-programs // multiprocessors)
+    busy = programs / (waves * multiprocessors)
     filled = sizes[0] * sizes[1] * batch / (programs * y * x)
     return busy * filled * min(1.0, (y * x / (y + x)) / 64) ** 0.5, y * x
 
 
-def _config(blocks: Blocks) -> Config:
+def _config(blocks: Blocks, group: int) -> Config:
     y, x, k, warps, stages = blocks
-    return Config((("YBLOCK", y), ("XBLOCK", x), ("KBLOCK", k), ("GROUP", GROUP)), warps, stages)
+    return Config((("YBLOCK", y), ("XBLOCK", x), ("KBLOCK", k), ("GROUP", group)), warps, stages)

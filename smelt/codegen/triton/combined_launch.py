@@ -28,18 +28,6 @@ from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
 from smelt.shapes.size import hint
 
-MOST_POINTERS = 400
-"""Pointers of a launch: parameters take 4 KB at most, and Triton's time grows with them."""
-
-MOST_BODIES = 8
-"""Bodies of a launch, which are built one after another."""
-
-MOST_LINES = 240
-"""Lines of its bodies together: the longest one decides how many registers all programs take."""
-
-LARGE = 16 << 20
-"""Bytes that a member may read and write to have members of other code beside it."""
-
 VECTOR = 16
 """Elements are read in wide words where the size is a multiple of it."""
 
@@ -88,7 +76,7 @@ def render_bundle(groups: Sequence[Group], plan: Schedule, autotune: bool = Fals
     """The kernels that together compute pointwise groups of known sizes; None where one of them may find a fault."""
     place = places_of(plan)
     tilings = [make_tiling(group, plan, bundled=True) for group in groups]
-    (config,) = flat_configs(sum(hint(t.axes[0].size) for t in tilings if len(t.axes) == 1))
+    (config,) = flat_configs(sum(hint(t.axes[0].size) for t in tilings if len(t.axes) == 1), plan.machine.tiles)
     classes: dict[_Body, list[tuple[Group, _Member]]] = {}
     for group, tiling in zip(groups, tilings, strict=True):
         if len(tiling.axes) == 1:
@@ -131,14 +119,16 @@ def _launches(
     classes: list[tuple[_Body, Members]], plan: Schedule, place: Place
 ) -> Iterator[list[tuple[_Body, Members]]]:
     """Bodies and members of each launch, within the bounds of one. Large kernels share it with their like alone."""
+    limits = plan.machine.launches
     open_ones: dict[Hashable, tuple[list[tuple[_Body, Members]], set[Hashable]]] = {}
     for number, (body, members) in enumerate(classes):
         key = (body.config.num_warps, number if body.large else None)
-        for part in _parts(members, place):
+        for part in _parts(members, place, limits.max_pointers):
             pointers = {place(buffer) for _, member in part for buffer in member.buffers}
             chosen, known = open_ones.get(key, ([], set()))
             lines = sum(len(other.lines) for other, _ in chosen) + len(body.lines)
-            if chosen and (len(known | pointers) > MOST_POINTERS or len(chosen) == MOST_BODIES or lines > MOST_LINES):
+            full = len(known | pointers) > limits.max_pointers or len(chosen) == limits.max_bodies
+            if chosen and (full or lines > limits.max_lines):
                 yield open_ones.pop(key)[0]
                 chosen, known = [], set()
             open_ones[key] = [*chosen, (body, part)], known | pointers
@@ -146,13 +136,13 @@ def _launches(
         yield chosen
 
 
-def _parts(members: Members, place: Place) -> Iterator[Members]:
+def _parts(members: Members, place: Place, most: int) -> Iterator[Members]:
     """The members of a class in as few parts as the pointers of a launch allow."""
     part: Members = []
     known: set[Hashable] = set()
     for group, member in members:
         pointers = {place(buffer) for buffer in member.buffers}
-        if part and len(known | pointers) > MOST_POINTERS:
+        if part and len(known | pointers) > most:
             yield part
             part, known = [], set()
         part.append((group, member))
@@ -196,7 +186,10 @@ class _MemberRenderer(KernelRenderer):
         buffers = tuple(self.arguments.buffers)
         types = tuple(pointer_type(name, self.plan) for name in buffers)
         nodes = self.plan.program.nodes
-        large = sum(hint(metas_of(nodes[name]).nbytes) for name in buffers if name != FAULT) > LARGE
+        large = (
+            sum(hint(metas_of(nodes[name]).nbytes) for name in buffers if name != FAULT)
+            > self.plan.machine.launches.large_bytes
+        )
         lines = tuple(self.scopes.finish())
         streams = tuple(self.arguments.streams)
         body = _Body(lines, types, len(streams), self.configs[0], frozenset(self.used), size % VECTOR == 0, large)

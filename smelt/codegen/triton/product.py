@@ -90,7 +90,7 @@ class ProductKernel(TileKernel):
         self.loops = Loops(product, plan)
         y, x = Axis("y", self.loops.of(Role.FOLDED)), Axis("x", self.loops.of(Role.INNER))
         self.folded: list[Axis] = [Depth(name, [Var(f"fold_{name}", product.depth)], walked=True) for name in "kl"]
-        configs = product_configs(y.size, x.size, product.depth, batch, self.dtype, rounded, autotune)
+        configs = product_configs(y.size, x.size, product.depth, batch, self.dtype, rounded, autotune, plan.machine)
         extents = ((y.size, "YBLOCK"), (x.size, "XBLOCK"), (batch, None))
         super().__init__(plan, [y, x, *self.folded], configs, extents)
         self.precision = precision_of(product, self.dtype, rounded)

@@ -34,7 +34,9 @@ def _opened(node: Scatter, plan: Schedule, shape: object, autotune: bool) -> tup
     names = Names()
     index, order = fresh_index(shape, names)  # type: ignore[arg-type]
     axis = Axis("x", order)
-    kernel = TileKernel(plan, [axis], flat_configs(axis.size, autotune=autotune), ((axis.size, "XBLOCK"),))
+    kernel = TileKernel(
+        plan, [axis], flat_configs(axis.size, plan.machine.tiles, autotune=autotune), ((axis.size, "XBLOCK"),)
+    )
     kernel.arguments.written.add(node.name)
     kernel.running.append(node.name)
     kernel.decide_width([flat_index(fresh_index(node.meta.shape, names)[0], plan.strides[node.name]).range()])

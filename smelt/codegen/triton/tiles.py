@@ -23,104 +23,14 @@ from smelt.codegen.triton.vector_access import Words, accesses, row_words
 from smelt.loops.ir import Pointwise
 from smelt.schedule.dependencies import weight
 from smelt.schedule.group import Group, Place, Role
+from smelt.schedule.machine import Tiles
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
 from smelt.shapes.expr import Var, flat_index
 from smelt.shapes.size import IntLike, Size, hint, is_symbolic
 
-PROGRAMS = 528
-"""Programs that keep a large GPU busy: four for each of 132 multiprocessors."""
-
-FLAT_BLOCK = 1024
-FLAT_ELEMENTS = 16
-"""Elements of a block of the flat form, and of a thread of it."""
-
-ROW_TILE = 2048
-"""Elements of a tile of short rows: several rows share a program."""
-
-WHOLE_ROW = 16384
-"""Longest row that one tile holds; longer ones are walked in a loop, once a phase."""
-
-LOOP_BLOCK = 2048
-ROW_BYTES = 64
-"""Bytes of whole rows that a thread asks for at once where there are rows enough for every multiprocessor.
-
-Half of the time a program folds and stores: what its neighbours have asked for meanwhile has to cover what memory
-takes to answer, some 60 KB for each multiprocessor. Eight elements of bfloat16 a thread are half of that.
-"""
-
-SINGLE_BYTES = 4
-"""Bytes of an element of a row up to which they are those of one tensor."""
-
-SEVERAL_BYTES = 96
-SMALL_THREADS = 64
-"""The bytes, and the threads of a program, for rows of several tensors. On an H100 dropout, residual and layer norm of
-8192 rows of 768 take 28.5 us so, where programs of two rows and 256 threads take 33; without dropout 25.4 and 35.5."""
-
-LOOP_BYTES = 32
-"""The same for rows that are walked: what is folded is at hand sooner, accumulators need registers."""
-
-LOOP_THREADS = 512
-
-FEW_BLOCK = 4096
-"""Elements of a walked row that has a program almost to itself on the GPU: its turns follow each other."""
-
-WORD_LOOP_THREADS = 256
-"""Threads of walked rows that begin between words: maximum and sum of exponentials of 8192 rows of 50,257 take 209 us
-on an H200, 216 with 512."""
-
-PIPELINED_BYTES = 48 << 10
-"""Shared memory in which a program of the mixed form may have its next rows."""
-
-NARROW = 32
-"""Columns below which parts share a block."""
-
-COLUMN_TILE = 4096
-"""Elements that a tile of columns reads of up to two tensors."""
-
-COLUMN_WARPS = 5280
-"""Warps that keep the GPU busy with column reductions: forty for each of 132 multiprocessors."""
-
-MIXED_TILE = 1024
-"""Elements of the whole rows that a program folds at once while it accumulates columns."""
-
-SEGMENT = 64
-"""Columns of a block: 128 bytes of bfloat16, a line of the cache."""
-
-WIDE_PROGRAMS = 512
-"""Programs from which on blocks are twice as wide, unless only the narrower ones end where rows do. The gradient of
-cross-entropy over 30,522 classes takes 560 us so on an H100, 730 with blocks of 64 columns."""
-
-WIDE_ROWS = 8
-"""Rows that a wide block folds at once by two warps, where values take much arithmetic: the gradient of GELU over
-8192 rows of 3072 takes 78 us so on an H100, 84 with blocks of 64 columns and 16 rows by four warps."""
-
-COLUMN_ROWS = 16
-"""Rows that such a block folds at once."""
-
-MUCH_ARITHMETIC = 24
-"""Additions for each element, from which on threads have fewer elements: two exponentials or their like. On an H100
-masks of dropout for 6 million elements take 66 us with 8 elements a thread, 73 with 16, and the gradient of
-cross-entropy with its padding to 50,264 classes 705 and 798."""
-
-FEW_ROWS = 16
-"""Rows that one thread folds by itself where there are columns enough for all threads."""
-
 STAGES = "STAGES"
 """Rows of the mixed form that are under way at once: the next ones are read while these are folded."""
-
-SIDE = 32
-"""Shorter side of a two-dimensional tile; strides are met along both of its sides."""
-
-
-LEAST_SIDE = 16
-"""Shortest size along which such a tile is worth it."""
-
-ROW_BLOCKS = (1024, 512, 256)
-"""Blocks of a row that has programs of its own; no more than an eighth of them lies beyond its end."""
-
-MOST_ROWS = 65535
-"""Rows that a second dimension of the grid has programs for."""
 
 
 class Form(enum.Enum):
@@ -187,7 +97,7 @@ def make_tiling(group: Group, plan: Schedule, autotune: bool = False, bundled: b
 class _Builder(Coordinates):
     def __init__(self, group: Group, plan: Schedule, autotune: bool, bundled: bool) -> None:
         super().__init__(group, plan)
-        self.autotune, self.bundled = autotune, bundled
+        self.autotune, self.bundled, self.tiles = autotune, bundled, plan.machine.tiles
 
     def build(self) -> Tiling:
         self.arrange()
@@ -203,25 +113,29 @@ class _Builder(Coordinates):
         return self.columns(nest)
 
     def flat(self, nest: Nest) -> Tiling:
-        rival = self.rival(LEAST_SIDE)
+        rival = self.rival(self.tiles.min_side_elements)
         if rival is None:
             by_rows = None if self.bundled else self.by_rows(nest)
             if by_rows is not None:
                 return by_rows
             axis = Axis("x", list(self.order))
-            configs = flat_configs(axis.size, self.flat_elements(), self.autotune)
+            configs = flat_configs(axis.size, self.tiles, self.flat_elements(), self.autotune)
             return Tiling(nest, Form.FLAT, [axis], [], configs, ((axis.size, "XBLOCK"),))
         last = self.order[-1]
         y = Axis("y", [*(v for v in self.order if v not in (rival, last)), rival])
         x = Axis("x", [last])
-        tiles = [Config((("XBLOCK", 64), ("YBLOCK", SIDE)), 4)]
+        tiles = [Config((("XBLOCK", 64), ("YBLOCK", self.tiles.short_side_elements)), 4)]
         if self.autotune:
             tiles += [Config((("XBLOCK", b), ("YBLOCK", n)), w) for b, n, w in ((32, 64, 4), (64, 64, 8), (128, 16, 4))]
         return Tiling(nest, Form.FLAT, [y, x], [], tuple(tiles), ((y.size, "YBLOCK"), (x.size, "XBLOCK")))
 
     def flat_elements(self) -> int:
         """Elements of a thread of the flat form: half as many where there is much to compute."""
-        return FLAT_ELEMENTS if self.arithmetic() < MUCH_ARITHMETIC else FLAT_ELEMENTS // 2
+        return (
+            self.tiles.flat_thread_elements
+            if self.arithmetic() < self.tiles.much_additions
+            else self.tiles.flat_thread_elements // 2
+        )
 
     def by_rows(self, nest: Nest) -> Tiling | None:
         """A program's row is known without a division, its values are read once, and it may begin anywhere."""
@@ -229,13 +143,13 @@ class _Builder(Coordinates):
             return None
         *outer, last = self.order
         rows = math.prod(v.size for v in outer)
-        if is_symbolic([rows, last.size]) or int(rows) > MOST_ROWS:
+        if is_symbolic([rows, last.size]) or int(rows) > self.plan.machine.hardware.grid_rows:
             return None
         words = row_words(self.members.values(), self.plan, last)
         if words is None and not self.has_row_values(last):
             return None
         width = padded(last.size, words)
-        blocks = ROW_BLOCKS if words is not None else ROW_BLOCKS[:1]
+        blocks = self.tiles.row_block_elements if words is not None else self.tiles.row_block_elements[:1]
         block = next((b for b in blocks if -width % b <= width / 8), None)
         if block is None:
             return None
@@ -281,28 +195,39 @@ class _Builder(Coordinates):
             words = None  # both ends of each row would be written one by one; a larger tile costs more than words save
         if r.whole:
             block = ceil_power(width)
-            several = max(1, min(ROW_TILE // block, floor_power(max(rows // PROGRAMS, 1))))
-            if rows // several < 2 * PROGRAMS:
+            several = max(
+                1, min(self.tiles.short_rows_elements // block, floor_power(max(rows // self.tiles.busy_programs, 1)))
+            )
+            if rows // several < 2 * self.tiles.busy_programs:
                 each = 8
-            elif self.row_bytes(r) <= SINGLE_BYTES:
-                each = self.elements_of_a_thread(r, ROW_BYTES, 8, 32)
+            elif self.row_bytes(r) <= self.tiles.one_tensor_bytes:
+                each = self.elements_of_a_thread(r, self.tiles.row_bytes, 8, 32)
             else:
-                each = self.elements_of_a_thread(r, SEVERAL_BYTES, 8, 32)
-                several = min(several, max(1, SMALL_THREADS * each // block))
+                each = self.elements_of_a_thread(r, self.tiles.several_tensors_bytes, 8, 32)
+                several = min(several, max(1, self.tiles.several_tensors_threads * each // block))
             configs = [_row_config(several, block, max(1, min(16, several * block // (32 * each))))]
             if self.autotune:
                 configs += [
-                    _row_config(s, block, w) for s in (1, 2, 4, 8) for w in (2, 4, 8, 16) if s * block <= WHOLE_ROW
+                    _row_config(s, block, w)
+                    for s in (1, 2, 4, 8)
+                    for w in (2, 4, 8, 16)
+                    if s * block <= self.tiles.max_row_elements
                 ]
         else:
-            if rows >= 2 * PROGRAMS:
-                each = self.elements_of_a_thread(r, LOOP_BYTES, 4, 16)
-                block = (LOOP_THREADS if words is None else WORD_LOOP_THREADS) * each
-            elif rows < PROGRAMS // 8:
-                each, block = FEW_BLOCK // LOOP_THREADS, FEW_BLOCK
+            if rows >= 2 * self.tiles.busy_programs:
+                each = self.elements_of_a_thread(r, self.tiles.walked_bytes, 4, 16)
+                block = (self.tiles.walked_threads if words is None else self.tiles.word_rows_threads) * each
+            elif rows < self.tiles.busy_programs // 8:
+                each, block = (
+                    self.tiles.lone_block_elements // self.tiles.walked_threads,
+                    self.tiles.lone_block_elements,
+                )
             else:
                 inputs = sum(len(m.reads) for m in self.members.values())
-                each, block = 4, LOOP_BLOCK if inputs <= 8 else LOOP_BLOCK // 2
+                each, block = (
+                    4,
+                    self.tiles.walked_block_elements if inputs <= 8 else self.tiles.walked_block_elements // 2,
+                )
             block = min(block, max(64, ceil_power(width)))
             configs = [_row_config(1, block, max(1, min(16, block // (32 * each))))]
             if self.autotune:
@@ -312,7 +237,13 @@ class _Builder(Coordinates):
     def longest(self) -> int:
         """Elements of a row that a tile holds: fewer where many values of a row are alive at once."""
         live = len({read.name for m in self.members.values() for read in m.reads})
-        return WHOLE_ROW if live <= 4 else WHOLE_ROW // 2 if live <= 10 else WHOLE_ROW // 4
+        return (
+            self.tiles.max_row_elements
+            if live <= 4
+            else self.tiles.max_row_elements // 2
+            if live <= 10
+            else self.tiles.max_row_elements // 4
+        )
 
     def elements_of_a_thread(self, folded: Axis, wanted: int, least: int, most: int) -> int:
         """How many elements of a row make `wanted` bytes, over all tensors that differ along the rows."""
@@ -332,13 +263,16 @@ class _Builder(Coordinates):
         return sum(found.values())
 
     def columns(self, nest: Nest) -> Tiling:
-        if not is_symbolic([v.size for v in nest.folded]) and hint(nest.size(nest.folded)) <= FEW_ROWS:
-            many = hint(nest.size([*nest.kept, *nest.inner])) >= PROGRAMS * FLAT_BLOCK // 2
+        if not is_symbolic([v.size for v in nest.folded]) and hint(nest.size(nest.folded)) <= self.tiles.thread_rows:
+            many = (
+                hint(nest.size([*nest.kept, *nest.inner]))
+                >= self.tiles.busy_programs * self.tiles.flat_block_elements // 2
+            )
             if many and not self.contiguous_along(nest.folded):
                 return self.few_rows(nest)
         wide = hint(math.prod(v.size for v in nest.inner))
         # parts are programs of their own: a block that runs over the end of a row could not be read in wide words
-        program = list(nest.kept) if wide >= NARROW else []
+        program = list(nest.kept) if wide >= self.tiles.min_own_columns else []
         x = Axis("x", list(nest.inner) if program else [*nest.kept, *nest.inner])
         r = Axis("r", list(nest.folded), walked=True)
         count = math.prod(v.size for v in program)
@@ -353,9 +287,9 @@ class _Builder(Coordinates):
     def columns_in_turn(self, columns: int, rows: int, parts: int) -> list[Config]:
         """A tile is read, folded, and then the next is read; max-autotune's rivals follow the choice."""
         block = column_block(columns)
-        while block > 16 and columns * parts // block < PROGRAMS // 4:
+        while block > 16 and columns * parts // block < self.tiles.busy_programs // 4:
             block //= 2
-        warps = column_warps(parts * -(-columns // block), rows)
+        warps = column_warps(parts * -(-columns // block), rows, self.tiles)
         height = min(self.column_tile(warps) // block, max(4, ceil_power(rows)))
         configs = [Config((("XBLOCK", block), ("RBLOCK", height)), warps)]
         if self.autotune:
@@ -372,23 +306,27 @@ class _Builder(Coordinates):
         if self.limits or is_symbolic([x.size, r.size, count]):
             return []
         columns, rows, parts = int(x.size), int(r.size), int(count)
-        even = columns % (2 * SEGMENT) == 0 or (columns % SEGMENT and -columns % (2 * SEGMENT) <= columns // 64)
-        wide = even and parts * columns >= WIDE_PROGRAMS * 2 * SEGMENT
-        block = 2 * SEGMENT if wide else column_block(columns)
-        height = min(COLUMN_ROWS * max(1, SEGMENT // block), ceil_power(rows))
-        if parts * -(-columns // block) < PROGRAMS // 2 or height < COLUMN_ROWS:
+        even = columns % (2 * self.tiles.segment_columns) == 0 or (
+            columns % self.tiles.segment_columns and -columns % (2 * self.tiles.segment_columns) <= columns // 64
+        )
+        wide = even and parts * columns >= self.tiles.wide_programs * 2 * self.tiles.segment_columns
+        block = 2 * self.tiles.segment_columns if wide else column_block(columns)
+        height = min(self.tiles.column_rows * max(1, self.tiles.segment_columns // block), ceil_power(rows))
+        if parts * -(-columns // block) < self.tiles.busy_programs // 2 or height < self.tiles.column_rows:
             return []
-        stages = self.stages((SEGMENT if columns % SEGMENT else block) * height, r)
+        stages = self.stages(
+            (self.tiles.segment_columns if columns % self.tiles.segment_columns else block) * height, r
+        )
         shapes = [(block, height, 2)]
-        if self.arithmetic() >= MUCH_ARITHMETIC:
-            shapes = [(block, WIDE_ROWS, 2) if wide else (block, height, 4)]
+        if self.arithmetic() >= self.tiles.much_additions:
+            shapes = [(block, self.tiles.wide_rows, 2) if wide else (block, height, 4)]
         if self.autotune:
             shapes += [(b, n, w) for b in (32, 64, 128) for n in (8, 16, 32) for w in (2, 4, 8)]
         return [Config((("XBLOCK", b), ("RBLOCK", n), (STAGES, stages)), w) for b, n, w in shapes]
 
     def stages(self, elements: int, axis: Axis) -> int:
         """Tiles of so many elements that are under way at once: three, or fewer where they need much shared memory."""
-        return 1 + min(2, PIPELINED_BYTES // max(elements * self.row_bytes(axis), 1))
+        return 1 + min(2, self.tiles.pipelined_bytes // max(elements * self.row_bytes(axis), 1))
 
     def arithmetic(self) -> int:
         """What the values of the group cost for each element, in additions."""
@@ -420,13 +358,13 @@ class _Builder(Coordinates):
     def column_tile(self, warps: int) -> int:
         """Elements of a tile of columns: what is read at once has to cover the time that memory takes to answer."""
         inputs = len({read.name for m in self.members.values() for read in m.reads})
-        tile = min(COLUMN_TILE, 1024 * warps)
+        tile = min(self.tiles.column_tile_elements, 1024 * warps)
         return tile if inputs <= 2 else tile // 2
 
     def mixed(self, nest: Nest) -> Tiling:
         r, i = Axis("r", list(nest.folded), walked=True), Axis("i", list(nest.inner), whole=True)
         block = ceil_power(hint(i.size))
-        rows = max(1, min(4, MIXED_TILE // block))
+        rows = max(1, min(4, self.tiles.mixed_tile_elements // block))
 
         def config(rows: int, warps: int) -> Config:
             return Config((("IBLOCK", block), ("RBLOCK", rows), (STAGES, self.stages(rows * block, i))), warps)
@@ -443,10 +381,12 @@ def padded(size: IntLike, words: Words | None) -> int:
     return int(size) if words is None else int(size) + words.size - 1
 
 
-def flat_configs(size: IntLike, elements: int = FLAT_ELEMENTS, autotune: bool = False) -> tuple[Config, ...]:
+def flat_configs(
+    size: IntLike, tiles: Tiles, elements: int | None = None, autotune: bool = False
+) -> tuple[Config, ...]:
     """So many elements a thread where there is enough for every multiprocessor."""
-    count = hint(size)
-    block = min(FLAT_BLOCK, max(128, floor_power(count // PROGRAMS)))
+    count, elements = hint(size), elements or tiles.flat_thread_elements
+    block = min(tiles.flat_block_elements, max(128, floor_power(count // tiles.busy_programs)))
     chosen = Config((("XBLOCK", block),), max(1, block // (32 * elements)))
     if not autotune:
         return (chosen,)
@@ -461,12 +401,12 @@ def column_block(columns: int) -> int:
     return next((block for block in blocks if unused[block] <= 1 / 8), min(blocks, key=lambda block: unused[block]))
 
 
-def column_warps(programs: int, rows: int) -> int:
+def column_warps(programs: int, rows: int, tiles: Tiles) -> int:
     """Warps of a program: as few as keep the GPU busy, since those that fold the same columns meet at barriers.
 
     Each has sixteen rows at least.
     """
-    wanted = math.log2(max(COLUMN_WARPS / max(programs, 1), 1))
+    wanted = math.log2(max(tiles.column_warps / max(programs, 1), 1))
     return max(2, min(8, 1 << round(wanted), floor_power(rows // 16)))
 
 

@@ -16,8 +16,8 @@ from smelt.abi.kernel_source import KernelSource
 from smelt.bench.steps import Stepper, build_batch, build_model
 from smelt.bench.workload import Settings
 from smelt.bench.workloads import find_workload
-from smelt.codegen.triton.blocks import SHARED_BYTES
 from smelt.runtime.triton.build import build
+from smelt.schedule.machine import H100
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton interprets or compiles, by process")
@@ -62,4 +62,4 @@ def test_a_step_in_the_interpreter_and_its_kernels_on_sm_90(name: str, monkeypat
     assert len(sources) >= MODELS[name]
     builds = [build(source, source.configs[0], 90) for source in sources.values()]
     for built in builds:
-        assert built.result().shared <= SHARED_BYTES
+        assert built.result().shared <= H100.shared_bytes

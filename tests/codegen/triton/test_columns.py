@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from smelt.codegen.triton.tiles import column_warps
+from smelt.schedule.machine import GPU
 from tests.codegen.triton.test_kernels import check, kernels
 from tests.loops.graphs import GraphBuilder
 
@@ -99,7 +100,7 @@ def test_a_widened_value_is_stored_as_it_was():
 
 @pytest.mark.parametrize(("programs", "rows", "warps"), [(24, 788, 8), (1536, 256, 4), (896, 28, 2), (4000, 500, 2)])
 def test_warps_of_columns(programs: int, rows: int, warps: int):
-    assert column_warps(programs, rows) == warps
+    assert column_warps(programs, rows, GPU.tiles) == warps
 
 
 def test_many_programs_fold_columns_in_few_warps_and_read_ahead():

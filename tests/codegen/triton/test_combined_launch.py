@@ -13,7 +13,6 @@ from torch import fx
 from smelt.base.errors import SmeltError
 from smelt.base.options import Options
 from smelt.base.report import Report
-from smelt.codegen.triton import combined_launch
 from smelt.codegen.triton.host import render_triton
 from smelt.driver import compile_program, render_part
 from smelt.loops.lower import lower
@@ -22,6 +21,7 @@ from smelt.runtime.triton.build import build
 from smelt.schedule.machine import GPU
 from smelt.schedule.plan import schedule
 from tests.loops.graphs import GraphBuilder, real_inputs, run_eager
+from tests.machines import tune
 
 triton = pytest.importorskip("triton")
 
@@ -96,14 +96,14 @@ def test_members_of_two_dimensions_that_are_not_contiguous() -> None:
 
 
 def test_more_pointers_than_a_launch_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(combined_launch, "MOST_POINTERS", 8)
+    tune(monkeypatch, "launches", max_pointers=8)
     g = GraphBuilder()
     kernels = check(g.build(*(g.convert(g.input(16 * n), torch.bfloat16) for n in range(1, 12))))
     assert len(kernels) == 3
 
 
 def test_more_bodies_than_a_launch_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(combined_launch, "MOST_BODIES", 2)
+    tune(monkeypatch, "launches", max_bodies=2)
     g = GraphBuilder()
     ops = (g.exp, g.sin, g.sqrt, g.neg, g.abs)
     kernels = check(g.build(*(op(g.abs(g.input(n, 3))) for op in ops for n in (2, 5))))
@@ -111,7 +111,7 @@ def test_more_bodies_than_a_launch_has(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_large_members_share_a_launch_with_their_like_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(combined_launch, "LARGE", 2000)
+    tune(monkeypatch, "launches", large_bytes=2000)
     g = GraphBuilder()
     outputs = [op(g.input(n)) for op in (g.exp, g.neg) for n in (16, 32, 1600, 3200)]
     kernels = check(g.build(*outputs))

@@ -8,11 +8,11 @@ from torch import fx
 
 from smelt.base.options import Options
 from smelt.base.report import Report
-from smelt.codegen.triton import tiles
 from smelt.driver import compile_program
 from tests.loops import graphs
 from tests.loops.graphs import GraphBuilder, real_inputs, run_eager
 from tests.loops.random_graphs import RandomGraph
+from tests.machines import tune
 
 pytest.importorskip("triton")
 
@@ -36,8 +36,7 @@ def kernels(text: str) -> int:
 @pytest.fixture
 def walked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows do not fit into tiles."""
-    monkeypatch.setattr(tiles, "WHOLE_ROW", 64)
-    monkeypatch.setattr(tiles, "LOOP_BLOCK", 32)
+    tune(monkeypatch, "tiles", max_row_elements=64, walked_block_elements=32)
 
 
 def layer_norm() -> fx.GraphModule:

@@ -10,9 +10,9 @@ from torch import fx
 
 from smelt.base.options import Options
 from smelt.base.report import Report
-from smelt.codegen.triton import tiles
 from smelt.driver import compile_program
 from tests.loops.graphs import GraphBuilder, run_eager
+from tests.machines import tune
 
 pytest.importorskip("triton")
 
@@ -20,11 +20,8 @@ pytest.importorskip("triton")
 @pytest.fixture(autouse=True)
 def walked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows do not fit into tiles."""
-    monkeypatch.setattr(tiles, "WHOLE_ROW", 64)
-    monkeypatch.setattr(tiles, "LOOP_BLOCK", 32)
-    monkeypatch.setattr(tiles, "FEW_BLOCK", 32)
-    monkeypatch.setattr(tiles, "LOOP_THREADS", 32)
-    monkeypatch.setattr(tiles, "WORD_LOOP_THREADS", 32)
+    tune(monkeypatch, "tiles", max_row_elements=64, walked_block_elements=32, lone_block_elements=32)
+    tune(monkeypatch, "tiles", walked_threads=32, word_rows_threads=32)
 
 
 def normalizer(rows: int, columns: int, dtype: torch.dtype, twice: bool = False) -> fx.GraphModule:
@@ -47,7 +44,7 @@ def check(gm: fx.GraphModule, x: torch.Tensor) -> str:
 @pytest.mark.parametrize("columns", [101, 128])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_rows_of_all_kinds(columns: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiles, "PROGRAMS", 2)
+    tune(monkeypatch, "tiles", busy_programs=2)
     x = torch.randn(12, columns) * 20
     x[1] = torch.linspace(-50, 50, columns)
     x[2] = torch.linspace(50, -50, columns)

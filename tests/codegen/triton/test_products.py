@@ -11,6 +11,7 @@ from smelt.base.options import Options
 from smelt.base.report import Report
 from smelt.codegen.triton import blocks
 from smelt.driver import compile_program
+from smelt.schedule.machine import GPU
 from tests.loops.graphs import GraphBuilder, real_inputs, run_eager
 
 pytest.importorskip("triton")
@@ -237,9 +238,9 @@ def test_other_modes_have_no_templates():
 @pytest.mark.parametrize("sizes", [(8192, 3072, 768), (768, 768, 8192), (100, 50, 40), (1, 4096, 4096), (16, 8, 100)])
 @pytest.mark.parametrize("rounded", [True, False])
 def test_configurations_fit(dtype: torch.dtype, sizes: tuple[int, int, int], rounded: bool):
-    configs = blocks.product_configs(*sizes, 1, dtype, rounded, True)
+    configs = blocks.product_configs(*sizes, 1, dtype, rounded, True, GPU)
     assert len(set(configs)) == len(configs) >= 1
-    assert configs[0] == blocks.product_configs(*sizes, 1, dtype, rounded, False)[0]
+    assert configs[0] == blocks.product_configs(*sizes, 1, dtype, rounded, False, GPU)[0]
     for config in configs:
         constants = dict(config.constants)
         side = [constants[f"{axis}BLOCK"] for axis in "YXK"]

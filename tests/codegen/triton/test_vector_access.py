@@ -11,7 +11,6 @@ from torch import fx
 from smelt.abi.kernel_source import KernelSource
 from smelt.base.options import Options
 from smelt.base.report import Report
-from smelt.codegen.triton import tiles
 from smelt.codegen.triton.host import render_triton
 from smelt.driver import compile_program
 from smelt.loops.lower import lower
@@ -19,6 +18,7 @@ from smelt.schedule.machine import GPU
 from smelt.schedule.plan import schedule
 from tests.loops import graphs
 from tests.loops.graphs import GraphBuilder, run_eager
+from tests.machines import tune
 
 pytest.importorskip("triton")
 
@@ -31,8 +31,7 @@ DTYPES = [NARROW, WIDE, torch.float64, torch.int8]
 @pytest.fixture
 def walked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows do not fit into tiles."""
-    monkeypatch.setattr(tiles, "WHOLE_ROW", 64)
-    monkeypatch.setattr(tiles, "LOOP_BLOCK", 32)
+    tune(monkeypatch, "tiles", max_row_elements=64, walked_block_elements=32)
 
 
 def check(gm: fx.GraphModule, *inputs: torch.Tensor) -> str:
@@ -155,8 +154,8 @@ def test_elements_are_selected_in_the_end_blocks_of_a_walked_row(walked: None, t
     source = rendered(g.build(top, g.log(g.sum(power, (1,)))))
     assert source.source.count("for rstart") == 1 and "if (rstart == 0) | (rstart + RBLOCK > 50257):" in source.source
     (config,) = source.configs
-    assert config.num_warps * 32 == tiles.WORD_LOOP_THREADS
-    elements = dict(config.constants)["RBLOCK"] // tiles.WORD_LOOP_THREADS
+    assert config.num_warps * 32 == GPU.tiles.word_rows_threads
+    elements = dict(config.constants)["RBLOCK"] // GPU.tiles.word_rows_threads
     assert len(instructions(source, tmp_path)) / elements < 26
 
 

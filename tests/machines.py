@@ -1,0 +1,17 @@
+"""Other machines than the one that kernels are tuned for, so that small tensors are what large ones are there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from smelt import pipeline
+
+
+def tune(monkeypatch: pytest.MonkeyPatch, stage: str, **numbers: Any) -> None:
+    """Compile for a GPU with other numbers of one stage (see smelt/schedule/machine.py)."""
+    machine = pipeline.GPU
+    changed = replace(getattr(machine, stage), **numbers)
+    monkeypatch.setattr(pipeline, "GPU", replace(machine, **{stage: changed}))
