@@ -8,7 +8,6 @@ ones, more only for candidates that are close to each other. A result from a bus
 from __future__ import annotations
 
 import functools
-import json
 import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -16,18 +15,15 @@ from typing import Protocol
 import torch
 
 from smelt.base.locks import new_lock
-from smelt.base.store import content_key, store
+from smelt.base.store import content_key
 from smelt.base.version import VERSION
 from smelt.runtime.build import cpu_features
+from smelt.runtime.tuner import Tuner
 
 LEAST_RUNS = 3
 """Runs of every candidate; one of them may be disturbed, and the first pays for one-time set-up."""
 MOST_RUNS = 6
 """Runs of candidates that stay close to each other."""
-CLOSE = 1.15
-"""A candidate is out once its best run takes this many times the best of all."""
-TIE = 1.05
-"""Candidates this close are equal: the one listed first is taken."""
 LONG_S = 0.03
 """A candidate that has used this much time gets no further run: disturbances matter little to long operations."""
 STEADY = 1.3
@@ -38,8 +34,8 @@ LOST = 1.5
 LOSSES = 3
 """Clear losses in a family, without a better result, after which a candidate is no longer tried there."""
 
+_tuner: Tuner[str] = Tuner("tune", tie=1.05, close=1.15)
 _lock = new_lock()
-_known: dict[str, str] = {}
 _losses: dict[tuple[str, str], float] = {}
 """(family, candidate) -> clear losses; infinitely negative once it came close to winning."""
 
@@ -65,22 +61,7 @@ def machine_key() -> str:
 
 def remembered(operation: str, names: tuple[str, ...]) -> str | None:
     """The winner recorded for `operation` among exactly these candidate names, from memory or the store."""
-    key = _key(operation, names)
-    with _lock:
-        if key in _known:
-            return _known[key]
-    text = store().get_text("tune", key)
-    if text is None:
-        return None
-    try:
-        winner = json.loads(text)["winner"]
-    except (ValueError, KeyError, TypeError):
-        return None  # an older layout of the entry: time again
-    if winner not in names:
-        return None
-    with _lock:
-        _known[key] = winner
-    return winner
+    return _tuner.remembered(_key(operation, names), names.__contains__)
 
 
 def choose(
@@ -110,15 +91,12 @@ def choose(
                 raise
             runs = measure(candidates)
     best = {name: min(times) for name, times in runs.items()}
-    winner = next(name for name, seconds in best.items() if seconds <= TIE * min(best.values()))
-    key = _key(operation, names)
+    winner = _tuner.fastest(best)
     with _lock:
-        _known[key] = winner
         for name, seconds in best.items():
             _record(family, name, seconds / best[winner])
-    if _steady(runs[winner]):
-        record = {"operation": operation, "threads": torch.get_num_threads(), "winner": winner, "seconds": best}
-        store().put_text("tune", key, json.dumps(record, indent=1) + "\n")
+    record = {"operation": operation, "threads": torch.get_num_threads(), "seconds": best}
+    _tuner.keep(_key(operation, names), winner, record if _steady(runs[winner]) else None)
     return winner
 
 
@@ -163,7 +141,7 @@ def measure(
         least = min(min(times) for times in runs.values())
         active = [name for name in active if sum(runs[name]) < LONG_S]
         if turn + 1 >= LEAST_RUNS:
-            active = [name for name in active if min(runs[name]) <= CLOSE * least]
+            active = [name for name in active if not _tuner.is_behind(min(runs[name]), least)]
             if len(active) < 2:
                 break
     return runs
@@ -187,8 +165,8 @@ def _steady(times: list[float]) -> bool:
 
 def forget() -> None:
     """Drop what is remembered in memory (the store keeps its entries)."""
+    _tuner.forget()
     with _lock:
-        _known.clear()
         _losses.clear()
 
 

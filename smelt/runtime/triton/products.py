@@ -11,7 +11,6 @@ the work of calls in which a pointer is no multiple of 16: a template would read
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,9 +19,8 @@ import torch
 
 from smelt.abi.kernel_source import KernelSource
 from smelt.base.errors import BuildError, CompileError
-from smelt.base.locks import new_lock
 from smelt.base.stats import count_named
-from smelt.base.store import content_key, store
+from smelt.base.store import content_key
 from smelt.runtime import _native
 from smelt.runtime.cuda.driver import OutOfResources
 from smelt.runtime.launch import Table
@@ -31,6 +29,7 @@ from smelt.runtime.triton.align import Variants, moved_in
 from smelt.runtime.triton.build import Build, triton_identity
 from smelt.runtime.triton.plan import Argument, Launch, PlannedLaunch
 from smelt.runtime.triton.tune import Choice, Target, choose, fastest, race, stand_ins, with_stand_ins
+from smelt.runtime.tuner import Tuner
 
 LIBRARY = "library"
 
@@ -38,11 +37,11 @@ GAIN = 1.1
 """So many times as fast as the library's call a template must be. By itself it looks better than in the program: on an
 H100 the kernels of a step of BERT take 17.4 ms with the 36 templates that win so, and without any."""
 
+_tuner: Tuner[str] = Tuner("triton-product", tie=1.0, close=GAIN)
+forget = _tuner.forget
+
 Run = Callable[..., None]
 """`run(table, out, *factors)`."""
-
-_lock = new_lock()
-_known: dict[str, str] = {}
 
 
 class Library(Protocol):
@@ -112,7 +111,7 @@ class Product:
         self.by_library: Run | None = None
         planned = [maker.planned(template.launch) for template in templates]
         self.key = product_key(library, planned, target.clock.name(), measured)
-        known = remembered(self.key)
+        known = _tuner.remembered(self.key)
         self.ways = self._ways(planned, known)
 
     def __call__(self, table: Table, out: torch.Tensor, *factors: torch.Tensor) -> None:
@@ -136,7 +135,7 @@ class Product:
         if self.measured and self._moved(table):
             self._library()(table, out, *factors)
             return
-        known = remembered(self.key)
+        known = _tuner.remembered(self.key)
         if known is None and self.target.clock.recording():
             self._library()(table, out, *factors)  # nothing can be timed now
             return
@@ -243,9 +242,10 @@ class Product:
         del kept
         if not times:
             return LIBRARY  # which says what is wrong
-        best = min(times.values())
-        winner = LIBRARY if times.get(LIBRARY, best) <= GAIN * best else min(times, key=lambda name: times[name])
-        keep(self.key, winner, times, notes, self.library.operation)
+        least = min(times.values())
+        winner = _tuner.fastest(times) if _tuner.is_behind(times.get(LIBRARY, least), least) else LIBRARY
+        record = {"operation": self.library.operation, "seconds": times, "dropped": notes}
+        _tuner.keep(self.key, winner, record)
         return winner
 
     def _plans(
@@ -339,34 +339,3 @@ def product_key(library: Library, planned: Sequence[Sequence[PlannedLaunch]], de
 def _symbolic(planned: Sequence[Sequence[PlannedLaunch]]) -> bool:
     """Whether sizes are arguments of the kernels."""
     return any(one.sizes() for launches in planned for one in launches)
-
-
-def remembered(key: str) -> str | None:
-    """The name of the way that won, from memory or the store."""
-    with _lock:
-        if key in _known:
-            return _known[key]
-    text = store().get_text("triton-product", key)
-    if text is None:
-        return None
-    try:
-        winner = str(json.loads(text)["winner"])
-    except (ValueError, KeyError, TypeError):
-        return None  # an older layout of the entry: time again
-    with _lock:
-        _known[key] = winner
-    return winner
-
-
-def keep(key: str, winner: str, times: dict[str, float], notes: list[str], operation: str) -> None:
-    """Remember a choice, with what it was made from."""
-    with _lock:
-        _known[key] = winner
-    record = {"operation": operation, "winner": winner, "seconds": times, "dropped": notes}
-    store().put_text("triton-product", key, json.dumps(record, indent=1) + "\n")
-
-
-def forget() -> None:
-    """Drop what is remembered in memory (the store keeps its entries)."""
-    with _lock:
-        _known.clear()

@@ -7,7 +7,6 @@ so is what begins elsewhere than at a multiple of 16 bytes: candidates are timed
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,21 +14,17 @@ from typing import Any, Protocol, TypeVar
 
 from smelt.abi.kernel_source import ALIGNMENT, KernelSource
 from smelt.base.errors import BuildError, CompileError
-from smelt.base.locks import new_lock
-from smelt.base.store import content_key, store
+from smelt.base.store import content_key
 from smelt.runtime import _native, tune
 from smelt.runtime.cuda.driver import OutOfResources, load
 from smelt.runtime.launch import Table
 from smelt.runtime.triton.build import Build, triton_identity
 from smelt.runtime.triton.effects import kernel_effects
 from smelt.runtime.triton.plan import Argument, PlannedLaunch
+from smelt.runtime.tuner import Tuner
 
 ROUNDS = 3
 """Times that each candidate is measured."""
-CLOSE = 1.25
-"""A candidate is out once its best time is this many times the best of all."""
-TIE = 1.02
-"""Candidates this close are equal: the one listed first is taken."""
 ENOUGH_S = 5e-4
 """Launches between two events take about this long together."""
 MOST_LAUNCHES = 50
@@ -41,8 +36,7 @@ _TELLS = re.compile(r"\bm_refuse\((\w+),")
 
 K = TypeVar("K")
 
-_lock = new_lock()
-_known: dict[str, int] = {}
+_tuner: Tuner[int] = Tuner("triton-tune", tie=1.02, close=1.25)
 
 
 class Clock(tune.Clock, Protocol):
@@ -96,20 +90,10 @@ def choice_key(launches: Sequence[PlannedLaunch], clock: Clock) -> str:
 
 def remembered(key: str, source: KernelSource) -> int | None:
     """The number of the configuration that won, from memory or the store."""
-    with _lock:
-        if key in _known:
-            return _known[key]
-    text = store().get_text("triton-tune", key)
-    if text is None:
-        return None
-    winner = json.loads(text)["winner"]
-    return winner if 0 <= winner < len(source.configs) else None
+    return _tuner.remembered(key, lambda winner: 0 <= winner < len(source.configs))
 
 
-def forget() -> None:
-    """Drop what is remembered in memory (the store keeps its entries)."""
-    with _lock:
-        _known.clear()
+forget = _tuner.forget
 
 
 def choose(target: Target, choice: Choice, table: Table) -> _native.LaunchPlan:
@@ -140,12 +124,8 @@ def fastest(target: Target, choice: Choice, table: Table) -> int:
     del kept
     if not times:
         raise CompileError(f"no configuration of kernel {choice.launches[0].source.name!r} could be launched")
-    best = min(times.values())
-    winner = next(number for number, seconds in times.items() if seconds <= TIE * best)
-    with _lock:
-        _known[choice.key] = winner
-    record = {"kernel": choice.launches[0].source.name, "winner": winner, "seconds": times}
-    store().put_text("triton-tune", choice.key, json.dumps(record, indent=1) + "\n")
+    winner = _tuner.fastest(times)
+    _tuner.keep(choice.key, winner, {"kernel": choice.launches[0].source.name, "seconds": times})
     return winner
 
 
@@ -240,7 +220,7 @@ def race(clock: Clock, makers: Mapping[K, Maker]) -> dict[K, float]:
         runs[name] = make(count), count
     for _ in range(ROUNDS):
         for name, (run, count) in runs.items():
-            if times and times.get(name, 0.0) > CLOSE * min(times.values()):
+            if times and _tuner.is_behind(times.get(name, 0.0), min(times.values())):
                 continue
             seconds = clock.time(run) / count
             times[name] = min(seconds, times.get(name, seconds))

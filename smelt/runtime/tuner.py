@@ -1,0 +1,69 @@
+"""Which of several ways to do one thing won: picked from measured times, remembered in memory and in the store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from smelt.base.locks import new_lock
+from smelt.base.store import store
+
+Name = TypeVar("Name", str, int)
+
+
+@dataclass(frozen=True)
+class Tuner(Generic[Name]):
+    """One kind of choice.
+
+    Attributes:
+        kind: of its entries in the store, which are plain JSON text.
+        tie: candidates whose times differ by less than this factor are equal: the one listed first is taken.
+        close: a candidate whose best time is this many times the best of all is measured no more.
+    """
+
+    kind: str
+    tie: float
+    close: float
+    _known: dict[str, Name] = field(default_factory=dict)
+    _lock: Any = field(default_factory=new_lock)
+
+    def remembered(self, key: str, exists: Callable[[Name], bool] = lambda name: True) -> Name | None:
+        """The winner of a choice, from memory or the store; None where it is none of today's candidates."""
+        with self._lock:
+            if key in self._known:
+                return self._known[key]
+        text = store().get_text(self.kind, key)
+        if text is None:
+            return None
+        try:
+            winner: Name = json.loads(text)["winner"]
+            if not exists(winner):
+                return None
+        except (ValueError, KeyError, TypeError):
+            return None  # an older layout of the entry: time again
+        with self._lock:
+            self._known[key] = winner
+        return winner
+
+    def fastest(self, times: Mapping[Name, float]) -> Name:
+        """The first candidate that is as fast as the fastest one."""
+        least = min(times.values())
+        return next(name for name, seconds in times.items() if seconds <= self.tie * least)
+
+    def is_behind(self, seconds: float, least: float) -> bool:
+        """Whether a candidate is out: its best time against the best of all."""
+        return seconds > self.close * least
+
+    def keep(self, key: str, winner: Name, record: Mapping[str, Any] | None) -> None:
+        """Remember a winner; `record`: what it was chosen from, for the store. None: this process alone uses it."""
+        with self._lock:
+            self._known[key] = winner
+        if record is not None:
+            store().put_text(self.kind, key, json.dumps({"winner": winner, **record}, indent=1) + "\n")
+
+    def forget(self) -> None:
+        """Drop what is remembered in memory (the store keeps its entries)."""
+        with self._lock:
+            self._known.clear()
