@@ -25,7 +25,7 @@ from smelt.graph.ir.aliasing import memory_of, shared_arguments
 from smelt.graph.ir.functional_form import base_of
 from smelt.graph.ir.gradient_marks import GradientMark
 from smelt.graph.ir.meta import TensorMeta, contiguous_stride, is_dense, same_steps
-from smelt.graph.ir.module import Graph, GraphModule
+from smelt.graph.ir.module import Graph, GraphModule, remove_dead
 from smelt.graph.ir.seeds import is_seed
 from smelt.graph.metadata_checks import given
 from smelt.prims.dtypes import PLAIN, REAL
@@ -371,13 +371,3 @@ def _metas(arg: Any) -> Any:
     if isinstance(arg, (tuple, list)):
         return tuple(_metas(a) for a in arg)
     return arg.meta["val"] if isinstance(arg, Node) else arg
-
-
-def remove_dead(graph: fx.Graph) -> int:
-    """Erase nodes without users (placeholders stay); returns how many. All nodes of a prim graph are pure."""
-    removed = 0
-    for node in reversed(graph.nodes):
-        if not node.users and node.op not in ("placeholder", "output"):
-            graph.erase_node(node)
-            removed += 1
-    return removed

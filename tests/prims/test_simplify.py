@@ -11,8 +11,8 @@ import torch
 from torch import fx
 
 from smelt.graph.ir.meta import meta_of
+from smelt.graph.ir.module import remove_dead
 from smelt.prims.builder import Builder
-from smelt.prims.decompose import remove_dead
 from smelt.prims.simplify import rounded, typed
 from smelt.prims.table import PRIMS
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from torch import fx
 
+from smelt.autograd.partition.extract import extract
 from smelt.autograd.partition.recompute import never_twice
 from smelt.autograd.trace.functionalize import is_view_node
 from smelt.autograd.trace.plan import Joint
 from smelt.graph.ir.ancestry import ancestors, dependents
 from smelt.graph.ir.gradient_marks import marks
-from smelt.graph.ir.module import Graph, GraphModule, remove_dead
 
 
 def split(joint: Joint, module: fx.GraphModule | None = None) -> tuple[fx.GraphModule, fx.GraphModule | None]:
@@ -50,9 +50,9 @@ def split(joint: Joint, module: fx.GraphModule | None = None) -> tuple[fx.GraphM
     drawn = [n for n in nodes if n.meta.get("random") and n not in late]
     results = [*values, *saved, *found]
     metas = (*value_metas, *_vals(saved), *found_metas)
-    forward = extract(module, [*inputs[:count], *sizes], results, metas, drawn)
+    forward = extract(module, [*inputs[:count], *sizes], results, metas, nodes, drawn=drawn)
     numbers = [*sizes, *found[: len(joint.reads)]]
-    backward = extract(module, [*saved, *tangents, *numbers], gradients, gradient_metas)
+    backward = extract(module, [*saved, *tangents, *numbers], gradients, gradient_metas, nodes)
     return forward, backward
 
 
@@ -106,36 +106,3 @@ def _without_checkpointed(
 
 def _vals(nodes: Sequence[fx.Node]) -> tuple[object, ...]:
     return tuple(n.meta["val"] for n in nodes)
-
-
-def extract(
-    module: fx.GraphModule,
-    inputs: Sequence[fx.Node],
-    outputs: Sequence[fx.Node],
-    metas: Sequence[object],
-    drawn: Sequence[fx.Node] = (),
-) -> fx.GraphModule:
-    """The part of the joint graph that makes `outputs` (and `drawn`) from `inputs`, as a graph of its own."""
-    graph = Graph()
-    env: dict[fx.Node, fx.Node] = {}
-    for node in inputs:
-        env[node] = graph.placeholder(node.name)
-        env[node].meta = dict(node.meta)
-    for node in _sources([*outputs, *drawn], set(inputs), module.graph.nodes):
-        env[node] = graph.node_copy(node, env.__getitem__)
-    result = graph.output(tuple(env[n] for n in outputs))
-    result.meta["val"] = tuple(metas)
-    remove_dead(graph, random=False)
-    return GraphModule(module, graph)
-
-
-def _sources(outputs: Iterable[fx.Node], inputs: set[fx.Node], nodes: Iterable[fx.Node]) -> list[fx.Node]:
-    """Nodes between `inputs` and `outputs`, in topological order."""
-    needed: set[fx.Node] = set()
-    stack = [n for n in outputs if n not in inputs]
-    while stack:
-        node = stack.pop()
-        if node not in needed:
-            needed.add(node)
-            stack.extend(n for n in node.all_input_nodes if n not in inputs)
-    return [n for n in nodes if n in needed]

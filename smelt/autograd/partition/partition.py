@@ -5,13 +5,14 @@ A whole training step has no program of its own for the backward; there `step` c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from torch import fx
 from torch.fx import Node
 
+from smelt.autograd.partition.extract import extract, nodes_among
 from smelt.autograd.partition.min_cut import Cut
 from smelt.autograd.partition.recompute import Costs, kind_of, nbytes
 from smelt.autograd.partition.whole_step import with_recomputation
@@ -21,7 +22,6 @@ from smelt.base.options import Options
 from smelt.graph.ir.ancestry import ancestors, dependents
 from smelt.graph.ir.gradient_marks import marks
 from smelt.graph.ir.meta import TensorMeta, is_dense
-from smelt.graph.ir.module import Graph, GraphModule
 from smelt.prims.builder import meta_of_value
 from smelt.prims.table import PRIMS, Kind, Prim
 
@@ -79,15 +79,15 @@ class _Split:
         self.value_metas, self.gradient_metas, self.found_metas = joint.parts(output.meta["val"])
         self.as_saved = self._as_saved(given)
         self.late = dependents(self.nodes, [*self.tangents, *self.as_saved, *marks(module.graph)])
-        self.needed_forward = ancestors([*_nodes(self.values), *self.found])
-        needed = ancestors(_nodes(self.gradients))
+        self.needed_forward = ancestors([*nodes_among(self.values), *self.found])
+        needed = ancestors(nodes_among(self.gradients))
         self.early = [n for n in self.nodes if n in needed and n not in self.late]
         self.needed = needed
-        self.direct = {g for g in _nodes(self.gradients) if g not in self.late}  # gradients that need no tangent
-        self.results = set(_nodes(self.values))
+        self.direct = {g for g in nodes_among(self.gradients) if g not in self.late}  # gradients that need no tangent
+        self.results = set(nodes_among(self.values))
         self.copied = self._copied(joint)
-        self.shown = _reshaped(_nodes(self.values), self.results)
-        stored = [n for n in _nodes(self.values) if n not in self.copied]
+        self.shown = _reshaped(nodes_among(self.values), self.results)
+        stored = [n for n in nodes_among(self.values) if n not in self.copied]
         self.costs = Costs(self.nodes[:-1], self.needed_forward, [*stored, *self.shown], self.copied)
 
     def _as_saved(self, given: Sequence[Node]) -> dict[Node, Node]:
@@ -136,7 +136,7 @@ class _Split:
         results = [*self.values, *map(self._own, saved), *self.found]
         own = (_of_copy(n) if n in self.copied else n.meta["val"] for n in saved)
         metas = (*self.value_metas, *own, *self.found_metas)
-        module = _extract(self.module, [*self.inputs, *self.sizes], results, metas, self.nodes)
+        module = extract(self.module, [*self.inputs, *self.sizes], results, metas, self.nodes)
         describe = self._describer()
         module.meta["saved"] = [describe(n) for n in saved]
         return module
@@ -144,7 +144,7 @@ class _Split:
     def backward(self, saved: Sequence[Node]) -> fx.GraphModule:
         late = (n for n in self.nodes if n in self.late)  # recomputed values then live briefly
         inputs = [*saved, *self.tangents, *self.sizes, *self.reads]
-        module = _extract(self.module, inputs, self.gradients, self.gradient_metas, late, self.shown)
+        module = extract(self.module, inputs, self.gradients, self.gradient_metas, late, self.shown)
         others = self.results.union(self.inputs, self.as_saved) - self.copied
         for node, value in zip(module.graph.nodes, saved, strict=False):
             if value in others:
@@ -199,64 +199,3 @@ def _reshaped(values: Iterable[Node], results: Container[Node]) -> dict[Node, No
         if base is not value and computed and base not in results:
             shown.setdefault(base, value)
     return shown
-
-
-def _nodes(values: Iterable[object]) -> list[Node]:
-    return [v for v in values if isinstance(v, Node)]
-
-
-def _extract(
-    module: fx.GraphModule,
-    inputs: Sequence[Node],
-    results: Sequence[Node | None],
-    metas: Sequence[object],
-    leaders: Iterable[Node],
-    shown: Mapping[Node, Node] | None = None,
-) -> fx.GraphModule:
-    """The graph that makes results from inputs: `leaders` in their order, each right after what it still needs.
-
-    Args:
-        shown: values that are inputs in another shape, with these; inputs or not.
-    """
-    graph = Graph()
-    env: dict[Node, Node] = {}
-    for node in inputs:
-        env[node] = graph.create_node("placeholder", node.name, (), {}, node.name)
-        env[node].meta = dict(node.meta)
-    for node, given in (shown or {}).items():
-        if given in env and node not in env:
-            env[node] = graph.call_function(PRIMS["reshape"], (env[given], node.meta["val"].shape))
-            env[node].meta = dict(node.meta)
-    wanted = _between(_nodes(results), env)
-    for leader in [*leaders, *_nodes(results)]:
-        if leader in wanted:
-            _copy_with_operands(leader, graph, env)
-    out = graph.output(tuple(None if r is None else env[r] for r in results))
-    out.meta["val"] = tuple(metas)
-    return GraphModule(module, graph)
-
-
-def _copy_with_operands(node: Node, graph: fx.Graph, env: dict[Node, Node]) -> None:
-    """Copy a node, after those of its operands that are not there yet."""
-    stack = [node]
-    while stack:
-        node = stack[-1]
-        waiting = [n for n in node.all_input_nodes if n not in env]
-        if waiting and node not in env:
-            stack.extend(reversed(waiting))
-            continue
-        stack.pop()
-        if node not in env:
-            env[node] = graph.node_copy(node, env.__getitem__)
-
-
-def _between(results: Iterable[Node], given: Container[Node]) -> set[Node]:
-    """What has to be computed for results when `given` is there."""
-    found: set[Node] = set()
-    stack = [r for r in results if r not in given]
-    while stack:
-        node = stack.pop()
-        if node not in found:
-            found.add(node)
-            stack.extend(n for n in node.all_input_nodes if n not in given)
-    return found

@@ -1,0 +1,75 @@
+"""A part of a joint graph as a graph of its own: what makes some results when some values are given."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+
+from torch import fx
+from torch.fx import Node
+
+from smelt.graph.ir.module import Graph, GraphModule
+from smelt.prims.table import PRIMS
+
+
+def nodes_among(values: Iterable[object]) -> list[Node]:
+    """The values that are nodes."""
+    return [v for v in values if isinstance(v, Node)]
+
+
+def extract(
+    module: fx.GraphModule,
+    inputs: Sequence[Node],
+    results: Sequence[Node | None],
+    metas: Sequence[object],
+    leaders: Iterable[Node],
+    shown: Mapping[Node, Node] | None = None,
+    drawn: Sequence[Node] = (),
+) -> fx.GraphModule:
+    """The graph that makes results from inputs: `leaders` in their order, each right after what it still needs.
+
+    Args:
+        shown: values that are inputs in another shape, with these; inputs or not.
+        drawn: nodes that draw random numbers, whether somebody reads them or not.
+    """
+    graph = Graph()
+    env: dict[Node, Node] = {}
+    for node in inputs:
+        env[node] = graph.create_node("placeholder", node.name, (), {}, node.name)
+        env[node].meta = dict(node.meta)
+    for node, given in (shown or {}).items():
+        if given in env and node not in env:
+            env[node] = graph.call_function(PRIMS["reshape"], (env[given], node.meta["val"].shape))
+            env[node].meta = dict(node.meta)
+    wanted = _between([*nodes_among(results), *drawn], env)
+    for leader in [*leaders, *nodes_among(results)]:
+        if leader in wanted:
+            _copy_with_operands(leader, graph, env)
+    out = graph.output(tuple(None if r is None else env[r] for r in results))
+    out.meta["val"] = tuple(metas)
+    return GraphModule(module, graph)
+
+
+def _copy_with_operands(node: Node, graph: fx.Graph, env: dict[Node, Node]) -> None:
+    """Copy a node, after those of its operands that are not there yet."""
+    stack = [node]
+    while stack:
+        node = stack[-1]
+        waiting = [n for n in node.all_input_nodes if n not in env]
+        if waiting and node not in env:
+            stack.extend(reversed(waiting))
+            continue
+        stack.pop()
+        if node not in env:
+            env[node] = graph.node_copy(node, env.__getitem__)
+
+
+def _between(results: Iterable[Node], given: Container[Node]) -> set[Node]:
+    """What has to be computed for results when `given` is there."""
+    found: set[Node] = set()
+    stack = [r for r in results if r not in given]
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(n for n in node.all_input_nodes if n not in given)
+    return found
