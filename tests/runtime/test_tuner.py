@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from smelt.base.store import store
+from smelt.base.store import content_key, store
 from smelt.runtime.tuner import Tuner
+
+
+KEY, HERE, STORED = map(content_key, ("key", "here", "stored"))
 
 
 @pytest.fixture(autouse=True)
@@ -24,19 +27,19 @@ def test_the_first_of_equals_wins() -> None:
 
 def test_winners_are_remembered_by_this_process_or_by_all() -> None:
     tuner: Tuner[int] = Tuner("triton-tune", tie=1.0, close=1.0)
-    tuner.keep("here", 2, None)
-    tuner.keep("stored", 3, {"seconds": {3: 0.5}})
-    assert (tuner.remembered("here"), tuner.remembered("stored")) == (2, 3)
+    tuner.keep(HERE, 2, None)
+    tuner.keep(STORED, 3, {"seconds": {3: 0.5}})
+    assert (tuner.remembered(HERE), tuner.remembered(STORED)) == (2, 3)
     tuner.forget()
-    assert (tuner.remembered("here"), tuner.remembered("stored")) == (None, 3)
-    assert Tuner("triton-product", 1.0, 1.0).remembered("stored") is None  # of another kind
+    assert (tuner.remembered(HERE), tuner.remembered(STORED)) == (None, 3)
+    assert Tuner("triton-product", 1.0, 1.0).remembered(STORED) is None  # of another kind
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"seconds": {}}', '{"winner": 9}', '{"winner": "a"}'])
 def test_an_entry_that_does_not_fit_is_as_good_as_none(text: str) -> None:
     tuner: Tuner[int] = Tuner("triton-tune", tie=1.0, close=1.0)
-    store().put_text("triton-tune", "key", text)
-    assert tuner.remembered("key", lambda winner: 0 <= winner < 4) is None
-    tuner.keep("key", 1, {})
+    store().put_text("triton-tune", KEY, text)
+    assert tuner.remembered(KEY, lambda winner: 0 <= winner < 4) is None
+    tuner.keep(KEY, 1, {})
     tuner.forget()
-    assert tuner.remembered("key", lambda winner: 0 <= winner < 4) == 1
+    assert tuner.remembered(KEY, lambda winner: 0 <= winner < 4) == 1
