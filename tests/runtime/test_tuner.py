@@ -9,7 +9,6 @@ import pytest
 from smelt.base.store import content_key, store
 from smelt.runtime.tuner import Tuner
 
-
 KEY, HERE, STORED = map(content_key, ("key", "here", "stored"))
 
 
