@@ -1,6 +1,10 @@
 """smelt: a compiler for PyTorch programs. `model = smelt.compile(model)`, and training and inference get faster."""
 
-from typing import Any
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from smelt.base.errors import (
     BuildError,
@@ -16,9 +20,11 @@ from smelt.base.options import list_mode_options, list_options
 from smelt.base.stats import stats
 from smelt.base.store_archive import load_cache, save_cache
 from smelt.base.version import VERSION as __version__
+from smelt.integrations.torch_controls import take_controls
 
-try:
+if TYPE_CHECKING:
     from smelt.api import compile, explain, is_compiled, lookup_backend, reset
+    from smelt.artefact.artefact import load
     from smelt.autograd.aot import aot_autograd
     from smelt.backends import list_backends, register_backend
     from smelt.capture.guards.dynamic_shapes import mark_dynamic, mark_static
@@ -31,27 +37,84 @@ try:
         is_compiling,
         substitute_in_graph,
     )
-    from smelt.compiled_module import when_compiled
-    from smelt.integrations.lightning import take_functions
     from smelt.integrations.patches import install, uninstall
-    from smelt.integrations.torch_controls import take_controls
     from smelt.regions import compile_regions
 
-    take_controls()
-    when_compiled(take_functions)
-except ImportError as error:
-    if "_native" not in str(error):
-        raise
+_PLACES = {
+    "smelt.api": ("compile", "explain", "is_compiled", "lookup_backend", "reset"),
+    "smelt.artefact.artefact": ("load",),
+    "smelt.autograd.aot": ("aot_autograd",),
+    "smelt.backends": ("list_backends", "register_backend"),
+    "smelt.capture.guards.dynamic_shapes": ("mark_dynamic", "mark_static"),
+    "smelt.capture.stance": ("stance",),
+    "smelt.capture.torch.escapes": (
+        "allow_in_graph",
+        "assume_constant_result",
+        "disable",
+        "graph_break",
+        "is_compiling",
+        "substitute_in_graph",
+    ),
+    "smelt.integrations.patches": ("install", "uninstall"),
+    "smelt.regions": ("compile_regions",),
+}
+"""Where the rest of the API is. It is imported when it is first asked for: who loads an artefact needs no compiler."""
 
-    def __getattr__(name: str) -> Any:
-        """Without its C extensions the package still imports, so that `smelt verify` can say what is missing."""
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise SmeltError(
+ALONE = frozenset({"smelt.artefact.artefact"})
+"""What is imported without the compiler."""
+
+_PLACE = {name: module for module, names in _PLACES.items() for name in names}
+_WITH_THEM = frozenset(
+    "abi api autograd backends capture checked codegen compiled_module driver gpu graph loops passes pipeline prims "
+    "program regions runtime schedule shapes".split()
+)
+"""Modules that are imported with the compiler, and that programs find without importing them."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACE and name not in _WITH_THEM:
+        raise AttributeError(f"module 'smelt' has no attribute {name!r}")
+    # all of a group at once: what a program reads of a module while it is captured is there already
+    group = ALONE if _PLACE.get(name) in ALONE else _PLACES.keys() - ALONE
+    try:
+        for module in sorted(group):
+            found = importlib.import_module(module)
+            globals().update({each: getattr(found, each) for each in _PLACES[module]})
+    except ImportError as error:
+        if "_native" not in str(error):
+            raise
+        raise SmeltError(  # the package imports without its C extensions, so that `smelt verify` says what is missing
             f"smelt.{name} needs the C extensions, which are not built",
             hint="pip install --no-build-isolation . (needs a C compiler and Python's headers), then smelt verify",
-        )
+        ) from error
+    return globals()[name]
 
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PLACE})
+
+
+def _later(module: str, name: str) -> Callable[..., Any]:
+    """A function that is imported when it is called."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return getattr(importlib.import_module(module), name)(*args, **kwargs)
+
+    return call
+
+
+REMAKERS = {
+    "smelt.api": ("compiled_again",),
+    "smelt.artefact.artefact": ("uncompiled",),
+    "smelt.regions": ("block_group", "block_again"),
+}
+"""The functions that pickles of compiled modules name: `torch.load(weights_only=True)` may call them."""
+
+torch.serialization.add_safe_globals(
+    [(_later(module, name), f"{module}.{name}") for module, names in REMAKERS.items() for name in names]
+)
+
+take_controls()
 
 __all__ = [
     "BuildError",
@@ -77,6 +140,7 @@ __all__ = [
     "list_backends",
     "list_mode_options",
     "list_options",
+    "load",
     "load_cache",
     "lookup_backend",
     "mark_dynamic",

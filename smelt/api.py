@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import fx, nn
 
+from smelt.ahead import CompileAhead, compile_ahead
 from smelt.backends import Backend, check_backend, is_built_in, user_backend
 from smelt.base.errors import OptionError, shown
 from smelt.base.options import Options, resolve_options
@@ -17,8 +19,9 @@ from smelt.base.stats import reset_stats
 from smelt.capture import compiled as capture
 from smelt.capture import explain as capture_explain
 from smelt.capture.core.compiler_marks import compiled_here
-from smelt.compiled_module import CompiledModule, Remake, make_twin, original_function, original_of
+from smelt.compiled_module import CompiledModule, Remake, make_twin, original_function, original_of, when_compiled
 from smelt.driver import compile_graph
+from smelt.integrations.lightning import take_functions
 
 NOT_GIVEN: Any = object()
 """In place of a model: `compile` is used as a decorator."""
@@ -74,8 +77,13 @@ def compile(
     if isinstance(model, nn.Module):
         module = original_of(model)
         call = capture.compile_callable(module, compile_graph, chosen)
-        return make_twin(module, call, Remake(compile, kwargs, compiled_again))
-    return capture.compile_callable(original_function(model), compile_graph, chosen)
+        ahead = functools.partial(compile_ahead, options=chosen)
+        return make_twin(module, call, Remake(compile, kwargs, compiled_again, ahead))
+    function = original_function(model)
+    compiled = capture.compile_callable(function, compile_graph, chosen)
+    if isinstance(compiled, FunctionType):
+        compiled.aot_compile = CompileAhead(function, chosen)  # type: ignore[attr-defined]
+    return compiled
 
 
 def compiled_again(module: nn.Module, kwargs: Mapping[str, Any]) -> Any:
@@ -85,7 +93,7 @@ def compiled_again(module: nn.Module, kwargs: Mapping[str, Any]) -> Any:
     return compile(module, **kwargs)
 
 
-torch.serialization.add_safe_globals([compiled_again])
+when_compiled(take_functions)
 
 
 def explain(

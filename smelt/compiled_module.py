@@ -78,6 +78,15 @@ class CompiledModule:
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self._smelt_remake.reduced(self._orig_mod)
 
+    def aot_compile(self, *args: Any, **kwargs: Any) -> Any:
+        """Compile for such a call without running anything: of the arguments only shapes and types count.
+
+        Returns:
+            An artefact: `.save(path)` writes it, `.add(...)` compiles for other calls too, and `.apply(model)`, also
+            of what `smelt.load(path)` gives, makes a compiled model.
+        """
+        return self._smelt_remake.ahead(self._orig_mod, args, kwargs)
+
 
 class Recipe(Protocol):
     """How a compiled module was made."""
@@ -88,18 +97,26 @@ class Recipe(Protocol):
     def reduced(self, module: nn.Module) -> tuple[Any, ...]:
         """What pickles of the compiled module hold: a function that makes it again, and its arguments."""
 
+    def ahead(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """The artefact of the module for such a call."""
+
 
 class Remake:
     """Compile again with the arguments of the first time.
 
     Args:
         again: makes a compiled module of a module and these arguments, which pickles name.
+        ahead: compiles it ahead of its first call.
     """
 
     def __init__(
-        self, compile: Callable[..., Any], kwargs: Mapping[str, Any], again: Callable[..., Any] | None = None
+        self,
+        compile: Callable[..., Any],
+        kwargs: Mapping[str, Any],
+        again: Callable[..., Any] | None = None,
+        ahead: Callable[..., Any] | None = None,
     ) -> None:
-        self.compile, self.kwargs, self.again = compile, dict(kwargs), again
+        self.compile, self.kwargs, self.again, self.make_ahead = compile, dict(kwargs), again, ahead
 
     def __call__(self, module: nn.Module) -> Any:
         return self.compile(module, **self.kwargs)
@@ -107,6 +124,12 @@ class Remake:
     def reduced(self, module: nn.Module) -> tuple[Any, ...]:
         """Without an object of ours: `torch.load(weights_only=True)` takes no others than data."""
         return self.again or self.compile, (module, self.kwargs)
+
+    def ahead(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """As `Recipe.ahead`."""
+        if self.make_ahead is None:
+            raise OptionError("this model is not compiled ahead", hint="smelt.compile(model).aot_compile(...)")
+        return self.make_ahead(module, args, kwargs)
 
 
 def make_twin(module: nn.Module, call: Callable[..., Any], remake: Recipe) -> Any:

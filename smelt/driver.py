@@ -17,6 +17,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from smelt.abi.rendered import Rendered
 from smelt.autograd.call.absent_tangents import Backward
 from smelt.autograd.call.calling_convention import wrap
 from smelt.autograd.call.double_backward import DoubleBackward
@@ -37,7 +38,6 @@ from smelt.capture.core.signals import raise_if_signalled
 from smelt.capture.guards.kinds import variants_by_kind
 from smelt.capture.tensors.ambient import outside_anomaly_mode, outside_inference_mode, outside_saved_tensor_hooks
 from smelt.checked import backward_boundary, boundary
-from smelt.codegen.host import Rendered
 from smelt.codegen.multi_part_host import render_chain
 from smelt.gpu import Recordings, old_values, recorded_alone
 from smelt.graph.ir.meta import TensorMeta
@@ -138,13 +138,7 @@ def compile_smelt(
     gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], report: Report, options: Options
 ) -> Callable[..., Any]:
     """The whole stack: differentiate, decompose, split, lower, fuse, generate, build."""
-    joint = to_joint(gm, example_inputs, options, Runner(report))
-    device = triton_device(joint.module, options)
-    at_once = device is not None and device.type == "cuda"  # recordings of one graph know each other
-    halves = _render_halves(joint, options, report, at_once)
-    # What is left needs texts alone. Loops and schedules are as large as the graphs they were made from.
-    report.forget(GRAPHS_OF_HALVES)
-    collect_given_up()
+    joint, device, halves = halves_of(gm, example_inputs, report, options)
     recordings = Recordings(joint, device, report, options)
     programs: list[Program] = [load(program, options, recordings.of_part) for program in halves.programs]
     programs = recordings.of_graph(programs, [bool(each.parts) for each in halves.programs], halves.old)
@@ -158,7 +152,22 @@ def compile_smelt(
     return wrap(joint, programs[0], Backward(halves.backward, late, known), again)
 
 
-class _Halves(NamedTuple):
+@without_default_device()
+def halves_of(
+    gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], report: Report, options: Options
+) -> tuple[Joint, torch.device | None, Halves]:
+    """The joint graph, the device of its kernels if these are Triton's, and forward and backward as text."""
+    joint = to_joint(gm, example_inputs, options, Runner(report))
+    device = triton_device(joint.module, options)
+    at_once = device is not None and device.type == "cuda"  # recordings of one graph know each other
+    halves = _render_halves(joint, options, report, at_once)
+    # What is left needs texts alone. Loops and schedules are as large as the graphs they were made from.
+    report.forget(GRAPHS_OF_HALVES)
+    collect_given_up()
+    return joint, device, halves
+
+
+class Halves(NamedTuple):
     """What is left of a joint graph.
 
     Attributes:
@@ -176,7 +185,7 @@ class _Halves(NamedTuple):
     old: list[int]
 
 
-def _render_halves(joint: Joint, options: Options, report: Report, at_once: bool) -> _Halves:
+def _render_halves(joint: Joint, options: Options, report: Report, at_once: bool) -> Halves:
     """The programs of a joint graph. All other graphs on the way end here.
 
     Args:
@@ -198,7 +207,7 @@ def _render_halves(joint: Joint, options: Options, report: Report, at_once: bool
         checks.append(backward_boundary(f"{report.name} backward", likely.graph))
     updates = joint.updates()
     old = old_values(forward.graph, updates)
-    return _Halves(render_and_build(halves, options, report, updates), backward, absent, checks, old)
+    return Halves(render_and_build(halves, options, report, updates), backward, absent, checks, old)
 
 
 def _fall_back(name: str, what: str, error: Exception, options: Options, report: Report | None = None) -> None:
@@ -326,7 +335,7 @@ def render_part(
     if empty:
         rendered.counts = tuple(empty)
         rendered.empty = lambda zeros: compile_emptied(part, [empty[i] for i in zeros], options, report, name, updates)
-        rendered.by_operators = part
+        rendered.by_operators = functools.partial(eager_program, part)
     return rendered
 
 

@@ -15,10 +15,10 @@ from typing import Any, ParamSpec, TypeVar
 
 from torch import fx
 
+from smelt.abi.rendered import Rendered
 from smelt.abi.steps import Timing
 from smelt.autograd.trace.joint import Joint
 from smelt.base.report import Report
-from smelt.codegen.host import Rendered
 from smelt.codegen.triton.host import print_kernels
 from smelt.graph.ir.printer import print_graph
 from smelt.graph.verify import verified

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
+from smelt.abi.rendered import Rendered
 from smelt.autograd.call.absent_tangents import likely_backward
 from smelt.autograd.partition.partition import partition
 from smelt.autograd.trace.joint import Joint, trace_joint
 from smelt.base.options import Options, environment
 from smelt.base.precision import products_round_to_tf32
 from smelt.codegen.cpp.host import render_cpp
-from smelt.codegen.host import Rendered
 from smelt.codegen.triton.host import locate_checks, render_triton
 from smelt.loops.emptied import emptied
 from smelt.loops.lower import lower

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from smelt.abi.arena import place_buffers
-from smelt.autograd.eager import eager_program
+from smelt.abi.rendered import Rendered
 from smelt.base.malloc import release_freed
 from smelt.base.options import Options
-from smelt.codegen.host import Rendered
 from smelt.prims.table import PRIMS
 from smelt.runtime.build import Library, build, flags_for
 from smelt.runtime.cuda.clock import DeviceClock
@@ -35,14 +34,27 @@ Of a graph with symbolic sizes the last inputs are the values of its symbols.
 """
 
 
-def load(rendered: Rendered, options: Options, around: Callable[[Program], Program] | None = None) -> Program:
+class Bound(NamedTuple):
+    """An external kernel, and what its operands look like."""
+
+    kernel: ExternKernel
+    inputs: list[Any]
+
+
+def load(
+    rendered: Rendered,
+    options: Options,
+    around: Callable[[Program], Program] | None = None,
+    externs: list[Bound] | None = None,
+) -> Program:
     """Build the kernels and execute the host text.
 
     Args:
+        externs: gets the external kernels of a program whose sizes are known.
         around: of a program in parts, what each part on a GPU is wrapped in.
     """
     if rendered.parts or rendered.operators:
-        programs = [load(part, options) for part in rendered.parts]
+        programs = [load(part, options, externs=externs) for part in rendered.parts]
         if around is not None:
             programs = [
                 around(program) if part.device is not None else program
@@ -51,26 +63,13 @@ def load(rendered: Rendered, options: Options, around: Callable[[Program], Progr
         operators = list(map(_of_the_runtime, rendered.operators))
         return _executed(rendered, {"parts": programs, "operators": operators, "torch": torch})
     addresses: dict[str, int] = {}
-    libraries: list[Library] = []
-    if rendered.cpp_sources:
-        libraries = build(rendered.cpp_sources, flags_for(options))
-        for library, names in zip(libraries, rendered.exports, strict=True):
-            addresses |= {name: library.address(name) for name in names}
+    libraries = _libraries(rendered, options)
+    for library, names in zip(libraries, rendered.exports, strict=True):
+        addresses |= {name: library.address(name) for name in names}
 
     on_gpu = rendered.device is not None and rendered.device.type != "cpu"
-    only = "aten" if on_gpu else options.gemm  # what else there is are kernels for CPUs
-    clock = _clock(rendered.device, options)
-
-    def bound(name: str, params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> ExternKernel:
-        if name in EXTERNS or name.count(".") == 2:
-            kernel = extern(name, params, inputs, outputs, only, rendered.device, clock)
-            if on_gpu and name in PRIMS:
-                (kernel.reference,) = _reference(name, params, outputs).candidates
-            return kernel
-        return _reference(name, params, outputs)
-
     scope: dict[str, Any] = {
-        "extern": bound,
+        "extern": _binder(rendered, options, on_gpu, externs),
         "Slot": Slot,
         "Workspaces": Workspaces,
         "launch": launch,
@@ -93,6 +92,33 @@ def load(rendered: Rendered, options: Options, around: Callable[[Program], Progr
     if not on_gpu:
         _release_after_first_call(scope)
     return program if rendered.empty is None else UnlessEmpty(program, rendered)
+
+
+def _binder(
+    rendered: Rendered, options: Options, on_gpu: bool, externs: list[Bound] | None
+) -> Callable[[str, dict[str, Any], list[Any], list[Any]], ExternKernel]:
+    """What the host text calls for its external kernels."""
+    only = "aten" if on_gpu else options.gemm  # what else there is are kernels for CPUs
+    clock = _clock(rendered.device, options)
+
+    def bound(name: str, params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> ExternKernel:
+        if name in EXTERNS or name.count(".") == 2:
+            kernel = extern(name, params, inputs, outputs, only, rendered.device, clock)
+            if on_gpu and name in PRIMS:
+                (kernel.reference,) = _reference(name, params, outputs).candidates
+        else:
+            kernel = _reference(name, params, outputs)
+        if externs is not None:
+            externs.append(Bound(kernel, inputs))
+        return kernel
+
+    return bound
+
+
+def _libraries(rendered: Rendered, options: Options) -> list[Library]:
+    if rendered.libraries is not None:
+        return rendered.libraries
+    return build(rendered.cpp_sources, flags_for(options)) if rendered.cpp_sources else []
 
 
 def _of_the_runtime(op: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,7 +148,7 @@ class UnlessEmpty:
         assert rendered.empty is not None and rendered.by_operators is not None
         self.program, self.compile, self.counts = program, rendered.empty, rendered.counts
         self.lowest = min(self.counts)
-        self.by_operators = eager_program(rendered.by_operators)
+        self.by_operators = rendered.by_operators()
         self.at_once = rendered.device is not None
         self.known: dict[tuple[int, ...], Program | None] = {}
 

@@ -13,7 +13,6 @@ from dataclasses import replace
 from types import MethodType
 from typing import Any
 
-import torch
 from torch import nn
 
 from smelt.api import chosen_options, compile
@@ -96,6 +95,10 @@ class BlockGroup:
         """What pickles of a block hold; all blocks of a model name one group."""
         return block_again, (self, module)
 
+    def ahead(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Refuse: blocks are compiled when they run."""
+        raise OptionError("a block is not compiled ahead", hint="smelt.compile(model).aot_compile(...)")
+
     def __reduce__(self) -> tuple[Any, ...]:
         return block_group, self.made_of
 
@@ -110,9 +113,6 @@ def block_again(group: BlockGroup, block: nn.Module) -> Any:
     if not isinstance(group, BlockGroup) or not isinstance(block, nn.Module):
         raise TypeError("a pickle of a compiled block holds a group and a module")
     return group(block)
-
-
-torch.serialization.add_safe_globals([block_group, block_again])
 
 
 class _Regions:

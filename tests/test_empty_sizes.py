@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import smelt
-from smelt import program
+from smelt import driver, program
 
 
 def places(x: Tensor, w: Tensor) -> Any:
@@ -148,7 +148,7 @@ def test_layouts_and_dtypes(f: Callable[..., Any], layout: str, dtype: torch.dty
 def by_operators(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A number for each call that runs operator by operator."""
     calls: list[int] = []
-    make = program.eager_program
+    make = driver.eager_program
 
     def counted(graph: Any) -> Any:
         run = make(graph)
@@ -159,7 +159,7 @@ def by_operators(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         return call
 
-    monkeypatch.setattr(program, "eager_program", counted)
+    monkeypatch.setattr(driver, "eager_program", counted)
     return calls
 
 

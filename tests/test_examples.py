@@ -15,6 +15,7 @@ import smelt
 
 FOLDER = Path(__file__).parents[1] / "examples"
 NEEDS = {
+    "aot.py": ("sklearn",),
     "accelerate_regions.py": ("accelerate", "sklearn"),
     "lightning_trainer.py": ("lightning.pytorch",),
     "lora.py": ("peft", "transformers"),

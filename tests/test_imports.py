@@ -28,6 +28,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "schedule": ("base", "abi", "shapes", "graph", "loops"),  # graph: the strides that outputs must have
     "codegen": ("base", "abi", "shapes", "loops", "schedule"),
     "runtime": ("base", "abi"),
+    # loading starts neither capture nor any stage before the programs
+    "artefact": ("smelt", "base", "abi", "shapes", "graph", "autograd", "runtime", "capture"),
     "distributed": STAGES,
     "tiny": STAGES,
     **{user: ("smelt", "base", *USERS) for user in USERS},
@@ -49,8 +51,8 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
     "capture": {
         "core": (),
         "guards": ("core",),
-        "python": ("core",),
-        "tensors": ("core", "python"),
+        "python": ("core", "guards"),
+        "tensors": ("core", "guards", "python"),
         "prologue": ("core", "python", "tensors"),
         "calls": ("core", "python", "tensors", "prologue"),
         "control_flow": ("core", "python", "tensors"),

@@ -18,12 +18,12 @@ from smelt.base import torch_c
 from smelt.base.errors import SmeltWarning
 from smelt.base.options import Options
 from smelt.capture import _native as native
+from smelt.capture import hook
 from smelt.capture.core import compiler_marks, policy
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.interposed import comes_between
 from smelt.capture.core.registry import special
-from smelt.capture.guards.calibrate import calibrate
 from smelt.capture.session import CompileGraph, Session, Slots, WhenReturned
 from smelt.capture.torch.deferred_capture import Steps, in_steps
 
@@ -90,12 +90,7 @@ _IMPORTLIB = "<frozen importlib._bootstrap>"
 @functools.cache
 def start() -> None:
     """Set up the hook, once per process."""
-    calibrate()
-    native.skip_prefixes(policy.skipped_prefixes())
-    native.quiet_prefixes(policy.quiet_prefixes())
-    native.set_callback(_on_frame)
-    native.set_resume_callback(_on_resume)
-    native.set_watch_callback(_on_watched)
+    hook.answer(_on_frame, _on_resume, _on_watched)
     for code in _REGIONS:
         torch_c.hide_from_torch_compile(code)
     native.set_other_compiler(torch_c.frame_callback, torch_c.set_frame_callback, _on_other_left)

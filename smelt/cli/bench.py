@@ -163,6 +163,27 @@ def overhead(
 
 
 @bench.command()
+def aot(
+    models: Annotated[
+        list[str], typer.Argument(help="bert, gpt2, resnet50, vit, or a name that `bench models` lists.")
+    ],
+    train: Annotated[bool, typer.Option("--train/--infer", help="A whole training step, or a forward pass.")] = True,
+    rounds: Annotated[int, typer.Option(min=1, help="Starts of each, in turn.")] = 5,
+    json: Annotated[Path | None, typer.Option(help="Where to keep the figures.", callback=output_file)] = None,
+) -> None:
+    """The first step from an artefact (import, load, apply, step) beside eager's, in fresh processes in turn."""
+    from smelt.bench.ahead.measure import run_ahead
+    from smelt.bench.selection import Selection, select
+    from smelt.bench.workload import Settings
+
+    with complaints():
+        found = select(Selection(tuple(models), None, None, "cpu", None, 0, None))
+        values = run_ahead(found, Settings(train=train), rounds, command(), Console(), json)
+    if len(values) < len(found):
+        raise typer.Exit(1)
+
+
+@bench.command()
 def bandwidth(
     device: Annotated[str, typer.Option(help="cpu (small sizes, a trial) or cuda.")] = "cuda",
     contenders: Annotated[

@@ -13,9 +13,10 @@ import torch
 from torch import fx
 
 from smelt.abi.kernels import BINDINGS, KERNELS
+from smelt.abi.rendered import Rendered
 from smelt.base.python_text import arguments
 from smelt.base.text import Writer
-from smelt.codegen.host import Rendered, literal
+from smelt.codegen.host import literal
 from smelt.loops.split_by_device import Chain, Part
 from smelt.shapes.size import Size, as_symbol
 

@@ -134,6 +134,49 @@ def build(sources: Sequence[str], flags: Sequence[str] = ()) -> list[Library]:
     return [found[_key(source, compiler, flags)] for source in sources]
 
 
+def stored_library(source: str, options: Options) -> tuple[str, bytes]:
+    """The key and the content of a library that `build` has made of a source.
+
+    Raises:
+        BuildError: the store does not have it.
+    """
+    key = _key(source, find_compiler(), flags_for(options))
+    body = store().get("kernels", key, ".so")
+    if body is None:
+        raise BuildError("a built library is not in the cache any more", hint=_FOLDER_HINT)
+    return key, body
+
+
+def take_library(key: str, body: bytes) -> Library:
+    """Load a library that `stored_library` gave, perhaps in another process: no compiler is asked.
+
+    Raises:
+        BuildError: it is no key, or no library that can be loaded.
+    """
+    if _KEY.fullmatch(key) is None:
+        raise BuildError(f"{key[:80]!r} is no key of a library")
+    with _lock:
+        known = _libraries.get(key)
+    if known is not None:
+        return known
+    problem = elf.problem_of(body)
+    if problem is not None:
+        raise BuildError(f"a library cannot be loaded: {problem}")
+    path = store().get_library("kernels", key) or store().put("kernels", key, body, ".so")
+    try:
+        if path is not None:
+            return _known(key, Library(path))
+        with new_build_folder(store().root) as folder:
+            file = folder / f"{key[:16]}.so"
+            file.write_bytes(body)
+            return _known(key, Library(file))
+    except OSError as error:
+        raise BuildError(f"a library cannot be loaded: {error}", hint=_FOLDER_HINT) from error
+
+
+_KEY = re.compile("[0-9a-f]{64}")
+
+
 @functools.cache
 def find_compiler() -> Compiler:
     """The compiler named by CXX, which may be a command such as `ccache g++`, else c++, g++ or clang++ on the PATH.

@@ -64,6 +64,13 @@ def remembered(operation: str, names: tuple[str, ...]) -> str | None:
     return _tuner.remembered(_key(operation, names), names.__contains__)
 
 
+def take(operation: str, names: tuple[str, ...], winner: str) -> None:
+    """Remember what was chosen elsewhere, on such a machine: where nothing is known here, nothing is timed."""
+    if winner in names and remembered(operation, names) is None:
+        with _lock:
+            _known[_key(operation, names)] = winner
+
+
 def choose(
     operation: str, candidates: Mapping[str, Callable[[], object]], family: str = "", clock: Clock | None = None
 ) -> str:

@@ -11,9 +11,8 @@ import torch
 
 from smelt.capture import _native as native
 from smelt.capture.guards.calibrate import calibrate, describe
-from smelt.capture.python.backward import no_hooks
+from smelt.capture.guards.questions import no_hooks, share_no_memory
 from smelt.capture.tensors.step_counts import _Equal
-from smelt.capture.tensors.writes import share_no_memory
 
 
 @pytest.fixture(autouse=True)

@@ -3,9 +3,9 @@
 import pytest
 from torch import fx
 
+from smelt.abi.rendered import Rendered
 from smelt.base.options import Options
 from smelt.base.report import Report
-from smelt.codegen.host import Rendered
 from smelt.driver import render
 from smelt.program import load
 from smelt.shapes.assumptions import Assumptions

@@ -22,3 +22,13 @@ def test_examples(page: str) -> None:
         with contextlib.redirect_stdout(printed):
             exec(compile(source, page, "exec"), {"__name__": "__main__"})
         assert printed.getvalue() == expected
+
+
+def test_the_page_of_artefacts_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "artefacts.md").read_text(), re.DOTALL)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        for source in blocks:
+            exec(compile(source, "artefacts.md", "exec"), {"__name__": "__main__"})
+    assert printed.getvalue() == "torch.Size([])\n0 new entries\n" and len(blocks) == 2

@@ -13,7 +13,7 @@ from torch import nn
 
 import smelt
 from smelt import driver
-from smelt.codegen.host import Rendered
+from smelt.abi.rendered import Rendered
 
 Shape = tuple[int, ...]
 

@@ -12,7 +12,7 @@ import torch
 
 import smelt
 from smelt import pipeline
-from smelt.codegen.host import Rendered
+from smelt.abi.rendered import Rendered
 from smelt.runtime.watched_memory import FEW, GUARD, MemoryFault, Watch
 from tests.fuzz.tensor_programs import make_program
 from tests.fuzz.tensor_runs import compare

@@ -168,7 +168,7 @@ class _Plan:
         self.memory: Memory | None = None
         self.computed: list[int] | None = None
         self.draws = self.why is None and draws(joint)
-        self.generators = generator_devices(joint)
+        self.generators = generator_devices(joint) if self.draws else ()
         self.sparse = any(type(k) is SparseGradient for k in joint.gradients)
         self._absent: dict[tuple[int, ...], frozenset[int]] = {}
         self._alone: dict[Program, Program] = {}

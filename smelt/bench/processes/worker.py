@@ -19,6 +19,7 @@ from typing import Any
 
 from smelt.base.options import environment
 from smelt.bench.accuracy import EagerFailed, judge_workload
+from smelt.bench.ahead.measure import save
 from smelt.bench.bandwidth.measure import measure_copy, measure_problem
 from smelt.bench.census.examine import EagerFails, examine
 from smelt.bench.census.libraries import find_library
@@ -189,6 +190,12 @@ def census(library: str, architecture: str) -> dict[str, Any]:
         raise Failed("eager_fails", str(error)) from error
 
 
+def ahead(model: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """An artefact of a model's step, see `smelt.bench.ahead.measure`."""
+    with failing_as("fail_compile"):
+        return save(model, read_settings(settings))
+
+
 def tell_phase(name: str) -> None:
     """Write down what is being done, for the parent to read if this process does not end well."""
     phase_file.write_text(name)
@@ -205,6 +212,7 @@ TASKS: dict[str, Callable[..., dict[str, Any]]] = {
     "copy_speed": copy_speed,
     "bandwidth": bandwidth,
     "census": census,
+    "ahead": ahead,
 }
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -16,7 +16,6 @@ import torch
 from torch.fx import _symbolic_trace as symbolic_trace
 
 from smelt.capture import _native as native
-from smelt.capture.core.interface import Args
 
 
 class _UnlessExported:
@@ -145,7 +144,7 @@ def _quiet_wrapper(context: Any) -> None:
             native.quiet(code)
 
 
-def asks_of_no_tensor(fn: Callable[..., object], args: Args) -> bool:
+def asks_of_no_tensor(fn: Callable[..., object], args: Sequence[object]) -> bool:
     """Whether transformers asks if a tensor is traced, of a tensor that is not there.
 
     It asks before it reads the values of a padding mask, which a graph does not know. Where there is no such mask, yes

@@ -6,7 +6,6 @@ Collected while the frame is interpreted, handed to the C evaluator (`_native.Gu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from smelt.capture import _native as native
 from smelt.capture.core.breaks import At
 from smelt.capture.core.interface import Args
 from smelt.capture.core.sources import Source
+from smelt.capture.guards.flag import Flag
 from smelt.capture.guards.guard_text import TensorText, guard_text
 from smelt.capture.guards.size_programs import size_program
 from smelt.graph.ir.meta import meta_of
@@ -126,6 +126,7 @@ class GuardList:
             text = " and ".join(f"({text})" for _, text, _ in chosen)
             exec(f"def sizes({', '.join(place)}):\n    return {text}\n", scope)
             scope["sizes"].__name__ = " and ".join(shown for _, _, shown in chosen)
+            scope["sizes"].asks = [*place], text  # what an artefact writes down of it
             program = tuple(number for steps, _, _ in chosen for number in steps or ())
             operand = (scope["sizes"], indices, program) if native_too else (scope["sizes"], indices)
             self._add(indices[-1], native.PYTHON, operand)
@@ -168,24 +169,6 @@ class GuardList:
         text = guard_text(kind, self.sources[index] if index >= 0 else None, operand, self.sources)
         place = self.places[number] if with_place else None
         return f"{text}  # {place}" if place is not None else text
-
-
-class Flag:
-    """A check without a value: a function still gives what it gave."""
-
-    def __init__(self, fn: Callable[..., object], args: Args, value: object) -> None:
-        self.fn, self.args, self.value = fn, args, value
-        given = ", ".join(a.__name__ if isinstance(a, ModuleType) else repr(a) for a in args)
-        self.subject = f"{fn.__qualname__}({given})"
-        self.__name__ = f"{self.subject} == {value!r}"
-
-    def now(self) -> object:
-        """What the function gives at present."""
-        return self.fn(*self.args)
-
-    def __call__(self) -> bool:
-        now = self.now()
-        return type(now) is type(self.value) and bool(now == self.value)
 
 
 def _tensor_spec(operand: Any) -> native.TensorSpec:

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break, user_raise
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import special
+from smelt.capture.guards.questions import has_hooks, is_leaf, no_hooks
 from smelt.capture.python.effects import has_written
-from smelt.capture.python.gradient_hooks import call_hooks, call_late_hooks, has_hooks, in_order, registered
+from smelt.capture.python.gradient_hooks import call_hooks, call_late_hooks, in_order, registered
 from smelt.graph.nodes.cut_points import cuts, why_cut
 from smelt.graph.nodes.gradients import gradients
 from smelt.graph.nodes.invalid_history import spoilt
@@ -150,28 +150,16 @@ def begins_here(vm: Interpreter, leaf: TraceTensor, hooks: bool = False) -> None
     if real is None or source is None:
         return
     if not isinstance(real, torch.nn.Parameter):  # a parameter cannot be anything else
-        vm.guards.python(_is_leaf, [source])
+        vm.guards.python(is_leaf, [source])
     if not has_hooks(real):
         vm.guards.together(no_hooks, source)
     if not hooks and _hooked(vm, leaf):
         raise Break("torch.autograd.grad with a hook on a tensor", "the hook is called with the gradient")
 
 
-def _is_leaf(tensor: torch.Tensor) -> bool:
-    return tensor.is_leaf
-
-
 def _hooked(vm: Interpreter, leaf: TraceTensor) -> bool:
     real = vm.tensors.real.get(id(leaf))
     return real is not None and has_hooks(real) or bool(registered(vm, leaf))
-
-
-def no_hooks(*tensors: torch.Tensor) -> bool:
-    """No hook is called when these tensors get a gradient."""
-    return not any(map(has_hooks, tensors))
-
-
-no_hooks.shortcut = native.SHORT_NO_HOOKS  # type: ignore[attr-defined]
 
 
 # -- what becomes of the gradients ---------------------------------------------------------------------------------

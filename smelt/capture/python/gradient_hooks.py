@@ -21,11 +21,6 @@ _FIRST = -(1 << 62)
 """Where the engine adds to `.grad` it does so before anything else that is ready."""
 
 
-def has_hooks(tensor: torch.Tensor) -> bool:
-    """A hook is called when the tensor gets a gradient."""
-    return bool(tensor._backward_hooks) or bool(getattr(tensor, "_post_accumulate_grad_hooks", None))
-
-
 def call_hooks(vm: Interpreter, leaf: TraceTensor, gradient: TraceTensor) -> TraceTensor:
     """`register_hook`: the gradient, or what the hooks make of it."""
     for hook in _hooks(vm, leaf, "_backward_hooks"):

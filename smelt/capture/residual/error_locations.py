@@ -14,57 +14,11 @@ from smelt.abi.device_checks import context_is_lost, nobody_was_told
 from smelt.base.errors import SmeltError
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import At
+from smelt.capture.residual.code_places import with_place
 from smelt.graph.ir.meta import extent
 from smelt.graph.nodes.cut_points import EagerBoundary
 from smelt.graph.nodes.gradients import DERIVATIVES
 from smelt.graph.nodes.modes import regions_left
-
-Position = tuple[int | None, int | None, int | None, int | None]
-
-
-def with_place(code: CodeType, at: At) -> CodeType:
-    """Replacement code that tracebacks, debuggers and coverage take for the user's line.
-
-    The table says one place for all instructions (format: CPython Objects/locations.md, the long form).
-    """
-    owner = at.code
-    first, last, column, end = position(owner, at.offset)
-    line = first or owner.co_firstlineno
-    places = (column or 0) + 1 if column is not None else 0, (end or 0) + 1 if end is not None else 0
-    table, units = bytearray(), len(code.co_code) // 2
-    delta = line - owner.co_firstlineno
-    while units > 0:
-        length = min(units, 8)
-        table.append(0x80 | 14 << 3 | length - 1)
-        table += _varint(delta << 1 if delta >= 0 else -delta << 1 | 1)
-        table += _varint(max((last or line) - line, 0)) + _varint(places[0]) + _varint(places[1])
-        units, delta = units - length, 0
-    return code.replace(
-        co_filename=owner.co_filename,
-        co_firstlineno=owner.co_firstlineno,
-        co_name=owner.co_name,
-        co_qualname=owner.co_qualname,
-        co_linetable=bytes(table),
-    )
-
-
-def position(code: CodeType, offset: int) -> Position:
-    """(line, last line, column, last column) of an instruction."""
-    for index, found in enumerate(code.co_positions()):
-        if index == offset // 2:
-            return found
-    return (None, None, None, None)
-
-
-def _varint(value: int) -> bytes:
-    """Six bits a byte, low ones first; all but the last byte have bit 6 set."""
-    out = bytearray()
-    while value > 63:
-        out.append(value & 63 | 64)
-        value >>= 6
-    out.append(value)
-    return bytes(out)
-
 
 # -- errors inside a graph ------------------------------------------------------------------------------------------
 

@@ -47,7 +47,8 @@ from smelt.capture.prologue.source import Steady, host_part, states_of
 from smelt.capture.python.context_variables import refuse_settings
 from smelt.capture.python.effects import DELETED, Deferred, DeferredWarning, Made, items_of
 from smelt.capture.python.warning_places import above
-from smelt.capture.residual.error_locations import expect_failure, expect_lost, explain_error, repeatable, with_place
+from smelt.capture.residual.code_places import with_place
+from smelt.capture.residual.error_locations import expect_failure, expect_lost, explain_error, repeatable
 from smelt.capture.residual.reconstruct import OWN, Rebuild
 from smelt.capture.residual.resumption import RESUMPTIONS, Resumption
 from smelt.capture.tensors.cut_points import refuse_torn

@@ -13,9 +13,10 @@ from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Ambient
 from smelt.capture.core.sources import HOST
+from smelt.capture.guards.questions import share_no_memory
 from smelt.capture.tensors.graph_module import CapturedGraph
 from smelt.capture.tensors.tensors import Input, Tensors
-from smelt.capture.tensors.writes import layers, share_no_memory
+from smelt.capture.tensors.writes import layers
 from smelt.graph.ir.meta import is_opaque, meta_of
 from smelt.graph.nodes.cut_points import EagerBoundary, drop_idle
 from smelt.graph.nodes.eager_call import EagerCall

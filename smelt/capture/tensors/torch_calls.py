@@ -15,6 +15,7 @@ from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break, user
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import ATTR, CALL, TENSOR_METHODS, constant, special
+from smelt.capture.guards.questions import is_not_shared, requires_grad_itself
 from smelt.capture.python.attribute_reads import find_in_class
 from smelt.capture.python.backward import tensor_backward
 from smelt.graph.ir.meta import is_dense, reach
@@ -262,15 +263,10 @@ def _asks(vm: Interpreter, tensor: TraceTensor, wanted: bool | None) -> bool:
     real = vm.tensors.real.get(id(tensor))
     if tensor.requires_grad != wanted or not wanted or real is None or isinstance(real, torch.nn.Parameter):
         return bool(tensor.requires_grad != wanted)
-    if not _requires_grad_itself(real):
+    if not requires_grad_itself(real):
         return True
-    vm.guards.python(_requires_grad_itself, [vm.sources[id(tensor)]])
+    vm.guards.python(requires_grad_itself, [vm.sources[id(tensor)]])
     return False
-
-
-def _requires_grad_itself(tensor: torch.Tensor) -> bool:
-    """A view without a history says that it requires gradients when its base does, but gets none unless asked to."""
-    return tensor.grad_fn is not None or not tensor._is_view()
 
 
 def _needs_values(vm: Interpreter, tensor: TraceTensor) -> object:
@@ -376,12 +372,8 @@ def is_shared(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     source = vm.sources.get(id(tensor))
     if source is None or vm.tensors.real[id(tensor)].is_shared():
         raise Break("Tensor.is_shared()", "the tensor has no memory yet, or shares it with other processes")
-    vm.guards.python(_is_not_shared, [source])
+    vm.guards.python(is_not_shared, [source])
     return False
-
-
-def _is_not_shared(tensor: torch.Tensor) -> bool:
-    return not tensor.is_shared()
 
 
 @ATTR(TraceTensor)

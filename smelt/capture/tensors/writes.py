@@ -4,17 +4,16 @@ and to memory that other arguments share."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
 
-from smelt.base.torch_c import is_plain_view
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.sources import HOST, Source
-from smelt.graph.ir.meta import extent, is_opaque
+from smelt.capture.guards.questions import may_be_written, share_no_memory, span
+from smelt.graph.ir.meta import is_opaque
 
 if TYPE_CHECKING:
     from smelt.capture.tensors.tensors import Input
@@ -36,17 +35,6 @@ def check_write(vm: Interpreter, written: torch.Tensor, argument: torch.Tensor, 
     if not may_be_written(argument):
         raise Break("a write to a view whose history autograd cannot follow", "eager raises an error")
     vm.guards.python(may_be_written, [source])
-
-
-def may_be_written(tensor: torch.Tensor) -> bool:
-    """Whether autograd records an in-place write to it; see `check_inplace` in PyTorch's VariableTypeUtils.h."""
-    if tensor.is_inference():
-        return True
-    if not tensor._is_view():
-        return not (tensor.is_leaf and tensor.requires_grad)
-    base = tensor._base
-    assert base is not None
-    return is_plain_view(tensor) and not (tensor.requires_grad and base.is_leaf)
 
 
 def check_refused(vm: Interpreter, owners: Iterable[tuple[torch.Tensor, Source]]) -> None:
@@ -82,26 +70,12 @@ def written_beside(vm: Interpreter, tensor: torch.Tensor, source: Source) -> boo
     return False
 
 
-def share_no_memory(*tensors: torch.Tensor) -> bool:
-    """No two of the tensors may have elements at one address, whatever storages they have (NumPy makes some)."""
-    spans: dict[torch.device, list[tuple[int, int]]] = {}
-    for tensor in tensors:
-        if tensor.numel() and not is_opaque(tensor):
-            spans.setdefault(tensor.device, []).append(_span(tensor))
-    return all(a[1] <= b[0] for held in spans.values() for a, b in pairwise(sorted(held)))
-
-
 def layers(inputs: Iterable[Input]) -> list[list[Input]]:
     """The inputs in lists within which no two share memory: a flat buffer in one, its views in the next."""
     known = [i for i in inputs if i.tensor.numel() and not is_opaque(i.tensor)]
     out: list[tuple[int, list[Input]]] = []
-    for span, one in sorted(((_span(i.tensor), i) for i in known), key=lambda pair: pair[0]):
-        place = next((k for k, (end, _) in enumerate(out) if end <= span[0]), len(out))
+    for addresses, one in sorted(((span(i.tensor), i) for i in known), key=lambda pair: pair[0]):
+        place = next((k for k, (end, _) in enumerate(out) if end <= addresses[0]), len(out))
         held = out[place][1] if place < len(out) else []
-        out[place : place + 1] = [(span[1], [*held, one])]
+        out[place : place + 1] = [(addresses[1], [*held, one])]
     return [held for _, held in out]
-
-
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    start = tensor.data_ptr()
-    return start, start + extent(tuple(tensor.shape), tensor.stride()) * tensor.element_size()

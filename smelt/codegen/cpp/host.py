@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from smelt.abi.rendered import Rendered
 from smelt.abi.steps import Step
 from smelt.base.errors import CompileError
 from smelt.base.text import Writer
 from smelt.codegen.cpp.units import CppRenderer, Kernels, Launch, kernel_name, render_kernels, segment_source
-from smelt.codegen.host import Host, Rendered
+from smelt.codegen.host import Host
 from smelt.codegen.parameters import FAULT
 from smelt.schedule.origins import computed_by, origins_of
 from smelt.schedule.plan import Schedule

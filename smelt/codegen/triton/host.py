@@ -16,11 +16,12 @@ from torch import fx
 from smelt.abi.faults import CHECK_BYTES, Check, Checks
 from smelt.abi.kernel_source import KernelSource
 from smelt.abi.random_source import key_step
+from smelt.abi.rendered import Rendered
 from smelt.abi.steps import Step
 from smelt.base.errors import CompileError
 from smelt.base.python_text import comment
 from smelt.base.text import Writer
-from smelt.codegen.host import Host, Rendered
+from smelt.codegen.host import Host
 from smelt.codegen.parameters import FAULT
 from smelt.codegen.triton.combined_launch import render_bundle
 from smelt.codegen.triton.kernel import TritonKernel, render_kernel

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import smelt
 from smelt import pipeline
 from smelt.abi.faults import NO_PROBABILITY, OUT_OF_RANGE
-from smelt.codegen.host import Rendered
+from smelt.abi.rendered import Rendered
 from smelt.schedule.plan import Schedule
 
 pytest.importorskip("triton")

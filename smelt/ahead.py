@@ -1,0 +1,281 @@
+"""Compiling ahead of the first call: `compiled.aot_compile(*args, **kwargs)` gives an artefact, and runs nothing.
+
+Arguments only say their shapes and types: no value of theirs is read, the program's side effects do not happen, random
+generators stay as they are. Tensors of the meta device and objects with a shape and a dtype stand for tensors of the
+model's device. The function has to be one graph, since what follows a break depends on what has run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+from smelt.abi.rendered import Rendered
+from smelt.artefact import machine
+from smelt.artefact.artefact import FUNCTION, MODULE, Artefact, function_of, slots_of, state_of
+from smelt.artefact.codec import Encoder
+from smelt.artefact.container import ArtefactError, Container
+from smelt.artefact.guards import Asked, GuardWriter, stable, values_of
+from smelt.artefact.programs import Kept, ProgramWriter
+from smelt.artefact.references import Names, anchors_of, mark
+from smelt.autograd.call.absent_tangents import Backward, RaisesInBackward, without_tangents
+from smelt.base.collection import no_collection
+from smelt.base.default_device import name_devices
+from smelt.base.errors import Unsupported
+from smelt.base.options import Options
+from smelt.base.report import Report
+from smelt.capture import _native as native
+from smelt.capture.cache import CacheEntry, CompileSite
+from smelt.capture.core.breaks import UserError
+from smelt.capture.core.frames import bind
+from smelt.capture.core.plan import CapturePlan
+from smelt.capture.interpreter import Interpreter
+from smelt.capture.session import Session
+from smelt.driver import Halves, halves_of, render_and_build
+from smelt.graph.nodes.cut_points import in_parts
+from smelt.program import Bound, load
+from smelt.runtime.library.externs import Spec, spec_of
+from smelt.runtime.tune import remembered
+
+MOST_BACKWARDS = 8
+"""Results with gradients, up to which each gets a backward of its own: their sums serve every set of results."""
+
+
+class Ahead(Artefact):
+    """What `aot_compile` gives: an artefact to which versions for other calls can be added."""
+
+    def __init__(self, target: Any, options: Options) -> None:
+        self.target, self.options = target, options
+        function = function_of(target)
+        model = target if isinstance(target, nn.Module) else None
+        blobs: list[bytes] = []
+        contents = {
+            "kind": FUNCTION if model is None else MODULE,
+            "name": function.__qualname__,
+            "function": mark(function),
+            "state": {} if model is None else state_of(model),
+            "versions": [],
+        }
+        super().__init__(Container(machine.present(), contents, blobs), f"the artefact of {function.__qualname__}")
+        self.function, self.model, self.blobs = function, model, blobs
+
+    def add(self, *args: Any, **kwargs: Any) -> Ahead:
+        """Compile a version for such calls, in the present mode (`torch.no_grad()`, `model.eval()`); returns itself.
+
+        Raises:
+            Unsupported: the function is not one graph.
+            ArtefactError: the graph is for a GPU, or depends on what another process could not find.
+        """
+        args, kwargs = pytree.tree_map(functools.partial(_stand_in, self._device()), (args, kwargs))
+        if self.model is not None:
+            args = (self.model, *args)
+        kept: list[Kept] = []
+        session = _AheadSession(functools.partial(_compile, kept), self.options)
+        found = session.version(self.function, args, kwargs)
+        try:
+            self.held.contents["versions"].append(self._data(found, kept[0] if kept else None))
+        finally:
+            found.entry.remove()
+        return self
+
+    def _device(self) -> torch.device:
+        """Where tensors without memory stand for tensors.
+
+        Raises:
+            ArtefactError: the model has none either.
+        """
+        first = next(self.model.parameters(), None) if self.model is not None else None
+        if first is None:
+            return torch.device("cpu")
+        if first.device.type == "meta":
+            raise ArtefactError(
+                "the model's parameters are on the meta device, and kernels are made for one that computes",
+                hint='model.to_empty(device="cpu"): values are not needed',
+            )
+        return first.device
+
+    def _data(self, found: CacheEntry, kept: Kept | None) -> dict[str, Any]:
+        anchors = anchors_of(self.function, self.model)
+        encode = Encoder(Names(anchors), self.blobs)
+        guards = found.entry.guards
+        asked = Asked(guards.fetches, guards.checks, guards.outputs, found.guards.lines())
+        slot = None
+        if self.model is not None:
+            slot = 0 if self.function.__code__.co_argcount else self.function.__code__.co_kwonlyargcount
+        slots = slots_of(self.function, self.model)
+        values = values_of(guards.fetches, stable(guards.fetches, slot), slots, self.function)
+        residual = found.residual
+        if residual.points:
+            raise ArtefactError("the function goes on after a graph break")
+        return {
+            "guards": GuardWriter(encode, asked, values).data(),
+            "sources": [source.text for source in found.guards.sources],
+            "residual": {
+                "source": residual.source,
+                "offset": residual.at.offset if residual.at is not None else 0,
+                "constants": {name: _constant(encode, value) for name, value in residual.constants.items()},
+                "named": [*residual.named],
+            },
+            "graph": None if kept is None else ProgramWriter(encode).data(kept),
+        }
+
+
+def _constant(encode: Encoder, value: Any) -> Any:
+    """A constant of residual code: itself where it is a value, else by name."""
+    if isinstance(value, functools.partial) and value.func.__name__ == "_failed_later":
+        return ["failed"]
+    return ["ref", encode.names(value)] if isinstance(value, (dict, list, set)) else encode(value)
+
+
+def compile_ahead(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options) -> Ahead:
+    """The artefact of a module or function with a version for such a call; see `Ahead.add`."""
+    return Ahead(target, options).add(*args, **kwargs)
+
+
+class CompileAhead:
+    """`compiled.aot_compile` of a function."""
+
+    def __init__(self, function: Any, options: Options) -> None:
+        self.function, self.options = function, options
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Ahead:
+        """An artefact with a version for such a call: only shapes and types of the arguments count."""
+        return compile_ahead(self.function, args, kwargs, self.options)
+
+
+def _stand_in(device: torch.device, value: Any) -> Any:
+    """A tensor in the place of what only says a shape and a type. Its memory is never read, so nobody gives it any."""
+    if isinstance(value, torch.Tensor):
+        if value.device.type != "meta":
+            return value
+        made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
+        made.requires_grad_(value.requires_grad)
+        made.__dict__.update(value.__dict__)  # marks of dynamic sizes
+        return made
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if not isinstance(dtype, torch.dtype) or not isinstance(shape, Sequence):
+        return value
+    made = torch.empty(tuple(shape), dtype=dtype, device=getattr(value, "device", None) or device)
+    return made.requires_grad_(bool(getattr(value, "requires_grad", False)))
+
+
+class _AheadSession(Session):
+    """A session that captures one frame which does not run, as one graph, and reads no values."""
+
+    def __init__(self, compile_graph: Callable[..., Any], options: Options) -> None:
+        super().__init__(compile_graph, dataclasses.replace(options, fullgraph=True))
+
+    def _interpreter(self, place: CompileSite, plan: CapturePlan) -> Interpreter:
+        vm = super()._interpreter(place, plan)
+        vm.tensors.speculation.allowed = False
+        return vm
+
+    def version(self, function: FunctionType, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CacheEntry:
+        """What is compiled for such a call.
+
+        Raises:
+            TypeError: the arguments do not fit the function.
+            Unsupported: it cannot be captured as a whole.
+        """
+        try:
+            slots = bind(function, function.__defaults__, function.__kwdefaults__, tuple(args), dict(kwargs))
+        except UserError as error:
+            raise error.error from None
+        code = function.__code__
+        self.frame(code, function, tuple(slots[: native.argument_slots(code)]), function.__globals__)
+        place = self.places.get(id(code))
+        if place is None or not place.versions:
+            raise Unsupported(f"{function.__qualname__} cannot be compiled ahead", why=self._why_not())
+        return place.versions[-1]
+
+    def _why_not(self) -> str:
+        return "; ".join(str(reason) for reason in self.breaks) or "capture leaves it alone, or it raises"
+
+
+# -- the graph --------------------------------------------------------------------------------------------------------
+
+
+def _compile(
+    kept: list[Kept], gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], report: Report, options: Options
+) -> Callable[..., Any]:
+    if options.backend != "smelt":
+        raise Unsupported(f"the backend {options.backend!r} compiles nothing ahead", hint='backend="smelt"')
+    if in_parts(gm.graph, options.backend):
+        raise Unsupported("the graph is cut, and its parts are compiled when they run")
+    with no_collection():
+        name_devices(gm)
+        joint, device, halves = halves_of(gm, example_inputs, report, options)
+        if device is not None:
+            raise Unsupported(f"a graph for {device}", hint="artefacts hold programs for a CPU")
+        backward = _backwards(halves, report, options) if halves.backward is not None else {}
+        whole = Backward(halves.backward, lambda _: _never) if halves.backward is not None else None
+        externs: list[Bound] = []
+        for rendered in (halves.programs[0], *backward.values()):
+            load(rendered, options, externs=externs)
+        kept.append(
+            Kept(
+                joint,
+                options,
+                halves.programs[0],
+                backward,
+                draws=whole is not None and whole.draws,
+                affine=whole is not None and whole.affine,
+                choices=[choice for each in externs for choice in _choices(each)],
+                references=any(each.kernel.candidates[0].name == "reference" for each in externs),
+            )
+        )
+        report.forget()
+    return _never
+
+
+def _never(*_: Any) -> Any:
+    raise AssertionError("what is compiled ahead does not run here")
+
+
+def _backwards(halves: Halves, report: Report, options: Options) -> dict[tuple[int, ...], Rendered]:
+    """The backward programs by the tangents that they are not given: the likely one, that of all results, and one for
+    each result, of which every set is a sum."""
+    assert halves.backward is not None
+    tangents = [n for n in halves.backward.graph.nodes if n.op == "placeholder" and n.name.startswith("tangents_")]
+    count = len(tangents)
+    wanted = {(): None, halves.absent: None}
+    if count <= MOST_BACKWARDS:
+        wanted |= {tuple(k for k in range(count) if k != i): None for i in range(count)}
+    found = {halves.absent: halves.programs[1]} if len(halves.programs) > 1 else {}
+    for number, absent in enumerate(wanted):
+        if absent in found:
+            continue
+        try:
+            graph = without_tangents(halves.backward, absent)
+        except RaisesInBackward:
+            continue
+        (found[absent],) = render_and_build({f"backward{number}": graph}, options, report)
+    return found
+
+
+def _choices(bound: Bound) -> list[tuple[str, tuple[str, ...], str]]:
+    """The fastest way of an operation, which the first call would look for: timed here, on operands of zeros."""
+    kernel = bound.kernel
+    names = tuple(c.name for c in kernel.candidates)
+    if len(names) < 2:
+        return []
+    found = []
+    for form in ("call", "into") if kernel.supports_out else ("call",):
+        operation = f"{kernel.operation} {form}"
+        known = remembered(operation, names)
+        if known is None:
+            operands = [None if spec is None else _zeros(spec) for spec in map(spec_of, bound.inputs)]
+            known = kernel.choose_for(form, operands, [_zeros(spec) for spec in kernel.outputs])
+        found.append((operation, names, known))
+    return found
+
+
+def _zeros(spec: Spec) -> torch.Tensor:
+    return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device="cpu").zero_()

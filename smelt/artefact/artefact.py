@@ -1,0 +1,209 @@
+"""Artefacts: what `compiled.aot_compile(...)` gives and `smelt.load` reads, and the compiled callables made of them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+
+from smelt.artefact import machine
+from smelt.artefact.codec import Decoder
+from smelt.artefact.container import ArtefactError, Container, read, write
+from smelt.artefact.owner import ERROR, OTHERWISE, Owner, version_from
+from smelt.artefact.references import anchors_of, mark
+from smelt.base.errors import OptionError, shown
+from smelt.capture import _native as native
+from smelt.compiled_module import make_twin, original_of
+
+MODULE, FUNCTION = "module", "function"
+
+
+class Artefact:
+    """Compiled versions of a model or a function, as data and native code. None of it has run.
+
+    Attributes:
+        held: its contents.
+        name: what messages call it.
+    """
+
+    def __init__(self, held: Container, name: str) -> None:
+        self.held, self.name = held, name
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a file, for this user alone.
+
+        Raises:
+            OSError: the disk refused; nothing of it is left.
+        """
+        write(path, self.held)
+
+    def apply(self, target: Any, *, otherwise: str = ERROR) -> Any:
+        """The model (or function) with its calls compiled as the artefact says.
+
+        Args:
+            target: an instance of the model's class, which gives the parameters, or the function.
+            otherwise: what a call does that fits no version: "error" raises, "original" runs it in eager.
+
+        Returns:
+            As from `smelt.compile`: a module of the same class that shares all state, or a function.
+
+        Raises:
+            ArtefactError: it was made for another model or function, or for another place.
+        """
+        if otherwise not in OTHERWISE:
+            raise OptionError(f"otherwise wants one of {', '.join(map(repr, OTHERWISE))}, got {shown(otherwise)}")
+        machine.check(self.held.header, self.name)
+        original = original_of(target)
+        try:
+            return self._applied(original, otherwise)
+        except (KeyError, ValueError, TypeError, IndexError, SyntaxError) as error:
+            raise ArtefactError(f"{self.name} cannot be applied", why=f"{type(error).__name__}: {error}") from error
+
+    def _applied(self, original: Any, otherwise: str) -> Any:
+        contents = self.held.contents
+        model = original if isinstance(original, nn.Module) else None
+        function = function_of(original)
+        self._check_kind(model)
+        _check(contents["function"], mark(function), self.name)
+        if model is not None:
+            _check_state(contents["state"], state_of(model), self.name)
+        owner, slots = Owner(function, otherwise), slots_of(function, model)
+        for data in contents["versions"]:
+            decode = Decoder(anchors_of(function, model), self.held.blobs)
+            owner.add(version_from(decode, data, slots, function))
+        call = calling(original, owner)
+        return call if model is None else make_twin(model, call, Applied(self, otherwise))
+
+    def _check_kind(self, model: nn.Module | None) -> None:
+        kind = MODULE if model is not None else FUNCTION
+        if self.held.contents["kind"] != kind:
+            raise ArtefactError(f"{self.name} is for a {self.held.contents['kind']}, and this is a {kind}")
+
+    def __repr__(self) -> str:
+        contents = self.held.contents
+        return f"<artefact of {contents['kind']} {contents['name']}, {len(contents['versions'])} versions>"
+
+
+class Applied:
+    """How a module was made that an artefact was applied to."""
+
+    def __init__(self, artefact: Artefact, otherwise: str) -> None:
+        self.artefact, self.otherwise = artefact, otherwise
+
+    def __call__(self, module: nn.Module) -> Any:
+        """Another module, to which it is applied as well."""
+        return self.artefact.apply(module, otherwise=self.otherwise)
+
+    def reduced(self, module: nn.Module) -> tuple[Any, ...]:
+        """Pickles hold the model without what was compiled: native code comes from artefacts alone."""
+        return uncompiled, (module,)
+
+    def ahead(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Refuse: it is compiled."""
+        raise ArtefactError("this model comes from an artefact", hint="smelt.compile(model).aot_compile(...)")
+
+
+def uncompiled(module: nn.Module) -> nn.Module:
+    """What pickles name of models that an artefact was applied to: the model as it is."""
+    if not isinstance(module, nn.Module):
+        raise TypeError("a pickle of a compiled module holds a module")
+    return module
+
+
+def load(path: str | os.PathLike[str]) -> Artefact:
+    """Read an artefact that `compiled.aot_compile(...).save(path)` wrote. `.apply(model)` makes a compiled model of it.
+
+    An artefact is native code and Python: load only files of people who may run code as you. Reading one runs nothing
+    of it, and takes no pickle.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ArtefactError: it is no artefact, damaged, writable by others, or made for another machine or version.
+    """
+    held = read(path)
+    machine.check(held.header, os.fspath(path))
+    try:
+        contents = held.contents
+        kinds = {"kind": str, "name": str, "function": list, "versions": list, "state": dict}
+        wrong = [name for name, kind in kinds.items() if type(contents[name]) is not kind]
+    except KeyError as error:
+        wrong = [str(error)]
+    if wrong:
+        raise ArtefactError(f"{os.fspath(path)} is no artefact that smelt can use", why=f"its {wrong[0]} is missing")
+    return Artefact(held, os.fspath(path))
+
+
+# -- of models and functions ------------------------------------------------------------------------------------------
+
+
+def function_of(target: Any) -> FunctionType:
+    """The function whose frame is replaced: a module's `forward`, or the function itself.
+
+    Raises:
+        ArtefactError: it is neither a module nor a function in Python.
+    """
+    found = target
+    if isinstance(target, nn.Module):
+        found = inspect.getattr_static(target, "forward", None)
+        found = found if isinstance(found, FunctionType) else getattr(target.forward, "__func__", target.forward)
+    if not isinstance(found, FunctionType):
+        raise ArtefactError(
+            f"an artefact is for a module or a function, and this is {shown(target)}",
+            hint="compile a module, or a function at the top level of a Python module",
+        )
+    return found
+
+
+def slots_of(function: FunctionType, model: nn.Module | None) -> tuple[Any, ...]:
+    """The argument slots of a call that has the model alone."""
+    code = function.__code__
+    slots: list[Any] = [native.NULL] * native.argument_slots(code)
+    if model is not None and code.co_argcount:
+        slots[0] = model
+    elif model is not None and code.co_flags & inspect.CO_VARARGS:
+        slots[code.co_kwonlyargcount] = (model,)
+    return tuple(slots)
+
+
+def state_of(model: nn.Module) -> dict[str, Any]:
+    """Names, shapes and types of a model's parameters and buffers."""
+    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    return {name: [str(t.dtype), [*t.shape], str(t.device)] for name, t in named}
+
+
+def _check_state(before: dict[str, Any], now: dict[str, Any], name: str) -> None:
+    for key in [*before, *now]:
+        if before.get(key) != now.get(key):
+            there, here = (" ".join(map(str, each[key])) if key in each else "missing" for each in (before, now))
+            why = f"{key} was {there}, and is {here}"
+            raise ArtefactError(f"{name} was made for another model", why=why, hint="make it again for this one")
+
+
+def _check(before: Any, now: Any, name: str) -> None:
+    if before != now:
+        same = before[:3] == now[:3]
+        why = "its source has changed" if same else f"it is for {before[1]}.{before[2]}, and this is {now[1]}.{now[2]}"
+        raise ArtefactError(f"{name} was made for another function", why=why, hint="make it again for this one")
+
+
+def calling(original: Any, owner: Owner) -> Callable[..., Any]:
+    """Calls of the original, in which the owner's versions stand for the function."""
+    run: Any = original
+    if isinstance(original, nn.Module) and original.__dict__.get("_compiled_call_impl") is not None:
+        run = original._call_impl
+
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler._is_exporting_flag:  # the flag and no function that asks: this is on the way of every call
+            return original(*args, **kwargs)
+        return native.call(run, args, kwargs, owner)
+
+    wrapped = original if isinstance(original, FunctionType) else type(original).__call__
+    out: Any = functools.wraps(wrapped)(compiled)
+    out.__wrapped__ = original
+    return out

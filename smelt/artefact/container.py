@@ -1,0 +1,125 @@
+"""The file of an artefact: one line that says what it is, a header, contents, blobs, and a checksum over all of it.
+
+    smelt artefact 1\\n
+    {"header": ..., "contents": ..., "blobs": [[offset, bytes], ...]}     JSON of the length that the line before says
+    blobs                                                                libraries and tensors
+    \\n# smelt sha256 ...\\n                                                over every byte before
+
+Nothing of it is pickle and nothing is compressed. The checksum finds damage, not malice: an artefact is code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from smelt.base.errors import SmeltError
+from smelt.base.private_folder import is_trusted, read_private, replacing
+
+MAGIC = b"smelt artefact 1\n"
+_MARK = b"\n# smelt sha256 "
+_FOOTER_BYTES = len(_MARK) + 64 + 1
+_LENGTH_BYTES = 16
+MOST_BYTES = 2**31
+"""Of a file; a larger one is not read."""
+
+
+class ArtefactError(SmeltError):
+    """An artefact cannot be made, read or used here: the message says why. Nothing of it has run."""
+
+
+@dataclass(frozen=True)
+class Container:
+    """What a file holds.
+
+    Attributes:
+        header: where it may be used.
+        contents: data.
+        blobs: bytes that the contents name by their number.
+    """
+
+    header: dict[str, Any]
+    contents: dict[str, Any]
+    blobs: Sequence[bytes]
+
+
+def write(path: str | os.PathLike[str], held: Container) -> None:
+    """Write the file, under a name that nobody can guess, and rename it; for this user alone.
+
+    Raises:
+        OSError: the disk refused; nothing of it is left.
+    """
+    places, at = [], 0
+    for blob in held.blobs:
+        places.append([at, len(blob)])
+        at += len(blob)
+    text = json.dumps({"header": held.header, "contents": held.contents, "blobs": places}, separators=(",", ":"))
+    body = text.encode()
+    digest = hashlib.sha256()
+    with replacing(Path(path), 0o600) as file:
+        for part in (MAGIC, b"%016d" % len(body), body, *held.blobs):
+            digest.update(part)
+            file.write(part)
+        file.write(_MARK + digest.hexdigest().encode() + b"\n")
+
+
+def read(path: str | os.PathLike[str]) -> Container:
+    """Read and check a file. Nothing of it is executed, or taken for more than text and numbers.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ArtefactError: it is none of smelt's, was changed or cut off, or others could have written it.
+    """
+    data = _bytes_of(Path(path))
+    if not data.startswith(MAGIC):
+        raise _not_ours(path, "it does not begin as one")
+    body, footer = memoryview(data)[:-_FOOTER_BYTES], data[-_FOOTER_BYTES:]
+    if footer != _MARK + hashlib.sha256(body).hexdigest().encode() + b"\n":
+        raise _not_ours(path, "it was changed or cut off: its checksum does not fit")
+    try:
+        start = len(MAGIC) + _LENGTH_BYTES
+        end = start + int(bytes(body[len(MAGIC) : start]))
+        held = json.loads(bytes(body[start:end]))
+        blobs = [bytes(_part(body[end:], *place)) for place in held["blobs"]]
+        header, contents = held["header"], held["contents"]
+        if type(header) is not dict or type(contents) is not dict:
+            raise ValueError("it has no header or no contents")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise _not_ours(path, f"{type(error).__name__}: {error}") from error
+    return Container(header, contents, blobs)
+
+
+def _part(blobs: memoryview, at: int, count: int) -> memoryview:
+    if type(at) is not int or type(count) is not int or not 0 <= at <= at + count <= len(blobs):
+        raise ValueError("a blob lies outside of the file")
+    return blobs[at : at + count]
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        found = read_private(path, MOST_BYTES)
+    except OSError as error:
+        why = "it is a symbolic link" if path.is_symlink() else error.strerror or str(error)
+        raise _not_ours(path, why) from error
+    if found is None:
+        if not path.exists():
+            raise FileNotFoundError(f"there is no artefact {path}")
+        raise _not_ours(path, "it is no regular file")
+    data, state = found
+    if not is_trusted(state.st_uid):
+        raise _not_ours(path, "it belongs to another user")
+    if state.st_mode & stat.S_IWOTH:
+        raise _not_ours(path, "everybody may write to it")
+    if state.st_size > MOST_BYTES:
+        raise _not_ours(path, f"it is larger than {MOST_BYTES:,} bytes")
+    return data
+
+
+def _not_ours(path: str | os.PathLike[str], why: str) -> ArtefactError:
+    return ArtefactError(f"{os.fspath(path)} is no artefact that smelt can use", why=why, hint="save it again")

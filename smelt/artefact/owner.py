@@ -1,0 +1,182 @@
+"""What stands behind a model or function that an artefact was applied to: its versions, and what misses them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from types import CodeType, FunctionType, SimpleNamespace
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+
+from smelt.artefact.codec import Decoder
+from smelt.artefact.container import ArtefactError
+from smelt.artefact.guards import GuardReader, Slots
+from smelt.artefact.programs import ProgramReader
+from smelt.base import torch_c
+from smelt.base.errors import SmeltError
+from smelt.capture import _native as native
+from smelt.capture.core.compiler_marks import written_as_graph
+from smelt.capture.hook import prepare
+from smelt.capture.residual.code_places import with_place
+
+ORIGINAL, ERROR = "original", "error"
+OTHERWISE = (ERROR, ORIGINAL)
+"""What a call does that fits no version."""
+
+
+class Version(NamedTuple):
+    """One compiled version: what the frame hook is given of it, and its guards as text."""
+
+    guards: native.Guards
+    code: CodeType
+    constants: SimpleNamespace
+    lines: list[str]
+    sources: list[str]
+
+
+class _At(NamedTuple):
+    code: CodeType
+    offset: int
+
+
+class Owner:
+    """Owns the entries of one application of an artefact.
+
+    Args:
+        function: whose frame is replaced.
+        otherwise: what a call does that fits no version: "error", or "original" runs it as it is written.
+    """
+
+    def __init__(self, function: FunctionType, otherwise: str) -> None:
+        prepare()
+        self.function, self.otherwise = function, otherwise
+        self.versions: list[Version] = []
+        self._entries: list[native.Entry] = []
+
+    def add(self, version: Version) -> None:
+        """One more version."""
+        self.versions.append(version)
+        self._enter(version)
+
+    def _enter(self, version: Version) -> None:
+        entry = native.add_entry(self.function.__code__, version.guards, version.code, version.constants, self)
+        self._entries.append(entry)
+
+    # -- as a session of capture, which the frame hook asks -------------------------------------------------------
+
+    raised: dict[int, Any] = {}
+
+    def frame(self, code: CodeType, function: FunctionType, slots: Slots, globals: dict[str, object]) -> None:
+        """A frame is about to start for which there is no version.
+
+        Raises:
+            ArtefactError: it is the function's own, and says what differs.
+        """
+        if function is not self.function or _is_looked_into():
+            return
+        if not all(entry.alive for entry in self._entries):  # `smelt.reset()` has let them go
+            self._entries.clear()
+            for version in self.versions:
+                self._enter(version)
+            if any(version.guards.check(slots, globals, function) is not None for version in self.versions):
+                return
+        if self.otherwise == ERROR:
+            self._refuse(slots, globals)
+
+    def resumed(self, *_: Any) -> None:
+        """Artefacts hold whole functions: none of their frames goes on somewhere."""
+
+    def _refuse(self, slots: Slots, globals: dict[str, object]) -> NoReturn:
+        changes = [_difference(version, slots, globals, self.function) for version in self.versions]
+        raise ArtefactError(
+            f"a call of {self.function.__qualname__} fits no version of the artefact",
+            why="; ".join(dict.fromkeys(changes))[:2000],
+            hint='add a version for such calls, or apply(model, otherwise="original") runs them in eager',
+        )
+
+
+def _is_looked_into() -> bool:
+    """Whether somebody writes down what the program does: it is the original that should be seen."""
+    return torch_c.get_tracing_state() is not None or written_as_graph()
+
+
+def _difference(version: Version, slots: Slots, globals: dict[str, Any], function: FunctionType) -> str:
+    failure = version.guards.failure(slots, globals, function)
+    if failure is None:
+        return "nothing that is checked differs"
+    what, index, found = failure
+    if what == "fetch":
+        return f"{version.sources[index]} is not there"
+    fetch, kind, operand = version.guards.checks[index]
+    subject = version.sources[fetch] if fetch >= 0 else ""
+    if kind == native.STATE:
+        modes = zip(native.state_names(), operand, found, strict=False)
+        return next(
+            (f"{name} was {before}, and is {now}" for name, before, now in modes if before != now), "modes differ"
+        )
+    if isinstance(operand, native.TensorSpec) and isinstance(found, torch.Tensor):
+        return f"{subject}: {operand.mismatch(found) or 'its metadata differs'}"
+    shown = f", and is now {str(found)[:80]}" if type(found) in (bool, int, float, str) else ""
+    return f"{version.lines[index].partition('  # ')[0]}{shown}"
+
+
+# -- versions from data -----------------------------------------------------------------------------------------------
+
+
+def version_from(decode: Decoder, data: dict[str, Any], slots: Slots, function: FunctionType) -> Version:
+    """One version as it was written down.
+
+    Raises:
+        ArtefactError: it is for another model.
+    """
+    reader = GuardReader(decode, data["guards"], slots, function)
+    residual = data["residual"]
+    graph = None if data["graph"] is None else ProgramReader(decode).callable(data["graph"])
+    constants = {name: _constant(decode, value) for name, value in residual["constants"].items()}
+    if graph is not None:
+        constants |= _own(graph, [f"smelt: {function.__qualname__}", *residual["named"]])
+    module = compile(residual["source"], "<smelt residual>", "exec")
+    code = next(c for c in module.co_consts if isinstance(c, CodeType))
+    code = with_place(code, _At(function.__code__, residual["offset"]))
+    lines = [line for *_, line in data["guards"]["checks"]]
+    return Version(reader.guards(), code, SimpleNamespace(**constants), lines, data["sources"])
+
+
+def _constant(decode: Decoder, data: Any) -> Any:
+    return _raise if data == ["failed"] else decode(data)
+
+
+def _raise(error: Exception, *_: Any) -> NoReturn:
+    raise error
+
+
+def _expect_failure(error: Exception, inputs: Any) -> None:
+    """Eager may fail on these inputs as well: the function runs in eager, and tells it as eager does.
+
+    Raises:
+        Exception: the error itself, when it is the compiled graph's own.
+    """
+    expected = isinstance(error, (IndexError, RuntimeError))
+    if not expected or isinstance(error, (torch.OutOfMemoryError, SmeltError)):
+        raise error
+
+
+def _own(graph: Callable[..., Any], names: list[str]) -> dict[str, Any]:
+    """What residual code finds beside its constants."""
+
+    def shown(*inputs: Any) -> Any:
+        with contextlib.ExitStack() as regions:
+            for name in names:
+                regions.enter_context(torch.autograd.profiler.record_function(name))
+            return graph(*inputs)
+
+    return {
+        "graph": native.Quiet(graph),
+        "profiler": torch.autograd.profiler,
+        "shown": native.Quiet(shown),
+        "Error": Exception,
+        "explain_error": _raise,
+        "expect_failure": _expect_failure,
+        "expect_lost": _raise,
+    }

@@ -1,0 +1,160 @@
+"""The programs of one graph as data: host texts, built libraries, constants, and the plan of a call."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from smelt.abi.rendered import Rendered
+from smelt.artefact.codec import Decoder, Encoder
+from smelt.artefact.container import ArtefactError
+from smelt.autograd.call.absent_tangents import Backward
+from smelt.autograd.call.calling_convention import Program, wrap
+from smelt.autograd.trace.plan import Joint
+from smelt.base.options import Options
+from smelt.program import load
+from smelt.runtime import tune
+from smelt.runtime.build import stored_library, take_library
+
+PLAN = tuple(f.name for f in dataclasses.fields(Joint) if f.name not in ("module", "metas", "states"))
+OPTIONS = tuple(f.name for f in dataclasses.fields(Options) if f.compare)
+_MANY = 8
+"""Results with gradients, up to which each has a backward of its own: their sum serves any set of them."""
+
+
+@dataclasses.dataclass
+class Kept:
+    """What remains of a compiled graph.
+
+    Attributes:
+        joint: the plan, whose graph nobody needs any more.
+        forward: as text; backward: by the tangents that each program is not given.
+        draws, affine: see `Backward`.
+        choices: of library kernels: (operation, names, winner).
+        references: some operations run by the references of primitives.
+    """
+
+    joint: Joint
+    options: Options
+    forward: Rendered
+    backward: Mapping[tuple[int, ...], Rendered]
+    draws: bool = False
+    affine: bool = False
+    choices: Sequence[tuple[str, tuple[str, ...], str]] = ()
+    references: bool = False
+
+
+class KnownBackward(Backward):
+    """The backward of a loaded artefact: the programs that it holds, and sums of them."""
+
+    def __init__(self, programs: Mapping[tuple[int, ...], Program], draws: bool, affine: bool) -> None:
+        self.programs = dict(programs)
+        self.draws, self.affine = draws, affine
+
+    def without(self, absent: tuple[int, ...], count: int) -> list[tuple[tuple[int, ...], Program]]:
+        """As that of a backward that compiles what is missing."""
+        if absent in self.programs:
+            return [(absent, self.programs[absent])]
+        if self.draws and not self.affine and () in self.programs:
+            return [((), self.programs[()])]
+        parts = [] if self.affine else list(self._parts(absent, count))
+        if not parts or any(part not in self.programs for part in parts):
+            raise ArtefactError(
+                "the artefact has no backward for this set of results",
+                why=f"of {count} results with gradients, those at {absent} have none here",
+                hint="use the same results in the loss as the artefact was made for, or smelt.compile the model",
+            )
+        return [(part, self.programs[part]) for part in parts]
+
+    def _program(self, absent: tuple[int, ...]) -> Program:
+        if absent not in self.programs:
+            raise ArtefactError("the artefact has no backward for this set of results")
+        return self.programs[absent]
+
+
+class ProgramWriter:
+    """Programs as data."""
+
+    def __init__(self, encode: Encoder) -> None:
+        self.encode = encode
+
+    def data(self, kept: Kept) -> dict[str, Any]:
+        """All of a graph.
+
+        Raises:
+            ArtefactError: it is for a GPU, or holds what is none of the values of a plan.
+        """
+        joint = kept.joint
+        if joint.reads or joint.reals or joint.states or joint.num_found:
+            raise ArtefactError(
+                "a graph that reads numbers from tensors, or takes floating-point numbers that change",
+                hint="keep numbers in tensors, or compile with dynamic=False",
+            )
+        return {
+            "plan": {name: self.encode(getattr(joint, name)) for name in PLAN},
+            "metas": self.encode(tuple(joint.output_metas)),
+            "options": {name: getattr(kept.options, name) for name in OPTIONS},
+            "forward": self._text(kept.forward, kept.options),
+            "backward": [[[*absent], self._text(each, kept.options)] for absent, each in kept.backward.items()],
+            "draws": kept.draws,
+            "affine": kept.affine,
+            "choices": [[operation, [*names], winner] for operation, names, winner in kept.choices],
+            "references": kept.references,
+        }
+
+    def _text(self, rendered: Rendered, options: Options) -> dict[str, Any]:
+        if rendered.device is not None or rendered.kernels:
+            raise ArtefactError("a program for a GPU", hint="artefacts hold programs for a CPU")
+        if rendered.empty is not None:
+            raise ArtefactError("a graph with sizes that only the values of tensors tell")
+        libraries = []
+        for source, exports in zip(rendered.cpp_sources, rendered.exports, strict=True):
+            key, body = stored_library(source, options)
+            self.encode.blobs.append(body)
+            libraries.append([key, len(self.encode.blobs) - 1, exports])
+        return {
+            "host": rendered.host_source,
+            "libraries": libraries,
+            "constants": [self.encode(tensor) for tensor in rendered.constants],
+            "parts": [self._text(part, options) for part in rendered.parts],
+            "operators": [self.encode(each) for each in rendered.operators],
+        }
+
+
+class ProgramReader:
+    """Programs from data."""
+
+    def __init__(self, decode: Decoder) -> None:
+        self.decode = decode
+
+    def callable(self, data: dict[str, Any]) -> Callable[..., Any]:
+        """The callable of a graph, over its flat inputs."""
+        if data["references"]:  # the tables of primitives are filled
+            importlib.import_module("smelt.prims.ops")
+        for operation, names, winner in data["choices"]:
+            tune.take(operation, tuple(names), winner)
+        options = Options(**data["options"])
+        plan = {name: self.decode(value) for name, value in data["plan"].items()}
+        if plan.keys() != set(PLAN):
+            raise ArtefactError("an artefact holds another plan of a call")
+        joint = Joint(module=None, metas=self.decode(data["metas"]), **plan)  # type: ignore[arg-type]
+        forward = self._program(data["forward"], options)
+        backward = {tuple(absent): self._program(text, options) for absent, text in data["backward"]}
+        known = KnownBackward(backward, data["draws"], data["affine"]) if backward else None
+        return wrap(joint, forward, known)
+
+    def _program(self, data: dict[str, Any], options: Options) -> Program:
+        return load(self._rendered(data), options)
+
+    def _rendered(self, data: dict[str, Any]) -> Rendered:
+        return Rendered(
+            cpp_sources=[],
+            exports=[exports for _, _, exports in data["libraries"]],
+            host_source=data["host"],
+            constants=[self.decode(tensor) for tensor in data["constants"]],
+            parts=[self._rendered(part) for part in data["parts"]],
+            operators=[self.decode(each) for each in data["operators"]],
+            libraries=[take_library(key, self.decode.blobs[blob]) for key, blob, _ in data["libraries"]],
+        )

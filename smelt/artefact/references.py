@@ -1,0 +1,275 @@
+"""Objects of the program by name, and marks by which they are known again in another process.
+
+A name is a path that begins at a module or at the model (or function) that the artefact is for. A mark says what an
+object is without naming it: what guards compare by identity is read from the model once more, and must bear the mark.
+"""
+
+from __future__ import annotations
+
+import builtins
+import enum
+import functools
+import hashlib
+import importlib
+import math
+import operator
+import sys
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from smelt.artefact.container import ArtefactError
+
+_SEARCHED = (torch, torch.nn.functional, torch.nn, operator, builtins, math)
+"""Where functions of C are looked for that do not say where they are."""
+
+MODULE, NAMESPACE, ATTRIBUTE, ANCHOR = "module", "namespace", "attribute", "anchor"
+CELL, ITEM, OF = "cell", "item", "of"
+
+
+class Names:
+    """Gives names to objects.
+
+    Args:
+        anchors: where names may begin, beside modules.
+    """
+
+    def __init__(self, anchors: dict[str, Any]) -> None:
+        self.anchors = anchors
+        self._anchor = {id(value): name for name, value in reversed(anchors.items())}
+        self._everywhere: dict[int, tuple[str, str]] | None = None
+
+    def __call__(self, value: Any) -> list[Any]:
+        """A name of `value`.
+
+        Raises:
+            ArtefactError: it has none.
+        """
+        found = self._candidate(value)
+        if found is not None and _finds(found, self.anchors, value):
+            return found
+        inner = self._inside(found, value)
+        if inner is not None:
+            return inner
+        place = self._search(value)
+        if place is not None:
+            return [ATTRIBUTE, *place]
+        raise ArtefactError(
+            f"the program reads {_shown(value)}, which has no name that another process could find",
+            hint="define functions, classes and constants at the top level of a module",
+        )
+
+    def _candidate(self, value: Any) -> list[Any] | None:
+        if id(value) in self._anchor:
+            return [ANCHOR, self._anchor[id(value)]]
+        if isinstance(value, ModuleType):
+            return [MODULE, value.__name__]
+        if type(value) is dict and sys.modules.get(str(value.get("__name__"))) is not None:
+            return [NAMESPACE, value["__name__"]]
+        if isinstance(value, enum.Enum):
+            return [ATTRIBUTE, type(value).__module__, f"{type(value).__qualname__}.{value.name}"]
+        holder = getattr(value, "__self__", None)
+        if type(value) in _BOUND and not isinstance(holder, (ModuleType, type, type(None))):
+            return [OF, self(holder), value.__name__]
+        owner = getattr(value, "__objclass__", None)
+        if isinstance(owner, type):
+            return [ATTRIBUTE, owner.__module__, f"{owner.__qualname__}.{value.__name__}"]
+        return self._function_of_c(value) if isinstance(value, BuiltinFunctionType) else _said_by(value)
+
+    def _function_of_c(self, value: BuiltinFunctionType) -> list[Any] | None:
+        for module in _SEARCHED:
+            if getattr(module, value.__name__, None) is value:
+                return [ATTRIBUTE, module.__name__, value.__name__]
+        return [OF, self(value.__self__), value.__name__] if isinstance(value.__self__, type) else _said_by(value)
+
+    def _inside(self, candidate: list[Any] | None, value: Any) -> list[Any] | None:
+        """The name of a function that a decorator has wrapped, or that a class of the model holds."""
+        if not isinstance(value, FunctionType):
+            return None
+        places: list[list[Any]] = [] if candidate is None else [candidate]
+        for name, anchor in self.anchors.items():
+            if isinstance(anchor, type):
+                places += [[ITEM, [ANCHOR, name], str(at), value.__name__] for at in range(len(anchor.__mro__))]
+            elif isinstance(anchor, FunctionType):
+                places.append([ANCHOR, name])
+        for place in places:
+            try:
+                around = find(place, self.anchors)
+            except ArtefactError:
+                continue
+            found = _within(place, around, value, _DEEPEST)
+            if found is not None:
+                return found
+        return None
+
+    def _search(self, value: Any) -> tuple[str, str] | None:
+        """Where a module holds the object under any name."""
+        if self._everywhere is None:
+            self._everywhere = {}
+            for name, module in sorted(sys.modules.items()):
+                for key, each in vars(module).items() if isinstance(module, ModuleType) else ():
+                    if type(each) not in _VALUES and type(each) is not tuple:
+                        self._everywhere.setdefault(id(each), (name, key))
+        return self._everywhere.get(id(value))
+
+
+def _said_by(value: Any) -> list[Any] | None:
+    """The name that an object itself gives."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", getattr(value, "__name__", None))
+    return [ATTRIBUTE, module, name] if type(module) is str and type(name) is str else None
+
+
+def _within(name: list[Any], around: Any, value: Any, depth: int) -> list[Any] | None:
+    """The name of `value`, which is `around` itself or in the closures of its functions."""
+    if around is value:
+        return name
+    if not depth:
+        return None
+    for part in _HOLDERS.get(type(around), ()):
+        found = _within([OF, name, part], getattr(around, part), value, depth - 1)
+        if found is not None:
+            return found
+    for at, cell in enumerate(getattr(around, "__closure__", None) or ()):
+        try:
+            found = _within([CELL, name, str(at), ""], cell.cell_contents, value, depth - 1)
+        except ValueError:  # an empty cell
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+_BOUND = (BuiltinFunctionType, MethodType)
+"""Made anew whenever somebody asks for them."""
+
+_HOLDERS: dict[type, tuple[str, ...]] = {
+    property: ("fget", "fset", "fdel"),
+    classmethod: ("__func__",),
+    staticmethod: ("__func__",),
+    MethodType: ("__func__",),
+    functools.cached_property: ("func",),
+    functools.partial: ("func",),
+}
+"""Objects that hold functions, and under what names."""
+
+_DEEPEST = 6
+"""Decorators around one function."""
+
+
+def _finds(name: list[Any], anchors: dict[str, Any], value: Any) -> bool:
+    try:
+        found = find(name, anchors)
+        return found is value or (type(value) in _BOUND and bool(found == value))
+    except ArtefactError:
+        return False
+
+
+def find(name: Any, anchors: dict[str, Any]) -> Any:
+    """The object of that name.
+
+    Raises:
+        ArtefactError: there is none.
+    """
+    try:
+        match name:
+            case [str("anchor"), str(anchor)]:
+                return anchors[anchor]
+            case [str("module"), str(module)]:
+                return importlib.import_module(module)
+            case [str("namespace"), str(module)]:
+                return vars(importlib.import_module(module))
+            case [str("attribute"), str(module), str(path)]:
+                found: Any = sys.modules.get(module) or importlib.import_module(module)
+                for part in path.split("."):
+                    found = getattr(found, part)
+                return found
+            case [str("cell"), base, str(at), str()]:
+                return find(base, anchors).__closure__[int(at)].cell_contents
+            case [str("of"), base, str(part)]:
+                return getattr(find(base, anchors), part)
+            case [str("item"), base, str(at), str(key)]:
+                return vars(find(base, anchors).__mro__[int(at)])[key]
+    except (KeyError, AttributeError, ImportError, ValueError, IndexError, TypeError) as error:
+        raise ArtefactError(f"{'.'.join(map(str, name[1:]))} is not here", why=str(error)) from error
+    raise ArtefactError(f"an artefact holds what is no name: {str(name)[:100]}")
+
+
+def anchors_of(function: FunctionType, model: nn.Module | None) -> dict[str, Any]:
+    """Where names may begin: the function that is compiled and the parts of the model.
+
+    Classes of a model's parts may be made in functions, where no name leads to them.
+    """
+    out: dict[str, Any] = {"function": function, "code": function.__code__, "globals": function.__globals__}
+    if model is not None:
+        for name, part in model.named_modules():
+            out[f"part:{name}"] = part
+            out.setdefault(f"class:{name}", type(part))
+    return out
+
+
+def code_hash(code: CodeType) -> str:
+    """What a function's code says and does; line numbers and files are none of it."""
+    digest = hashlib.sha256()
+    _add_code(digest, code)
+    return digest.hexdigest()[:32]
+
+
+def _add_code(digest: Any, code: CodeType) -> None:
+    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_name)
+    counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+    digest.update(repr((names, counts)).encode())
+    digest.update(code.co_code + code.co_exceptiontable)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            _add_code(digest, constant)
+        else:
+            digest.update(_plain(constant).encode())
+
+
+def _plain(constant: Any) -> str:
+    """Text of a constant in code; sets have no order that another process would find."""
+    if isinstance(constant, frozenset):
+        return f"frozenset({sorted(map(_plain, constant))})"
+    if isinstance(constant, tuple):
+        return f"({', '.join(map(_plain, constant))})"
+    if type(constant) in _VALUES or constant is Ellipsis:
+        return f"{type(constant).__name__}:{constant!r}"
+    return str(mark(constant))
+
+
+def mark(value: Any) -> list[Any]:
+    """What an object is. Two objects with one mark do the same where a program does not look at their contents, which
+    guards of their own hold."""
+    if isinstance(value, ModuleType):
+        return ["module", value.__name__]
+    if isinstance(value, type):
+        return ["class", value.__module__, value.__qualname__]
+    if isinstance(value, FunctionType):
+        defaults = [_mark_of_default(each) for each in value.__defaults__ or ()]
+        named = sorted([key, _mark_of_default(each)] for key, each in (value.__kwdefaults__ or {}).items())
+        return ["function", value.__module__, value.__qualname__, code_hash(value.__code__), defaults, named]
+    if isinstance(value, CodeType):
+        return ["code", value.co_qualname, code_hash(value)]
+    if isinstance(value, MethodType):
+        return ["method", mark(value.__func__)]
+    if type(value) in _VALUES or type(value) in (tuple, frozenset):
+        return ["value", _plain(value)]
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    shown = name if isinstance(name, str) else ""
+    return ["object", type(value).__module__, type(value).__qualname__, shown]
+
+
+_VALUES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout)
+
+
+def _mark_of_default(value: Any) -> Any:
+    if type(value) in _VALUES:
+        return _plain(value)
+    return mark(value)[:3]
+
+
+def _shown(value: Any) -> str:
+    name = getattr(value, "__qualname__", None)
+    return f"{type(value).__qualname__} {name}" if isinstance(name, str) else f"an object of {type(value).__qualname__}"

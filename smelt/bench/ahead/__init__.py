@@ -1,0 +1,1 @@
+"""The first step of a model from an artefact, beside eager's."""

@@ -1,0 +1,24 @@
+"""A guard without a value: a setting of the process or the thread is what it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+
+
+class Flag:
+    """A check without a value: a function still gives what it gave."""
+
+    def __init__(self, fn: Callable[..., object], args: tuple[object, ...], value: object) -> None:
+        self.fn, self.args, self.value = fn, args, value
+        given = ", ".join(a.__name__ if isinstance(a, ModuleType) else repr(a) for a in args)
+        self.subject = f"{fn.__qualname__}({given})"
+        self.__name__ = f"{self.subject} == {value!r}"
+
+    def now(self) -> object:
+        """What the function gives at present."""
+        return self.fn(*self.args)
+
+    def __call__(self) -> bool:
+        now = self.now()
+        return type(now) is type(self.value) and bool(now == self.value)

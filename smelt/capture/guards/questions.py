@@ -1,0 +1,65 @@
+"""What guards ask of tensors in Python, where C has no answer: functions of tensors alone, of no capture."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+
+from smelt.base.torch_c import is_plain_view
+from smelt.capture import _native as native
+from smelt.graph.ir.meta import extent, is_opaque
+
+
+def share_no_memory(*tensors: torch.Tensor) -> bool:
+    """No two of the tensors may have elements at one address, whatever storages they have (NumPy makes some)."""
+    spans: dict[torch.device, list[tuple[int, int]]] = {}
+    for tensor in tensors:
+        if tensor.numel() and not is_opaque(tensor):
+            spans.setdefault(tensor.device, []).append(span(tensor))
+    return all(a[1] <= b[0] for held in spans.values() for a, b in pairwise(sorted(held)))
+
+
+def span(tensor: torch.Tensor) -> tuple[int, int]:
+    """The addresses where a tensor's elements begin and end."""
+    start = tensor.data_ptr()
+    return start, start + extent(tuple(tensor.shape), tensor.stride()) * tensor.element_size()
+
+
+def may_be_written(tensor: torch.Tensor) -> bool:
+    """Whether autograd records an in-place write to it; see `check_inplace` in PyTorch's VariableTypeUtils.h."""
+    if tensor.is_inference():
+        return True
+    if not tensor._is_view():
+        return not (tensor.is_leaf and tensor.requires_grad)
+    base = tensor._base
+    assert base is not None
+    return is_plain_view(tensor) and not (tensor.requires_grad and base.is_leaf)
+
+
+def is_leaf(tensor: torch.Tensor) -> bool:
+    """It was computed from nothing that requires gradients."""
+    return tensor.is_leaf
+
+
+def is_not_shared(tensor: torch.Tensor) -> bool:
+    """Its memory belongs to this process alone."""
+    return not tensor.is_shared()
+
+
+def requires_grad_itself(tensor: torch.Tensor) -> bool:
+    """A view without a history says that it requires gradients when its base does, but gets none unless asked to."""
+    return tensor.grad_fn is not None or not tensor._is_view()
+
+
+def has_hooks(tensor: torch.Tensor) -> bool:
+    """A hook is called when the tensor gets a gradient."""
+    return bool(tensor._backward_hooks) or bool(getattr(tensor, "_post_accumulate_grad_hooks", None))
+
+
+def no_hooks(*tensors: torch.Tensor) -> bool:
+    """No hook is called when these tensors get a gradient."""
+    return not any(map(has_hooks, tensors))
+
+
+no_hooks.shortcut = native.SHORT_NO_HOOKS  # type: ignore[attr-defined]

@@ -1,0 +1,39 @@
+"""The frame hook of this process: who answers it.
+
+Sessions do, once something is compiled here; before that, where artefacts alone are loaded, their owners answer by
+themselves, without the rest of capture.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import CodeType, FunctionType
+
+from smelt.capture import _native as native
+from smelt.capture.core import policy
+from smelt.capture.guards.calibrate import calibrate
+
+
+@functools.cache
+def prepare() -> None:
+    """Teach the hook torch's layout, and the files that it leaves alone; answer for owners by themselves."""
+    calibrate()
+    native.skip_prefixes(policy.skipped_prefixes())
+    native.quiet_prefixes(policy.quiet_prefixes())
+    native.set_callback(_ask_owner)
+
+
+def answer(frame: native.FrameCallback, resumed: native.ResumeCallback, watched: Callable[[], None]) -> None:
+    """From now on, these answer."""
+    prepare()
+    native.set_callback(frame)
+    native.set_resume_callback(resumed)
+    native.set_watch_callback(watched)
+
+
+def _ask_owner(
+    code: CodeType, function: FunctionType, slots: tuple[object, ...], globals: dict[str, object], builtins: object
+) -> object:
+    owner = native.owner()
+    return None if owner is None else owner.frame(code, function, slots, globals)

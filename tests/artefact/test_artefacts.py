@@ -1,0 +1,272 @@
+"""Artefacts of models and functions: results, guards, what is not run, what is refused."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import smelt
+from smelt.artefact.container import ArtefactError
+from tests.artefact import models
+from tests.artefact.models import ARGUMENTS, Branching, Classifier, Loud, Statistics
+
+
+def spec(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = False) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta", requires_grad=grad)
+
+
+def through_a_file(artefact: Any, folder: Any) -> Any:
+    artefact.save(folder / "one.smelt")
+    return smelt.load(folder / "one.smelt")
+
+
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "plain": lambda x: x.clone(),
+    "transposed": lambda x: x.t().contiguous().t(),
+    "with gaps": lambda x: torch.stack([x, x], -1)[..., 0],
+    "offset": lambda x: torch.cat([x[:1], x])[1:],
+    "expanded": lambda x: x[:1].expand(x.shape),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_functions_give_what_eager_gives(name: str, grad: bool, layout: str, tmp_path: Any) -> None:
+    if name == "written" and (grad or layout == "expanded"):
+        pytest.skip("eager refuses to write to such an argument")
+    f = getattr(models, name)
+    given = [LAYOUTS[layout](x).detach().requires_grad_(grad) for x in ARGUMENTS[name]()]
+    compiled = through_a_file(smelt.compile(f).aot_compile(*given), tmp_path).apply(f)
+    results = []
+    for fn in (f, compiled):
+        args = [LAYOUTS[layout](x.detach().clone()).requires_grad_(grad) for x in given]
+        out = fn(*args)
+        out = out if isinstance(out, tuple) else (out,)
+        if grad:
+            sum(o.sum() for o in out).backward()
+        results.append([*out, *args, *(a.grad for a in args if grad)])
+    for want, have in zip(*results, strict=True):
+        torch.testing.assert_close(have, want)
+        assert (have.stride(), have._is_view()) == (want.stride(), want._is_view())
+
+
+@pytest.mark.parametrize("used", [(0,), (1,), (2,), (0, 1), (1, 2), (0, 2), (0, 1, 2)])
+def test_any_set_of_results_may_be_used(used: tuple[int, ...]) -> None:
+    x, w = (t.requires_grad_() for t in ARGUMENTS["two"]())
+    compiled = smelt.compile(models.two).aot_compile(x, w).apply(models.two)
+    want, have = (torch.autograd.grad(sum(fn(x, w)[i].sum() for i in used), (x, w)) for fn in (models.two, compiled))
+    torch.testing.assert_close(have, want)
+
+
+def test_nothing_runs() -> None:
+    model = Loud()
+    models.ran.clear()
+    state = torch.get_rng_state()
+    artefact = smelt.compile(model).aot_compile(spec(4))
+    count = smelt.stats()["graphs"]
+    assert models.ran == [] and model.seen == 0 and torch.equal(state, torch.get_rng_state())
+    compiled = artefact.apply(model)
+    assert models.ran == [] and model.seen == 0 and torch.equal(state, torch.get_rng_state())
+    assert smelt.stats()["graphs"] == count
+    assert compiled(torch.ones(4)).shape == () and (models.ran, model.seen) == (["forward"], 1)
+
+
+class Shape:
+    """Has a shape and a type, as specifications of other libraries."""
+
+    def __init__(self, *shape: int) -> None:
+        self.shape, self.dtype = shape, torch.float32
+
+
+def test_arguments_may_be_specifications() -> None:
+    compiled = smelt.compile(models.scaled).aot_compile(Shape(2, 3), Shape(3, 2)).apply(models.scaled)
+    x, y = torch.randn(2, 3), torch.randn(3, 2)
+    torch.testing.assert_close(compiled(x, y), models.scaled(x, y))
+
+
+def test_no_value_is_read() -> None:
+    """A branch on a value cannot be taken; its hint names the line."""
+    with pytest.raises(smelt.Unsupported, match="models.py"):
+        smelt.compile(Branching()).aot_compile(torch.ones(4))
+
+
+def test_every_size_that_is_marked() -> None:
+    x = spec(6, 4)
+    smelt.mark_dynamic(x, 0)
+    compiled = smelt.compile(models.scaled).aot_compile(x, spec(4, 5)).apply(models.scaled)
+    for rows in (2, 5, 33):
+        a, b = torch.randn(rows, 4), torch.randn(4, 5)
+        torch.testing.assert_close(compiled(a, b), models.scaled(a, b))
+    with pytest.raises(ArtefactError, match=r"shape\[1\]: expected 4, got 3"):
+        compiled(torch.randn(5, 3), torch.randn(3, 5))
+
+
+def test_training_with_dynamic_sizes() -> None:
+    model = Classifier()
+    args = spec(6, 4), spec(6, dtype=torch.int64)
+    compiled = smelt.compile(model, dynamic=True).aot_compile(*args).apply(model)
+    for rows in (3, 9):
+        out = compiled(torch.randn(rows, 4), torch.randint(0, 3, (rows,)))
+        out.loss.backward()
+        assert out.logits.shape == (rows, 3)
+
+
+def test_buffers_are_written() -> None:
+    model, other = Statistics(), Statistics()
+    compiled = smelt.compile(model).aot_compile(spec(6, 4)).apply(model)
+    x = torch.randn(6, 4)
+    torch.testing.assert_close(compiled(x), other(x))
+    torch.testing.assert_close(model.state_dict(), other.state_dict())
+
+
+def test_a_call_that_does_not_fit() -> None:
+    model = Statistics()
+    artefact = smelt.compile(model).aot_compile(spec(6, 4))
+    compiled, lenient = artefact.apply(model), artefact.apply(model, otherwise="original")
+    for change, words in (
+        (lambda: model.eval(), "training"),
+        (lambda: model.norm.register_forward_hook(print), "hook"),
+    ):
+        change()
+        with pytest.raises(ArtefactError, match=words):
+            compiled(torch.randn(6, 4))
+        assert lenient(torch.randn(6, 4))["y"].shape == (6, 4)
+        model.train()
+    with pytest.raises(ArtefactError, match="grad mode was 1, and is 0"), torch.no_grad():
+        compiled(torch.randn(6, 4))
+
+
+def test_hooks_of_the_model_itself_run() -> None:
+    model = Statistics()
+    compiled = smelt.compile(model).aot_compile(spec(6, 4)).apply(model)
+    seen: list[str] = []
+    model.register_forward_pre_hook(lambda *_: seen.append("before"))
+    model.register_forward_hook(lambda *_: seen.append("after"))
+    compiled(torch.randn(6, 4))
+    assert seen == ["before", "after"]
+
+
+def test_errors_are_those_of_eager() -> None:
+    x, at = torch.randn(4), torch.tensor([0, 3])
+    compiled = smelt.compile(models.picked).aot_compile(x, at).apply(models.picked)
+    torch.testing.assert_close(compiled(x, at), models.picked(x, at))
+    with pytest.raises(IndexError) as want:
+        models.picked(x, at + 3)
+    with pytest.raises(IndexError) as have:
+        compiled(x, at + 3)
+    assert str(have.value) == str(want.value)
+
+
+def test_second_derivatives_say_no() -> None:
+    x, w = (t.requires_grad_() for t in ARGUMENTS["two"]())
+    compiled = smelt.compile(models.two).aot_compile(x, w).apply(models.two)
+    (grad,) = torch.autograd.grad(compiled(x, w)[1], x, create_graph=True)
+    with pytest.raises(smelt.SmeltError, match="second derivative"):
+        grad.sum().backward()
+
+
+def test_a_reset_forgets_nothing_of_an_artefact() -> None:
+    compiled = smelt.compile(models.scaled).aot_compile(spec(3, 4), spec(4, 5)).apply(models.scaled)
+    x, y = ARGUMENTS["scaled"]()
+    want = compiled(x, y)
+    smelt.reset()
+    torch.testing.assert_close(compiled(x, y), want)
+    smelt.compile(models.scaled)(x.double(), y.double())
+    torch.testing.assert_close(compiled(x, y), want)
+
+
+def test_two_models_beside_each_other_and_beside_compile() -> None:
+    one, two = Classifier().eval(), Classifier().eval()
+    x, labels = torch.randn(5, 4), torch.randint(0, 3, (5,))
+    with torch.no_grad():
+        artefact = smelt.compile(one).aot_compile(x, labels)
+        first, second, third = artefact.apply(one), artefact.apply(two), smelt.compile(two)
+        for have, want in ((first, one), (second, two), (third, two), (first, one)):
+            torch.testing.assert_close(have(x, labels).logits, want(x, labels).logits)
+
+
+def test_copies_and_pickles() -> None:
+    model = Classifier().eval()
+    x, labels = torch.randn(5, 4), torch.randint(0, 3, (5,))
+    with torch.no_grad():
+        compiled = smelt.compile(model).aot_compile(x, labels).apply(model)
+        copied = copy.deepcopy(compiled)
+        assert smelt.is_compiled(copied) and copied.first.weight is not model.first.weight
+        torch.testing.assert_close(copied(x, labels).logits, model(x, labels).logits)
+        again = pickle.loads(pickle.dumps(compiled))
+        assert not smelt.is_compiled(again) and type(again) is Classifier
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "another width": (lambda: Classifier(16), "first.weight was torch.float32 [8, 4] cpu, and is"),
+    "another type": (lambda: Classifier().double(), "torch.float64"),
+    "another class": (Statistics, "Statistics"),
+    "a function": (lambda: models.scaled, "is for a module"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_another_model_is_refused(case: str, tmp_path: Any) -> None:
+    artefact = smelt.compile(Classifier()).aot_compile(spec(5, 4), spec(5, dtype=torch.int64))
+    make, words = REFUSED[case]
+    with pytest.raises(ArtefactError) as error:
+        through_a_file(artefact, tmp_path).apply(make())
+    assert words in str(error.value)
+
+
+def helper(x: Tensor) -> Tensor:
+    return x + 1
+
+
+def other_helper(x: Tensor) -> Tensor:
+    return x + 2
+
+
+def calls_helper(x: Tensor) -> Tensor:
+    return helper(x) * 2
+
+
+def test_a_function_that_it_calls_has_another_source(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = through_a_file(smelt.compile(calls_helper).aot_compile(spec(3)), tmp_path)
+    compiled = loaded.apply(calls_helper)
+    torch.testing.assert_close(compiled(torch.ones(3)), torch.full((3,), 4.0))
+    monkeypatch.setattr(helper, "__code__", other_helper.__code__)
+    with pytest.raises(ArtefactError, match="helper"):
+        compiled(torch.ones(3))
+    with pytest.raises(ArtefactError, match="another"):
+        loaded.apply(calls_helper)
+
+
+def test_what_cannot_be_kept_says_why() -> None:
+    def inside(x: Tensor) -> Tensor:
+        return x * factor
+
+    factor = torch.tensor(2.0)
+    with pytest.raises(ArtefactError):
+        smelt.compile(inside, backend="smelt").aot_compile(spec(3)).apply(nn.Linear(3, 3))
+    with pytest.raises(smelt.Unsupported, match="aot_eager"):
+        smelt.compile(helper, backend="aot_eager").aot_compile(spec(3))
+    with pytest.raises(TypeError, match="missing a required argument"):
+        smelt.compile(models.scaled).aot_compile(spec(3, 4))
+    with torch.device("meta"):
+        model = Classifier()
+    with pytest.raises(ArtefactError, match="meta device"):
+        smelt.compile(model).aot_compile(spec(5, 4), spec(5, dtype=torch.int64))
+    with pytest.raises(smelt.OptionError, match="otherwise"):
+        smelt.compile(helper).aot_compile(spec(3)).apply(helper, otherwise="perhaps")
+
+
+def test_a_profiler_may_look() -> None:
+    compiled = smelt.compile(models.two).aot_compile(*ARGUMENTS["two"]()).apply(models.two)
+    with torch.autograd.profiler.profile() as profile:
+        compiled(*ARGUMENTS["two"]())
+    assert "smelt: two" in {event.name for event in profile.function_events}
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        compiled(*ARGUMENTS["two"]())
