@@ -22,6 +22,7 @@ from smelt.graph.meta_rules.corrections import CORRECTIONS
 from smelt.graph.meta_rules.device_errors import raise_for_devices
 from smelt.graph.meta_rules.eager_errors import refusal, sharing, too_large
 from smelt.graph.meta_rules.elementwise import elementwise, elementwise_rule
+from smelt.graph.meta_rules.layouts import in_format_of_volume
 from smelt.graph.meta_rules.oversized import expect_room
 from smelt.graph.meta_rules.probe_op import tried
 from smelt.graph.meta_rules.rules import rule_for
@@ -408,9 +409,18 @@ def _rows_cpu(answer: Layout, args: Sequence[Any]) -> Layout:
 
 
 _ANSWERS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {aten.huber_loss.default: _typed_like_first}
+
+
+def _volumes_cpu(answer: Sequence[Layout], args: Sequence[Any]) -> Sequence[Layout]:
+    """One volume without a batch is channels last where the argument is."""
+    val = args[0].place.layout.val
+    return answer if val.ndim != 4 else [in_format_of_volume(val, each.val.shape, each.val.dtype) for each in answer]
+
+
 _CPU_ANSWERS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
     aten.linalg_eig.default: _eigenvectors_cpu,
     aten.channel_shuffle.default: _shuffled_cpu,
+    aten.max_pool3d_with_indices.default: _volumes_cpu,
     aten.pixel_shuffle.default: _like_cpu(0),
     aten.pixel_unshuffle.default: _like_cpu(0),
     aten.reflection_pad2d.default: _like_cpu(0),

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from smelt.graph.ir.meta import TensorMeta, channels_last_stride, contiguous_stride, is_channels_last
+from smelt.graph.ir.meta import TensorMeta, channels_last_stride, contiguous_stride, is_channels_last, same_steps
 from smelt.graph.ir.storage_view import Layout, layout_for
 from smelt.graph.meta_rules.elementwise import dense_stride
 from smelt.shapes.size import IntLike, simplified
@@ -51,6 +51,14 @@ def in_format(val: TensorMeta, shape: Sequence[IntLike], dtype: torch.dtype | No
     """A fresh batch of images: channels last where `val` is, else row-major."""
     last = is_channels_last(val.shape, val.stride)
     return fresh(val, shape, dtype, channels_last_stride(shape) if last else None)  # type: ignore[arg-type]
+
+
+def in_format_of_volume(val: TensorMeta, shape: Sequence[IntLike], dtype: torch.dtype | None = None) -> Layout:
+    """Of one volume without a batch: channels last where it lies so without gaps, and not row-major as well."""
+    last = same_steps(val.shape, val.stride, channels_last_stride((1, *val.shape))[1:])
+    if not last or same_steps(val.shape, val.stride, contiguous_stride(val.shape)):
+        return fresh(val, shape, dtype)
+    return fresh(val, shape, dtype, channels_last_stride((1, *shape))[1:])  # type: ignore[arg-type]
 
 
 def in_range(dim: int, ndim: int) -> bool:

@@ -9,7 +9,17 @@ from typing import Any
 import torch
 
 from smelt.graph.ir.meta import TensorMeta, channels_last_stride, is_channels_last
-from smelt.graph.meta_rules.layouts import Rule, as_before, fresh, given, in_format, like, row_major_like, val_of
+from smelt.graph.meta_rules.layouts import (
+    Rule,
+    as_before,
+    fresh,
+    given,
+    in_format,
+    in_format_of_volume,
+    like,
+    row_major_like,
+    val_of,
+)
 from smelt.shapes.size import IntLike
 
 aten = torch.ops.aten
@@ -100,8 +110,9 @@ def _pool(results: int = 1) -> Rule:
             shape.append(size)  # type: ignore[arg-type]
         if func is aten.avg_pool3d.default:
             return fresh(val, shape)
-        made = in_format(val, shape)
-        return made if results == 1 else (made, in_format(val, shape, torch.int64))
+        form = in_format_of_volume if count == 3 and val.ndim == 4 else in_format
+        made = form(val, shape)
+        return made if results == 1 else (made, form(val, shape, torch.int64))
 
     return rule
 

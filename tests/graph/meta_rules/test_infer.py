@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
+import smelt
 from smelt.base.errors import Unsupported
 from smelt.graph.meta_rules.infer import DataDependent, answer_for
 from smelt.graph.trace.trace import trace_like
@@ -87,3 +90,17 @@ def test_a_huber_loss_is_of_its_input_s_dtype() -> None:
         for x, y in ((low, full), (full, low)):
             answer = answer_for(aten.huber_loss.default, (trace_like(x), trace_like(y), reduction), {})
             assert answer.val.dtype is aten.huber_loss(x, y, reduction).dtype
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("shape", [(2, 3, 6, 5), (4, 3, 3, 3), (1, 4, 5, 6)])
+def test_pooling_of_one_volume_without_a_batch_keeps_channels_last(shape: tuple[int, ...], dynamic: bool) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.nn.functional.max_pool3d(x, 2, 1, padding=1, return_indices=True)  # type: ignore[return-value]
+
+    batch = torch.arange(float(math.prod(shape))).sin().view(1, *shape)
+    volumes = [batch.contiguous(memory_format=torch.channels_last_3d)[0], batch[0], batch[0].mT.contiguous().mT]
+    for x in volumes:
+        for made, expected in zip(smelt.compile(f, dynamic=dynamic)(x), f(x), strict=True):
+            assert made.stride() == expected.stride()
+            assert torch.equal(made, expected)
