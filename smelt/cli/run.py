@@ -37,10 +37,11 @@ def run_script(target: str, args: Sequence[str], module: bool, quiet: bool) -> i
         return _status(error.code)
     except BaseException as error:
         error = error.with_traceback(_of_the_script(error.__traceback__))
-        sys.excepthook(type(error), error, error.__traceback__)
+        with _perhaps_closed():
+            sys.excepthook(type(error), error, error.__traceback__)
         return 130 if isinstance(error, KeyboardInterrupt) else 1
     finally:
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # the script may have closed them
+        with _perhaps_closed():
             sys.stdout.flush()
             if not quiet:
                 print("\n".join(summary(smelt.stats())), file=sys.stderr)
@@ -73,16 +74,22 @@ def _status(code: Any) -> int:
     """The exit status that `sys.exit(code)` means; a text is printed."""
     if code is None or isinstance(code, int):
         return code or 0
-    print(code, file=sys.stderr)
+    with _perhaps_closed():
+        print(code, file=sys.stderr)
     return 1
 
 
+def _perhaps_closed() -> contextlib.suppress:
+    """Where something is printed: the script may have closed its streams."""
+    return contextlib.suppress(OSError, ValueError, AttributeError)
+
+
 def _of_the_script(traceback: TracebackType | None) -> TracebackType | None:
-    """The traceback from the script's first line on: without this file and `runpy`."""
+    """The traceback from the script's first line on: without this file and `runpy`; None where it has no part in it."""
     left = traceback
     while left is not None and left.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>", runpy.__file__):
         left = left.tb_next
-    return left or traceback
+    return left
 
 
 def summary(stats: dict[str, Any]) -> list[str]:

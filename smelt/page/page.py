@@ -109,7 +109,7 @@ def _links(frames: list[FrameFacts]) -> dict[str, str]:
 def _contents(frames: list[FrameFacts]) -> Markup:
     rows = []
     for number, frame in enumerate(frames, 1):
-        broken = len({*(version.stop for version in frame.versions if version.stop is not None), *frame.breaks})
+        broken = len({v.stop for v in frame.versions if v.stop is not None} if frame.versions else {*frame.breaks})
         told = [
             plural(sum(v.has_graph for v in frame.versions), "graph"),
             f"{plural(broken, 'break')}" if broken else "",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from smelt.abi.program_facts import ProgramFacts, Unit
-from smelt.abi.steps import Origin, label
+from smelt.abi.steps import Origin, Timing, label
 from smelt.page.markup import Markup, bytes_text, element, joined, number_text, plural, seconds_text, shortened
 from smelt.page.picture import MOST_BOXES, Box, draw_program, draw_steps
 
@@ -69,26 +70,43 @@ def _folded(units: Markup, count: int) -> Markup:
 
 
 def slowest(programs: Sequence[tuple[str, ProgramFacts]], most: int = 10) -> Markup | None:
-    """The steps in which most time was spent, with links; `programs` with what their ids begin with."""
-    rows = []
+    """What most time was spent in, by operators and lines, with links; `programs` with what their ids begin with."""
+    spent: dict[tuple[str, str], _Spent] = {}
     for name, program in programs:
         for number, unit in enumerate(program.units):
             timing = unit.step.timing
             if timing is not None and timing.calls:
-                rows.append((timing.total_ns / 1e9, timing.calls, unit, _id(name, number)))
-    if not rows:
+                spent.setdefault((_operators(unit), _lines(unit)), _Spent()).add(timing, _id(name, number))
+    if not spent:
         return None
-    rows.sort(key=lambda row: -row[0])
-    total = sum(row[0] for row in rows)
+    total = sum(each.seconds for each in spent.values())
     shown = [
         element(
             "li",
-            element("a", element("b", _operators(unit)), " ", element("small", _lines(unit)), href=f"#{link}"),
-            f" {seconds_text(seconds)} ({100 * seconds / total:.0f} %) in {plural(calls, 'call')}",
+            element("a", element("b", operators), " ", element("small", lines), href=f"#{each.link}"),
+            f" {seconds_text(each.seconds)} ({100 * each.seconds / total:.0f} %) in {plural(each.calls, 'call')}",
+            f" of {plural(each.steps, 'step')}" if each.steps > 1 else None,
         )
-        for seconds, calls, unit, link in rows[:most]
+        for (operators, lines), each in sorted(spent.items(), key=lambda item: -item[1].seconds)[:most]
     ]
     return element("ol", shown, class_="slowest")
+
+
+@dataclass
+class _Spent:
+    """Of steps that compute the same of the same lines; `link` leads to the slowest one."""
+
+    seconds: float = 0.0
+    calls: int = 0
+    steps: int = 0
+    most: float = -1.0
+    link: str = ""
+
+    def add(self, timing: Timing, link: str) -> None:
+        seconds = timing.total_ns / 1e9
+        self.seconds, self.calls, self.steps = self.seconds + seconds, self.calls + timing.calls, self.steps + 1
+        if seconds > self.most:
+            self.most, self.link = seconds, link
 
 
 def _boxes(program: ProgramFacts, name: str) -> list[Box]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import io
 import os
 import stat
 import subprocess
@@ -119,7 +120,9 @@ def test_a_script_that_fails(script: Callable[..., Path], end: str, status: int,
 
 def test_syntax_error(script: Callable[..., Path], capsys: Any) -> None:
     status, page = page_of(script("def f(:\n"))
-    assert status == 1 and "Nothing was compiled" in page and "SyntaxError" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert status == 1 and "Nothing was compiled" in page and "SyntaxError" in err
+    assert "Traceback" not in err and "run.py" not in err
 
 
 @pytest.mark.parametrize("kind", ["lambda", "exec", "late reset", "thread", "long line", "latin", "argparse"])
@@ -150,6 +153,18 @@ def test_kinds_of_scripts(script: Callable[..., Path], kind: str) -> None:
     status, page = page_of(script(head + text + "\n", encoding=encoding), *args)
     assert status == 0 and shown in page
     assert len(page) < 200_000
+
+
+def test_closed_streams(script: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = io.StringIO()
+    closed.close()
+    for end in ("sys.exit('gone')", "1 / 0"):
+        monkeypatch.setattr(sys, "stderr", closed)
+        monkeypatch.setattr(sys, "stdout", closed)
+        path = script("import sys, torch\ntorch.compile(lambda x: x.sin() + 40)(torch.ones(3))\n" + end)
+        status, page = page_of(path)
+        monkeypatch.undo()
+        assert status == 1 and "sin() + 40" in page
 
 
 def test_a_forked_child_writes_nothing(script: Callable[..., Path]) -> None:
