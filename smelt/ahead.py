@@ -155,7 +155,8 @@ def _stand_in(device: torch.device, value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         if value.device.type != "meta":
             return value
-        made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
+        with torch.inference_mode(value.is_inference()):
+            made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
         made.requires_grad_(value.requires_grad)
         made.__dict__.update(value.__dict__)  # marks of dynamic sizes
         return made
@@ -272,7 +273,10 @@ def _choices(bound: Bound) -> list[tuple[str, tuple[str, ...], str]]:
         known = remembered(operation, names)
         if known is None:
             operands = [None if spec is None else _zeros(spec) for spec in map(spec_of, bound.inputs)]
-            known = kernel.choose_for(form, operands, [_zeros(spec) for spec in kernel.outputs])
+            try:
+                known = kernel.choose_for(form, operands, [_zeros(spec) for spec in kernel.outputs])
+            except (RuntimeError, TypeError):  # a form that the program does not call it in
+                continue
         found.append((operation, names, known))
     return found
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -81,8 +80,7 @@ def compile(
         return make_twin(module, call, Remake(compile, kwargs, compiled_again, ahead))
     function = original_function(model)
     compiled = capture.compile_callable(function, compile_graph, chosen)
-    if isinstance(compiled, FunctionType):
-        compiled.aot_compile = CompileAhead(function, chosen)  # type: ignore[attr-defined]
+    getattr(compiled, "__func__", compiled).aot_compile = CompileAhead(function, chosen)
     return compiled
 
 

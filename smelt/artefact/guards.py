@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
 
 from smelt.artefact.codec import Decoder, Encoder
 from smelt.artefact.container import ArtefactError
-from smelt.artefact.references import find, mark
+from smelt.artefact.references import find, mark, parts_of
 from smelt.capture import _native as native
 from smelt.capture.guards import questions
 from smelt.capture.guards.flag import Flag
@@ -55,7 +56,10 @@ class GuardWriter:
     def __init__(self, encode: Encoder, asked: Asked, values: dict[int, Any]) -> None:
         self.encode, self.asked, self.values = encode, asked, values
         self.found: dict[str, Any] = {}
-        self._first = {id(value): index for index, value in sorted(values.items(), reverse=True)}
+        self._first: dict[int, tuple[int, str]] = {}
+        for index, value in sorted(values.items()):
+            for part, held in parts_of(value):
+                self._first.setdefault(id(held), (index, part))
 
     def data(self) -> dict[str, Any]:
         """All of it.
@@ -81,11 +85,11 @@ class GuardWriter:
         try:
             return ["name", self.encode.names(value)]
         except ArtefactError:
-            first = self._first.get(id(value), at)
+            first, part = self._first.get(id(value), (at, ""))
             if first >= at:
                 raise
             self._adopted(first)
-            return ["fetched", first]  # what an earlier fetch gives
+            return ["fetched", first, part]  # what an earlier fetch gives, or the function in it
 
     def _operand(self, index: int, kind: int, operand: Any) -> Any:
         if kind in _BY_IDENTITY:
@@ -140,21 +144,23 @@ def tensor_data(encode: Encoder, spec: native.TensorSpec) -> Any:
     data = [spec.type is torch.nn.Parameter, *meta, encode(spec.order)]
     if spec.type not in (torch.Tensor, torch.nn.Parameter):
         raise ArtefactError(f"a tensor of class {spec.type.__qualname__}")
-    again = tensor_spec(Decoder({}, ()), data)
-    if repr(again) != repr(spec) or again.keys != spec.keys:
-        raise ArtefactError(f"a tensor that is no plain one: {spec!r}")
-    return data
+    for inference in (False, True):
+        again = tensor_spec(Decoder({}, ()), [*data, inference])
+        if repr(again) == repr(spec) and again.keys == spec.keys:
+            return [*data, inference]
+    raise ArtefactError(f"a tensor that is no plain one: {spec!r}")
 
 
 def tensor_spec(decode: Decoder, data: Any) -> native.TensorSpec:
     """The check again."""
-    parameter, *meta = data
+    parameter, *meta, inference = data
     dtype, device, requires_grad, shape, stride, order = map(decode, meta)
-    example = torch.empty((0,) * len(shape), dtype=dtype, device=device)
-    if parameter:
-        example = torch.nn.Parameter(example, bool(requires_grad))
-    elif requires_grad:
-        example.requires_grad_()
+    with torch.inference_mode(bool(inference)):
+        example = torch.empty((0,) * len(shape), dtype=dtype, device=device)
+        if parameter:
+            example = torch.nn.Parameter(example, bool(requires_grad))
+        elif requires_grad:
+            example.requires_grad_()
     more = {} if order is None else {"order": order}
     return native.TensorSpec(example, shape=shape, stride=stride, requires_grad=requires_grad, **more)
 
@@ -251,10 +257,10 @@ class GuardReader:
         if kind not in _OBJECTS:
             return self.decode(key)
         match key:
-            case ["fetched", int(index)] if 0 <= index < len(self.fetches):
+            case ["fetched", int(index), str(part)] if 0 <= index < len(self.fetches):
                 if index not in self.values:
                     self._read([index])
-                value = self.values[index]
+                value = attrgetter(part)(self.values[index]) if part else self.values[index]
             case ["value", data]:
                 value = self.decode(data)
             case ["name", name]:

@@ -14,6 +14,7 @@ import importlib
 import math
 import operator
 import sys
+from collections.abc import Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -127,7 +128,7 @@ def _within(name: list[Any], around: Any, value: Any, depth: int) -> list[Any] |
         return name
     if not depth:
         return None
-    for part in _HOLDERS.get(type(around), ()):
+    for part in HOLDERS.get(type(around), ()):
         found = _within([OF, name, part], getattr(around, part), value, depth - 1)
         if found is not None:
             return found
@@ -144,7 +145,7 @@ def _within(name: list[Any], around: Any, value: Any, depth: int) -> list[Any] |
 _BOUND = (BuiltinFunctionType, MethodType)
 """Made anew whenever somebody asks for them."""
 
-_HOLDERS: dict[type, tuple[str, ...]] = {
+HOLDERS: dict[type, tuple[str, ...]] = {
     property: ("fget", "fset", "fdel"),
     classmethod: ("__func__",),
     staticmethod: ("__func__",),
@@ -153,6 +154,14 @@ _HOLDERS: dict[type, tuple[str, ...]] = {
     functools.partial: ("func",),
 }
 """Objects that hold functions, and under what names."""
+
+
+def parts_of(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """An object, the functions that it holds, and their globals, each with the attributes that lead there."""
+    yield path, value
+    for part in (*HOLDERS.get(type(value), ()), *(["__globals__"] if isinstance(value, FunctionType) else ())):
+        yield from parts_of(getattr(value, part), f"{path}.{part}".lstrip("."))
+
 
 _DEEPEST = 6
 """Decorators around one function."""

@@ -67,8 +67,7 @@ def remembered(operation: str, names: tuple[str, ...]) -> str | None:
 def take(operation: str, names: tuple[str, ...], winner: str) -> None:
     """Remember what was chosen elsewhere, on such a machine: where nothing is known here, nothing is timed."""
     if winner in names and remembered(operation, names) is None:
-        with _lock:
-            _known[_key(operation, names)] = winner
+        _tuner.keep(_key(operation, names), winner, None)
 
 
 def choose(

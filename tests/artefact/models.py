@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import enum
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -102,3 +105,103 @@ ARGUMENTS: dict[str, Any] = {
     "written": lambda: (torch.randn(3, 4),),
     "two": lambda: (torch.randn(3, 4), torch.randn(4, 5)),
 }
+
+
+SCALE = 3.0
+
+
+class Mode(enum.Enum):
+    """What a model branches on."""
+
+    A = 1
+    B = 2
+
+
+def decorated(f: Callable[..., Any]) -> Callable[..., Any]:
+    """As libraries wrap `forward`."""
+
+    @functools.wraps(f)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return f(*args, **kwargs)
+
+    return wrapper
+
+
+class Decorated(nn.Module):
+    """Its frame is the wrapper's; reads a global and an enumeration."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.mode = nn.Linear(4, 4), Mode.A
+
+    @decorated
+    def forward(self, x: Tensor, scale: float = 2.0) -> Tensor:
+        y = self.linear(x) * scale * SCALE
+        return y + 1 if self.mode is Mode.B else y
+
+
+class Star(nn.Module):
+    """Takes any arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, *xs: Tensor, **more: float) -> Tensor:
+        return self.linear(xs[0]) + xs[1] * more.get("times", 1)
+
+
+class Tied(nn.Module):
+    """One parameter under two names, repeated blocks, a buffer that is not saved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.out = nn.Embedding(10, 4), nn.Linear(4, 10, bias=False)
+        self.out.weight = self.embed.weight
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(3))
+        self.register_buffer("places", torch.arange(5.0), persistent=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids) + self.places[: ids.shape[1], None]
+        for block in self.blocks:
+            x = block(x)
+        return self.out(x)
+
+
+class Doubled(nn.Module):
+    """Containers in and out."""
+
+    def forward(self, batch: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[Tensor]]:
+        return {key: value * 2 for key, value in batch.items()}, [value.sum() for value in batch.values()]
+
+
+class Images(nn.Module):
+    """Convolution, statistics, pooling."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.max_pool2d(torch.relu(self.norm(self.conv(x))), 2).flatten(1)
+
+
+class Pair(NamedTuple):
+    """A result with names."""
+
+    a: Tensor
+    b: Tensor
+
+
+def pair(x: Tensor) -> Pair:
+    """Makes one."""
+    return Pair(x + 1, x * 2)
+
+
+def closure(times: int) -> Callable[[Tensor], Tensor]:
+    """A function that another one makes."""
+
+    def inner(x: Tensor) -> Tensor:
+        return x * times
+
+    return inner

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import smelt
 from smelt.artefact.container import ArtefactError
+from smelt.runtime import tune
 from tests.artefact import models
 from tests.artefact.models import ARGUMENTS, Branching, Classifier, Loud, Statistics
 
@@ -270,3 +271,64 @@ def test_a_profiler_may_look() -> None:
     assert "smelt: two" in {event.name for event in profile.function_events}
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
         compiled(*ARGUMENTS["two"]())
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]] = {
+    "any arguments": (models.Star, lambda: (torch.randn(3, 4), torch.randn(3, 4))),
+    "a decorator": (models.Decorated, lambda: (torch.randn(3, 4),)),
+    "tied weights": (models.Tied, lambda: (torch.randint(0, 10, (2, 5)),)),
+    "a dictionary": (models.Doubled, lambda: ({"x": torch.randn(3), "y": torch.randn(2, 2)},)),
+    "images": (models.Images, lambda: (torch.randn(2, 3, 8, 8),)),
+}
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("name", MODELS)
+def test_models(name: str, mode: Callable[[], Any], tmp_path: Any) -> None:
+    make, arguments = MODELS[name]
+    model, args = make(), arguments()
+    other = copy.deepcopy(model)
+    with mode():
+        compiled = through_a_file(smelt.compile(model).aot_compile(*args), tmp_path).apply(model)
+        torch.testing.assert_close(compiled(*args), other(*args), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(model.state_dict(), other.state_dict())
+
+
+def test_named_tuples_and_closures(tmp_path: Any) -> None:
+    x = torch.randn(3)
+    have = through_a_file(smelt.compile(models.pair).aot_compile(x), tmp_path).apply(models.pair)(x)
+    assert type(have) is models.Pair and torch.equal(have.b, x * 2)
+    times = models.closure(3)
+    compiled = smelt.compile(times).aot_compile(x).apply(times)
+    torch.testing.assert_close(compiled(x), x * 3)
+    with pytest.raises(ArtefactError):
+        smelt.compile(times).aot_compile(x).apply(models.closure(4))(x)
+
+
+def test_settings_that_the_program_reads_are_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = models.Decorated(), torch.randn(3, 4)
+    compiled = smelt.compile(model).aot_compile(x).apply(model)
+    compiled(x)
+    monkeypatch.setattr(models, "SCALE", 4.0)
+    with pytest.raises(ArtefactError, match="SCALE == 3.0, and is now 4.0"):
+        compiled(x)
+    monkeypatch.undo()
+    torch.testing.assert_close(compiled(x), model(x))
+    model.mode = models.Mode.B
+    with pytest.raises(ArtefactError, match="mode"):
+        compiled(x)
+
+
+def test_methods_are_told_what_to_do() -> None:
+    with pytest.raises(ArtefactError, match="for a module or a function"):
+        smelt.compile(Statistics().forward).aot_compile(spec(6, 4))
+
+
+def test_choices_of_kernels_come_along() -> None:
+    names = ("first", "second")
+    for winner, known in (("third", None), ("second", "second"), ("first", "second")):
+        tune.take("an operation of this test", names, winner)
+        assert tune.remembered("an operation of this test", names) == known
+    artefact = smelt.compile(Classifier()).aot_compile(spec(64, 4), spec(64, dtype=torch.int64))
+    choices = artefact.held.contents["versions"][0]["graph"]["choices"]
+    assert choices and all(winner in candidates for _, candidates, winner in choices)
