@@ -6,12 +6,15 @@ Codegen writes them beside the text; the runtime shows them to profilers while s
 from __future__ import annotations
 
 import os
+import re
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from smelt.base.locks import new_lock
+
+_NUMBERS = re.compile(r"(_\d+)+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +23,18 @@ class Origin:
 
     Attributes:
         at: its place; `str(at)` is "file:line". None: not known.
-        operator: its name in the captured graph, without a number.
+        name: of its node in the captured graph.
         backward: the step computes of its derivative.
     """
 
     at: object
-    operator: str
+    name: str
     backward: bool = False
+
+    @property
+    def operator(self) -> str:
+        """The name without the number that tells nodes apart."""
+        return _NUMBERS.sub("", self.name) or self.name
 
 
 @dataclass(slots=True)

@@ -17,9 +17,11 @@ from typing import Any
 import torch
 from torch.autograd import profiler
 
-from smelt.abi.steps import Step, Steps, observable
+from smelt.abi.steps import Step, Steps, Timing, observable
+from smelt.base.locks import new_lock
 from smelt.base.options import environment
 from smelt.runtime.launch import Table
+from smelt.runtime.refusals import anything_refused
 from smelt.runtime.sizes import Sized, Version
 
 
@@ -41,6 +43,8 @@ class Observed:
         program: Any,
     ) -> None:
         self.steps, self.scope, self.launches = steps, scope, launches
+        kernels = scope.get("kernels")
+        self.on_gpu = kernels is not None and kernels.target is not None
         self.ranges = _nvtx_ranges() if environment().nvtx else None
         self.segments = {addresses[name]: each for name, each in steps.segments.items() if name in addresses}
         self.sized = program if isinstance(program, Sized) else None
@@ -49,6 +53,10 @@ class Observed:
 
     def observe(self) -> None:
         """From now on; without effect where it is so already."""
+        with _lock:
+            self._observe()
+
+    def _observe(self) -> None:
         if self.before is not None:
             return
         if self.sized is not None:
@@ -61,13 +69,14 @@ class Observed:
 
     def restore(self) -> None:
         """As it was: nobody looks any more."""
-        before, self.before = self.before, None
-        if before is None:
-            return
-        if self.sized is not None:
-            self.sized.at, self.sized.versions = before["at"], before["versions"]
-        else:
-            self.scope.update(before)
+        with _lock:
+            before, self.before = self.before, None
+            if before is None:
+                return
+            if self.sized is not None:
+                self.sized.at, self.sized.versions = before["at"], before["versions"]
+            else:
+                self.scope.update(before)
 
     def _shown_version(self, at: Any, *sizes: int) -> Version:
         """A version for these sizes whose steps are shown."""
@@ -113,13 +122,23 @@ class Observed:
     def segment(
         self, kernels: Any, launches: Sequence[Any], whole: Callable[[Table], object], steps: list[Step]
     ) -> Callable[[Table], object]:
-        """Launches Triton kernels one by one; all at once while a CUDA graph is recorded, which is to hold as little as
-        it did before."""
+        """Launches Triton kernels one by one.
+
+        On a GPU the first call launches them together: it finds out which of them are refused, and has what runs in
+        their place then. Together they stay where one was refused, and while a CUDA graph is recorded, which is to hold
+        as little as it did before.
+        """
         alone: list[Callable[[Table], object]] = []
+        together = Step(tuple(origin for step in steps for origin in step.origins))
+        tried = kernels.target is None
 
         def launch_observed(table: Table) -> object:
-            if not self.looked_at() or _is_recording():
+            nonlocal tried
+            if not self.looked_at():
                 return whole(table)
+            if not tried or anything_refused() or _is_recording():
+                tried = True
+                return self.run(together, whole, table)
             if not alone:
                 alone.extend(kernels.segment([launch]) for launch in launches)
             for step, each in zip(steps, alone, strict=True):
@@ -147,11 +166,23 @@ class Observed:
                 regions.callback(self.ranges[1])
             if step.timing is None:
                 return call(*args)
-            begin = time.perf_counter_ns()
-            result = call(*args)
-            step.timing.add(time.perf_counter_ns() - begin)
-            return result
+            return self._timed(step.timing, call, *args)
 
+    def _timed(self, timing: Timing, call: Callable[..., Any], *args: Any) -> Any:
+        """Run a step by itself: what a GPU still has to do comes before, and the step has ended afterwards."""
+        waits = self.on_gpu and not _is_recording()
+        if waits:
+            torch.cuda.synchronize()
+        begin = time.perf_counter_ns()
+        result = call(*args)
+        if waits:
+            torch.cuda.synchronize()
+        timing.add(time.perf_counter_ns() - begin)
+        return result
+
+
+_lock = new_lock()
+"""Threads may begin and end to look at once."""
 
 _LAUNCHERS = ("launch", "launch_short")
 

@@ -38,6 +38,11 @@ def is_refused_call(error: Exception) -> bool:
     return not isinstance(error, torch.OutOfMemoryError) and "CUDA error" not in str(error)
 
 
+def anything_refused() -> bool:
+    """Whether something has been refused in this process."""
+    return bool(_told)
+
+
 def tell(name: str, error: Exception, way: str) -> None:
     """Count a refusal, and warn of the first one of a kernel."""
     count_named("second_ways", {f"{name}: {way}": 1})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container, Iterable
 
 from torch import fx
@@ -47,13 +46,12 @@ def origins_of(program: LoopProgram, names: Iterable[str]) -> tuple[Origin, ...]
         meta = {} if node is None else node.meta
         operation, at = meta.get("from") or meta.get("of"), meta.get("line")
         if operation is None or at is None:
-            plain = _without_number(name)
-            unknown.setdefault(plain, Origin(None, plain))
+            unknown.setdefault(name, Origin(None, name))
             continue
         backward = "of" in meta
         key = id(at), operation, backward
         if key not in found:
-            found[key] = Origin(at, _without_number(operation), backward)
+            found[key] = Origin(at, operation, backward)
     return tuple(found.values() or unknown.values())
 
 
@@ -63,7 +61,3 @@ def _call_of(program: LoopProgram, name: str) -> fx.Node | None:
         name = name.rpartition("_")[0]
     found = program.calls.get(name)
     return None if found is None else found[0]
-
-
-def _without_number(name: str) -> str:
-    return re.sub(r"(_\d+)+$", "", name) or name

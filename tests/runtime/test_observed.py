@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -180,3 +181,60 @@ def test_other_sizes(rows: int) -> None:
     expected = compiled(x)
     _, found = shown(lambda: compiled(x))
     assert torch.equal(expected, found)
+
+
+class Kernels:
+    """Of a GPU that notes what is launched together."""
+
+    target = object()
+
+    def __init__(self) -> None:
+        self.launched: list[str] = []
+
+    def segment(self, launches: list[str]) -> Callable[[Any], object]:
+        return lambda table: self.launched.append("+".join(launches))
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_on_a_gpu_kernels_are_first_launched_together(monkeypatch: pytest.MonkeyPatch, refused: bool) -> None:
+    """What is refused, and runs in another way, is found out by launching them together."""
+    kernels = Kernels()
+    made = steps.Steps(segments={"segment0": [steps.Step((steps.Origin(None, name),)) for name in "ab"]})
+    scope: dict[str, Any] = {"kernels": kernels, "segment0": kernels.segment(["a", "b"]), "product0": None}
+    program = observed.Observed(made, scope, {}, [["a", "b"]], None)
+    program.always = True
+    monkeypatch.setattr(observed, "anything_refused", lambda: refused)
+    program.observe()
+    rows, _ = shown(lambda: [scope["segment0"](None) for _ in range(3)])
+    assert kernels.launched == (["a+b"] * 3 if refused else ["a+b", "a", "b", "a", "b"])
+    assert rows == ({"smelt: a+b": 3} if refused else {"smelt: a+b": 1, "smelt: a": 2, "smelt: b": 2})
+    program.restore()
+    scope["segment0"](None)
+    assert kernels.launched[-1] == "a+b"
+
+
+def test_threads_that_look_and_others_that_do_not() -> None:
+    compiled = smelt.compile(layer)
+    expected = step(compiled, 4)
+    wrong: list[str] = []
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            found = step(compiled, 4)
+            if not all(map(torch.equal, found, expected)):
+                wrong.append("values")
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for each in threads:
+        each.start()
+    for _ in range(10):
+        shown(lambda: step(compiled, 4))
+    stop.set()
+    for each in threads:
+        each.join()
+    assert not wrong
+    step(compiled, 4)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(observed.Observed, "looked_at", lambda *_: pytest.fail("observed"))
+        step(compiled, 4)
