@@ -141,8 +141,8 @@ _binary("logical_xor", torch.logical_xor, Facts(commutative=True, boolean=True))
 
 def _fma(x: Tensor | Number, y: Tensor | Number, z: Tensor | Number) -> Tensor:
     given = next(v for v in (x, y, z) if isinstance(v, Tensor))
-    x, y, z = (v.double() if isinstance(v, Tensor) else v for v in (x, y, z))
-    return torch.as_tensor(x * y + z).to(given.dtype)
+    x, y, z = (torch.as_tensor(v, dtype=given.dtype).double() for v in (x, y, z))  # numbers are of that type, too
+    return (x * y + z).to(given.dtype)
 
 
 @prim("fma", kind=Kind.POINTWISE, reference=_fma, facts=Facts(takes=Takes.FLOATS))

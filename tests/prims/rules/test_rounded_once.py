@@ -72,3 +72,17 @@ def test_gradients() -> None:
     assert torch.equal(results[0][0], results[1][0])
     for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [7, 33, 1000])
+def test_a_number_times_alpha(size: int) -> None:
+    """Both are numbers of the tensor's type; eager rounds their product first in elements that fill no vector."""
+
+    def program(x: T) -> T:
+        return torch.add(x, 0.7, alpha=0.3)
+
+    x = torch.randn(size, generator=torch.Generator().manual_seed(3))
+    exact = (x.double() + torch.tensor(0.7).double() * torch.tensor(0.3).double()).float()
+    backend = smelt.aot_autograd(lambda graph, _: graph, opset="prims")
+    for compiled in (smelt.compile(program), smelt.compile(program, backend=backend)):
+        assert torch.equal(compiled(x), exact)
