@@ -7,7 +7,6 @@ gradient leads to is left out of the graph.
 
 from __future__ import annotations
 
-import copy
 import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -102,18 +101,8 @@ class Backward:
             return known
         with self.lock:
             if absent not in self.programs:
-                self.programs[absent] = self._made(absent)
+                self.programs[absent] = self.make(without_tangents(self.graph, absent))
         return self.programs[absent]
-
-    def _made(self, absent: tuple[int, ...]) -> Program:
-        try:
-            return self.make(without_tangents(self.graph, absent))
-        except RaisesInBackward as raised:
-            return functools.partial(_raise, raised.error)
-
-
-def _raise(error: Exception, _: list[Any]) -> list[Any]:
-    raise copy.copy(error)
 
 
 class GivenBackward:
@@ -170,19 +159,10 @@ def likely_backward(
 def without_tangents(gm: fx.GraphModule, absent: Sequence[int]) -> fx.GraphModule:
     """The graph without these of its inputs called `tangents_...`, by their place among them, and what they lead to.
 
-    It has no marks of gradients any more: what they stand for depends on what is absent.
-
-    Raises:
-        RaisesInBackward: a function of the program raises where it is given None for these.
+    It has no marks of gradients any more: what they stand for depends on what is absent. A function of the program that
+    raises gives nothing: a call that comes to it raises before (`plan.unreached`).
     """
     return _Without(gm, absent).build() if absent or flow_of(gm.graph) is not None else gm
-
-
-class RaisesInBackward(Exception):
-    """What a backward raises in eager."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
 
 
 class _Without:
@@ -224,9 +204,6 @@ class _Without:
         value: Any = node.args[0]
         if isinstance(mark, Chosen):
             pattern = mark.choice.pattern(self.present)
-            gives = 0 if pattern is None else mark.choice.gives[pattern]
-            if isinstance(gives, Exception):
-                raise RaisesInBackward(gives)
             value = None if pattern is None else node.args[pattern]
         if value is None or value in self.nothing or not mark.mask & self.present:
             self.nothing.add(node)

@@ -187,8 +187,6 @@ class _Plan:
     def absent(self, grads: Sequence[torch.Tensor | None]) -> frozenset[int]:
         """Primals that have no gradient because no used output depends on them: eager gives None, not zeros."""
         unused = tuple(k for k, (place, _) in enumerate(self.tangents) if grads[place] is None)
-        if not unused:
-            return frozenset()
         known = self._absent.get(unused)
         if known is None:
             known = self._absent[unused] = unreached(self.joint, unused)

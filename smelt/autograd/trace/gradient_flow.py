@@ -6,8 +6,8 @@ for calls in which some results were not used (`graph.ir.gradient_marks`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from smelt.autograd.trace.functionalize import GraphRecorder
 from smelt.autograd.trace.reachability import function_of, in_order
 from smelt.graph.ir.gradient_marks import Choice, Chosen, Contribution, Flow, GradientMark, Materialized
 from smelt.graph.nodes.gradients import keeps_absent
+from smelt.graph.nodes.invalid_history import of_backward
 from smelt.graph.trace.trace import TraceTensor, trace_like
 
 MOST_RESULTS = 6
@@ -83,20 +84,47 @@ class GradientFlow:
         for node in self.order:
             wanted = [k for k, (each, _) in enumerate(self.edges[node]) if each is not None and self._meet(node, each)]
             if node in self.functions:
-                keeps = keeps_absent(node)
-                if not keeps and self._given_in_part(node):
+                if not keeps_absent(node) and self._given_in_part(node):
                     handles.append(node.register_prehook(partial(self._enter, node)))
-                handles.append(node.register_hook(partial(self._leave, node, wanted, keeps)))
+                handles.append(node.register_hook(partial(self._leave, node, wanted)))
             elif wanted:
-                handles.append(node.register_hook(partial(self._leave, node, wanted, False)))
+                handles.append(node.register_hook(partial(self._leave, node, wanted)))
         try:
-            yield
+            with self._replaced(self._alternatives):
+                yield
         finally:
             for handle in handles:
                 handle.remove()
         entries, given = self._gradients()
         for mark, node, k in self.marks:
             mark.mask = entries[node].get(k, 0) if isinstance(mark, Materialized) else given[node][k]
+
+    @contextmanager
+    def _replaced(self, apply: Callable[..., Any]) -> Iterator[None]:
+        """While the engine runs: it calls `apply(node, ...)` for functions that are given None."""
+        nodes = [node for node in self.functions if keeps_absent(node)]
+        for node in nodes:
+            node.apply = partial(apply, node)  # before the method of its class
+        try:
+            yield
+        finally:
+            for node in nodes:
+                del node.apply
+
+    def trying(self) -> AbstractContextManager[None]:
+        """While the engine runs for some of the heads alone: functions that are given None may raise, and give nothing.
+
+        They raise where such a call gets there, which depends on the others that are used.
+        """
+        return self._replaced(self._tried)
+
+    def _tried(self, node: Any, *got: torch.Tensor | None) -> Any:
+        try:
+            return type(node).apply(node, *got)
+        except Exception as error:
+            if of_backward(error) is None:
+                raise
+            return (None,) * len(node.needs_input_grad)
 
     def _meet(self, node: Any, other: Any) -> bool:
         """Whether gradients of other results than lead to a node may meet in another one, to which it leads."""
@@ -113,41 +141,39 @@ class GradientFlow:
         self.marks += [(mark, node, k) for k, mark in enumerate(marks)]
         return tuple(None if g is None else self._mark(mark, g) for mark, g in zip(marks, gradients, strict=True))
 
-    def _leave(self, node: Any, wanted: Sequence[int], keeps: bool, given: Gradients, got: Gradients) -> Gradients:
+    def _leave(self, node: Any, wanted: Sequence[int], given: Gradients, _: Gradients) -> Gradients:
         self.gave[node] = [gradient is not None for gradient in given]
+        if node in self.choices:
+            return given
         out = [*given]
-        if keeps:
-            out = self._alternatives(node, out, got)
         for k in wanted:
             gradient = out[k]
-            if gradient is not None and node not in self.choices:
+            if gradient is not None:
                 mark = Contribution(self.flow)
                 self.marks.append((mark, node, k))
                 out[k] = self._mark(mark, gradient)
         return tuple(out)
 
-    def _alternatives(self, node: Any, given: list[torch.Tensor | None], got: Gradients) -> list[torch.Tensor | None]:
-        """What a function gives that is given None where gradients are absent, for each set of them that may be."""
+    def _alternatives(self, node: Any, *got: torch.Tensor | None) -> Any:
+        """What a function gives that is given None where gradients are absent, for each set of them that may be.
+
+        The engine calls it in place of the function's backward.
+        """
         entries = self._gradients()[0][node]
         masks = [entries.get(k, 0) for k in range(len(got))]
-        traced = sum(1 << k for k, each in enumerate(got) if each is not None)
+        traced = _bits(got)
         patterns = [traced, *sorted(self._patterns(self.visited[node], masks) - {traced})]
-        if len(patterns) == 1:
-            return given
-        choice = self.choices[node] = Choice(self.visited[node], masks, patterns, len(given))
-        found: list[Sequence[torch.Tensor | None]] = [given]
-        choice.gives.append(sum(1 << k for k, each in enumerate(given) if each is not None))
-        for pattern in patterns[1:]:
-            try:
-                made = self._applied(node, [g if pattern >> k & 1 else None for k, g in enumerate(got)], given)
-                choice.gives.append(sum(1 << k for k, each in enumerate(made) if each is not None))
-            except Exception as error:  # it is raised where such a call gets there
-                made = [None] * len(given)
-                error.__traceback__ = error.__context__ = None
-                choice.gives.append(error)
-            found.append(made)
+        made = [self._applied(node, [g if one >> k & 1 else None for k, g in enumerate(got)]) for one in patterns]
+        if len(made) == 1 and not isinstance(made[0], Exception):
+            return made[0]
+        choice = self.choices[node] = Choice(self.visited[node], masks, patterns, len(self.edges[node]))
+        found = [self._by_edge(node, each) for each in made]
+        choice.gives += [each if isinstance(each, Exception) else _bits(each) for each in found]
         self.flow.add(choice)
-        return [self._chosen(choice, k, [each[k] for each in found]) for k in range(len(given))]
+        out: list[torch.Tensor | None] = [None] * len(node.needs_input_grad)
+        for k, i in self._places(node):
+            out[i] = self._chosen(choice, k, [None if isinstance(each, Exception) else each[k] for each in found])
+        return tuple(out)
 
     def _patterns(self, visited: int, masks: Sequence[int]) -> set[int]:
         """The sets of gradients that a function may be given, by place."""
@@ -161,20 +187,49 @@ class GradientFlow:
                     found |= {one | other for other in found}
         return found
 
-    def _applied(self, node: Any, gradients: Sequence[Any], like: Sequence[Any]) -> list[torch.Tensor | None]:
-        """What the function's backward gives, for each of the node's edges."""
-        made = node.apply(*gradients)
+    def _applied(self, node: Any, gradients: Sequence[torch.Tensor | None]) -> Any:
+        """What the function's backward gives; or the error that is raised where a call gets there."""
+        try:
+            return type(node).apply(node, *gradients)
+        except Exception as error:
+            told = of_backward(error)
+            if told is None:
+                raise
+            return told
+
+    def _by_edge(self, node: Any, made: Any) -> list[torch.Tensor | None] | Exception:
+        """The gradients for each of the node's edges, as the engine takes them; or the error that it raises."""
+        if isinstance(made, Exception):
+            return made
         made = made if isinstance(made, tuple) else (made,)
-        places = [i for i, needed in enumerate(node.needs_input_grad) if needed]
-        edges = [k for k, (each, _) in enumerate(self.edges[node]) if each is not None]
-        out: list[torch.Tensor | None] = [None] * len(like)
-        for k, i in zip(edges, places, strict=True):
-            value = made[i] if i < len(made) else None
-            if value is not None and like[k] is not None:
-                value = value if value.shape == like[k].shape else value.sum_to_size(like[k].shape)
-                value = value.to(like[k].dtype)
-            out[k] = value
+        count = len(node.needs_input_grad)
+        if len(made) < count or any(each is not None for each in made[count:]):
+            text = f"returned an incorrect number of gradients (expected {count}, got {len(made)})"
+            return RuntimeError(f"function {node.name()} {text}")
+        out: list[torch.Tensor | None] = [None] * len(self.edges[node])
+        for number, (k, i) in enumerate(self._places(node)):
+            value, (each, place) = made[i], self.edges[node][k]
+            if value is None:
+                continue
+            if not isinstance(value, torch.Tensor):
+                return RuntimeError(f"expected Variable or None (got {type(value).__name__})")
+            like = each._input_metadata[place]
+            if value.shape != like.shape:
+                try:
+                    value = value.sum_to_size(like.shape)
+                except RuntimeError:
+                    text = f"got {[*value.shape]} but expected shape compatible with {[*like.shape]}"
+                    return RuntimeError(
+                        f"Function {node.name()} returned an invalid gradient at index {number} - {text}"
+                    )
+            out[k] = value.to(like.dtype)
         return out
+
+    def _places(self, node: Any) -> list[tuple[int, int]]:
+        """For each edge that leads somewhere, its place and that of the function's argument."""
+        edges = (k for k, (each, _) in enumerate(self.edges[node]) if each is not None)
+        places = (i for i, needed in enumerate(node.needs_input_grad) if needed)
+        return [*zip(edges, places, strict=True)]
 
     def _chosen(self, choice: Choice, edge: int, values: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
         first = next((value for value in values if value is not None), None)
@@ -247,3 +302,8 @@ class GradientFlow:
             if key is not None:
                 found[key] |= 1 << i
         return found
+
+
+def _bits(gradients: Sequence[torch.Tensor | None]) -> int:
+    """Which of them are there."""
+    return sum(1 << k for k, each in enumerate(gradients) if each is not None)

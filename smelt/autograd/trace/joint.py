@@ -419,7 +419,7 @@ class _Trace:
         self, total: torch.Tensor, leaves: Sequence[torch.Tensor], keys: Sequence[int], heads: Sequence[torch.Tensor]
     ) -> tuple[torch.Tensor | None, ...]:
         """The gradients of the leaves; of several results each may have none at a call, which is marked then."""
-        if len(heads) == 1:
+        if len(heads) == 1 and not self.careful:
             return torch.autograd.grad(total, leaves, allow_unused=True)
         flow = GradientFlow(self.rec, heads)
         with flow.marked():
@@ -437,10 +437,12 @@ class _Trace:
     ) -> tuple[list[int], list[TraceTensor]]:
         """The roots that have gradients, with their tangents; what eager says of the others goes to `self.spoilt`."""
         kept = []
+        flow = GradientFlow(self.rec, [heads[i] for i in roots])
         for i, tangent in zip(roots, tangents, strict=True):
             try:
                 total = _Total.apply([tangent], heads[i])
-                torch.autograd.grad(total, [*leaves.values()], retain_graph=True, allow_unused=True)
+                with flow.trying():
+                    torch.autograd.grad(total, [*leaves.values()], retain_graph=True, allow_unused=True)
                 kept.append((i, tangent))
             except Exception as error:
                 told = error if as_told(error) in self.of_eager else of_backward(error)

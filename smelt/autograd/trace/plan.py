@@ -13,6 +13,7 @@ from smelt.graph.ir.gradient_marks import Flow
 from smelt.graph.ir.meta import TensorMeta, without_gaps
 from smelt.graph.ir.storage_view import Step
 from smelt.graph.nodes.custom_functions import BackwardState
+from smelt.graph.nodes.invalid_history import once_more
 from smelt.shapes.real import Real
 from smelt.shapes.size import Symbol
 
@@ -241,9 +242,15 @@ def unreached(joint: Joint, unused: Collection[int]) -> frozenset[int]:
 
     Args:
         unused: places in `joint.differentiable`.
+
+    Raises:
+        Exception: what a function of the program raises where it is given None for these.
     """
     if joint.flow is None:
         return frozenset()
     present = joint.flow.present(unused)
+    error = joint.flow.error(present)
+    if error is not None:
+        raise once_more(error)
     given = (i for i, made in enumerate(joint.gradients) if made is not None)
     return frozenset(i for i in given if not joint.reached.get(i, present) & present)

@@ -35,6 +35,15 @@ class Flow:
             found |= choice.given(found)
         return found
 
+    def error(self, present: int) -> Exception | None:
+        """What the first function raises, in the engine's order, where these conditions hold."""
+        for choice in self.choices:
+            pattern = choice.pattern(present)
+            gives = None if pattern is None else choice.gives[pattern]
+            if isinstance(gives, Exception):
+                return gives
+        return None
+
     def add(self, choice: Choice) -> None:
         """Note a function; its conditions get the next bits."""
         choice.first = self.bits

@@ -1,7 +1,8 @@
-"""Hooks where a gradient is absent: a compiled graph is one node of autograd's graph, and may give none to an input.
+"""Hooks and functions where a gradient is absent: a compiled graph is one node of autograd's, and may give inputs none.
 
 The engine goes on from such a node to all of its inputs. In eager it would not come to those that no used result
-depends on, so their hooks are not called there; here they would be called with None.
+depends on: their hooks, and backward methods of the program, are not called there. Here they would be, with None or
+zeros.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd.function import BackwardCFunction
 
 
 def only_given(hook: Callable[..., Any]) -> Callable[..., Any]:
@@ -35,17 +37,55 @@ def only_given_of_module(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def quiet_below(node: Any) -> None:
-    """The engine is about to come to a node without a gradient: hooks of the leaves below are not to be called."""
+    """The engine is about to come to a node without a gradient.
+
+    Hooks of the leaves below, and functions of the program there, are not to be called.
+    """
     waiting, seen = [node], {node}
     while waiting:
         here = waiting.pop()
         leaf = getattr(here, "variable", None)
         if leaf is not None:
             quiet(leaf._backward_hooks)
+        if isinstance(here, BackwardCFunction):
+            _Skipped.of(here).expected = True
         for below, _ in () if here is None else here.next_functions:
             if below is not None and below not in seen:
                 seen.add(below)
                 waiting.append(below)
+
+
+class _Skipped:
+    """A `torch.autograd.Function` that the engine comes to without a gradient, in a backward that comes past here.
+
+    Attributes:
+        expected: it may be so in this backward; nothing: it is so.
+    """
+
+    __slots__ = ("node", "expected", "nothing")
+
+    def __init__(self, node: Any) -> None:
+        self.node = weakref.ref(node)
+        self.expected = self.nothing = False
+
+    @staticmethod
+    def of(node: Any) -> _Skipped:
+        """That of a node of the engine, which asks it from now on."""
+        found = getattr(vars(node).get("apply"), "__self__", None)
+        if type(found) is not _Skipped:
+            found = _Skipped(node)
+            node.register_prehook(found.before)  # it sees what is absent, where the function is given zeros
+            node.apply = found.apply
+        return found
+
+    def before(self, gradients: tuple[Any, ...]) -> None:
+        self.nothing = self.expected and all(each is None for each in gradients)
+        self.expected = False
+
+    def apply(self, *gradients: Any) -> Any:
+        """In place of the backward."""
+        node: Any = self.node()
+        return (None,) * len(node.needs_input_grad) if self.nothing else type(node).apply(node, *gradients)
 
 
 def quiet(hooks: dict[int, Callable[..., Any]] | None) -> None:

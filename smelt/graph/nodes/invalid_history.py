@@ -40,10 +40,10 @@ class _ErrorNode(torch.autograd.Function):
             for node, _ in ctx.next_functions:
                 quiet_below(node)
             return (None,) * len(ctx.needs_input_grad)
-        raise _again(ctx.error)
+        raise once_more(ctx.error)
 
 
-def _again(error: Exception) -> Exception:
+def once_more(error: Exception) -> Exception:
     """The same error, one for each backward."""
     try:
         made = copy.copy(error)

@@ -102,6 +102,37 @@ class Insists(torch.autograd.Function):
         return b if a is None else a + b
 
 
+class Refuses(torch.autograd.Function):
+    """It raises for some sets, and gives nothing, or what depends on what it gets, for others."""
+
+    @staticmethod
+    def forward(ctx, x, y, how):
+        ctx.set_materialize_grads(False)
+        ctx.how = how
+        return x * 2, y * 3, x * y
+
+    @staticmethod
+    def backward(ctx, a, b, c):
+        match ctx.how:
+            case "all" if c is not None and a is not None and b is not None:
+                raise ValueError("too many")
+            case "alone" if c is None:
+                raise ValueError("where is c?")
+            case "nothing":
+                if c is None:
+                    raise ValueError("where is c?")
+                return None, None, None
+            case "number" if c is None:
+                return 7, b, None
+            case "count" if a is None:
+                return b, c
+            case "shape" if b is None:
+                return torch.ones(2), None, None
+            case "spreads" if b is None:
+                return torch.ones((), dtype=torch.float64), torch.ones(2, 3), None
+        return (c, None, None) if a is None else (None, a, None) if b is None else (a, b, None)
+
+
 class Shapes(torch.autograd.Function):
     """Results of several shapes and types, one of them without a gradient."""
 
@@ -139,6 +170,14 @@ PROGRAMS = {
     "gives some to one that keeps": lambda x: GivesSome.apply(*Keeps.apply(x)),
     "gives some to one that adds": lambda x: (*GivesSome.apply(*Adds.apply(x)), x * 2),
     "insists": lambda x: (*Insists.apply(x), x * 3),
+    **{
+        f"refuses {how}": lambda x, how=how: (*Refuses.apply(x * 2, x.exp(), how), x * 3)
+        for how in ("all", "alone", "nothing", "number", "count", "shape", "spreads")
+    },
+    "refuses one that is not returned": lambda x: (*Refuses.apply(x * 2, x.exp(), "alone")[:2], x * 3),
+    "refuses behind another": lambda x: (*Refuses.apply(*Insists.apply(x * 1), "alone"), x * 3),
+    "refuses and nothing else": lambda x: Refuses.apply(x * 1, x * 2, "nothing"),
+    "insists behind what refuses": lambda x: (*Insists.apply(Refuses.apply(x * 1, x * 2, "all")[0]), x * 3),
     "shapes": lambda x: (*Shapes.apply(x), x * 2),
     "sum of exponentials": lambda x: (x.sum(), x.sqrt().logcumsumexp(0)),
     "root": lambda x: (x.sum(), x.sqrt()),
