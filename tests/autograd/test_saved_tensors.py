@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
+from torch.autograd.function import once_differentiable
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
 
 import smelt
 from smelt.runtime import memory
@@ -161,3 +165,58 @@ def test_hooks_that_give_back_something_else(unpack, told):
         out = smelt.compile(lambda x: (x @ x).tanh())(x)
     with pytest.raises(RuntimeError, match=told):
         out.sum().backward()
+
+
+class Unsteady(torch.autograd.Function):
+    """It breaks the graph, so its forward runs in eager, and its backward is captured when it runs."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        sys._getframe()
+        ctx.save_for_backward(x, y)
+        return x * y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        x, y = ctx.saved_tensors
+        return gradient * y, (gradient * x * y).sum_to_size(y.shape)
+
+
+def _apply(x, y):
+    return Unsteady.apply(x * 2, y + 1) * x
+
+
+def _checkpointed(x, y):
+    return checkpoint(_apply, x, y, use_reentrant=False)
+
+
+@pytest.mark.parametrize("backend", ["eager", "smelt"])
+def test_hooks_are_asked_once_for_each_backward_of_a_function_in_eager(backend):
+    """Capture, guards and residual code read `ctx.saved_tensors`; hooks see one of them."""
+    unpacked = []
+    compiled = smelt.compile(_apply, backend=backend)
+
+    def unpack(tensor):
+        unpacked.append(tuple(tensor.shape))
+        return tensor
+
+    for _ in range(2):
+        x, y = (torch.full((3, n), 2.0, requires_grad=True) for n in (5, 1))
+        with saved_tensors_hooks(lambda tensor: tensor, unpack):
+            out = compiled(x, y)
+        for _ in range(2):
+            unpacked.clear()
+            found = torch.autograd.grad(out.sum(), (x, y), retain_graph=True)
+            assert unpacked.count((3, 1)) == 1
+        want = torch.autograd.grad(_apply(x, y).sum(), (x, y))
+        torch.testing.assert_close(found, want)
+
+
+@pytest.mark.parametrize("backend", ["eager", "smelt"])
+def test_a_checkpoint_around_a_function_in_eager(backend):
+    compiled = smelt.compile(_checkpointed, backend=backend)
+    for _ in range(2):
+        x, y = (torch.full((3, 2), float(n), requires_grad=True) for n in (1, 2))
+        found, want = (torch.autograd.grad(run(x, y).sum(), (x, y)) for run in (compiled, _checkpointed))
+        torch.testing.assert_close(found, want)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import threading
 import types
 import warnings
 import weakref
@@ -12,10 +14,12 @@ from typing import Any
 
 import torch
 import torch.utils.checkpoint
+from torch.autograd.function import BackwardCFunction
 from torch.utils.checkpoint import noop_context_fn
 
 from smelt.capture import _native as native
 from smelt.capture.calls import calls
+from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break, UserError
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import special
@@ -181,7 +185,52 @@ def _captured_backward(cls: Any, session: Any) -> Any:
     """The same Function, its `backward` captured."""
     known = _subclasses.setdefault(session, weakref.WeakKeyDictionary())
     if cls not in known:
-        backward = staticmethod(on_behalf(session, cls.backward))
+        backward = staticmethod(_unpacking_once(on_behalf(session, cls.backward)))
         names = {"backward": backward, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
-        known[cls] = type(cls.__name__, (cls,), names)
+        known[cls] = made = type(cls.__name__, (cls,), names)
+        made._backward_cls.saved_tensors = property(saved_once)  # type: ignore[attr-defined]
     return known[cls]
+
+
+# -- what a backward reads of its context --------------------------------------------------------------------------
+
+_SAVED: types.GetSetDescriptorType = inspect.getattr_static(BackwardCFunction, "saved_tensors")
+_visits: dict[tuple[int, int], tuple[object, ...] | None] = {}
+"""What contexts have saved, by thread and context, for backward methods that run; None: nobody has asked."""
+
+
+def _unpacking_once(backward: Callable[..., object]) -> Callable[..., object]:
+    """A backward whose saved tensors are unpacked once, however often capture, guards and residual code read them.
+
+    The program's hooks on what is saved are called then; those of `checkpoint` refuse a second time.
+    """
+
+    def visited(ctx: object, *gradients: object) -> object:
+        key = threading.get_ident(), id(ctx)
+        _visits[key] = None
+        try:
+            return backward(ctx, *gradients)
+        finally:
+            _visits.pop(key, None)
+
+    return visited
+
+
+def saved_once(ctx: object) -> tuple[object, ...]:
+    """`ctx.saved_tensors`"""
+    key = threading.get_ident(), id(ctx)
+    found = _visits.get(key)
+    if found is None:
+        found = _SAVED.__get__(ctx)
+        if key in _visits:
+            _visits[key] = found
+    return found
+
+
+@special(saved_once)
+def read_saved(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
+    """The same where a backward is captured."""
+    source = vm.source_of(args[0])
+    if source is None:
+        raise Break("ctx.saved_tensors", "the context was made inside")
+    return vm.external(saved_once(args[0]), sources.called(source, saved_once, "saved_tensors"))
