@@ -224,9 +224,13 @@ def read_slice(vm: Interpreter, value: slice, source: Source) -> slice:
 @READ(types.FunctionType)
 def read_function(vm: Interpreter, value: types.FunctionType, source: Source) -> object:
     """By identity; an argument by its code, since closures are often made anew for each call."""
+    key = id(value), "function"
     if not source.local:
         vm.guards.check(source, native.IS, value)
+        vm.reads[key] = value
         return value
+    if key in vm.reads:  # another one would not be that which was read elsewhere
+        vm.guards.check(source, native.IS, value)
     vm.guards.check(source, native.TYPE_IS, types.FunctionType)
     vm.guards.check(sources.part(source, "__code__"), native.IS, value.__code__)
     return vm.register(value, source)

@@ -75,9 +75,7 @@ def is_op(vm: Interpreter, f: Frame, arg: int) -> None:
     left = vm.effects.copies.own(f.stack[-1])
     same = left is right
     if not same:
-        a, b = vm.sources.get(id(left)), vm.sources.get(id(right))
-        if a is not None and b is not None:
-            vm.guards.different(a, b)
+        vm.compared.tell_apart(left, right)
     f.stack[-1] = same != bool(arg)
 
 

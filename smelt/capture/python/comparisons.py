@@ -10,11 +10,11 @@ import collections
 import operator
 import types
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeGuard
 
 from smelt.capture import _native as native
 from smelt.capture.core.interface import Args, Interpreter
-from smelt.capture.core.sources import Source
+from smelt.capture.core.sources import Source, const
 from smelt.capture.core.values import C_METHODS, LEAVES
 from smelt.capture.python.effects import CONTAINERS
 from smelt.graph.ir.symint import SYMBOLIC, pinned
@@ -50,11 +50,13 @@ class Compared:
     def __init__(self, vm: Interpreter) -> None:
         self.vm = vm
         self._objects: dict[int, tuple[object, Source]] = {}
+        self._functions: dict[int, types.FunctionType] = {}
         self._by_address = False
 
     def release(self) -> None:
         """Let go of the program's objects."""
         self._objects.clear()
+        self._functions.clear()
 
     def look(self, fn: Callable[..., object], args: Args) -> None:
         """C code is about to run: what it compares is guarded."""
@@ -99,8 +101,31 @@ class Compared:
         if type(value) is types.MethodType:
             self._note(self.vm.load_attr(value, "__self__"), hashed, seen)
         source = self.vm.sources.get(id(value))
-        if source is not None and source.kind != _HOST and (type(value) is TraceTensor or _is_by_identity(value)):
+        if source is None:
+            if self._is_constant_function(value):
+                self._functions[id(value)] = value
+        elif source.kind != _HOST and (type(value) is TraceTensor or _is_by_identity(value)):
             self._objects[id(value)] = value, source
+
+    def tell_apart(self, one: object, other: object) -> None:
+        """The program has asked whether these are one object, and they are not."""
+        a, b = self.vm.sources.get(id(one)), self.vm.sources.get(id(other))
+        if a is not None and b is not None:
+            self.vm.guards.different(a, b)
+        elif a is not None and self._is_constant_function(other):
+            self._tell_functions(one, a, [other])
+        elif b is not None and self._is_constant_function(one):
+            self._tell_functions(other, b, [one])
+
+    def _is_constant_function(self, value: object) -> TypeGuard[types.FunctionType]:
+        return type(value) is types.FunctionType and id(value) not in self.vm.python.created
+
+    def _tell_functions(self, one: object, source: Source, others: Iterable[types.FunctionType]) -> None:
+        """A function from outside, known by its code, is none of these, which are what they are."""
+        if type(one) is types.FunctionType:
+            for other in others:
+                if other.__code__ is one.__code__:
+                    self.vm.guards.different(source, const(other, other.__qualname__))
 
     def guard(self) -> None:
         """Add the guards: the objects are not the same one, or each is the one that it was."""
@@ -111,6 +136,8 @@ class Compared:
                     self.vm.guards.check(source, native.IS, real)
         else:
             self.vm.guards.all_different(source for _, source in self._objects.values())
+            for value, source in self._objects.values():
+                self._tell_functions(value, source, self._functions.values())
 
 
 def _compared(fn: Any, args: Args) -> tuple[bool, tuple[object, ...]]:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+import smelt
 from smelt.capture.explain import describe
 from tests.capture.harness import compiled, same
 from tests.guard_programs import differs
@@ -223,3 +224,44 @@ def test_weak_proxies() -> None:
 def test_programs() -> None:
     found = [text for text in map(differs, range(60)) if text is not None]
     assert not found, "\n".join(found)
+
+
+def closed(n):
+    def inner(x):
+        return x + n
+
+    return inner
+
+
+KEPT = [closed(1), closed(2)]
+PAIR = (KEPT[0], KEPT[1])
+
+_WHICH = {
+    "is": lambda x, v: (x * 2, v is KEPT[0]),
+    "is, read before": lambda x, v: (lambda kept: (x * 2, v is kept))(KEPT[0]),
+    "is, swapped": lambda x, v: (x * 2, KEPT[1] is not v),
+    "is, called": lambda x, v: (v(x), v is KEPT[0]),
+    "is, in a loop": lambda x, v: (x * 2, [v is each for each in KEPT]),
+    "is, behind a break": lambda x, v: (x.tolist(), v is KEPT[0]),
+    "equal": lambda x, v: (x * 2, v == KEPT[0]),
+    "not equal": lambda x, v: (x * 2, v != KEPT[0]),
+    "equal tuples": lambda x, v: (x * 2, (v, 1) == (KEPT[0], 1)),
+    "in a tuple": lambda x, v: (x * 2, v in PAIR),
+    "in a list": lambda x, v: (x * 2, v in KEPT),
+    "in a set": lambda x, v: (x * 2, v in {KEPT[0], KEPT[1]}),
+    "counted": lambda x, v: (x * 2, KEPT.count(v)),
+    "index": lambda x, v: (x * 2, PAIR.index(v) if v in PAIR else -1),
+    "key": lambda x, v: (x * 2, {KEPT[0]: 1, KEPT[1]: 2}.get(v, 0)),
+    "two in a set": lambda x, v: (x * 2, len({v, KEPT[0]})),
+}
+
+
+@pytest.mark.parametrize("name", _WHICH)
+def test_a_function_of_the_same_code_is_not_another_one(name):
+    """A function that is handed in is known by its code, one that a module holds by itself."""
+    compiled = smelt.compile(_WHICH[name], backend="eager")
+    for order in ([closed(1), KEPT[1], KEPT[0]], [KEPT[0], closed(2), KEPT[1], closed(1)]):
+        smelt.reset()
+        for each in (*order, *order):
+            got, want = compiled(torch.ones(1), each), _WHICH[name](torch.ones(1), each)
+            assert got[1] == want[1]
