@@ -61,4 +61,4 @@ _register()
 @special(torch.is_inference_mode_enabled)
 def inference_mode(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """`torch.is_inference_mode_enabled()`: guarded with the ambient modes, switched off for the capture itself."""
-    return bool(vm.python.inference)
+    return bool(vm.ambient.inference)

@@ -191,6 +191,9 @@ class Effects(Protocol):
 class Compared(Protocol):
     """Objects that C code compared (`python.comparisons.Compared`)."""
 
+    def tell_apart(self, one: object, other: object) -> None:
+        """The program has asked whether these are one object, and they are not."""
+
     def foreign(self, keys: Iterable[object]) -> None:
         """A dictionary from outside is copied: which objects its keys are is known."""
 
@@ -575,6 +578,7 @@ class Ambient(Protocol):
     log: list[tuple[Callable[..., Any], Args, Kwargs]]
     dirty: bool
     left_switched: bool
+    inference: bool
 
     @property
     def names_devices(self) -> bool: ...
@@ -599,6 +603,9 @@ class Ambient(Protocol):
 
     def begin_inside(self) -> None:
         """Regions of the graph that come next lie inside of a mode that is none of them: they are left before it is."""
+
+    def begin_switched(self, graph: fx.Graph, gradients: bool) -> None:
+        """The same for a mode that switches gradients on or off."""
 
     def end_inside(self, graph: fx.Graph) -> None:
         """The end of what `begin_inside` began."""

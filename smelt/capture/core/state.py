@@ -39,7 +39,6 @@ class PythonState:
 
     def __init__(self) -> None:
         self.running = ""
-        self.inference = False
         self.outer_error = sys.exception()
         self.created: set[int] = set()
         self.constants: set[int] = set()

@@ -78,12 +78,13 @@ class Ambient:
         log: the calls that switched modes, in order.
         dirty: a mode may differ from that of the last graph node.
         left_switched: (after `restore`) the frame leaves other modes than it found.
+        inference: the program is in inference mode, which is off for the capture itself; nothing has gradients there.
     """
 
     def __init__(self) -> None:
         self.log: list[tuple[Callable[..., object], Args, Kwargs]] = []
         self.dirty = False
-        self.left_switched = False
+        self.left_switched = self.inference = False
         self._full = native.state()
         self._start = present_modes()
         self._caching = torch.is_autocast_cache_enabled()
@@ -91,7 +92,7 @@ class Ambient:
         self._nesting = 0
         self._regions: list[tuple[fx.Node, Any, Modes]] = []
         self._recorded = self._start
-        self._floors: list[int] = []
+        self._floors: list[tuple[int, Modes]] = []
         self._devices: Any = None
 
     def switch_device(self, fn: Callable[..., object], args: Args) -> None:
@@ -136,7 +137,8 @@ class Ambient:
     def sync(self, graph: fx.Graph) -> None:
         """Make the graph's open regions those of the present modes."""
         self.dirty = False
-        self._move(graph, present_modes())
+        gradients, *others = present_modes()
+        self._move(graph, (gradients and not self.inference, *others))
 
     def inside_region(self, graph: fx.Graph) -> bool:
         """Whether a node that comes next would stand in a region of the graph."""
@@ -146,22 +148,35 @@ class Ambient:
 
     def begin_inside(self) -> None:
         """Regions of the graph that come next lie inside of a mode that is none of them: they are left before it is."""
-        self._floors.append(len(self._regions))
+        self._floors.append((len(self._regions), self._recorded))
+
+    def begin_switched(self, graph: fx.Graph, gradients: bool) -> None:
+        """The same for a mode that switches gradients on or off: it comes next, outside of all regions.
+
+        A graph is cut there, and what is open would be entered again inside.
+        """
+        self._leave_to(graph, self._floors[-1][0] if self._floors else 0)
+        self.dirty = False
+        self.begin_inside()
+        self._recorded = (gradients, *self._recorded[1:])
 
     def end_inside(self, graph: fx.Graph) -> None:
         """The end of what `begin_inside` began."""
-        floor = self._floors.pop()
-        while len(self._regions) > floor:
-            self._leave(graph)
+        floor, before = self._floors.pop()
+        self._leave_to(graph, floor)
+        self._recorded = before
         self.dirty = False
 
     def close(self, graph: fx.Graph) -> None:
         """Leave every region that is open in the graph."""
-        while self._regions:
+        self._leave_to(graph, 0)
+
+    def _leave_to(self, graph: fx.Graph, count: int) -> None:
+        while len(self._regions) > count:
             self._leave(graph)
 
     def _move(self, graph: fx.Graph, target: Modes) -> None:
-        inside = self._regions[self._floors[-1] if self._floors else 0 :]
+        inside = self._regions[self._floors[-1][0] if self._floors else 0 :]
         if self._recorded != target and any(before == target for _, _, before in inside):
             while self._recorded != target:
                 self._leave(graph)

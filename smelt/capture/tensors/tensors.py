@@ -341,7 +341,7 @@ class Tensors:
                 raise Break(f"{name_of(target)} gives a tensor that capture did not see", "its values are not an input")
             return out
         self.vm.work += 1
-        if not self.vm.python.inference:
+        if not self.vm.ambient.inference:
             for tensor in written:
                 self.inference.refuse_write(tensor)  # the program may go on: nothing is recorded
         node = self._record(target, args, kwargs, method)
@@ -517,7 +517,7 @@ class Tensors:
             node.meta.setdefault("val", meta_of(out))
             if id(out) not in self.nodes:
                 self.own(out, node)
-                if self.vm.python.inference and out.place.parent is None:
+                if self.vm.ambient.inference and out.place.parent is None:
                     self.inference.note(out)
         elif type(out) in TRACED:
             node.meta["val"] = None

@@ -58,15 +58,17 @@ def refuse_open(vm: Interpreter) -> None:
 def _open(vm: Interpreter, owner: object, name: str, target: EagerBoundary, given: Sequence[object]) -> None:
     refuse_inside(vm, name)
     token = Entered()
+    if isinstance(target, EnterInference):
+        vm.ambient.begin_switched(vm.tensors.graph, not target.mode)
     vm.tensors.note(token, (), False, target, tuple(given), {})
+    if not isinstance(target, EnterInference):
+        vm.ambient.begin_inside()
     _push(vm, owner, name, token)
 
 
 def _push(vm: Interpreter, owner: object, name: str, token: Entered | None) -> None:
     vm.work += 1
-    if token is not None:
-        vm.ambient.begin_inside()
-    region = Region(owner, name, token, torch.is_grad_enabled(), vm.python.inference, vm.step, vm.where())
+    region = Region(owner, name, token, torch.is_grad_enabled(), vm.ambient.inference, vm.step, vm.where())
     vm.python.regions.append(region)
 
 
@@ -94,7 +96,7 @@ def enter_inference(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """`with torch.inference_mode(mode)`: without gradients; with them where it is switched off."""
     mode = bool(vm.load_attr(args[0], "mode"))
     _open(vm, args[0], "torch.inference_mode()", EnterInference(mode), ())
-    vm.python.inference = mode
+    vm.ambient.inference = mode
     vm.ambient.switch(torch_c.set_grad_enabled, (not mode,), {})
 
 
@@ -104,7 +106,7 @@ def leave_inference(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     gradients = vm.python.regions[-1].gradients if vm.python.regions else torch.is_grad_enabled()
     if vm.python.regions and vm.python.regions[-1].owner is args[0]:
         vm.ambient.switch(torch_c.set_grad_enabled, (gradients,), {})
-    vm.python.inference = _close(vm, args[0], "torch.inference_mode()").inference
+    vm.ambient.inference = _close(vm, args[0], "torch.inference_mode()").inference
 
 
 @contextmanager
@@ -114,21 +116,21 @@ def outside_inference(vm: Interpreter) -> Iterator[None]:
     Raises:
         Break: inference mode is on where the graph cannot be cut.
     """
-    if not vm.python.inference:
+    if not vm.ambient.inference:
         yield
         return
     region = object()
     name = "derivatives in torch.inference_mode()"
     gradients = torch.is_grad_enabled()
     _open(vm, region, name, EnterInference(False), ())
-    vm.python.inference = False
+    vm.ambient.inference = False
     vm.ambient.switch(torch_c.set_grad_enabled, (gradients,), {})
     try:
         yield
     except UserError:
-        vm.python.inference = _close(vm, region, name).inference
+        vm.ambient.inference = _close(vm, region, name).inference
         raise
-    vm.python.inference = _close(vm, region, name).inference
+    vm.ambient.inference = _close(vm, region, name).inference
 
 
 # -- hooks on what is saved ----------------------------------------------------------------------------------------

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import torch
 from torch._ops import OpOverload
 
 from smelt.base.errors import Unsupported
@@ -125,8 +126,8 @@ class Runner:
 
     def _run(self, target: object, args: Args, kwargs: Mapping[str, object]) -> Any:
         try:
-            with self._operators:  # also for tensors that composite operators make on the way
-                if self.inference.made and not self.vm.python.inference:
+            with self._operators, self._recording():  # also for tensors that composite operators make on the way
+                if self.inference.made and not self.vm.ambient.inference:
                     with self.inference.watching():
                         return for_stand_ins(target, args, dict(kwargs))(*args, **kwargs)
                 return for_stand_ins(target, args, dict(kwargs))(*args, **kwargs)
@@ -148,6 +149,11 @@ class Runner:
                 raise ValuesNeededError(Unsupported(text, why="its values are not known yet")) from None
             _as_of_tensors(error)
             raise UserError(error) from None
+
+    def _recording(self) -> AbstractContextManager[object]:
+        """The program may switch gradients on in inference mode; that has no effect."""
+        off = self.vm.ambient.inference and torch.is_grad_enabled()
+        return torch.no_grad() if off else nullcontext()
 
     def attempt(self, target: object, args: Args, kwargs: Mapping[str, object]) -> tuple[object, list[TraceTensor]]:
         """Run a torch callable on trace tensors: its result, and those that it wrote to.

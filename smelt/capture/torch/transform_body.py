@@ -159,7 +159,7 @@ class Capturing:
         with self.outer.runner.paused(), torch_c.outside_transforms():
             vm.tensors = inner = InnerTensors(vm, self.outer)
             vm.ambient = Ambient()
-            vm.ambient.log = ambient.log[:]
+            vm.ambient.log, vm.ambient.inference = ambient.log[:], ambient.inference
             try:
                 yield inner
             finally:
@@ -219,7 +219,7 @@ def capture_call(vm: Interpreter, region: Region, function: object, given: list[
         raise needed.stop() from None
     written += capturing.written
     results: list[Any] = tensors.note(out, written, capturing.drew, region, (given, capturing.outside), {})
-    if vm.python.inference:
+    if vm.ambient.inference:
         _note_inference(tensors, results, [*given, *capturing.outside])
     return results
 

@@ -398,3 +398,30 @@ def test_hooks_that_the_graph_holds(hooks, backend):
 def test_switches_of_gradients_inside_end_before_inference_mode_does():
     """Else the graph puts back the mode of inference after it: the caller goes on without gradients."""
     assert mode_programs.differs(29000182) is None
+
+
+def _off_and_without_gradients(x):
+    with torch.inference_mode(False):
+        with torch.no_grad():
+            y = x * W
+        z = x * W
+    return y, z, y * 2
+
+
+def _on_within_gradients(x):
+    with torch.inference_mode():
+        with torch.enable_grad():
+            y = x * W
+        z = x * 2
+    return y, z, x * W
+
+
+@pytest.mark.parametrize("around", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [_off_and_without_gradients, _on_within_gradients])
+def test_inference_mode_switches_gradients_for_what_is_inside(fn, backend, around):
+    """A mode inside that is that of the caller was left out of the graph."""
+    run, x = smelt.compile(fn, backend=backend), X.clone()
+    with around():
+        for _ in range(2):
+            assert _close(_seen(run(x)), _seen(fn(x)))
