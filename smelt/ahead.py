@@ -25,7 +25,7 @@ from smelt.artefact.container import ArtefactError, Container
 from smelt.artefact.guards import Asked, GuardWriter, stable, values_of
 from smelt.artefact.programs import Kept, ProgramWriter
 from smelt.artefact.references import Names, anchors_of, mark
-from smelt.autograd.call.absent_tangents import Backward, RaisesInBackward, without_tangents
+from smelt.autograd.call.absent_tangents import Backward, without_tangents
 from smelt.base.collection import no_collection
 from smelt.base.default_device import name_devices
 from smelt.base.errors import Unsupported
@@ -253,10 +253,7 @@ def _backwards(halves: Halves, report: Report, options: Options) -> dict[tuple[i
     for number, absent in enumerate(wanted):
         if absent in found:
             continue
-        try:
-            graph = without_tangents(halves.backward, absent)
-        except RaisesInBackward:
-            continue
+        graph = without_tangents(halves.backward, absent)
         (found[absent],) = render_and_build({f"backward{number}": graph}, options, report)
     return found
 
