@@ -271,7 +271,7 @@ class _Compiled(torch.autograd.Function):
             saving = plan.saving = _Saving(plan, inputs, results)
         if plan.why is None and plan.again is not None:
             if plan.memory is None:
-                plan.memory = Memory(inputs, saving.uncopied(saved), plan.again.needed, saving.twice.aliases)
+                plan.memory = Memory(inputs, saving.uncopied(saved), plan.again.needed, saving.twice.remembered)
             ctx.inputs = plan.memory.note(inputs)
             ctx.version = plan.memory.version(inputs)
             ctx.places = plan.memory.places(inputs)
@@ -450,7 +450,8 @@ def _again(
         return "an input that it begins from is gone: keep a reference to what the function is called with"
     if memory.version(inputs) != ctx.version:
         return "an input was written to after the call"
-    former = memory.as_they_were(inputs, saved, ctx.places, ctx.packed is not None)
+    assert plan.saving is not None
+    former = memory.as_they_were(inputs, plan.saving.twice.former(saved), ctx.places, ctx.packed is not None)
     if former is None:
         return "other memory was put in an input's place (`x.data = y`) after the call"
     inputs = former

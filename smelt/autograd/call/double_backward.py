@@ -244,7 +244,7 @@ class Memory:
     Args:
         inputs, saved: of the first call; where saved tensors come from is the same at each.
         needed: positions of inputs whose values matter.
-        aliased: for inputs whose memory is saved besides, the position of that alias among what is saved.
+        remembered: inputs whose memory is saved besides.
 
     Attributes:
         leaves: positions of the caller's leaves, which live as long as the autograd graph.
@@ -258,7 +258,7 @@ class Memory:
         inputs: Sequence[torch.Tensor],
         saved: Sequence[torch.Tensor | None],
         needed: frozenset[int],
-        aliased: Mapping[int, int],
+        remembered: frozenset[int],
     ) -> None:
         self.leaves = frozenset(i for i, t in enumerate(inputs) if t.is_leaf and t.requires_grad)
         places = {id(t): k for k, t in enumerate(saved)}
@@ -266,8 +266,8 @@ class Memory:
         self.kept = needed - self.leaves - self.saved.keys()
         self._let_go = [i for i in range(len(inputs)) if i not in self.leaves and i not in self.kept]
         self._checked = sorted(needed - self.saved.keys())  # autograd checks what it saves
-        self.aliased = {i: k for i, k in aliased.items() if i in needed}
-        alone = needed - self.aliased.keys()
+        self._remembered = needed & remembered
+        alone = needed - remembered
         self._places = (*sorted(alone - self.saved.keys()), *sorted(alone & self.saved.keys()))
         self._noted = sum(i not in self.saved for i in self._places)
 
@@ -283,11 +283,12 @@ class Memory:
         return memory_marks([*inputs], self._places, True)
 
     def as_they_were(
-        self, inputs: list[torch.Tensor], saved: Sequence[torch.Tensor], places: bytes | None, hooked: bool
+        self, inputs: list[torch.Tensor], former: Mapping[int, torch.Tensor], places: bytes | None, hooked: bool
     ) -> list[torch.Tensor] | None:
         """The inputs with the memory that the call has read; None where that of one is gone.
 
         Args:
+            former: the memory that is saved besides.
             places: of the call.
             hooked: what is saved has come back through hooks, in memory of any kind.
         """
@@ -296,8 +297,7 @@ class Memory:
         if found is None or places is None or found[:size] != places[:size]:
             return None if found is not None and places is not None else inputs
         return [
-            tensor if i not in self.aliased else in_former_memory(tensor, saved[self.aliased[i]])
-            for i, tensor in enumerate(inputs)
+            in_former_memory(tensor, former[i]) if i in self._remembered else tensor for i, tensor in enumerate(inputs)
         ]
 
     def release(self, noted: list[Any]) -> list[Any]:

@@ -47,7 +47,12 @@ class ReadTwice:
         read = {i for i, _ in self._both}
         self.held = sorted((again.needed if read and again is not None else read) - self.aliases.keys())
 
-    def _former(self, saved: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+    @property
+    def remembered(self) -> frozenset[int]:
+        """The inputs whose memory is saved."""
+        return frozenset(self.aliases) | frozenset(self.held)
+
+    def former(self, saved: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
         """The memory that the call has read."""
         first = len(saved) - len(self.held)
         return {i: saved[k] for i, k in self.aliases.items()} | {i: saved[first + n] for n, i in enumerate(self.held)}
@@ -56,8 +61,8 @@ class ReadTwice:
         """Another tensor is in the place of an input that is read as a view as well."""
         if not self._both:
             return False
-        former = self._former(saved)
-        pairs = [(saved[k], former.get(i, saved[k])) for i, k in self._both]
+        was = self.former(saved)
+        pairs = [(saved[k], was.get(i, saved[k])) for i, k in self._both]
         return not all(lie_together(now, was) or _is_equal(now, was) for now, was in pairs)
 
     def gradients(
@@ -77,7 +82,7 @@ class ReadTwice:
                 "smelt: the .data of an input was replaced after the call, and the backward reads both the input and "
                 "a view of what it was"
             )
-        former = {i: was for i, was in self._former(saved).items() if i in again.needed}
+        former = {i: was for i, was in self.former(saved).items() if i in again.needed}
         moved = {i: inputs[i].detach() for i, was in former.items() if not lie_together(inputs[i], was)}
         with torch.enable_grad():
             for i in moved:
