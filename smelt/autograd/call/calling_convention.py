@@ -16,6 +16,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from smelt.autograd.call.absent_tangents import Backward, GivenBackward, sum_of_gradients
+from smelt.autograd.call.backward_notes import note_line
 from smelt.autograd.call.batched import batched
 from smelt.autograd.call.dispatch import called_plainly, excluding
 from smelt.autograd.call.double_backward import DoubleBackward, Memory
@@ -361,7 +362,11 @@ def _gradients(
         ((absent, program),) = programs
         tangents = tuple(each for place, each in enumerate(tangents) if place not in absent)
     saved += [_tangent(grads[k], meta) for k, meta in tangents]
-    return tuple(plan.alone(program)(saved))
+    try:
+        return tuple(plan.alone(program)(saved))
+    except Exception as error:
+        note_line(error)
+        raise
 
 
 def _sum_of(

@@ -1,0 +1,30 @@
+"""Errors inside a compiled backward say which line of the forward they belong to."""
+
+from __future__ import annotations
+
+import dis
+from types import TracebackType
+
+from smelt.abi.steps import Steps, label
+
+
+def note_line(error: Exception) -> None:
+    """Note the user's lines of the library call that has raised; where it was no such call, nothing."""
+    entry = error.__traceback__
+    while entry is not None:
+        steps = getattr(entry.tb_frame.f_globals.get("observed"), "steps", None)
+        if isinstance(steps, Steps):
+            told = _called(entry, steps)
+            if told:
+                error.add_note(f"in the compiled backward: {told}")
+            return
+        entry = entry.tb_next
+
+
+def _called(entry: TracebackType, steps: Steps) -> str:
+    """What the failing line of a host program calls, by the name that it loads."""
+    for instruction in dis.get_instructions(entry.tb_frame.f_code):
+        place = instruction.positions
+        if place is not None and place.lineno == entry.tb_lineno and instruction.argval in steps.externs:
+            return label(steps.externs[instruction.argval].origins)
+    return ""
