@@ -139,7 +139,7 @@ static void forget_stack(PyCodeObject *replacement, Frame *ran, Py_ssize_t arity
 }
 
 /* Steals `outputs`. */
-static inline PyObject *run_swapped(PyThreadState *state, Frame *frame, Entry *entry, Py_ssize_t arity,
+static inline PyObject *run_swapped(PyThreadState *state, Frame *frame, CacheEntry *entry, Py_ssize_t arity,
                                     PyObject *outputs) {
     PyCodeObject *original = FRAME_CODE(frame), *code = entry->replacement;
     /* the original's cells and free variables do not exist before its first instruction: above the arguments all is
@@ -202,7 +202,7 @@ static PyObject *call_injected(Injection *injection, PyObject *function, PyObjec
 
 /* Calls the replacement as a function: f(*values, constants, outputs). Takes the values out of their array and steals
    `outputs`: nobody keeps its arguments alive while it runs. The first `arity` of them are the original's variables. */
-static PyObject *run_replacement(Entry *entry, PyObject *globals, PyObject **values, Py_ssize_t count,
+static PyObject *run_replacement(CacheEntry *entry, PyObject *globals, PyObject **values, Py_ssize_t count,
                                  PyObject *outputs, Py_ssize_t arity) {
     PyObject *function = entry_function(entry, globals), **args = NULL, *result = NULL;
     if (function && !(args = PyMem_Malloc((size_t)(count + 2) * sizeof(PyObject *)))) PyErr_NoMemory();
@@ -227,15 +227,15 @@ static PyObject *run_replacement(Entry *entry, PyObject *globals, PyObject **val
 }
 
 /* At the end of a data-stack chunk: the replacement as a fresh call. Steals `outputs`. */
-static PyObject *run_called(PyThreadState *state, Frame *frame, Entry *entry, Py_ssize_t arity, PyObject *outputs) {
+static PyObject *run_called(PyThreadState *state, Frame *frame, CacheEntry *entry, Py_ssize_t arity, PyObject *outputs) {
     return leave_frame(state, frame, run_replacement(entry, frame->f_globals, frame->localsplus, arity, outputs, arity));
 }
 
 /* -- looking for one --------------------------------------------------------------------------- */
-static enum Outcome look_up(Place *place, const Scope *scope, Entry **entry, PyObject **outputs) {
-    if (!place->count) return MISS;
+static enum Outcome look_up(CompileSite *site, const Scope *scope, CacheEntry **entry, PyObject **outputs) {
+    if (!site->count) return MISS;
     thread.stack.active = 0; /* guards may run Python code, which is nobody's frame to compile */
-    enum Outcome outcome = place_lookup(place, scope, entry, outputs);
+    enum Outcome outcome = site_lookup(site, scope, entry, outputs);
     stack_now()->active = 1;
     return outcome;
 }
@@ -264,14 +264,14 @@ static PyObject *call_back(PyObject *callback, PyObject *place, const Scope *sco
 }
 
 /* Entries, then the callback, then the entries again. MISS: `after`, unless NULL, is for `told`. */
-static enum Outcome find(Place *place, PyObject *key, PyObject *callback, const Scope *scope, Entry **entry,
+static enum Outcome find(CompileSite *site, PyObject *key, PyObject *callback, const Scope *scope, CacheEntry **entry,
                          PyObject **outputs, PyObject **after) {
     *after = NULL;
-    enum Outcome outcome = look_up(place, scope, entry, outputs);
+    enum Outcome outcome = look_up(site, scope, entry, outputs);
     if (outcome != MISS || !callback) return outcome;
     PyObject *wants = call_back(callback, key, scope);
     if (!wants) return RAISED;
-    outcome = place->skipped ? MISS : look_up(place, scope, entry, outputs);
+    outcome = site->skipped ? MISS : look_up(site, scope, entry, outputs);
     if (outcome == MISS && wants != Py_None) *after = wants;
     else Py_DECREF(wants);
     return outcome;
@@ -298,14 +298,14 @@ static int starts_with_any(PyObject *text, PyObject *tuple) {
 }
 
 /* A code seen for the first time by an active thread. NULL with an exception when out of memory. */
-static Place *meet(PyCodeObject *code) {
-    Place *place = place_make(code);
-    if (!place) return NULL;
+static CompileSite *meet(PyCodeObject *code) {
+    CompileSite *site = site_make(code);
+    if (!site) return NULL;
     /* module and class bodies keep their variables in a dict; there is nothing to put in slots */
-    if (!(code->co_flags & CO_OPTIMIZED)) place->skipped = NEVER;
-    if (!place->skipped && starts_with_any(code->co_filename, prefixes))
-        place->skipped = starts_with_any(code->co_filename, quiet_ones) ? QUIET : NEVER;
-    return place;
+    if (!(code->co_flags & CO_OPTIMIZED)) site->skipped = NEVER;
+    if (!site->skipped && starts_with_any(code->co_filename, prefixes))
+        site->skipped = starts_with_any(code->co_filename, quiet_ones) ? QUIET : NEVER;
+    return site;
 }
 
 /* -- tracebacks -------------------------------------------------------------------------------- */
@@ -413,13 +413,13 @@ static int call_quietly(PyObject *callback) {
 /* Asks the lender what the frame returns, unless its code runs as it is. */
 static PyObject *evaluate_lent(PyThreadState *state, Frame *frame) {
     PyCodeObject *code = FRAME_CODE(frame);
-    Place *place = place_find((PyObject *)code);
-    if (!place) place = meet(code); /* what is found later without a mark is captured */
-    if (!place) return leave_frame(state, frame, NULL);
-    if (place->unlent || !(code->co_flags & CO_OPTIMIZED) || FRAME_NEXT(frame) != _PyCode_CODE(code) ||
+    CompileSite *site = site_find((PyObject *)code);
+    if (!site) site = meet(code); /* what is found later without a mark is captured */
+    if (!site) return leave_frame(state, frame, NULL);
+    if (site->unlent || !(code->co_flags & CO_OPTIMIZED) || FRAME_NEXT(frame) != _PyCode_CODE(code) ||
         lines_are_watched(state))
         return run_frame(state, frame, 0);
-    PyObject *slots = tuple_of(frame->localsplus, place->arity), *lender = thread.stack.lender;
+    PyObject *slots = tuple_of(frame->localsplus, site->arity), *lender = thread.stack.lender;
     if (!slots) return leave_frame(state, frame, NULL);
     thread.stack.lender = NULL;
     PyObject *args[] = {FRAME_FUNC(frame), slots}, *result = PyObject_Vectorcall(lender, args, 2, NULL);
@@ -427,7 +427,7 @@ static PyObject *evaluate_lent(PyThreadState *state, Frame *frame) {
     Py_DECREF(slots);
     if (result != smelt_null) return leave_frame(state, frame, result);
     Py_DECREF(result);
-    place->unlent = 1;
+    site->unlent = 1;
     return run_frame(state, frame, 0);
 }
 
@@ -453,11 +453,11 @@ static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing
         drop(injection->values, injection->count);
         if (!self->active) return run_frame(state, frame, 0);
     }
-    Place *place = place_find((PyObject *)code);
+    CompileSite *site = site_find((PyObject *)code);
     /* Calls of Python functions take C stack as long as the evaluator is there, and without it none: what recurses
        deeper than half of the stack runs as it is, as deep as it would without us. */
-    if (self->active && ((place && place->skipped == QUIET) || stack_is_short(state))) return run_quietly(state, frame);
-    if ((place && place->skipped) || !self->active || FRAME_NEXT(frame) != _PyCode_CODE(code))
+    if (self->active && ((site && site->skipped == QUIET) || stack_is_short(state))) return run_quietly(state, frame);
+    if ((site && site->skipped) || !self->active || FRAME_NEXT(frame) != _PyCode_CODE(code))
         return run_frame(state, frame, 0);
     if (state->tracing > self->tracing) return run_quietly(state, frame); /* a hook for audits or profiles */
     int compiles = other_compiles(state);
@@ -469,15 +469,15 @@ static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing
         }
         return run_frame(state, frame, 0);
     }
-    if (!place) {
-        place = meet(code);
-        if (!place) return leave_frame(state, frame, NULL);
-        if (place->skipped) return place->skipped == QUIET ? run_quietly(state, frame) : run_frame(state, frame, 0);
+    if (!site) {
+        site = meet(code);
+        if (!site) return leave_frame(state, frame, NULL);
+        if (site->skipped) return site->skipped == QUIET ? run_quietly(state, frame) : run_frame(state, frame, 0);
     }
-    Scope scope = {frame->localsplus, place->arity, frame->f_globals, frame->f_builtins, FRAME_FUNC(frame)};
-    Entry *entry;
+    Scope scope = {frame->localsplus, site->arity, frame->f_globals, frame->f_builtins, FRAME_FUNC(frame)};
+    CacheEntry *entry;
     PyObject *outputs, *after;
-    enum Outcome outcome = find(place, (PyObject *)code, frame_callback, &scope, &entry, &outputs, &after);
+    enum Outcome outcome = find(site, (PyObject *)code, frame_callback, &scope, &entry, &outputs, &after);
     if (outcome == MISS && after == Py_False) {
         Py_DECREF(after);
         return run_quietly(state, frame);
@@ -485,7 +485,7 @@ static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing
     if (outcome == MISS) return told(after, run_frame(state, frame, 0));
     if (outcome == RAISED) return leave_frame(state, frame, NULL);
     int fits = make_room(state, frame, entry->replacement);
-    PyObject *result = (fits ? run_swapped : run_called)(state, frame, entry, place->arity, outputs);
+    PyObject *result = (fits ? run_swapped : run_called)(state, frame, entry, site->arity, outputs);
     Py_DECREF(entry);
     return finish(result);
 }
@@ -546,8 +546,8 @@ static PyObject *resume_active(ResumePoint *point, PyObject *globals, PyObject *
                                Py_ssize_t count) {
     PyObject *result = NULL, *outputs, *after;
     Scope scope = {values, count, globals, scope_builtins(globals, func), func};
-    Entry *entry;
-    enum Outcome outcome = find(&point->place, (PyObject *)point, resume_callback, &scope, &entry, &outputs, &after);
+    CacheEntry *entry;
+    enum Outcome outcome = find(&point->site, (PyObject *)point, resume_callback, &scope, &entry, &outputs, &after);
     if (outcome == HIT) {
         result = run_replacement(entry, globals, values, count, outputs, point->injected->co_nlocalsplus);
         Py_DECREF(entry);
@@ -608,8 +608,8 @@ static PyTypeObject ContinuationType = {
 static void forget_variables(void) {
     Frame *frame = CURRENT_FRAME(PyThreadState_Get());
     PyCodeObject *code = FRAME_CODE(frame);
-    Place *place = place_find((PyObject *)code);
-    if (!place || place->skipped != PINNED || frame->owner != FRAME_OWNED_BY_THREAD) return;
+    CompileSite *site = site_find((PyObject *)code);
+    if (!site || site->skipped != PINNED || frame->owner != FRAME_OWNED_BY_THREAD) return;
     forget_from(code, frame, 0);
 }
 
@@ -651,7 +651,7 @@ static PyObject *run_continuation(Continuation *self) {
     }
     thread.stack.continues = self->before;
     thread.stack.original = self->point->code;
-    if (!thread.stack.active || self->point->place.skipped || lines_are_watched(PyThreadState_Get()))
+    if (!thread.stack.active || self->point->site.skipped || lines_are_watched(PyThreadState_Get()))
         result = run_at(self->point, self->globals, self->func, self->values, self->count);
     else result = resume_active(self->point, self->globals, self->func, self->values, self->count);
     Stack *stack = stack_now();

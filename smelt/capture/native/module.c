@@ -41,7 +41,7 @@ static struct PyModuleDef definition = {
 };
 
 static int add_types(PyObject *module) {
-    PyTypeObject *types[] = {&CompiledType, &QuietType,      &EntryType, &ResumePointType,
+    PyTypeObject *types[] = {&CompiledType, &QuietType,      &CacheEntryType, &ResumePointType,
                              &GuardsType,   &TensorSpecType, &VariantsType, &NullType};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (PyModule_AddType(module, types[i]) < 0) return -1;

@@ -75,11 +75,11 @@ PyObject *state_names(PyObject *module, PyObject *unused);
 PyObject *set_state_readers(PyObject *module, PyObject *args);
 
 /* -- entries.c --------------------------------------------------------------------------------- */
-typedef struct Place Place;
+typedef struct CompileSite CompileSite;
 
 typedef struct {
     PyObject_HEAD
-    Place *place; /* NULL once removed; borrowed */
+    CompileSite *site; /* NULL once removed; borrowed */
     PyObject *guards, *constants;
     PyCodeObject *replacement;
     PyObject *owner;    /* whose it is; NULL: anybody's */
@@ -87,26 +87,26 @@ typedef struct {
     PyObject *function; /* the replacement as a function, made when it is called and not swapped */
     unsigned long long hits;
     PyObject *weakrefs;
-} Entry;
+} CacheEntry;
 
 /* SKIPPED: until it is cleared; all others for ever. PINNED: our own code. QUIET: with all that its frames call.
    NEVER: for its file or kind */
 enum { NOT_SKIPPED = 0, SKIPPED = 1, PINNED = 2, QUIET = 3, NEVER = 4 };
 
-struct Place {
-    Entry **entries;
+struct CompileSite {
+    CacheEntry **entries;
     Py_ssize_t count, room;
     unsigned long generation; /* changes with the list: entries may come and go while guards run Python */
     Py_ssize_t arity;         /* slots that a replacement takes before _c and _f */
     int skipped;
     int unlent;         /* runs as it is when C code calls it while capture lends itself */
     PyCodeObject *code; /* borrowed; NULL for resume points */
-    Place *previous, *next;
+    CompileSite *previous, *next;
 };
 
 typedef struct {
     PyObject_HEAD
-    Place place;
+    CompileSite site;
     PyCodeObject *code, *injected; /* injected: the copy without arguments that frames are made from */
     PyObject *function;            /* of `injected`, cached for one globals dict */
     int offset;
@@ -114,15 +114,15 @@ typedef struct {
     PyObject *weakrefs;
 } ResumePoint;
 
-extern PyTypeObject EntryType, ResumePointType;
+extern PyTypeObject CacheEntryType, ResumePointType;
 int entries_ready(void);
-void place_link(Place *place);
-void place_unlink(Place *place);
-void place_clear(Place *place);
-Place *place_find(PyObject *code);
-Place *place_make(PyCodeObject *code);
-enum Outcome place_lookup(Place *place, const Scope *scope, Entry **entry, PyObject **outputs);
-PyObject *entry_function(Entry *entry, PyObject *globals); /* borrowed */
+void site_link(CompileSite *site);
+void site_unlink(CompileSite *site);
+void site_clear(CompileSite *site);
+CompileSite *site_find(PyObject *code);
+CompileSite *site_make(PyCodeObject *code);
+enum Outcome site_lookup(CompileSite *site, const Scope *scope, CacheEntry **entry, PyObject **outputs);
+PyObject *entry_function(CacheEntry *entry, PyObject *globals); /* borrowed */
 Py_ssize_t argument_slots(PyCodeObject *code);
 extern PyMethodDef entries_methods[];
 

@@ -31,24 +31,24 @@ static PyObject *resume_point_new(PyTypeObject *type, PyObject *args, PyObject *
     self->injected = code_without_arguments(code);
     self->offset = offset;
     self->depth = depth;
-    self->place.arity = code->co_nlocalsplus + depth;
-    place_link(&self->place);
-    Place *pinned = self->injected ? place_make(self->injected) : NULL;
+    self->site.arity = code->co_nlocalsplus + depth;
+    site_link(&self->site);
+    CompileSite *pinned = self->injected ? site_make(self->injected) : NULL;
     if (pinned) pinned->skipped = PINNED;
     else Py_CLEAR(self);
     return (PyObject *)self;
 }
 
 static int resume_point_traverse(ResumePoint *self, visitproc visit, void *arg) {
-    for (Py_ssize_t i = 0; i < self->place.count; i++) {
-        if (!self->place.entries[i]->borrowed) Py_VISIT(self->place.entries[i]);
+    for (Py_ssize_t i = 0; i < self->site.count; i++) {
+        if (!self->site.entries[i]->borrowed) Py_VISIT(self->site.entries[i]);
     }
     Py_VISIT(self->function);
     return 0;
 }
 
 static int resume_point_clear(ResumePoint *self) {
-    place_clear(&self->place);
+    site_clear(&self->site);
     Py_CLEAR(self->function);
     return 0;
 }
@@ -56,7 +56,7 @@ static int resume_point_clear(ResumePoint *self) {
 static void resume_point_dealloc(ResumePoint *self) {
     PyObject_GC_UnTrack(self);
     if (self->weakrefs) PyObject_ClearWeakRefs((PyObject *)self);
-    place_unlink(&self->place);
+    site_unlink(&self->site);
     resume_point_clear(self);
     Py_CLEAR(self->code);
     Py_CLEAR(self->injected);
