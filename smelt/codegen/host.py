@@ -188,6 +188,11 @@ class Host:
             if index == ended and self.uses_workspace():  # not for an arena of tensors without elements
                 body("release(workspace)")
         head = self.head()
+        call = self.call_text(body)
+        return head + "\n" + call if not self.symbols else self.sized(head, call)
+
+    def call_text(self, body: Writer) -> str:
+        """The function `call` around its steps."""
         call = Writer()
         with call.block("def call(inputs):"):
             call('"""Boxed: takes the tensors in the list, which it empties; returns the list of results."""')
@@ -210,7 +215,7 @@ class Host:
             results = [self.variable[o.name] if o.name else str(o.number) for o in self.plan.program.outputs]
             listed = f"[{', '.join(results)}]"
             call(f"return {listed if self.plan.watched is None else f'w.returned({listed})'}")
-        return head + "\n" + call.text() if not self.symbols else self.sized(head, call.text())
+        return call.text()
 
     def watching(self) -> list[str]:
         """How a call begins in the debug mode for memory: with copies of the inputs that it writes over."""

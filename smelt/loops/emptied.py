@@ -59,10 +59,8 @@ def _with(value: Any, known: Mapping[Factor, IntLike], env: Mapping[fx.Node, fx.
             return env[value]
         case Size():
             return substitute(settled(value), known)
-        case TensorMeta(shape=shape, stride=stride) if value.symbolic:
-            ones = dict.fromkeys(known, 1)  # as which sizes of 0 count in strides
-            steps = (_with(n, ones if same(_with(n, known, env), 0) else known, env) for n in stride)
-            return replace(value, shape=_with(shape, known, env), stride=tuple(steps))
+        case TensorMeta() if value.symbolic:
+            return _meta_with(value, known, env)
         case tuple():
             return tuple(_with(item, known, env) for item in value)
         case list():
@@ -72,3 +70,9 @@ def _with(value: Any, known: Mapping[Factor, IntLike], env: Mapping[fx.Node, fx.
         case slice():
             return slice(*(_with(n, known, env) for n in (value.start, value.stop, value.step)))
     return value
+
+
+def _meta_with(meta: TensorMeta, known: Mapping[Factor, IntLike], env: Mapping[fx.Node, fx.Node]) -> TensorMeta:
+    ones = dict.fromkeys(known, 1)  # as which sizes of 0 count in strides
+    steps = (_with(n, ones if same(_with(n, known, env), 0) else known, env) for n in meta.stride)
+    return replace(meta, shape=_with(meta.shape, known, env), stride=tuple(steps))

@@ -34,17 +34,22 @@ def problem_of(image: bytes) -> str | None:
         return "its table of sections is damaged"
     if programs + program_size * program_count > len(image) or sections + section_size * section_count > len(image):
         return "its end is missing"
+    problem = _problem_of_segments(image, range(programs, programs + program_size * program_count, program_size))
+    return problem or _problem_of_sections(
+        image, range(sections, sections + section_size * section_count, section_size or 1)
+    )
+
+
+def _problem_of_segments(image: bytes, places: range) -> str | None:
     dynamic = False
-    for at in range(programs, programs + program_size * program_count, program_size):
+    for at in places:
         segment, _, offset, _, _, size, _, _ = _PROGRAM_HEADER.unpack_from(image, at)
         if segment in (_LOAD, _DYNAMIC_SEGMENT) and offset + size > len(image):
             return "its end is missing"
         if segment == _DYNAMIC_SEGMENT:
             tags = {tag for tag, _ in _DYNAMIC.iter_unpack(image[offset : offset + size // 16 * 16])}
             dynamic = {_STRINGS, _SYMBOLS} <= tags
-    if not dynamic:
-        return "it has no dynamic symbols"
-    return _problem_of_sections(image, range(sections, sections + section_size * section_count, section_size or 1))
+    return None if dynamic else "it has no dynamic symbols"
 
 
 def _problem_of_sections(image: bytes, places: range) -> str | None:

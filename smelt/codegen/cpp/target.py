@@ -140,16 +140,19 @@ class Renderer:
         if dtype is torch.bool:
             return "true" if value else "false"
         if dtype.is_floating_point:
-            number = float(torch.tensor(value, dtype=dtype).item())
-            if math.isnan(number) or math.isinf(number):
-                return "(float)NAN" if math.isnan(number) else "INFINITY" if number > 0 else "(-INFINITY)"
-            text = repr(number) if dtype is torch.float64 else f"{number:.9g}"
-            text = text if any(c in text for c in ".en") else text + ".0"
-            text = text if dtype is torch.float64 else text + "f"
-            return f"({text})" if number < 0 or text[0] == "-" else text
+            return _float_literal(float(torch.tensor(value, dtype=dtype).item()), dtype is torch.float64)
         whole = int(torch.tensor(value, dtype=dtype).item())
         if dtype is torch.int64:
             return "INT64_MIN" if whole == -(2**63) else f"(int64_t){whole}"
         if dtype is not torch.int32:
             return f"({self.value_types[dtype]}){whole}"
         return "INT32_MIN" if whole == -(2**31) else f"({whole})" if whole < 0 else str(whole)
+
+
+def _float_literal(number: float, double: bool) -> str:
+    if math.isnan(number) or math.isinf(number):
+        return "(float)NAN" if math.isnan(number) else "INFINITY" if number > 0 else "(-INFINITY)"
+    text = repr(number) if double else f"{number:.9g}"
+    text = text if any(c in text for c in ".en") else text + ".0"
+    text = text if double else text + "f"
+    return f"({text})" if number < 0 or text[0] == "-" else text

@@ -265,29 +265,49 @@ def _on_floats(compute: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
     """Whole floats beside sizes are taken for integers, so that `size - 1.0` stays a size."""
     if not isinstance(a, _OPEN) and not isinstance(b, _OPEN):
         return compute(a, b)
-    signed = compute is not operator.add and any(isinstance(n, float) and n == 0 for n in (a, b))
-    signed = signed or _may_be_minus_zero(compute, a, b)
-    if signed or isinstance(a, Real) or isinstance(b, Real):  # a float zero has a sign, which no integer has
-        x, y = as_real(a), as_real(b)
-        if isinstance(x, (int, Size)) and isinstance(y, (int, Size)):
-            x = make(float, x) if isinstance(x, Size) else float(x)
-        return make(operator.truediv if compute is _divided else compute, x, y)
+    if _may_be_signed_zero(compute, a, b) or isinstance(a, Real) or isinstance(b, Real):
+        return _on_reals(compute, as_real(a), as_real(b))
     floats = a, b
-    a, b = (int(n) if isinstance(n, float) and n.is_integer() else n for n in floats)
+    a, b = map(_whole, floats)
     if compute is _divided:
         return _divided(a, b)
-    if compute is operator.mul and Size in (type(a), type(b)) and float in (type(a), type(b)):
+    scaled = _scaled(a, b) if compute is operator.mul else None
+    if scaled is not None:
+        return scaled
+    if compute in (operator.add, operator.sub, operator.mul) and all(isinstance(n, (int, Size)) for n in (a, b)):
+        return compute(a, b)
+    return make(compute, *map(as_real, floats)) if compute in _ARITHMETIC else compute(*map(float, floats))
+
+
+def _whole(number: Any) -> Any:
+    """A float without a fraction as an integer; anything else as it is."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+def _may_be_signed_zero(compute: Callable[[Any, Any], Any], a: Any, b: Any) -> bool:
+    """Whether the result may be a zero of floats: that has a sign, which no integer has."""
+    if compute is not operator.add and any(isinstance(n, float) and n == 0 for n in (a, b)):
+        return True
+    return _may_be_minus_zero(compute, a, b)
+
+
+def _on_reals(compute: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
+    if isinstance(x, (int, Size)) and isinstance(y, (int, Size)):
+        x = make(float, x) if isinstance(x, Size) else float(x)
+    return make(operator.truediv if compute is _divided else compute, x, y)
+
+
+def _scaled(a: Any, b: Any) -> Ratio | None:
+    """A size times a float that is a short fraction, or a ratio of sizes times a number; None for all else."""
+    if Size in (type(a), type(b)) and float in (type(a), type(b)):
         size, number = (a, b) if isinstance(a, Size) else (b, a)
         above, below = number.as_integer_ratio() if math.isfinite(number) else (0, _FINE + 1)
         if below <= _FINE:
             return Ratio(size * above, below)
-    if compute is operator.mul and isinstance(a, Ratio) and isinstance(b, (int, float)):
-        return Ratio(a.number * b, a.size)
-    if compute is operator.mul and isinstance(b, Ratio) and isinstance(a, (int, float)):
-        return Ratio(b.number * a, b.size)
-    if compute in (operator.add, operator.sub, operator.mul) and all(isinstance(n, (int, Size)) for n in (a, b)):
-        return compute(a, b)
-    return make(compute, *map(as_real, floats)) if compute in _ARITHMETIC else compute(*map(float, floats))
+    for ratio, number in ((a, b), (b, a)):
+        if isinstance(ratio, Ratio) and isinstance(number, (int, float)):
+            return Ratio(ratio.number * number, ratio.size)
+    return None
 
 
 def _may_be_minus_zero(compute: Callable[[Any, Any], Any], a: Any, b: Any) -> bool:

@@ -13,7 +13,7 @@ from torch._ops import OpOverload
 
 from smelt.graph.ir.meta import TensorMeta, channels_last_stride, contiguous_stride, is_dense, may_overlap, same_steps
 from smelt.graph.ir.schema import Kind, OpInfo, op_info
-from smelt.graph.ir.storage_view import PlacedTensor, layout_for
+from smelt.graph.ir.storage_view import Layout, PlacedTensor, layout_for
 from smelt.shapes.real import Real
 from smelt.shapes.size import (
     IntLike,
@@ -41,16 +41,27 @@ def on_lists(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
         return None
     answers = []
     for row in zip(*columns, strict=True):
-        if not all(isinstance(each, PlacedTensor) for each in row):
+        answer = _of_row(row)
+        if answer is None:
             return None
-        first, *others = map(val_of, row)
-        if not first.dtype.is_floating_point or any(o.dtype != first.dtype or o.device != first.device for o in others):
-            return None
-        if not all(same_all(first.shape, o.shape) for o in others) or may_overlap(first.shape, first.stride):
-            return None
-        stride = result_stride(first.shape, [first, *others], False)
-        answers.append(layout_for(first.shape, first.dtype, stride, first.device))
+        answers.append(answer)
     return () if op_info(func).kind is Kind.WRITE else answers
+
+
+def _of_row(row: Sequence[Any]) -> Layout | None:
+    if not all(isinstance(each, PlacedTensor) for each in row):
+        return None
+    first, *others = map(val_of, row)
+    if not first.dtype.is_floating_point or not all(_is_alike(first, other) for other in others):
+        return None
+    if may_overlap(first.shape, first.stride):
+        return None
+    stride = result_stride(first.shape, [first, *others], False)
+    return layout_for(first.shape, first.dtype, stride, first.device)
+
+
+def _is_alike(a: TensorMeta, b: TensorMeta) -> bool:
+    return a.dtype == b.dtype and a.device == b.device and same_all(a.shape, b.shape)
 
 
 _REDUCING = frozenset({"aten::_foreach_norm", "aten::_foreach_max", "aten::_foreach_mm"})

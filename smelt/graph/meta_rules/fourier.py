@@ -20,9 +20,7 @@ def transformed(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     The libraries sort dimensions by the strides of what they transform; lengths above 1 do not matter.
     """
     val, dims = val_of(args[0]), args[1]
-    if kwargs or val.symbolic or val.device.type != "cpu" or val.ndim < 2 or not val.numel:
-        return None
-    if not dims or any(type(d) is not int or not -val.ndim <= d < val.ndim for d in dims):
+    if kwargs or not _is_settled(val) or not _are_dims(dims, val.ndim):
         return None
     last, shape, dtype = dims[-1] % val.ndim, list(val.shape), val.dtype
     tiny = torch.empty_strided([min(n, 2) for n in shape], _tiny_stride(val), dtype=dtype).zero_()
@@ -44,6 +42,15 @@ def transformed(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
         stride[d] = step
         step *= shape[d]
     return layout_for(tuple(shape), dtype, tuple(stride), val.device)
+
+
+def _are_dims(dims: Sequence[Any], ndim: int) -> bool:
+    return bool(dims) and all(type(d) is int and -ndim <= d < ndim for d in dims)
+
+
+def _is_settled(val: Any) -> bool:
+    """Whether a value on a CPU has elements in several dimensions, whose number is known."""
+    return bool(not val.symbolic and val.device.type == "cpu" and val.ndim >= 2 and val.numel)
 
 
 def _tiny_stride(val: Any) -> list[int]:

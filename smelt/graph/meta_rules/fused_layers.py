@@ -6,7 +6,7 @@ element, whose meta kernel keeps a dimension that is counted from the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import torch
@@ -64,14 +64,22 @@ def _vector_norm(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     dims = (dims,) if isinstance(dims, int) else tuple(dims or range(val.ndim))
     gone = {d % max(val.ndim, 1) for d in dims}
     dtype = of["dtype"] or val.dtype
-    fits = all(in_range(d, val.ndim) for d in dims) and len(gone) == len(dims)
-    plain = val.dtype.is_floating_point and dtype.is_floating_point and val.dtype.itemsize <= dtype.itemsize
-    if not fits or not plain or not isinstance(order, (int, float)):
+    if not all(in_range(d, val.ndim) for d in dims) or len(gone) < len(dims):
+        return None
+    if not _widens(val.dtype, dtype) or not isinstance(order, (int, float)):
         return None
     if not all(isinstance(n, int) and n for n in val.shape):  # symbolic, or empty: some orders are refused then
         return None
-    keep = of["keepdim"]
-    return _row_major(val, [1 if d in gone else n for d, n in enumerate(val.shape) if keep or d not in gone], dtype)
+    return _row_major(val, _without(val.shape, gone, of["keepdim"]), dtype)
+
+
+def _without(shape: Sequence[Any], gone: Container[int], keep: bool) -> list[Any]:
+    """The sizes without these dimensions, or with 1 in their places."""
+    return [1 if d in gone else n for d, n in enumerate(shape) if keep or d not in gone]
+
+
+def _widens(source: torch.dtype, result: torch.dtype) -> bool:
+    return source.is_floating_point and result.is_floating_point and source.itemsize <= result.itemsize
 
 
 FUSED_LAYERS: dict[OpOverload, Callable[..., Any]] = {

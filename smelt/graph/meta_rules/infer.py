@@ -112,17 +112,32 @@ def _ask(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[st
             return answer
     symbolic, plain = _is_symbolic(args, kwargs), is_plain(func, args, kwargs)
     if symbolic or plain:
-        rule = SYMBOLIC_RULES.get(func)
-        if rule is None and info.kind is Kind.WRITE and info.written == ("self",) and info.returned == ("self",):
-            rule = written
-        answer = None if rule is None else rule(func, args, kwargs)
-        if answer is not None and (plain or not _refused_example(func, info, args, kwargs)):
+        answer = _by_symbolic_rule(func, info, args, kwargs, plain)
+        if answer is not None:
             return answer
     if symbolic:
         args, kwargs = _pinned(func, args, kwargs)
         answer = own and own(func, args, kwargs)
         if answer is not None:
             return answer
+    return _by_running(func, info, args, kwargs)
+
+
+def _by_symbolic_rule(
+    func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], plain: bool
+) -> Any:
+    """What a rule for symbolic sizes says; None where there is none, or the operator refuses such an example."""
+    rule = SYMBOLIC_RULES.get(func)
+    if rule is None and info.kind is Kind.WRITE and info.written == ("self",) and info.returned == ("self",):
+        rule = written
+    answer = None if rule is None else rule(func, args, kwargs)
+    if answer is None or plain or not _refused_example(func, info, args, kwargs):
+        return answer
+    return None
+
+
+def _by_running(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What the operator's meta kernel says, or a run on small values; all sizes are numbers."""
     device = _device(args, kwargs)
 
     def from_meta(value: Any) -> Any:

@@ -86,23 +86,29 @@ def _mm(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _cat(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    tensors, dim = [val_of(t) for t in args[0]], args[1] if len(args) > 1 else 0
-    if not tensors:
+    tensors = _joined_tensors([val_of(t) for t in args[0]])
+    if kwargs or tensors is None:
         return None
-    if len({t.ndim for t in tensors}) > 1 and len({t.dtype for t in tensors}) == 1:
-        tensors = [
-            t for t in tensors if not same_all(t.shape, (0,))
-        ] or tensors  # an empty list of numbers adds nothing
-    first = tensors[0]
-    if kwargs or not first.shape or len({t.ndim for t in tensors}) > 1 or len({t.dtype for t in tensors}) > 1:
-        return None
-    dim %= first.ndim
+    first, dim = tensors[0], (args[1] if len(args) > 1 else 0) % tensors[0].ndim
     rest = [t.shape[:dim] + t.shape[dim + 1 :] for t in tensors]
-    if any(r != rest[0] for r in rest) or (first.ndim == 1 and any(same_all(t.shape, (0,)) for t in tensors)):
+    if any(r != rest[0] for r in rest) or (first.ndim == 1 and any(map(_is_empty_list, tensors))):
         return None
     shape = (*first.shape[:dim], sum(t.shape[dim] for t in tensors), *first.shape[dim + 1 :])
     last = all(is_channels_last(t.shape, t.stride) for t in tensors)
     return _fresh(first, shape, None, channels_last_stride(shape) if last else None)
+
+
+def _joined_tensors(tensors: list[TensorMeta]) -> list[TensorMeta] | None:
+    """Those of the tensors that are joined, which have one dtype and as many dimensions; None where they do not."""
+    if not tensors or len({t.dtype for t in tensors}) > 1:
+        return None
+    if len({t.ndim for t in tensors}) > 1:  # an empty list of numbers adds nothing
+        tensors = [t for t in tensors if not _is_empty_list(t)] or tensors
+    return tensors if tensors[0].shape and len({t.ndim for t in tensors}) == 1 else None
+
+
+def _is_empty_list(meta: TensorMeta) -> bool:
+    return same_all(meta.shape, (0,))
 
 
 def _stack(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
@@ -389,10 +395,7 @@ def _arange(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     start, end, step = (0, args[0], 1) if len(args) == 1 else (*args, 1)[:3]
     device = torch.device(kwargs.get("device") or torch.get_default_device())
     if float in map(type, (start, end, step)) and all(type(n) in (int, float) for n in (start, end, step)):
-        count, dtype = (end - start) / step if step else -1.0, kwargs.get("dtype") or torch.get_default_dtype()
-        if not 0 <= count < float("inf") or not dtype.is_floating_point:
-            return None
-        return layout_for((math.ceil(count),), dtype, (1,), device)
+        return _range_of_floats(start, end, step, kwargs.get("dtype") or torch.get_default_dtype(), device)
     if not all(type(n) in (int, Size) for n in (start, end, step)) or step == 0:
         return None
     forward = compare("<", (end - start) * step, 0, True)
@@ -402,6 +405,13 @@ def _arange(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
         return None
     size = -((start - end) // step)
     return layout_for((size,), kwargs.get("dtype") or torch.int64, (1,), device)
+
+
+def _range_of_floats(start: float, end: float, step: float, dtype: torch.dtype, device: torch.device) -> Any:
+    count = (end - start) / step if step else -1.0
+    if not 0 <= count < float("inf") or not dtype.is_floating_point:
+        return None
+    return layout_for((math.ceil(count),), dtype, (1,), device)
 
 
 def _linspace(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
@@ -528,17 +538,21 @@ def _convolution_shape(x: Sequence[int], weight: Sequence[int], options: Sequenc
     if x[1] != (weight[0] if transposed else weight[1] * groups) or (transposed and len(extra) != ndim):
         return None
     shape = [x[0], weight[1] * groups if transposed else weight[0]]
-    for d in range(ndim):
-        reach = dilation[d] * (weight[d + 2] - 1)
-        if transposed:
-            shape.append((x[d + 2] - 1) * stride[d] - 2 * padding[d] + reach + extra[d] + 1)
-        else:
-            shape.append((x[d + 2] + 2 * padding[d] - reach - 1) // stride[d] + 1)
+    along = zip(x[2:], weight[2:], stride, padding, dilation, extra if transposed else [None] * ndim, strict=True)
+    shape += [_convolved(*each) for each in along]
     if same(weight[0], 0) or not all(size > 0 for size in shape):
         return None
     if same(x[1], 0):  # of no channels eager makes none, however many the weight has
         shape[1] = 0
     return tuple(shape)
+
+
+def _convolved(size: int, window: int, stride: int, padding: int, dilation: int, extra: int | None) -> int:
+    """The size of a result along one dimension; `extra` is that of a transposed convolution, else None."""
+    reach = dilation * (window - 1)
+    if extra is not None:
+        return (size - 1) * stride - 2 * padding + reach + extra + 1
+    return (size + 2 * padding - reach - 1) // stride + 1
 
 
 def _convolution_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:

@@ -28,27 +28,28 @@ def for_stand_ins(target: Any, args: Sequence[Any], kwargs: dict[str, Any] | Non
     form = in_checked_form(getattr(target, "__name__", ""), args, kwargs or {})
     if form is not None:
         return form
-    rules: tuple[Callable[..., Any], ...] = (with_gradients, recurrent_layers, _without_kernel)
+    rules: tuple[Callable[..., Any], ...] = (with_gradients, recurrent_layers, _without_kernel, _by_its_arguments)
     for rule in rules:
         other = rule(target, args, kwargs or {})
         if other is not None:
             return other
-    if target is functional.one_hot:
-        return _one_hot
-    if target in _GRIDS and _has_one_line(*args, **(kwargs or {})):
-        return partial(_grid_of_one_line, target)
-    if target is operator.setitem and _writes_all_or_nothing(*args):
-        return _fill_if
-    if target is operator.setitem and _writes_one_row(*args):
-        return _fill
-    if target is operator.setitem and _writes_where_true(*args):
-        return _put
-    if target in _POWERS and len(args) > 1 and isinstance(args[1], torch.SymInt):
-        return _power
     form = _OTHER.get(target) if args and target.__hash__ is not None else None
     if form is None or not isinstance(args[0], PlacedTensor) or not args[0].place.layout.val.symbolic:
         return target
     return form
+
+
+def _by_its_arguments(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
+    """What to call instead, for functions that have another form for some arguments."""
+    if target is functional.one_hot:
+        return _one_hot
+    if target in _GRIDS and _has_one_line(*args, **kwargs):
+        return partial(_grid_of_one_line, target)
+    if target is operator.setitem:
+        return next((form for form, fits in _WRITES.items() if fits(*args)), None)
+    if target in _POWERS and len(args) > 1 and isinstance(args[1], torch.SymInt):
+        return _power
+    return None
 
 
 _POWERS = (operator.pow, torch.pow)
@@ -230,3 +231,11 @@ _OTHER: dict[Any, Callable[..., Any]] = {
     functional.max_pool1d: _max_pool1d,
     torch.max_pool1d: _max_pool1d,
 }
+
+
+_WRITES: dict[Callable[..., Any], Callable[..., bool]] = {
+    _fill_if: _writes_all_or_nothing,
+    _fill: _writes_one_row,
+    _put: _writes_where_true,
+}
+"""Forms of an assignment to a part of a tensor, with the question whether it is of their kind, in order."""

@@ -12,7 +12,7 @@ The weight gradient of depthwise ones in channels-last memory, eighteen shapes, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -70,28 +70,55 @@ def convolution_backward(params: Mapping[str, Any], inputs: list[Spec | None], o
     def aten(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> Any:
         return _masked(op(grad, x, w, sizes, *geometry, mask), mask)
 
-    if not on_cpu and depthwise.fits(params, x, w, grad):
-        own = depthwise.backward(params, grad, x, w, outputs)
-        return [own, Candidate("aten", aten)] if params.get("measured") else [own]
-    if on_cpu and mask[1] and depthwise_cpu.fits(params, grad, x, w):
-        return [Candidate("aten", aten), *depthwise_cpu.backward(params, grad, x, outputs)]
+    own = _depthwise_gradients(params, grad, x, w, outputs)
+    if own and on_cpu:
+        return [Candidate("aten", aten), *own]
+    if own:
+        return [*own, Candidate("aten", aten)] if params.get("measured") else own
     found: list[Candidate | None] = [Candidate("aten", aten)]
-    if mask[0] and mask[1]:
+    both = all(mask[:2])
+    if both:
         found.append(Candidate("split", _split(op, sizes, geometry, mask)))
-    last = _channels_last_format(x)
-    if last is not None and not overruns and not x.channels_last and not grad.channels_last:
-        by_turns = _split(op, sizes, geometry, mask, _relabelled) if mask[0] and mask[1] else aten
-
-        def channels_last(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> Any:
-            moved = grad.contiguous(memory_format=last), x.contiguous(memory_format=last)
-            return by_turns(*moved, w)
-
-        found.append(Candidate("channels_last", _each_laid_out(channels_last, outputs)))
-    if on_cpu and pointwise_convolution.fits(params, w, x, grad):
-        found.append(pointwise_convolution.backward(grad, x, w, mask, outputs))
-    if on_cpu and im2col.fits(params, x, w, grad):
-        found.append(im2col.backward(grad, x, w, mask, outputs))
+    if not overruns:
+        found.append(
+            _in_channels_last(_split(op, sizes, geometry, mask, _relabelled) if both else aten, grad, x, outputs)
+        )
+    if on_cpu:
+        found += _own_gradients(params, grad, x, w, mask, outputs)
     return [candidate for candidate in found if candidate is not None]
+
+
+def _depthwise_gradients(
+    params: Mapping[str, Any], grad: Spec, x: Spec, w: Spec, outputs: list[Spec]
+) -> list[Candidate]:
+    """Our own kernels for convolutions of each channel by itself; none where they do not fit."""
+    if params.get("device") is not None:
+        return [depthwise.backward(params, grad, x, w, outputs)] if depthwise.fits(params, x, w, grad) else []
+    if params["mask"][1] and depthwise_cpu.fits(params, grad, x, w):
+        return depthwise_cpu.backward(params, grad, x, outputs)
+    return []
+
+
+def _in_channels_last(run: Callable[..., Any], grad: Spec, x: Spec, outputs: list[Spec]) -> Candidate | None:
+    """`run` for images in channels last; None where they lie so already, or cannot."""
+    last = _channels_last_format(x)
+    if last is None or x.channels_last or grad.channels_last:
+        return None
+
+    def channels_last(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> Any:
+        return run(grad.contiguous(memory_format=last), x.contiguous(memory_format=last), w)
+
+    return Candidate("channels_last", _each_laid_out(channels_last, outputs))
+
+
+def _own_gradients(
+    params: Mapping[str, Any], grad: Spec, x: Spec, w: Spec, mask: list[bool], outputs: list[Spec]
+) -> Iterator[Candidate | None]:
+    """What computes the gradients on a CPU by products of matrices."""
+    if pointwise_convolution.fits(params, w, x, grad):
+        yield pointwise_convolution.backward(grad, x, w, mask, outputs)
+    if im2col.fits(params, x, w, grad):
+        yield im2col.backward(grad, x, w, mask, outputs)
 
 
 FEW_CHANNELS = 16

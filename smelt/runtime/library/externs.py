@@ -239,21 +239,30 @@ def extern(
         CompileError: no such operation.
     """
     specs, results = [spec_of(value) for value in inputs], [spec for value in outputs if (spec := spec_of(value))]
-    factory = EXTERNS.get(name) or (EXTERNS["aten"] if name.count(".") == 2 else None)
-    if factory is None:
-        raise CompileError(f"no external kernel for {name!r}", hint=f"known: {', '.join(sorted(EXTERNS))}")
-    more: dict[str, Any] = (
-        {"overload": name, "device": device} if name not in EXTERNS else {"device": device} if name in ON_DEVICE else {}
-    )
     clock = clock if name in MEASURED else None
-    if clock is not None:
-        more, only = more | {"measured": True}, "auto"
-    candidates = factory({**params, **more}, specs, results)
+    candidates = _factory(name)({**params, **_more(name, device, clock)}, specs, results)
+    only = only if clock is None else "auto"
     forced = [c for c in candidates if c.name == only] or [c for c in candidates if c.certain]
     operation = f"{name} {_text(params)} {' '.join(map(str, specs))} -> {' '.join(map(str, results))}"
     if clock is not None:
         operation = f"{clock.name()} {operation}"
     return ExternKernel(name, forced or candidates, results, operation, clock)
+
+
+def _factory(name: str) -> Factory:
+    """What makes the candidates of an operation."""
+    factory = EXTERNS.get(name) or (EXTERNS["aten"] if name.count(".") == 2 else None)
+    if factory is None:
+        raise CompileError(f"no external kernel for {name!r}", hint=f"known: {', '.join(sorted(EXTERNS))}")
+    return factory
+
+
+def _more(name: str, device: torch.device | None, clock: Clock | None) -> dict[str, Any]:
+    """What a factory is told besides the operation's own parameters."""
+    more: dict[str, Any] = {"measured": True} if clock is not None else {}
+    if name not in EXTERNS:
+        return more | {"overload": name, "device": device}
+    return more | {"device": device} if name in ON_DEVICE else more
 
 
 def _text(params: Mapping[str, Any]) -> str:
