@@ -1,0 +1,50 @@
+"""What a library's kernel returns as a view of its argument lies in that argument's memory."""
+
+from __future__ import annotations
+
+import torch
+
+from smelt.graph.ir.meta import TensorMeta
+from smelt.loops.ir import Extern, Input, Item, LoopProgram, Ref
+from smelt.schedule.sharing import behind, find_sharing
+
+META = TensorMeta((4,), torch.float32, (1,), torch.device("cpu"))
+
+
+def call(name: str, *inputs: str, shares: tuple[str, ...] = ()) -> Extern:
+    return Extern(name, META, inputs, name, tuple(map(Ref, inputs)), shares=shares)
+
+
+def program(*nodes: Extern | Item) -> LoopProgram:
+    inputs = {name: Input(name, META) for name in ("x", "y")}
+    return LoopProgram({**inputs, **{node.name: node for node in nodes}}, [], ["x", "y"], [], {}, {})
+
+
+def test_views_of_views_lie_in_the_buffer_itself() -> None:
+    found = find_sharing(
+        program(
+            call("own", "x", "y"),
+            call("view", "x", shares=("x",)),
+            call("further", "view", "y", shares=("view", "y")),
+            call("split", "view", shares=("view",)),
+            Item("half", META, ("split",), 0),
+            Item("fresh", META, ("own",), 0),
+        ),
+        {},
+    )
+    assert found == {
+        "view": frozenset("x"),
+        "further": frozenset("xy"),
+        "split": frozenset("x"),
+        "half": frozenset("x"),
+    }
+    assert behind(found, ["half", "own", "y"]) == {"x"}
+    assert behind(found, ["own"]) == set() == behind({}, ["half"])
+
+
+def test_of_a_strided_argument_the_buffer_behind_it_counts() -> None:
+    class Strided:
+        base = "x"
+
+    found = find_sharing(program(call("view", "turned", shares=("turned",))), {"turned": Strided()})  # type: ignore[dict-item]
+    assert found == {"view": frozenset("x")}
