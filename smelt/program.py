@@ -55,13 +55,7 @@ def load(
     """
     if rendered.parts or rendered.operators:
         programs = [load(part, options, externs=externs) for part in rendered.parts]
-        if around is not None:
-            programs = [
-                around(program) if part.device is not None else program
-                for program, part in zip(programs, rendered.parts, strict=True)
-            ]
-        operators = list(map(_of_the_runtime, rendered.operators))
-        return _executed(rendered, {"parts": programs, "operators": operators, "torch": torch})
+        return _in_parts(rendered, programs, around or (lambda program: program))
     addresses: dict[str, int] = {}
     libraries = _libraries(rendered, options)
     for library, names in zip(libraries, rendered.exports, strict=True):
@@ -119,6 +113,16 @@ def _libraries(rendered: Rendered, options: Options) -> list[Library]:
     if rendered.libraries is not None:
         return rendered.libraries
     return build(rendered.cpp_sources, flags_for(options)) if rendered.cpp_sources else []
+
+
+def _in_parts(rendered: Rendered, programs: list[Program], around: Callable[[Program], Program]) -> Program:
+    """The host program that runs these parts; `around`: see `load`."""
+    parts = [
+        around(program) if part.device is not None else program
+        for program, part in zip(programs, rendered.parts, strict=True)
+    ]
+    operators = list(map(_of_the_runtime, rendered.operators))
+    return _executed(rendered, {"parts": parts, "operators": operators, "torch": torch})
 
 
 def _of_the_runtime(op: Callable[..., Any]) -> Callable[..., Any]:
