@@ -33,6 +33,15 @@ class _Signature:
         return inspect.signature(original) if _classes.get(id(original)) is cls else None
 
 
+class _Wrapped:
+    """`__wrapped__` of a compiled module, the original; its class wraps nothing."""
+
+    def __get__(self, module: Any, cls: type) -> Any:
+        if module is None or not hasattr(module, "_orig_mod"):
+            raise AttributeError("__wrapped__")
+        return original_of(module)
+
+
 class CompiledModule:
     """Mixed into a module's class ahead of it. Slots hold what must not enter the shared `__dict__`."""
 
@@ -42,6 +51,7 @@ class CompiledModule:
     _smelt_call: Callable[..., Any]
     _smelt_remake: Recipe
     __signature__ = _Signature()
+    __wrapped__ = _Wrapped()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """The class of a compiled module makes ordinary modules: those of the class that was compiled."""

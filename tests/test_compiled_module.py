@@ -249,3 +249,9 @@ def test_signatures(make: Any) -> None:
             super().__init__()
 
     assert list(inspect.signature(Derived).parameters) == ["width"]
+
+
+def test_the_original_is_what_is_wrapped(pair: tuple[Net, Net]) -> None:
+    _, twin = pair
+    assert inspect.unwrap(twin) is twin.__wrapped__ is twin._orig_mod
+    assert not hasattr(type(twin), "__wrapped__") and inspect.unwrap(type(twin)) is type(twin)
