@@ -1,6 +1,7 @@
-"""The C side of `process_state` (native/preserve.c)."""
+"""The C side of `process_state` (native/preserve.c, native/handlers.c)."""
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -24,3 +25,12 @@ def set_preserver(
 
     The dict `found` is emptied when no thread is inside of `preserving` any more.
     """
+
+def watch_handlers(functions: tuple[FunctionType, ...], /) -> None:
+    """These handle signals: until the outermost `preserving` ends, what they raise is raised at the end of each.
+
+    In the main thread, which runs handlers. What they raise is noted as it leaves them, whatever becomes of it.
+    """
+
+def heard_from_handlers() -> BaseException | None:
+    """What a handler has raised since it is watched."""

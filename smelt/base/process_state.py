@@ -11,12 +11,15 @@ that are inside at once share what the first of them has found, and the last one
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
+import signal
 import threading
 import traceback
 import warnings
 from collections.abc import Callable
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -108,6 +111,8 @@ def saved() -> Callable[[BaseException | None], None]:
 
     After a failure that includes random generators.
     """
+    if _native.inside()[0] == 1 and threading.get_ident() == threading.main_thread().ident:
+        _native.watch_handlers(tuple(_handlers()))
     own = [(each, each.read()) for each in SWITCHES if not each.shared]
     restore_shared = _saved_shared()
     held, outer = held_locks(), _drawn.undo
@@ -147,6 +152,29 @@ def _saved_shared() -> Callable[[], None]:
             _write(values)
 
     return restore
+
+
+_getsignal: Callable[[int], Any] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
+"""Without numbers made into their names, which takes a hundred times as long."""
+_SIGNALS = tuple(int(number) for number in signal.valid_signals())
+
+
+def _handlers() -> set[FunctionType]:
+    """The program's own handlers of signals."""
+    found = set()
+    for number in _SIGNALS:
+        handler = _getsignal(number)
+        if type(handler) in _NO_HANDLERS:
+            continue
+        while isinstance(handler, (MethodType, functools.partial)):
+            handler = handler.__func__ if isinstance(handler, MethodType) else handler.func
+        function = handler if isinstance(handler, FunctionType) else type(handler).__call__
+        if isinstance(function, FunctionType):
+            found.add(function)
+    return found
+
+
+_NO_HANDLERS = (type(None), int, type(signal.default_int_handler))
 
 
 def _write(values: list[tuple[Switch, Any]]) -> None:

@@ -20,6 +20,7 @@ import torch
 from torch import fx
 
 from smelt.base import torch_c
+from smelt.base._native import heard_from_handlers
 from smelt.base.collection import no_collection
 from smelt.base.errors import CompileError, OptionError, RecompileError, SpecializationError, Unsupported
 from smelt.base.locks import new_lock
@@ -49,7 +50,7 @@ from smelt.capture.core.breaks import (
 )
 from smelt.capture.core.frames import Frame, Unread, slot_names
 from smelt.capture.core.plan import CapturePlan
-from smelt.capture.core.signals import raise_if_signalled
+from smelt.capture.core.signals import raise_heard, raise_if_signalled
 from smelt.capture.diagnostics import Diagnostics, only_captured
 from smelt.capture.interpreter import Interpreter
 from smelt.capture.opcodes import decoding, exceptions
@@ -225,6 +226,7 @@ class Session(Diagnostics):
                 try:
                     return self._capture_once(key, place, begin, plan)
                 except Restart as restart:  # the residual would have to show what is not known yet
+                    raise_heard()
                     before, plan, number = plan, self._weaker(plan, bare(restart)), number + 1
                     self.tell_attempt(place, number, plan.told(before))
         except _EndlessError as error:
@@ -235,7 +237,8 @@ class Session(Diagnostics):
                 plan = plan.avoiding(vm.control.refused, vm.control.pinned)
                 vm.hosts.restore()  # is done already, unless that failed
                 vm.release()
-            place.plan = plan.lasting()
+            if heard_from_handlers() is None:  # else what did not work out may have been interrupted
+                place.plan = plan.lasting()
             if any(vm.sizes.owner.symbols for vm in self._interpreters):
                 forget_symbols()
             self._interpreters = outer
@@ -273,6 +276,7 @@ class Session(Diagnostics):
         except Exception as error:
             self._failed(place, error)
             return None
+        raise_heard()  # a capture that went on without what it was refused by a handler is not kept
         try:
             self._finish(key, place, vm, frame, stop)
         except (Break, CannotRebuild) as refused:
@@ -434,6 +438,7 @@ class Session(Diagnostics):
             self._without_reads(vm, Unsupported("numbers that tensors tell, in a graph that is cut"))
         try:
             graph = self.compile_graph(residual.gm, [i.tensor for i in residual.inputs], report, self.options)
+            raise_heard()
             count("graphs")
             count("ops", residual.ops)
             return graph

@@ -18,6 +18,7 @@ from torch.utils.weak import TensorWeakRef
 
 from smelt.autograd.call.unpacked import lie_together, memory_marks
 from smelt.autograd.trace.plan import Fresh, Joint, SparseGradient
+from smelt.base._native import heard_from_handlers
 from smelt.base.process_state import preserving
 from smelt.graph.ir.module import Graph, GraphModule
 from smelt.graph.nodes.casts import present_casts, under_casts
@@ -121,16 +122,18 @@ class DoubleBackward:
 
     def _compiled(self, given: Sequence[torch.Tensor], used: tuple[int, ...]) -> Callable[..., Any]:
         """For all sizes if that works: some double backward formulas of PyTorch read sizes as numbers."""
-        graph = self.graph(used)
-        try:
-            run = preserving(self.compile, self._as_known(graph), given)
-        except RuntimeError:
-            if not self.joint.sizes or self._in_numbers:
-                raise
-            self._in_numbers = True
-            run = preserving(self.compile, self._as_known(graph), given)
+        run = preserving(self._compiled_in_some_way, self.graph(used), given)
         self._made[self._key(given, used)] = run
         return run
+
+    def _compiled_in_some_way(self, graph: fx.GraphModule, given: Sequence[torch.Tensor]) -> Callable[..., Any]:
+        try:
+            return self.compile(self._as_known(graph), given)
+        except RuntimeError:
+            if not self.joint.sizes or self._in_numbers or heard_from_handlers() is not None:
+                raise
+            self._in_numbers = True
+            return self.compile(self._as_known(graph), given)
 
     def _as_known(self, graph: fx.GraphModule) -> fx.GraphModule:
         if self._in_numbers:

@@ -1,7 +1,6 @@
 /* What a failure of the compiler leaves behind is put back where nothing can come between: in C, with the trace function
  * held off and with some stack in hand, again when an interrupt meets it. */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "native.h"
 
 enum { HEADROOM = 200, ATTEMPTS = 8 };
 
@@ -65,7 +64,8 @@ static PyObject *preserved(PyObject *const *args, Py_ssize_t count, PyObject *na
 static PyObject *preserving(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *names) {
     if (count < 1) return PyErr_Format(PyExc_TypeError, "preserving() needs a function");
     threads_inside += !depth++;
-    PyObject *result = preserved(args, count, names);
+    PyObject *result = arrives(preserved(args, count, names));
+    if (depth == 1) unwatch_handlers();
     /* in one step: a thread that comes now finds either what the others had found or nothing */
     if (!--depth && !--threads_inside && found) PyDict_Clear(found);
     return result;
@@ -94,6 +94,11 @@ static PyMethodDef methods[] = {
      "preserving(fn, *args, **kwargs): fn(...); what the preserver saved before is restored after it"},
     {"inside", inside, METH_NOARGS, "how many calls of preserving() this thread is inside of, and how many threads are"},
     {"forget_other_threads", forget_other_threads, METH_NOARGS, "they are gone: the process has been forked"},
+    {"watch_handlers", watch_handlers, METH_O,
+     "watch_handlers(functions): handlers of signals; until the outermost call of preserving() ends, what they raise is "
+     "raised at the end of each"},
+    {"heard_from_handlers", heard_from_handlers, METH_NOARGS,
+     "what a handler of a signal has raised since it is watched, or None"},
     {"set_preserver", set_preserver, METH_VARARGS,
      "set_preserver(take or None, found): take() gives restore(error or None), which is called until it returns; the dict "
      "`found` is emptied when no thread is inside any more"},

@@ -7,16 +7,26 @@ import threading
 import traceback
 from types import CodeType
 
+from smelt.base._native import heard_from_handlers
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import UserError
 
 
+def raise_heard() -> None:
+    """Raise what the handler of a signal has raised while this thread compiles, whatever became of it since."""
+    error = heard_from_handlers()
+    if error is not None:
+        native.raise_again(error)
+
+
 def raise_if_signalled(error: BaseException) -> None:
-    """Raise what the handler of a signal has raised, if `error` is that or came of it: a time limit, for example.
+    """Raise what the handler of a signal has raised: a time limit, for example.
 
     `KeyboardInterrupt` and its kin pass by all that handles the compiler's errors. An ordinary exception would be taken
-    for a failure of the compiler, or of the operation that it came in.
+    for a failure of the compiler, or of the operation that it came in. While something is compiled, handlers are
+    watched (`process_state`); in residual code `error` is that exception or came of it.
     """
+    raise_heard()
     if threading.current_thread() is not threading.main_thread():
         return  # handlers run there
     handlers = _handlers()

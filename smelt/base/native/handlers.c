@@ -1,0 +1,92 @@
+/* What a signal's handler raises while the compiler works is the program's. An ordinary exception, a time limit for
+ * example, may be taken for a failure on its way (by the compiler, by PyTorch, by a generator that is closed), so it is
+ * noted where it leaves the handler: the function's vectorcall is ours meanwhile. Only the main thread runs handlers. */
+#include "native.h"
+
+typedef struct {
+    PyFunctionObject *function; /* strong */
+    vectorcallfunc before;
+} Watched;
+
+static Watched *watched;
+static Py_ssize_t count;
+static unsigned long watcher; /* the thread that watches, while there is something to watch */
+static int handling;          /* handlers may interrupt each other */
+static PyObject *heard;       /* strong; NULL: no handler has raised */
+
+static vectorcallfunc before_ours(PyObject *function) {
+    for (Py_ssize_t i = 0; i < count; i++)
+        if ((PyObject *)watched[i].function == function) return watched[i].before;
+    return _PyFunction_Vectorcall;
+}
+
+/* The program itself may call such a function, too. */
+static int is_of_a_signal(PyObject *const *args, size_t flagged, PyObject *names) {
+    Py_ssize_t given = PyVectorcall_NARGS(flagged);
+    return !names && given >= 2 && PyThread_get_thread_ident() == watcher && PyLong_Check(args[given - 2]) &&
+           (PyFrame_Check(args[given - 1]) || args[given - 1] == Py_None);
+}
+
+static PyObject *current_error(void) {
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    if (type) PyErr_NormalizeException(&type, &error, &traceback);
+    if (error && traceback) PyException_SetTraceback(error, traceback);
+    PyObject *found = Py_XNewRef(error);
+    PyErr_Restore(type, error, traceback);
+    return found;
+}
+
+static PyObject *call_watched(PyObject *function, PyObject *const *args, size_t flagged, PyObject *names) {
+    vectorcallfunc call = before_ours(function);
+    if (!is_of_a_signal(args, flagged, names)) return call(function, args, flagged, names);
+    handling++;
+    PyObject *result = call(function, args, flagged, names);
+    if (!--handling && !result) Py_XSETREF(heard, current_error());
+    return result;
+}
+
+void unwatch_handlers(void) {
+    if (!watcher || watcher != PyThread_get_thread_ident()) return;
+    Watched *old = watched;
+    Py_ssize_t left = count;
+    watched = NULL;
+    count = handling = 0;
+    watcher = 0;
+    for (Py_ssize_t i = 0; i < left; i++)
+        if (old[i].function->vectorcall == call_watched) old[i].function->vectorcall = old[i].before;
+    for (Py_ssize_t i = 0; i < left; i++) Py_DECREF(old[i].function);
+    PyMem_Free(old);
+    Py_CLEAR(heard);
+}
+
+PyObject *watch_handlers(PyObject *module, PyObject *functions) {
+    if (!PyTuple_Check(functions)) return PyErr_Format(PyExc_TypeError, "watch_handlers() wants a tuple of functions");
+    unwatch_handlers();
+    Py_ssize_t given = PyTuple_GET_SIZE(functions);
+    if (watcher || !given) Py_RETURN_NONE;
+    if (!(watched = PyMem_Calloc((size_t)given, sizeof(Watched)))) return PyErr_NoMemory();
+    watcher = PyThread_get_thread_ident();
+    for (Py_ssize_t i = 0; i < given; i++) {
+        PyFunctionObject *function = (PyFunctionObject *)PyTuple_GET_ITEM(functions, i);
+        if (!PyFunction_Check(function) || function->vectorcall == call_watched) continue;
+        watched[count++] = (Watched){(PyFunctionObject *)Py_NewRef(function), function->vectorcall};
+        function->vectorcall = call_watched;
+    }
+    Py_RETURN_NONE;
+}
+
+static int has_heard(void) { return heard && PyThread_get_thread_ident() == watcher; }
+
+PyObject *heard_from_handlers(PyObject *module, PyObject *ignored) { return Py_NewRef(has_heard() ? heard : Py_None); }
+
+PyObject *arrives(PyObject *result) {
+    if (!has_heard()) return result;
+    PyObject *error = current_error();
+    Py_XDECREF(error);
+    if (error == heard) return result; /* it is on its way */
+    PyErr_Clear();
+    Py_XDECREF(result);
+    PyErr_Restore(Py_NewRef((PyObject *)Py_TYPE(heard)), Py_NewRef(heard), PyException_GetTraceback(heard));
+    return NULL;
+}

@@ -1,0 +1,15 @@
+/* smelt.base._native: what its parts share.
+ *   preserve.c  what an interrupted compilation leaves behind is put back; the module's table
+ *   handlers.c  what handlers of signals raise meanwhile */
+#ifndef SMELT_BASE_NATIVE_H
+#define SMELT_BASE_NATIVE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+PyObject *watch_handlers(PyObject *module, PyObject *functions);
+PyObject *heard_from_handlers(PyObject *module, PyObject *ignored);
+PyObject *arrives(PyObject *result); /* steals `result`; NULL with what a handler has raised, if one has */
+void unwatch_handlers(void);         /* in the thread that watches; in others nothing */
+
+#endif
