@@ -80,10 +80,13 @@ class Store:
             loaded from it, or nothing may be executed from it, a private temporary directory is used instead, with
             one SmeltWarning; it is removed at exit.
         limit: bytes from which on entries are evicted; None: 10 GiB or a tenth of the disk.
+
+    Attributes:
+        refused: why nothing that is written outlives the process; empty where it does.
     """
 
     def __init__(self, root: Path, limit: int | None = None) -> None:
-        self.root, self.readable, self.writable = _usable_directory(Path(root))
+        self.root, self.readable, self.writable, self.refused = _usable_directory(Path(root))
         self.limit = eviction.limit_bytes(self.root, limit)
         self._checked: set[Path] = set()
         if self.writable and eviction.is_due(self.root):
@@ -286,8 +289,8 @@ def _warn(message: str) -> None:
     warnings.warn(message, SmeltWarning, stacklevel=4)
 
 
-def _usable_directory(root: Path) -> tuple[Path, bool, bool]:
-    """The folder to use for `root`, whether it is used at all, and whether it can be written."""
+def _usable_directory(root: Path) -> tuple[Path, bool, bool, str]:
+    """The folder to use for `root`, whether it is used at all, whether it can be written, and why nothing lasts."""
     shared = None
     try:
         root = root.absolute()  # a program may change its folder
@@ -296,18 +299,19 @@ def _usable_directory(root: Path) -> tuple[Path, bool, bool]:
         make_private(root, shared)
         if not is_executable(root):
             raise UnsafeFolder("its file system is mounted noexec, and kernels are loaded from it")
-        return root, True, _can_write(root)
+        writable = _can_write(root)
+        return root, True, writable, "" if writable else f"{root} cannot be written"
     except OSError as error:
         problem = error.strerror or str(error)
     try:
         temporary = TemporaryFolder(CACHE_FOLDER_PREFIX, Path(tempfile.gettempdir()))
     except OSError as error:
         _warn(f"smelt cannot use the cache directory {root} ({problem}), nor a temporary one ({error})")
-        return root, False, False
+        return root, False, False, f"{root} cannot be used: {problem}"
     atexit.register(temporary.close)
     kept = f"results of this process are kept in {temporary.path}"
     _warn(f"smelt cannot use the cache directory {root} ({problem}); {kept}")
-    return temporary.path, True, True
+    return temporary.path, True, True, f"{root} cannot be used: {problem}"
 
 
 def _can_write(root: Path) -> bool:

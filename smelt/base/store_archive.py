@@ -61,14 +61,21 @@ def load_cache(file: str | os.PathLike[str]) -> int:
 
     Raises:
         OSError: there is no such file.
-        SmeltError: it is none of smelt's, or damaged.
+        SmeltError: it is none of smelt's, or damaged; or the cache cannot keep all that is new in it.
     """
     held = store()
+    kept, new = 0, 0
     with open(file, "rb") as given:
         for _ in _checked(given):
             pass
-        new = ((entry, body) for entry, body in _checked(given) if not held.path(*entry).exists())
-        return sum(held.put(kind, key, body, suffix) is not None for (kind, key, suffix), body in new)
+        for (kind, key, suffix), body in _checked(given):
+            if held.refused or not held.path(kind, key, suffix).exists():
+                new += held.get(kind, key, suffix) is None
+                kept += not held.refused and held.put(kind, key, body, suffix) is not None
+    if kept < new:
+        why = held.refused or "the disk refused, as the warning says"
+        raise SmeltError(f"{new - kept} of {new} new entries are not kept", why=why, hint="another SMELT_CACHE_DIR")
+    return kept
 
 
 def _checked(given: BinaryIO) -> Iterator[tuple[Entry, bytes]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Annotated
@@ -38,7 +39,11 @@ def clear() -> None:
     held = store()
     size = held.size()
     held.clear()
-    print(f"{size / 2**20:.1f} MiB removed")
+    left = held.size()
+    print(f"{(size - left) / 2**20:.1f} MiB removed")
+    if left:
+        print(f"{left / 2**20:.1f} MiB stay: {held.root} cannot be written", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 @cache.command()

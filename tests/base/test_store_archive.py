@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 import smelt
+from smelt.base import private_folder
+from smelt.base import store as store_module
 from smelt.base.store import content_key, sealed_entry, store
 from smelt.cli.main import app
 
@@ -37,6 +40,46 @@ def test_entries_come_to_another_cache(elsewhere: Path) -> None:
     assert smelt.load_cache(elsewhere) == 2 and smelt.load_cache(elsewhere) == 0
     assert store().get_text("tune", KEY) == "fast" and store().get("kernels", KEY, ".so") == b"code"
     assert store().path("kernels", KEY, ".so").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.fixture(params=["read-only", "mounted noexec", "of another user", "full"])
+def refusing(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A cache that keeps nothing. (Whoever runs tests in a container may be root, to whom nothing is read-only.)"""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if request.param == "read-only":
+        (tmp_path / "two" / "tune").mkdir(parents=True)
+        monkeypatch.setattr(store_module, "_can_write", lambda root: False)
+    elif request.param == "mounted noexec":
+        monkeypatch.setattr(store_module, "is_executable", lambda root: False)
+    elif request.param == "of another user":
+        monkeypatch.setattr(private_folder, "is_trusted", lambda owner: False)
+    else:
+        monkeypatch.setattr(store_module, "replace_atomically", full)
+    return str(request.param)
+
+
+@pytest.mark.filterwarnings("ignore::smelt.SmeltWarning")
+def test_a_cache_that_keeps_nothing_says_so(elsewhere: Path, refusing: str) -> None:
+    with pytest.raises(smelt.SmeltError, match="2 of 2 new entries are not kept"):
+        smelt.load_cache(elsewhere)
+    result = CliRunner().invoke(app, ["cache", "import", str(elsewhere)])
+    assert result.exit_code == 2 and "not kept" in result.output
+
+
+def test_a_read_only_cache_that_has_all_of_them_needs_nothing(
+    elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path / "three"))
+    assert smelt.load_cache(elsewhere) == 2
+    monkeypatch.setattr(store_module, "_can_write", lambda root: False)
+    monkeypatch.setattr(store_module, "_opened", {})
+    assert smelt.load_cache(elsewhere) == 0
+    monkeypatch.setattr(store_module, "remove", lambda path: None)
+    result = CliRunner().invoke(app, ["cache", "clear"])
+    assert result.exit_code == 1 and "0.0 MiB removed" in result.output and "cannot be written" in result.output
 
 
 @pytest.mark.parametrize("how", ["changed", "renamed", "outside", "cut", "text"])
