@@ -237,10 +237,16 @@ def compile_late(
     Args:
         count: of the results that have gradients.
     """
+    return preserving(_compile_or_step, graph, count, device, report, options)
+
+
+def _compile_or_step(
+    graph: fx.GraphModule, count: int, device: torch.device | None, report: Report, options: Options
+) -> Program:
     given = sum(node.op == "placeholder" and node.name.startswith("tangents_") for node in graph.graph.nodes)
     name = "backward" if given == count else "backward_less"
     try:
-        return preserving(compile_backward, graph, name, device, report, options)
+        return compile_backward(graph, name, device, report, options)
     except Exception as error:
         _fall_back(f"another backward of {report.name}", "it", error, options)
         return eager_program(graph)

@@ -199,6 +199,13 @@ def instance_dict(vm: Interpreter, obj: object) -> dict[str, object] | None:
     return held if mirror is None else mirror.copy
 
 
+def taken_dict(vm: Interpreter, obj: object) -> dict[str, object] | None:
+    """The mirror of an object's dictionary where the program took hold of it: what is written goes there."""
+    real = vm.tensors.real.get(id(obj), obj)
+    held = instance_dict(vm, real)
+    return held if held is not own_dict(real) else None
+
+
 def _is_data(raw: object) -> bool:
     """A data descriptor: it wins over the instance's dictionary."""
     if isinstance(raw, types.FunctionType):

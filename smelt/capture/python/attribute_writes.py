@@ -19,6 +19,7 @@ from smelt.capture.python.attribute_reads import (
     instance_dict,
     no_attribute,
     own_dict,
+    taken_dict,
 )
 from smelt.capture.python.backward import store_grad
 from smelt.capture.python.effects import DELETED
@@ -58,11 +59,11 @@ def store_generic(vm: Interpreter, obj: object, name: str, value: object) -> Non
         vm.call(setter, (raw, obj, value), {})
         return
     if is_external(vm, obj):
-        held = instance_dict(vm, obj)
-        if held is not None and held is not own_dict(obj):
-            held[name] = value
+        taken = taken_dict(vm, obj)
+        if taken is not None:
+            taken[name] = value
             return
-        _expect_room(obj, name, value, raw, held is not None)
+        _expect_room(obj, name, value, raw, own_dict(obj) is not None)
         if type(obj) is types.ModuleType:
             vm.effects.store_variable(vars(obj), name, value)
             return
@@ -193,7 +194,10 @@ def store_tensor_attr(vm: Interpreter, tensor: Any, name: str, value: object) ->
         return
     if name in ("grad_fn", "names"):
         raise Break(f"tensor.{name} is assigned", "a graph has no such operation", "do it outside of the function")
-    if vm.source_of(tensor) is not None:
+    held = taken_dict(vm, tensor)
+    if held is not None:
+        held[name] = value
+    elif vm.source_of(tensor) is not None:
         vm.effects.store("attr", tensor, name, value)
     else:
         raise Break(f"tensor.{name} is assigned", "the tensor object does not exist yet", "assign it outside")
@@ -275,9 +279,9 @@ def delete_generic(vm: Interpreter, obj: object, name: str) -> None:
         _expect_attr(vm, obj, name)
         if isinstance(obj, type):
             _refuse_own_record(obj, name)
-        held = instance_dict(vm, obj)
-        if held is not None and held is not own_dict(obj) and name in held:
-            del held[name]  # the program took hold of `__dict__`
+        taken = taken_dict(vm, obj)
+        if taken is not None and name in taken:
+            del taken[name]
             return
         if type(obj) is types.ModuleType:
             vm.effects.store_variable(vars(obj), name, DELETED)

@@ -332,7 +332,7 @@ class Effects:
         """What was written to an object's attributes before the program took hold of its `__dict__`."""
         for place, store in list(self.stores.items()):
             target = store.target
-            if store.kind == "attr" and not isinstance(target, type) and getattr(target, "__dict__", None) is held:
+            if store.kind == "attr" and not isinstance(target, type) and self._has_dict(target, held):
                 if hasattr(getattr(type(target), store.name, None), "__set__"):
                     continue  # a slot or a descriptor
                 if isinstance(target, torch.nn.Module) and _is_member(held, store.name):
@@ -342,7 +342,12 @@ class Effects:
                     copy.pop(store.name, None)
                 if store.value is not DELETED:
                     copy[store.name] = store.value
-        owners = {id(value) for value in self.vm.externals() if getattr(value, "__dict__", None) is held}
+        self._forget_reads(held)
+
+    def _forget_reads(self, held: dict[str, object]) -> None:
+        """Of the attributes of the object whose `__dict__` is `held`: the program may write them there."""
+        owners = {id(value) for value in self.vm.externals() if self._has_dict(value, held)}
+        owners.update(key for key, real in self.vm.tensors.real.items() if getattr(real, "__dict__", None) is held)
         for key in [key for key in self.vm.reads if key[0] in owners]:
             del self.vm.reads[key]
 
@@ -381,7 +386,10 @@ class Effects:
         """The `__dict__` of an object whose attributes were written; those of modules may lie in their tables."""
         targets = [store.target for store in self.stores.values() if store.kind == "attr"]
         plain = [target for target in targets if not isinstance(target, (type, torch.nn.Module))]
-        return any(getattr(target, "__dict__", None) is held for target in plain)
+        return any(self._has_dict(target, held) for target in plain)
+
+    def _has_dict(self, target: object, held: object) -> bool:
+        return getattr(self.vm.tensors.real.get(id(target), target), "__dict__", None) is held
 
     def pending(self) -> bool:
         """Something outside is not yet as the program left it."""

@@ -12,11 +12,11 @@ from torch._ops import OpOverload, OpOverloadPacket
 from smelt.base import torch_c
 from smelt.capture import _native as native
 from smelt.capture.core import sources
-from smelt.capture.core.breaks import Break, user
+from smelt.capture.core.breaks import Break, user, user_raise
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import ATTR, CALL, TENSOR_METHODS, constant, special
 from smelt.capture.guards.questions import is_not_shared, requires_grad_itself
-from smelt.capture.python.attribute_reads import find_in_class
+from smelt.capture.python.attribute_reads import find_in_class, taken_dict
 from smelt.capture.python.backward import tensor_backward
 from smelt.graph.ir.meta import is_dense, reach
 from smelt.graph.ir.storage_view import StorageView
@@ -427,16 +427,34 @@ def _stored_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
         if name == "grad":
             vm.tensors.runner.run(getattr, (tensor, name), {})  # warns of tensors that keep none
             return None
-        return user(getattr, tensor, name)
+        if name == "__dict__":
+            raise Break("tensor.__dict__ of a tensor that the graph makes", "the tensor object does not exist yet")
+        return _missing(vm, tensor, name)
+    held = taken_dict(vm, tensor)
+    if held is not None and (name in held or name in real.__dict__):
+        return held[name] if name in held else _missing(vm, tensor, name)
     source = vm.sources[id(tensor)]
     if not hasattr(real, name):
         vm.guards.check(sources.instance_dict(source), native.NOT_KEY, name)
     value = user(getattr, real, name) if name != "grad" else vm.tensors.runner.run(getattr, (real, name), {})
     from_dict = name in getattr(real, "__dict__", {})
-    base = vm.attr_source(source, name, from_dict)
+    base = sources.instance_dict(source) if name == "__dict__" else vm.attr_source(source, name, from_dict)
     value = vm.external(value, base)
-    vm.reads[id(tensor), name] = value
+    if held is None:  # else the program may write it there
+        vm.reads[id(tensor), name] = value
     return value
+
+
+def _missing(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
+    """What there is beside the object's own dictionary.
+
+    Raises:
+        UserError: nothing.
+    """
+    if hasattr(tensor, name):
+        return user(getattr, tensor, name)
+    cls = vm.type_of(tensor)
+    return user_raise(AttributeError(f"{cls.__name__!r} object has no attribute {name!r}", name=name, obj=tensor))
 
 
 @CALL(OpOverload, OpOverloadPacket)
