@@ -343,6 +343,17 @@ def messages(name: str) -> Made:
 
 
 @place
+def regions_of_the_profiler(name: str) -> Made:
+    def fn(x: Tensor) -> Any:
+        with torch.profiler.record_function(name):
+            y = x * 2
+        with torch.profiler.record_function("x", name):
+            return y + 1
+
+    return fn, (torch.ones(2),)
+
+
+@place
 def imports(name: str) -> Made:
     def fn(x: Tensor) -> Any:
         y = x * 2

@@ -93,7 +93,9 @@ class Residual:
 
     def _shown(self, graph: Callable[..., Any]) -> Callable[..., object]:
         """The graph as a region of PyTorch's profiler, with those of the program in it."""
-        names = (f"smelt: {self.at.code.co_qualname if self.at is not None else 'graph'}", *self.named)
+        function = "graph" if self.at is None else self.at.code.co_qualname
+        # a function's name may hold what has no encoding
+        names = (f"smelt: {function.encode(errors='backslashreplace').decode()}", *self.named)
 
         def run(*inputs: Any) -> Any:
             observe_programs()

@@ -11,7 +11,7 @@ import inspect
 import operator
 from collections.abc import Iterable
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import fx
@@ -19,6 +19,7 @@ from torch.optim import adam
 from torch.optim import optimizer as torch_optimizer
 
 from smelt.capture.calls import calls
+from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import CALL, made_by, special
 from smelt.graph.ir.symint import to_torch
@@ -29,10 +30,20 @@ from smelt.shapes.real import Real
 @special(torch.autograd.profiler.record_function)
 def record_function(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """A region of the profiler: it lies around the whole graph, whose operations are not apart any more."""
-    name = args[0] if args else kwargs.get("name")
-    if type(name) is str and name not in vm.tensors.named:
+    given = dict(zip(("name", "args"), args, strict=False)) | kwargs
+    name, more = given.get("name"), given.get("args")
+    if len(given) != len(args) + len(kwargs) or not given.keys() <= {"name", "args"}:
+        raise Break("a region of the profiler with other arguments", "PyTorch refuses them", "record_function(name)")
+    if not _is_named(name) or more is not None and not _is_named(more):
+        raise Break("a region of the profiler with a name that is no text", "PyTorch refuses it", "name it by a str")
+    if name not in vm.tensors.named:
         vm.tensors.named.append(name)
     return vm.call(contextlib.nullcontext, (), {})
+
+
+def _is_named(name: object) -> TypeGuard[str]:
+    """Whether C++ takes it as a name: half a character has no encoding."""
+    return type(name) is str and not any("\ud800" <= each <= "\udfff" for each in name)
 
 
 # -- clearing gradients --------------------------------------------------------------------------------------------

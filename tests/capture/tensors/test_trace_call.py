@@ -302,3 +302,37 @@ def test_profilers_show_the_regions_of_the_program_around_the_graph():
     parents = [(each.name, each.cpu_parent and each.cpu_parent.name) for each in own]
     around = [(graph, None), ("outer", graph), ("a", "outer"), ("b", "a")]
     assert sorted(parents, key=str) == sorted([*around, (graph, None), ("later", graph)], key=str)
+
+
+REGIONS = [
+    ((), {}), ((), {"name": "a"}), (("a",), {"args": "b"}), (("a", "b", "c"), {}), (("a",), {"name": "b"}),
+    (("a",), {"z": 3}), (("a", "b"), {"args": "c"}), (("a", ""), {}), ((3,), {}), ((None,), {}), ((b"a",), {}),
+    (("\ud800",), {}), (("a", "\udfff"), {}), (("a", 3), {}), (("a\0b",), {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("at", range(len(REGIONS)))
+def test_regions_are_refused_as_in_eager(at):
+    args, kwargs = REGIONS[at]
+
+    def named(x):
+        with torch.profiler.record_function(*args, **kwargs):
+            y = x.sin()
+        return y + 1
+
+    def outcome(fn):
+        try:
+            return fn(X).tolist()
+        except (TypeError, RuntimeError) as error:
+            return type(error), str(error)
+
+    run = smelt.compile(named)
+    assert outcome(run) == outcome(run) == outcome(named)
+
+
+def test_a_function_whose_name_has_no_encoding_is_a_region():
+    code = traced.__code__.replace(co_name="\ud800", co_qualname="\ud800")
+    run = smelt.compile(type(traced)(code, globals()))
+    with torch.profiler.profile() as profile:
+        assert torch.equal(run(X), traced(X))
+    assert "smelt: \\ud800" in {event.key for event in profile.key_averages()}
