@@ -91,6 +91,7 @@ class _Drawn(threading.local):
     """What puts random generators back that the capture of this thread draws from; None outside of one."""
 
     undo: list[Callable[[], object]] | None = None
+    first: tuple[list[tuple[Switch, Any]], Any] = ([], ())  # what the outermost call has found: state and held locks
 
 
 _drawn = _Drawn()
@@ -114,18 +115,22 @@ def saved() -> Callable[[BaseException | None], None]:
     if _native.inside()[0] == 1 and threading.get_ident() == threading.main_thread().ident:
         _native.watch_handlers(tuple(_handlers()))
     own = [(each, each.read()) for each in SWITCHES if not each.shared]
+    if _native.inside()[0] == 1:
+        _drawn.first = own, held_locks()
     restore_shared = _saved_shared()
-    held, outer = held_locks(), _drawn.undo
+    outer = _drawn.undo
     undo: list[Callable[[], object]] = []
 
     def restore(error: BaseException | None) -> None:
         if error is not None:
             _close_blocks(error)
-        _write(own)
+        last = _native.inside()[0] == 1  # greenlets end in any order
+        _write(_drawn.first[0] if last else own)
         restore_shared()
         if error is not None:
             torch_c.leave_forward_level()
-        release_locks(held)
+        if last:
+            release_locks(_drawn.first[1])
         if error is not None:
             for put_back in reversed(undo):
                 put_back()
@@ -147,8 +152,10 @@ def _saved_shared() -> Callable[[], None]:
         values = _found.setdefault("before", values)  # in one step: who comes first has switched nothing yet
 
     def restore() -> None:
-        alone = _native.inside()[1] == 1
-        if alone and (depth == 1 or threads == 1):
+        now, others = _native.inside()
+        if others == 1 and now == 1:
+            _write(_found.get("before", values))  # the last one: greenlets end in any order
+        elif others == 1 and (depth == 1 or threads == 1):
             _write(values)
 
     return restore

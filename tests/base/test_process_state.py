@@ -226,3 +226,21 @@ def test_functions_compiled_at_once_leave_the_collector_on() -> None:
     finally:
         sys.setswitchinterval(interval)
         gc.enable()
+
+
+@pytest.mark.parametrize("order", ["ABAB", "ABBA", "ABCBAC", "ABCACB", "ABACBC"])
+def test_greenlets_that_compile_in_turns_leave_what_the_first_has_found(order: str) -> None:
+    greenlet = pytest.importorskip("greenlet")
+    main = greenlet.getcurrent()
+
+    def work() -> None:
+        torch.set_grad_enabled(False)
+        gc.disable()
+        main.switch()
+
+    each = {name: greenlet.greenlet(lambda: preserving(work)) for name in sorted(set(order))}
+    before = look()
+    for name in order:
+        each[name].switch()
+    assert all(one.dead for one in each.values())
+    assert not changes(before, look()) and not left_behind()
