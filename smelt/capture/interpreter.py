@@ -24,6 +24,7 @@ from smelt.capture.core.breaks import (
     SymbolicNumber,
     UserError,
     bare,
+    is_programs,
     plain_numbers,
     symbolic,
     through_c,
@@ -427,6 +428,12 @@ class Interpreter:
             if symbolic(args, error):
                 return self.native(fn, *plain_numbers(args), **kwargs)
             raise UserError(error) from None
+        except (Break, Restart, UserError):
+            raise
+        except BaseException as error:
+            if is_programs(error):
+                raise UserError(error) from None
+            raise
 
     def type_of(self, value: Any) -> type:
         """`type(value)` as the program sees it."""

@@ -377,7 +377,7 @@ class Session(Diagnostics):
         failed = functools.partial(_failed_later, weakref.ref(self), weakref.ref(place))
         writer = Writer(vm, names, self.point, failed, frame, begin, begin is None or not self.handling[begin])
         try:
-            in_frame = stop is not None and stop.in_frame and stop.at is not None and stop.at.code is frame.code
+            in_frame = stop is not None and _looks_at(stop, frame)
             at = frame.decoded.offsets[frame.decoded.begin_of(frame.pc)] if in_frame else -1
             if begin is not None and at == begin.offset:
                 place.given_up = True
@@ -627,3 +627,8 @@ class _EndlessError(Exception):
 
 _NOT_CAPTURED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _IDLE = 4
+
+
+def _looks_at(stop: Break, frame: Frame) -> bool:
+    """Whether what broke the graph looks at the frame, so that only the frame itself can do it."""
+    return stop.in_frame and stop.at is not None and (stop.of_callers or stop.at.code is frame.code)

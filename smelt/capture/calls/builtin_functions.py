@@ -475,7 +475,9 @@ def load_exception_attr(vm: Interpreter, error: BaseException, name: str) -> obj
 )
 def surroundings(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """The call stack and the clock."""
-    raise Break("the call stack or the clock is read", "they differ from call to call", in_frame=True)
+    looks = any("f_locals" in frame.code.co_names for frame in vm.frames)  # else names and lines are what they want
+    why = "they differ from call to call"
+    raise Break("the call stack or the clock is read", why, in_frame=True, of_callers=looks)
 
 
 @special(builtins.input, builtins.open, builtins.compile)

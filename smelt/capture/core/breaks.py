@@ -31,13 +31,23 @@ class Break(BaseException):
         hint: what the user may write instead.
         silent: the consequence of an earlier break (a loop that goes on), not one of its own.
         in_frame: what was met looks at the frame that runs it (`eval`, tracebacks): the frame goes on as it is.
+        of_callers: so it does at the frames that called it.
 
     Attributes:
         because: guards (source, kind, operand) that hold as long as its reason does.
     """
 
-    def __init__(self, title: str, why: str = "", hint: str = "", silent: bool = False, in_frame: bool = False) -> None:
+    def __init__(
+        self,
+        title: str,
+        why: str = "",
+        hint: str = "",
+        silent: bool = False,
+        in_frame: bool = False,
+        of_callers: bool = False,
+    ) -> None:
         super().__init__(title)
+        self.of_callers = of_callers
         self.title, self.why, self.hint, self.silent, self.in_frame = title, why, hint, silent, in_frame
         self.at: At | None = None
         self.because: list[tuple[Any, int, Any]] = []
@@ -134,7 +144,7 @@ def let_go(error: BaseException) -> None:
         entry = entry.tb_next
 
 
-def user(fn: Callable[..., object], *args: object, **kwargs: object) -> Any:
+def user(fn: Callable[..., object], /, *args: object, **kwargs: object) -> Any:
     """Run one operation of the user's program natively; what it raises is the user's exception."""
     try:
         return fn(*args, **kwargs)
@@ -150,6 +160,12 @@ def user(fn: Callable[..., object], *args: object, **kwargs: object) -> Any:
         if wants_memory(error):
             raise Break("the memory of a tensor is read", "its values are not known yet") from None
         raise UserError(error) from None
+    except (Break, Restart, UserError):
+        raise
+    except BaseException as error:
+        if is_programs(error):
+            raise UserError(error) from None
+        raise
 
 
 def wants_memory(error: Exception) -> bool:
@@ -218,9 +234,27 @@ def through_c(run: Callable[[], object]) -> object:
     except UserError as error:
         raised = error.error
     try:
-        raise raised
+        pass_on(raised)
     finally:
         del raised, run  # the exception holds this frame
+
+
+def pass_on(error: BaseException) -> NoReturn:
+    """Raise what the program has raised, for C code to pass it on."""
+    try:
+        raise error
+    finally:
+        del error
+
+
+def is_programs(error: BaseException) -> bool:
+    """Whether C code has passed on what the program raised. Else it is an interrupt, that comes at any moment."""
+    entry = error.__traceback__
+    while entry is not None:
+        if entry.tb_frame.f_code is pass_on.__code__:
+            return True
+        entry = entry.tb_next
+    return False
 
 
 def user_raise(error: BaseException) -> NoReturn:

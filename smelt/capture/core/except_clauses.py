@@ -55,3 +55,15 @@ def _may_be(frame: Frame, index: int, errors: Errors, but: Errors) -> bool:
     if not isinstance(found, type):
         return not but
     return any(issubclass(error, found) for error in errors) and not any(issubclass(error, found) for error in but)
+
+
+def catches(error: BaseException, kinds: object) -> bool:
+    """Whether `except kinds` catches an exception. Classes are compared by identity, no metaclass is asked.
+
+    Raises:
+        TypeError: something else than classes of exceptions stands there.
+    """
+    each = kinds if isinstance(kinds, tuple) else (kinds,)
+    if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in each):
+        raise TypeError("catching classes that do not inherit from BaseException is not allowed")
+    return any(base is kind for base in type(error).__mro__ for kind in each)

@@ -6,10 +6,33 @@ import functools
 import types
 from collections.abc import Callable
 
-from smelt.capture.core.breaks import UserError, through_c
+from smelt.capture.core.breaks import UserError, pass_on, through_c
 from smelt.capture.core.except_clauses import acts_on
 from smelt.capture.core.frames import YIELD, Frame
 from smelt.capture.core.interface import Interpreter
+
+
+def _made(kind: object, value: object, traceback: object) -> BaseException:
+    """The exception that `throw` raises, as Python makes it of its arguments."""
+    if traceback is not None and type(traceback) is not types.TracebackType:
+        raise TypeError("throw() third argument must be a traceback object")
+    if isinstance(kind, type) and issubclass(kind, BaseException):
+        if isinstance(value, kind):
+            error: object = value
+        else:
+            error = kind(*(() if value is None else value if isinstance(value, tuple) else (value,)))
+    elif isinstance(kind, BaseException):
+        if value is not None:
+            raise TypeError("instance exception may not have a separate value")
+        error = kind
+    else:
+        raise TypeError(
+            f"exceptions must be classes or instances deriving from BaseException, not {type(kind).__name__}"
+        )
+    if type(traceback) is types.TracebackType and isinstance(error, BaseException):
+        error.__traceback__ = traceback
+    assert isinstance(error, BaseException)
+    return error
 
 
 class TracedGenerator:
@@ -45,12 +68,12 @@ class TracedGenerator:
         self, kind: BaseException | type[BaseException], value: BaseException | None = None, traceback: object = None
     ) -> object:
         """Resume by raising an exception at the yield."""
-        error = kind if isinstance(kind, BaseException) else kind() if value is None else value
+        error = _made(kind, value, traceback)
         before, self.done = self.done, True  # unless the body goes on
         self.vm.work += 1
         try:
             if before or not self.started:
-                raise error
+                pass_on(error)
             through_c(functools.partial(self.vm.unwind, self.frame, UserError(error)))
         finally:
             del error, kind, value  # the exception holds this frame

@@ -19,8 +19,9 @@ def live_slots(decoded: Decoded, index: int) -> set[int]:
     return decoded.live[index]
 
 
-_LOOKING = frozenset("set_trace _getframe currentframe".split())
-"""Functions that may look at the variables of the frame that calls them: such a frame keeps all of them."""
+_LOOKING = frozenset("set_trace _getframe currentframe f_locals tb_frame".split())
+"""Functions that may look at the variables of the frame that calls them, and attributes that show these: such a frame
+keeps all of its variables."""
 _LOOKING_OF_MODULES = {
     "builtins": frozenset("eval exec locals vars dir breakpoint".split()),
     "inspect": frozenset("stack trace".split()),

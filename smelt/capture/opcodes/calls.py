@@ -7,7 +7,7 @@ import types
 from typing import Any
 
 from smelt.capture._native import NULL
-from smelt.capture.core.breaks import UserError
+from smelt.capture.core.breaks import UserError, is_programs
 from smelt.capture.core.frames import RETURN, YIELD, Frame
 from smelt.capture.core.generators import TracedGenerator
 from smelt.capture.core.interface import Interpreter
@@ -81,6 +81,10 @@ def send_value(vm: Interpreter, f: Frame) -> tuple[bool, object]:
         raise
     except Exception as error:
         raise UserError(error) from None
+    except BaseException as error:
+        if is_programs(error):
+            raise UserError(error) from None
+        raise
 
 
 def set_function(fn: types.FunctionType, flag: int, value: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import collections.abc
 import dis
 import inspect
@@ -10,6 +11,7 @@ from typing import Any
 
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break, UserError, user, user_raise
+from smelt.capture.core.except_clauses import catches
 from smelt.capture.core.frames import OUTER, Frame
 from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.policy import is_frozen
@@ -38,7 +40,7 @@ def pop_except(vm: Interpreter, f: Frame, arg: object) -> None:
 @opcode("CHECK_EXC_MATCH")
 def check_exc_match(vm: Interpreter, f: Frame, arg: object) -> None:
     kinds = vm.effects.plain(f.stack.pop())
-    f.stack.append(isinstance(f.stack[-1], kinds))
+    f.stack.append(user(catches, f.stack[-1], kinds))
 
 
 @opcode("CHECK_EG_MATCH")
@@ -58,16 +60,27 @@ def raise_varargs(vm: Interpreter, f: Frame, arg: int) -> None:
     if not items:
         error = vm.handled() or vm.outer_exception()
         raise UserError(error if error is not None else RuntimeError("No active exception to reraise"))
-    error = vm.call(items[0], (), {}) if isinstance(items[0], type) else items[0]
-    if not isinstance(error, BaseException):
-        user_raise(TypeError("exceptions must derive from BaseException"))
+    error = _made(vm, items[0], "exceptions must derive from BaseException")
     if id(error) in vm.sources and (arg == 2 or (handled := vm.context()) is not None and handled is not error):
         raise Break("an exception from outside is raised", "it gets another cause or context")
     if arg == 2:
-        cause = vm.call(items[1], (), {}) if isinstance(items[1], type) else items[1]
-        error.__cause__ = cause
+        cause = items[1]
+        error.__cause__ = None if cause is None else _made(vm, cause, "exception causes must derive from BaseException")
     _set_context(vm, error)
     raise UserError(error)
+
+
+def _made(vm: Interpreter, raised: object, otherwise: str) -> BaseException:
+    """The exception that a `raise` names: itself, or what its class makes."""
+    if isinstance(raised, BaseException):
+        return raised
+    if not isinstance(raised, type) or not issubclass(raised, BaseException):
+        user_raise(TypeError(otherwise))
+    error = vm.call(raised, (), {})
+    if not isinstance(error, BaseException):
+        name = vm.type_of(error)
+        user_raise(TypeError(f"calling {raised!r} should have returned an instance of BaseException, not {name!r}"))
+    return error
 
 
 def _set_context(vm: Interpreter, error: BaseException) -> None:
@@ -170,7 +183,7 @@ def _matched(
     """What the patterns are compared with; None: the subject does not match."""
     if not isinstance(cls, type):
         user(_match_by, cls)  # raises
-    if not vm.call(isinstance, (subject, cls), {}):
+    if not vm.call(builtins.isinstance, (subject, cls), {}):
         return None
     values: list[object] = []
     if count:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from smelt.capture import _native as native
-from smelt.capture.core.breaks import Break, UserError, user, user_raise
+from smelt.capture.core.breaks import Break, UserError, is_programs, user, user_raise
 from smelt.capture.core.foreign_memory import refuse_windows
 from smelt.capture.core.generators import TracedGenerator
 from smelt.capture.core.interface import Interpreter
@@ -376,6 +376,10 @@ def advance_or_raise(vm: Interpreter, iterator: object, *default: object) -> obj
                 return vm.tensors.watch.run(next, (iterator, *default), {})
             except Exception as error:
                 raise UserError(error) from None
+            except BaseException as error:
+                if is_programs(error):
+                    raise UserError(error) from None
+                raise
         return user(next, iterator, *default)
     return vm.call(method, (iterator,), {})
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from smelt.base.python_text import arguments, is_plain_name, names_in, quoted
 from smelt.capture import _native as native
 from smelt.capture.core.bytecode import Covered
+from smelt.capture.core.except_clauses import catches
 from smelt.capture.core.frames import Frame, Unread
 from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.sources import Source
@@ -546,7 +547,7 @@ def call(r: Resumption) -> None:
     form = eager_form(callee[0], r.cause) or eager_form(callee[1], r.cause)
     if form is not None:
         fn, items = r.const(form, form.__name__), [fn, *items]
-    elif not items and super in callee:
+    elif not items and any(each is super for each in callee):
         fn, items = r.const(super_in, "super_in"), super_operands(r)
     _call(r, fn, owner, items, r.frame.kw_names)
 
@@ -671,4 +672,4 @@ def reraise(r: Resumption) -> None:
 @plain("CHECK_EXC_MATCH")
 def check_exc_match(r: Resumption) -> None:
     kinds = r.pop()
-    r.push(f"{r.const(isinstance, 'isinstance')}({r.stack[-1]}, {kinds})")
+    r.push(f"{r.const(catches, 'catches')}({r.stack[-1]}, {kinds})")
