@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from smelt.abi.attention import ATTENTIONS, Sums, padded
 from smelt.abi.cudnn_attention import cudnn_attention_backward
 from smelt.runtime.library import tiled_attention
 from smelt.runtime.library.attention_memory import in_words
@@ -120,19 +121,19 @@ BACKWARDS: dict[str, Callable[[Params], Backward]] = {
 
 def _stored(sums: Tensor, kind: str, rows: int) -> Tensor:
     """The logsumexp of each row, (batch, heads, rows) whatever follows, as the kernels of a kind store it."""
-    match kind:
-        case "flash":
+    match ATTENTIONS[kind].sums:
+        case Sums.ROWS:
             return sums.contiguous()
-        case "cudnn":
+        case Sums.COLUMN:
             return sums[..., None].contiguous()
-        case _:
-            rest = tiled_attention.padded(rows) - rows
+        case Sums.PADDED:
+            rest = padded(rows) - rows
             return torch.nn.functional.pad(sums, (0, rest), value=math.inf) if rest else sums.contiguous()
 
 
 def _rows(sums: Tensor, kind: str, rows: int) -> Tensor:
     """The reverse."""
-    return sums[..., 0] if kind == "cudnn" else sums[..., :rows]
+    return sums[..., 0] if ATTENTIONS[kind].sums is Sums.COLUMN else sums[..., :rows]
 
 
 def _others(kind: str, params: Params, q: Spec, k: Spec, v: Spec, bias: Spec | None) -> list[str]:
@@ -155,7 +156,7 @@ def _tiled_params(params: Params, **more: Any) -> dict[str, Any]:
 
 def _padded(q: Spec) -> Spec:
     """The logsumexp as `attention_tiled` stores it."""
-    return Spec.in_rows((*q.shape[:2], tiled_attention.padded(q.shape[2])), torch.float32)
+    return Spec.in_rows((*q.shape[:2], padded(q.shape[2])), torch.float32)
 
 
 def _tiled(params: Params, q: Spec, k: Spec, v: Spec, out: Spec) -> Forward:
@@ -191,19 +192,21 @@ def _forward_candidates(kind: str, params: Params, inputs: Specs, outputs: list[
     return found + [named(other) for other in _others(kind, params, q, k, v, bias)]
 
 
-INPUTS = {"flash": "grad q k v out sums", "efficient": "grad q k v bias out sums", "cudnn": "grad q k v out sums bias"}
-"""Of the backward prims."""
+ORDER = ("grad", "q", "k", "v", "bias", "out", "sums")
+"""Of the operands of a `Backward`."""
 
-IN_ORDER: dict[str, Callable[[Backward], Callable[..., Any]]] = {
-    "flash": lambda run: lambda grad, q, k, v, out, sums: run(grad, q, k, v, None, out, sums),
-    "efficient": lambda run: run,
-    "cudnn": lambda run: lambda grad, q, k, v, out, sums, bias: run(grad, q, k, v, bias, out, sums),
-}
-"""Functions of these inputs."""
+
+def _in_order(kind: str, run: Backward) -> Callable[..., Any]:
+    """A backward as a function of the inputs of a kind."""
+    names = ATTENTIONS[kind].gradients_of
+    if names == ORDER:
+        return run
+    places = [names.index(name) if name in names else None for name in ORDER]
+    return lambda *operands: run(*[None if place is None else operands[place] for place in places])
 
 
 def _backward_candidates(kind: str, params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]:
-    specs: dict[str, Any] = dict(zip(INPUTS[kind].split(), inputs, strict=True))
+    specs: dict[str, Any] = dict(zip(ATTENTIONS[kind].gradients_of, inputs, strict=True))
     wanted = tuple(params.get("mask", (True, True, True)))
     how = {name: value for name, value in params.items() if name != "mask"}
 
@@ -223,7 +226,7 @@ def _backward_candidates(kind: str, params: Params, inputs: Specs, outputs: list
         return call
 
     def in_order(name: str, run: Backward) -> Callable[..., Any]:
-        call = IN_ORDER[kind](run)
+        call = _in_order(kind, run)
         return call if name == "tiled" else in_words(call, inputs)
 
     others = _others(kind, params, specs["q"], specs["k"], specs["v"], specs.get("bias"))

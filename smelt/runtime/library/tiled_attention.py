@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from smelt.abi.attention import PADDED_ROWS, padded
 from smelt.abi.kernel_source import Config, KernelSource, ceil_power
 from smelt.abi.random_source import key_step
 from smelt.runtime.launch import Table
@@ -27,9 +28,6 @@ Specs = list[Spec | None]
 
 ALIGNED = 16
 """Bytes at multiples of which wide loads begin, and elements of which strides are told to be multiples."""
-
-ROUND = 32
-"""Of whose multiple there are rows in the logsumexp, as in the library's; the last block of the forward fills them."""
 
 SHORTEST = 16
 """Elements along a side of a product's operand, at least."""
@@ -84,7 +82,7 @@ class Sizes:
         """The blocks of a kernel, none larger than the lengths ask for."""
         wide = max(self.width, self.width_v) > 64
         found = BLOCKS[name, self.dtype is torch.float32, wide]
-        least = ROUND if name == "forward" else SHORTEST
+        least = PADDED_ROWS if name == "forward" else SHORTEST  # the last block fills the rows of the logsumexp
         rows, columns = min(found.rows, _power(self.rows, least)), min(found.columns, _power(self.columns))
         return Blocks(rows, columns, found.warps if rows * columns >= 2048 else 4, found.stages)
 
@@ -106,11 +104,6 @@ class Sizes:
         step = key_step(self.params["stream"]) if self.dropout else 0
         sizes = {"heads": self.heads, "rows": self.rows, "columns": self.columns, "padded": self.padded}
         return sizes | {"step": step}
-
-
-def padded(rows: int) -> int:
-    """Rows of the logsumexp."""
-    return -(-rows // ROUND) * ROUND
 
 
 def _power(size: int, least: int = SHORTEST) -> int:

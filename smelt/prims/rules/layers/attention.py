@@ -6,7 +6,7 @@ of our own for float32 where products may be rounded to TF32, and wherever weigh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,9 +34,13 @@ LIBRARY |= {
 }
 
 
-def _forward(p: Lowering, name: str, *args: Any) -> Any:
+def _emit(p: Lowering, name: str, given: Mapping[str, Any]) -> Any:
+    return p.emit(PRIMS[name], *map(given.__getitem__, PRIMS[name].parameters))
+
+
+def _forward(p: Lowering, name: str, **given: Any) -> Any:
     """The results of a kernel, and for what only dropout needs something that nobody reads."""
-    out, sums = p.emit(PRIMS[name], *args)
+    out, sums = _emit(p, name, given)
     promised = p.result[1]
     if promised is not None and is_empty(shape_of(sums)) and not is_empty(promised.shape):
         sums = p.full(promised.shape, 0, promised.dtype, promised.device)  # no gradient wants it, so nobody reads it
@@ -47,8 +51,8 @@ def _forward(p: Lowering, name: str, *args: Any) -> Any:
     return (*(v if meta is not None else None for v, meta in zip(values, p.result, strict=False)), *rest)
 
 
-def _backward(p: Lowering, name: str, *args: Any) -> Any:
-    values = p.emit(PRIMS[name], *args)
+def _backward(p: Lowering, name: str, **given: Any) -> Any:
+    values = _emit(p, name, given)
     kept = [(v, meta) for v, meta in zip(values, p.result, strict=True) if v is not None and meta is not None]
     for value, meta in kept:
         as_eager_lays_out(value, meta)
@@ -67,7 +71,9 @@ def flash(
     *,
     scale: float | None = None,
 ) -> Any:
-    return NotImplemented if dropout or debug else _forward(p, "attention_flash", q, k, v, causal, scale)
+    if dropout or debug:
+        return NotImplemented
+    return _forward(p, "attention_flash", q=q, k=k, v=v, causal=causal, scale=scale)
 
 
 @decomposition(aten._scaled_dot_product_flash_attention_backward.default)
@@ -75,7 +81,9 @@ def flash_backward(p: Lowering, g: Node, *args: Any, scale: float | None = None)
     q, k, v, out, sums, first_q, first_k, _, _, dropout, causal, *_ = args
     if dropout or first_q is not None or first_k is not None:
         return NotImplemented
-    return _backward(p, "attention_flash_backward", g, q, k, v, out, sums, causal, scale)
+    return _backward(
+        p, "attention_flash_backward", grad=g, q=q, k=k, v=v, out=out, sums=sums, causal=causal, scale=scale
+    )
 
 
 @decomposition(aten._scaled_dot_product_efficient_attention.default)
@@ -93,19 +101,20 @@ def efficient(
 ) -> Any:
     given, bias = bias, _in_rows(p, _without_zeros(bias))
     precision, seed = _own(p, q, k, v, bias, dropout), p.seeds.get(p.out.device) if dropout else None
+    how: dict[str, Any] = {"q": q, "k": k, "v": v, "sums": sums, "causal": causal, "scale": scale}
     if precision and not dropout:
-        return _forward(p, "attention_tiled", q, k, v, bias, None, sums, causal, scale, 0.0, 0, precision)
+        return _forward(p, "attention_tiled", **how, bias=bias, seed=None, dropout=0.0, stream=0, precision=precision)
     if precision and seed is not None and not p.eager_rng:
         stream = p.next_stream()
-        args = q, k, v, bias, seed, sums, causal, scale, dropout, stream, precision
-        out, found, *_ = _forward(p, "attention_tiled", *args)
+        drawn = {"seed": seed, "dropout": dropout, "stream": stream}
+        out, found, *_ = _forward(p, "attention_tiled", **how, **drawn, bias=bias, precision=precision)
         return out, found, seed, p.full((), stream, torch.int64, p.out.device)
     if dropout:
         if given is bias:
             return NotImplemented
         target = aten._scaled_dot_product_efficient_attention.default
         return p.call(target, (q, k, v, bias, sums, dropout, causal), {"scale": scale}, p.result)
-    return _forward(p, "attention_efficient", q, k, v, _unrepeated(p, bias), sums, causal, scale)
+    return _forward(p, "attention_efficient", **how, bias=_unrepeated(p, bias))
 
 
 WORD = 16
@@ -186,9 +195,9 @@ def _stream(offset: Node) -> int:
     return int(offset.args[1])  # type: ignore[arg-type]
 
 
-def _tiled_backward(p: Lowering, *args: Any) -> Any:
+def _tiled_backward(p: Lowering, **given: Any) -> Any:
     """The gradients in the order in memory that eager gives them; that of the scores is the kernel's."""
-    values = p.emit(PRIMS["attention_tiled_backward"], *args)
+    values = _emit(p, "attention_tiled_backward", given)
     for value, meta in zip(values[:3], p.result[:3], strict=True):
         if value is not None and meta is not None:
             as_eager_lays_out(value, meta)
@@ -216,19 +225,30 @@ def efficient_backward(
     wanted = tuple(bool(one) and meta is not None for one, meta in zip(mask, p.result, strict=True))
     given = bias
     bias = _in_rows(p, bias if wanted[3] else _without_zeros(bias))
+    how = {
+        "grad": g,
+        "q": q,
+        "k": k,
+        "v": v,
+        "out": out,
+        "sums": sums,
+        "mask": wanted,
+        "causal": causal,
+        "scale": scale,
+    }
     if precision := _own(p, q, k, v, bias, dropout):
         if not dropout:
-            return _tiled_backward(p, g, q, k, v, bias, out, sums, None, wanted, causal, scale, 0.0, 0, precision)
+            return _tiled_backward(p, **how, bias=bias, seed=None, dropout=0.0, stream=0, precision=precision)
         if seed in p.seeds.values():  # the forward is ours, too: it has told which stream it drew from
-            args = g, q, k, v, bias, out, sums, seed, wanted, causal, scale, dropout, _stream(offset), precision
-            return _tiled_backward(p, *args)
+            drawn = {"seed": seed, "dropout": dropout, "stream": _stream(offset)}
+            return _tiled_backward(p, **how, **drawn, bias=bias, precision=precision)
     if dropout:
         if given is bias:
             return NotImplemented
         rest = g, q, k, v, bias, out, sums, seed, offset, dropout, list(mask), causal
         return p.call(aten._scaled_dot_product_efficient_attention_backward.default, rest, {"scale": scale}, p.result)
     bias = bias if wanted[3] else _unrepeated(p, bias)
-    return _backward(p, "attention_efficient_backward", g, q, k, v, bias, out, sums, wanted, causal, scale)
+    return _backward(p, "attention_efficient_backward", **how, bias=bias)
 
 
 @decomposition(aten._scaled_dot_product_cudnn_attention.default)
@@ -247,7 +267,7 @@ def cudnn(
 ) -> Any:
     if dropout or debug:
         return NotImplemented
-    return _forward(p, "attention_cudnn", q, k, v, _least(p, bias), sums, causal, scale)
+    return _forward(p, "attention_cudnn", q=q, k=k, v=v, bias=_least(p, bias), sums=sums, causal=causal, scale=scale)
 
 
 @decomposition(aten._scaled_dot_product_cudnn_attention_backward.default)
@@ -255,4 +275,5 @@ def cudnn_backward(p: Lowering, g: Node, *args: Any, scale: float | None = None)
     q, k, v, out, sums, _, _, bias, first_q, first_k, _, _, dropout, causal = args
     if dropout or first_q is not None or first_k is not None:
         return NotImplemented
-    return _backward(p, "attention_cudnn_backward", g, q, k, v, out, sums, _least(p, bias), causal, scale)
+    how = {"q": q, "k": k, "v": v, "bias": _least(p, bias), "causal": causal, "scale": scale}
+    return _backward(p, "attention_cudnn_backward", **how, grad=g, out=out, sums=sums)
