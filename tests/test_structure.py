@@ -111,6 +111,20 @@ def test_no_folder_is_large() -> None:
     assert not large
 
 
+MOST_LINES = 60
+
+
+def test_no_function_is_long() -> None:
+    """But for commands, whose parameters are the options that they take."""
+    found = {
+        f"{where(path)}:{name}": node.end_lineno - node.lineno + 1  # type: ignore[attr-defined]
+        for path in modules()
+        if not where(path).startswith(("bench", "demo", "cli"))
+        for name, node in functions(ast.parse(path.read_text()))
+    }
+    assert not {name: n for name, n in found.items() if n > MOST_LINES}
+
+
 def test_no_function_takes_more_decisions_than_recorded() -> None:
     recorded = json.loads(BASELINE.read_text())["decisions"]
     grown = {name: n for name, n in complex_functions().items() if n > recorded.get(name, MOST_DECISIONS)}

@@ -60,21 +60,15 @@ def aot_autograd(
         OptionError: an unknown opset or partition, a min-cut over ATen operators, a budget beside 0 to 1, or a compiler
             that cannot be called.
     """
-    for compiler in (fw_compiler, *([] if bw_compiler is None else [bw_compiler])):
+    second = fw_compiler if bw_compiler is None else bw_compiler
+    for compiler in (fw_compiler, second):
         if not callable(compiler):
             raise OptionError(f"a compiler is a callable (graph, example_inputs) -> callable, got {shown(compiler)}")
-    if opset not in ("aten", "prims"):
-        raise OptionError(f"opset {shown(opset)}", hint='one of "aten", "prims"')
-    cut: Any = partition or ("save" if opset == "aten" else "min-cut")
-    if not callable(cut) and cut not in ("save", "min-cut"):
-        raise OptionError(f"partition {shown(cut)}", hint='one of "save", "min-cut", or a function')
-    if cut == "min-cut" and opset == "aten":
-        raise OptionError("partition='min-cut' with opset='aten'", why="it weighs primitives", hint='opset="prims"')
+    cut = _partition(opset, partition)
     # the compilers' programs draw from PyTorch's own generator
     options = resolve_options(options={"eager_rng": True, "activation_memory_budget": activation_memory_budget})
     if cut != "min-cut":
         options = replace(options, backend="aot_eager")  # whose backward takes inputs as they are
-    second = bw_compiler or fw_compiler
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor]) -> Compiled:
         joint = trace_joint(gm, example_inputs, options)
@@ -95,6 +89,18 @@ def aot_autograd(
 
     backend.__name__ = f"aot_autograd_{getattr(fw_compiler, '__name__', type(fw_compiler).__name__)}"
     return backend
+
+
+def _partition(opset: str, partition: Any) -> Any:
+    """Which partition is meant; an error where these do not fit each other."""
+    if opset not in ("aten", "prims"):
+        raise OptionError(f"opset {shown(opset)}", hint='one of "aten", "prims"')
+    cut: Any = partition or ("save" if opset == "aten" else "min-cut")
+    if not callable(cut) and cut not in ("save", "min-cut"):
+        raise OptionError(f"partition {shown(cut)}", hint='one of "save", "min-cut", or a function')
+    if cut == "min-cut" and opset == "aten":
+        raise OptionError("partition='min-cut' with opset='aten'", why="it weighs primitives", hint='opset="prims"')
+    return cut
 
 
 def _program(module: fx.GraphModule, compiler: FxCompiler) -> Program:

@@ -529,10 +529,7 @@ class _Trace:
         output.meta["val"] = (*kept, *map(without_gaps, metas), *(node.meta["val"] for node in found))
         remove_dead(graph, random=not self.options.eager_rng)  # eager draws also what nobody uses
         seeds = self.seeds(seed)
-        taken = {f"tangents_{i}" for i in differentiable}
-        for node in [n for n in graph.nodes if n.op == "placeholder" and n.name.startswith("tangents_")]:
-            if node.name not in taken:
-                graph.erase_node(node)
+        _erase_tangents(graph, {f"tangents_{i}" for i in differentiable})
         for each in self.sizes:
             rec.placeholder(each.symbol.name, of_factor(each.symbol))  # type: ignore[arg-type]
         reals = [real for real, _ in rec.reals.values()]
@@ -757,6 +754,13 @@ def _seen_through(rec: GraphRecorder, views: Sequence[fx.Node], memory: fx.Node,
 
 def _is_item_of_view(node: fx.Node) -> bool:
     return node.target is operator.getitem and is_view_node(node.all_input_nodes[0])
+
+
+def _erase_tangents(graph: fx.Graph, taken: Collection[str]) -> None:
+    """Take out the placeholders of tangents that are not taken."""
+    for node in [n for n in graph.nodes if n.op == "placeholder" and n.name.startswith("tangents_")]:
+        if node.name not in taken:
+            graph.erase_node(node)
 
 
 def _placeholders_first(graph: fx.Graph, numbers: Sequence[fx.Node]) -> None:
