@@ -1,10 +1,12 @@
-"""The C side of `process_state` (native/preserve.c, native/handlers.c)."""
+"""The C side of `process_state` (native/preserve.c, native/handlers.c) and of `class_tables` (native/class_table.c)."""
 
-from collections.abc import Callable
+from builtins import isinstance as isinstance
+from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 def preserving(fn: Callable[..., T], /, *args: object, **kwargs: object) -> T:
     """`fn(*args, **kwargs)`; then what the preserver saved is restored, in spite of interrupts and of a full stack.
@@ -34,3 +36,16 @@ def watch_handlers(functions: tuple[FunctionType, ...], /) -> None:
 
 def heard_from_handlers() -> BaseException | None:
     """What a handler has raised since it is watched."""
+
+class ClassTable(Generic[V]):
+    """An immutable table from classes, by their identity, to values. Nothing of a class is asked to find it."""
+
+    def __init__(self, pairs: Iterable[tuple[Any, V]], /) -> None: ...
+    def __contains__(self, key: object, /) -> bool: ...
+    def __getitem__(self, key: object, /) -> V: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def __len__(self) -> int: ...
+    @overload
+    def get(self, key: object, /) -> V | None: ...
+    @overload
+    def get(self, key: object, default: T, /) -> V | T: ...

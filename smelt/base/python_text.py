@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Container, Iterable
 from typing import Any
 
+from smelt.base.class_tables import ClassTable, by_class
+
 
 def quoted(text: str) -> str:
     """The literal of these characters."""
@@ -24,7 +26,7 @@ def whole(value: int) -> str:
 
 _LONG = 10**600
 
-LITERALS: dict[type, Callable[[Any], str]] = {int: whole, str: quoted, bool: repr, type(None): repr}
+LITERALS: ClassTable[Callable[[Any], str]] = by_class({int: whole, str: quoted, bool: repr, type(None): repr})
 """Types whose values are written out, and how."""
 
 

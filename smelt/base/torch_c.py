@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from smelt.base.class_tables import classes
+
 
 def implementation_address(tensor: torch.Tensor) -> int:
     """Address of the tensor's TensorImpl."""
@@ -404,7 +406,7 @@ ExcludeDispatchKeyGuard _AutoDispatchBelowADInplaceOrView _AutoDispatchBelowAuto
 _DisableTorchDispatch _EnablePreDispatch _EnablePythonDispatcher _ExcludeDispatchKeyGuard _ForceDispatchKeyGuard
 _IncludeDispatchKeyGuard _PreserveDispatchKeyGuard _RestorePythonTLSSnapshot _SetExcludeDispatchKeyGuard
 """.split()
-DISPATCH_GUARDS = frozenset(getattr(torch._C, name) for name in _GUARD_NAMES if hasattr(torch._C, name))
+DISPATCH_GUARDS = classes(*(getattr(torch._C, name) for name in _GUARD_NAMES if hasattr(torch._C, name)))
 """Classes whose instances change which dispatch keys this thread uses, as long as they live."""
 
 

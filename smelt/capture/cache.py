@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from smelt.base.class_tables import isinstance
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import BreakReason
 from smelt.capture.core.plan import CapturePlan

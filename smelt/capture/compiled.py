@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 
 from smelt.base import torch_c
+from smelt.base.class_tables import isinstance
 from smelt.base.errors import SmeltWarning
 from smelt.base.options import Options
 from smelt.capture import _native as native

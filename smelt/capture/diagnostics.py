@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from types import CodeType
 
+from smelt.base.class_tables import isinstance
 from smelt.base.errors import CompileError, SmeltError, SmeltWarning, Unsupported
 from smelt.base.log import log
 from smelt.base.options import Options

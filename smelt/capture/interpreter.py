@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from smelt.base.class_tables import ClassTable, by_class, isinstance
 from smelt.base.errors import Unsupported
 from smelt.capture._native import NULL
 from smelt.capture.calls.observers import Observed
@@ -452,7 +453,7 @@ class Interpreter:
 
 
 _MISSING = sources.native.MISSING
-_NUMBERS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+_NUMBERS: ClassTable[type] = by_class({torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool})
 
 
 def _decimal_settings() -> str:

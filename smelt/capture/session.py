@@ -21,6 +21,7 @@ from torch import fx
 
 from smelt.base import torch_c
 from smelt.base._native import heard_from_handlers
+from smelt.base.class_tables import isinstance
 from smelt.base.collection import no_collection
 from smelt.base.errors import CompileError, OptionError, RecompileError, SpecializationError, Unsupported
 from smelt.base.locks import new_lock

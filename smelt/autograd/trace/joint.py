@@ -204,7 +204,7 @@ class _Trace:
             differentiable, found = self.backward(mutations)
             mutations = self.without_gradients(mutations)
             if self.versions() != self.written:
-                raise WritingBackward(frozenset() if writers is None else frozenset(writers.classes))
+                raise WritingBackward(() if writers is None else writers.classes)
             with _disable_current_modes():
                 grads, positions = self.gradients(found)
         return self.finish(outputs, mutations, touched, values, differentiable, grads, positions, seed)

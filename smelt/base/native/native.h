@@ -1,6 +1,7 @@
 /* smelt.base._native: what its parts share.
  *   preserve.c  what an interrupted compilation leaves behind is put back; the module's table
- *   handlers.c  what handlers of signals raise meanwhile */
+ *   handlers.c  what handlers of signals raise meanwhile
+ *   class_table.c  tables from classes by identity */
 #ifndef SMELT_BASE_NATIVE_H
 #define SMELT_BASE_NATIVE_H
 

@@ -1,5 +1,6 @@
 /* What a failure of the compiler leaves behind is put back where nothing can come between: in C, with the trace function
  * held off and with some stack in hand, again when an interrupt meets it. */
+#include "class_table.h"
 #include "native.h"
 
 enum { HEADROOM = 200, ATTEMPTS = 8 };
@@ -102,15 +103,21 @@ static PyMethodDef methods[] = {
     {"set_preserver", set_preserver, METH_VARARGS,
      "set_preserver(take or None, found): take() gives restore(error or None), which is called until it returns; the dict "
      "`found` is emptied when no thread is inside any more"},
+    {"isinstance", (PyCFunction)(void (*)(void))isinstance_method, METH_FASTCALL,
+     "isinstance(object, class or tuple): by the object's class, without a look at its `__class__`"},
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {
     .m_base = PyModuleDef_HEAD_INIT,
     .m_name = "smelt.base._native",
-    .m_doc = "What an interrupted compilation leaves behind is put back.",
+    .m_doc = "What an interrupted compilation leaves behind is put back; tables of classes.",
     .m_size = -1,
     .m_methods = methods,
 };
 
-PyMODINIT_FUNC PyInit__native(void) { return PyModule_Create(&definition); }
+PyMODINIT_FUNC PyInit__native(void) {
+    PyObject *module = PyModule_Create(&definition);
+    if (module && class_table_ready(module) < 0) Py_CLEAR(module);
+    return module;
+}

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from smelt.base.class_tables import ClassTable, by_class, isinstance
 from smelt.capture.calls import calls
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break, Restart, UserError, user
@@ -28,7 +29,7 @@ from smelt.capture.core.policy import is_frozen
 from smelt.capture.core.prologue_value import PrologueMethod, PrologueValue
 from smelt.capture.core.registry import ATTR, special
 from smelt.capture.core.unbacked_text import UnknownText
-from smelt.capture.core.values import C_METHODS
+from smelt.capture.core.values import C_METHODS, COMPUTED
 from smelt.capture.python import containers, warning_places
 from smelt.capture.python.attribute_reads import load_class_attr, load_generic, load_object_attr, python_method
 from smelt.capture.python.attribute_writes import delete_attr, delete_generic, store_attr, store_generic
@@ -60,14 +61,42 @@ def visible(vm: Interpreter, value: object) -> Any:
     return _GENERATOR if type(value) is TracedGenerator else value
 
 
-_STAND_INS: dict[type, object] = {torch.SymInt: 2, torch.SymFloat: 0.5, torch.SymBool: True}
+_STAND_INS: ClassTable[object] = by_class({torch.SymInt: 2, torch.SymFloat: 0.5, torch.SymBool: True})
 
 
-_MARKED: dict[object, str] = {torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffer"}
+_MARKED = by_class({torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffer"})
 """Classes that a tensor belongs to by an attribute."""
 
 
-@special(isinstance)
+def _tells_class(kind: type) -> bool:
+    """Whether `__class__` of the objects of a class may be something else: Python reads it, and believes it as well."""
+    names = [vars(base) for base in kind.__mro__[:-1]]
+    return any("__class__" in held or type(held.get("__getattribute__")) is types.FunctionType for held in names)
+
+
+def _by_own_class(vm: Interpreter, value: object, cls: object) -> bool:
+    """`isinstance` of such an object: by its class, else by its `__class__`."""
+    if type(cls) is tuple:
+        return any(_by_own_class(vm, value, each) for each in cls)
+    kind = type(value)
+    if cls is kind:
+        return True
+    if type(cls) is not type:
+        raise Break(
+            f"isinstance() of a {kind.__name__}", "what is asked is code of the program's, or C's, on both sides"
+        )
+    if any(base is cls for base in kind.__mro__):
+        return True
+    try:
+        told = vm.load_attr(value, "__class__")
+    except UserError as error:
+        if isinstance(error.error, AttributeError):
+            return False
+        raise
+    return told is not kind and isinstance(told, type) and any(base is cls for base in told.__mro__)
+
+
+@special(builtins.isinstance)
 def is_instance(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """isinstance(object, class or tuple)"""
     value, cls = args
@@ -76,7 +105,9 @@ def is_instance(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     for each in (cls if type(cls) is tuple else (cls,)) if kind is TraceTensor else ():
         if each in _MARKED:
             get_attr(vm, (value, _MARKED[each], False), {})  # which guards it
-    answer = _asking(vm, cls)(isinstance, visible(vm, value), cls)
+    if _tells_class(kind):
+        return _by_own_class(vm, value, cls)
+    answer = _asking(vm, cls)(builtins.isinstance, visible(vm, value), cls)
     if not answer:
         _guard_unregistered(vm, kind, cls)
     return answer
@@ -118,9 +149,7 @@ def make_named_tuple(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """collections.namedtuple(name, fields): a class of the program's module"""
     plain, named = vm.effects.plain(args), {key: vm.effects.plain(value) for key, value in kwargs.items()}
     defaults = named.get("defaults")
-    if isinstance(defaults, (tuple, list)) and any(
-        type(each) in (TraceTensor, PrologueValue, *SYMBOLIC) for each in defaults
-    ):
+    if isinstance(defaults, (tuple, list)) and any(type(each) in COMPUTED for each in defaults):
         raise Break("a named tuple with computed defaults is made", "the class would keep what one call computed")
     if named.get("module") is None:
         named["module"] = vm.frames[-1].globals.get("__name__", "__main__")

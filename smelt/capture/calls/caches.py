@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from smelt.base.class_tables import classes, isinstance
 from smelt.capture import _native as native
 from smelt.capture.calls.cache_counters import Cache, uncount
 from smelt.capture.calls.calls import Args, Kwargs, defer
@@ -25,9 +26,9 @@ from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.registry import CALL
 from smelt.capture.core.values import HEAP, LEAVES
 from smelt.capture.python.attribute_reads import python_method
-from smelt.graph.ir.symint import SYMBOLIC, pinned
+from smelt.graph.ir.symint import SYMBOLIC_CLASSES, pinned
 
-_COMPARED = LEAVES - {*SYMBOLIC}
+_COMPARED = classes(*(kind for kind in LEAVES if kind not in SYMBOLIC_CLASSES))
 _WITHOUT_STATE = (type, tuple, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 
 

@@ -20,6 +20,7 @@ import numpy
 import torch
 import torch.utils.checkpoint
 
+from smelt.base.class_tables import ClassTable, by_class, classes, isinstance
 from smelt.capture import _native as native
 from smelt.capture.core import compiler_marks, flags, policy, sources
 from smelt.capture.core.breaks import Break, UserError, user, user_raise
@@ -33,6 +34,7 @@ from smelt.capture.core.registry import BY_POLICY, CALL, CONSTANTS, SPECIAL, TRA
 from smelt.capture.core.unbacked_text import refuse_unknown
 from smelt.capture.core.values import (
     C_METHODS,
+    COMPUTED,
     CONSTANT_TYPES,
     LEAVES,
     NUMPY_FUNCTIONS,
@@ -47,7 +49,7 @@ from smelt.capture.python.attribute_reads import find_in_class, function_source
 from smelt.capture.python.attribute_writes import is_external
 from smelt.capture.python.effects import CONTAINERS
 from smelt.capture.tensors.torch_calls import TENSOR_TYPES, call_tensor_method, call_torch, is_torch_builtin
-from smelt.graph.ir.symint import SYMBOLIC, has_symint
+from smelt.graph.ir.symint import has_symint
 from smelt.graph.trace.trace import TraceTensor
 
 
@@ -227,7 +229,7 @@ def _is_function(value: object) -> bool:
     return isinstance(called, types.FunctionType) and type(value) not in _GIVEN
 
 
-_GIVEN = (TraceTensor, PrologueValue, torch.nn.Parameter)
+_GIVEN = classes(TraceTensor, PrologueValue, torch.nn.Parameter)
 
 
 def _calls_torch_alone(vm: Interpreter, fn: types.FunctionType) -> bool:
@@ -289,7 +291,7 @@ def _alike(value: object) -> object:
     return value if kind in LEAVES and kind is not torch.Size else ""
 
 
-_EXAMPLES: dict[type, object] = {torch.SymInt: 0, torch.SymFloat: 0.0, torch.SymBool: True}
+_EXAMPLES: ClassTable[object] = by_class({torch.SymInt: 0, torch.SymFloat: 0.0, torch.SymBool: True})
 
 
 _UNCHANGING = (
@@ -297,6 +299,9 @@ _UNCHANGING = (
     *(logging.Filterer, logging.LogRecord, logging.Formatter),
 )
 """What logging works with, and what says the same later."""
+
+
+_FILLED: ClassTable[Callable[..., object]] = by_class({kind: kind for kind in (list, tuple, set, frozenset)})
 
 
 def frozen(vm: Interpreter, name: str, value: object) -> object:
@@ -313,8 +318,9 @@ def frozen(vm: Interpreter, name: str, value: object) -> object:
         return value  # all that it does is put off with it, in order
     if type(value) is collections.deque:
         return collections.deque([frozen(vm, name, item) for item in vm.effects.mirror(value)], value.maxlen)
-    if kind in (list, tuple, set, frozenset):
-        return kind([frozen(vm, name, item) for item in vm.effects.mirror(value)])
+    fill = _FILLED.get(kind)
+    if fill is not None:
+        return fill([frozen(vm, name, item) for item in vm.effects.mirror(value)])
     if kind is dict:
         return {key: frozen(vm, name, item) for key, item in vm.effects.mirror(value).items()}
     raise Break(
@@ -377,7 +383,7 @@ def call_instance(vm: Interpreter, obj: Any, args: Args, kwargs: Kwargs) -> obje
     if isinstance(method, types.FunctionType):
         return vm.call(method, (obj, *args), kwargs)
     if callable(obj) and not is_external(vm, obj):
-        if any(type(value) in (TraceTensor, PrologueValue, *SYMBOLIC) for value in (*args, *kwargs.values())):
+        if any(type(value) in COMPUTED for value in (*args, *kwargs.values())):
             raise Break(f"a call of a {type(obj).__name__}", "C code may keep a value that stands for another")
         return call_native(vm, obj, args, kwargs)
     if not callable(obj):
@@ -509,7 +515,7 @@ def call_native(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: 
     if not _holds(fn):
         vm.effects.refuse_opaque(fn, args)
         vm.effects.refuse_opaque(fn, kwargs.values())
-    if isinstance(fn, _LISTED) and fn in CALLERS:
+    if fn in CALLERS:
         called = CALLERS[fn] if fn is not iter or len(args) == 2 else -1
         args = tuple(callback(vm, a, fn is re.sub) if at == called else a for at, a in enumerate(args))
         kwargs = {k: callback(vm, v) if k in _CALLED else v for k, v in kwargs.items()}
@@ -544,7 +550,7 @@ def passes_on(fn: object, kwargs: Kwargs) -> bool:
     return any(fn is each for each in _BY_KEY) and kwargs.get("key") is not None
 
 
-_PASSING_ON = frozenset({list, tuple, set, frozenset, collections.deque, enumerate, zip, map, filter, reversed})
+_PASSING_ON = classes(list, tuple, set, frozenset, collections.deque, enumerate, zip, map, filter, reversed)
 _BY_KEY = (sorted, min, max)
 _TEXT_FUNCTIONS = frozenset({"_path_normpath", "_path_splitroot", "_path_splitroot_ex"})
 """Functions of the posix module that only work on text."""
@@ -557,8 +563,10 @@ _COMPARING = frozenset({"remove", "sort"})
 _SAFE_ROOTS = frozenset(name.split(".")[0] for name in SAFE_MODULES) | {"torch"}
 
 
-_HOLDING = frozenset({functools.partial, types.MethodType, weakref.ref, staticmethod, classmethod, property, zip, map})
-_HOLDING_OWNERS = (object, type, BaseException, list, dict, set, tuple, collections.deque, collections.OrderedDict)
+_HOLDING = classes(functools.partial, types.MethodType, weakref.ref, staticmethod, classmethod, property, zip, map)
+_MADE_OF = (list, dict, set, tuple, collections.deque, collections.OrderedDict)
+_CONSUMING_OWNERS = classes(*_MADE_OF)
+_HOLDING_OWNERS = classes(object, type, BaseException, *_MADE_OF)
 
 
 def _holds(fn: object) -> bool:
@@ -566,13 +574,18 @@ def _holds(fn: object) -> bool:
     if isinstance(fn, types.FunctionType) or not isinstance(fn, _LISTED):
         return isinstance(fn, types.FunctionType)
     owner = getattr(fn, "__objclass__", None) or getattr(fn, "__self__", None)
-    return fn in _HOLDING or owner in _HOLDING_OWNERS or isinstance(fn, type) and issubclass(fn, _HOLDING_OWNERS[2:])
+    return (
+        fn in _HOLDING
+        or owner in _HOLDING_OWNERS
+        or isinstance(fn, type)
+        and issubclass(fn, (BaseException, *_MADE_OF))
+    )
 
 
 def _consumes(fn: Callable[..., object]) -> bool:
     """Methods of containers that may iterate what they are given."""
     owner = getattr(fn, "__objclass__", None) or getattr(fn, "__self__", None)
-    return owner in _HOLDING_OWNERS[3:] and fn.__name__ not in _KEEPING
+    return owner in _CONSUMING_OWNERS and fn.__name__ not in _KEEPING
 
 
 def callback(vm: Interpreter, value: object, reads: bool = False) -> object:
@@ -584,12 +597,14 @@ def callback(vm: Interpreter, value: object, reads: bool = False) -> object:
     return Trampoline(vm, value, reads) if callable(value) and value is not int and value is not float else value
 
 
-CALLERS: dict[object, int] = {
-    **dict.fromkeys((map, filter, functools.reduce, itertools.starmap, itertools.takewhile, iter), 0),
-    **dict.fromkeys((itertools.dropwhile, itertools.filterfalse), 0),
-    **dict.fromkeys((re.sub, itertools.accumulate, itertools.groupby), 1),
-    **dict.fromkeys((sorted, min, max, list.sort), -1),
-}
+CALLERS: ClassTable[int] = by_class(
+    {
+        **dict.fromkeys((map, filter, functools.reduce, itertools.starmap, itertools.takewhile, iter), 0),
+        **dict.fromkeys((itertools.dropwhile, itertools.filterfalse), 0),
+        **dict.fromkeys((re.sub, itertools.accumulate, itertools.groupby), 1),
+        **dict.fromkeys((sorted, min, max, list.sort), -1),
+    }
+)
 """C code that calls a function: the argument with this number (-1: none), and those of these names."""
 _CALLED = ("key", "func")
 

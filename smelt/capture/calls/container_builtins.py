@@ -8,6 +8,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from smelt.base.class_tables import isinstance
 from smelt.capture.calls import calls
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import user
@@ -32,7 +33,7 @@ def _iterable(vm: Interpreter, value: object, plain: Callable[[object], object] 
     plain = plain or vm.effects.plain
     if type(value) in LEAVES:
         return value
-    if type(value) in (TraceTensor, PrologueValue):
+    if type(value) is TraceTensor or type(value) is PrologueValue:
         return containers.iterate(vm, value)
     if isinstance(value, CONTAINERS) and python_method(vm, value, "__iter__") is None:
         return plain(value)

@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from smelt.base.class_tables import isinstance
 from smelt.capture import _native as native
 from smelt.capture.calls.calls import call_instance
 from smelt.capture.core import sources

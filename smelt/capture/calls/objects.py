@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import torch
 
+from smelt.base.class_tables import isinstance
 from smelt.base.torch_c import DISPATCH_GUARDS
 from smelt.capture.calls import calls
 from smelt.capture.core.breaks import Break, user
@@ -144,7 +145,9 @@ def object_state(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 def _is_plain(cls: type) -> bool:
-    """All that its instances hold is a dictionary of attributes."""
+    """All that its instances hold is a dictionary of attributes, which may be read without asking the class."""
+    if cls.__getattribute__ is not object.__getattribute__:
+        return False
     if cls.__reduce__ is not object.__reduce__ or cls.__reduce_ex__ is not object.__reduce_ex__:
         return False
     return is_written(cls) and cls.__dictoffset__ != 0 and not copyreg._slotnames(cls)  # type: ignore[attr-defined]

@@ -14,10 +14,11 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from smelt.base.class_tables import isinstance
 from smelt.capture.core.breaks import Break, Restart
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.policy import is_frozen
-from smelt.capture.core.values import is_bound
+from smelt.capture.core.values import is_bound, own_dict
 from smelt.capture.tensors.fallible_ops import note_deferred
 
 _FEW = 2000
@@ -127,8 +128,8 @@ def _parts(value: object) -> list[object]:
     if isinstance(value, (list, set, tuple)):
         return list(value)
     methods = [m for base in type(value).__mro__ if not is_frozen(base.__module__) for m in vars(base).values()]
-    held = getattr(value, "__dict__", {})
-    return [*held.values(), *(m for m in methods if isinstance(m, types.FunctionType))]
+    held = own_dict(value)
+    return [*(held or {}).values(), *(m for m in methods if isinstance(m, types.FunctionType))]
 
 
 def _run_by(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> list[object]:

@@ -10,6 +10,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from smelt.base.class_tables import by_class, classes, isinstance
 from smelt.capture.calls import calls
 from smelt.capture.calls.builtin_functions import visible
 from smelt.capture.core import sources
@@ -29,7 +30,7 @@ from smelt.graph.trace.trace import TraceTensor
 
 def to_text(vm: Interpreter, fn: Callable[..., object], value: object, *rest: object) -> object:
     """str(value), repr(value) or format(value, spec)"""
-    if type(value) in (PrologueMethod, types.MethodType) and visible(vm, value) is not value:
+    if type(value) in _BOUND and visible(vm, value) is not value:
         raise Break("the text of a method written in C", "it shows an address")
     if type(value) is PrologueValue:
         return vm.hosts.run(fn, (value, *rest), {})
@@ -69,7 +70,8 @@ def _guard_text(vm: Interpreter, value: object) -> None:
         load_object_attr(vm, value, "_value_")
 
 
-_BRACKETS: dict[type, str] = {list: "[]", tuple: "()", set: "{}", dict: "{}"}
+_BOUND = classes(PrologueMethod, types.MethodType)
+_BRACKETS = by_class({list: "[]", tuple: "()", set: "{}", dict: "{}"})
 
 
 def container_text(vm: Interpreter, value: object) -> object:
@@ -228,4 +230,4 @@ def print_call(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     calls.defer(vm, print, args, kwargs)
 
 
-_PRINTED_AS_IS = {*LEAVES, TraceTensor}
+_PRINTED_AS_IS = classes(*LEAVES, TraceTensor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
+from smelt.base.class_tables import isinstance
 from smelt.capture import _native as native
 from smelt.capture.calls.calls import Args, Kwargs, call_native
 from smelt.capture.core import sources

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from smelt.base.class_tables import isinstance
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.bytecode import Decoded
 from smelt.capture.core.frames import Frame

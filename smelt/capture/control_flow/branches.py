@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from smelt.base.class_tables import classes, isinstance
 from smelt.capture._native import NULL
 from smelt.capture.control_flow.conditionals import jump
 from smelt.capture.core.breaks import UserError
@@ -73,7 +74,7 @@ def to_bool(vm: Interpreter, f: Frame, arg: object) -> None:
     f.stack[-1] = containers.truth(vm, value)
 
 
-_LEFT = frozenset({TraceTensor, PhiValue, PrologueValue, *SYMBOLIC})
+_LEFT = classes(TraceTensor, PhiValue, PrologueValue, *SYMBOLIC)
 
 
 def is_simple(decoded: Decoded, start: int, end: int) -> bool:

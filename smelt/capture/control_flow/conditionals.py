@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import fx
 
+from smelt.base.class_tables import isinstance
 from smelt.capture._native import NULL
 from smelt.capture.control_flow.asserts import goes_on
 from smelt.capture.control_flow.merge import Arm, CannotMerge, Merging
@@ -29,7 +30,7 @@ from smelt.capture.python.stack_opcodes import read_variable
 from smelt.capture.tensors.ambient import present_modes
 from smelt.capture.tensors.graph_module import CapturedGraph
 from smelt.graph.ir.meta import meta_of
-from smelt.graph.ir.symint import SYMBOLIC
+from smelt.graph.ir.symint import SYMBOLIC_CLASSES
 from smelt.graph.nodes.conditional import Conditional, cut_out, operands_of
 from smelt.graph.trace.trace import TraceTensor
 
@@ -58,7 +59,7 @@ def jump(vm: Interpreter, f: Frame, value: object, when_true: int, when_false: i
                 return None
             return take_both(vm, f, value, when_true, when_false)
         value = value if known is None else known
-    elif type(value) in SYMBOLIC:
+    elif type(value) in SYMBOLIC_CLASSES:
         return _jump_on_number(vm, f, value, when_true, when_false)
     f.pc = when_true if containers.truth(vm, value) else when_false
     return None

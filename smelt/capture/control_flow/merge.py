@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import fx
 
+from smelt.base.class_tables import isinstance
 from smelt.capture._native import NULL
 from smelt.capture.core.conditional_value import PhiValue, is_plain
 from smelt.capture.core.frames import Frame

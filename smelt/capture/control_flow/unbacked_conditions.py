@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from smelt.base.class_tables import isinstance
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Interpreter
 from smelt.graph.ir.sym_bool import SymbolicPredicate, compare, opposite

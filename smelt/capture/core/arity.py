@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable, Collection
 from typing import Any, TypeAlias
 
+from smelt.base.class_tables import ClassTable, by_class, classes, isinstance
 from smelt.capture.core.breaks import Break, user
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.graph.trace.trace import TraceTensor
@@ -38,7 +39,7 @@ _UNSIGNED: dict[int, tuple[Collection[int], bool]] = {
 }
 """How many arguments those take that do not tell it (`inspect.signature`), and whether they take keywords."""
 
-_OF_CLASSES = (types.MethodDescriptorType, types.WrapperDescriptorType)
+_OF_CLASSES = classes(types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
 class Meaning:
@@ -113,8 +114,11 @@ def _as_shown(vm: Interpreter, value: object) -> object:
     return _EXAMPLES.get(vm.type_of(value), value) if vm.type_of(value) is not type(value) else value
 
 
-_INERT = (int, float, bool, str, type(None))
-_EXAMPLES: dict[type, object] = {int: 0, float: 0.0, bool: True}
+_INERT = classes(int, float, bool, str, type(None))
+_EXAMPLES: ClassTable[object] = by_class({int: 0, float: 0.0, bool: True})
+
+
+_TELLING = classes(type, types.BuiltinFunctionType, *_OF_CLASSES)
 
 
 def _tells(function: Any) -> bool:
@@ -122,8 +126,7 @@ def _tells(function: Any) -> bool:
     if isinstance(function, types.FunctionType):
         return True
     kind, module = type(function), getattr(function, "__module__", None) or "builtins"
-    listed = (type, types.BuiltinFunctionType, *_OF_CLASSES)
-    return kind in listed and module.split(".")[0] not in ("torch", "smelt")
+    return kind in _TELLING and module.split(".")[0] not in ("torch", "smelt")
 
 
 def _positional(signature: inspect.Signature) -> range:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from smelt.base.class_tables import isinstance
 from smelt.base.errors import Unsupported
 from smelt.capture.core.interface import Args
 from smelt.graph.ir.symint import has_symint, pinned

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from smelt.base.class_tables import isinstance
+
 if TYPE_CHECKING:
     from smelt.capture.core.frames import Frame
     from smelt.capture.core.interface import Interpreter

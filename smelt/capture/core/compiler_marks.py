@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.fx import _symbolic_trace as symbolic_trace
 
+from smelt.base.class_tables import isinstance
 from smelt.capture import _native as native
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from smelt.base.class_tables import isinstance
 from smelt.capture._native import NULL
 from smelt.capture.core.breaks import Break, Restart
 from smelt.capture.core.values import LEAVES

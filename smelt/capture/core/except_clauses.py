@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 
+from smelt.base.class_tables import isinstance
 from smelt.capture.core.frames import Frame
 
 Errors = tuple[type[BaseException], ...]

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 
 from smelt.base import torch_c
+from smelt.base.class_tables import isinstance
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import special
 from smelt.capture.core.values import LEAVES

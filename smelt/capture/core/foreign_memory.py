@@ -10,12 +10,13 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
+from smelt.base.class_tables import classes, isinstance
 from smelt.capture.core.breaks import Break
 
 _Data: Any = ctypes.c_int.__mro__[-2]
 """The class of all of them."""
 
-_PROXIES = weakref.ProxyTypes
+_PROXIES = classes(*weakref.ProxyTypes)
 """Weak proxies, which show another object in the same way."""
 
 

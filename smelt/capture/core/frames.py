@@ -6,6 +6,7 @@ import inspect
 from types import CellType, CodeType, FunctionType
 from typing import Any, TypeAlias
 
+from smelt.base.class_tables import isinstance
 from smelt.capture._native import NULL
 from smelt.capture.core.breaks import At, user_raise
 from smelt.capture.core.by_code import ByCode

@@ -6,6 +6,7 @@ import functools
 import types
 from collections.abc import Callable
 
+from smelt.base.class_tables import isinstance
 from smelt.capture.core.breaks import UserError, pass_on, through_c
 from smelt.capture.core.except_clauses import acts_on
 from smelt.capture.core.frames import YIELD, Frame

@@ -81,6 +81,7 @@ class Mirror(Protocol):
 class ClassDict(Protocol):
     """What a class holds by now (`python.effects.ClassDict`)."""
 
+    cls: type
     items: dict[str, Any]
     views: list[MappingProxyType[str, Any]]
 
@@ -103,7 +104,7 @@ class Effects(Protocol):
     shown: set[int]
     appended: dict[int, tuple[list[Any], list[Any]]]
     stores: dict[tuple[str, int, str], Store]
-    class_dicts: dict[type, ClassDict]
+    class_dicts: dict[int, ClassDict]
 
     @property
     def mirrors(self) -> Mapping[int, Mirror]: ...

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from smelt.base.class_tables import ClassTable, by_class, classes, isinstance
 from smelt.capture import _native as native
 from smelt.capture.core import sources
 from smelt.capture.core.interface import Args, Interpreter, T
@@ -26,8 +27,8 @@ from smelt.capture.core.registry import READ
 from smelt.capture.core.sources import Source
 from smelt.capture.core.values import FIELD, HEAP, LEAVES, is_constant, is_written
 
-_MEMBERS = (types.MemberDescriptorType, types.GetSetDescriptorType)
-_HELD: tuple[type, ...] = (tuple, list, dict, set, frozenset, torch.Tensor)
+_MEMBERS = classes(types.MemberDescriptorType, types.GetSetDescriptorType)
+_HELD = classes(tuple, list, dict, set, frozenset, torch.Tensor)
 """Their content is guarded when it is read."""
 
 _OF_LIBRARIES = frozenset({"_abc_impl", "__dataclass_params__"})
@@ -174,7 +175,7 @@ def _plain(value: object) -> tuple[type, object]:
     if type(value) is tuple:
         return tuple, tuple(map(_plain, value))
     if type(value) in LEAVES:
-        return type(value), repr(value) if type(value) in (float, complex) else value
+        return type(value), repr(value) if type(value) is float or type(value) is complex else value
     raise NotPlain
 
 
@@ -255,12 +256,14 @@ _OF_A_VARIABLE = (
     *("__infer_variance__", "__name__", "__module__", "__bound__", "__constraints__"),
     *("__covariant__", "__contravariant__", "__default__"),
 )
-_PARTS: dict[type, tuple[str, ...]] = {
-    types.GenericAlias: ("__origin__", "__args__", "__unpacked__"),
-    types.UnionType: ("__args__",),
-    type(typing.List[int]): ("__origin__", "__args__", "_inst", "_name"),  # noqa: UP006
-    typing.TypeVar: tuple(name for name in _OF_A_VARIABLE if hasattr(typing.TypeVar("example"), name)),
-}
+_PARTS: ClassTable[tuple[str, ...]] = by_class(
+    {
+        types.GenericAlias: ("__origin__", "__args__", "__unpacked__"),
+        types.UnionType: ("__args__",),
+        type(typing.List[int]): ("__origin__", "__args__", "_inst", "_name"),  # noqa: UP006
+        typing.TypeVar: tuple(name for name in _OF_A_VARIABLE if hasattr(typing.TypeVar("example"), name)),
+    }
+)
 """What tells one from another, by their classes."""
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy
 
+from smelt.base.class_tables import isinstance
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Prologue
 from smelt.capture.core.sources import Source
@@ -151,7 +152,7 @@ def values_in(value: Any) -> Iterator[PrologueValue]:
         yield value
     elif kind is PrologueMethod:
         yield value.owner
-    elif kind in (tuple, list):
+    elif kind is tuple or kind is list:
         for item in value:
             yield from values_in(item)
     elif kind is dict:

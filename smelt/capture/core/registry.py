@@ -5,16 +5,20 @@ So no module of this package needs to import its siblings to be complete ("regis
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from enum import Enum
 from types import CodeType, FunctionType
 from typing import Any, Protocol, TypeVar
 
+from smelt.base.class_tables import ByIdentity
 from smelt.capture.core.arity import Meaning
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 
 F = TypeVar("F", bound=Callable[..., object])
+
+
+_kept: list[object] = []
+"""What the tables know by identity."""
 
 
 class TypeTable:
@@ -22,27 +26,28 @@ class TypeTable:
 
     def __init__(self, default: Callable[..., object] | None = None) -> None:
         self.default = default
-        self._exact: dict[type, Callable[..., object]] = {}
-        self._found: weakref.WeakKeyDictionary[type, Callable[..., object]] = weakref.WeakKeyDictionary()
-        self._given: dict[type, Callable[..., object]] = {}
+        self._found: ByIdentity[type, Callable[..., object]] = ByIdentity()
+        self._given: dict[int, Callable[..., object]] = {}  # by identity of types that are kept
 
     def __call__(self, *types: type) -> Callable[[F], F]:
         """Decorator: register for these types and their subclasses."""
 
         def register(fn: F) -> F:
             for kind in types:
-                self._given[kind] = self._exact[kind] = fn
+                self._given[id(kind)] = fn
+            _kept.extend(types)
             return fn
 
         return register
 
     def find(self, kind: type) -> Any:
         """The function for a type, or the default."""
-        found = self._exact.get(kind) or self._found.get(kind)
+        found = self._given.get(id(kind)) or self._found.get(kind)
         if found is None:
-            found = next((self._given[base] for base in kind.__mro__ if base in self._given), self.default)
+            given = map(self._given.get, map(id, kind.__mro__))
+            found = next((function for function in given if function is not None), self.default)
             if found is not None:
-                self._found[kind] = found
+                self._found.put(kind, found)
         return found
 
 
@@ -81,8 +86,6 @@ class Rebuilder(Protocol):
 
 SPECIAL: dict[int, Meaning] = {}
 """(vm, args, kwargs) -> result, by id of a function that capture gives its own meaning."""
-
-_kept: list[object] = []
 
 
 def special(*functions: object) -> Callable[[F], F]:

@@ -8,6 +8,7 @@ import traceback
 from types import CodeType
 
 from smelt.base._native import heard_from_handlers
+from smelt.base.class_tables import isinstance
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import UserError
 

@@ -14,12 +14,15 @@ import numpy
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
+from smelt.base.class_tables import ClassTable, by_class, classes, isinstance
 from smelt.capture import _native as native
 from smelt.capture.core import sources
 from smelt.capture.core.interface import Interpreter
+from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.registry import READ
 from smelt.capture.core.sources import Source
 from smelt.graph.ir.symint import SYMBOLIC
+from smelt.graph.trace.trace import TraceTensor
 
 NoneType = type(None)
 
@@ -32,21 +35,26 @@ PLAIN = (int, float, str, bytes, complex, range, torch.device, torch.Size, numpy
 NUMPY_SCALARS = frozenset(kind for kind in numpy.sctypeDict.values() if kind not in (numpy.object_, numpy.void))
 """Numbers and texts of numpy: immutable, unlike its arrays and records."""
 
-LEAVES: frozenset[type] = frozenset({*SINGLETONS, *PLAIN, *NUMPY_SCALARS, *SYMBOLIC})
+LEAVES = classes(*SINGLETONS, *PLAIN, *NUMPY_SCALARS, *SYMBOLIC)
 """Exact types of immutable data without tensors."""
 
+COMPUTED = classes(TraceTensor, PrologueValue, *SYMBOLIC)
+"""Types of what stands for a value that each call computes."""
+
 _NOTHING: dict[Any, Any] = {}
-SIZED_ITERATORS: dict[type, Any] = {
-    **{type(iter(view(_NOTHING))): view for view in (dict.keys, dict.values, dict.items)},
-    type(iter(set[Any]())): None,
-}
+SIZED_ITERATORS: ClassTable[Any] = by_class(
+    {
+        **{type(iter(view(_NOTHING))): view for view in (dict.keys, dict.values, dict.items)},
+        type(iter(set[Any]())): None,
+    }
+)
 """Types of the iterators that raise when the size of what they iterate changes: a view of a dict, which the function
 makes, or a set."""
 
 NUMPY_FUNCTIONS: tuple[type, ...] = (numpy.ufunc, type(numpy.prod))
 """Types of numpy's functions: universal ones (`numpy.lcm`), and the wrapper of those that other arrays may override."""
 
-C_METHODS: frozenset[type] = frozenset({types.MethodDescriptorType, types.WrapperDescriptorType})
+C_METHODS = classes(types.MethodDescriptorType, types.WrapperDescriptorType)
 """Types of methods written in C, as their class holds them. `types.MethodType` binds them here: unlike C's own bound
 methods, it still knows their descriptor."""
 
@@ -101,10 +109,8 @@ def _is_number(cls: type) -> bool:
 _OF_A_NUMBER = ("__repr__", "__eq__", "__hash__")
 
 
-PLAIN_SHOWN: dict[type, Any] = {
-    **{kind: vars(kind)[name] for kind, name in ((int, "__int__"), (float, "__float__"), (str, "__str__"))},
-    **{kind: vars(kind)[name] for kind, name in ((bytes, "__bytes__"), (complex, "__complex__"))},
-}
+_SHOWN_BY = ((int, "__int__"), (float, "__float__"), (str, "__str__"), (bytes, "__bytes__"), (complex, "__complex__"))
+PLAIN_SHOWN = by_class({kind: vars(kind)[name] for kind, name in _SHOWN_BY})
 """How a value of a subclass is made one of the class itself."""
 
 
@@ -265,3 +271,12 @@ def is_constant(value: object) -> bool:
     if is_bound(value):
         return False
     return type(value) in LEAVES or isinstance(value, CONSTANT_TYPES) or isinstance(value, types.FunctionType)
+
+
+def own_dict(obj: object) -> dict[str, object] | None:
+    """The instance's dictionary; there may be one that no `__dict__` shows, as type variables have from 3.12 on."""
+    try:
+        held = object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        return native.instance_dict(obj)
+    return held if isinstance(held, dict) else None

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from smelt.base.class_tables import isinstance
 from smelt.base.errors import OptionError, shown
 from smelt.capture import _native as native
 from smelt.capture.core import sources

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from smelt.base.class_tables import isinstance
 from smelt.capture import _native as native
 from smelt.capture.core.sources import Source
 from smelt.capture.guards.guard_text import value_text

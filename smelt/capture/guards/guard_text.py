@@ -7,6 +7,7 @@ from types import CodeType, ModuleType
 
 import torch
 
+from smelt.base.class_tables import isinstance
 from smelt.base.torch_c import without_torch_function
 from smelt.capture import _native as native
 from smelt.capture.core.sources import Source

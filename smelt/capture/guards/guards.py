@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from smelt.base.class_tables import classes, isinstance
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import At
 from smelt.capture.core.interface import Args
@@ -22,6 +23,9 @@ from smelt.shapes.size import substitute_names
 
 Check = tuple[Source, int, Any]
 """A source, the kind of the check, its operand."""
+
+
+_BY_VALUE = classes(int, str, bool)
 
 
 class GuardList:
@@ -54,7 +58,7 @@ class GuardList:
             return found
         parent = -1 if source.base is None else self.fetch(source.base)
         key = source.key
-        step = (parent, source.kind, type(key), key if type(key) in (str, int) else _key(key))
+        step = (parent, source.kind, id(type(key)), key if type(key) in _BY_VALUE else _key(key))
         index = self._by_step.get(step)
         if index is None:
             index = self._by_step[step] = len(self._fetches)
@@ -74,8 +78,8 @@ class GuardList:
         self._add(self.fetch(source), kind, operand)
 
     def _add(self, index: int, kind: int, operand: object) -> None:
-        by_value = kind == native.PYTHON or type(operand) in (int, str, bool)
-        key = (index, kind, type(operand), operand if by_value else id(operand))
+        by_value = kind == native.PYTHON or type(operand) in _BY_VALUE
+        key = (index, kind, id(type(operand)), operand if by_value else id(operand))
         if key not in self._known:
             self._known.add(key)
             self.checks.append((index, kind, operand))

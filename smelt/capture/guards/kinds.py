@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import torch
 
+from smelt.base.class_tables import classes, isinstance
 from smelt.capture import _native as native
 from smelt.capture.guards.calibrate import calibrate
 from smelt.graph.ir.meta import meta_of
 
-_TOLD_BY_VALUE = (int, bool, float, complex, str, bytes, type(None))
+_TOLD_BY_VALUE = classes(int, bool, float, complex, str, bytes, type(None))
 
 
 def variants_by_kind(

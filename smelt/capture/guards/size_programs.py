@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
+from smelt.base.class_tables import isinstance
 from smelt.capture import _native as native
 from smelt.shapes.size import LARGEST
 

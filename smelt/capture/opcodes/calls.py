@@ -6,6 +6,7 @@ import importlib
 import types
 from typing import Any
 
+from smelt.base.class_tables import isinstance
 from smelt.capture._native import NULL
 from smelt.capture.core.breaks import UserError, is_programs
 from smelt.capture.core.frames import RETURN, YIELD, Frame

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from smelt.base.class_tables import isinstance
 from smelt.capture.calls.texts import joined
 from smelt.capture.core.breaks import user, user_raise
 from smelt.capture.core.conditional_value import PhiValue
@@ -216,7 +217,7 @@ def set_update(vm: Interpreter, f: Frame, arg: int) -> None:
 
 def drain(vm: Interpreter, value: Any) -> list[Any]:
     """All items of an iterable."""
-    if type(value) in (list, tuple) and id(value) not in vm.sources:
+    if (type(value) is list or type(value) is tuple) and id(value) not in vm.sources:
         return list(value)
     vm.work += 1
     iterator, items = containers.iterate(vm, value), []

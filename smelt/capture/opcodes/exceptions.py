@@ -9,6 +9,7 @@ import inspect
 import types
 from typing import Any
 
+from smelt.base.class_tables import isinstance
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break, UserError, user, user_raise
 from smelt.capture.core.except_clauses import catches

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 
+from smelt.base.class_tables import isinstance
 from smelt.capture._native import NULL
 from smelt.capture.core.breaks import Break, UserError
 from smelt.capture.core.bytecode import Jump, Op, Site

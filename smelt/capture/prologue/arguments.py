@@ -8,12 +8,13 @@ from typing import Any
 import numpy
 import torch
 
+from smelt.base.class_tables import isinstance
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.prologue_value import IMMUTABLE, PrologueMethod, PrologueValue
 from smelt.capture.core.unbacked_text import refuse_unknown
 from smelt.capture.prologue.source import GENERATORS, OtherKindError
 from smelt.graph.ir.meta import extent
-from smelt.graph.ir.symint import SYMBOLIC, pinned
+from smelt.graph.ir.symint import SYMBOLIC_CLASSES, pinned
 from smelt.graph.trace.trace import TraceTensor
 
 LONGEST = 1024
@@ -38,9 +39,9 @@ class Whole:
         self.__name__ = fn.__name__
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        before = [repr(a) for a in (*args, *kwargs.values()) if type(a) in (list, dict)]
+        before = [repr(a) for a in (*args, *kwargs.values()) if type(a) is list or type(a) is dict]
         out = self.fn(*args, **kwargs)
-        if [repr(a) for a in (*args, *kwargs.values()) if type(a) in (list, dict)] != before:
+        if [repr(a) for a in (*args, *kwargs.values()) if type(a) is list or type(a) is dict] != before:
             raise OtherKindError(f"{self.__name__} changes its arguments")
         return out
 
@@ -69,7 +70,7 @@ def examples(value: Any) -> Any:
     kind = type(value)
     if kind is PrologueValue:
         return value.example
-    if kind in (tuple, list):
+    if kind is tuple or kind is list:
         return kind([examples(item) for item in value])
     if kind is dict:
         return {key: examples(item) for key, item in value.items()}
@@ -88,7 +89,7 @@ def as_now(value: object) -> object:
     if hasattr(kind, "__next__"):
         raise Break("an iterator that is handed to numpy or random", "it is used up once, when the program runs")
     refuse_unknown((value,))
-    if kind in SYMBOLIC:
+    if kind in SYMBOLIC_CLASSES:
         return pinned((value,))[0]
     if type(value) is tuple or type(value) is list:
         items = [as_now(item) for item in value]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy
 import torch
 
+from smelt.base.class_tables import isinstance
 from smelt.capture.core.prologue_value import PrologueValue
 
 CLOCKS = frozenset(
@@ -109,7 +110,7 @@ def settled(fn: Callable[..., object], left: object, right: object) -> bool | No
         return None
     if not isinstance(left, PrologueValue):
         left, right, fn = right, left, _TURNED[fn]
-    if not isinstance(left, PrologueValue) or left.range is None or type(right) not in (int, float):
+    if not isinstance(left, PrologueValue) or left.range is None or type(right) is not int and type(right) is not float:
         return None
     return _SETTLED[fn](*left.range, right)
 

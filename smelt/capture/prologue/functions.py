@@ -19,17 +19,16 @@ from typing import Any
 import numpy
 import torch
 
+from smelt.base.class_tables import classes, isinstance
 from smelt.capture import _native as native
 from smelt.capture.core import sources
 from smelt.capture.core.by_code import ByCode
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.policy import Policy, is_frozen, policy_of
 from smelt.capture.core.prologue_value import PrologueValue
-from smelt.capture.core.values import LEAVES
+from smelt.capture.core.values import LEAVES, own_dict
 from smelt.capture.prologue.calls import ACTING
-from smelt.capture.python.attribute_reads import own_dict
 from smelt.capture.python.effects import CONTAINERS
-from smelt.graph.ir.symint import SYMBOLIC
 
 _DRAWING = frozenset(
     "random rand randn randint uniform choice choices sample shuffle permutation permuted normal standard_normal "
@@ -227,15 +226,18 @@ def _is_plain_data(value: object) -> bool:
     return type(value) in LEAVES or type(value) is numpy.ndarray
 
 
+_SEQUENCES = classes(list, tuple, torch.Size)
+
+
 def _is_data(vm: Interpreter, value: object) -> bool:
     kind = type(value)
     if type(value) is PrologueValue:
         return not value.changes
-    if isinstance(value, (list, tuple)) and kind in (list, tuple, torch.Size) and vm.source_of(value) is None:
+    if isinstance(value, (list, tuple)) and kind in _SEQUENCES and vm.source_of(value) is None:
         return all(_is_data(vm, item) for item in value)
     if type(value) is list or type(value) is tuple:
         return all(type(item) in LEAVES for item in value)
-    return kind in LEAVES or kind in SYMBOLIC
+    return kind in LEAVES
 
 
 def _data(vm: Interpreter, value: object) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy
 import torch
 
+from smelt.base.class_tables import isinstance
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Interpreter, Prologue
 from smelt.capture.core.prologue_value import PrologueValue, values_in
@@ -65,7 +66,7 @@ class PrologueInputs:
         if isinstance(example, numpy.generic) and not isinstance(example, numpy.bool_):
             value = self.hosts.run(None, (value,), {}, method="item")
             example = value.example
-        if type(example) not in (int, float) or self._place() in self.vm.control.pinned:
+        if type(example) is not int and type(example) is not float or self._place() in self.vm.control.pinned:
             return self.hosts.known(value)
         found = self._lifted.get((value.index, "number"))
         if found is None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy
 import torch
 
+from smelt.base.class_tables import classes, isinstance
 from smelt.capture import _native as native
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break
@@ -20,11 +21,11 @@ from smelt.capture.core.sources import Source
 from smelt.capture.core.values import read_object
 from smelt.capture.prologue.calls import CLOCKS, MAKERS, SOURCES, is_numpy, is_plain
 from smelt.capture.prologue.functions import call_whole
-from smelt.capture.prologue.source import GENERATORS
+from smelt.capture.prologue.source import GENERATOR_CLASSES, GENERATORS
 from smelt.capture.tensors.torch_calls import call_torch
 from smelt.graph.trace.trace import TraceTensor
 
-_MAKING = (type(numpy.random.default_rng), type)
+_MAKING = classes(type(numpy.random.default_rng), type)
 
 _KIND = frozenset({"shape", "dtype", "ndim", "size", "itemsize", "nbytes", "strides"})
 """Attributes that the kind of an array says."""
@@ -34,13 +35,13 @@ def call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
     """A call that may belong into the host program; NotImplemented when it does not."""
     kind = type(fn)
     if type(fn) is types.MethodType:
-        if type(fn.__self__) in GENERATORS:
+        if type(fn.__self__) in GENERATOR_CLASSES:
             source = vm.source_of(fn)
             if source is not None:
                 vm.guards.check(source, native.IS, fn)
             return draw(vm, fn.__self__, fn.__name__, args, kwargs)
         return NotImplemented
-    if type(fn) is types.BuiltinFunctionType and type(fn.__self__) in GENERATORS:
+    if type(fn) is types.BuiltinFunctionType and type(fn.__self__) in GENERATOR_CLASSES:
         return draw(vm, fn.__self__, fn.__name__, args, kwargs)
     if type(fn) is types.FunctionType:
         return call_whole(vm, fn, args, kwargs)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy
 
+from smelt.base.class_tables import classes, isinstance
 from smelt.base.process_state import keep
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break, UserError, user
@@ -39,6 +40,9 @@ from smelt.capture.prologue.source import GENERATORS, GLOBAL_GENERATORS, Op, Pee
 
 PINS = 3
 """Values of one capture that may be taken for granted: each may double the number of versions."""
+
+
+_FILLED = classes(list, tuple, dict)
 
 
 class Prologue:
@@ -247,7 +251,7 @@ class Prologue:
         if out is None:
             self.shape(value)
             return None
-        if type(out) not in (list, tuple, dict):
+        if type(out) not in _FILLED:
             return value
         if value.constant and is_plain_result(out):
             return out.copy() if type(out) is not tuple else out

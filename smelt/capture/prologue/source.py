@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy
 import torch
 
+from smelt.base.class_tables import classes, isinstance
 from smelt.base.python_text import LITERALS, arguments, new_name
 from smelt.capture import _native as native
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
@@ -126,6 +127,7 @@ class HostPart:
 
 GENERATORS = (random.Random, numpy.random.RandomState, numpy.random.Generator)
 """Objects whose methods draw random numbers."""
+GENERATOR_CLASSES = classes(*GENERATORS)
 
 Generator: TypeAlias = random.Random | numpy.random.RandomState | numpy.random.Generator
 

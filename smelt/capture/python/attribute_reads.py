@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from smelt.base.class_tables import classes, isinstance
 from smelt.capture import _native as native
 from smelt.capture.core import flags, policy, sources
 from smelt.capture.core.breaks import Break, UserError, user
@@ -18,7 +19,7 @@ from smelt.capture.core.made_classes import pin, pin_read
 from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.registry import ATTR, READ
 from smelt.capture.core.sources import Source
-from smelt.capture.core.values import C_METHODS, FIELD, HEAP, LEAVES, is_constant
+from smelt.capture.core.values import C_METHODS, FIELD, HEAP, LEAVES, is_constant, own_dict
 from smelt.capture.python.class_dict import class_dict
 from smelt.capture.python.effects import DELETED
 from smelt.graph.ir.symint import pinned
@@ -30,6 +31,7 @@ MISS = object()
 
 _GENERIC = (object.__getattribute__, BaseException.__getattribute__, dict.__getattribute__, tuple.__getattribute__)
 SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+_SLOTS = classes(*SLOTS)
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 _PLAIN = (*FUNCTIONS, *SLOTS, type, property, staticmethod, classmethod)
 
@@ -102,7 +104,7 @@ def _gets_from(cls: type, name: str, base: type) -> bool:
     return not any(name in vars(before) for before in cls.__mro__[: cls.__mro__.index(base)])
 
 
-_BUILT_IN = frozenset({list, tuple, dict, set, frozenset, slice, type, types.FunctionType, TraceTensor, PrologueValue})
+_BUILT_IN = classes(list, tuple, dict, set, frozenset, slice, type, types.FunctionType, TraceTensor, PrologueValue)
 
 
 def python_method(vm: Interpreter, obj: object, name: str) -> Any:
@@ -124,6 +126,9 @@ def refuses(vm: Interpreter, obj: object, name: str) -> bool:
 def load_object_attr(vm: Interpreter, obj: object, name: str) -> object:
     """An attribute of an ordinary instance."""
     cls = type(obj)
+    custom = None if cls in LEAVES else find_in_class(vm, cls, "__getattribute__")
+    if isinstance(custom, types.FunctionType):
+        return _by_own_method(vm, custom, obj, name)
     source = vm.sources.get(id(obj))
     if source is not None:
         value = vm.reads.get((id(obj), name), MISS)
@@ -135,10 +140,7 @@ def load_object_attr(vm: Interpreter, obj: object, name: str) -> object:
         return _leaf_attr(vm, obj, name)
     elif isinstance(obj, enum.Enum) and not policy.is_frozen(cls.__module__):
         source = sources.const(obj, str(obj))  # known by identity; what it holds may be assigned to
-    custom = find_in_class(vm, cls, "__getattribute__")
     try:
-        if isinstance(custom, types.FunctionType):
-            return vm.call(custom, (obj, name), {})
         if type(custom) not in C_METHODS:
             raise Break(f"an attribute of a {cls.__name__}", "its __getattribute__ is no function")
         value = _find_generic(vm, obj, cls, name, source)
@@ -147,6 +149,16 @@ def load_object_attr(vm: Interpreter, obj: object, name: str) -> object:
             raise
         value = MISS
     return _missing(vm, obj, name) if value is MISS else value
+
+
+def _by_own_method(vm: Interpreter, method: types.FunctionType, obj: object, name: str) -> object:
+    """An attribute that a class's own `__getattribute__` gives, which is asked each time."""
+    try:
+        return vm.call(method, (obj, name), {})
+    except UserError as error:
+        if not isinstance(error.error, AttributeError) or find_in_class(vm, type(obj), "__getattr__") is MISS:
+            raise
+    return _missing(vm, obj, name)
 
 
 def _leaf_attr(vm: Interpreter, obj: object, name: str) -> object:
@@ -158,10 +170,20 @@ def _leaf_attr(vm: Interpreter, obj: object, name: str) -> object:
 
 def load_generic(vm: Interpreter, obj: object, cls: type, name: str, source: Source | None) -> object:
     """`object.__getattribute__(obj, name)`, which asks no `__getattr__`."""
-    value = _find_generic(vm, obj, cls, name, source)
+    value = vm.reads.get((id(obj), name), MISS) if source is not None and _is_of_object(vm, obj, name) else MISS
     if value is MISS:
+        value = _find_generic(vm, obj, cls, name, source)
+    if value is MISS or value is DELETED:
         raise no_attribute(vm, obj, name)
     return value
+
+
+def _is_of_object(vm: Interpreter, obj: object, name: str) -> bool:
+    """What was read by this name is no member of a module, which `__getattr__` finds."""
+    held = own_dict(obj)
+    if not isinstance(obj, torch.nn.Module) or held is None:
+        return True
+    return name in held or ("attr", id(obj), name) in vm.effects.stores
 
 
 def _find_generic(vm: Interpreter, obj: object, cls: type, name: str, source: Source | None) -> object:
@@ -179,15 +201,6 @@ def _find_generic(vm: Interpreter, obj: object, cls: type, name: str, source: So
         guard_absence(vm, obj, name)
         return _bind(vm, raw, obj, cls, name, source)
     return MISS
-
-
-def own_dict(obj: object) -> dict[str, object] | None:
-    """The instance's dictionary; there may be one that no `__dict__` shows, as type variables have from 3.12 on."""
-    try:
-        held = object.__getattribute__(obj, "__dict__")
-    except AttributeError:
-        return native.instance_dict(obj)
-    return held if isinstance(held, dict) else None
 
 
 def instance_dict(vm: Interpreter, obj: object) -> dict[str, object] | None:
@@ -229,7 +242,7 @@ def _bind(vm: Interpreter, raw: Any, obj: Any, cls: type, name: str, source: Sou
         return types.MethodType(raw.__func__, cls)
     if kind is FIELD and source is not None:
         return vm.external(user(raw.__get__, obj, cls), sources.sequence_item(source, raw.__reduce__()[1][0], cls))
-    if kind in SLOTS:
+    if kind in _SLOTS:
         return _slot(vm, raw, obj, name, source)
     if kind is types.BuiltinFunctionType:
         return raw
@@ -432,7 +445,7 @@ def load_class_attr(vm: Interpreter, cls: type, name: str) -> object:
             own = _descriptor(vm, raw, cls, name)
             return vm.call(getter, (own, None, cls), {})
     value = user(getattr, cls, name)
-    if type(meta) in SLOTS and name not in vars(cls):
+    if type(meta) in _SLOTS and name not in vars(cls):
         guard_slot(vm, cls, name, value)
     elif raw is value:
         value = class_value(vm, raw, cls, name)

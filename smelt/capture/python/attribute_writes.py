@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from smelt.base.class_tables import isinstance
 from smelt.capture import _native as native
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break, UserError, user, user_raise
@@ -246,7 +247,7 @@ def delete_attr(vm: Interpreter, obj: object, name: str) -> None:
     deleter = find_in_class(vm, type(obj), "__delattr__")
     if isinstance(deleter, types.FunctionType) and not (isinstance(obj, torch.nn.Module) and deleter is _DELETE):
         vm.call(deleter, (obj, name), {})
-    elif type(deleter) not in (*C_METHODS, types.FunctionType):
+    elif type(deleter) not in C_METHODS and type(deleter) is not types.FunctionType:
         raise Break(f"an attribute of a {type(obj).__name__} is deleted", "its __delattr__ is no function")
     elif not _deleted_from_tables(vm, obj, name):
         delete_generic(vm, obj, name)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from smelt.base.class_tables import isinstance
 from smelt.capture.core.breaks import Break, user_raise
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import special

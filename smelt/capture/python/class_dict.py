@@ -28,14 +28,14 @@ def class_dict(
     vm: Interpreter, cls: type, read: Callable[[str, object], object]
 ) -> types.MappingProxyType[str, object]:
     """A view of what the class holds. `read(name, raw)` is the handle of one value."""
-    known = vm.effects.class_dicts.get(cls)
+    known = vm.effects.class_dicts.get(id(cls))
     if known is not None:
         return known.view()
     contents = _Contents(cls)
     vm.guards.flag(contents.unchanged, (), True)
-    known = ClassDict({name: read(name, raw) for name, raw in contents.items})
+    known = ClassDict(cls, {name: read(name, raw) for name, raw in contents.items})
     for store in vm.effects.stores.values():
         if store.kind == "attr" and store.target is cls:
             known.write(store.name, store.value, store.anew)
-    vm.effects.class_dicts[cls] = known
+    vm.effects.class_dicts[id(cls)] = known
     return known.view()

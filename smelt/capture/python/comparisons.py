@@ -12,12 +12,13 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any, TypeGuard
 
+from smelt.base.class_tables import isinstance
 from smelt.capture import _native as native
 from smelt.capture.core.interface import Args, Interpreter
 from smelt.capture.core.sources import Source, const
 from smelt.capture.core.values import C_METHODS, LEAVES
 from smelt.capture.python.effects import CONTAINERS
-from smelt.graph.ir.symint import SYMBOLIC, pinned
+from smelt.graph.ir.symint import SYMBOLIC_CLASSES, pinned
 from smelt.graph.trace.trace import TraceTensor
 
 _HOST = -2
@@ -87,7 +88,7 @@ class Compared:
             self._note(value, hashed, set())
 
     def _note(self, value: Any, hashed: bool, seen: set[int]) -> None:
-        if hashed and type(value) in SYMBOLIC:
+        if hashed and type(value) in SYMBOLIC_CLASSES:
             pinned((value,))
         if type(value) in LEAVES or id(value) in seen:
             return

@@ -8,6 +8,8 @@ from __future__ import annotations
 import collections
 from typing import Any
 
+from smelt.base.class_tables import isinstance
+
 
 class Copies:
     """The copies that were made during one capture."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from smelt.base.class_tables import classes, isinstance
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break, UserError, is_programs, user, user_raise
 from smelt.capture.core.foreign_memory import refuse_windows
@@ -155,7 +156,7 @@ def index(vm: Interpreter, key: object) -> object:
     return key if method is None else vm.call(method, (key,), {})
 
 
-_DIRECT = frozenset({list, tuple, dict, str, bytes, range})
+_DIRECT = classes(list, tuple, dict, str, bytes, range)
 
 
 def external_item(vm: Interpreter, obj: object, source: Source, key: object) -> object:

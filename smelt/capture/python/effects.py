@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from smelt.base.class_tables import ClassTable, by_class, classes, isinstance
 from smelt.capture import _native as native
 from smelt.capture.core import interface, policy, sources
 from smelt.capture.core.breaks import Break, user
@@ -24,7 +25,7 @@ from smelt.capture.core.foreign_memory import refuse_windows
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.sources import Source
 from smelt.capture.core.unbacked_text import refuse_unknown
-from smelt.capture.core.values import LEAVES, is_foreign, is_shown
+from smelt.capture.core.values import LEAVES, is_foreign, is_shown, own_dict
 from smelt.capture.python.container_copies import Copies
 from smelt.capture.python.warning_places import Place
 from smelt.graph.trace.trace import TraceTensor
@@ -41,7 +42,7 @@ DELETED = native.NULL
 
 K = TypeVar("K")
 V = TypeVar("V")
-_SEEN = LEAVES | {TraceTensor}
+_SEEN = classes(*LEAVES, TraceTensor)
 _HELD = (types.FunctionType, types.MethodType, type, types.CellType, types.BuiltinFunctionType)
 
 
@@ -138,10 +139,10 @@ class Written:
 
 
 class ClassDict:
-    """What a class holds by now; each of `views` is what its `__dict__` gave once."""
+    """What the class `cls` holds by now; each of `views` is what its `__dict__` gave once."""
 
-    def __init__(self, items: dict[str, object]) -> None:
-        self.items = items
+    def __init__(self, cls: type, items: dict[str, object]) -> None:
+        self.cls, self.items = cls, items
         self.views: list[types.MappingProxyType[str, object]] = []
 
     def view(self) -> types.MappingProxyType[str, object]:
@@ -157,15 +158,17 @@ class ClassDict:
             self.items[name] = value
 
 
-_VIEWS: dict[type, Callable[..., object]] = {type({}.values()): dict.values, type({}.items()): dict.items}
+_VIEWS: ClassTable[Callable[..., object]] = by_class({type({}.values()): dict.values, type({}.items()): dict.items})
 _LOOKED_INTO = (*CONTAINERS, *_VIEWS)
-_ANEW: dict[type, Callable[..., object]] = {
-    list: lambda _, items: items,
-    dict: lambda _, pairs: pairs,
-    collections.deque: lambda old, items: collections.deque(items, old.maxlen),
-    collections.OrderedDict: lambda _, pairs: collections.OrderedDict(pairs),
-    collections.defaultdict: lambda old, pairs: collections.defaultdict(old.default_factory, pairs),
-}
+_ANEW: ClassTable[Callable[..., object]] = by_class(
+    {
+        list: lambda _, items: items,
+        dict: lambda _, pairs: pairs,
+        collections.deque: lambda old, items: collections.deque(items, old.maxlen),
+        collections.OrderedDict: lambda _, pairs: collections.OrderedDict(pairs),
+        collections.defaultdict: lambda old, pairs: collections.defaultdict(old.default_factory, pairs),
+    }
+)
 """A container like the first, with other items."""
 _OPEN = object()
 
@@ -213,7 +216,7 @@ class Effects:
         self.appended: dict[int, tuple[list[object], list[object]]] = {}
         self.cleared: list[TraceTensor] = []
         self.class_writes: set[str] = set()  # names that were written on any class
-        self.class_dicts: dict[type, interface.ClassDict] = {}  # those that the program has looked at
+        self.class_dicts: dict[int, interface.ClassDict] = {}  # those that the program has looked at
         self.tables: set[int] = set()  # dictionaries of buffers, some of which were assigned as attributes
         self.views: dict[int, Source] = {}  # views that stand for those from outside
         self.shown: set[int] = set()  # the dictionaries of these
@@ -244,8 +247,8 @@ class Effects:
         self.stores[place] = Store(kind, target, name, value, anew=anew, born=self.vm.step, behind=behind)
         if isinstance(target, type):
             self.class_writes.add(name)
-            if target in self.class_dicts:
-                self.class_dicts[target].write(name, value, anew)
+            if id(target) in self.class_dicts:
+                self.class_dicts[id(target)].write(name, value, anew)
         key = "cell_contents" if kind == "cell" else name
         self.vm.reads[id(target), key] = value
         mirror = self.mirrors.get(id(target))
@@ -347,7 +350,7 @@ class Effects:
     def _forget_reads(self, held: dict[str, object]) -> None:
         """Of the attributes of the object whose `__dict__` is `held`: the program may write them there."""
         owners = {id(value) for value in self.vm.externals() if self._has_dict(value, held)}
-        owners.update(key for key, real in self.vm.tensors.real.items() if getattr(real, "__dict__", None) is held)
+        owners.update(key for key, real in self.vm.tensors.real.items() if own_dict(real) is held)
         for key in [key for key in self.vm.reads if key[0] in owners]:
             del self.vm.reads[key]
 
@@ -389,7 +392,7 @@ class Effects:
         return any(self._has_dict(target, held) for target in plain)
 
     def _has_dict(self, target: object, held: object) -> bool:
-        return getattr(self.vm.tensors.real.get(id(target), target), "__dict__", None) is held
+        return own_dict(self.vm.tensors.real.get(id(target), target)) is held
 
     def pending(self) -> bool:
         """Something outside is not yet as the program left it."""
@@ -414,7 +417,7 @@ class Effects:
             return _fill_dict(value, self.read_dict(value, source), factory)
         if isinstance(value, (list, tuple)):
             items = self.read_items(value, source)
-            return kind(items) if kind in (list, tuple) else _fill_sequence(value, items)
+            return items if kind is list else tuple(items) if kind is tuple else _fill_sequence(value, items)
         if isinstance(value, collections.deque):
             inner = sources.called(source, list, "list")
             self.vm.guards.check(inner, native.LEN, len(value))
@@ -427,7 +430,7 @@ class Effects:
         if any(type(item) not in LEAVES and not isinstance(item, type) for item in held):
             raise Break(f"a {kind.__name__} of objects that came from outside", "its items have no place to guard")
         self.vm.guards.check(sources.called(source, set_items, "tuple"), native.EQ, held)
-        return kind(held) if kind in (set, frozenset) else _fill_set(value, held)
+        return set(held) if kind is set else frozenset(held) if kind is frozenset else _fill_set(value, held)
 
     def read_items(self, value: list[object] | tuple[object, ...], source: Source) -> list[object]:
         """All items of an external list or tuple."""
@@ -624,7 +627,8 @@ def _held(kind: str, target: object, name: str) -> object:
     if kind == "global":
         assert isinstance(target, dict)
         return target.get(name)
-    variables: Mapping[str, object] = getattr(target, "__dict__", {})
+    held = own_dict(target)
+    variables: Mapping[str, object] = vars(target) if isinstance(target, type) else {} if held is None else held
     return variables.get(name)
 
 
@@ -676,8 +680,9 @@ def _fill_dict(value: dict[object, object], items: dict[object, object], factory
     out: Any = kind.__new__(kind)
     if isinstance(out, collections.defaultdict):
         collections.defaultdict.__init__(out, factory)
-    if hasattr(value, "__dict__"):
-        out.__dict__.update(value.__dict__)
+    held, attributes = own_dict(out), own_dict(value)
+    if held is not None and attributes is not None:
+        held.update(attributes)
     base = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
     for key, item in items.items():
         base.__setitem__(out, key, item)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from smelt.base.class_tables import classes, isinstance
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.frames import Frame, Unread
@@ -24,7 +25,7 @@ from smelt.capture.core.values import LEAVES
 from smelt.graph.trace.trace import TraceTensor
 
 _OPAQUE = (type, types.ModuleType, types.CodeType, TraceTensor)
-_QUIET = LEAVES | {TraceTensor}
+_QUIET = classes(*LEAVES, TraceTensor)
 
 
 class Finalizers:

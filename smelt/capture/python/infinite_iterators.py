@@ -36,11 +36,11 @@ def _exhausts(fn: Callable[..., object]) -> bool:
 
 def _is_endless(value: object) -> bool:
     kind = type(value)
-    if kind in (itertools.count, itertools.cycle):
+    if kind is itertools.count or kind is itertools.cycle:
         return True
     if kind is itertools.repeat:
         return operator.length_hint(value, -1) < 0
-    if kind in (map, zip):
+    if kind is map or kind is zip:
         given = value.__reduce__()[1][kind is map :]
         return bool(given) and all(map(_is_endless, given))
-    return kind in (filter, enumerate) and _is_endless(value.__reduce__()[1][kind is filter])
+    return (kind is filter or kind is enumerate) and _is_endless(value.__reduce__()[1][kind is filter])

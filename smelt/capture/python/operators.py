@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from smelt.base.class_tables import classes, isinstance
 from smelt.capture.core.breaks import user
 from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.prologue_value import PrologueValue
@@ -66,10 +67,10 @@ _OUT_OF_PLACE = {
 _JOINING = frozenset({operator.add, operator.iadd, operator.mul, operator.imul, operator.or_, operator.ior})
 """What they do to containers hands the items on, the same objects, without a look at them."""
 
-_TEXTS = (str, bytes)
 _FORMATTING = (operator.mod, operator.imod)
 """What they do to texts shows the other operand."""
 
+_TEXTS = classes(str, bytes)
 _FLOORING = (operator.floordiv, operator.ifloordiv)
 _NUMBERS = {int, float, bool, torch.SymInt, torch.SymFloat}
 
@@ -131,11 +132,11 @@ def _torchs(operand: object) -> bool:
 
 def _without_methods(left: object, right: object, asked: list[tuple[Any, object, object]]) -> tuple[object, object]:
     """The operands for what Python does when their own methods have no answer: those are not asked again."""
-    mute = {type(obj): type(type(obj).__name__, (), {}) for _, obj, _ in asked}
-    first = mute[type(left)]() if type(left) in mute else left
+    mute = {id(type(obj)): type(type(obj).__name__, (), {}) for _, obj, _ in asked}
+    first = mute[id(type(left))]() if id(type(left)) in mute else left
     if left is right:
         return first, first
-    return first, mute[type(right)]() if type(right) in mute else right
+    return first, mute[id(type(right))]() if id(type(right)) in mute else right
 
 
 def unary(vm: Interpreter, fn: Callable[..., object], value: object) -> object:

@@ -7,12 +7,13 @@ import types
 from collections.abc import Iterable
 from typing import Any
 
+from smelt.base.class_tables import classes, isinstance
 from smelt.base.warned import heard
 from smelt.capture._native import iterator_place
 from smelt.capture.core.frames import Unread
 from smelt.capture.core.generators import TracedGenerator
 from smelt.capture.core.interface import Interpreter
-from smelt.capture.core.values import LEAVES, SIZED_ITERATORS
+from smelt.capture.core.values import LEAVES, SIZED_ITERATORS, own_dict
 from smelt.capture.python.effects import DeferredWarning, items_of
 from smelt.graph.trace.trace import TraceTensor
 
@@ -111,16 +112,16 @@ def put(value: Any, parts: Parts) -> None:
             value.cell_contents = items[0][1]
         else:
             del value.cell_contents
-    elif items or not hasattr(value, "__dict__"):
+    elif items or own_dict(value) is None:
         raise CannotUndo(f"it changes a {type(value).__name__}")
-    if hasattr(value, "__dict__"):
-        held = value.__dict__
+    held = own_dict(value)
+    if held is not None:
         held.clear()
         held.update(attributes)
 
 
 def _same(a: Parts, b: Parts) -> bool:
-    made = (int, range)  # anew for each question where an iterator stands
+    made = classes(int, range)  # anew for each question where an iterator stands
     return list(a) == list(b) and all(a[k] is part or type(part) in made and a[k] == part for k, part in b.items())
 
 
@@ -141,9 +142,9 @@ def _parts(value: Any) -> Parts:
         items = enumerate(value)
     else:
         items = ()
-    held = getattr(value, "__dict__", None)
+    held = own_dict(value)
     parts: Parts = {("item", key): part for key, part in items}
-    if isinstance(held, dict):
+    if held is not None:
         parts.update((("", name), part) for name, part in held.items())
     return parts
 

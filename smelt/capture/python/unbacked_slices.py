@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from smelt.base.class_tables import classes, isinstance
 from smelt.capture.core.interface import Interpreter
 from smelt.graph.ir.symint import from_torch, to_torch
 from smelt.graph.trace.trace import TraceTensor
@@ -89,9 +90,12 @@ def _is_number(part: object) -> bool:
     return type(part) is torch.SymInt and is_unbacked(from_torch(part))
 
 
+_BASIC = classes(int, torch.SymInt, slice)
+
+
 def _is_basic(part: object) -> bool:
     """What makes a view."""
-    return part is None or part is ... or type(part) in (int, torch.SymInt, slice) or _is_number(part)
+    return part is None or part is ... or type(part) in _BASIC or _is_number(part)
 
 
 _INDICES = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})

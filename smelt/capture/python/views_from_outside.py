@@ -40,7 +40,7 @@ def read_view(vm: Interpreter, view: object, source: Source) -> object:
     if key in vm.reads:
         return vm.reads[key]
     held = viewed(view)
-    if type(held) not in (dict, collections.OrderedDict) or len(held) > _MOST or _has_owner(held):
+    if type(held) is not dict and type(held) is not collections.OrderedDict or len(held) > _MOST or _has_owner(held):
         return read_object(vm, view, source)
     vm.guards.check(source, TYPE_IS, type(view))
     vm.effects.shown.add(id(held))

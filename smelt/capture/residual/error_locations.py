@@ -11,6 +11,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from smelt.abi.device_checks import context_is_lost, nobody_was_told
+from smelt.base.class_tables import isinstance
 from smelt.base.errors import SmeltError
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import At

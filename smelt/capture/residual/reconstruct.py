@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
+from smelt.base.class_tables import isinstance
 from smelt.base.python_text import LITERALS, arguments, is_plain_name, new_name, quoted
 from smelt.base.warned import heard
 from smelt.capture._native import NULL, generator_at, iterator_place, put_iterator
@@ -36,14 +37,14 @@ from smelt.capture.core.values import (
     SIZED_ITERATORS,
     BoundMethodOfC,
     is_written,
+    own_dict,
 )
-from smelt.capture.python.attribute_reads import own_dict
 from smelt.capture.python.backward import is_spent, leaves_below, spent
 from smelt.capture.python.effects import hashes, items_of, set_items
 from smelt.capture.tensors.reads import ended
 from smelt.capture.torch.modules import ModuleSlice
 from smelt.graph.ir.sym_bool import SymbolicPredicate
-from smelt.graph.ir.symint import SYMBOLIC, as_real, from_torch, has_symint, held
+from smelt.graph.ir.symint import SYMBOLIC_CLASSES, as_real, from_torch, has_symint, held
 from smelt.graph.trace.trace import TraceTensor
 from smelt.shapes.unbacked import Unsettled
 
@@ -164,7 +165,7 @@ class Rebuild:
         source = self.vm.sources.get(id(value)) or self.vm.effects.views.get(id(value))
         if source is not None:
             return self.fetched(source)
-        if kind in SYMBOLIC:  # read now: what the residual does next may reshape the tensor that tells it
+        if kind in SYMBOLIC_CLASSES:  # read now: what the residual does next may reshape the tensor that tells it
             return self.assign(value, self._symbolic(value, kind))
         if type(value) is torch.Size and has_symint(tuple(value)):
             return self.assign(value, f"{self.constant(torch.Size, 'Size')}([{', '.join(map(self, value))}])")
@@ -254,9 +255,9 @@ class Rebuild:
 @REBUILD(types.MappingProxyType)
 def rebuild_class_dict(r: Rebuild, view: types.MappingProxyType[str, object]) -> str:
     """The class's own."""
-    for cls, known in r.vm.effects.class_dicts.items():
+    for known in r.vm.effects.class_dicts.values():
         if any(each is view for each in known.views):
-            return f"{r.constant(cls, cls.__name__)}.__dict__"
+            return f"{r.constant(known.cls, known.cls.__name__)}.__dict__"
     raise CannotRebuild("a read-only view of a dictionary")
 
 
@@ -323,7 +324,7 @@ def rebuild_set(r: Rebuild, value: set[object] | frozenset[object]) -> str:
     _refuse_hashed(r, held)
     items = f"[{', '.join(map(r, held))}]"
     cls = r.constant(kind, kind.__name__)
-    if kind in (set, frozenset):
+    if kind is set or kind is frozenset:
         return f"{cls}({items})"
     if issubclass(kind, frozenset):
         return _with_attributes(r, value, f"{r.constant(frozenset.__new__, 'frozenset_new')}({cls}, {items})")

@@ -33,6 +33,7 @@ from torch.autograd.graph import increment_version
 from torch.library import CustomOpDef
 
 from smelt.abi.steps import observe_programs
+from smelt.base.class_tables import isinstance
 from smelt.base.python_text import arguments, is_plain_name, new_name, quoted
 from smelt.base.report import Report
 from smelt.capture import _native as native

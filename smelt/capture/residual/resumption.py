@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import CellType
 from typing import Any, Protocol
 
+from smelt.base.class_tables import isinstance
 from smelt.base.python_text import arguments, is_plain_name, names_in, quoted
 from smelt.capture import _native as native
 from smelt.capture.core.bytecode import Covered

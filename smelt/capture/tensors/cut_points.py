@@ -6,6 +6,7 @@ import operator
 
 from torch import fx
 
+from smelt.base.class_tables import isinstance
 from smelt.capture.core.breaks import Break, Restart
 from smelt.capture.core.interface import Interpreter, Tensors
 from smelt.capture.tensors.torch_calls import RESHAPING

@@ -14,6 +14,7 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.library import CustomOpDef
 
+from smelt.base.class_tables import isinstance
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.except_clauses import Errors, acts_on
 from smelt.capture.core.interface import Args, Interpreter

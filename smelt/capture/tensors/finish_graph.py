@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from smelt.base.class_tables import isinstance
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Ambient

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from smelt.base.class_tables import isinstance
 from smelt.capture.core.interface import Args
 from smelt.shapes.real import Real
 from smelt.shapes.size import Division, Factor, Modulo, Size, as_symbol, key, of_factor

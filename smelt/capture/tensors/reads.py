@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
+from smelt.base.class_tables import isinstance
 from smelt.capture.core.breaks import Break, Restart
 from smelt.graph.ir.meta import meta_of
 from smelt.graph.trace.trace import TraceTensor, trace_like

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import torch
 from torch import fx
 
+from smelt.base.class_tables import isinstance
+
 
 def drawn_from(nodes: Iterable[fx.Node]) -> tuple[torch.device, ...] | None:
     """The devices whose default generators these nodes draw from; None when it may be others."""

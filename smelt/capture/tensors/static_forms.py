@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from smelt.base.class_tables import isinstance
 from smelt.capture.core.breaks import UserError
 from smelt.capture.core.conditional_value import PhiValue
 from smelt.capture.core.interface import Args, Interpreter

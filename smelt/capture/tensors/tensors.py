@@ -12,6 +12,7 @@ import numpy
 import torch
 from torch import fx
 
+from smelt.base.class_tables import classes, isinstance
 from smelt.base.default_device import MAKERS
 from smelt.base.errors import Unsupported
 from smelt.capture import _native as native
@@ -50,10 +51,10 @@ from smelt.shapes.size import Size, Symbol
 INDEXING = (operator.getitem, operator.setitem)
 """What is called with an index as its second argument."""
 
-TRACED: frozenset[type] = frozenset({TraceTensor, Pullback, Around, Entered})
+TRACED = classes(TraceTensor, Pullback, Around, Entered)
 """Types of values that nodes make: tensors, and what else a graph hands from one node to the next."""
 
-READABLE = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+READABLE = classes(torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 """Tensor classes that a graph may hold."""
 
 
@@ -606,20 +607,9 @@ _LONGEST = 80
 """Characters in the name of a graph input; the rest is in its comment."""
 
 _NOT_NAME = re.compile(r"\W+")
-_ATOMS = frozenset(
-    {
-        int,
-        float,
-        bool,
-        str,
-        complex,
-        type(None),
-        type(...),
-        torch.dtype,
-        torch.device,
-        torch.memory_format,
-        torch.layout,
-    }
+_ATOMS = classes(
+    *(int, float, bool, str, complex, type(None), type(...)),
+    *(torch.dtype, torch.device, torch.memory_format, torch.layout),
 )
 
 

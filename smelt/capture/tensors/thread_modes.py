@@ -15,6 +15,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from smelt.base import torch_c
+from smelt.base.class_tables import isinstance
 from smelt.capture.core.breaks import At, Break, Restart, UserError
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import special

@@ -10,6 +10,7 @@ import torch.overrides
 from torch._ops import OpOverload, OpOverloadPacket
 
 from smelt.base import torch_c
+from smelt.base.class_tables import isinstance
 from smelt.capture import _native as native
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break, user, user_raise

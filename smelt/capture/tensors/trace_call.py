@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from smelt.base.class_tables import isinstance
 from smelt.base.errors import Unsupported
 from smelt.base.warned import Warned, heard
 from smelt.capture.core.breaks import Break, UserError, too_deep, wants_memory

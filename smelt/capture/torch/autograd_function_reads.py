@@ -19,6 +19,7 @@ from torch import fx
 from torch.autograd.function import FunctionCtx
 
 from smelt.base import torch_c
+from smelt.base.class_tables import isinstance
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break, UserError
 from smelt.capture.core.interface import Args, Interpreter
@@ -182,7 +183,7 @@ _FIXED = (types.ModuleType, torch.dtype, torch.layout, torch.memory_format)
 
 
 def _is_of_context(source: Source) -> bool:
-    return source.base is not None and source.base.key in Context.__mro__
+    return source.base is not None and any(source.base.key is each for each in Context.__mro__)
 
 
 def _asker(vm: Interpreter, checks: list[Check]) -> Callable[[], bool]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.library import CustomOpDef
 
+from smelt.base.class_tables import isinstance
 from smelt.capture import _native as native
 from smelt.capture.calls import calls
 from smelt.capture.core.interface import Args, Interpreter, Kwargs

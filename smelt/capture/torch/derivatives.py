@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from smelt.base.class_tables import isinstance
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import special
 from smelt.capture.python.backward import begins_here, leaves_below, nodes_below, refuse_pieces

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+from smelt.base.class_tables import isinstance
 from smelt.capture import _native as native
 from smelt.capture.calls import calls
 from smelt.capture.core.breaks import Break

@@ -17,6 +17,7 @@ import torch.utils.checkpoint
 from torch.autograd.function import BackwardCFunction
 from torch.utils.checkpoint import noop_context_fn
 
+from smelt.base.class_tables import isinstance
 from smelt.capture import _native as native
 from smelt.capture.calls import calls
 from smelt.capture.core import sources
@@ -178,18 +179,19 @@ def eager_form(callee: object, cause: Break | None) -> Callable[..., object] | N
     return None
 
 
-_subclasses: weakref.WeakKeyDictionary[Any, weakref.WeakKeyDictionary[type, type]] = weakref.WeakKeyDictionary()
+_subclasses: weakref.WeakKeyDictionary[Any, dict[int, type]] = weakref.WeakKeyDictionary()
+"""By session and identity of the function, which its subclass keeps."""
 
 
 def _captured_backward(cls: Any, session: Any) -> Any:
     """The same Function, its `backward` captured."""
-    known = _subclasses.setdefault(session, weakref.WeakKeyDictionary())
-    if cls not in known:
+    known = _subclasses.setdefault(session, {})
+    if id(cls) not in known:
         backward = staticmethod(_unpacking_once(on_behalf(session, cls.backward)))
         names = {"backward": backward, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
-        known[cls] = made = type(cls.__name__, (cls,), names)
+        known[id(cls)] = made = type(cls.__name__, (cls,), names)
         made._backward_cls.saved_tensors = property(saved_once)  # type: ignore[attr-defined]
-    return known[cls]
+    return known[id(cls)]
 
 
 # -- what a backward reads of its context --------------------------------------------------------------------------

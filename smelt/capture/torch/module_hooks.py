@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
+from smelt.base.class_tables import isinstance
 from smelt.capture import _native as native
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from smelt.base.class_tables import isinstance
 from smelt.capture import _native as native
 from smelt.capture.calls import calls
 from smelt.capture.core import compiler_marks

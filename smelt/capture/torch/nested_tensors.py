@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from smelt.base.class_tables import isinstance
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import special

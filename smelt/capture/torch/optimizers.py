@@ -18,6 +18,7 @@ from torch import fx
 from torch.optim import adam
 from torch.optim import optimizer as torch_optimizer
 
+from smelt.base.class_tables import isinstance
 from smelt.capture.calls import calls
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
@@ -238,7 +239,11 @@ def _change(node: fx.Node, own: fx.Node) -> tuple[Any, Any] | None:
         return (operator.add, number) if type(number) is int else None
     if isinstance(number, fx.Node) and isinstance(number.meta.get("val"), Real):
         number = to_torch(number.meta["val"])
-    return (operator.mul, number) if node.target in _MULTIPLIES and type(number) in (float, torch.SymFloat) else None
+    return (
+        (operator.mul, number)
+        if node.target in _MULTIPLIES and (type(number) is float or type(number) is torch.SymFloat)
+        else None
+    )
 
 
 _FUSED_ADAM = getattr(adam._fused_adam, "_torchdynamo_orig_callable", adam._fused_adam)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from smelt.base.class_tables import isinstance
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.prologue_value import values_in

@@ -16,6 +16,7 @@ from torch import fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from smelt.base import torch_c
+from smelt.base.class_tables import isinstance
 from smelt.capture.core import interface
 from smelt.capture.core.breaks import Break, through_c
 from smelt.capture.core.interface import Args, Interpreter, Kwargs

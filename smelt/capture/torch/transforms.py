@@ -18,6 +18,7 @@ import torch.autograd.functional
 from torch.utils._pytree import SUPPORTED_NODES, TreeSpec, tree_flatten, tree_unflatten
 
 from smelt.base import torch_c
+from smelt.base.class_tables import isinstance
 from smelt.capture.core.breaks import Break, Restart, user
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import CALL, REBUILD, TRANSFORMED, Rebuilder, special

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from smelt.base.class_tables import by_class, isinstance
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
@@ -27,7 +28,7 @@ Grid = tuple[int, ...]
 _library = torch.library.Library("smelt_kernels", "FRAGMENT")
 _launches: dict[Any, OpOverload] = {}
 _numbers = itertools.count()
-_TYPES = {TraceTensor: "Tensor", int: "SymInt", float: "float"}
+_TYPES = by_class({TraceTensor: "Tensor", int: "SymInt", float: "float"})
 
 
 def launch(vm: Interpreter, args: Args, kwargs: Mapping[str, object]) -> None:

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
 
+from smelt.base.class_tables import isinstance
+
 _STORES = ("store", "scatter", "atomic_")
 """Beginnings of the names of what writes through its first argument."""
 

@@ -7,6 +7,7 @@ import builtins
 import torch
 from torch.distributions import Distribution, distribution
 
+from smelt.base.class_tables import isinstance
 from smelt.capture.control_flow.asserts import must_be_true
 from smelt.capture.core.breaks import Break, UserError, user
 from smelt.capture.core.interface import Args, Interpreter, Kwargs

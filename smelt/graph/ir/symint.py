@@ -15,12 +15,15 @@ from typing import Any
 
 import torch
 
+from smelt.base.class_tables import by_class, classes
 from smelt.graph.ir.meta import contiguous_stride, is_channels_last, is_dense
 from smelt.graph.ir.sym_bool import SymbolicPredicate, both, compare, either, opposite
 from smelt.shapes.real import Real, make
 from smelt.shapes.size import IntLike, Size, known_equal, lowest
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+SYMBOLIC_CLASSES = classes(*SYMBOLIC)
+"""The same, to ask whether a class is one of them."""
 
 
 class Ratio:
@@ -488,9 +491,9 @@ def pinned(value: Any) -> Any:
     return value
 
 
-_SEQUENCES = frozenset({list, tuple, torch.Size})
+_SEQUENCES = classes(list, tuple, torch.Size)
 
-_PLAIN: dict[type, Any] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+_PLAIN = by_class({torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool})
 
 
 def has_size(value: Any) -> bool:

@@ -8,7 +8,6 @@ class are no nodes: its backward runs by itself, as in eager. So it does where i
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -16,10 +15,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from smelt.base.class_tables import ByIdentity
 from smelt.base.errors import Unsupported
 from smelt.graph.nodes.gradients import DERIVATIVES
 
-_unsteady: weakref.WeakSet[type] = weakref.WeakSet()
+_unsteady: ByIdentity[type, bool] = ByIdentity()
 """Classes whose backward was seen to find something else than the graph was made for."""
 
 
@@ -28,7 +28,7 @@ def is_steady(cls: type) -> bool:
     return cls not in _unsteady
 
 
-_writing: weakref.WeakSet[type] = weakref.WeakSet()
+_writing: ByIdentity[type, bool] = ByIdentity()
 """Classes whose backward was seen to write to a tensor that the caller of the graph holds."""
 
 
@@ -39,7 +39,7 @@ class WritingBackward(Unsupported):
         classes: the functions that do; empty where it is not known.
     """
 
-    def __init__(self, classes: frozenset[type]) -> None:
+    def __init__(self, classes: tuple[type, ...]) -> None:
         super().__init__("a backward that writes to an input or a result of the graph")
         self.classes = classes
 
@@ -53,7 +53,7 @@ class Writers:
     """
 
     def __init__(self, heads: Iterable[torch.Tensor], versions: Callable[[], list[int]]) -> None:
-        self.classes: set[type] = set()
+        self.found: dict[int, type] = {}
         self._versions, self._before = versions, versions()
         waiting: list[Any] = [head.grad_fn for head in heads]
         seen: set[Any] = {None}
@@ -68,12 +68,17 @@ class Writers:
                 node.register_prehook(self._begin)
                 node.register_hook(partial(self._end, cls))
 
+    @property
+    def classes(self) -> tuple[type, ...]:
+        """The functions that were found."""
+        return tuple(self.found.values())
+
     def _begin(self, grads: object) -> None:
         self._before = self._versions()
 
     def _end(self, cls: type, made: object, given: object) -> None:
         if self._versions() != self._before:
-            self.classes.add(cls)
+            self.found[id(cls)] = cls
 
 
 def writes_outside(cls: type) -> bool:
@@ -86,17 +91,19 @@ def has_functions(graph: fx.Graph) -> bool:
     return bool(_functions_of(graph))
 
 
-def _functions_of(graph: fx.Graph) -> set[type]:
-    classes = {getattr(node.target, "cls", None) for node in graph.nodes}
-    return {c for c in classes if isinstance(c, type) and issubclass(c, torch.autograd.Function)}
+def _functions_of(graph: fx.Graph) -> list[type]:
+    classes = [getattr(node.target, "cls", None) for node in graph.nodes]
+    return [c for c in classes if isinstance(c, type) and issubclass(c, torch.autograd.Function)]
 
 
-def leave_out_writing(graph: fx.Graph, writing: frozenset[type]) -> frozenset[int]:
+def leave_out_writing(graph: fx.Graph, writing: tuple[type, ...]) -> frozenset[int]:
     """The graph's backward writes to what others hold: the functions that do (all where none is known to) are no nodes
     any more. Identities of those."""
     classes = _functions_of(graph)
-    found = (classes & writing or classes) - set(_writing)
-    _writing.update(found)
+    known = [cls for cls in classes if any(cls is each for each in writing)]
+    found = [cls for cls in known or classes if cls not in _writing]
+    for cls in found:
+        _writing.put(cls, True)
     return frozenset(map(id, found))
 
 
@@ -114,7 +121,7 @@ class BackwardState:
 
     def note_change(self) -> None:
         """From now on the class is captured otherwise."""
-        _unsteady.add(self.cls)
+        _unsteady.put(self.cls, True)
 
 
 def states_of(graph: fx.Graph) -> tuple[BackwardState, ...]:
