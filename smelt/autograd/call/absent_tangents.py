@@ -10,11 +10,13 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx
 
+from smelt.autograd.trace.views import inverse, memory_order
 from smelt.base.locks import new_lock
 from smelt.graph.ir.gradient_marks import Chosen, GradientMark, Materialized, flow_of
 from smelt.graph.ir.meta import TensorMeta
@@ -273,17 +275,45 @@ class _Without:
     def value(self, node: fx.Node) -> fx.Node:
         """The node in the new graph; zeros where nothing takes part in an operation that has no rule."""
         if node in self.nothing and node not in self.env:
-            meta = node.meta["val"]
-            zero = False if meta.dtype is torch.bool else 0.0 if meta.dtype.is_floating_point else 0
-            made: Any = PRIMS["full"].meta(meta.shape, zero, meta.dtype, meta.device)
-            if self.of_prims:
-                full = self.graph.call_function(PRIMS["full"], (meta.shape, zero, meta.dtype, meta.device))
-            else:
-                options = {"dtype": meta.dtype, "device": meta.device}
-                full = self.graph.call_function(torch.ops.aten.full.default, ([*meta.shape], zero), options)
-            full.meta["val"] = made
-            self.env[node] = full
+            self.env[node] = self.made(node.meta["val"])
         return self.env[node]
+
+    def made(self, meta: TensorMeta) -> fx.Node:
+        """Zeros in the layout of what they stand for: what reads them has recorded strides that follow from it."""
+        order, repeated = _memory(meta)
+        shape = tuple(1 if d in repeated else meta.shape[d] for d in order)
+        zero = False if meta.dtype is torch.bool else 0.0 if meta.dtype.is_floating_point else 0
+        if self.of_prims:
+            zeros = self.graph.call_function(PRIMS["full"], (shape, zero, meta.dtype, meta.device))
+        else:
+            options: dict[str, Any] = {"dtype": meta.dtype, "device": meta.device}
+            zeros = self.graph.call_function(torch.ops.aten.full.default, ([*shape], zero), options)
+        zeros.meta["val"] = PRIMS["full"].meta(shape, zero, meta.dtype, meta.device)
+        if order != [*range(meta.ndim)]:
+            zeros = self.view("permute", torch.ops.aten.permute.default, zeros, inverse(order))
+        if repeated:
+            zeros = self.view("broadcast_in_dim", torch.ops.aten.expand.default, zeros, meta.shape, range(meta.ndim))
+        return zeros
+
+    def view(self, name: str, operator_of_torch: Any, value: fx.Node, *args: Sequence[Any]) -> fx.Node:
+        prim, given = PRIMS[name], [tuple(arg) for arg in args]
+        if self.of_prims:
+            node = self.graph.call_function(prim, (value, *given))
+        else:
+            node = self.graph.call_function(operator_of_torch, (value, [*given[0]]))
+        node.meta["val"] = prim.meta(value.meta["val"], *given)
+        return node
+
+
+def _memory(meta: TensorMeta) -> tuple[list[int], set[int]]:
+    """The dimensions from the outermost in memory on, and those along which elements repeat; as they are with gaps."""
+    repeated = {d for d in range(meta.ndim) if type(meta.stride[d]) is int and meta.stride[d] == 0}
+    kept = [d for d in range(meta.ndim) if d not in repeated]
+    part = replace(meta, shape=tuple(meta.shape[d] for d in kept), stride=tuple(meta.stride[d] for d in kept))
+    order = memory_order(part)
+    if order is None:
+        return [*range(meta.ndim)], set()
+    return [kept[i] for i in order] + sorted(repeated), repeated
 
 
 def _operation(node: fx.Node) -> str:

@@ -303,3 +303,53 @@ def test_what_is_left_of_a_sum_has_other_strides(function: Any, used: tuple[bool
         loss.backward()
         found.append(x.grad)
     torch.testing.assert_close(*found)
+
+
+LAYOUTS = [
+    ((2, 3), (3, 1)), ((2, 3), (1, 2)), ((2, 2), (0, 0)), ((2, 3, 4), (1, 0, 2)), ((4, 2, 3), (3, 12, 1)), ((), ()),
+    ((5,), (0,)), ((0, 3), (3, 1)), ((1, 3), (3, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool])
+@pytest.mark.parametrize("of_prims", [True, False])
+@pytest.mark.parametrize(("shape", "stride"), [*LAYOUTS, ((2, 3), (8, 1))], ids=str)
+def test_zeros_lie_as_what_they_stand_for(
+    shape: tuple[int, ...], stride: tuple[int, ...], of_prims: bool, dtype: torch.dtype
+) -> None:
+    meta = TensorMeta(shape=shape, stride=stride, dtype=dtype, device=torch.device("cpu"))
+    without = absent_tangents._Without(torch.fx.GraphModule({}, torch.fx.Graph()), ())
+    without.of_prims = of_prims
+    node = without.made(meta)
+    without.graph.output(node)
+    wanted = stride if (shape, stride) in LAYOUTS else contiguous_stride(shape)  # values inside of graphs have no gaps
+    assert node.meta["val"].shape == shape and node.meta["val"].stride == wanted
+    if not of_prims:
+        value = torch.fx.GraphModule({}, without.graph)()
+        assert value.dtype is dtype and tuple(value.shape) == shape and value.stride() == wanted and not value.any()
+
+
+class _TurnedAndGrown(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> Any:
+        return x.t(), x.exp()
+
+    @staticmethod
+    def backward(ctx: Any, turned: Any, grown: Any) -> Any:  # type: ignore[override]
+        return turned.t() * 3 + grown
+
+
+@pytest.mark.parametrize("used", [0, 1, 2])
+def test_absent_sums_of_turned_values(used: int) -> None:
+    """The gradient of a sum is expanded; where nobody uses the sum, what is turned again is zeros of that layout."""
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        turned, grown = _TurnedAndGrown.apply(x * 2)  # type: ignore[no-untyped-call]
+        return grown, turned.sum(), grown.sum()
+
+    found = []
+    for run in (function, smelt.compile(function)):
+        x = torch.linspace(-1, 1, 6).reshape(2, 3).requires_grad_()
+        run(x)[used].sum().backward()
+        found.append(x.grad)
+    torch.testing.assert_close(*found)
