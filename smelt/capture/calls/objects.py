@@ -19,7 +19,7 @@ from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.made_classes import note_statement
 from smelt.capture.core.registry import CALL, SPECIAL, special
 from smelt.capture.core.values import LEAVES, is_written
-from smelt.capture.python.attribute_reads import find_in_class, python_method
+from smelt.capture.python.attribute_reads import find_in_class, load_generic, python_method
 from smelt.capture.python.effects import CONTAINERS
 from smelt.graph.trace.trace import TraceTensor
 
@@ -131,6 +131,9 @@ def reduce_object(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     special_state = any(_python(vm, cls, name) for name in ("__getnewargs__", "__getnewargs_ex__"))
     if args[1:] < (2,) or special_state or not _is_plain(cls):
         raise Break(f"a {cls.__name__} is taken apart to be copied", "the object came from outside, and C code does it")
+    if isinstance(find_in_class(vm, cls, "__getattribute__"), types.FunctionType):
+        for name in ("__reduce__", "__getstate__"):  # which gives what it is: the class has none of its own
+            vm.load_attr(obj, name)
     return vars(copyreg)["__newobj__"], (cls,), _state(vm, obj), None, None
 
 
@@ -145,9 +148,7 @@ def object_state(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 def _is_plain(cls: type) -> bool:
-    """All that its instances hold is a dictionary of attributes, which may be read without asking the class."""
-    if cls.__getattribute__ is not object.__getattribute__:
-        return False
+    """All that its instances hold is a dictionary of attributes."""
     if cls.__reduce__ is not object.__reduce__ or cls.__reduce_ex__ is not object.__reduce_ex__:
         return False
     return is_written(cls) and cls.__dictoffset__ != 0 and not copyreg._slotnames(cls)  # type: ignore[attr-defined]
@@ -161,4 +162,5 @@ def _state(vm: Interpreter, obj: object) -> object:
 
 def _attributes(vm: Interpreter, obj: object) -> object:
     """An object's attributes, None without any; in a dictionary of its own, whose address `deepcopy` may ask for."""
-    return dict(vm.effects.mirror(vm.load_attr(obj, "__dict__"))) or None
+    held = load_generic(vm, obj, type(obj), "__dict__", vm.sources.get(id(obj)))  # C code asks no hook for it
+    return dict(vm.effects.mirror(held)) or None
