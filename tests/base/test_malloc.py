@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 import smelt
-from smelt import pipeline
+from smelt import driver, pipeline
 from smelt.base import malloc
 from smelt.base.malloc import resident
 from smelt.schedule.plan import Schedule
@@ -90,16 +90,17 @@ def test_graphs_end_with_the_stages_that_need_them(monkeypatch):
         wholes.append(weakref.ref(module))
         return original(module, joint, options)
 
-    def render_and_build(*args, original=pipeline.render_and_build):
+    def render_and_build(*args, original=driver.render_and_build):
         seen.append(("wholes", sum(whole() is not None for whole in wholes)))
         return original(*args)
 
-    def load(*args, original=pipeline.load):
+    def load(*args, original=driver.load):
         seen.append(("schedules", len([x for x in gc.get_objects() if type(x) is Schedule]) - before))
         return original(*args)
 
-    for replaced in (partition, render_and_build, load):
-        monkeypatch.setattr(pipeline, replaced.__name__, replaced)
+    monkeypatch.setattr(pipeline, "partition", partition)
+    for replaced in (render_and_build, load):
+        monkeypatch.setattr(driver, replaced.__name__, replaced)
     x = torch.randn(4, 3, requires_grad=True)
     smelt.compile(lambda x: (x.sin() * x).sum())(x).backward()
     assert seen == [("wholes", 0), ("schedules", 0), ("schedules", 0)] and len(wholes) == 1
@@ -110,8 +111,8 @@ def test_the_report_of_a_late_failure_still_has_the_primitives(monkeypatch, tmp_
         report.save(tmp_path)
         return original(parts, options, report, updates)
 
-    original = pipeline.render_and_build
-    monkeypatch.setattr(pipeline, "render_and_build", render_and_build)
+    original = driver.render_and_build
+    monkeypatch.setattr(driver, "render_and_build", render_and_build)
     smelt.reset()
     x = torch.randn(4, 3, requires_grad=True)
     smelt.compile(lambda x: x.sin().sum())(x).backward()

@@ -16,10 +16,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from smelt.autograd.trace.views import inverse, memory_order
 from smelt.base.locks import new_lock
 from smelt.graph.ir.gradient_marks import Chosen, GradientMark, Materialized, flow_of
-from smelt.graph.ir.meta import TensorMeta
+from smelt.graph.ir.meta import TensorMeta, inverse, memory_order
 from smelt.graph.ir.module import Graph, GraphModule, remove_dead
 from smelt.prims.table import NO_FACTS, PRIMS, Kind, Prim
 from smelt.shapes.size import Size, same, same_all

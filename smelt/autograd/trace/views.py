@@ -15,7 +15,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from smelt.base.errors import Unsupported
-from smelt.graph.ir.meta import TensorMeta, extent, is_dense, reach
+from smelt.graph.ir.meta import TensorMeta, extent, inverse, memory_order, reach
 from smelt.graph.ir.storage_view import Step, StorageView
 from smelt.graph.trace.in_bounds import lies_within
 from smelt.shapes.size import Size, hint, known_at_most, same
@@ -148,14 +148,6 @@ def _write_permute(emit: Emit, parent: fx.Node, value: fx.Node, place: StorageVi
     return emit(aten.permute.default, value, inverse(_order(place)))
 
 
-def inverse(order: Sequence[int]) -> list[int]:
-    """The permutation that undoes `order`."""
-    out = [0] * len(order)
-    for i, d in enumerate(order):
-        out[d] = i
-    return out
-
-
 # -- parts ---------------------------------------------------------------------------------------------------------
 
 
@@ -241,13 +233,6 @@ def _write_unfold(emit: Emit, parent: fx.Node, value: fx.Node, place: StorageVie
 
 
 # -- anything that strides describe --------------------------------------------------------------------------------
-
-
-def memory_order(val: TensorMeta) -> list[int] | None:
-    """The permutation that makes a dense tensor row-major, or None when it has gaps or overlap."""
-    if not is_dense(val.shape, val.stride):
-        return None
-    return sorted(range(val.ndim), key=lambda d: (-hint(val.stride[d]), same(val.shape[d], 1), d))
 
 
 def _target(place: StorageView, base: StorageView) -> tuple[tuple[int, ...], tuple[int, ...], int]:

@@ -153,6 +153,21 @@ def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
     return True
 
 
+def memory_order(val: TensorMeta) -> list[int] | None:
+    """The permutation that makes a dense tensor row-major, or None when it has gaps or overlap."""
+    if not is_dense(val.shape, val.stride):
+        return None
+    return sorted(range(val.ndim), key=lambda d: (-hint(val.stride[d]), same(val.shape[d], 1), d))
+
+
+def inverse(order: Sequence[int]) -> list[int]:
+    """The permutation that undoes `order`."""
+    out = [0] * len(order)
+    for i, d in enumerate(order):
+        out[d] = i
+    return out
+
+
 def _is_dense_for_all(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> bool:
     """The same for symbolic sizes, without asking which dimension is longer: some order must fit whatever they are."""
     left = [(n, s) for n, s in zip(shape, stride, strict=True) if not known_equal(n, 1)]
