@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import smelt
-from smelt import pipeline
+from smelt import driver, pipeline
 from smelt.codegen.triton.host import render_triton
 
 BACKENDS = ("eager", "aot_eager", "smelt")
@@ -472,7 +472,7 @@ def test_step_keeps_no_more_than_a_model_and_its_backward(monkeypatch, target):
         raise Planned
 
     monkeypatch.setattr(pipeline, "schedule", schedule)
-    monkeypatch.setattr(pipeline, "load", load)
+    monkeypatch.setattr(driver, "load", load)
     torch.manual_seed(0)
     block = [(nn.LayerNorm(64), nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(4)]
     model = nn.Sequential(*(layer for each in block for layer in each))

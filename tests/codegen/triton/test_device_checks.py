@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 import smelt
-from smelt import pipeline
+from smelt import driver
 from smelt.abi.faults import NO_PROBABILITY, OUT_OF_RANGE
 from smelt.abi.rendered import Rendered
 from smelt.schedule.plan import Schedule
@@ -31,7 +31,7 @@ class Seen(Exception):
 def rendered(monkeypatch: pytest.MonkeyPatch, fn: Lookup, *inputs: torch.Tensor, **options: object) -> list[Rendered]:
     """The programs of a function as they are for tensors of a GPU."""
     found: list[Rendered] = []
-    render = pipeline.render_part
+    render = driver.render_part
 
     def keep(*args: object, **more: object) -> Rendered:
         found.append(render(*args, **more))  # type: ignore[arg-type]
@@ -41,8 +41,8 @@ def rendered(monkeypatch: pytest.MonkeyPatch, fn: Lookup, *inputs: torch.Tensor,
         raise Seen
 
     monkeypatch.setattr(Schedule, "on_gpu", True)
-    monkeypatch.setattr(pipeline, "render_part", keep)
-    monkeypatch.setattr(pipeline, "load", stop)
+    monkeypatch.setattr(driver, "render_part", keep)
+    monkeypatch.setattr(driver, "load", stop)
     with pytest.raises(Seen):
         smelt.compile(fn, options={"target": "triton"}, **options)(*inputs)
     return found
