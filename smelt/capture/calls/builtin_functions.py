@@ -504,9 +504,18 @@ def load_exception_attr(vm: Interpreter, error: BaseException, name: str) -> obj
 )
 def surroundings(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """The call stack and the clock."""
-    looks = any("f_locals" in frame.code.co_names for frame in vm.frames)  # else names and lines are what they want
     why = "they differ from call to call"
-    raise Break("the call stack or the clock is read", why, in_frame=True, of_callers=looks)
+    raise Break("the call stack or the clock is read", why, in_frame=True, of_callers=_sees_outermost(vm))
+
+
+def _sees_outermost(vm: Interpreter) -> bool:
+    """Whether code may look at variables of the frames that called it: names and lines are what most want."""
+    looking = (frame for frame in vm.frames if frame.globals.get("__name__") not in _LOOK_AT_THEIR_OWN)
+    return any("f_locals" in frame.code.co_names for frame in looking)
+
+
+_LOOK_AT_THEIR_OWN = ("typing", "typing_extensions")
+"""Modules that look at variables of a caller only where it is a function of theirs."""
 
 
 @special(builtins.input, builtins.open, builtins.compile)
