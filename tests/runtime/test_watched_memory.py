@@ -281,7 +281,7 @@ def test_a_step_that_writes_into_the_parameter_beside(monkeypatch: pytest.Monkey
         return "".join(store.sub(rf"a\1[i0] = \2; a\1[i0 {by}] = \2;", k) if "sqrt" in k else k for k in kernels)
 
     plant(monkeypatch, beside)
-    with pytest.raises(MemoryFault, match=r"(?s)has written (behind|before) buffer 'primals_\d+'.*test_watched_memory.py:"):
+    with pytest.raises(MemoryFault, match=r"(?s)has written (behind|before) buffer 'primals_\d+'.*_watched_memory.py:"):
         trained(True)
 
 
