@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from smelt.artefact.references import Names, anchors_of, mark
 from smelt.autograd.call.absent_tangents import Backward, without_tangents
 from smelt.base.collection import no_collection
 from smelt.base.default_device import name_devices
-from smelt.base.errors import Unsupported
+from smelt.base.errors import OptionError, Unsupported
 from smelt.base.options import Options
 from smelt.base.report import Report
 from smelt.capture import _native as native
@@ -140,14 +141,21 @@ def compile_ahead(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], o
 
 
 class CompileAhead:
-    """`compiled.aot_compile` of a function."""
+    """`compiled.aot_compile` of a function.
+
+    Of a method it does not keep the object alive: copies of the object share it.
+    """
 
     def __init__(self, function: Any, options: Options) -> None:
-        self.function, self.options = function, options
+        self.options = options
+        self.function = weakref.WeakMethod(function) if type(function) is MethodType else lambda: function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Ahead:
         """An artefact with a version for such a call: only shapes and types of the arguments count."""
-        return compile_ahead(self.function, args, kwargs, self.options)
+        function = self.function()
+        if function is None:
+            raise OptionError("the object of this method is gone", hint="smelt.compile(copy.method).aot_compile(...)")
+        return compile_ahead(function, args, kwargs, self.options)
 
 
 def _stand_in(device: torch.device, value: Any) -> Any:

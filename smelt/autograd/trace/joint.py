@@ -200,11 +200,12 @@ class _Trace:
             self.note_saved(mutations)
             self.written = self.versions()
             seed = self.rec.placeholder("seeds", TensorMeta((), torch.int64, (), torch.device("cpu")))
-            writers = Writers(self.heads(mutations), self.versions) if has_functions(self.gm.graph) else None
-            differentiable, found = self.backward(mutations)
-            mutations = self.without_gradients(mutations)
-            if self.versions() != self.written:
-                raise WritingBackward(() if writers is None else writers.classes)
+            heads = self.heads(mutations) if has_functions(self.gm.graph) else []
+            with Writers(heads, self.versions) as writers:
+                differentiable, found = self.backward(mutations)
+                mutations = self.without_gradients(mutations)
+                if self.versions() != self.written:
+                    raise WritingBackward(writers.classes)
             with _disable_current_modes():
                 grads, positions = self.gradients(found)
         return self.finish(outputs, mutations, touched, values, differentiable, grads, positions, seed)

@@ -55,6 +55,7 @@ class Writers:
     def __init__(self, heads: Iterable[torch.Tensor], versions: Callable[[], list[int]]) -> None:
         self.found: dict[int, type] = {}
         self._versions, self._before = versions, versions()
+        self._hooks: list[Any] = []
         waiting: list[Any] = [head.grad_fn for head in heads]
         seen: set[Any] = {None}
         while waiting:
@@ -65,8 +66,16 @@ class Writers:
             waiting += [before for before, _ in node.next_functions]
             cls = getattr(type(node), "_forward_cls", None)
             if cls is not None:
-                node.register_prehook(self._begin)
-                node.register_hook(partial(self._end, cls))
+                self._hooks += node.register_prehook(self._begin), node.register_hook(partial(self._end, cls))
+
+    def __enter__(self) -> Writers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take the hooks off: nodes of the engine hold them, and the collector does not see through nodes."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
 
     @property
     def classes(self) -> tuple[type, ...]:

@@ -13,6 +13,7 @@ from smelt.codegen.triton import blocks
 from smelt.driver import compile_program
 from smelt.schedule.machine import GPU
 from tests.loops.graphs import GraphBuilder, real_inputs, run_eager
+from tests.machines import tune
 
 pytest.importorskip("triton")
 
@@ -23,8 +24,7 @@ ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several blocks along each side of small products."""
-    for name in ("NARROW", "EXACT", "ROUNDED"):
-        monkeypatch.setattr(blocks, name, ((32, 16, 16, 4, 2),))
+    tune(monkeypatch, "blocks", **dict.fromkeys(("half", "exact", "rounded"), ((32, 16, 16, 4, 2),)))
 
 
 def check(gm: fx.GraphModule, inputs: list[torch.Tensor] | None = None, options: Options = TEMPLATE) -> Report:
