@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import smelt
+from smelt.capture import _native as native
 
 
 @pytest.fixture(autouse=True)
@@ -276,3 +277,14 @@ def test_after_torch_compile_has_run_frames_are_captured_as_before() -> None:
     smelt.reset()
     run(x)
     assert smelt.stats()["graphs"] == 1
+
+
+def test_functions_of_torch_compile_without_a_file_are_not_captured() -> None:
+    """Dataclasses are given functions as text; whether one runs inside of a compiled call depends on earlier ones."""
+    from torch._dynamo.types import ConvertFrameReturn
+
+    run = smelt.compile(lambda x: x + 1)
+    run(torch.ones(2))
+    session = run._smelt_session
+    assert isinstance(native.call(ConvertFrameReturn, (), {}, session), ConvertFrameReturn)
+    assert not any(site.key.co_filename == "<string>" for site in session.places.values())

@@ -247,6 +247,14 @@ def skipped_prefixes() -> tuple[str, ...]:
     return tuple(found)
 
 
+_OTHER_COMPILER = ("torch._dynamo", "torch._inductor", "torch._functorch")
+
+
+def made_for_other_compiler(code: types.CodeType, module: object) -> bool:
+    """A function of torch's compiler that has no file: dataclasses are given theirs as text."""
+    return code.co_filename == "<string>" and type(module) is str and module.startswith(_OTHER_COMPILER)
+
+
 def quiet_prefixes() -> tuple[str, ...]:
     """Files of torch's compiler: neither it nor what it runs while it compiles is captured. Nor are finalizers."""
     folder = os.path.dirname(torch.__file__)
