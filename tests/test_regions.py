@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -89,13 +92,22 @@ def test_the_rest_is_compiled_too() -> None:
     assert smelt.stats()["graphs"] == 4
 
 
-@pytest.mark.parametrize("count", [3, 20])
-def test_blocks_that_read_their_number(count: int) -> None:
+def numbered(count: int) -> dict[str, object]:
+    """What was counted of a model whose blocks read their numbers."""
     model = Net(count, Numbered)
     run = smelt.compile_regions(model, rest="eager")
     same(run, model)
     same(run, model)
-    assert smelt.stats()["fallbacks"] == 0 and smelt.stats()["graphs"] <= count
+    return smelt.stats()
+
+
+@pytest.mark.parametrize("count", [3, 20])
+def test_blocks_that_read_their_number(count: int) -> None:
+    """In a process of its own: behind some tests of other files one more graph was counted, which is not explained."""
+    script = f"import json\nfrom tests.test_regions import numbered\nprint(json.dumps(numbered({count})))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True)
+    found = json.loads(done.stdout)
+    assert found["fallbacks"] == 0 and found["graphs"] <= count, found
 
 
 def test_lists_in_lists_and_a_block_in_two_places() -> None:
