@@ -136,8 +136,7 @@ class Session(Diagnostics):
 
     def frame(self, code: CodeType, function: FunctionType, slots: Slots, globals: dict[str, object]) -> WhenReturned:
         """A function frame is about to start and no version fits."""
-        skipped = code.co_filename.startswith(policy.skipped_prefixes())  # the hook forgets its marks at a reset
-        skipped = skipped or policy.made_for_other_compiler(code, globals.get("__name__"))
+        skipped = policy.is_skipped(code, globals)  # the hook forgets its marks at a reset
         if skipped or code.co_flags & _NOT_CAPTURED or compiler_marks.disabled(function) is not None:
             native.skip(code)
             return None

@@ -17,7 +17,7 @@ from torch.nn import Parameter
 from smelt.autograd.trace.functionalize import GraphRecorder
 from smelt.autograd.trace.inputs import Input
 from smelt.graph.ir.meta import is_dense
-from smelt.graph.nodes.engine_nodes import saved_by
+from smelt.graph.nodes.engine_nodes import history, saved_by
 from smelt.graph.trace.trace import Storage, StorageView, TraceTensor
 from smelt.shapes.size import hint
 
@@ -27,14 +27,7 @@ SMALL = 1 << 16
 
 def saved_places(heads: Iterable[torch.Tensor]) -> Iterator[StorageView]:
     """The places of the tensors that the histories of `heads` have saved, but for those overwritten since."""
-    waiting: list[Any] = [head.grad_fn for head in heads]
-    seen: set[Any] = {None}
-    while waiting:
-        node = waiting.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        waiting += [before for before, _ in node.next_functions]
+    for node in history(heads):
         for value in saved_by(node):
             for one in value if isinstance(value, (list, tuple)) else (value,):
                 if type(one) is TraceTensor:

@@ -247,12 +247,10 @@ def skipped_prefixes() -> tuple[str, ...]:
     return tuple(found)
 
 
-_OTHER_COMPILER = ("torch._dynamo", "torch._inductor", "torch._functorch")
-
-
-def made_for_other_compiler(code: types.CodeType, module: object) -> bool:
-    """A function of torch's compiler that has no file: dataclasses are given theirs as text."""
-    return code.co_filename == "<string>" and type(module) is str and module.startswith(_OTHER_COMPILER)
+def is_skipped(code: types.CodeType, globals: dict[str, object]) -> bool:
+    """Whether frames are never captured by themselves. Functions that are made of text are of their module's file."""
+    file: object = code.co_filename if code.co_filename != "<string>" else globals.get("__file__")
+    return type(file) is str and file.startswith(skipped_prefixes())
 
 
 def quiet_prefixes() -> tuple[str, ...]:

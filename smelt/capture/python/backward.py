@@ -21,6 +21,7 @@ from smelt.capture.guards.questions import has_hooks, is_leaf, no_hooks
 from smelt.capture.python.effects import has_written
 from smelt.capture.python.gradient_hooks import call_hooks, call_late_hooks, in_order, registered
 from smelt.graph.nodes.cut_points import cuts, why_cut
+from smelt.graph.nodes.engine_nodes import history
 from smelt.graph.nodes.gradients import gradients
 from smelt.graph.nodes.invalid_history import spoilt
 from smelt.graph.trace.trace import TraceTensor
@@ -78,7 +79,7 @@ def _of_tensors(
     hooked = any(_hooked(vm, leaf) for leaf in reached)
     if hooked:
         reached = in_order(roots, reached)
-    spent = [] if retain_graph else list(nodes_below(roots))
+    spent = [] if retain_graph else list(history(roots))
     if reached:
         call = {"retain_graph": True, "allow_unused": True} if retain_graph else {"allow_unused": True}
         if hooked:
@@ -110,23 +111,10 @@ def _sequence(value: Any) -> list[Any]:
 # -- what a backward reaches ---------------------------------------------------------------------------------------
 
 
-def nodes_below(roots: Sequence[torch.Tensor]) -> Iterator[Any]:
-    """Every node of the autograd graph below the roots, once."""
-    waiting = [root.grad_fn for root in roots if root.grad_fn is not None]
-    seen: dict[Any, None] = dict.fromkeys(waiting)
-    while waiting:
-        node = waiting.pop()
-        yield node
-        for below, _ in node.next_functions:
-            if below is not None and below not in seen:
-                seen[below] = None
-                waiting.append(below)
-
-
 def leaves_below(roots: Sequence[torch.Tensor]) -> Iterator[TraceTensor]:
     """The tensors whose `.grad` a backward from the roots adds to."""
     yield from (root for root in roots if type(root) is TraceTensor and root.requires_grad and root.grad_fn is None)
-    for node in nodes_below(roots):
+    for node in history(roots):
         leaf = getattr(node, "variable", None)
         if type(leaf) is TraceTensor:
             yield leaf
@@ -210,7 +198,7 @@ def store_grad(vm: Interpreter, tensor: TraceTensor, value: object) -> None:
 
 def is_spent(vm: Interpreter, tensor: TraceTensor) -> bool:
     """A backward has used up (part of) the history of the tensor."""
-    return bool(vm.tensors.spent) and any(id(node) in vm.tensors.spent for node in nodes_below([tensor]))
+    return bool(vm.tensors.spent) and any(id(node) in vm.tensors.spent for node in history([tensor]))
 
 
 def spent(tensor: torch.Tensor, *origins: torch.Tensor) -> torch.Tensor:

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.autograd.function import BackwardCFunction
 
+from smelt.graph.nodes.engine_nodes import nodes_below
+
 
 def only_given(hook: Callable[..., Any]) -> Callable[..., Any]:
     """The hook of a tensor, not called without a gradient."""
@@ -41,18 +43,12 @@ def quiet_below(node: Any) -> None:
 
     Hooks of the leaves below, and functions of the program there, are not to be called.
     """
-    waiting, seen = [node], {node}
-    while waiting:
-        here = waiting.pop()
+    for here in nodes_below([node]):
         leaf = getattr(here, "variable", None)
         if leaf is not None:
             quiet(leaf._backward_hooks)
         if isinstance(here, BackwardCFunction):
             _Skipped.of(here).expected = True
-        for below, _ in () if here is None else here.next_functions:
-            if below is not None and below not in seen:
-                seen.add(below)
-                waiting.append(below)
 
 
 class _Skipped:

@@ -17,6 +17,7 @@ from torch import fx
 
 from smelt.base.class_tables import ByIdentity
 from smelt.base.errors import Unsupported
+from smelt.graph.nodes.engine_nodes import history
 from smelt.graph.nodes.gradients import DERIVATIVES
 
 _unsteady: ByIdentity[type, bool] = ByIdentity()
@@ -56,14 +57,7 @@ class Writers:
         self.found: dict[int, type] = {}
         self._versions, self._before = versions, versions()
         self._hooks: list[Any] = []
-        waiting: list[Any] = [head.grad_fn for head in heads]
-        seen: set[Any] = {None}
-        while waiting:
-            node = waiting.pop()
-            if node in seen:
-                continue
-            seen.add(node)
-            waiting += [before for before, _ in node.next_functions]
+        for node in history(heads):
             cls = getattr(type(node), "_forward_cls", None)
             if cls is not None:
                 self._hooks += node.register_prehook(self._begin), node.register_hook(partial(self._end, cls))

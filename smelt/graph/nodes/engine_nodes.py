@@ -1,10 +1,30 @@
-"""What the nodes of PyTorch's autograd graph have saved, and whether they still have it."""
+"""The nodes of PyTorch's autograd graph, what they have saved, and whether they still have it."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
+
+import torch
+
+
+def nodes_below(heads: Iterable[Any]) -> Iterator[Any]:
+    """Every node of the graph that begins at these nodes, once; None among them stands for no history."""
+    waiting = [node for node in heads if node is not None]
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for below, _ in node.next_functions:
+            if below is not None and below not in seen:
+                seen.add(below)
+                waiting.append(below)
+
+
+def history(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
+    """Every node of the graph that these tensors come from, once."""
+    return nodes_below(tensor.grad_fn for tensor in tensors)
 
 
 def saved_by(node: Any) -> Iterator[Any]:
