@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from smelt.base.class_tables import ClassTable, by_class, isinstance
-from smelt.base.errors import Unsupported
 from smelt.capture._native import NULL
 from smelt.capture.calls.observers import Observed
 from smelt.capture.core import breaks, interface, sources
@@ -22,15 +21,11 @@ from smelt.capture.core.breaks import (
     At,
     Break,
     Restart,
-    SymbolicNumber,
     UserError,
     bare,
-    is_programs,
-    plain_numbers,
-    symbolic,
     through_c,
     too_deep,
-    wants_memory,
+    user,
 )
 from smelt.capture.core.bytecode import Decoded
 from smelt.capture.core.conditional_value import refuse_undecided
@@ -403,38 +398,22 @@ class Interpreter:
 
     def native(self, fn: Callable[..., object], /, *args: object, **kwargs: object) -> Any:
         """Run C code of the user's program. Tensor operations that it makes by itself are recorded as well."""
+        return user(self._native, fn, *args, **kwargs)
+
+    def _native(self, fn: Callable[..., object], /, *args: object, **kwargs: object) -> Any:
         self.work += 1
         if self.control.branching:
             refuse_endless(fn, args)
-        try:
-            refuse_windows(args)
-            self.compared.look(fn, args)
-            out = self.tensors.watch.run(fn, args, kwargs)
-            self.compared.made(fn, out)
-            if self.python.made_classes:
-                pin_given(self, fn, (*args, *kwargs.values()), out)
-            refuse_windows((out,))
-            if type(out).__module__ == "decimal":
-                self.guards.flag(_decimal_settings, (), _decimal_settings())
-            return out
-        except Unsupported as error:
-            raise Break(error.what, error.why or "", error.hint or "") from None
-        except RecursionError:
-            raise too_deep() from None
-        except SymbolicNumber:
-            raise
-        except Exception as error:
-            if wants_memory(error):
-                raise Break("the memory of a tensor is read", "its values are not known yet") from None
-            if symbolic(args, error):
-                return self.native(fn, *plain_numbers(args), **kwargs)
-            raise UserError(error) from None
-        except (Break, Restart, UserError):
-            raise
-        except BaseException as error:
-            if is_programs(error):
-                raise UserError(error) from None
-            raise
+        refuse_windows(args)
+        self.compared.look(fn, args)
+        out = self.tensors.watch.run(fn, args, kwargs)
+        self.compared.made(fn, out)
+        if self.python.made_classes:
+            pin_given(self, fn, (*args, *kwargs.values()), out)
+        refuse_windows((out,))
+        if type(out).__module__ == "decimal":
+            self.guards.flag(_decimal_settings, (), _decimal_settings())
+        return out
 
     def type_of(self, value: Any) -> type:
         """`type(value)` as the program sees it."""

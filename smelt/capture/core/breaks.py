@@ -156,10 +156,10 @@ def user(fn: Callable[..., object], /, *args: object, **kwargs: object) -> Any:
     except SymbolicNumber:
         raise
     except Exception as error:
-        if symbolic(args, error):
-            return user(fn, *plain_numbers(args), **kwargs)
         if wants_memory(error):
             raise Break("the memory of a tensor is read", "its values are not known yet") from None
+        if symbolic(args, error):
+            return user(fn, *plain_numbers(args), **kwargs)
         raise UserError(error) from None
     except (Break, Restart, UserError):
         raise
