@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType, MethodType
 from typing import Any
@@ -29,7 +28,7 @@ from smelt.artefact.references import Names, anchors_of, mark
 from smelt.autograd.call.absent_tangents import Backward, without_tangents
 from smelt.base.collection import no_collection
 from smelt.base.default_device import name_devices
-from smelt.base.errors import OptionError, Unsupported
+from smelt.base.errors import Unsupported
 from smelt.base.options import Options
 from smelt.base.report import Report
 from smelt.capture import _native as native
@@ -143,19 +142,17 @@ def compile_ahead(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], o
 class CompileAhead:
     """`compiled.aot_compile` of a function.
 
-    Of a method it does not keep the object alive: copies of the object share it.
+    Methods and objects that can be called are refused. Their copies share this, so that it keeps their class alone.
     """
 
     def __init__(self, function: Any, options: Options) -> None:
+        held = function.__self__ if type(function) is MethodType else function
+        self.target = function if type(function) is FunctionType else type(held)
         self.options = options
-        self.function = weakref.WeakMethod(function) if type(function) is MethodType else lambda: function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Ahead:
         """An artefact with a version for such a call: only shapes and types of the arguments count."""
-        function = self.function()
-        if function is None:
-            raise OptionError("the object of this method is gone", hint="smelt.compile(copy.method).aot_compile(...)")
-        return compile_ahead(function, args, kwargs, self.options)
+        return compile_ahead(self.target, args, kwargs, self.options)
 
 
 def _stand_in(device: torch.device, value: Any) -> Any:
