@@ -11,13 +11,14 @@ typedef struct {
 static Watched *watched;
 static Py_ssize_t count;
 static unsigned long watcher; /* the thread that watches, while there is something to watch */
-static int handling;          /* handlers may interrupt each other */
-static PyObject *heard;       /* strong; NULL: no handler has raised */
+static int handling;             /* handlers may interrupt each other */
+static PyObject *heard;          /* strong; NULL: no handler has raised */
+static vectorcallfunc ordinary; /* of functions whose vectorcall nobody has replaced; 3.13 does not export it */
 
 static vectorcallfunc before_ours(PyObject *function) {
     for (Py_ssize_t i = 0; i < count; i++)
         if ((PyObject *)watched[i].function == function) return watched[i].before;
-    return _PyFunction_Vectorcall;
+    return ordinary;
 }
 
 /* The program itself may call such a function, too. */
@@ -60,11 +61,23 @@ void unwatch_handlers(void) {
     Py_CLEAR(heard);
 }
 
+static int find_ordinary(void) {
+    PyObject *code = ordinary ? NULL : (PyObject *)PyCode_NewEmpty("", "", 1);
+    PyObject *globals = code ? PyDict_New() : NULL;
+    PyObject *function = globals ? PyFunction_New(code, globals) : NULL;
+    if (function) ordinary = ((PyFunctionObject *)function)->vectorcall;
+    Py_XDECREF(function);
+    Py_XDECREF(globals);
+    Py_XDECREF(code);
+    return ordinary ? 0 : -1;
+}
+
 PyObject *watch_handlers(PyObject *module, PyObject *functions) {
     if (!PyTuple_Check(functions)) return PyErr_Format(PyExc_TypeError, "watch_handlers() wants a tuple of functions");
     unwatch_handlers();
     Py_ssize_t given = PyTuple_GET_SIZE(functions);
     if (watcher || !given) Py_RETURN_NONE;
+    if (find_ordinary() < 0) return NULL;
     if (!(watched = PyMem_Calloc((size_t)given, sizeof(Watched)))) return PyErr_NoMemory();
     watcher = PyThread_get_thread_ident();
     for (Py_ssize_t i = 0; i < given; i++) {
