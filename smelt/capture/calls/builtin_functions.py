@@ -274,7 +274,8 @@ def _register_writes(base: object) -> None:
 
 
 for _base in (object, type, types.ModuleType):
-    _register_writes(_base)
+    if "__setattr__" in vars(_base):  # from 3.13 on a module's is object's
+        _register_writes(_base)
 
 
 @special(object.__getattribute__)
