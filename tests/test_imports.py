@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # loading starts neither capture nor any stage before the programs
     "artefact": ("smelt", "base", "abi", "shapes", "graph", "autograd", "runtime", "capture"),
     "distributed": STAGES,
-    "tiny": STAGES,
+    "tiny": ("smelt", *STAGES),  # models are captured by the public API, with a backend that takes the graph
     **{user: ("smelt", "base", *USERS) for user in USERS},
     "debug": ("smelt", "base", "abi", "graph", *USERS),  # it prints and changes captured graphs
     # `smelt ops` prints the tables, `smelt verify` looks inside

@@ -1,0 +1,33 @@
+"""Int8 graphs and training on microcontrollers: a model or a file in, one C99 program out that infers and trains.
+
+The path, a module each:
+
+    model -> `quantize` or `models.load` -> `graph.Int8Graph` -> `step` (the joint graph) -> `plan` (one static arena)
+          -> `render_c` (C99); `simulate` computes the same bits in torch, `host` builds and runs the C on this machine
+
+What the modules agree on:
+
+- **Layout.** Activations are (height, width, channels), or (features,); images are batches of them, int8. Weights of a
+  convolution are (outputs, kernel height, kernel width, inputs), of a depthwise one (kernel height, kernel width,
+  channels), of a linear layer (outputs, inputs).
+- **Values.** A real value is scale * (q - zero). Weights have a scale for each output channel and zero 0; a bias is
+  int32 at the scale of the accumulator, scale of x * scale of w.
+- **Rounding.** `clamp(accumulator * float32(sx sw / sy), low - zero, high - zero)` in float32, rounded half to even,
+  plus zero.
+- **Layers** are the convolutions of a graph, counted from 0 in the order of execution: `graph.layers`. The classifier
+  is not one of them, and always trains.
+- **A scheme** says what trains: `scheme.biases`, the number of last layers whose biases do, and `scheme.weights`, the
+  ratio of input channels for some layers; `graph.updated_channels(inputs, ratio)` counts them. `step.StepOptions`
+  says how.
+- **Programs.** `program.Program` is what both `infer` and `train_step` are before they are C: calls of kernels in
+  order, and values with their bytes. `plan.lay_out` gives each value its place.
+- **C.** `render_c.render(...)` returns texts by file name: `model.c`, `model.h`, `tiny_kernels.h`. They need a C99
+  compiler, no library. `model.h` declares
+
+      int8_t *model_input(void);                  where the image goes: MODEL_INPUT_BYTES
+      const float *model_logits(void);            MODEL_CLASSES numbers, of the last call
+      int infer(void);                            the class
+      float train_step(int label, float rate);    the loss before the update; as infer, it writes over the image
+      extern struct model_trained model_trained;  all that trains, and the count of steps: what a checkpoint saves
+      MODEL_ARENA_BYTES, MODEL_TRAINED_BYTES, MODEL_FLASH_BYTES
+"""

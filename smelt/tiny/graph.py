@@ -1,0 +1,342 @@
+"""Int8 graphs: typed records of tensors, parameters and operators, in the order in which they run.
+
+What a record says is enough to compute it: `simulate` and `render_c` ask nobody else. `Int8Graph.verify` says what a
+graph must hold, and everything that makes one calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from math import prod
+
+import numpy as np
+
+from smelt.base.errors import SmeltError
+
+LOW, HIGH = -128, 127
+"""The range of int8."""
+
+MOST_BIAS = 1 << 30
+"""Bounds an int32 bias, also while it trains: with it, sums of int8 products stay within int32."""
+
+
+class GraphError(SmeltError):
+    """A graph that breaks a rule of `Int8Graph.verify`."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An activation of one example.
+
+    Attributes:
+        shape: (height, width, channels) or (features,).
+        dtype: "int8", or "float32" for logits, which have scale 1 and zero 0.
+        scale, zero: the real value is scale * (q - zero).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "int8"
+    scale: float = 1.0
+    zero: int = 0
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def channels(self) -> int:
+        """The last extent."""
+        return self.shape[-1]
+
+
+@dataclass(frozen=True, eq=False)
+class Parameter:
+    """Weights or a bias.
+
+    Attributes:
+        data: int8 or float32 weights, int32 or float32 biases; read-only.
+        scales: float32, one for each output channel, of int8 weights; None else.
+    """
+
+    name: str
+    data: np.ndarray
+    scales: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        for array in (self.data, self.scales):
+            if array is not None:
+                array.flags.writeable = False
+
+
+@dataclass(frozen=True, eq=False)
+class Conv:
+    """A convolution. `low` and `high` bound its int8 result: a ReLU or ReLU6 that follows it is part of it.
+
+    Attributes:
+        kernel: height and width.
+        depthwise: each channel by itself; weights are (height, width, channels) then, else (outputs, height, width,
+            inputs).
+    """
+
+    name: str
+    x: str
+    y: str
+    weight: Parameter
+    bias: Parameter
+    kernel: tuple[int, int]
+    stride: int
+    padding: int
+    depthwise: bool = False
+    low: int = LOW
+    high: int = HIGH
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether every output is made of one position of the input, in the same order."""
+        return not self.depthwise and self.kernel == (1, 1) and self.stride == 1 and self.padding == 0
+
+    @property
+    def inputs(self) -> int:
+        """Channels of the input."""
+        return int(self.weight.data.shape[-1])
+
+    @property
+    def outputs(self) -> int:
+        """Channels of the result."""
+        return int(self.bias.data.shape[0])
+
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """A linear layer with int8 weights (outputs, inputs) and an int8 result."""
+
+    name: str
+    x: str
+    y: str
+    weight: Parameter
+    bias: Parameter
+    low: int = LOW
+    high: int = HIGH
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """The classifier in float32: logits = weight @ (scale * (x - zero)) + bias. Softmax is a part of the loss."""
+
+    name: str
+    x: str
+    y: str
+    weight: Parameter
+    bias: Parameter
+
+
+@dataclass(frozen=True)
+class Add:
+    """The sum of two tensors of one shape."""
+
+    name: str
+    a: str
+    b: str
+    y: str
+    low: int = LOW
+    high: int = HIGH
+
+
+@dataclass(frozen=True)
+class AveragePool:
+    """Means over windows without padding; the window of a global pool is the whole image."""
+
+    name: str
+    x: str
+    y: str
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    low: int = LOW
+    high: int = HIGH
+
+
+@dataclass(frozen=True)
+class Clamp:
+    """A ReLU or ReLU6 by itself: bounds a tensor, whose scale and zero stay."""
+
+    name: str
+    x: str
+    y: str
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class Flatten:
+    """(height, width, channels) as (features,): the same bytes."""
+
+    name: str
+    x: str
+    y: str
+
+
+Operator = Conv | Linear | Head | Add | AveragePool | Clamp | Flatten
+
+
+def sources(op: Operator) -> tuple[str, ...]:
+    """Names of the tensors that an operator reads."""
+    return (op.a, op.b) if isinstance(op, Add) else (op.x,)
+
+
+def parameters(op: Operator) -> tuple[Parameter, ...]:
+    """Weight and bias of an operator that has them."""
+    return (op.weight, op.bias) if isinstance(op, (Conv, Linear, Head)) else ()
+
+
+def updated_channels(inputs: int, ratio: float | Fraction) -> int:
+    """How many of a layer's input channels a ratio of a scheme updates: to the nearest, halves up, at least 1."""
+    return min(inputs, max(1, int(inputs * Fraction(ratio).limit_denominator(1 << 16) + Fraction(1, 2))))
+
+
+@dataclass(frozen=True, eq=False)
+class Int8Graph:
+    """A quantised network for one example.
+
+    Attributes:
+        tensors: every activation by name; the first is the input.
+        operators: in the order in which they run; the last one makes `output`.
+    """
+
+    name: str
+    tensors: dict[str, Tensor]
+    operators: tuple[Operator, ...]
+    input: str
+    output: str
+
+    @property
+    def layers(self) -> tuple[Conv, ...]:
+        """The convolutions, as schemes count them."""
+        return tuple(op for op in self.operators if isinstance(op, Conv))
+
+    @property
+    def classes(self) -> int:
+        """Number of logits."""
+        return self.tensors[self.output].elements
+
+    def parameters(self) -> Iterator[Parameter]:
+        """All of them, in the order of their operators."""
+        for op in self.operators:
+            yield from parameters(op)
+
+    def macs(self) -> int:
+        """Products of an inference."""
+        total = 0
+        for op in self.operators:
+            if isinstance(op, Conv):
+                y = self.tensors[op.y]
+                total += y.elements * prod(op.kernel) * (1 if op.depthwise else op.inputs)
+            elif isinstance(op, (Linear, Head)):
+                total += op.weight.data.size
+        return total
+
+    def verify(self) -> None:
+        """Check that tensors are made before they are read, once each, and that shapes, types and ranges agree.
+
+        Raises:
+            GraphError: names the operator and the rule.
+        """
+        made = {self.input}
+        if self.input not in self.tensors or self.output not in self.tensors:
+            raise GraphError(f"{self.name}: its input or output is no tensor of it")
+        for tensor in self.tensors.values():
+            _verify_tensor(tensor)
+        for op in self.operators:
+            for source in sources(op):
+                if source not in made:
+                    raise GraphError(f"{op.name} reads {source!r}, which nothing before it makes")
+            if op.y in made or op.y not in self.tensors:
+                raise GraphError(f"{op.name} makes {op.y!r}, which is made already or is no tensor of the graph")
+            made.add(op.y)
+            wrong = _wrong(op, self.tensors)
+            if wrong:
+                raise GraphError(f"{op.name} ({type(op).__name__}): {wrong}")
+        if self.output not in made:
+            raise GraphError(f"{self.name}: nothing makes its output {self.output!r}")
+
+
+def _verify_tensor(tensor: Tensor) -> None:
+    if not tensor.shape or any(n < 1 for n in tensor.shape) or len(tensor.shape) not in (1, 3):
+        raise GraphError(f"tensor {tensor.name!r} has shape {tensor.shape}", hint="(height, width, channels) or (n,)")
+    if tensor.dtype not in ("int8", "float32"):
+        raise GraphError(f"tensor {tensor.name!r} has dtype {tensor.dtype}", hint="int8, or float32 for logits")
+    if tensor.dtype == "int8" and not (0 < tensor.scale < float("inf") and LOW <= tensor.zero <= HIGH):
+        raise GraphError(f"tensor {tensor.name!r} has scale {tensor.scale} and zero {tensor.zero}")
+
+
+def _wrong(op: Operator, tensors: dict[str, Tensor]) -> str | None:
+    """The rule that an operator breaks."""
+    given, y = [tensors[name] for name in sources(op)], tensors[op.y]
+    dtypes = [tensor.dtype for tensor in (*given, y)]
+    if dtypes != ["int8"] * len(given) + ["float32" if isinstance(op, Head) else "int8"]:
+        return f"it reads and makes {', '.join(dtypes)}"
+    if not isinstance(op, (Head, Flatten)) and not LOW <= op.low < op.high <= HIGH:
+        return f"it is bounded by {op.low} and {op.high}"
+    match op:
+        case Conv():
+            return _wrong_conv(op, given[0], y)
+        case Linear() | Head():
+            return _wrong_linear(op, given[0], y)
+        case Add():
+            return None if given[0].shape == given[1].shape == y.shape else "shapes differ"
+        case AveragePool():
+            return _wrong_pool(op, given[0], y)
+        case Clamp() | Flatten():
+            return _wrong_copy(op, given[0], y)
+
+
+def _wrong_copy(op: Clamp | Flatten, x: Tensor, y: Tensor) -> str | None:
+    wanted = (y.elements,) if isinstance(op, Flatten) else x.shape
+    same = (x.elements, x.scale, x.zero) == (y.elements, y.scale, y.zero)
+    return None if same and y.shape == wanted else "its result has another shape, scale or zero"
+
+
+def _wrong_conv(op: Conv, x: Tensor, y: Tensor) -> str | None:
+    if len(x.shape) != 3 or len(y.shape) != 3:
+        return "images are (height, width, channels)"
+    (kh, kw), (height, width, channels) = op.kernel, x.shape
+    extents = ((height + 2 * op.padding - kh) // op.stride + 1, (width + 2 * op.padding - kw) // op.stride + 1)
+    if y.shape != (*extents, op.outputs):
+        return f"its result is {(*extents, op.outputs)}, not {y.shape}"
+    wanted = (kh, kw, channels) if op.depthwise else (op.outputs, kh, kw, channels)
+    if op.weight.data.shape != wanted or (op.depthwise and op.outputs != channels):
+        return f"its weights are {op.weight.data.shape}, wanted {wanted}"
+    return _wrong_parameters(op)
+
+
+def _wrong_linear(op: Linear | Head, x: Tensor, y: Tensor) -> str | None:
+    if op.weight.data.shape != (y.elements, x.elements) or len(y.shape) != 1:
+        return f"its weights are {op.weight.data.shape}, wanted {(y.elements, x.elements)}"
+    if isinstance(op, Linear):
+        return _wrong_parameters(op)
+    if op.weight.data.dtype != np.float32 or op.bias.data.dtype != np.float32:
+        return "its parameters are not float32"
+    return None if op.bias.data.shape == y.shape else f"its bias is {op.bias.data.shape}"
+
+
+def _wrong_parameters(op: Conv | Linear) -> str | None:
+    outputs, weight = op.bias.data.shape, op.weight
+    if weight.data.dtype != np.int8 or op.bias.data.dtype != np.int32:
+        return "its weights are not int8 or its bias is not int32"
+    if weight.scales is None or weight.scales.shape != outputs or weight.scales.dtype != np.float32:
+        return "its weights need a float32 scale for each output channel"
+    if not (np.isfinite(weight.scales).all() and (weight.scales > 0).all()):
+        return "a scale of its weights is not positive"
+    if int(np.abs(op.bias.data.astype(np.int64)).max(initial=0)) > MOST_BIAS:
+        return f"its bias leaves the range of +-{MOST_BIAS}, which keeps accumulators within int32"
+    return None
+
+
+def _wrong_pool(op: AveragePool, x: Tensor, y: Tensor) -> str | None:
+    if len(x.shape) != 3 or min(op.stride) < 1 or min(op.kernel) < 1:
+        return "images are (height, width, channels), windows and strides at least 1"
+    extents = tuple((n - k) // s + 1 for n, k, s in zip(x.shape[:2], op.kernel, op.stride, strict=True))
+    return None if y.shape == (*extents, x.channels) else f"its result is {(*extents, x.channels)}, not {y.shape}"
