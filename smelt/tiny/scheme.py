@@ -1,0 +1,215 @@
+"""Sparse update schemes: which biases and which part of which weights train, and how much memory that takes.
+
+The memory model is analytic and the one of the paper (arXiv 2206.15472): what a training step must keep beyond an
+inference. The figures of its five schemes for MCUNet follow from it; `plan` says what a program really takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any
+
+from smelt.base.errors import SmeltError, unknown_name
+from smelt.tiny.graph import Conv, Head, Int8Graph, Linear, updated_channels
+
+
+class SchemeError(SmeltError):
+    """A scheme that does not fit a network, or is none."""
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """What trains beside the classifier, which always does.
+
+    Attributes:
+        biases: the number of last layers whose biases train.
+        weights: for some layers, by their number from 0, the ratio of input channels whose weights train, above 0 and
+            at most 1. Of a depthwise layer it is the ratio of channels.
+    """
+
+    name: str
+    biases: int = 0
+    weights: Mapping[int, Fraction] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        weights = {layer: Fraction(ratio).limit_denominator(1 << 16) for layer, ratio in sorted(self.weights.items())}
+        object.__setattr__(self, "weights", MappingProxyType(weights))
+        if self.biases < 0:
+            raise SchemeError(f"scheme {self.name!r} trains {self.biases} biases", hint="a number of layers, from 0")
+        for layer, ratio in weights.items():
+            if not 0 < ratio <= 1:
+                raise SchemeError(
+                    f"scheme {self.name!r} trains {self.weights[layer]} of the weights of layer {layer}",
+                    hint="a ratio above 0 and at most 1; leave out layers that stay",
+                )
+
+    def __hash__(self) -> int:
+        return hash((self.biases, tuple(self.weights.items())))
+
+    def first(self, graph: Int8Graph) -> int:
+        """The number of the first layer that a gradient must reach; the count of layers if none."""
+        return min([len(graph.layers) - self.biases, *self.weights])
+
+    def check(self, graph: Int8Graph) -> None:
+        """Check that the network has the layers that the scheme names.
+
+        Raises:
+            SchemeError: it has not.
+        """
+        count = len(graph.layers)
+        if self.biases > count:
+            raise SchemeError(
+                f"scheme {self.name!r} trains the biases of {self.biases} layers, {graph.name} has {count}",
+                hint=f"at most {count}",
+            )
+        missing = [layer for layer in self.weights if not 0 <= layer < count]
+        if missing:
+            raise SchemeError(
+                f"scheme {self.name!r} trains weights of layers {missing}, {graph.name} has {count} layers",
+                hint=f"layers are counted from 0 to {count - 1}; a preset is for one network",
+            )
+
+    def as_json(self) -> dict[str, Any]:
+        """The scheme as JSON knows values; `from_json` reads it."""
+        weights = {str(layer): str(ratio) for layer, ratio in self.weights.items()}
+        return {"name": self.name, "biases": self.biases, "weights": weights}
+
+    def __str__(self) -> str:
+        weights = ", ".join(f"{layer}: {ratio}" for layer, ratio in self.weights.items())
+        return f"{self.name} (biases of the last {self.biases} layers; weights {{{weights}}})"
+
+
+def from_json(value: object) -> Scheme:
+    """The scheme of `Scheme.as_json`.
+
+    Raises:
+        SchemeError: the value is none.
+    """
+    try:
+        assert isinstance(value, dict)
+        weights = {int(layer): Fraction(ratio) for layer, ratio in value["weights"].items()}
+        return Scheme(str(value["name"]), int(value["biases"]), weights)
+    except (AssertionError, AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise SchemeError(
+            "this is no scheme",
+            why=f"{type(error).__name__}: {error}",
+            hint='{"name": "mine", "biases": 20, "weights": {"24": "1/4"}}',
+        ) from error
+
+
+_QUARTER, _HALF = Fraction(1, 4), Fraction(1, 2)
+
+PRESETS: Mapping[str, Scheme] = {
+    scheme.name: scheme
+    for scheme in (
+        Scheme("mcunet-49kb", 20, {24: _QUARTER, 27: _HALF, 30: _HALF}),
+        Scheme("mcunet-74kb", 21, {21: Fraction(1), 24: Fraction(1), 27: _HALF, 30: Fraction(1)}),
+        Scheme("mcunet-99kb", 22, {**dict.fromkeys((21, 24, 27, 30), Fraction(1)), 36: Fraction(1, 8), 39: _QUARTER}),
+        Scheme("mcunet-124kb", 24, {21: _QUARTER, **dict.fromkeys((24, 27, 30), Fraction(1)), 33: _HALF, 39: _HALF}),
+        Scheme("mcunet-148kb", 23, {**dict.fromkeys((21, 24, 27, 30, 36), Fraction(1)), 39: _HALF}),
+    )
+}
+"""The schemes that the paper found for MCUNet-5FPS."""
+
+
+def last_layers(graph: Int8Graph, count: int, name: str | None = None) -> Scheme:
+    """The scheme that trains all of the last `count` layers.
+
+    Raises:
+        SchemeError: the network has fewer.
+    """
+    layers = len(graph.layers)
+    weights = dict.fromkeys(range(max(0, layers - count), layers), Fraction(1))
+    made = Scheme(name or f"last-{count}", count, weights)
+    made.check(graph)
+    return made
+
+
+def named(name: str, graph: Int8Graph) -> Scheme:
+    """The scheme of a name: a preset, `classifier`, `bias-K` (of the last K layers), `bias`, `last-K` or `full`.
+
+    Raises:
+        OptionError: there is no such name.
+        SchemeError: it does not fit the network.
+    """
+    layers = len(graph.layers)
+    kind, _, count = name.partition("-")
+    if name in PRESETS:
+        made = PRESETS[name]
+    elif name == "classifier":
+        made = Scheme(name)
+    elif name == "bias":
+        made = Scheme(name, layers)
+    elif name == "full":
+        made = last_layers(graph, layers, "full")
+    elif kind in ("bias", "last") and count.isdecimal():
+        made = Scheme(name, int(count)) if kind == "bias" else last_layers(graph, int(count))
+    else:
+        raise unknown_name("scheme", name, [*PRESETS, "classifier", "bias", "bias-K", "last-K", "full"])
+    made.check(graph)
+    return made
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that a scheme takes beyond an inference.
+
+    Attributes:
+        inputs: int8 inputs that weight gradients need, saved by the forward; also those of the classifier.
+        masks: a bit for each result on the way of a gradient: whether it was clamped.
+        weights: int8 weights that train.
+        biases: int32 biases that train.
+    """
+
+    inputs: int
+    masks: int
+    weights: int
+    biases: int
+
+    @property
+    def total(self) -> int:
+        """The sum."""
+        return self.inputs + self.masks + self.weights + self.biases
+
+    def __str__(self) -> str:
+        parts = (("inputs", self.inputs), ("masks", self.masks), ("weights", self.weights), ("biases", self.biases))
+        return f"{kib(self.total)} ({', '.join(f'{name} {kib(size)}' for name, size in parts)})"
+
+
+def kib(size: int) -> str:
+    """Bytes as the paper writes them: its KB are 1024 bytes."""
+    return f"{size / 1024:,.1f} KB"
+
+
+def memory(graph: Int8Graph, scheme: Scheme) -> Memory:
+    """What a scheme takes by the memory model; the classifier's own parameters depend on the task and are left out.
+
+    Raises:
+        SchemeError: the scheme does not fit the network.
+    """
+    scheme.check(graph)
+    layers = graph.layers
+    inputs, masks, weights = _features(graph), 0, 0
+    for number in range(scheme.first(graph), len(layers)):
+        masks += -(-graph.tensors[layers[number].y].elements // 8)
+    for number, ratio in scheme.weights.items():
+        saved, trained = updated(graph, layers[number], ratio)
+        inputs += saved
+        weights += trained
+    biases = sum(4 * layer.outputs for layer in layers[len(layers) - scheme.biases :])
+    return Memory(inputs, masks, weights, biases)
+
+
+def updated(graph: Int8Graph, layer: Conv, ratio: Fraction) -> tuple[int, int]:
+    """Bytes of the saved input and of the weights for a ratio of a layer's input channels."""
+    channels = updated_channels(layer.inputs, ratio)
+    x = graph.tensors[layer.x]
+    return x.elements // x.channels * channels, layer.weight.data.size // layer.inputs * channels
+
+
+def _features(graph: Int8Graph) -> int:
+    last = graph.operators[-1]
+    return graph.tensors[last.x].elements if isinstance(last, (Head, Linear)) else 0
