@@ -34,7 +34,7 @@ from smelt.runtime.openmp import loaded_runtimes
 
 PYTHON = ((3, 11), (3, 13))
 TORCH = ((2, 11), (2, 15))
-EXTENSIONS = ("smelt.autograd._native", "smelt.capture._native", "smelt.runtime._native")
+EXTENSIONS = ("smelt.base._native", "smelt.autograd._native", "smelt.capture._native", "smelt.runtime._native")
 """The C extensions that installation builds."""
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "red", "absent": "dim"}
