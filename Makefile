@@ -33,7 +33,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := $(shell find smelt -name '*.c' -o -name '*.h')
 
-.PHONY: help setup demo test test-gpu test-ops test-ops-gpu test-fuzz test-fuzz-gpu test-faults test-memory test-crash test-long test-asan test-asan-all replay sanitize-gpu bench-suites lint format docs clean
+.PHONY: help setup setup-tiny demo test test-gpu test-ops test-ops-gpu test-fuzz test-fuzz-gpu test-faults test-memory test-crash test-long test-asan test-asan-all replay sanitize-gpu bench-suites lint format docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -63,8 +63,12 @@ $(VENV)/.ready: $(VENV)/.packages $(wildcard setup.py) $(SOURCES)
 demo: setup
 	$(BIN)/smelt demo $(ARGS)
 
-test: setup
+test: setup setup-tiny
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+# Cross compilers, emulators and the data set of the tests of `smelt tiny`; those that cannot be installed skip tests.
+setup-tiny:
+	tools/install_tiny.sh
 
 # The tests that need a GPU; without one all of them are skipped, and the run says so.
 test-gpu: setup

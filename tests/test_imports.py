@@ -81,6 +81,7 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
         "triton": ("", "cuda"),
         "library": ("", "triton"),
     },
+    "tiny": {"boards": (), "": ("boards",)},
 }
 """Package -> folder of it -> folders of the package that it may import; "" are the modules directly in the package.
 
