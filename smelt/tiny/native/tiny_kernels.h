@@ -1,0 +1,278 @@
+/* The kernels of generated programs: C99 without a library. Every size is a constant of its call, so that a compiler makes a
+ * kernel of its own of each.
+ *
+ * Floats round one operation at a time: build with -ffp-contract=off and without -ffast-math. Sums of floats are made in
+ * the order written here, which smelt/tiny/simulate.py and simulate_step.py follow. Sums of integers are exact in any order.
+ *
+ * TINY_DUAL_MAC: products in pairs of 16 bits, by the DSP instructions of ARM where there are any, else by the same in C. */
+#ifndef TINY_KERNELS_H
+#define TINY_KERNELS_H
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__GNUC__)
+#define TINY_KERNEL static inline __attribute__((always_inline, unused))
+#else
+#define TINY_KERNEL static inline
+#endif
+
+#if !defined(TINY_DUAL_MAC) && defined(__ARM_FEATURE_DSP)
+#define TINY_DUAL_MAC 1
+#endif
+#if defined(TINY_DUAL_MAC) && TINY_DUAL_MAC && defined(__ARM_FEATURE_DSP)
+#include <arm_acle.h>
+#define TINY_SMLAD(x, w, sum) __smlad((int16x2_t)(x), (int16x2_t)(w), (sum))
+#define TINY_SXTB16(v) ((uint32_t)__sxtb16((int8x4_t)(v)))
+#define TINY_SXTAB16(a, v) ((uint32_t)__sxtab16((int16x2_t)(a), (int8x4_t)(v)))
+#else
+TINY_KERNEL int32_t TINY_SMLAD(uint32_t x, uint32_t w, int32_t sum) {
+    return sum + (int16_t)x * (int16_t)w + (int16_t)(x >> 16) * (int16_t)(w >> 16);
+}
+TINY_KERNEL uint32_t TINY_SXTB16(uint32_t v) {
+    return (uint16_t)(int8_t)v | (uint32_t)(uint16_t)(int8_t)(v >> 16) << 16;
+}
+TINY_KERNEL uint32_t TINY_SXTAB16(uint32_t a, uint32_t v) {
+    uint32_t s = TINY_SXTB16(v);
+    return (uint16_t)(a + s) | ((a >> 16) + (s >> 16)) << 16;
+}
+#endif
+
+/* -- numbers ------------------------------------------------------------------------------------------------------- */
+
+/* To the nearest whole number, halves to even, of numbers between -2^22 and 2^22. */
+TINY_KERNEL float tiny_round(float v) {
+    return (v + 12582912.0f) - 12582912.0f;
+}
+
+TINY_KERNEL float tiny_bounded(float v, float low, float high) {
+    return v > low ? (v < high ? v : high) : low; /* low of what is no number */
+}
+
+/* The form of a result: what it is multiplied by, within which bounds it stays, its zero; where its clamp mask goes, or 0. */
+typedef struct {
+    const float *scales;
+    float least, most;
+    int zero;
+    uint8_t *mask;
+} tiny_result;
+
+TINY_KERNEL int8_t tiny_store(float v, tiny_result r, int index) {
+    if (r.mask) {
+        uint8_t *byte = r.mask + (index >> 3), bit = (uint8_t)(1u << (index & 7));
+        *byte = (uint8_t)((*byte & ~bit) | (v >= r.least && v <= r.most ? bit : 0));
+    }
+    v = v < r.least ? r.least : v > r.most ? r.most : v;
+    return (int8_t)((int)tiny_round(v) + r.zero);
+}
+
+TINY_KERNEL int8_t tiny_requantize(int32_t sum, int channel, tiny_result r, int index) {
+    return tiny_store((float)sum * r.scales[channel], r, index);
+}
+
+/* -- products ------------------------------------------------------------------------------------------------------ */
+
+TINY_KERNEL uint32_t tiny_four(const int8_t *p) {
+    uint32_t v;
+    memcpy(&v, p, 4);
+    return v;
+}
+
+/* sum of (x - zero) * w */
+TINY_KERNEL int32_t tiny_dot(const int8_t *x, const int8_t *w, int n, int zero) {
+    int32_t sum = 0;
+    int i = 0;
+#if defined(TINY_DUAL_MAC) && TINY_DUAL_MAC
+    const uint32_t minus = (uint16_t)-zero | (uint32_t)(uint16_t)-zero << 16;
+    for (; i + 4 <= n; i += 4) {
+        uint32_t a = tiny_four(x + i), b = tiny_four(w + i);
+        sum = TINY_SMLAD(TINY_SXTAB16(minus, a), TINY_SXTB16(b), sum);
+        sum = TINY_SMLAD(TINY_SXTAB16(minus, a >> 8 | a << 24), TINY_SXTB16(b >> 8 | b << 24), sum);
+    }
+#endif
+    for (; i < n; i++) sum += (x[i] - zero) * w[i];
+    return sum;
+}
+
+/* Two positions by two rows of weights: each word is taken apart once for two products. Adds to sums[position][row]. */
+TINY_KERNEL void tiny_dot_2x2(const int8_t *x0, const int8_t *x1, const int8_t *w0, const int8_t *w1, int n, int zero,
+                              int32_t sums[4]) {
+    int32_t s00 = sums[0], s01 = sums[1], s10 = sums[2], s11 = sums[3];
+    int i = 0;
+#if defined(TINY_DUAL_MAC) && TINY_DUAL_MAC
+    const uint32_t minus = (uint16_t)-zero | (uint32_t)(uint16_t)-zero << 16;
+    for (; i + 4 <= n; i += 4) {
+        uint32_t a = tiny_four(x0 + i), b = tiny_four(x1 + i), c = tiny_four(w0 + i), d = tiny_four(w1 + i);
+        uint32_t ae = TINY_SXTAB16(minus, a), ao = TINY_SXTAB16(minus, a >> 8 | a << 24);
+        uint32_t be = TINY_SXTAB16(minus, b), bo = TINY_SXTAB16(minus, b >> 8 | b << 24);
+        uint32_t ce = TINY_SXTB16(c), co = TINY_SXTB16(c >> 8 | c << 24);
+        uint32_t de = TINY_SXTB16(d), dodd = TINY_SXTB16(d >> 8 | d << 24);
+        s00 = TINY_SMLAD(ao, co, TINY_SMLAD(ae, ce, s00));
+        s01 = TINY_SMLAD(ao, dodd, TINY_SMLAD(ae, de, s01));
+        s10 = TINY_SMLAD(bo, co, TINY_SMLAD(be, ce, s10));
+        s11 = TINY_SMLAD(bo, dodd, TINY_SMLAD(be, de, s11));
+    }
+#endif
+    for (; i < n; i++) {
+        int a = x0[i] - zero, b = x1[i] - zero;
+        s00 += a * w0[i], s01 += a * w1[i], s10 += b * w0[i], s11 += b * w1[i];
+    }
+    sums[0] = s00, sums[1] = s01, sums[2] = s10, sums[3] = s11;
+}
+
+/* Weights: all of them in flash, or, of a layer that trains, `trained` (outputs, k) for the inputs kept in `kept`, and
+ * `fixed` with zeros in their place; fixed is 0 where all of them train. */
+TINY_KERNEL void tiny_pointwise(const int8_t *x, int positions, int inputs, int zero, const int8_t *fixed,
+                                const int8_t *kept, const int8_t *trained, int updated, const int32_t *bias, int outputs,
+                                int8_t *y, tiny_result r) {
+    for (int p = 0; p < positions; p += 2)
+        for (int o = 0; o < outputs; o += 2) {
+            int q = p + 1 < positions ? p + 1 : p, k = o + 1 < outputs ? o + 1 : o;
+            int32_t sums[4] = {bias[o], bias[k], bias[o], bias[k]};
+            if (fixed)
+                tiny_dot_2x2(x + p * inputs, x + q * inputs, fixed + o * inputs, fixed + k * inputs, inputs, zero, sums);
+            if (updated)
+                tiny_dot_2x2(kept + p * updated, kept + q * updated, trained + o * updated, trained + k * updated, updated,
+                             zero, sums);
+            y[p * outputs + o] = tiny_requantize(sums[0], o, r, p * outputs + o);
+            if (k > o) y[p * outputs + k] = tiny_requantize(sums[1], k, r, p * outputs + k);
+            if (q > p) y[q * outputs + o] = tiny_requantize(sums[2], o, r, q * outputs + o);
+            if (q > p && k > o) y[q * outputs + k] = tiny_requantize(sums[3], k, r, q * outputs + k);
+        }
+}
+
+TINY_KERNEL int32_t tiny_window(const int8_t *x, int height, int width, int inputs, int zero, const int8_t *w, int kh, int kw,
+                                int top, int left) {
+    int32_t sum = 0;
+    int from = left < 0 ? -left : 0, to = left + kw > width ? width - left : kw;
+    for (int u = 0; u < kh; u++)
+        if (top + u >= 0 && top + u < height && from < to)
+            sum += tiny_dot(x + ((top + u) * width + left + from) * inputs, w + (u * kw + from) * inputs,
+                            (to - from) * inputs, zero);
+    return sum;
+}
+
+TINY_KERNEL void tiny_conv(const int8_t *x, int height, int width, int inputs, int zero, const int8_t *fixed,
+                           const int8_t *kept, const int8_t *trained, int updated, const int32_t *bias, int outputs, int kh,
+                           int kw, int stride, int padding, int8_t *y, int out_height, int out_width, tiny_result r) {
+    for (int i = 0; i < out_height; i++)
+        for (int j = 0; j < out_width; j++)
+            for (int o = 0; o < outputs; o++) {
+                int top = i * stride - padding, left = j * stride - padding, at = (i * out_width + j) * outputs + o;
+                int32_t sum = bias[o];
+                if (fixed)
+                    sum += tiny_window(x, height, width, inputs, zero, fixed + o * kh * kw * inputs, kh, kw, top, left);
+                if (updated)
+                    sum += tiny_window(kept, height, width, updated, zero, trained + o * kh * kw * updated, kh, kw, top, left);
+                y[at] = tiny_requantize(sum, o, r, at);
+            }
+}
+
+/* One channel: `plane` has its input with a border of `padding` zeros; weights are a channel of (kh, kw, channels). */
+TINY_KERNEL void tiny_plane(const int8_t *plane, int width, int zero, const int8_t *w, int32_t bias, int channel, int channels,
+                            int kh, int kw, int stride, int8_t *y, int out_height, int out_width, tiny_result r) {
+    int8_t own[121]; /* at most 11 x 11 */
+    for (int t = 0; t < kh * kw; t++) {
+        own[t] = w[t * channels + channel];
+        bias -= zero * own[t];
+    }
+    for (int i = 0; i < out_height; i++)
+        for (int j = 0; j < out_width; j++) {
+            const int8_t *p = plane + i * stride * width + j * stride;
+            int32_t sum = bias;
+            for (int u = 0; u < kh; u++)
+                for (int v = 0; v < kw; v++) sum += p[u * width + v] * own[u * kw + v];
+            int at = (i * out_width + j) * channels + channel;
+            y[at] = tiny_requantize(sum, channel, r, at);
+        }
+}
+
+/* y may be x: a channel is read before it is written, and lies at the same places in both. */
+TINY_KERNEL void tiny_depthwise(const int8_t *x, int height, int width, int channels, int zero, const int8_t *w,
+                                const int32_t *bias, int kh, int kw, int stride, int padding, int8_t *y, int out_height,
+                                int out_width, tiny_result r, int8_t *plane) {
+    int wide = width + 2 * padding;
+    memset(plane, zero, (size_t)((height + 2 * padding) * wide));
+    for (int c = 0; c < channels; c++) {
+        for (int i = 0; i < height; i++)
+            for (int j = 0; j < width; j++) plane[(i + padding) * wide + j + padding] = x[(i * width + j) * channels + c];
+        tiny_plane(plane, wide, zero, w, bias[c], c, channels, kh, kw, stride, y, out_height, out_width, r);
+    }
+}
+
+/* A pointwise convolution into a depthwise one, two channels at a time: the wide tensor between them never exists. */
+TINY_KERNEL void tiny_expand_depthwise(const int8_t *x, int height, int width, int inputs, int zero, const int8_t *expand,
+                                       const int32_t *expand_bias, tiny_result between, int channels, const int8_t *w,
+                                       const int32_t *bias, int kh, int kw, int stride, int padding, int8_t *y, int out_height,
+                                       int out_width, tiny_result r, int8_t *planes, int plane_bytes) {
+    int wide = width + 2 * padding;
+    int8_t *first = planes, *second = planes + plane_bytes;
+    memset(planes, between.zero, (size_t)(2 * plane_bytes));
+    for (int c = 0; c < channels; c += 2) {
+        int d = c + 1 < channels ? c + 1 : c;
+        for (int p = 0; p < height * width; p += 2) {
+            int q = p + 1 < height * width ? p + 1 : p;
+            int32_t sums[4] = {expand_bias[c], expand_bias[d], expand_bias[c], expand_bias[d]};
+            tiny_dot_2x2(x + p * inputs, x + q * inputs, expand + c * inputs, expand + d * inputs, inputs, zero, sums);
+            int a = (p / width + padding) * wide + p % width + padding;
+            int b = (q / width + padding) * wide + q % width + padding;
+            first[a] = tiny_requantize(sums[0], c, between, 0);
+            second[a] = tiny_requantize(sums[1], d, between, 0);
+            first[b] = tiny_requantize(sums[2], c, between, 0);
+            second[b] = tiny_requantize(sums[3], d, between, 0);
+        }
+        tiny_plane(first, wide, between.zero, w, bias[c], c, channels, kh, kw, stride, y, out_height, out_width, r);
+        if (d > c) tiny_plane(second, wide, between.zero, w, bias[d], d, channels, kh, kw, stride, y, out_height, out_width, r);
+    }
+}
+
+/* -- the rest of the forward --------------------------------------------------------------------------------------- */
+
+TINY_KERNEL void tiny_gather(const int8_t *x, int positions, int channels, const uint16_t *chosen, int count, int8_t *y) {
+    for (int p = 0; p < positions; p++)
+        for (int k = 0; k < count; k++) y[p * count + k] = x[p * channels + chosen[k]];
+}
+
+TINY_KERNEL void tiny_add(const int8_t *a, int a_zero, float a_scale, const int8_t *b, int b_zero, float b_scale, int n,
+                          int8_t *y, tiny_result r) {
+    for (int i = 0; i < n; i++) y[i] = tiny_store((float)(a[i] - a_zero) * a_scale + (float)(b[i] - b_zero) * b_scale, r, i);
+}
+
+TINY_KERNEL void tiny_pool(const int8_t *x, int width, int channels, int zero, float scale, int kh, int kw, int down, int right,
+                           int8_t *y, int out_height, int out_width, tiny_result r) {
+    for (int i = 0; i < out_height; i++)
+        for (int j = 0; j < out_width; j++)
+            for (int c = 0; c < channels; c++) {
+                int32_t sum = 0;
+                for (int u = 0; u < kh; u++)
+                    for (int v = 0; v < kw; v++) sum += x[((i * down + u) * width + j * right + v) * channels + c] - zero;
+                int at = (i * out_width + j) * channels + c;
+                y[at] = tiny_store((float)sum * scale, r, at);
+            }
+}
+
+TINY_KERNEL void tiny_clamp(const int8_t *x, int zero, int n, int8_t *y, tiny_result r) {
+    for (int i = 0; i < n; i++) y[i] = tiny_store((float)(x[i] - zero), r, i);
+}
+
+TINY_KERNEL void tiny_dequantize(const int8_t *x, int zero, float scale, int n, float *y) {
+    for (int i = 0; i < n; i++) y[i] = (float)(x[i] - zero) * scale;
+}
+
+TINY_KERNEL void tiny_head(const int8_t *x, int zero, float scale, int n, const float *w, const float *bias, int classes,
+                           float *y) {
+    for (int k = 0; k < classes; k++) {
+        float sum = bias[k];
+        for (int i = 0; i < n; i++) sum += (float)(x[i] - zero) * scale * w[k * n + i];
+        y[k] = sum;
+    }
+}
+
+TINY_KERNEL int tiny_largest(const float *x, int n) {
+    int best = 0;
+    for (int k = 1; k < n; k++)
+        if (x[k] > x[best]) best = k;
+    return best;
+}
+
+#endif

@@ -1,0 +1,78 @@
+"""A program in, a place in one static arena for each of its values out.
+
+Lifetimes and who may lie over whom come from the memory planner of the schedule; what is kernels there is calls here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from smelt.abi.arena import aligned, least_size, place_buffers, place_largest_first
+from smelt.schedule.memory import plan_memory
+from smelt.schedule.order import Unit
+from smelt.tiny.program import Program
+
+SCRATCH = ".scratch"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where values are.
+
+    Attributes:
+        offsets: bytes from the begin of the arena, by value, and by `scratch_name` for what calls need besides.
+        size: bytes of the arena.
+        least: bytes that are in use at once at the busiest call: no layout of these lifetimes is smaller.
+        lives: first and last call of each value, counted from 0; the image lives from -1 on.
+        in_place: values that lie over a value that ends.
+    """
+
+    offsets: dict[str, int]
+    size: int
+    least: int
+    lives: dict[str, tuple[int, int]]
+    in_place: dict[str, str]
+
+
+def scratch_name(number: int) -> str:
+    """What the scratch of a program's call is called in its layout."""
+    return f"{number}{SCRATCH}"
+
+
+def lay_out(program: Program) -> Layout:
+    """The smaller of two placements; the image is at offset 0, so that programs can share it."""
+    units = _units(program)
+    sizes = {name: value.bytes for name, value in program.values.items()}
+    sizes |= {scratch_name(i): call.scratch for i, call in enumerate(program.calls) if call.scratch}
+
+    def may_overwrite(number: int, output: str, source: str) -> bool:
+        call = program.calls[number - 1] if 0 < number <= len(program.calls) else None
+        return call is not None and call.in_place == output and call.reads[0] == source
+
+    plan = plan_memory(units, sizes, may_overwrite, two_ways=0)
+    names = list(plan.offsets)
+    numbers = [sizes[name] for name in names]
+    found = [
+        _with_first_at_zero(*place(plan.lives, numbers), numbers) for place in (place_buffers, place_largest_first)
+    ]
+    offsets, size = min((one for one in found if one is not None), key=lambda one: one[1])
+    lives = {name: (first - 1, last - 1) for name, (first, last, _) in zip(names, plan.lives, strict=True)}
+    return Layout(dict(zip(names, offsets, strict=True)), size, least_size(plan.lives, numbers), lives, plan.in_place)
+
+
+def _units(program: Program) -> list[Unit]:
+    """A unit that makes the image, one for each call, and one that reads the logits."""
+    units = [Unit(0, (), (program.graph.input,), 0)]
+    for number, call in enumerate(program.calls):
+        scratch = (scratch_name(number),) if call.scratch else ()
+        units.append(Unit(number + 1, call.reads, (*call.writes, *scratch), number + 1))
+    return [*units, Unit(len(units), (program.logits,), (), len(units))]
+
+
+def _with_first_at_zero(offsets: Sequence[int], size: int, sizes: Sequence[int]) -> tuple[list[int], int] | None:
+    """The placement, or its mirror image, if one of them has the first value at offset 0."""
+    if offsets[0] == 0:
+        return list(offsets), size
+    mirrored = [size - offset - aligned(n) for offset, n in zip(offsets, sizes, strict=True)]
+    return (mirrored, size) if mirrored[0] == 0 else None

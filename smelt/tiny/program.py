@@ -1,0 +1,259 @@
+"""What a graph runs as: calls of kernels in order, the values between them, and the parameters that train.
+
+`infer_program` is the forward of a graph; `step.step_program` goes on to loss, backward and update. Two tables know a
+kernel by its name: its meaning in torch is in `simulate`, its call in C in `render_c`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+
+from smelt.tiny.graph import (
+    Add,
+    AveragePool,
+    Clamp,
+    Conv,
+    Flatten,
+    Head,
+    Int8Graph,
+    Linear,
+    Operator,
+    parameters,
+    sources,
+)
+
+BYTES = {"int8": 1, "int32": 4, "float32": 4}
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor in the arena. "bit" values hold a bit for each element, in bytes from the lowest bit on."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def bytes(self) -> int:
+        """Its size in the arena."""
+        return -(-prod(self.shape) // 8) if self.dtype == "bit" else prod(self.shape) * BYTES[self.dtype]
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A call of a kernel.
+
+    Attributes:
+        op: the operator of the graph that it belongs to; the depthwise one, of a fused pair.
+        reads, writes: names of values.
+        uses, updates: names of trained parameters, as they are before the call and as it leaves them.
+        scratch: bytes that it needs while it runs.
+        in_place: the value that may lie where its first read value lies.
+        expand: the pointwise convolution that is fused into a depthwise one.
+        label: a number of its own among the calls that draw random numbers.
+    """
+
+    kernel: str
+    op: Operator | None
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    uses: tuple[str, ...] = ()
+    updates: tuple[str, ...] = ()
+    scratch: int = 0
+    in_place: str | None = None
+    expand: Conv | None = None
+    label: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A parameter in RAM.
+
+    Attributes:
+        data: what it holds at first, in the form in which it trains: of a sparse layer the updated channels alone.
+        channels: the input channels that are updated, ascending; None: all of them.
+    """
+
+    name: str
+    data: np.ndarray
+    channels: tuple[int, ...] | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Its size in RAM."""
+        return int(self.data.nbytes)
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Calls in order, over values by name. `logits` are read by whoever called it."""
+
+    graph: Int8Graph
+    values: dict[str, Value]
+    calls: tuple[Call, ...]
+    logits: str
+    trained: dict[str, Trained] = field(default_factory=dict)
+
+
+class Builder:
+    """Collects the values and calls of a program.
+
+    Attributes:
+        place: the value that holds each tensor of the graph; of a flattened one, that of its source.
+    """
+
+    def __init__(self, graph: Int8Graph) -> None:
+        self.graph = graph
+        self.values: dict[str, Value] = {}
+        self.calls: list[Call] = []
+        self.place: dict[str, str] = {graph.input: self.tensor(graph.input)}
+
+    def value(self, name: str, shape: Iterable[int], dtype: str) -> str:
+        """A new value."""
+        assert name not in self.values, name
+        self.values[name] = Value(name, tuple(shape), dtype)
+        return name
+
+    def tensor(self, name: str) -> str:
+        """A value for a tensor of the graph."""
+        tensor = self.graph.tensors[name]
+        return self.value(name, tensor.shape, tensor.dtype)
+
+    def call(
+        self, kernel: str, op: Operator | None, reads: Iterable[str], writes: Iterable[str], **more: object
+    ) -> None:
+        """A call, after all others."""
+        self.calls.append(Call(kernel, op, tuple(reads), tuple(writes), **more))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What the backward wants of the forward.
+
+    Attributes:
+        masks: operators whose clamp masks are kept.
+        channels: for some convolutions, the input channels that are kept apart; None: all, the input itself.
+        trained: names of the parameters in RAM.
+    """
+
+    masks: frozenset[str] = frozenset()
+    channels: Mapping[str, tuple[int, ...] | None] = field(default_factory=dict)
+    trained: frozenset[str] = frozenset()
+
+
+def infer_program(graph: Int8Graph, trained: Mapping[str, Trained] | None = None) -> Program:
+    """The forward of a graph, which reads the parameters that train where they are."""
+    builder = Builder(graph)
+    kept = trained or {}
+    channels = {op.name: kept[op.weight.name].channels for op in graph.layers if op.weight.name in kept}
+    logits = add_forward(builder, Saved(channels=channels, trained=frozenset(kept)))
+    return Program(graph, builder.values, tuple(builder.calls), logits, dict(kept))
+
+
+def add_forward(builder: Builder, saved: Saved) -> str:
+    """The calls of a graph's operators; returns the value of the logits, float32."""
+    graph = builder.graph
+    expanded = _fused(graph, saved)
+    for op in graph.operators:
+        if isinstance(op, Flatten):
+            builder.place[op.y] = builder.place[op.x]
+        elif op.name not in {pointwise.name for pointwise in expanded.values()}:
+            _add_operator(builder, op, saved, expanded.get(op.name))
+    if graph.tensors[graph.output].dtype == "float32":
+        return builder.place[graph.output]
+    logits = builder.value("float_logits", graph.tensors[graph.output].shape, "float32")
+    builder.call("dequantize", graph.operators[-1], [builder.place[graph.output]], [logits])
+    return logits
+
+
+def _fused(graph: Int8Graph, saved: Saved) -> dict[str, Conv]:
+    """Depthwise convolutions -> the pointwise one before each, whose result then is a channel at a time.
+
+    Where the backward wants nothing of that result, the widest tensors of a network never exist.
+    """
+    readers: dict[str, int] = {}
+    made: dict[str, Operator] = {}
+    fused: dict[str, Conv] = {}
+    for op in graph.operators:
+        for name in sources(op):
+            readers[name] = readers.get(name, 0) + 1
+        made[op.y] = op
+    for op in graph.layers:
+        before = made.get(op.x)
+        if not op.depthwise or not isinstance(before, Conv) or not before.pointwise or readers[op.x] > 1:
+            continue
+        wanted = {p.name for p in (before.weight, before.bias, op.weight)} & saved.trained
+        if not wanted and not {before.name, op.name} & saved.masks and op.name not in saved.channels:
+            fused[op.name] = before
+    return fused
+
+
+def _add_operator(builder: Builder, op: Operator, saved: Saved, expand: Conv | None) -> None:
+    reads = [builder.place[name] for name in sources(expand or op)]
+    writes = [builder.tensor(op.y)]
+    builder.place[op.y] = op.y
+    if isinstance(op, Conv) and not op.depthwise:
+        reads += _gathered(builder, op, saved)
+    if op.name in saved.masks:
+        writes.append(builder.value(f"{op.name}.mask", builder.graph.tensors[op.y].shape, "bit"))
+    held = [one.name for each in (op, expand) if each is not None for one in parameters(each)]
+    builder.call(
+        "expand_depthwise" if expand else kernel_of(op),
+        op,
+        reads,
+        writes,
+        uses=tuple(name for name in held if name in saved.trained),
+        scratch=_scratch(builder.graph, op, expand),
+        in_place=op.y if expand is None and _element_by_element(op) else None,
+        expand=expand,
+    )
+
+
+def _scratch(graph: Int8Graph, op: Operator, expand: Conv | None) -> int:
+    """Bytes of the planes of a depthwise convolution."""
+    return plane_bytes(graph, op) * (2 if expand else 1) if isinstance(op, Conv) else 0
+
+
+def _element_by_element(op: Operator) -> bool:
+    """Whether the kernel of an operator may write over its first operand: a depthwise one does it by channels."""
+    return isinstance(op, (Add, Clamp)) or (isinstance(op, Conv) and op.depthwise)
+
+
+def _gathered(builder: Builder, op: Conv, saved: Saved) -> list[str]:
+    """The value of the updated input channels of a layer, if that is not the whole input."""
+    channels = saved.channels.get(op.name)
+    if channels is None:
+        return []
+    name = builder.value(f"{op.name}.kept", (*builder.graph.tensors[op.x].shape[:-1], len(channels)), "int8")
+    builder.call("gather", op, [builder.place[op.x]], [name], uses=(op.weight.name,))
+    return [name]
+
+
+def kernel_of(op: Operator) -> str:
+    """The kernel that computes an operator."""
+    match op:
+        case Conv():
+            return "depthwise" if op.depthwise else "pointwise" if op.pointwise else "conv"
+        case Linear():
+            return "pointwise"
+        case Head():
+            return "head"
+        case Add():
+            return "add"
+        case AveragePool():
+            return "pool"
+        case Clamp():
+            return "clamp"
+    raise AssertionError(f"{op.name} is no call")
+
+
+def plane_bytes(graph: Int8Graph, op: Conv) -> int:
+    """Bytes of a padded channel of a depthwise convolution's input, in whole words."""
+    if not op.depthwise:
+        return 0
+    height, width, _ = graph.tensors[op.x].shape
+    return -(-(height + 2 * op.padding) * (width + 2 * op.padding) // 4) * 4

@@ -1,0 +1,120 @@
+"""The calls of the kernels of the forward, as C."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from smelt.tiny.graph import Add, AveragePool, Clamp, Conv, Head, Int8Graph, Linear
+from smelt.tiny.program import Call, plane_bytes
+from smelt.tiny.rendering import Rendering, called, number, rule
+from smelt.tiny.rescale import add_scales, dequantize_scale, pool_scale
+
+
+def extents(graph: Int8Graph, tensor: str) -> tuple[int, int, int]:
+    """Height, width and channels; of features 1, 1 and their number."""
+    shape = graph.tensors[tensor].shape
+    return (shape[0], shape[1], shape[2]) if len(shape) == 3 else (1, 1, shape[0])
+
+
+@rule("pointwise")
+def _pointwise(r: Rendering, call: Call, at: int) -> str:
+    op = call.op
+    assert isinstance(op, (Conv, Linear))
+    x = r.graph.tensors[op.x]
+    positions, inputs = (1, x.elements) if isinstance(op, Linear) else (x.elements // x.channels, x.channels)
+    given = [r.at(call.reads[0]), positions, inputs, x.zero, *r.weights(op, call), r.parameter(op.bias)]
+    return called("tiny_pointwise", *given, op.bias.data.size, r.at(call.writes[0]), r.result(op, call))
+
+
+@rule("conv")
+def _conv(r: Rendering, call: Call, at: int) -> str:
+    op = call.op
+    assert isinstance(op, Conv)
+    given = [r.at(call.reads[0]), *extents(r.graph, op.x), r.graph.tensors[op.x].zero, *r.weights(op, call)]
+    shape = [op.outputs, *op.kernel, op.stride, op.padding]
+    y = extents(r.graph, op.y)
+    return called("tiny_conv", *given, r.parameter(op.bias), *shape, r.at(call.writes[0]), *y[:2], r.result(op, call))
+
+
+@rule("depthwise")
+def _depthwise(r: Rendering, call: Call, at: int) -> str:
+    op = call.op
+    assert isinstance(op, Conv)
+    given = [r.at(call.reads[0]), *extents(r.graph, op.x), r.graph.tensors[op.x].zero]
+    given += [r.parameter(op.weight), r.parameter(op.bias), *op.kernel, op.stride, op.padding]
+    result = [r.at(call.writes[0]), *extents(r.graph, op.y)[:2], r.result(op, call)]
+    return called("tiny_depthwise", *given, *result, r.scratch(at))
+
+
+@rule("expand_depthwise")
+def _expand_depthwise(r: Rendering, call: Call, at: int) -> str:
+    op, expand = call.op, call.expand
+    assert isinstance(op, Conv) and expand is not None
+    given = [r.at(call.reads[0]), *extents(r.graph, expand.x), r.graph.tensors[expand.x].zero]
+    given += [r.parameter(expand.weight), r.parameter(expand.bias), r.result(expand, None), op.outputs]
+    given += [r.parameter(op.weight), r.parameter(op.bias), *op.kernel, op.stride, op.padding]
+    result = [r.at(call.writes[0]), *extents(r.graph, op.y)[:2], r.result(op, call)]
+    return called("tiny_expand_depthwise", *given, *result, r.scratch(at), plane_bytes(r.graph, op))
+
+
+@rule("gather")
+def _gather(r: Rendering, call: Call, at: int) -> str:
+    op = call.op
+    assert isinstance(op, Conv)
+    x = r.graph.tensors[op.x]
+    channels = chosen(r, op)
+    count = r.program.values[call.writes[0]].shape[-1]
+    positions = x.elements // x.channels
+    return called("tiny_gather", r.at(call.reads[0]), positions, x.channels, channels, count, r.at(call.writes[0]))
+
+
+def chosen(r: Rendering, op: Conv) -> str:
+    """The updated input channels of a sparse layer."""
+    channels = r.program.trained[op.weight.name].channels
+    return r.constant(f"{op.name}.channels", np.array(channels, np.uint16))
+
+
+@rule("add")
+def _add(r: Rendering, call: Call, at: int) -> str:
+    op = call.op
+    assert isinstance(op, Add)
+    (of_a, of_b), tensors = add_scales(r.graph, op), r.graph.tensors
+    a = [r.at(call.reads[0]), tensors[op.a].zero, number(of_a)]
+    b = [r.at(call.reads[1]), tensors[op.b].zero, number(of_b)]
+    return called("tiny_add", *a, *b, tensors[op.y].elements, r.at(call.writes[0]), r.result(op, call))
+
+
+@rule("pool")
+def _pool(r: Rendering, call: Call, at: int) -> str:
+    op = call.op
+    assert isinstance(op, AveragePool)
+    x = r.graph.tensors[op.x]
+    given = [r.at(call.reads[0]), x.shape[1], x.channels, x.zero, number(pool_scale(r.graph, op))]
+    result = [r.at(call.writes[0]), *extents(r.graph, op.y)[:2], r.result(op, call)]
+    return called("tiny_pool", *given, *op.kernel, *op.stride, *result)
+
+
+@rule("clamp")
+def _clamp(r: Rendering, call: Call, at: int) -> str:
+    op = call.op
+    assert isinstance(op, Clamp)
+    x = r.graph.tensors[op.x]
+    return called("tiny_clamp", r.at(call.reads[0]), x.zero, x.elements, r.at(call.writes[0]), r.result(op, call))
+
+
+@rule("dequantize")
+def _dequantize(r: Rendering, call: Call, at: int) -> str:
+    y = r.graph.tensors[r.graph.output]
+    scale = number(dequantize_scale(y))
+    return called("tiny_dequantize", r.at(call.reads[0]), y.zero, scale, y.elements, r.at(call.writes[0]))
+
+
+@rule("head")
+def _head(r: Rendering, call: Call, at: int) -> str:
+    op = call.op
+    assert isinstance(op, Head)
+    x = r.graph.tensors[op.x]
+    given = [r.at(call.reads[0]), x.zero, number(dequantize_scale(x)), x.elements]
+    return called(
+        "tiny_head", *given, r.parameter(op.weight), r.parameter(op.bias), r.graph.classes, r.at(call.writes[0])
+    )

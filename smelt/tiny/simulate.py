@@ -1,0 +1,60 @@
+"""A program in, its values out: what each kernel means, in torch, with the bits of the generated C.
+
+Integers are exact: sums of int8 products are made in float64, which holds them. Floats are float32, and operations
+round one by one, sums in the order in which the C adds (`terms_in_order`), so that no compiler or library decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from smelt.base.errors import SmeltError
+from smelt.tiny import simulate_forward  # noqa: F401 (fills the table)
+from smelt.tiny.graph import Int8Graph
+from smelt.tiny.program import Program, infer_program
+from smelt.tiny.running import Run, execute
+
+
+def infer(
+    program: Program | Int8Graph, images: torch.Tensor | np.ndarray, state: Mapping[str, torch.Tensor] | None = None
+) -> torch.Tensor:
+    """Logits of images, float32 (images, classes).
+
+    Args:
+        program: a graph, or an `infer_program`.
+        images: int8, (images, height, width, channels) as the graph's input.
+        state: what has trained; None: as it was at first.
+
+    Raises:
+        SmeltError: images of another shape or type.
+    """
+    program = infer_program(program) if isinstance(program, Int8Graph) else program
+    run = Run(
+        program, {program.graph.input: checked_images(program.graph, images)}, dict(state or first_state(program))
+    )
+    execute(run)
+    return run.values[run.program.logits]
+
+
+def first_state(program: Program) -> dict[str, torch.Tensor]:
+    """What trains, as it is before the first step."""
+    return {name: torch.from_numpy(np.array(one.data)) for name, one in program.trained.items()}
+
+
+def checked_images(graph: Int8Graph, images: torch.Tensor | np.ndarray) -> torch.Tensor:
+    """A batch of images for a graph, as a tensor.
+
+    Raises:
+        SmeltError: another shape or type.
+    """
+    found = torch.as_tensor(images)
+    shape = graph.tensors[graph.input].shape
+    if found.dtype != torch.int8 or tuple(found.shape[1:]) != shape:
+        raise SmeltError(
+            f"{graph.name} takes int8 images of shape (n, *{shape}), got {found.dtype} {tuple(found.shape)}",
+            hint="round(pixel / scale) + zero of the graph's input, clamped to -128..127",
+        )
+    return found

@@ -1,0 +1,128 @@
+"""What the kernels of the forward mean in torch."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from smelt.tiny.graph import Add, AveragePool, Clamp, Conv, Head, Linear, Tensor
+from smelt.tiny.program import Call
+from smelt.tiny.rescale import accumulator_scales, add_scales, bounds, dequantize_scale, pool_scale
+from smelt.tiny.running import Run, rule, terms_in_order
+
+
+def requantize(run: Run, call: Call, scaled: torch.Tensor, y: Tensor, low: int, high: int) -> None:
+    """Write an int8 result, and its clamp mask if the call keeps one. `scaled`: float32, in steps of y's scale."""
+    least, most = bounds(y, low, high)
+    run.values[call.writes[0]] = to_int8(scaled, y, low, high)
+    if len(call.writes) > 1:
+        run.values[call.writes[1]] = (scaled >= least) & (scaled <= most)
+
+
+def to_int8(scaled: torch.Tensor, y: Tensor, low: int, high: int) -> torch.Tensor:
+    """float32 in steps of y's scale -> int8, bounded, halves to even."""
+    least, most = bounds(y, low, high)
+    return (scaled.clamp(least, most).round() + y.zero).to(torch.int8)
+
+
+def centred(run: Run, name: str, tensor: str) -> torch.Tensor:
+    """q - zero of a value, float64."""
+    return run.values[name].double() - run.graph.tensors[tensor].zero
+
+
+def convolved(run: Run, op: Conv, x: torch.Tensor) -> torch.Tensor:
+    """float32(accumulator) * scale of a convolution of centred x, float64 (n, height, width, channels)."""
+    weight = run.parameter(op.weight).double()
+    weight = weight.permute(2, 0, 1)[:, None] if op.depthwise else weight.permute(0, 3, 1, 2)
+    groups = weight.shape[0] if op.depthwise else 1
+    sums = functional.conv2d(x.permute(0, 3, 1, 2), weight, None, op.stride, op.padding, 1, groups).permute(0, 2, 3, 1)
+    sums = sums + run.parameter(op.bias).double()
+    return sums.float() * torch.from_numpy(accumulator_scales(run.graph, op))
+
+
+@rule("conv")
+@rule("depthwise")
+def _conv(run: Run, call: Call) -> None:
+    op = call.op
+    assert isinstance(op, Conv)
+    scaled = convolved(run, op, centred(run, call.reads[0], op.x))
+    requantize(run, call, scaled, run.graph.tensors[op.y], op.low, op.high)
+
+
+@rule("pointwise")
+def _pointwise(run: Run, call: Call) -> None:
+    op = call.op
+    if isinstance(op, Conv):
+        return _conv(run, call)
+    assert isinstance(op, Linear)
+    x = centred(run, call.reads[0], op.x).flatten(1)
+    sums = x @ run.parameter(op.weight).double().T + run.parameter(op.bias).double()
+    scaled = sums.float() * torch.from_numpy(accumulator_scales(run.graph, op))
+    return requantize(run, call, scaled, run.graph.tensors[op.y], op.low, op.high)
+
+
+@rule("expand_depthwise")
+def _expand_depthwise(run: Run, call: Call) -> None:
+    op, expand = call.op, call.expand
+    assert isinstance(op, Conv) and expand is not None
+    wide = run.graph.tensors[expand.y]
+    scaled = convolved(run, expand, centred(run, call.reads[0], expand.x))
+    between = to_int8(scaled, wide, expand.low, expand.high).double() - wide.zero
+    requantize(run, call, convolved(run, op, between), run.graph.tensors[op.y], op.low, op.high)
+
+
+@rule("gather")
+def _gather(run: Run, call: Call) -> None:
+    assert isinstance(call.op, Conv)
+    channels = run.program.trained[call.op.weight.name].channels
+    assert channels is not None
+    run.values[call.writes[0]] = run.values[call.reads[0]][..., list(channels)]
+
+
+@rule("add")
+def _add(run: Run, call: Call) -> None:
+    op = call.op
+    assert isinstance(op, Add)
+    of_a, of_b = add_scales(run.graph, op)
+    a = centred(run, call.reads[0], op.a).float() * of_a
+    b = centred(run, call.reads[1], op.b).float() * of_b
+    requantize(run, call, a + b, run.graph.tensors[op.y], op.low, op.high)
+
+
+@rule("pool")
+def _pool(run: Run, call: Call) -> None:
+    op = call.op
+    assert isinstance(op, AveragePool)
+    x = centred(run, call.reads[0], op.x).permute(0, 3, 1, 2)
+    area = op.kernel[0] * op.kernel[1]
+    sums = (functional.avg_pool2d(x, op.kernel, op.stride) * area).round().permute(0, 2, 3, 1)
+    requantize(run, call, sums.float() * pool_scale(run.graph, op), run.graph.tensors[op.y], op.low, op.high)
+
+
+@rule("clamp")
+def _clamp(run: Run, call: Call) -> None:
+    op = call.op
+    assert isinstance(op, Clamp)
+    scaled = centred(run, call.reads[0], op.x).float()
+    requantize(run, call, scaled, run.graph.tensors[op.y], op.low, op.high)
+
+
+@rule("dequantize")
+def _dequantize(run: Run, call: Call) -> None:
+    y = run.graph.tensors[run.graph.output]
+    run.values[call.writes[0]] = centred(run, call.reads[0], run.graph.output).float() * dequantize_scale(y)
+
+
+def features(run: Run, op: Head, name: str) -> torch.Tensor:
+    """The classifier's input in real values, float32 (n, features)."""
+    x = run.graph.tensors[op.x]
+    return (run.values[name].flatten(1).float() - x.zero) * dequantize_scale(x)
+
+
+@rule("head")
+def _head(run: Run, call: Call) -> None:
+    op = call.op
+    assert isinstance(op, Head)
+    x, weight = features(run, op, call.reads[0]), run.parameter(op.weight)
+    terms = [x[:, i : i + 1] * weight[:, i] for i in range(weight.shape[1])]
+    run.values[call.writes[0]] = terms_in_order(terms, run.parameter(op.bias).expand(len(x), -1))
