@@ -12,6 +12,7 @@ from math import prod
 
 import numpy as np
 
+from smelt.base.errors import OptionError, unknown_name
 from smelt.tiny.graph import (
     Add,
     AveragePool,
@@ -88,6 +89,48 @@ class Trained:
         return int(self.data.nbytes)
 
 
+ROUNDINGS = ("nearest", "stochastic", "latent")
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """How parameters are updated.
+
+    Attributes:
+        rounding: of int8 weights after an update. "nearest": changes of less than half a step are lost. "stochastic":
+            up or down by chance, right in the mean, some operations a weight more. "latent": to the nearest of a
+            float32 copy, four more bytes a weight. Biases are rounded to the nearest but for "stochastic".
+        momentum: of SGD; above 0 a float32 velocity for each parameter, four more bytes each.
+        scaled: quantisation-aware scaling of gradients (QAS).
+        seed: of stochastic rounding.
+    """
+
+    rounding: str = "stochastic"
+    momentum: float = 0.0
+    scaled: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rounding not in ROUNDINGS:
+            raise unknown_name("rounding", self.rounding, ROUNDINGS)
+        if not 0 <= self.momentum < 1:
+            raise OptionError(f"momentum is {self.momentum}", hint="at least 0 and below 1")
+
+    def salt(self, label: int) -> int:
+        """What tells the draws of one update from those of others, 32 bits."""
+        return (self.seed * 0x27D4EB2F + label * 0x165667B1) & 0xFFFFFFFF
+
+
+def latent_name(parameter: str) -> str:
+    """The float32 copy of an int8 weight."""
+    return f"{parameter}.latent"
+
+
+def velocity_name(parameter: str) -> str:
+    """The velocity of a parameter."""
+    return f"{parameter}.velocity"
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
     """Calls in order, over values by name. `logits` are read by whoever called it."""
@@ -97,6 +140,7 @@ class Program:
     calls: tuple[Call, ...]
     logits: str
     trained: dict[str, Trained] = field(default_factory=dict)
+    options: StepOptions = StepOptions()
 
 
 class Builder:
@@ -187,7 +231,7 @@ def _fused(graph: Int8Graph, saved: Saved) -> dict[str, Conv]:
         if not op.depthwise or not isinstance(before, Conv) or not before.pointwise or readers[op.x] > 1:
             continue
         wanted = {p.name for p in (before.weight, before.bias, op.weight)} & saved.trained
-        if not wanted and not {before.name, op.name} & saved.masks and op.name not in saved.channels:
+        if not wanted and before.name not in saved.masks and op.name not in saved.channels:
             fused[op.name] = before
     return fused
 
@@ -196,7 +240,7 @@ def _add_operator(builder: Builder, op: Operator, saved: Saved, expand: Conv | N
     reads = [builder.place[name] for name in sources(expand or op)]
     writes = [builder.tensor(op.y)]
     builder.place[op.y] = op.y
-    if isinstance(op, Conv) and not op.depthwise:
+    if isinstance(op, Conv):
         reads += _gathered(builder, op, saved)
     if op.name in saved.masks:
         writes.append(builder.value(f"{op.name}.mask", builder.graph.tensors[op.y].shape, "bit"))

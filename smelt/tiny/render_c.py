@@ -11,7 +11,7 @@ from importlib.resources import files
 import numpy as np
 
 from smelt.base.text import Writer
-from smelt.tiny import render_forward  # noqa: F401 (fills the table)
+from smelt.tiny import render_backward, render_forward  # noqa: F401 (they fill the table)
 from smelt.tiny.plan import lay_out
 from smelt.tiny.program import Program
 from smelt.tiny.rendering import C_TYPES, RULES, Rendering, identifier, number

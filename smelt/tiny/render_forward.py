@@ -40,10 +40,20 @@ def _conv(r: Rendering, call: Call, at: int) -> str:
 def _depthwise(r: Rendering, call: Call, at: int) -> str:
     op = call.op
     assert isinstance(op, Conv)
-    given = [r.at(call.reads[0]), *extents(r.graph, op.x), r.graph.tensors[op.x].zero]
-    given += [r.parameter(op.weight), r.parameter(op.bias), *op.kernel, op.stride, op.padding]
+    given: list[object] = [r.at(call.reads[0]), *extents(r.graph, op.x), r.graph.tensors[op.x].zero]
+    given += [*weights_of(r, op), r.parameter(op.bias), *op.kernel, op.stride, op.padding]
     result = [r.at(call.writes[0]), *extents(r.graph, op.y)[:2], r.result(op, call)]
     return called("tiny_depthwise", *given, *result, r.scratch(at))
+
+
+def weights_of(r: Rendering, op: Conv | Linear) -> list[object]:
+    """fixed, trained, chosen, updated: how a layer's weights are told to kernels that read its input alone."""
+    trained = r.program.trained.get(op.weight.name)
+    if trained is None:
+        return [r.parameter(op.weight), 0, 0, 0]
+    if trained.channels is None or isinstance(op, Linear):
+        return [0, r.parameter(op.weight), 0, trained.data.shape[-1]]
+    return [r.fixed(op), r.parameter(op.weight), chosen(r, op), len(trained.channels)]
 
 
 @rule("expand_depthwise")

@@ -12,10 +12,41 @@ import numpy as np
 import torch
 
 from smelt.base.errors import SmeltError
-from smelt.tiny import simulate_forward  # noqa: F401 (fills the table)
+from smelt.tiny import simulate_backward, simulate_forward  # noqa: F401 (they fill the table)
 from smelt.tiny.graph import Int8Graph
 from smelt.tiny.program import Program, infer_program
 from smelt.tiny.running import Run, execute
+
+
+class Training:
+    """Training steps of a program, one image at a time.
+
+    Attributes:
+        state: what trains, by the names of the program's parameters.
+        steps: how many there have been.
+        logits: of the last step, float32 (classes,).
+    """
+
+    def __init__(self, program: Program, state: Mapping[str, torch.Tensor] | None = None, steps: int = 0) -> None:
+        self.program, self.steps = program, steps
+        self.state = dict(first_state(program) if state is None else state)
+        self.logits: torch.Tensor | None = None
+
+    def step(self, image: torch.Tensor | np.ndarray, label: int, rate: float) -> np.float32:
+        """One step of SGD; the loss before the update.
+
+        Raises:
+            SmeltError: an image of another shape or type, or a label that is no class.
+        """
+        graph = self.program.graph
+        given = checked_images(graph, torch.as_tensor(image)[None])
+        if not 0 <= label < graph.classes:
+            raise SmeltError(f"label {label} is none of {graph.classes} classes")
+        run = Run(self.program, {graph.input: given}, self.state, label, float(np.float32(rate)), self.steps)
+        execute(run)
+        assert run.loss is not None
+        self.steps, self.logits = self.steps + 1, run.values[self.program.logits][0]
+        return np.float32(run.loss.item())
 
 
 def infer(

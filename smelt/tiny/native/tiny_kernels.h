@@ -168,12 +168,12 @@ TINY_KERNEL void tiny_conv(const int8_t *x, int height, int width, int inputs, i
             }
 }
 
-/* One channel: `plane` has its input with a border of `padding` zeros; weights are a channel of (kh, kw, channels). */
-TINY_KERNEL void tiny_plane(const int8_t *plane, int width, int zero, const int8_t *w, int32_t bias, int channel, int channels,
-                            int kh, int kw, int stride, int8_t *y, int out_height, int out_width, tiny_result r) {
+/* One channel: `plane` has its input with a border of zeros; w is its first weight, each one is `apart` from the next. */
+TINY_KERNEL void tiny_plane(const int8_t *plane, int width, int zero, const int8_t *w, int apart, int32_t bias, int channel,
+                            int channels, int kh, int kw, int stride, int8_t *y, int out_height, int out_width, tiny_result r) {
     int8_t own[121]; /* at most 11 x 11 */
     for (int t = 0; t < kh * kw; t++) {
-        own[t] = w[t * channels + channel];
+        own[t] = w[t * apart];
         bias -= zero * own[t];
     }
     for (int i = 0; i < out_height; i++)
@@ -187,16 +187,19 @@ TINY_KERNEL void tiny_plane(const int8_t *plane, int width, int zero, const int8
         }
 }
 
-/* y may be x: a channel is read before it is written, and lies at the same places in both. */
-TINY_KERNEL void tiny_depthwise(const int8_t *x, int height, int width, int channels, int zero, const int8_t *w,
-                                const int32_t *bias, int kh, int kw, int stride, int padding, int8_t *y, int out_height,
+/* y may be x: a channel is read before it is written, and lies at the same places in both. Weights of the channels in
+ * `chosen` (of all, if that is 0) are in `trained`, (kh, kw, updated). */
+TINY_KERNEL void tiny_depthwise(const int8_t *x, int height, int width, int channels, int zero, const int8_t *fixed,
+                                const int8_t *trained, const uint16_t *chosen, int updated, const int32_t *bias, int kh, int kw, int stride, int padding, int8_t *y, int out_height,
                                 int out_width, tiny_result r, int8_t *plane) {
     int wide = width + 2 * padding;
     memset(plane, zero, (size_t)((height + 2 * padding) * wide));
-    for (int c = 0; c < channels; c++) {
+    for (int c = 0, k = 0; c < channels; c++) {
+        int trains = k < updated && (chosen ? chosen[k] : k) == c;
+        const int8_t *w = trains ? trained + k++ : fixed + c;
         for (int i = 0; i < height; i++)
             for (int j = 0; j < width; j++) plane[(i + padding) * wide + j + padding] = x[(i * width + j) * channels + c];
-        tiny_plane(plane, wide, zero, w, bias[c], c, channels, kh, kw, stride, y, out_height, out_width, r);
+        tiny_plane(plane, wide, zero, w, trains ? updated : channels, bias[c], c, channels, kh, kw, stride, y, out_height, out_width, r);
     }
 }
 
@@ -221,8 +224,8 @@ TINY_KERNEL void tiny_expand_depthwise(const int8_t *x, int height, int width, i
             first[b] = tiny_requantize(sums[2], c, between, 0);
             second[b] = tiny_requantize(sums[3], d, between, 0);
         }
-        tiny_plane(first, wide, between.zero, w, bias[c], c, channels, kh, kw, stride, y, out_height, out_width, r);
-        if (d > c) tiny_plane(second, wide, between.zero, w, bias[d], d, channels, kh, kw, stride, y, out_height, out_width, r);
+        tiny_plane(first, wide, between.zero, w + c, channels, bias[c], c, channels, kh, kw, stride, y, out_height, out_width, r);
+        if (d > c) tiny_plane(second, wide, between.zero, w + d, channels, bias[d], d, channels, kh, kw, stride, y, out_height, out_width, r);
     }
 }
 

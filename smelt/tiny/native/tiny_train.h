@@ -1,0 +1,273 @@
+/* The kernels of a training step. Gradients are float32, of the int8 values and the int32 accumulators; parameters are
+ * updated where they are, as soon as their gradient is known. Build as tiny_kernels.h says. */
+#ifndef TINY_TRAIN_H
+#define TINY_TRAIN_H
+
+#include "tiny_kernels.h"
+
+/* -- functions ----------------------------------------------------------------------------------------------------- */
+
+/* e^x for x <= 0; below -87 as at -87. */
+TINY_KERNEL float tiny_exp(float x) {
+    x = x > -87.0f ? x : -87.0f;
+    float n = tiny_round(x * 1.44269504f);
+    float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+    float p = 0.00138888889f;
+    p = p * r + 0.00833333333f;
+    p = p * r + 0.0416666667f;
+    p = p * r + 0.166666667f;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    uint32_t bits = (uint32_t)((int32_t)n + 127) << 23;
+    float power;
+    memcpy(&power, &bits, 4);
+    return p * power;
+}
+
+/* The natural logarithm for x >= 1. */
+TINY_KERNEL float tiny_log(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    float exponent = (float)((int32_t)(bits >> 23) - 127), m;
+    bits = (bits & 0x7fffffu) | 0x3f800000u;
+    memcpy(&m, &bits, 4);
+    float s = (m - 1.0f) / (m + 1.0f), z = s * s;
+    float p = 0.0909090909f;
+    p = p * z + 0.111111111f;
+    p = p * z + 0.142857143f;
+    p = p * z + 0.2f;
+    p = p * z + 0.333333333f;
+    p = p * z + 1.0f;
+    return exponent * 0.693147181f + 2.0f * s * p;
+}
+
+/* Of 32 bits in, 24 bits out, as a fraction below 1: a hash, so that a draw needs no state beside the count of steps. */
+TINY_KERNEL float tiny_fraction(uint32_t steps, uint32_t salt, uint32_t index) {
+    uint32_t h = (index * 0x9E3779B1u) ^ (steps * 0x85EBCA6Bu + salt);
+    h = (h ^ h >> 16) * 0x85EBCA6Bu;
+    h = (h ^ h >> 13) * 0xC2B2AE35u;
+    h ^= h >> 16;
+    return (float)(h >> 8) * (1.0f / 16777216.0f);
+}
+
+/* -- updates ------------------------------------------------------------------------------------------------------- */
+
+enum { TINY_NEAREST, TINY_STOCHASTIC, TINY_LATENT };
+
+/* How parameters are updated. velocity: of momentum, or 0; latent: float copies of int8 weights, or 0. */
+typedef struct {
+    float rate, momentum;
+    int rounding;
+    uint32_t steps, salt;
+    float *velocity, *latent;
+} tiny_sgd;
+
+TINY_KERNEL float tiny_change(float gradient, tiny_sgd s, int index) {
+    if (s.velocity) {
+        gradient = s.velocity[index] * s.momentum + gradient;
+        s.velocity[index] = gradient;
+    }
+    return s.rate * gradient;
+}
+
+TINY_KERNEL float tiny_floor(float v) {
+    float r = tiny_round(v);
+    return r > v ? r - 1.0f : r;
+}
+
+TINY_KERNEL float tiny_whole(float v, tiny_sgd s, int index) {
+    if (s.rounding != TINY_STOCHASTIC) return tiny_round(v);
+    float below = tiny_floor(v);
+    return tiny_fraction(s.steps, s.salt, (uint32_t)index) < v - below ? below + 1.0f : below;
+}
+
+TINY_KERNEL void tiny_update_int8(int8_t *w, float gradient, tiny_sgd s, int index) {
+    float old = s.latent ? s.latent[index] : (float)w[index];
+    float v = tiny_bounded(old - tiny_change(gradient, s, index), -127.0f, 127.0f);
+    if (s.latent) s.latent[index] = v;
+    w[index] = (int8_t)tiny_whole(v, s, index);
+}
+
+/* A change of 2^22 or more has no fraction worth rounding. */
+TINY_KERNEL void tiny_update_int32(int32_t *b, float gradient, tiny_sgd s, int index) {
+    float change = tiny_bounded(tiny_change(gradient, s, index), -536870912.0f, 536870912.0f);
+    int32_t whole = change > -4194304.0f && change < 4194304.0f ? (int32_t)tiny_whole(change, s, index) : (int32_t)change;
+    int32_t v = b[index] - whole;
+    b[index] = v > 1073741824 ? 1073741824 : v < -1073741824 ? -1073741824 : v;
+}
+
+TINY_KERNEL void tiny_update_float(float *w, float gradient, tiny_sgd s, int index) {
+    w[index] = w[index] - tiny_change(gradient, s, index);
+}
+
+/* -- loss and classifier ------------------------------------------------------------------------------------------- */
+
+TINY_KERNEL float tiny_loss(const float *logits, int classes, int label, float *gradient) {
+    float most = logits[0], sum = 0.0f;
+    for (int k = 1; k < classes; k++) most = logits[k] > most ? logits[k] : most;
+    for (int k = 0; k < classes; k++) sum += gradient[k] = tiny_exp(logits[k] - most);
+    float loss = tiny_log(sum) - (logits[label] - most);
+    for (int k = 0; k < classes; k++) gradient[k] = gradient[k] / sum - (k == label ? 1.0f : 0.0f);
+    return loss;
+}
+
+TINY_KERNEL void tiny_head_backward(const float *gradient, int classes, const float *w, int n, float scale, float *gx) {
+    for (int i = 0; i < n; i++) {
+        float sum = 0.0f;
+        for (int k = 0; k < classes; k++) sum += gradient[k] * w[k * n + i];
+        gx[i] = sum * scale;
+    }
+}
+
+TINY_KERNEL void tiny_head_update(const float *gradient, int classes, const int8_t *x, int zero, float scale, int n, float *w,
+                                  tiny_sgd of_weight, float *bias, tiny_sgd of_bias) {
+    for (int k = 0; k < classes; k++) {
+        for (int i = 0; i < n; i++)
+            tiny_update_float(w, gradient[k] * ((float)(x[i] - zero) * scale), of_weight, k * n + i);
+        tiny_update_float(bias, gradient[k], of_bias, k);
+    }
+}
+
+/* -- backward ------------------------------------------------------------------------------------------------------ */
+
+/* Gradients of results become those of accumulators: 0 where the result was clamped. scales may be 0, for 1. */
+TINY_KERNEL void tiny_unclamp(const float *g, const uint8_t *mask, const float *scales, int channels, int n, float *out) {
+    for (int i = 0, c = 0; i < n; i++, c = c + 1 == channels ? 0 : c + 1)
+        out[i] = !(mask[i >> 3] >> (i & 7) & 1) ? 0.0f : scales ? g[i] * scales[c] : g[i];
+}
+
+TINY_KERNEL void tiny_scale(const float *g, float scale, int n, float *out) {
+    for (int i = 0; i < n; i++) out[i] = g[i] * scale;
+}
+
+TINY_KERNEL void tiny_accumulate(const float *a, const float *b, int n, float *out) {
+    for (int i = 0; i < n; i++) out[i] = a[i] + b[i];
+}
+
+TINY_KERNEL void tiny_pool_backward(const float *g, int out_height, int out_width, int channels, float scale, int kh, int kw,
+                                    int down, int right, float *gx, int height, int width) {
+    for (int i = 0; i < height * width * channels; i++) gx[i] = 0.0f;
+    for (int i = 0; i < out_height; i++)
+        for (int j = 0; j < out_width; j++)
+            for (int u = 0; u < kh; u++)
+                for (int v = 0; v < kw; v++)
+                    for (int c = 0; c < channels; c++)
+                        gx[((i * down + u) * width + j * right + v) * channels + c] +=
+                            g[(i * out_width + j) * channels + c] * scale;
+}
+
+/* One output position's part of the gradient of one input position. */
+TINY_KERNEL void tiny_spread(const float *g, int outputs, const int8_t *fixed, const int8_t *trained, const uint16_t *chosen,
+                             int updated, int inputs, int taps, int tap, float *gx) {
+    for (int o = 0; o < outputs; o++) {
+        float each = g[o];
+        if (each == 0.0f) continue; /* adds nothing */
+        if (fixed)
+            for (int i = 0; i < inputs; i++) gx[i] += each * (float)fixed[(o * taps + tap) * inputs + i];
+        for (int k = 0; k < updated; k++)
+            gx[chosen ? chosen[k] : k] += each * (float)trained[(o * taps + tap) * updated + k];
+    }
+}
+
+TINY_KERNEL void tiny_conv_backward(const float *g, int out_height, int out_width, int outputs, const int8_t *fixed,
+                                    const int8_t *trained, const uint16_t *chosen, int updated, int kh, int kw, int stride,
+                                    int padding, float *gx, int height, int width, int inputs) {
+    for (int r = 0; r < height; r++)
+        for (int q = 0; q < width; q++) {
+            float *at = gx + (r * width + q) * inputs;
+            for (int i = 0; i < inputs; i++) at[i] = 0.0f;
+            for (int u = 0; u < kh; u++)
+                for (int v = 0; v < kw; v++) {
+                    int i = r + padding - u, j = q + padding - v;
+                    if (i < 0 || j < 0 || i % stride || j % stride || i / stride >= out_height || j / stride >= out_width)
+                        continue;
+                    tiny_spread(g + (i / stride * out_width + j / stride) * outputs, outputs, fixed, trained, chosen, updated,
+                                inputs, kh * kw, u * kw + v, at);
+                }
+        }
+}
+
+/* A channel of depthwise weights, (kh, kw, channels): the trained ones are (kh, kw, updated). */
+TINY_KERNEL float tiny_tap(const int8_t *fixed, const int8_t *trained, int updated, int k, int tap, int channel, int channels) {
+    return (float)(k >= 0 ? trained[tap * updated + k] : fixed[tap * channels + channel]);
+}
+
+/* gx may be g, where extents agree: a channel of g is read before it is written. */
+TINY_KERNEL void tiny_depthwise_backward(const float *g, int out_height, int out_width, int channels, const int8_t *fixed,
+                                         const int8_t *trained, const uint16_t *chosen, int updated, int kh, int kw, int stride,
+                                         int padding, float *gx, int height, int width, float *plane) {
+    for (int c = 0, next = 0; c < channels; c++) {
+        int k = next < updated && (chosen ? chosen[next] : next) == c ? next++ : -1;
+        for (int p = 0; p < out_height * out_width; p++) plane[p] = g[p * channels + c];
+        for (int r = 0; r < height; r++)
+            for (int q = 0; q < width; q++) {
+                float sum = 0.0f;
+                for (int u = 0; u < kh; u++)
+                    for (int v = 0; v < kw; v++) {
+                        int i = r + padding - u, j = q + padding - v;
+                        if (i < 0 || j < 0 || i % stride || j % stride || i / stride >= out_height || j / stride >= out_width)
+                            continue;
+                        sum += plane[i / stride * out_width + j / stride] *
+                               tiny_tap(fixed, trained, updated, k, u * kw + v, c, channels);
+                    }
+                gx[(r * width + q) * channels + c] = sum;
+            }
+    }
+}
+
+/* -- gradients of parameters, applied at once ---------------------------------------------------------------------- */
+
+TINY_KERNEL void tiny_update_bias(const float *g, int positions, int outputs, const float *factors, int32_t *bias, tiny_sgd s) {
+    for (int o = 0; o < outputs; o++) {
+        float sum = 0.0f;
+        for (int p = 0; p < positions; p++) sum += g[p * outputs + o];
+        tiny_update_int32(bias, sum * factors[o], s, o);
+    }
+}
+
+/* The sum over positions of the gradient of output o times input k under a tap. */
+TINY_KERNEL float tiny_correlation(const float *g, int out_height, int out_width, int outputs, int o, const int8_t *x,
+                                   int height, int width, int inputs, int k, int zero, int down, int right, int stride) {
+    float sum = 0.0f;
+    for (int i = 0; i < out_height; i++) {
+        int r = i * stride + down;
+        if (r < 0 || r >= height) continue;
+        for (int j = 0; j < out_width; j++) {
+            int q = j * stride + right;
+            if (q < 0 || q >= width) continue;
+            sum += g[(i * out_width + j) * outputs + o] * (float)(x[(r * width + q) * inputs + k] - zero);
+        }
+    }
+    return sum;
+}
+
+/* x has the inputs that train alone, as the weights (outputs, kh, kw, inputs) do. */
+TINY_KERNEL void tiny_update_weight(const float *g, int out_height, int out_width, int outputs, const int8_t *x, int height,
+                                    int width, int inputs, int zero, int kh, int kw, int stride, int padding,
+                                    const float *factors, int8_t *w, tiny_sgd s) {
+    for (int o = 0; o < outputs; o++)
+        for (int u = 0; u < kh; u++)
+            for (int v = 0; v < kw; v++)
+                for (int k = 0; k < inputs; k++) {
+                    float sum = tiny_correlation(g, out_height, out_width, outputs, o, x, height, width, inputs, k, zero,
+                                                 u - padding, v - padding, stride);
+                    tiny_update_int8(w, sum * factors[o], s, ((o * kh + u) * kw + v) * inputs + k);
+                }
+}
+
+TINY_KERNEL void tiny_update_depthwise(const float *g, int out_height, int out_width, int channels, const uint16_t *chosen,
+                                       const int8_t *x, int height, int width, int updated, int zero, int kh, int kw, int stride,
+                                       int padding, const float *factors, int8_t *w, tiny_sgd s) {
+    for (int k = 0; k < updated; k++) {
+        int c = chosen ? chosen[k] : k;
+        for (int u = 0; u < kh; u++)
+            for (int v = 0; v < kw; v++) {
+                float sum = tiny_correlation(g, out_height, out_width, channels, c, x, height, width, updated, k, zero,
+                                             u - padding, v - padding, stride);
+                tiny_update_int8(w, sum * factors[c], s, (u * kw + v) * updated + k);
+            }
+    }
+}
+
+#endif

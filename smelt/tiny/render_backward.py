@@ -1,0 +1,129 @@
+"""The calls of the kernels of a training step, as C."""
+
+from __future__ import annotations
+
+from math import prod
+
+from smelt.tiny.graph import Add, AveragePool, Conv, Head, Linear
+from smelt.tiny.program import Call, latent_name, velocity_name
+from smelt.tiny.render_forward import chosen, extents, weights_of
+from smelt.tiny.rendering import Rendering, called, identifier, number, rule
+from smelt.tiny.rescale import accumulator_scales, add_scales, dequantize_scale, gradient_factors, pool_scale
+
+
+def sgd(r: Rendering, parameter: str, label: int) -> str:
+    """How a parameter is updated, as C."""
+    options, held = r.program.options, r.program.trained
+    states = [
+        f"model_trained.{identifier(name)}" if name in held else "0"
+        for name in (velocity_name(parameter), latent_name(parameter))
+    ]
+    rounding = f"TINY_{options.rounding.upper()}"
+    fields = ["rate", number(options.momentum), rounding, "model_trained.steps", f"{options.salt(label)}u", *states]
+    return f"(tiny_sgd){{{', '.join(fields)}}}"
+
+
+@rule("loss")
+def _loss(r: Rendering, call: Call, at: int) -> str:
+    return "loss = " + called("tiny_loss", r.at(call.reads[0]), r.graph.classes, "label", r.at(call.writes[0]))
+
+
+@rule("head_backward")
+def _head_backward(r: Rendering, call: Call, at: int) -> str:
+    op = call.op
+    assert isinstance(op, Head)
+    x = r.graph.tensors[op.x]
+    given = [r.at(call.reads[0]), r.graph.classes, r.parameter(op.weight), x.elements, number(dequantize_scale(x))]
+    return called("tiny_head_backward", *given, r.at(call.writes[0]))
+
+
+@rule("head_update")
+def _head_update(r: Rendering, call: Call, at: int) -> str:
+    op = call.op
+    assert isinstance(op, Head)
+    x = r.graph.tensors[op.x]
+    given = [r.at(call.reads[0]), r.graph.classes, r.at(call.reads[1]), x.zero, number(dequantize_scale(x)), x.elements]
+    weight = [r.parameter(op.weight), sgd(r, op.weight.name, call.label)]
+    return called("tiny_head_update", *given, *weight, r.parameter(op.bias), sgd(r, op.bias.name, call.label))
+
+
+@rule("unclamp")
+def _unclamp(r: Rendering, call: Call, at: int) -> str:
+    op, scales = call.op, "0"
+    assert op is not None
+    if isinstance(op, (Conv, Linear)):
+        scales = r.constant(f"{op.name}.scales", accumulator_scales(r.graph, op))
+    y = r.graph.tensors[op.y]
+    return called("tiny_unclamp", *map(r.at, call.reads), scales, y.channels, y.elements, r.at(call.writes[0]))
+
+
+@rule("scale_a")
+@rule("scale_b")
+def _scale(r: Rendering, call: Call, at: int) -> str:
+    assert isinstance(call.op, Add)
+    scale = number(add_scales(r.graph, call.op)[call.kernel == "scale_b"])
+    return called("tiny_scale", r.at(call.reads[0]), scale, _elements(r, call), r.at(call.writes[0]))
+
+
+@rule("accumulate")
+def _accumulate(r: Rendering, call: Call, at: int) -> str:
+    return called("tiny_accumulate", *map(r.at, call.reads), _elements(r, call), r.at(call.writes[0]))
+
+
+def _elements(r: Rendering, call: Call) -> int:
+    return prod(r.program.values[call.writes[0]].shape)
+
+
+@rule("pool_backward")
+def _pool_backward(r: Rendering, call: Call, at: int) -> str:
+    op = call.op
+    assert isinstance(op, AveragePool)
+    given = [r.at(call.reads[0]), *extents(r.graph, op.y), number(pool_scale(r.graph, op)), *op.kernel, *op.stride]
+    return called("tiny_pool_backward", *given, r.at(call.writes[0]), *extents(r.graph, op.x)[:2])
+
+
+@rule("conv_backward")
+def _conv_backward(r: Rendering, call: Call, at: int) -> str:
+    op = call.op
+    assert isinstance(op, (Conv, Linear))
+    shape = [*op.kernel, op.stride, op.padding] if isinstance(op, Conv) else [1, 1, 1, 0]
+    x = extents(r.graph, op.x) if isinstance(op, Conv) else (1, 1, r.graph.tensors[op.x].elements)
+    given = [r.at(call.reads[0]), *extents(r.graph, op.y), *weights_of(r, op), *shape]
+    return called("tiny_conv_backward", *given, r.at(call.writes[0]), *x)
+
+
+@rule("depthwise_backward")
+def _depthwise_backward(r: Rendering, call: Call, at: int) -> str:
+    op = call.op
+    assert isinstance(op, Conv)
+    given = [r.at(call.reads[0]), *extents(r.graph, op.y), *weights_of(r, op), *op.kernel, op.stride, op.padding]
+    result = [r.at(call.writes[0]), *extents(r.graph, op.x)[:2]]
+    return called("tiny_depthwise_backward", *given, *result, r.scratch(at, "float"))
+
+
+def _factors(r: Rendering, op: Conv, which: str) -> str:
+    factors = gradient_factors(r.graph, op, r.program.options.scaled)[which == "bias"]
+    return r.constant(f"{op.name}.{which}.factors", factors)
+
+
+@rule("update_bias")
+def _update_bias(r: Rendering, call: Call, at: int) -> str:
+    op = call.op
+    assert isinstance(op, Conv)
+    height, width, outputs = extents(r.graph, op.y)
+    given = [r.at(call.reads[0]), height * width, outputs, _factors(r, op, "bias")]
+    return called("tiny_update_bias", *given, r.parameter(op.bias), sgd(r, op.bias.name, call.label))
+
+
+@rule("update_weight")
+@rule("update_depthwise")
+def _update_weight(r: Rendering, call: Call, at: int) -> str:
+    op = call.op
+    assert isinstance(op, Conv)
+    trained = r.program.trained[op.weight.name]
+    given: list[object] = [r.at(call.reads[0]), *extents(r.graph, op.y)]
+    if op.depthwise:
+        given.append(chosen(r, op) if trained.channels is not None else 0)
+    given += [r.at(call.reads[1]), *extents(r.graph, op.x)[:2], trained.data.shape[-1], r.graph.tensors[op.x].zero]
+    given += [*op.kernel, op.stride, op.padding, _factors(r, op, "weight")]
+    return called(f"tiny_{call.kernel}", *given, r.parameter(op.weight), sgd(r, op.weight.name, call.label))

@@ -1,0 +1,226 @@
+"""A graph and a scheme in, the training step as one program out: forward, loss, backward and update.
+
+The backward is written operator by operator, from the last one to the first that a gradient must reach: gradients that
+no update needs are never asked for. A parameter is updated as soon as its gradient is known, before the walk goes on,
+so no gradient of a weight ever exists as a whole. What reads a weight for the backward comes before its update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from smelt.base.errors import OptionError
+from smelt.tiny.graph import (
+    Add,
+    AveragePool,
+    Clamp,
+    Conv,
+    Flatten,
+    Head,
+    Int8Graph,
+    Linear,
+    Operator,
+    Parameter,
+    parameters,
+    sources,
+    updated_channels,
+)
+from smelt.tiny.program import (
+    Builder,
+    Program,
+    Saved,
+    StepOptions,
+    Trained,
+    add_forward,
+    latent_name,
+    velocity_name,
+)
+from smelt.tiny.scheme import Scheme
+
+
+def magnitude_channels(layer: Conv, count: int) -> tuple[int, ...]:
+    """The input channels with the largest sums of absolute real weights, ascending; the first of equal ones."""
+    assert layer.weight.scales is not None
+    scales = layer.weight.scales.astype(np.float64)
+    weight = np.abs(layer.weight.data.astype(np.float64))
+    of_inputs = (weight * (scales if layer.depthwise else scales.reshape(-1, 1, 1, 1))).reshape(-1, layer.inputs).sum(0)
+    return tuple(sorted(np.argsort(-of_inputs, kind="stable")[:count].tolist()))
+
+
+def trained_parameters(
+    graph: Int8Graph,
+    scheme: Scheme,
+    options: StepOptions,
+    channels: Mapping[int, tuple[int, ...]] | None = None,
+) -> dict[str, Trained]:
+    """What a scheme trains, by name: parameters as they are in RAM, latent copies and velocities.
+
+    Args:
+        channels: the input channels of some layers, ascending, where not those of largest magnitude.
+    """
+    head = graph.operators[-1]
+    assert isinstance(head, Head)
+    found = [Trained(one.name, one.data) for one in parameters(head)]
+    for number, layer in enumerate(graph.layers):
+        if number >= len(graph.layers) - scheme.biases:
+            found.append(Trained(layer.bias.name, layer.bias.data))
+        if number in scheme.weights:
+            found.append(
+                _trained_weight(layer, updated_channels(layer.inputs, scheme.weights[number]), channels, number)
+            )
+    held = {one.name: one for one in found}
+    for one in found:
+        zeros = np.zeros(one.data.shape, np.float32)
+        if options.rounding == "latent" and one.data.dtype == np.int8:
+            held[latent_name(one.name)] = Trained(latent_name(one.name), one.data.astype(np.float32))
+        if options.momentum:
+            held[velocity_name(one.name)] = Trained(velocity_name(one.name), zeros)
+    return held
+
+
+def _trained_weight(layer: Conv, count: int, channels: Mapping[int, tuple[int, ...]] | None, number: int) -> Trained:
+    chosen = (channels or {}).get(number) or magnitude_channels(layer, count)
+    if list(chosen) != sorted(set(chosen)) or not 0 <= chosen[0] <= chosen[-1] < layer.inputs or len(chosen) != count:
+        raise OptionError(
+            f"channels {chosen} of layer {number} are not {count} of its {layer.inputs} input channels, ascending"
+        )
+    if count == layer.inputs:
+        return Trained(layer.weight.name, layer.weight.data)
+    return Trained(layer.weight.name, np.ascontiguousarray(layer.weight.data[..., list(chosen)]), tuple(chosen))
+
+
+def step_program(
+    graph: Int8Graph,
+    scheme: Scheme,
+    options: StepOptions | None = None,
+    channels: Mapping[int, tuple[int, ...]] | None = None,
+) -> Program:
+    """The training step of a graph for one image, with softmax cross entropy and SGD.
+
+    Args:
+        channels: see `trained_parameters`.
+
+    Raises:
+        SchemeError: the scheme names layers that the graph lacks.
+        OptionError: the graph does not end in a float classifier, or channels are none of a layer's.
+    """
+    options = options or StepOptions()
+    scheme.check(graph)
+    if not isinstance(graph.operators[-1], Head):
+        raise OptionError(
+            f"{graph.name} ends in an int8 classifier, which does not train", hint="smelt.tiny.models.with_head"
+        )
+    trained = trained_parameters(graph, scheme, options, channels)
+    reached = _reached(graph, frozenset(trained))
+    builder = Builder(graph)
+    kept = {op.name: trained[op.weight.name].channels for op in graph.layers if op.weight.name in trained}
+    masks = frozenset(op.name for op in graph.operators if op.y in reached and not isinstance(op, (Head, Flatten)))
+    logits = add_forward(builder, Saved(masks, kept, frozenset(trained)))
+    _Backward(builder, trained, reached).run()
+    return Program(graph, builder.values, tuple(builder.calls), logits, trained, options)
+
+
+def _reached(graph: Int8Graph, trained: frozenset[str]) -> frozenset[str]:
+    """The tensors that depend on a parameter that trains: the only ones whose gradients are wanted."""
+    reached: set[str] = set()
+    for op in graph.operators:
+        if any(one.name in trained for one in parameters(op)) or any(name in reached for name in sources(op)):
+            reached.add(op.y)
+    return frozenset(reached)
+
+
+@dataclass
+class _Backward:
+    """The walk from the loss back. `gradients`: the value that holds the gradient of each tensor so far."""
+
+    builder: Builder
+    trained: dict[str, Trained]
+    reached: frozenset[str]
+    gradients: dict[str, str] = field(default_factory=dict)
+    labels: int = 0
+
+    def run(self) -> None:
+        graph = self.builder.graph
+        logits = self.builder.place[graph.output]
+        self.gradients[graph.output] = self.gradient("loss", graph.output)
+        self.builder.call("loss", graph.operators[-1], [logits], [self.gradients[graph.output]])
+        for op in reversed(graph.operators):
+            if op.y in self.reached:
+                self.operator(op, self.gradients.pop(op.y))
+
+    def operator(self, op: Operator, g: str) -> None:
+        """The backward of one operator, given the gradient of its result."""
+        match op:
+            case Head():
+                self.head(op, g)
+            case Flatten():
+                self.give(op.x, g)
+            case Conv() | Linear():
+                self.products(op, self.unclamped(op, g))
+            case Add():
+                self.add(op, self.unclamped(op, g))
+            case AveragePool():
+                self.to_source("pool_backward", op, self.unclamped(op, g))
+            case Clamp():
+                self.give(op.x, self.unclamped(op, g))
+
+    def unclamped(self, op: Operator, g: str) -> str:
+        out = self.gradient(f"{op.name}.accumulator", op.y)
+        self.builder.call("unclamp", op, [g, f"{op.name}.mask"], [out], in_place=out)
+        return out
+
+    def head(self, op: Head, g: str) -> None:
+        self.to_source("head_backward", op, g)
+        self.update("head_update", op, [g, self.builder.place[op.x]], [op.weight, op.bias])
+
+    def products(self, op: Conv | Linear, g: str) -> None:
+        if op.bias.name in self.trained:
+            self.update("update_bias", op, [g], [op.bias])
+        depthwise = isinstance(op, Conv) and op.depthwise
+        if op.x in self.reached:
+            extent = self.builder.graph.tensors[op.y].elements // self.builder.graph.tensors[op.y].channels
+            kernel = "depthwise_backward" if depthwise else "conv_backward"
+            self.to_source(kernel, op, g, in_place=depthwise, scratch=4 * extent if depthwise else 0)
+        if op.weight.name in self.trained:
+            kept = f"{op.name}.kept"
+            x = kept if kept in self.builder.values else self.builder.place[op.x]
+            self.update("update_depthwise" if depthwise else "update_weight", op, [g, x], [op.weight])
+
+    def add(self, op: Add, g: str) -> None:
+        for name, side in ((op.a, "a"), (op.b, "b")):
+            if name in self.reached:
+                out = self.gradient(f"{op.name}.{side}", name)
+                self.builder.call(f"scale_{side}", op, [g], [out], in_place=out)
+                self.give(name, out)
+
+    def to_source(self, kernel: str, op: Operator, g: str, in_place: bool = False, scratch: int = 0) -> None:
+        """The gradient of an operator's input, by a kernel, if anybody wants it."""
+        (x,) = sources(op)
+        if x not in self.reached:
+            return
+        out = self.gradient(f"{op.name}.input", x)
+        uses = tuple(one.name for one in parameters(op)[:1] if one.name in self.trained)
+        self.builder.call(kernel, op, [g], [out], uses=uses, in_place=out if in_place else None, scratch=scratch)
+        self.give(x, out)
+
+    def give(self, tensor: str, g: str) -> None:
+        """Add a gradient of a tensor to what it has so far."""
+        if tensor not in self.reached:
+            return
+        before = self.gradients.get(tensor)
+        if before is not None:
+            both, g = [before, g], self.gradient(f"{before}+", tensor)
+            self.builder.call("accumulate", None, both, [g], in_place=g)
+        self.gradients[tensor] = g
+
+    def update(self, kernel: str, op: Operator, reads: list[str], updated: list[Parameter]) -> None:
+        names = [one.name for one in updated]
+        self.labels += len(names)
+        self.builder.call(kernel, op, reads, [], updates=tuple(names), label=self.labels)
+
+    def gradient(self, name: str, tensor: str) -> str:
+        """A value for a gradient of a tensor."""
+        return self.builder.value(f"d {name}", self.builder.graph.tensors[tensor].shape, "float32")

@@ -1,0 +1,230 @@
+"""Training steps: the generated C has the bits of the simulation, and the simulation the gradients of autograd."""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from smelt.base.errors import OptionError, SmeltError
+from smelt.tiny import render_c, simulate
+from smelt.tiny.graph import Int8Graph
+from smelt.tiny.host import HostModel
+from smelt.tiny.models import load, with_head
+from smelt.tiny.plan import lay_out
+from smelt.tiny.program import ROUNDINGS, Program, StepOptions, infer_program
+from smelt.tiny.scheme import PRESETS, Scheme, last_layers
+from smelt.tiny.simulate_backward import exponential, fractions, logarithm
+from smelt.tiny.step import magnitude_channels, step_program
+from tests.tiny import model_files as files
+
+SCHEMES = {
+    "classifier": Scheme("classifier"),
+    "biases": Scheme("biases", 4),
+    "sparse": Scheme("sparse", 3, {3: Fraction(1, 3), 4: Fraction(1, 2), 5: Fraction(1, 4)}),
+    "weights without biases": Scheme("weights", 0, {2: Fraction(1)}),
+    "full": Scheme("full", 7, dict.fromkeys(range(7), Fraction(1))),
+    "sparse from the image on": Scheme("ratios", 7, dict.fromkeys(range(7), Fraction(1, 3))),
+}
+
+
+def network(folder: Path) -> Int8Graph:
+    return with_head(load(files.write(folder)), 4, seed=1)
+
+
+def images(graph: Int8Graph, count: int) -> np.ndarray:
+    noise = np.random.default_rng(3).integers(-128, 128, (count, *graph.tensors[graph.input].shape))
+    return (noise // 2).astype(np.int8)
+
+
+def train_both(program: Program, steps: int, rate: float, *flags: str) -> tuple[simulate.Training, HostModel]:
+    """Both after the same steps, at each of which losses and logits had the same bits."""
+    graph = program.graph
+    texts = render_c.render(infer_program(graph, program.trained), program)
+    model, training = HostModel(texts, program, flags), simulate.Training(program)
+    for number, image in enumerate(images(graph, steps)):
+        label = number % graph.classes
+        loss = training.step(image, label, rate)
+        assert np.isfinite(loss) and loss == model.train_step(image, label, rate)
+        assert training.logits is not None and np.array_equal(training.logits.numpy(), model.logits())
+    return training, model
+
+
+def check_same(training: simulate.Training, model: HostModel) -> None:
+    held = model.trained()
+    assert held.keys() == training.state.keys()
+    for name, value in training.state.items():
+        assert np.array_equal(value.numpy(), held[name]), name
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("scheme", SCHEMES.values(), ids=list(SCHEMES))
+def test_c_has_the_bits_of_the_simulation(tmp_path: Path, scheme: Scheme, rounding: str) -> None:
+    graph = network(tmp_path)
+    program = step_program(graph, scheme, StepOptions(rounding, seed=5))
+    before = simulate.Training(program).state
+    training, model = train_both(program, 4, 0.05)
+    check_same(training, model)
+    for name in before:
+        small = rounding != "stochastic" and before[name].dtype != torch.float32  # changes may be less than half a step
+        assert not torch.equal(before[name], training.state[name]) or small, f"{name} did not train"
+    image = images(graph, 9)[8]
+    inferred = simulate.infer(infer_program(graph, program.trained), image[None], training.state)
+    assert np.array_equal(inferred[0].numpy(), model.infer(image))
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("scaled", [True, False])
+def test_momentum_has_the_bits_of_the_simulation(tmp_path: Path, rounding: str, scaled: bool) -> None:
+    options = StepOptions(rounding, momentum=0.9, scaled=scaled)
+    check_same(*train_both(step_program(network(tmp_path), SCHEMES["sparse"], options), 3, 0.05, "-DTINY_DUAL_MAC=1"))
+
+
+def test_dead_channels_train_within_their_bounds(tmp_path: Path) -> None:
+    graph = with_head(load(files.write(tmp_path, dead=True)), 4, seed=1)
+    training, model = train_both(step_program(graph, SCHEMES["full"]), 3, 10.0)
+    check_same(training, model)
+
+
+def test_gradients_are_those_of_the_real_network(tmp_path: Path) -> None:
+    """With a latent copy the change of weights is the rate times the gradient; autograd says what that is."""
+    graph = network(tmp_path)
+    program = step_program(graph, SCHEMES["full"], StepOptions("latent"))
+    image, rate = images(graph, 1)[0], 1e-3
+    training = simulate.Training(program)
+    before = dict(training.state)
+    training.step(image, 2, rate)
+    real = _real_gradients(graph, image, 2)
+    for layer in graph.layers:
+        name = f"{layer.weight.name}.latent"
+        scales = torch.from_numpy(np.array(layer.weight.scales)).double()
+        scales = scales if layer.depthwise else scales.reshape(-1, 1, 1, 1)
+        found = (before[name] - training.state[name]).double() * scales / rate
+        inside = before[name].abs() < 126  # weights at the end of int8 stay there
+        error = ((found - real[layer.weight.name]) * inside).norm() / real[layer.weight.name].norm()
+        assert error < 0.01, (layer.name, error)
+
+
+def _real_gradients(graph: Int8Graph, image: np.ndarray, label: int) -> dict[str, torch.Tensor]:
+    """Autograd's gradients of the real weights; rounding passes gradients, clamping stops them."""
+    import torch.nn.functional as F
+
+    from smelt.tiny.graph import Add, AveragePool, Conv, Flatten, Head
+
+    leaves: dict[str, torch.Tensor] = {}
+    x = graph.tensors[graph.input]
+    values = {x.name: ((torch.from_numpy(image).double() - x.zero) * x.scale).permute(2, 0, 1)[None]}
+
+    def quantized(v: torch.Tensor, op: Conv | Add | AveragePool) -> torch.Tensor:
+        y = graph.tensors[op.y]
+        steps = (v / y.scale).clamp(op.low - y.zero, op.high - y.zero)
+        return (steps + (steps.round() - steps).detach()) * y.scale
+
+    for op in graph.operators:
+        if isinstance(op, Conv):
+            scales = torch.from_numpy(np.array(op.weight.scales)).double()
+            shape = scales if op.depthwise else scales.reshape(-1, 1, 1, 1)
+            leaf = leaves[op.weight.name] = (
+                torch.from_numpy(np.array(op.weight.data)).double() * shape
+            ).requires_grad_()
+            weight = leaf.permute(2, 0, 1)[:, None] if op.depthwise else leaf.permute(0, 3, 1, 2)
+            bias = torch.from_numpy(np.array(op.bias.data)).double() * scales * graph.tensors[op.x].scale
+            groups = op.outputs if op.depthwise else 1
+            values[op.y] = quantized(F.conv2d(values[op.x], weight, bias, op.stride, op.padding, 1, groups), op)
+        elif isinstance(op, Add):
+            values[op.y] = quantized(values[op.a] + values[op.b], op)
+        elif isinstance(op, AveragePool):
+            values[op.y] = quantized(F.avg_pool2d(values[op.x], op.kernel, op.stride), op)
+        elif isinstance(op, Flatten):
+            values[op.y] = values[op.x].flatten(1)
+        elif isinstance(op, Head):
+            weight, bias = (torch.from_numpy(np.array(one.data)).double() for one in (op.weight, op.bias))
+            loss = F.cross_entropy(values[op.x] @ weight.T + bias, torch.tensor([label]))
+    return dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+
+
+def test_a_step_lowers_the_loss_of_its_image(tmp_path: Path) -> None:
+    graph = network(tmp_path)
+    image = images(graph, 1)[0]
+    for rounding in ("stochastic", "latent"):
+        training = simulate.Training(step_program(graph, SCHEMES["full"], StepOptions(rounding)))
+        losses = [training.step(image, 1, 0.05) for _ in range(20)]
+        assert losses[-1] < losses[0] / 2
+
+
+def test_gradients_that_nobody_wants_are_not_computed(tmp_path: Path) -> None:
+    graph = network(tmp_path)
+    kernels = [call.kernel for call in step_program(graph, SCHEMES["classifier"]).calls]
+    assert kernels[-2:] == ["loss", "head_update"] and not any(
+        "mask" in v for v in step_program(graph, SCHEMES["classifier"]).values
+    )
+    last = step_program(graph, Scheme("last bias", 1))
+    assert [call.kernel for call in last.calls].count("conv_backward") == 0
+    assert [v for v in last.values if "mask" in v] == ["blocks.1.pointwise2.mask", "blocks.1.sum.mask", "pool.mask"]
+
+
+def test_channels_are_chosen_by_magnitude_or_given(tmp_path: Path) -> None:
+    graph = network(tmp_path)
+    layer = graph.layers[4]
+    chosen = magnitude_channels(layer, 2)
+    real = np.abs(layer.weight.data.astype(np.float64)) * layer.weight.scales.reshape(-1, 1, 1, 1)
+    assert set(chosen) == set(np.argsort(real.sum((0, 1, 2)))[-2:])
+    scheme = Scheme("one", 0, {4: Fraction(1, 3)})
+    program = step_program(graph, scheme, channels={4: (1, 4)})
+    assert program.trained[layer.weight.name].channels == (1, 4)
+    check_same(*train_both(program, 2, 0.05))
+    for wrong in ((4, 1), (1, 6), (1,), (1, 1)):
+        with pytest.raises(OptionError, match="input channels, ascending"):
+            step_program(graph, scheme, channels={4: wrong})
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_arenas_of_the_presets_are_near_the_bound_of_their_lifetimes(name: str) -> None:
+    graph = with_head(load(files.pretrained("mcunet-5fps")), 10)
+    program = step_program(graph, PRESETS[name])
+    layout = lay_out(program)
+    assert layout.size <= 1.05 * layout.least
+    texts = render_c.render(infer_program(graph, program.trained), program)
+    found = re.findall(r"#define (MODEL_\w+) (\d+)", texts["model.h"])
+    figures = {name: int(number) for name, number in found}
+    assert figures["MODEL_FLASH_BYTES"] < 1 << 20
+    if name == "mcunet-49kb":
+        assert figures["MODEL_ARENA_BYTES"] + figures["MODEL_TRAINED_BYTES"] < 196 * 1024  # 4 KB are left for the stack
+
+
+def test_a_pretrained_network_trains_with_the_bits_of_the_simulation() -> None:
+    graph = with_head(load(files.pretrained("mcunet-5fps"), size=32), 10)
+    check_same(*train_both(step_program(graph, PRESETS["mcunet-49kb"]), 2, 0.01))
+
+
+def test_own_functions_are_near_the_real_ones() -> None:
+    x = torch.linspace(-30, 0, 4001)
+    assert ((exponential(x).double() / x.double().exp()) - 1).abs().max() < 3e-7
+    assert exponential(torch.tensor([-1e9, float("nan")])).max() < 1e-37
+    y = torch.linspace(1, 1000, 4001)
+    assert (logarithm(y).double() - y.double().log()).abs().max() < 2e-6
+
+
+def test_fractions_are_even_and_differ_by_step_and_update() -> None:
+    drawn = fractions(7, 11, 100_000)
+    assert 0 <= drawn.min() and drawn.max() < 1 and abs(drawn.mean().item() - 0.5) < 0.005
+    assert not torch.equal(drawn, fractions(8, 11, 100_000)) and not torch.equal(drawn, fractions(7, 12, 100_000))
+
+
+def test_what_cannot_train_is_refused(tmp_path: Path) -> None:
+    graph = load(files.write(tmp_path))
+    with pytest.raises(OptionError, match="int8 classifier"):
+        step_program(graph, SCHEMES["classifier"])
+    with pytest.raises(OptionError, match="unknown rounding 'nearst'"):
+        StepOptions("nearst")
+    with pytest.raises(OptionError, match="momentum"):
+        StepOptions(momentum=1.0)
+    training = simulate.Training(step_program(network(tmp_path), last_layers(graph, 1)))
+    with pytest.raises(SmeltError, match="label 4 is none of 4 classes"):
+        training.step(images(graph, 1)[0], 4, 0.1)
+    assert math.isfinite(training.step(images(graph, 1)[0], 3, 0.1))
