@@ -176,3 +176,42 @@ def test_operators_of_pytorch_whose_derivative_fails(name: str, backend: str) ->
     assert told[0][0] == told[1][0]
     for got, want in zip(told[1][1:], told[0][1:], strict=True):
         torch.testing.assert_close(got, want)
+
+
+NO_SECOND: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "cdist": lambda x: torch.cdist(x, x.detach() + 1, p=1.5).sin() * x.sum(),
+    "pdist": lambda x: torch.pdist(x.sin(), p=3.0).sin(),
+}
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("name", NO_SECOND)
+def test_a_second_derivative_that_pytorch_lacks_is_missed_when_it_is_asked_for(name: str, autocast: bool) -> None:
+    """`create_graph=True` alone asks for none."""
+    fn, seen = NO_SECOND[name], []
+    for run in (fn, smelt.compile(fn)):
+        x = torch.randn(4, 5, generator=torch.manual_seed(1)).requires_grad_()
+        with torch.autocast("cpu", enabled=autocast):
+            loss = run(x).sum()
+        (first,) = torch.autograd.grad(loss, x, create_graph=True)
+        assert first.requires_grad
+        with pytest.raises(RuntimeError) as told:
+            torch.autograd.grad(first.square().sum(), x)
+        seen.append((first.detach(), str(told.value)))
+    torch.testing.assert_close(seen[1][0], seen[0][0])
+    assert seen[1][1] == seen[0][1] and "not implemented" in seen[0][1]
+
+
+@pytest.mark.parametrize("leaf", [True, False])
+def test_a_second_derivative_by_a_leaf_is_not_taken_for_none(leaf: bool) -> None:
+    """Where there is no second derivative through a compiled graph (it reads sizes), it is told, also of `grad` by one
+    input: `None` would say that nothing depends on it."""
+
+    def function(x: Tensor) -> Tensor:
+        length, targets = torch.tensor([4]), torch.tensor([[1, 2]])
+        return torch.nn.functional.ctc_loss(x[:, None].log_softmax(-1), targets, length, torch.tensor([2]))
+
+    x = torch.randn(4, 5).requires_grad_()
+    (first,) = torch.autograd.grad(smelt.compile(function)(x if leaf else x * 2), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="a second derivative through a compiled function"):
+        torch.autograd.grad(first.square().sum(), x, allow_unused=True)

@@ -6,6 +6,7 @@ view of it (the weight of `linear`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -151,6 +152,12 @@ def test_gradients_with_a_history_of_what_was_there(name: str) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_second_derivatives_are_of_what_was_there_or_an_error(name: str) -> None:
     fn, shape = PROGRAMS[name]
+    try:
+        _twice(fn, shape, True)
+    except RuntimeError as error:  # attention has second derivatives up to torch 2.13
+        with pytest.raises(RuntimeError, match=re.escape(str(error))):
+            _twice(smelt.compile(fn), shape, True)
+        return
     found = _twice(smelt.compile(fn), shape, True)
     assert name not in VIEWS or found != "told"
     if found != "told":

@@ -39,6 +39,7 @@ from smelt.base.torch_c import below_autograd, disable_autocast, in_batches, set
 from smelt.graph.ir.meta import TensorMeta, is_lazy
 from smelt.graph.nodes.absent_gradients import hooks_of, quiet, quiet_below
 from smelt.graph.nodes.custom_functions import BackwardState
+from smelt.graph.nodes.engine_nodes import nodes_below
 
 Program = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 Compiled = Callable[..., tuple[Any, ...]]
@@ -321,7 +322,8 @@ class _Compiled(torch.autograd.Function):
             if isinstance(again, tuple):
                 return again
             anchor = torch.empty(0, device="cpu", requires_grad=True)
-            found = _Gradients.apply(anchor, plan, again, plan.saving.count, *saved, *grads)
+            counts = plan.saving.count, len(saved)
+            found = _Gradients.apply(anchor, plan, again, counts, *saved, *grads, *_leaves_below(ctx))
         else:
             if plan.memory is not None:
                 ctx.inputs = plan.memory.release(ctx.inputs)
@@ -329,6 +331,12 @@ class _Compiled(torch.autograd.Function):
             del saved[plan.saving.count :]
             found = (batched(plan.run) if in_batches() else plan.run)(saved, grads)
         return _by_input(plan, found, absent)
+
+
+def _leaves_below(ctx: Any) -> list[torch.Tensor]:
+    """The leaves that the inputs of a call were computed from."""
+    nodes = nodes_below(node for node, _ in ctx.next_functions)
+    return [node.variable for node in nodes if getattr(node, "variable", None) is not None]
 
 
 def _by_input(plan: _Plan, found: Any, absent: frozenset[int]) -> tuple[torch.Tensor | None, ...]:
@@ -504,16 +512,17 @@ class _Gradients(torch.autograd.Function):
     """The backward program under `create_graph=True` where it cannot be compiled again: second derivatives say why not.
 
     Its first argument requires grad, so that a second derivative always comes here: saved intermediate values have no
-    history that would lead back to the inputs.
+    history that would lead back to the inputs. A derivative by a leaf comes here by the leaves, its last arguments.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, anchor: torch.Tensor, plan: _Plan, why: str, count: int, *tensors: torch.Tensor | None
+        ctx: Any, anchor: torch.Tensor, plan: _Plan, why: str, counts: tuple[int, int], *tensors: torch.Tensor | None
     ) -> Any:
+        """`counts`: of what the program reads, and of all that was saved."""
         ctx.why = why
-        first = len(tensors) - plan.num_grads
-        return _gradients(plan, [*tensors[:count]], tensors[first:])  # type: ignore[list-item]
+        count, first = counts
+        return _gradients(plan, [*tensors[:count]], tensors[first : first + plan.num_grads])  # type: ignore[list-item]
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:

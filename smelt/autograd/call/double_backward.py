@@ -195,7 +195,7 @@ class DoubleBackward:
         found = graph.call_function(engine, (heads, leaves, tangents), options)
         for region in reversed(regions):
             graph.call_function(exit_autocast, (region,))
-        graph.output(tuple(graph.call_function(_item, (found, k)) for k in range(len(leaves))))
+        graph.output(tuple(graph.call_function(operator.getitem, (found, k)) for k in range(len(leaves))))
         return GraphModule(self.gm, graph)
 
     def _tangent(self, graph: fx.Graph, output: int) -> fx.Node:
@@ -216,10 +216,6 @@ def _depends_on(node: fx.Node) -> list[fx.Node]:
 def _is_batch_norm(node: Any) -> bool:
     target = aten._native_batch_norm_legit_functional.default
     return isinstance(node, fx.Node) and node.target is target and bool(node.args[5])
-
-
-def _item(values: Sequence[Any], index: int) -> Any:
-    return values[index]
 
 
 class _InFormerMemory(torch.autograd.Function):

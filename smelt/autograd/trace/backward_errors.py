@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from smelt.base.process_state import preserving
 from smelt.graph.ir.meta import extent
+from smelt.graph.nodes.modes import MODE_CHANGES
 
 LARGEST = 1 << 22
 """Elements of all inputs together up to which eager is asked."""
@@ -36,7 +38,7 @@ def errors_of_backward(gm: fx.GraphModule, examples: Sequence[Any]) -> frozenset
     found = set()
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         try:
-            results = gm(*map(_ones, examples))
+            results = preserving(gm, *map(_ones, examples))
         except Exception:  # ones are refused: the error is one of values
             return frozenset()
         for result in results if isinstance(results, (list, tuple)) else [results]:
@@ -56,9 +58,11 @@ _KINDS = (BuiltinFunctionType, FunctionType, MethodDescriptorType)
 
 
 def _only_computes(node: fx.Node) -> bool:
-    """A function or method of PyTorch's own; no tensor of the program's is there that it could write to."""
+    """A function or method of PyTorch's own, or a mode; no tensor of the program's is there that it could write to."""
     if node.op != "call_function":
         return node.op in ("call_method", "placeholder", "output")
+    if node.target in MODE_CHANGES:
+        return True
     package = (getattr(node.target, "__module__", None) or "torch").split(".")[0]
     return isinstance(node.target, _KINDS) and package in ("torch", "_operator")
 
