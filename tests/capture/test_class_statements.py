@@ -874,3 +874,36 @@ def test_a_type_variable_of_each_call() -> None:
         _, own, shown, limit, of_it = run(x, name, bound)
         assert (own.__name__, own.__bound__, shown, limit) == (name, bound, name, bound)
         assert of_it.__args__ == (own,)
+
+
+def _of_a_table(x: Tensor) -> Any:
+    class Own(dict):  # type: ignore[type-arg]
+        pass
+
+    make = Own.fromkeys
+    print(end="")
+    breaks()
+    made = make(["a", "b"], 3)
+    return x * made["a"], type(made) is Own, made
+
+
+def _of_a_number(x: Tensor) -> Any:
+    class Own(int):
+        pass
+
+    make = Own.from_bytes
+    breaks()
+    made = make(b"\x05", "big")
+    return x * 2, type(made) is Own, int(made)
+
+
+def breaks() -> None:
+    torch.compiler.disable(lambda: None)()
+
+
+@pytest.mark.parametrize("f", [_of_a_table, _of_a_number])
+def test_a_method_written_in_c_belongs_to_the_class_of_this_call(f: Callable[[Tensor], Any]) -> None:
+    run = smelt.compile(f)
+    for _ in range(4):
+        got = run(torch.arange(3.0))
+        assert got[1] and f(torch.arange(3.0))[1]

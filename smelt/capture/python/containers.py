@@ -213,6 +213,9 @@ def _class_item(vm: Interpreter, cls: type, key: object) -> object:
     if isinstance(meta, types.FunctionType):
         module = meta.__module__
         return vm.native(operator.getitem, cls, key) if module == "enum" else vm.call(meta, (cls, key), {})
+    given = (cls, *key) if type(key) is tuple else (cls, key)
+    if any(id(each) in vm.python.made_classes for each in given):
+        raise Break(f"{cls.__name__}[...]", "each call makes another class", "define it outside of the function")
     return vm.native(operator.getitem, cls, key)
 
 

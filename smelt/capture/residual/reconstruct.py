@@ -446,6 +446,11 @@ def rebuild_host_method(r: Rebuild, value: PrologueMethod) -> str:
 def rebuild_builtin(r: Rebuild, value: BoundMethodOfC) -> str:
     """Bound methods written in C."""
     owner = value.__self__
+    if isinstance(owner, type) and id(owner) in r.vm.python.made_classes:
+        for base in owner.__mro__:
+            raw = vars(base).get(value.__name__)
+            if type(raw) is types.ClassMethodDescriptorType and raw.__get__(None, owner) == value:
+                return f"{r(raw)}.__get__(None, {r(owner)})"
     if owner is None or isinstance(owner, (types.ModuleType, type)):
         return r.constant(value, value.__name__)
     text = r(owner)
