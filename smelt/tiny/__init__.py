@@ -31,3 +31,7 @@ What the modules agree on:
       extern struct model_trained model_trained;  all that trains, and the count of steps: what a checkpoint saves
       MODEL_ARENA_BYTES, MODEL_TRAINED_BYTES, MODEL_FLASH_BYTES
 """
+
+from smelt.tiny.quantize import quantize
+
+__all__ = ["quantize"]

@@ -1,0 +1,140 @@
+"""A PyTorch model in, its functional ATen graph and the ranges of its values out, by smelt's own capture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+import smelt
+from smelt.base.errors import SmeltError
+
+BATCH = 16
+"""Images that are calibrated at a time."""
+
+
+class QuantizeError(SmeltError):
+    """A model that cannot become an int8 graph, or data that cannot calibrate it."""
+
+
+@dataclass
+class Captured:
+    """A model as one graph.
+
+    Attributes:
+        graph: functional ATen operators; its first placeholder is the image batch, the others are parameters.
+        held: the tensor of each placeholder but the first.
+        ranges: the least and the greatest value of each node over the calibration data.
+    """
+
+    graph: fx.GraphModule
+    held: dict[fx.Node, torch.Tensor]
+    ranges: dict[fx.Node, tuple[float, float]] = field(default_factory=dict)
+
+    @property
+    def image(self) -> fx.Node:
+        """The placeholder of the image batch."""
+        return next(iter(self.graph.graph.nodes))
+
+
+def capture(model: nn.Module, calibration_data: Any) -> Captured:
+    """Capture a model in eval mode and run it on the data.
+
+    Args:
+        calibration_data: float images (n, channels, height, width), or batches of them; a batch may be a tuple that
+            begins with its images, as loaders give them.
+
+    Raises:
+        QuantizeError: there are no images, or they are none.
+        Unsupported: the model is not one graph.
+    """
+    images = _images(calibration_data)
+    taken: list[tuple[fx.GraphModule, Sequence[torch.Tensor]]] = []
+
+    def take(graph: fx.GraphModule, _: Sequence[torch.Tensor]) -> Any:
+        def run(*arguments: torch.Tensor) -> Any:
+            taken.append((graph, arguments))
+            return graph.forward(*arguments)
+
+        return run
+
+    training = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            backend = smelt.aot_autograd(fw_compiler=take)
+            smelt.compile(model, backend=backend, fullgraph=True, dynamic=False)(images[:BATCH])
+    finally:
+        for module, was in training.items():
+            module.training = was
+    if len(taken) != 1:
+        raise QuantizeError(f"the model ran as {len(taken)} graphs", hint="smelt.explain(model) shows where it was cut")
+    graph, arguments = taken[0]
+    places = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    # the image batch comes first: a model's forward takes it, parameters are read from the model later
+    found = Captured(graph, dict(zip(places[1:], arguments[1:], strict=True)))
+    _calibrate(found, images)
+    return found
+
+
+def _images(data: Any) -> torch.Tensor:
+    if data is None:
+        raise QuantizeError(
+            "a float model needs calibration data: the ranges of its activations are measured",
+            hint="quantize(model, images), some hundred images like those that it will see",
+        )
+    batches = [data] if isinstance(data, torch.Tensor) else [_batch(one) for one in data]
+    if not batches or sum(len(batch) for batch in batches) == 0:
+        raise QuantizeError("the calibration data hold no images")
+    images = torch.cat(batches)
+    if images.ndim != 4 or not images.is_floating_point():
+        raise QuantizeError(
+            f"calibration data are {images.dtype} of shape {tuple(images.shape)}",
+            hint="float images (n, channels, height, width), as the model takes them",
+        )
+    if not images.isfinite().all():
+        raise QuantizeError("the calibration data hold values that are not finite")
+    return images
+
+
+def _batch(one: Any) -> torch.Tensor:
+    first = one[0] if isinstance(one, (tuple, list)) and one else one
+    if not isinstance(first, torch.Tensor):
+        raise QuantizeError(f"a batch of the calibration data is a {type(one).__name__}", hint="a tensor of images")
+    return first
+
+
+class _Ranges(fx.Interpreter):
+    """Runs a graph and widens the range of each of its nodes."""
+
+    def __init__(self, captured: Captured) -> None:
+        super().__init__(captured.graph)
+        self.ranges = captured.ranges
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel():
+            low, high = (bound.item() for bound in value.aminmax())
+            before = self.ranges.get(n, (low, high))
+            self.ranges[n] = (min(low, before[0]), max(high, before[1]))
+        return value
+
+
+def _calibrate(captured: Captured, images: torch.Tensor) -> None:
+    """Run all images; the last batch is filled up with its last image, since the graph holds the size of a batch."""
+    size = min(BATCH, len(images))
+    interpreter = _Ranges(captured)
+    with torch.no_grad():
+        for start in range(0, len(images), size):
+            batch = images[start : start + size]
+            filled = torch.cat([batch, *[batch[-1:]] * (size - len(batch))])
+            interpreter.run(filled, *captured.held.values())
+
+
+def chain(node: fx.Node, targets: Iterable[Any]) -> fx.Node | None:
+    """The only user of a node, if it is one of these operators."""
+    users = list(node.users)
+    return users[0] if len(users) == 1 and users[0].target in targets else None

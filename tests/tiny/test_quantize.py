@@ -1,0 +1,147 @@
+"""From PyTorch models to int8 graphs: near the float model, the same bits in C, trained by steps; what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from smelt.tiny import quantize, render_c, simulate
+from smelt.tiny.capture import QuantizeError
+from smelt.tiny.graph import Clamp, Conv, Head, Int8Graph, Linear
+from smelt.tiny.host import HostModel
+from smelt.tiny.program import ROUNDINGS, StepOptions, infer_program
+from smelt.tiny.scheme import named
+from smelt.tiny.step import step_program
+
+
+class Net(nn.Module):
+    """All that the target has: three kinds of convolutions, BatchNorm, both ReLUs, sums, both ways to pool, flatten."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(2, 6, 3, 2, 1, bias=False), nn.BatchNorm2d(6), nn.ReLU6())
+        self.wide = nn.Conv2d(6, 12, 1)
+        self.own = nn.Conv2d(12, 12, 3, 1, 1, groups=12, bias=False)
+        self.norm = nn.BatchNorm2d(12)
+        self.thin = nn.Conv2d(12, 6, 1)
+        self.drop = nn.Dropout(0.5)
+        self.hidden = nn.Linear(24, 10)
+        self.head = nn.Linear(10, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        y = F.relu(self.norm(self.own(F.relu6(self.wide(x)))))
+        x = F.relu(x + self.thin(y))
+        x = F.avg_pool2d(x, 2)
+        x = F.adaptive_avg_pool2d(x, 1).flatten(1) if x.shape[-1] > 2 else torch.flatten(x, 1)
+        return self.head(self.drop(torch.relu_(self.hidden(x))))
+
+
+def trained_net() -> Net:
+    """A net whose BatchNorms have statistics."""
+    net = Net()
+    for _ in range(8):
+        net(torch.randn(8, 2, 8, 8))
+    return net
+
+
+def as_int8(graph: Int8Graph, images: torch.Tensor) -> torch.Tensor:
+    x = graph.tensors[graph.input]
+    return ((images / x.scale).round() + x.zero).clamp(-128, 127).to(torch.int8).permute(0, 2, 3, 1).contiguous()
+
+
+def test_a_model_stays_near_its_float_results() -> None:
+    net, images = trained_net(), torch.randn(50, 2, 8, 8)
+    graph = quantize(net, images)
+    assert net.training and net.norm.training
+    logits = simulate.infer(graph, as_int8(graph, images))
+    expected = net.eval()(images)
+    assert (logits - expected).norm() / expected.norm() < 0.05
+    assert len(graph.layers) == 4 and [type(op) for op in graph.operators[-2:]] == [Linear, Head]
+    assert not any(isinstance(op, Clamp) for op in graph.operators)  # every ReLU is part of what it follows
+    assert [layer.name for layer in graph.layers] == ["first.0", "wide", "own", "thin"]
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("scheme", ["classifier", "bias-2", "last-2", "full"])
+def test_a_model_trains_in_c_with_the_bits_of_the_simulation(scheme: str, rounding: str) -> None:
+    images = torch.randn(20, 2, 8, 8)
+    graph = quantize(trained_net(), images)
+    program = step_program(graph, named(scheme, graph), StepOptions(rounding))
+    model = HostModel(render_c.render(infer_program(graph, program.trained), program), program)
+    training = simulate.Training(program)
+    for number, image in enumerate(as_int8(graph, images[:4]).numpy()):
+        assert training.step(image, number % 3, 0.05) == model.train_step(image, number % 3, 0.05)
+    for name, value in model.trained().items():
+        assert np.array_equal(value, training.state[name].numpy()), name
+
+
+def test_an_int8_classifier_and_batches_of_a_loader() -> None:
+    net, images = trained_net(), torch.randn(40, 2, 8, 8)
+    loader = [(images[i : i + 12], torch.zeros(12)) for i in range(0, 40, 12)]
+    graph = quantize(net, loader, float_head=False, name="net")
+    assert isinstance(graph.operators[-1], Linear) and graph.name == "net"
+    program = infer_program(graph)
+    given = as_int8(graph, images[:3])
+    model = HostModel(render_c.render(program), program)
+    assert np.array_equal(np.stack([model.infer(one) for one in given.numpy()]), simulate.infer(graph, given).numpy())
+
+
+class One(nn.Module):
+    """A convolution, something, and a classifier."""
+
+    def __init__(self, middle: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.conv, self.middle, self.head = nn.Conv2d(2, 4, 1), middle, nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.middle(self.conv(x)).mean((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("middle", "told"),
+    [
+        (torch.sigmoid, "lacks aten.sigmoid"),
+        (lambda x: F.max_pool2d(x, 2), "lacks aten.*max_pool2d"),
+        (lambda x: x + 1.0, "sums with a number"),
+        (lambda x: x + x[:, :, :1], "lacks aten.slice"),
+        (lambda x: F.hardtanh(x), "that is no ReLU or ReLU6"),
+        (nn.Conv2d(4, 4, 1, groups=2), "in 2 groups of 4 channels"),
+        (lambda x: F.avg_pool2d(x, 3, 1, 1), "mean pooling with padding"),
+        (lambda x: x.reshape(-1, 4, 16, 1), "lacks a reshape"),
+    ],
+)
+def test_what_the_target_lacks_is_named_with_its_line(
+    middle: Callable[[torch.Tensor], torch.Tensor], told: str
+) -> None:
+    with pytest.raises(QuantizeError, match=told) as caught:
+        quantize(One(middle), torch.randn(4, 2, 4, 4))
+    assert ".py:" in str(caught.value.at)
+
+
+def test_a_clamp_that_is_not_alone_is_an_operator() -> None:
+    graph = quantize(One(lambda x: x + F.relu(x)), torch.randn(4, 2, 4, 4))
+    assert [type(op) for op in graph.operators[:2]] == [Conv, Clamp]
+    quantize(One(lambda x: F.hardtanh(x, 0.0, 6.0)), torch.randn(4, 2, 4, 4))
+    quantize(One(lambda x: x.clamp(min=0)), torch.randn(4, 2, 4, 4))
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (None, "needs calibration data"),
+        ([], "hold no images"),
+        (torch.zeros(0, 2, 4, 4), "hold no images"),
+        (torch.zeros(4, 2, 4, 4, dtype=torch.uint8), "are torch.uint8"),
+        (torch.full((1, 2, 4, 4), float("nan")), "not finite"),
+        ([("image",)], "is a tuple"),
+    ],
+)
+def test_data_that_cannot_calibrate(data: object, told: str) -> None:
+    with pytest.raises(QuantizeError, match=told):
+        quantize(One(F.relu), data)
