@@ -76,3 +76,16 @@ def _with_first_at_zero(offsets: Sequence[int], size: int, sizes: Sequence[int])
         return list(offsets), size
     mirrored = [size - offset - aligned(n) for offset, n in zip(offsets, sizes, strict=True)]
     return (mirrored, size) if mirrored[0] == 0 else None
+
+
+def describe(program: Program, layout: Layout) -> str:
+    """A line for each call: its kernel and operator, the bytes of the arena in use, what it writes or updates."""
+    sizes = {name: value.bytes for name, value in program.values.items()}
+    lines = []
+    for number, call in enumerate(program.calls):
+        live = [name for name, (first, last) in layout.lives.items() if first <= number <= last]
+        used = sum(sizes.get(name, call.scratch) for name in live if layout.in_place.get(name) not in live)
+        made = ", ".join(f"{name} at {layout.offsets[name]}" for name in call.writes) or ", ".join(call.updates)
+        name = call.op.name if call.op is not None else ""
+        lines.append(f"{call.kernel:18} {name:10} {used:6}  {made}")
+    return "\n".join(lines)

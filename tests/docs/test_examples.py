@@ -10,17 +10,18 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ["backends.md"]
+PAGES = ["backends.md", "tiny.md"]
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_examples(page: str) -> None:
     blocks = re.findall(r"```(python|text)\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+    space = {"__name__": "__main__"}
     for (kind, source), (other, expected) in zip(blocks[::2], blocks[1::2], strict=True):
         assert (kind, other) == ("python", "text")
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile(source, page, "exec"), {"__name__": "__main__"})
+            exec(compile(source, page, "exec"), space)
         assert printed.getvalue() == expected
 
 
