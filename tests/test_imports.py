@@ -36,7 +36,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "debug": ("smelt", "base", "abi", "graph", *USERS),  # it prints and changes captured graphs
     # `smelt ops` prints the tables, `smelt verify` looks inside
     # `smelt explain` watches captures and writes what they were as a page
-    "cli": ("smelt", "base", "abi", "graph", "capture", "prims", "loops", "runtime", "page", *USERS),
+    # `smelt tiny` exports projects
+    "cli": ("smelt", "base", "abi", "graph", "capture", "prims", "loops", "runtime", "page", "tiny", *USERS),
 }
 """Package -> packages it may import besides itself. Modules directly under smelt/ may import everything."""
 
@@ -81,7 +82,7 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
         "triton": ("", "cuda"),
         "library": ("", "triton"),
     },
-    "tiny": {"boards": (), "": ("boards",)},
+    "tiny": {"boards": (), "": ("boards",), "project": ("", "boards")},
 }
 """Package -> folder of it -> folders of the package that it may import; "" are the modules directly in the package.
 

@@ -12,6 +12,7 @@ from smelt.cli.bench import bench, complaints
 from smelt.cli.cache import cache
 from smelt.cli.census import census
 from smelt.cli.outputs import output_file, output_folder, page_file
+from smelt.cli.tiny import tiny
 
 app = typer.Typer(
     name="smelt",
@@ -23,6 +24,7 @@ app = typer.Typer(
 app.add_typer(bench, name="bench")
 app.command()(census)
 app.add_typer(cache, name="cache")
+app.add_typer(tiny, name="tiny")
 
 
 @app.command()

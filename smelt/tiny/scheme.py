@@ -6,13 +6,14 @@ inference. The figures of its five schemes for MCUNet follow from it; `plan` say
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
-from smelt.base.errors import SmeltError, unknown_name
+from smelt.base.errors import OptionError, SmeltError, unknown_name
 from smelt.tiny.graph import Conv, Head, Int8Graph, Linear, updated_channels
 
 
@@ -182,6 +183,21 @@ class Memory:
 def kib(size: int) -> str:
     """Bytes as the paper writes them: its KB are 1024 bytes."""
     return f"{size / 1024:,.1f} KB"
+
+
+def parse_size(text: str | int) -> int:
+    """Bytes of a size such as 200000, "256KB" or "1 MB"; KB and MB are 1024 and 1024 x 1024 bytes, as in the paper.
+
+    Raises:
+        OptionError: it is none, or not positive.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(|B|KB|KiB|K|MB|MiB|M)\s*", str(text), re.IGNORECASE)
+    if found is None:
+        raise OptionError(f"{text!r} is no size", hint="such as 200000, 256KB or 1MB")
+    size = int(float(found[1]) * {"": 1, "B": 1, "K": 1024, "M": 1 << 20}[found[2][:1].upper()])
+    if size <= 0:
+        raise OptionError(f"{text!r} is no size above 0")
+    return size
 
 
 def memory(graph: Int8Graph, scheme: Scheme) -> Memory:

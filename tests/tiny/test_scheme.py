@@ -10,7 +10,7 @@ import pytest
 
 from smelt.base.errors import OptionError
 from smelt.tiny.models import load
-from smelt.tiny.scheme import PRESETS, Scheme, SchemeError, from_json, last_layers, memory, named
+from smelt.tiny.scheme import PRESETS, Scheme, SchemeError, from_json, last_layers, memory, named, parse_size
 from tests.tiny import model_files as files
 
 
@@ -78,3 +78,14 @@ def test_schemes_go_through_json(scheme: Scheme) -> None:
 def test_other_json_is_no_scheme(value: object) -> None:
     with pytest.raises(SchemeError, match="no scheme"):
         from_json(value)
+
+
+@pytest.mark.parametrize(("text", "size"), [("256KB", 262144), ("1 mb", 1 << 20), (512, 512), ("0.5k", 512), ("7B", 7)])
+def test_sizes_are_read(text: str | int, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "256 apples", "-1KB", "0", "1GB"])
+def test_other_text_is_no_size(text: str) -> None:
+    with pytest.raises(OptionError, match="is no size"):
+        parse_size(text)

@@ -15,7 +15,7 @@ FLAGS = (
     *("-fno-strict-aliasing", "-ffunction-sections", "-fdata-sections"),
 )
 BARE = (
-    *("-ffreestanding", "-fno-common"),
+    *("-ffreestanding", "-fno-common", "-I."),
     "-fno-tree-loop-distribute-patterns",  # else the loop of memset becomes a call of memset
 )
 CORTEX_M7 = ("-mcpu=cortex-m7", "-mthumb", "-mfpu=fpv5-sp-d16", "-mfloat-abi=hard")
@@ -73,7 +73,7 @@ class Board:
                 hint="all above 0; the stack a multiple of 16 that leaves room in RAM",
             )
         folder = files("smelt.tiny.boards")
-        headers = ("board.h", "fault.h", "semihosting.h") if self.bare else ("board.h",)
+        headers = ("board.h", "fault.h", "semihosting.h", "string.h") if self.bare else ("board.h",)
         found = {name: folder.joinpath(name).read_text() for name in (*self.sources, *headers)}
         if self.flash_origin is not None and self.ram_origin is not None:
             values = {"FLASH_ORIGIN": hex(self.flash_origin), "RAM_ORIGIN": hex(self.ram_origin)}

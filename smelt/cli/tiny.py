@@ -1,0 +1,70 @@
+"""`smelt tiny`: projects that train on microcontrollers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from smelt.base.errors import SmeltError
+from smelt.cli.bench import complaints
+
+if TYPE_CHECKING:
+    from smelt.tiny.graph import Int8Graph
+    from smelt.tiny.scheme import Scheme
+
+tiny = typer.Typer(help="Int8 networks that train on microcontrollers.", no_args_is_help=True)
+
+
+@tiny.callback()
+def _group() -> None:
+    """A group also while it has one command."""
+
+
+@tiny.command()
+def export(
+    model: Annotated[Path, typer.Argument(help="NAME.json of an int8 network, with NAME.npz beside it.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="The folder to make.")],
+    scheme: Annotated[
+        str, typer.Option(help="mcunet-49kb and its kin, classifier, bias-K, last-K, full; or a JSON file.")
+    ] = "classifier",
+    budget: Annotated[str, typer.Option(help="RAM in all: arena, what trains, stack.")] = "256KB",
+    flash: Annotated[str, typer.Option(help="Flash: code and constants.")] = "1MB",
+    stack: Annotated[str, typer.Option(help="Of the RAM; a multiple of 16 bytes.")] = "4KB",
+    board: Annotated[str, typer.Option(help="mps2-an500, mps2-an386, generic-cortex-m7, rv32-virt, host.")] = "host",
+    classes: Annotated[int | None, typer.Option(min=2, help="A new float classifier of so many classes.")] = None,
+    size: Annotated[int | None, typer.Option(min=1, help="Height and width of images (default: the file's).")] = None,
+    rounding: Annotated[str, typer.Option(help="Of int8 updates: stochastic, nearest, latent.")] = "stochastic",
+    momentum: Annotated[float, typer.Option(help="Of SGD.")] = 0.0,
+) -> None:
+    """Write a C99 project: inference and training of a model within a budget of RAM and flash."""
+    from smelt.tiny.boards.board import find_board
+    from smelt.tiny.models import load, with_head
+    from smelt.tiny.program import StepOptions
+    from smelt.tiny.project.export import Budget, describe
+    from smelt.tiny.project.export import export as write
+    from smelt.tiny.scheme import parse_size
+
+    with complaints():
+        graph = load(model, size)
+        graph = with_head(graph, classes) if classes else graph
+        chosen = _scheme(scheme, graph)
+        limits = Budget(parse_size(budget), parse_size(flash), parse_size(stack))
+        made = write(graph, chosen, out, find_board(board), limits, StepOptions(rounding, momentum))
+        print(describe(made, chosen))
+
+
+def _scheme(name: str, graph: Int8Graph) -> Scheme:
+    """A scheme by name, or from a JSON file."""
+    from smelt.tiny.scheme import from_json, named
+
+    if not name.endswith(".json"):
+        return named(name, graph)
+    try:
+        made = from_json(json.loads(Path(name).read_text()))
+    except (OSError, ValueError) as error:
+        raise SmeltError(f"the scheme {name} cannot be read", why=str(error)) from error
+    made.check(graph)
+    return made

@@ -1,0 +1,177 @@
+"""What the program of a project is told to do, as the file that its main.c reads, and the answers that it writes."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from smelt.base.errors import SmeltError
+from smelt.tiny.boards.build import Program as Built
+from smelt.tiny.emulate import EmulationError, run
+from smelt.tiny.program import Program
+
+
+@dataclass
+class Commands:
+    """Commands in order; `send` has them done.
+
+    Attributes:
+        program: the training step that the project was made from.
+    """
+
+    program: Program
+    told: list[tuple[str, bytes]] = field(default_factory=list)
+
+    def train(self, image: np.ndarray, label: int, rate: float) -> None:
+        """A training step; answered by the loss and the logits before it.
+
+        Raises:
+            SmeltError: an image of another shape or type, or a label that is no class.
+        """
+        if not 0 <= label < self.program.graph.classes:
+            raise SmeltError(f"label {label} is none of {self.program.graph.classes} classes")
+        self._add("T", self._image(image), label, rate)
+
+    def infer(self, image: np.ndarray) -> None:
+        """An inference; answered by the class and the logits.
+
+        Raises:
+            SmeltError: an image of another shape or type.
+        """
+        self._add("I", self._image(image))
+
+    def save(self) -> None:
+        """A checkpoint; answered by its status."""
+        self._add("S")
+
+    def load(self) -> None:
+        """Back to the newest whole checkpoint; answered by its status."""
+        self._add("L")
+
+    def dump(self) -> None:
+        """Answered by all that trains, by the names of the program."""
+        self._add("D")
+
+    def _image(self, image: np.ndarray) -> bytes:
+        graph = self.program.graph
+        wanted = graph.tensors[graph.input].shape
+        if image.dtype != np.int8 or image.shape != wanted:
+            raise SmeltError(f"{graph.name} takes int8 images {wanted}, got {image.dtype} {image.shape}")
+        return image.tobytes()
+
+    def _add(self, what: str, image: bytes = b"", label: int = 0, rate: float = 0.0) -> None:
+        self.told.append((what, struct.pack("<IIf", ord(what), label, rate) + image))
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a program answered.
+
+    Attributes:
+        values: one for each command: (loss, logits), (class, logits), a status, or arrays by name.
+        stack: the most bytes of stack that were in use; 0 on the host.
+        train_instructions, infer_instructions: of every such command, within 40 on Arm; 0 on the host.
+    """
+
+    values: list[tuple[float, np.ndarray] | tuple[int, np.ndarray] | int | dict[str, np.ndarray]]
+    stack: int
+    train_instructions: list[int]
+    infer_instructions: list[int]
+
+
+def send(built: Built, commands: Commands, limit_s: float = 240.0) -> Answers:
+    """Have the program of a project do what it is told, under the board's emulator or on this machine.
+
+    Raises:
+        BoardFault: it faulted.
+        EmulationError: it ran out of time, or failed.
+    """
+    folder = built.path.parent
+    (folder / "commands.bin").write_bytes(b"".join(content for _, content in commands.told))
+    ran = run(built, folder, limit_s)
+    content = (folder / "answers.bin").read_bytes()
+    try:
+        values = list(_parsed(commands, content))
+    except struct.error as error:
+        raise EmulationError(f"the program on {built.board.name} answered too little", why=str(error)) from error
+    counts: dict[str, list[int]] = {"train": [], "infer": [], "stack": [0]}
+    for line in ran.output.splitlines():
+        name, _, number = line.partition("=")
+        if name.partition("_")[0] in counts and number.isdecimal():
+            counts[name.partition("_")[0]].append(int(number))
+    return Answers(values, counts["stack"][-1], counts["train"], counts["infer"])
+
+
+def _parsed(
+    commands: Commands, content: bytes
+) -> Iterator[tuple[float, np.ndarray] | tuple[int, np.ndarray] | int | dict[str, np.ndarray]]:
+    at = 0
+    logits = 4 * commands.program.graph.classes
+    for what, _ in commands.told:
+        if what in "TI":
+            (first,) = struct.unpack_from("<f" if what == "T" else "<i", content, at)
+            yield first, np.frombuffer(content, np.float32, logits // 4, at + 4)
+            at += 4 + logits
+        elif what == "D":
+            values, size = unpacked(commands.program, content[at:])
+            at += size
+            yield values
+        else:
+            yield struct.unpack_from("<i", content, at)[0]
+            at += 4
+
+
+def unpacked(program: Program, content: bytes) -> tuple[dict[str, np.ndarray], int]:
+    """The fields of `struct model_trained` by name, and its size: the widest come first, after the count of steps.
+
+    Raises:
+        struct.error: there are too few bytes.
+    """
+    held = sorted(program.trained.values(), key=lambda one: -one.data.itemsize)
+    size = -(-sum(one.bytes for one in held) // 4) * 4 + 4
+    if len(content) < size:
+        raise struct.error(f"{len(content)} bytes of {size}")
+    found, at = {"steps": np.frombuffer(content, np.uint32, 1)}, 4
+    for one in held:
+        found[one.name] = np.frombuffer(content, one.data.dtype, one.data.size, at).reshape(one.data.shape)
+        at += one.bytes
+    return found, size
+
+
+def read_checkpoint(folder: Path, program: Program, identity: int) -> dict[str, np.ndarray]:
+    """What the newest whole record of a project's folder holds, as `unpacked` names it.
+
+    Args:
+        identity: of the project: PROJECT_IDENTITY.
+
+    Raises:
+        SmeltError: there is no record, or none of them is whole.
+    """
+    told, best = [], None
+    for name in ("trained.0", "trained.1"):
+        path = folder / name
+        if not path.exists():
+            continue
+        content = path.read_bytes()
+        header = struct.unpack_from("<5I", content) if len(content) >= _HEADER else None
+        if header is None or header[:2] != (0x544C4D53, 1):
+            told.append(f"{name} is no checkpoint of this version")
+        elif header[2] != identity:
+            told.append(f"{name} is of another model")
+        elif len(content) != _HEADER + header[4] + 4 or zlib.crc32(content[:-4]) != int.from_bytes(
+            content[-4:], "little"
+        ):
+            told.append(f"{name} is torn or damaged")
+        elif best is None or (header[3] - best[0]) % (1 << 32) < 1 << 31:
+            best = (header[3], content[_HEADER:-4])
+    if best is None:
+        raise SmeltError(f"no checkpoint in {folder} can be read", why="; ".join(told) or "nothing was saved")
+    return unpacked(program, best[1])[0]
+
+
+_HEADER = 20

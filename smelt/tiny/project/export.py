@@ -1,0 +1,214 @@
+"""A graph, a scheme and a budget in; a folder with a C99 project for a board out, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from smelt.base.errors import BuildError, SmeltError
+from smelt.tiny.boards.board import Board
+from smelt.tiny.boards.build import BudgetError, Program, build, write_sources
+from smelt.tiny.graph import Int8Graph
+from smelt.tiny.plan import Layout, lay_out
+from smelt.tiny.program import Program as Step
+from smelt.tiny.program import StepOptions, infer_program
+from smelt.tiny.project.memory_map import as_text, busiest
+from smelt.tiny.project.picture import draw
+from smelt.tiny.project.texts import makefile, readme
+from smelt.tiny.render_c import render, trained_bytes
+from smelt.tiny.scheme import PRESETS, Scheme, SchemeError, kib, last_layers, memory
+from smelt.tiny.step import step_program
+
+TENANTS = 6
+"""How many are named where memory does not suffice."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Bytes: of RAM in all, of flash, and of the stack within RAM."""
+
+    ram: int = 256 << 10
+    flash: int = 1 << 20
+    stack: int = 4096
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A project.
+
+    Attributes:
+        program: the training step that its C was made from.
+        ram, flash: bytes in all, stack included; by the linker if the board's compiler is here, else by the planner,
+            which does not know the size of code.
+        linked: whether the linker was asked.
+    """
+
+    folder: Path
+    program: Step
+    identity: int
+    ram: int
+    flash: int
+    linked: bool
+
+    def program_of_inference(self) -> Step:
+        """The inference, with the parameters that train where they are."""
+        return infer_program(self.program.graph, self.program.trained)
+
+
+def export(
+    graph: Int8Graph,
+    scheme: Scheme,
+    folder: str | Path,
+    board: Board,
+    budget: Budget | None = None,
+    options: StepOptions | None = None,
+) -> Exported:
+    """Write a project: model.c and model.h, checkpoints, the board's files, a Makefile, a README and a memory map.
+
+    Args:
+        graph: ends in a float classifier.
+        folder: made; it may be there if it is empty.
+
+    Raises:
+        BudgetError: RAM or flash does not suffice; names the largest tenants and the nearest scheme that fits.
+        SchemeError, OptionError: the scheme or the options do not fit the graph.
+        SmeltError: the folder cannot be written, or holds something.
+    """
+    budget, out = budget or Budget(), Path(folder)
+    _look_at(out)
+    step = step_program(graph, scheme, options)
+    layout = lay_out(step)
+    infer = infer_program(graph, step.trained)
+    texts = render(infer, step)
+    arena = max(layout.size, lay_out(infer).size)
+    rows = {"arena": arena, "trained parameters": trained_bytes(step), "stack": budget.stack}
+    if board.bare and sum(rows.values()) > budget.ram:
+        raise _over(graph, scheme, step, layout, rows, budget, options)
+    identity = zlib.crc32((texts["model.c"] + texts["model.h"]).encode())
+    texts |= _own_texts(identity)
+    try:
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.absolute().parent) as made:
+            inside = Path(made) / "project"
+            inside.mkdir()
+            sources = write_sources(board, texts, inside, flash=budget.flash, ram=budget.ram, stack=budget.stack)
+            built = _linked(board, sources, inside)
+            ram, flash = (built.ram, built.flash) if built and board.bare else (sum(rows.values()), 0)
+            limits = {"RAM": budget.ram, "flash": budget.flash}
+            (inside / "memory.txt").write_text(as_text(step, layout, {**rows, "flash": flash}, limits))
+            draw(step, layout, inside / "memory.png")
+            (inside / "Makefile").write_text(makefile(board, sources))
+            (inside / "README.md").write_text(readme(graph, scheme, board, budget.ram, budget.flash, ram, flash))
+            os.replace(inside, out)
+    except OSError as error:
+        raise SmeltError(f"{out} cannot be written", why=error.strerror or str(error)) from error
+    return Exported(out, step, identity, ram, flash, built is not None)
+
+
+def _look_at(out: Path) -> None:
+    if out.is_symlink() or (out.exists() and not out.is_dir()):
+        raise SmeltError(f"{out} is there and is no folder")
+    if out.exists() and any(out.iterdir()):
+        raise SmeltError(f"the folder {out} is not empty", hint="another folder, or remove what is in it")
+    if not out.absolute().parent.is_dir():
+        raise SmeltError(f"there is no folder {out.absolute().parent}")
+
+
+def _own_texts(identity: int) -> dict[str, str]:
+    here = files("smelt.tiny.project")
+    found = {name: here.joinpath(name).read_text() for name in ("checkpoint.h", "checkpoint.c", "main.c")}
+    found["project.h"] = (
+        "/* Tells checkpoints of this model from those of others. */\n"
+        f"#ifndef PROJECT_H\n#define PROJECT_H\n#define PROJECT_IDENTITY {identity:#010x}u\n#endif\n"
+    )
+    return found
+
+
+def _linked(board: Board, sources: list[str], folder: Path) -> Program | None:
+    """The sizes as the linker sees them, if the compiler is here; nothing of the build stays."""
+    try:
+        board.find_compiler()
+    except BuildError:
+        return None
+    built = build(board, sources, folder)
+    built.path.unlink()
+    return built
+
+
+def _over(
+    graph: Int8Graph,
+    scheme: Scheme,
+    step: Step,
+    layout: Layout,
+    rows: dict[str, int],
+    budget: Budget,
+    options: StepOptions | None,
+) -> BudgetError:
+    number, tenants = busiest(step, layout)
+    call = step.calls[number]
+    during = call.kernel + (f" of {call.op.name}" if call.op else "")
+    shown = [f"{name} {size:,} B" for name, size in rows.items()]
+    shown += [f"in the arena during {during}: " + ", ".join(f"{n} {size:,} B" for n, size in tenants[:TENANTS])]
+    parameters = sorted(step.trained.values(), key=lambda one: -one.bytes)[:3]
+    shown += ["trained: " + ", ".join(f"{one.name} {one.bytes:,} B" for one in parameters)]
+    fits = nearest_that_fits(graph, scheme, budget, options)
+    hint = (
+        f"the scheme {fits} takes {ram_of(graph, fits, budget.stack, options):,} B"
+        if fits
+        else ("no scheme fits, not even the classifier alone: a smaller model, smaller images or a larger budget")
+    )
+    return BudgetError(
+        f"scheme {scheme.name!r} takes {sum(rows.values()):,} B of RAM, the budget is {budget.ram:,} B",
+        why="\n       ".join(shown),
+        hint=hint,
+    )
+
+
+def ram_of(graph: Int8Graph, scheme: Scheme, stack: int, options: StepOptions | None = None) -> int:
+    """Bytes of RAM of a training step: arena, trained parameters and stack."""
+    step = step_program(graph, scheme, options)
+    arena = max(lay_out(step).size, lay_out(infer_program(graph, step.trained)).size)
+    return arena + trained_bytes(step) + stack
+
+
+def nearest_that_fits(
+    graph: Int8Graph, scheme: Scheme, budget: Budget, options: StepOptions | None = None
+) -> Scheme | None:
+    """Of the presets, of `bias-K` and `last-K`, the largest by the memory model that is smaller and fits.
+
+    It is found by halving, which may miss one where the planner and the model order two schemes differently.
+    """
+    limit = memory(graph, scheme).total
+    sized = sorted(((memory(graph, one).total, one.name, one) for one in _candidates(graph)), key=lambda one: one[:2])
+    smaller = [one for total, _, one in sized if total < limit]
+    low, high, found = 0, len(smaller), None
+    while low < high:
+        middle = (low + high) // 2
+        if ram_of(graph, smaller[middle], budget.stack, options) <= budget.ram:
+            low, found = middle + 1, smaller[middle]
+        else:
+            high = middle
+    return found
+
+
+def _candidates(graph: Int8Graph) -> Iterator[Scheme]:
+    for preset in PRESETS.values():
+        try:
+            preset.check(graph)
+        except SchemeError:
+            continue
+        yield preset
+    yield Scheme("classifier")
+    for count in range(1, len(graph.layers) + 1):
+        yield Scheme(f"bias-{count}", count)
+        yield last_layers(graph, count)
+
+
+def describe(made: Exported, scheme: Scheme) -> str:
+    """A line for whoever asked for the project."""
+    sizes = f"{kib(made.ram)} of RAM" + (f", {kib(made.flash)} of flash" if made.flash else "")
+    return f"{made.folder}: {scheme}: {sizes}{'' if made.linked else ' (not linked: the compiler is not installed)'}"

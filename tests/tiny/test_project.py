@@ -1,0 +1,201 @@
+"""Projects: built and run on every board with the bits of the simulation, checkpoints, and what is refused."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from smelt.base.errors import BuildError, SmeltError
+from smelt.tiny.boards.board import Board, find_board
+from smelt.tiny.boards.build import BudgetError, build
+from smelt.tiny.boards.build import Program as Built
+from smelt.tiny.graph import Int8Graph
+from smelt.tiny.models import load, with_head
+from smelt.tiny.plan import lay_out
+from smelt.tiny.program import StepOptions
+from smelt.tiny.project.commands import Answers, Commands, read_checkpoint, send
+from smelt.tiny.project.export import Budget, Exported, export, nearest_that_fits, ram_of
+from smelt.tiny.project.memory_map import busiest, sizes_of
+from smelt.tiny.scheme import Scheme, memory, named
+from smelt.tiny.simulate import Training, infer
+from tests.tiny import model_files as files
+from tests.tiny.emulated import EMULATED, board_or_skip
+
+SCHEME = Scheme("mine", 4, {3: Fraction(1, 2), 4: Fraction(1), 5: Fraction(1, 4)})
+
+
+def network(folder: Path) -> Int8Graph:
+    return with_head(load(files.write(folder)), 4)
+
+
+def images(count: int) -> np.ndarray:
+    return np.random.default_rng(3).integers(-128, 128, (count, 9, 9, 3)).astype(np.int8)
+
+
+def compiled(made: Exported, board: Board) -> Built:
+    sources = sorted(path.name for path in made.folder.glob("*.c"))
+    return build(board, sources, made.folder, ("-Werror",))
+
+
+def answers(built: Built, commands: Commands) -> Answers:
+    return send(built, commands, limit_s=60)
+
+
+@pytest.mark.parametrize(
+    ("name", "rounding"),
+    [*((name, "stochastic") for name in (*EMULATED, "host")), ("mps2-an500", "nearest"), ("rv32-virt", "latent")],
+)
+def test_training_has_the_bits_of_the_simulation(name: str, rounding: str, tmp_path: Path) -> None:
+    board, graph = board_or_skip(name), network(tmp_path)
+    options = StepOptions(rounding, momentum=0.5 if rounding == "latent" else 0.0)
+    made = export(graph, SCHEME, tmp_path / "out", board, Budget(ram=64 << 10), options)
+    commands, simulated, wanted = Commands(made.program), Training(made.program), []
+    for step, image in enumerate(images(8)):
+        commands.train(image, step % 4, 0.05)
+        wanted.append((simulated.step(image, step % 4, 0.05), simulated.logits))
+    commands.infer(images(1)[0])
+    commands.dump()
+    found = answers(compiled(made, board), commands)
+    for (loss, logits), (wanted_loss, wanted_logits) in zip(found.values[:8], wanted, strict=True):  # type: ignore[misc]
+        assert np.float32(loss) == wanted_loss
+        assert (logits == wanted_logits.numpy()).all()
+    state = {key: torch.as_tensor(value) for key, value in simulated.state.items()}
+    after = infer(made.program_of_inference(), images(1), state)[0].numpy()
+    kind, logits = found.values[8]  # type: ignore[misc]
+    assert kind == after.argmax() and (logits == after).all()
+    dumped = found.values[9]
+    assert isinstance(dumped, dict) and dumped["steps"][0] == 8
+    for key, value in state.items():
+        assert (dumped[key] == value.numpy()).all(), key
+    assert any((dumped[key] != one.data).any() for key, one in made.program.trained.items())
+    if board.bare:
+        assert 0 < found.stack <= 4096
+        assert len(found.train_instructions) == 8 and min(found.train_instructions) > min(found.infer_instructions) > 0
+
+
+@pytest.mark.parametrize("name", ["host", "rv32-virt"])
+def test_a_torn_write_gives_the_older_record(name: str, tmp_path: Path) -> None:
+    board = board_or_skip(name)
+    made = export(network(tmp_path), SCHEME, tmp_path / "out", board, Budget(ram=64 << 10))
+    built, (first, second) = compiled(made, board), images(2)
+    commands = Commands(made.program)
+    for image in (first, second):
+        commands.train(image, 1, 0.1)
+        commands.dump()
+        commands.save()
+    _, older, saved, _, newer, again = answers(built, commands).values
+    assert (saved, again) == (0, 0) and isinstance(older, dict) and isinstance(newer, dict)
+    assert any((older[key] != newer[key]).any() for key in older if key != "steps")
+    later = made.folder / "trained.1"
+    whole = later.read_bytes()
+
+    def loaded() -> tuple[object, dict[str, np.ndarray]]:
+        commands = Commands(made.program)
+        commands.load()
+        commands.dump()
+        status, values = answers(built, commands).values
+        assert isinstance(values, dict)
+        return status, values
+
+    def same(values: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> bool:
+        return all((values[key] == wanted[key]).all() for key in wanted)
+
+    status, values = loaded()
+    assert status == 0 and same(values, newer)
+    assert same(read_checkpoint(made.folder, made.program, made.identity), newer)
+    flipped = bytes([*whole[:40], whole[40] ^ 4, *whole[41:]])
+    for content in (b"", whole[:10], whole[:-1], whole[: len(whole) // 2], flipped):
+        later.write_bytes(content)
+        status, values = loaded()
+        assert status == 0 and same(values, older)
+        assert same(read_checkpoint(made.folder, made.program, made.identity), older)
+    (made.folder / "trained.0").write_bytes(flipped[:50])
+    status, values = loaded()
+    assert status == 2 and values["steps"][0] == 0
+    with pytest.raises(SmeltError, match="trained.0 is torn or damaged; trained.1 is torn or damaged"):
+        read_checkpoint(made.folder, made.program, made.identity)
+    commands = Commands(made.program)
+    commands.save()
+    assert answers(built, commands).values == [0]
+    assert loaded()[0] == 0
+    for slot in ("trained.0", "trained.1"):
+        (made.folder / slot).unlink(missing_ok=True)
+    assert loaded()[0] == 1
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    board = board_or_skip("host")
+    graph = network(tmp_path)
+    one = export(graph, SCHEME, tmp_path / "one", board)
+    other = export(graph, SCHEME, tmp_path / "other", board, options=StepOptions("nearest"))
+    assert one.identity != other.identity
+    commands = Commands(one.program)
+    commands.save()
+    answers(compiled(one, board), commands)
+    (other.folder / "trained.0").write_bytes((one.folder / "trained.0").read_bytes())
+    commands = Commands(other.program)
+    commands.load()
+    assert answers(compiled(other, board), commands).values == [2]
+    with pytest.raises(SmeltError, match="trained.0 is of another model"):
+        read_checkpoint(other.folder, other.program, other.identity)
+
+
+def test_over_budget_is_told_with_a_scheme_that_fits(tmp_path: Path) -> None:
+    graph, full = network(tmp_path), named("full", network(tmp_path))
+    needed = ram_of(graph, full, 1024)
+    budget = Budget(ram=needed - 1, stack=1024)
+    with pytest.raises(BudgetError, match=f"takes {needed:,} B of RAM, the budget is {needed - 1:,} B") as told:
+        export(graph, full, tmp_path / "out", find_board("mps2-an500"), budget)
+    fits = nearest_that_fits(graph, full, budget)
+    assert fits is not None and str(fits) in str(told.value)
+    assert ram_of(graph, fits, 1024) <= budget.ram and memory(graph, fits).total < memory(graph, full).total
+    assert "in the arena during" in str(told.value)
+    assert nearest_that_fits(graph, full, Budget(ram=1200, stack=1024)) is None
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["net.json", "net.npz"]
+
+
+def test_flash_over_budget_is_an_error_of_the_linker(tmp_path: Path) -> None:
+    board = board_or_skip("mps2-an500")
+    with pytest.raises(BudgetError, match="exceeds FLASH by"):
+        export(network(tmp_path), SCHEME, tmp_path / "out", board, Budget(flash=4096))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["net.json", "net.npz"]
+
+
+def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
+    out, board, graph = tmp_path / "out", find_board("host"), network(tmp_path)
+    out.mkdir()
+    (out / "mine.txt").write_text("")
+    with pytest.raises(SmeltError, match="is not empty"):
+        export(graph, SCHEME, out, board)
+    with pytest.raises(SmeltError, match="there is no folder"):
+        export(graph, SCHEME, tmp_path / "a" / "b", board)
+    with pytest.raises(SmeltError, match="is no folder"):
+        export(graph, SCHEME, tmp_path / "net.json", board)
+    assert [path.name for path in out.iterdir()] == ["mine.txt"]
+
+
+def test_a_project_is_whole(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    made = export(network(tmp_path), SCHEME, tmp_path / "out", find_board("generic-cortex-m7"))
+    names = {path.name for path in made.folder.iterdir()}
+    assert {"model.c", "model.h", "Makefile", "README.md", "memory.txt", "memory.png", "link.ld", "main.c"} <= names
+    assert "checkpoint.c" in names and "program.elf" not in names
+    assert (made.folder / "memory.png").read_bytes().startswith(b"\x89PNG")
+    text = (made.folder / "memory.txt").read_text()
+    layout = lay_out(made.program)
+    assert f"arena {layout.size:,} B; {layout.least:,} B" in text
+    assert all(name in text for name in layout.offsets)
+    assert sum(size for _, size in busiest(made.program, layout)[1]) <= layout.size
+    assert sizes_of(made.program, layout).keys() == layout.offsets.keys()
+
+
+def test_without_a_compiler_a_project_is_written_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    made = export(network(tmp_path), SCHEME, tmp_path / "out", find_board("mps2-an500"))
+    assert not made.linked
+    with pytest.raises(BuildError, match="apt-get install gcc-arm-none-eabi"):
+        compiled(made, find_board("mps2-an500"))
