@@ -51,15 +51,20 @@ def place_buffers(lives: Sequence[Life], sizes: Sequence[int]) -> tuple[list[int
     return offsets, arena.size
 
 
-def place_largest_first(lives: Sequence[Life], sizes: Sequence[int]) -> tuple[list[int], int]:
+def place_largest_first(
+    lives: Sequence[Life], sizes: Sequence[int], at_zero: int | None = None
+) -> tuple[list[int], int]:
     """The same, the largest buffers first, each at the lowest place that is free all its life.
 
     Leaves fewer gaps where few buffers are large, and takes time that grows with the square of their number.
+
+    Args:
+        at_zero: the index of a buffer that is placed before all others, and so at offset 0; None: there is none.
     """
     root, last = _places(lives)
     offsets = [0] * len(lives)
     placed: list[tuple[int, int, int, int]] = []  # by offset: (offset, end, first step, last step)
-    for index in sorted({*root}, key=lambda i: -sizes[i]):
+    for index in sorted({*root}, key=lambda i: (i != at_zero, -sizes[i])):
         first, size, at = lives[index][0], aligned(sizes[index]), 0
         for offset, end, begun, done in placed:
             if begun <= last[index] and first <= done:

@@ -5,10 +5,10 @@ Lifetimes and who may lie over whom come from the memory planner of the schedule
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from smelt.abi.arena import aligned, least_size, place_buffers, place_largest_first
+from smelt.abi.arena import Life, least_size, place_buffers, place_largest_first
 from smelt.schedule.memory import plan_memory
 from smelt.schedule.order import Unit
 from smelt.tiny.program import Program
@@ -53,10 +53,7 @@ def lay_out(program: Program) -> Layout:
     plan = plan_memory(units, sizes, may_overwrite, two_ways=0)
     names = list(plan.offsets)
     numbers = [sizes[name] for name in names]
-    found = [
-        _with_first_at_zero(*place(plan.lives, numbers), numbers) for place in (place_buffers, place_largest_first)
-    ]
-    offsets, size = min((one for one in found if one is not None), key=lambda one: one[1])
+    offsets, size = min(_placements(plan.lives, numbers), key=lambda one: one[1])
     lives = {name: (first - 1, last - 1) for name, (first, last, _) in zip(names, plan.lives, strict=True)}
     return Layout(dict(zip(names, offsets, strict=True)), size, least_size(plan.lives, numbers), lives, plan.in_place)
 
@@ -70,12 +67,12 @@ def _units(program: Program) -> list[Unit]:
     return [*units, Unit(len(units), (program.logits,), (), len(units))]
 
 
-def _with_first_at_zero(offsets: Sequence[int], size: int, sizes: Sequence[int]) -> tuple[list[int], int] | None:
-    """The placement, or its mirror image, if one of them has the first value at offset 0."""
-    if offsets[0] == 0:
-        return list(offsets), size
-    mirrored = [size - offset - aligned(n) for offset, n in zip(offsets, sizes, strict=True)]
-    return (mirrored, size) if mirrored[0] == 0 else None
+def _placements(lives: Sequence[Life], sizes: Sequence[int]) -> Iterator[tuple[list[int], int]]:
+    """Offsets and sizes of the arena that have the first value at offset 0."""
+    yield place_largest_first(lives, sizes, at_zero=0)
+    offsets, size = place_buffers(lives, sizes)  # in order of creation: nothing is placed before the first
+    assert offsets[0] == 0
+    yield offsets, size
 
 
 def describe(program: Program, layout: Layout) -> str:

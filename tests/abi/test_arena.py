@@ -37,3 +37,10 @@ def test_a_large_buffer_does_not_end_behind_a_small_one():
     assert place_buffers(lives, sizes)[1] == 2 * 6400 + 64
     assert place_largest_first(lives, sizes) == ([0, 6400, 6464, 0], 6528)
     assert least_size(lives, sizes) == 6528
+
+
+def test_a_buffer_can_be_held_at_offset_0() -> None:
+    lives, sizes = [(0, 2, -1), (1, 4, -1), (3, 5, -1)], [64, 640, 6400]
+    assert place_largest_first(lives, sizes) == ([0, 6400, 0], 7040)
+    assert place_largest_first(lives, sizes, at_zero=0)[0][0] == 0
+    assert place_largest_first(lives, sizes, at_zero=1) == ([640, 0, 640], 7040)
