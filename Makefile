@@ -1,4 +1,4 @@
-# Everything starts here: `make demo`, `make test`, `make test-gpu`, `make test-ops`, `make test-fuzz`, `make test-faults`, `make test-memory`, `make test-crash`, `make test-long`, `make test-asan`, `make test-asan-all`, `make replay BASE=main`, `make bench-suites`, `make lint`, `make docs`. Each sets up what it needs first.
+# Everything starts here: `make demo`, `make test`, `make test-gpu`, `make test-ops`, `make test-fuzz`, `make test-faults`, `make test-memory`, `make test-crash`, `make test-long`, `make test-asan`, `make test-asan-all`, `make replay BASE=main`, `make bench-suites`, `make lint`, `make docs`, `make site`. Each sets up what it needs first.
 #   PYTHON=3.12 (a version or an executable; default: the first of 3.11 to 3.13 found)
 #   TORCH=2.12.1 (default 2.13.0)
 #   TORCH_INDEX=https://download.pytorch.org/whl/cpu (another package index for torch alone; default: none)
@@ -33,7 +33,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := $(shell find smelt -name '*.c' -o -name '*.h')
 
-.PHONY: help setup setup-tiny demo test test-gpu test-ops test-ops-gpu test-fuzz test-fuzz-gpu test-faults test-memory test-crash test-long test-asan test-asan-all replay sanitize-gpu bench-suites lint format docs clean
+.PHONY: help setup setup-tiny demo test test-gpu test-ops test-ops-gpu test-fuzz test-fuzz-gpu test-faults test-memory test-crash test-long test-asan test-asan-all replay sanitize-gpu bench-suites lint format docs site clean
 .DELETE_ON_ERROR:
 
 help:
@@ -42,7 +42,7 @@ help:
 setup: $(VENV)/.ready
 
 # torch comes first and is then held by a constraints file: timm, torchvision and effdet by themselves would
-# replace it with the newest CUDA build. They come without their dependencies, which follow by name.
+# replace it with the newest CUDA build. They come without their dependencies, which follow by name; of these Python compiles what is imported.
 $(VENV)/.packages: pyproject.toml tools/find_python.sh
 	@test -n "$(TORCHVISION)" || { echo "smelt supports torch 2.11 to 2.15, not $(TORCH)" >&2; exit 1; }
 	python=$$(tools/find_python.sh $(PYTHON)) && { test -x $(BIN)/python || "$$python" -m venv $(VENV); }
@@ -51,7 +51,7 @@ $(VENV)/.packages: pyproject.toml tools/find_python.sh
 	$(BIN)/python -c "import importlib.metadata as m; print('torch==' + m.version('torch'))" > $(VENV)/constraints.txt
 	$(PIP) install --quiet --no-deps "torchvision==$(TORCHVISION)" "timm>=1" \
 	    "effdet==0.4.1" "omegaconf>=2.3" "antlr4-python3-runtime==4.9.3" "pycocotools>=2"
-	$(PIP) install --quiet --constraint $(VENV)/constraints.txt pyyaml huggingface_hub safetensors pillow \
+	$(PIP) install --quiet --no-compile --constraint $(VENV)/constraints.txt pyyaml huggingface_hub safetensors pillow \
 	    $$($(BIN)/python tools/requirements.py)
 	touch $@
 
@@ -160,6 +160,10 @@ docs: setup
 	$(BIN)/python docs/make_story.py
 	$(BIN)/python docs/make_files.py
 	$(BIN)/smelt ops --write docs/operators.md
+
+# docs/ as a site, in build/site: open build/site/index.html. A link that leads nowhere is an error.
+site: setup
+	$(BIN)/python -m mkdocs build --strict
 
 clean:
 	rm -rf build dist smelt_report smelt_trace *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 OF_THE_MACHINE = ("*.so", "__pycache__", "*.egg-info")
 PARTS = ("smelt", "docs", "examples", "tests", "tools")
-FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "Makefile", "CHANGELOG.md")
+FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "Makefile", "CHANGELOG.md", "mkdocs.yml")
 
 
 def run(*command: str | Path, **env: str) -> str:

@@ -17,7 +17,7 @@ import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from smelt.base.errors import SmeltError
 from smelt.base.private_folder import is_trusted, read_private, replacing
@@ -32,6 +32,8 @@ MOST_BYTES = 2**31
 
 class ArtefactError(SmeltError):
     """An artefact cannot be made, read or used here: the message says why. Nothing of it has run."""
+
+    page: ClassVar[str] = "errors/artefact-error.md"
 
 
 @dataclass(frozen=True)
