@@ -17,6 +17,7 @@ FOLDER = Path(__file__).parents[1] / "examples"
 NEEDS = {
     "aot.py": ("sklearn",),
     "accelerate_regions.py": ("accelerate", "sklearn"),
+    "diffusers_unet.py": ("diffusers", "sklearn"),
     "lightning_trainer.py": ("lightning.pytorch",),
     "lora.py": ("peft", "transformers"),
     "plain_loop.py": ("sklearn",),
@@ -44,6 +45,25 @@ def test_it_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(FOLDER / name), run_name="__main__")
     assert capsys.readouterr().out
     assert smelt.stats()["fallbacks"] == 0 and smelt.stats()["graphs"] > 0 or name == "custom_backend.py"
+
+
+def test_the_notebook_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    pytest.importorskip("sklearn")
+    assert "`tutorial.ipynb`" in (FOLDER / "README.md").read_text()
+    monkeypatch.setenv("PYTHONPATH", str(FOLDER.parent))
+    notebook = nbformat.read(FOLDER / "tutorial.ipynb", 4)
+    nbformat.validate(notebook)
+    assert not any(cell.get("outputs") for cell in notebook.cells)
+    nbclient.NotebookClient(notebook, timeout=240, kernel_name="python3").execute()
+    told = str([output for cell in notebook.cells for output in cell.get("outputs", ())])
+    assert "a call of time.sleep" in told and "see docs/errors/unsupported.md" in told
+
+
+def test_every_door_has_an_example() -> None:
+    doors = "plain_loop whole_step accelerate_regions trainer lightning_trainer diffusers_unet lora custom_backend aot"
+    assert {*doors.split()} - {path.stem for path in FOLDER.glob("*.py")} == set()
 
 
 SCHEMAS = "from smelt.bench.torchvision_schemas import define_torchvision_schemas as define; define()"
