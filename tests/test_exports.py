@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import smelt
@@ -84,6 +85,14 @@ def _made(model: nn.Module, x: Tensor) -> Any:
     return program, [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
 
 
+def _faked(model: nn.Module, x: Tensor, mode: str) -> Any:
+    """The same without values: parameters are arguments, since `make_fx` makes fakes of arguments alone."""
+    state = dict(model.named_parameters())
+    program = make_fx(lambda state, x: functional_call(model, state, (x,)), tracing_mode=mode)(state, x)
+    operators = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    return lambda x: program(state, x), operators
+
+
 def _exported(model: nn.Module, x: Tensor, strict: bool = False) -> Any:
     program = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("batch")},), strict=strict)
     return program.module(), [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
@@ -114,6 +123,8 @@ def _onnx(model: nn.Module, x: Tensor, **how: Any) -> Any:
 WAYS: dict[str, Callable[[nn.Module, Tensor], Any]] = {
     "jit.trace": _traced,
     "make_fx": _made,
+    "make_fx, fake": lambda model, x: _faked(model, x, "fake"),
+    "make_fx, symbolic": lambda model, x: _faked(model, x, "symbolic"),
     "export": _exported,
     "export, strict": lambda model, x: _exported(model, x, strict=True),
     "symbolic_trace": _symbolic,
