@@ -21,7 +21,19 @@ FOLDERS = (
     *("prims", "prims/kernels", "prims/rules", "prims/rules/layers", "prims/passes"),
     *("loops", "schedule", "codegen", "codegen/cpp", "codegen/triton"),
     *("runtime", "runtime/cuda", "runtime/triton", "runtime/library"),
-    *("tiny", "tiny/boards", "tiny/project", "page", "artefact", "abi", "shapes", "base", "cli", "debug", "integrations"),
+    *(
+        "tiny",
+        "tiny/boards",
+        "tiny/project",
+        "page",
+        "artefact",
+        "abi",
+        "shapes",
+        "base",
+        "cli",
+        "debug",
+        "integrations",
+    ),
 )
 """In the order in which a compilation goes through them, then what all of them use."""
 

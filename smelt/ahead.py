@@ -39,10 +39,13 @@ from smelt.capture.core.plan import CapturePlan
 from smelt.capture.interpreter import Interpreter
 from smelt.capture.session import Session
 from smelt.driver import Halves, halves_of, render_and_build
-from smelt.graph.nodes.cut_points import in_parts
+from smelt.graph.ir.user_line import user_line
+from smelt.graph.nodes.cut_points import cuts, in_parts, why_cut
 from smelt.program import Bound, load
 from smelt.runtime.library.externs import Spec, spec_of
 from smelt.runtime.tune import remembered
+
+_ELSEWHERE = "move it out of the function, or compile the functions on either side ahead, each by itself"
 
 MOST_BACKWARDS = 8
 """Results with gradients, up to which each gets a backward of its own: their sums serve every set of results."""
@@ -195,7 +198,12 @@ class _AheadSession(Session):
         except UserError as error:
             raise error.error from None
         code = function.__code__
-        self.frame(code, function, tuple(slots[: native.argument_slots(code)]), function.__globals__)
+        try:
+            self.frame(code, function, tuple(slots[: native.argument_slots(code)]), function.__globals__)
+        except Unsupported as error:
+            if error.hint is not None:
+                raise
+            raise Unsupported(error.what, at=error.at, why=error.why, hint=_ELSEWHERE) from None
         place = self.places.get(id(code))
         if place is None or not place.versions:
             raise Unsupported(f"{function.__qualname__} cannot be compiled ahead", why=self._why_not())
@@ -214,7 +222,14 @@ def _compile(
     if options.backend != "smelt":
         raise Unsupported(f"the backend {options.backend!r} compiles nothing ahead", hint='backend="smelt"')
     if in_parts(gm.graph, options.backend):
-        raise Unsupported("the graph is cut, and its parts are compiled when they run")
+        first = cuts(gm.graph)[0]
+        at = user_line(first)
+        raise Unsupported(
+            f"the graph is cut at {why_cut(first)}",
+            at=str(at) if at is not None else None,
+            why="the parts are compiled when they run",
+            hint=_ELSEWHERE,
+        )
     with no_collection():
         name_devices(gm)
         joint, device, halves = halves_of(gm, example_inputs, report, options)

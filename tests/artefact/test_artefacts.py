@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -332,3 +333,62 @@ def test_choices_of_kernels_come_along() -> None:
     artefact = smelt.compile(models.scaled).aot_compile(spec(128, 256), spec(256, 96))
     choices = artefact.held.contents["versions"][0]["graph"]["choices"]
     assert choices and all(winner in candidates for _, candidates, winner in choices)
+
+
+def _breaks(x: Tensor) -> Tensor:
+    y = x.sin()
+    time.sleep(0)
+    return y * 2
+
+
+def _breaks_on_purpose(x: Tensor) -> Tensor:
+    y = x.sin()
+    smelt.graph_break()
+    return y * 2
+
+
+def _branches(x: Tensor) -> Tensor:
+    return x + 1 if x.sum() > 0 else x - 1
+
+
+def _branches_apart(x: Tensor) -> Tensor:
+    return x[:1] if x.sum() > 0 else x - 1
+
+
+@pytest.mark.parametrize(
+    "function, what",
+    [
+        (_breaks, "a call of time.sleep"),
+        (_breaks_on_purpose, "graph_break"),
+        (_branches, "the graph is cut at a branch on a tensor's value"),
+        (_branches_apart, "a branch on a tensor's value"),
+    ],
+)
+def test_a_break_is_refused_with_its_line_and_what_to_try(function: Any, what: str) -> None:
+    with pytest.raises(smelt.Unsupported, match=what) as found:
+        smelt.compile(function).aot_compile(spec(4, 3))
+    first, last = function.__code__.co_firstlineno, max(line for *_, line in function.__code__.co_lines() if line)
+    assert found.value.hint and found.value.at is not None
+    file, line = found.value.at.rsplit(":", 1)
+    assert file == __file__ and first < int(line) <= last
+
+
+def _scaled_by_a_number(x: Tensor) -> Tensor:
+    return x * x.sum().item()
+
+
+def _number(x: Tensor) -> Any:
+    return x.sum().item()
+
+
+def _numbers(x: Tensor) -> Any:
+    return (x * 2).tolist()
+
+
+@pytest.mark.parametrize("function", [_scaled_by_a_number, _number, _numbers])
+def test_numbers_that_are_read_are_those_of_each_call(function: Any, tmp_path: Any) -> None:
+    smelt.compile(function).aot_compile(spec(4, 3)).save(tmp_path / "numbers")
+    compiled = smelt.load(tmp_path / "numbers").apply(function)
+    for _ in range(3):
+        x = torch.randn(4, 3)
+        torch.testing.assert_close(compiled(x), function(x))
