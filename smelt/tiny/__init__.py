@@ -33,5 +33,6 @@ What the modules agree on:
 """
 
 from smelt.tiny.quantize import quantize
+from smelt.tiny.search import search
 
-__all__ = ["quantize"]
+__all__ = ["quantize", "search"]

@@ -18,8 +18,9 @@ from smelt.tiny.models import load, with_head
 from smelt.tiny.plan import lay_out
 from smelt.tiny.program import StepOptions
 from smelt.tiny.project.commands import Answers, Commands, read_checkpoint, send
-from smelt.tiny.project.export import Budget, Exported, export, nearest_that_fits, ram_of
+from smelt.tiny.project.export import Budget, Exported, export, nearest_that_fits
 from smelt.tiny.project.memory_map import busiest, sizes_of
+from smelt.tiny.ram import ram_of
 from smelt.tiny.scheme import Scheme, memory, named
 from smelt.tiny.simulate import Training, infer
 from tests.tiny import model_files as files

@@ -20,6 +20,7 @@ from smelt.tiny.program import StepOptions, infer_program
 from smelt.tiny.project.memory_map import as_text, busiest
 from smelt.tiny.project.picture import draw
 from smelt.tiny.project.texts import makefile, readme
+from smelt.tiny.ram import ram_of
 from smelt.tiny.render_c import render, trained_bytes
 from smelt.tiny.scheme import PRESETS, Scheme, SchemeError, kib, last_layers, memory
 from smelt.tiny.step import step_program
@@ -166,13 +167,6 @@ def _over(
         why="\n       ".join(shown),
         hint=hint,
     )
-
-
-def ram_of(graph: Int8Graph, scheme: Scheme, stack: int, options: StepOptions | None = None) -> int:
-    """Bytes of RAM of a training step: arena, trained parameters and stack."""
-    step = step_program(graph, scheme, options)
-    arena = max(lay_out(step).size, lay_out(infer_program(graph, step.trained)).size)
-    return arena + trained_bytes(step) + stack
 
 
 def nearest_that_fits(

@@ -1,0 +1,17 @@
+"""What a training step takes of RAM in all, by the planner: arena, trained parameters and stack."""
+
+from __future__ import annotations
+
+from smelt.tiny.graph import Int8Graph
+from smelt.tiny.plan import lay_out
+from smelt.tiny.program import StepOptions, infer_program
+from smelt.tiny.render_c import trained_bytes
+from smelt.tiny.scheme import Scheme
+from smelt.tiny.step import step_program
+
+
+def ram_of(graph: Int8Graph, scheme: Scheme, stack: int, options: StepOptions | None = None) -> int:
+    """Bytes of RAM of a training step, with a stack of so many bytes."""
+    step = step_program(graph, scheme, options)
+    arena = max(lay_out(step).size, lay_out(infer_program(graph, step.trained)).size)
+    return arena + trained_bytes(step) + stack

@@ -1,0 +1,249 @@
+"""Which scheme learns most within a memory: contributions by trial, then an evolutionary search over their sums.
+
+After the paper (arXiv 2206.15472, 3.2): what the biases of the last k layers add over the classifier alone, and what a
+share of each layer's weights adds over the biases alone. Both are accuracies of short trainings in the simulation. The
+public code of the paper does not contain its search.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+from rich.progress import track
+
+from smelt.base.errors import SmeltError
+from smelt.tiny.data import DataError, Images
+from smelt.tiny.graph import Head, Int8Graph
+from smelt.tiny.program import StepOptions, infer_program
+from smelt.tiny.ram import ram_of
+from smelt.tiny.scheme import Scheme, memory, parse_size
+from smelt.tiny.simulate import Training, infer
+from smelt.tiny.step import step_program
+
+RATIOS = (Fraction(1, 8), Fraction(1, 4), Fraction(1, 2), Fraction(1))
+"""Shares of a layer's input channels that are tried."""
+
+Evaluate = Callable[[Scheme], float]
+"""The accuracy, from 0 to 1, after a training by a scheme."""
+
+
+class SearchError(SmeltError):
+    """A search that cannot begin or go on."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The trainings that tell accuracies.
+
+    Attributes:
+        steps: images of a training, one a step.
+        held_out: images on which the accuracy is taken; none of them is trained on.
+        rate: of SGD, constant.
+    """
+
+    steps: int = 400
+    held_out: int = 400
+    rate: float = 0.02
+    seed: int = 0
+    options: StepOptions = field(default_factory=StepOptions)
+
+    def evaluator(self, graph: Int8Graph, data: Images) -> Evaluate:
+        """Trainings in the simulation, each from the graph as it is.
+
+        Raises:
+            DataError: there are too few images, or of another shape or other classes.
+        """
+        if data.classes != graph.classes:
+            raise DataError(f"{data.classes} classes of images, {graph.name} has {graph.classes}")
+        chosen = data.sample(self.steps + self.held_out, self.seed)
+        x, y = chosen.quantised(graph), chosen.labels
+
+        def evaluate(scheme: Scheme) -> float:
+            step = step_program(graph, scheme, self.options)
+            training = Training(step)
+            for image, label in zip(x[: self.steps], y[: self.steps], strict=True):
+                training.step(image, int(label), self.rate)
+            logits = infer(infer_program(graph, step.trained), x[self.steps :], training.state)
+            return float((logits.argmax(1).numpy() == y[self.steps :]).mean())
+
+        return evaluate
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """What training more adds to the accuracy.
+
+    Attributes:
+        biases: by the number of last layers; 0 for none.
+        weights: by layer and ratio.
+    """
+
+    biases: dict[int, float]
+    weights: dict[tuple[int, Fraction], float]
+
+    def of(self, scheme: Scheme) -> float:
+        """The sum of a scheme's parts."""
+        return self.biases[scheme.biases] + sum(self.weights[one] for one in scheme.weights.items())
+
+
+def search(
+    graph: Int8Graph,
+    data: Images,
+    memory: str | int = "256KB",
+    *,
+    trial: Trial | None = None,
+    stack: int = 4096,
+    seed: int = 0,
+    state: str | Path | None = None,
+) -> Scheme:
+    """The scheme with the largest sum of contributions whose training step fits a memory.
+
+    Args:
+        data: labelled images of the task.
+        memory: RAM in all: arena, what trains, stack.
+        seed: of the evolution; the trial has its own.
+        state: a file that holds the accuracies so far: a search that was interrupted goes on from it.
+
+    Raises:
+        SearchError: not even the classifier alone fits, or the file is of another search.
+        DataError: the images do not fit the graph.
+    """
+    trial, limit = trial or Trial(), parse_size(memory)
+    if not isinstance(graph.operators[-1], Head):
+        raise SearchError(f"{graph.name} ends in an int8 classifier", hint="smelt.tiny.models.with_head")
+    needed = ram_of(graph, Scheme("classifier"), stack, trial.options)
+    if needed > limit:
+        raise SearchError(f"the classifier alone takes {needed:,} B of RAM, the memory is {limit:,} B")
+    found = contributions(graph, trial.evaluator(graph, data), _State(state, _identity(graph, data, trial)))
+    return best_scheme(graph, found, limit, lambda scheme: ram_of(graph, scheme, stack, trial.options), seed)
+
+
+def contributions(graph: Int8Graph, evaluate: Evaluate, state: _State | None = None) -> Contributions:
+    """The contribution analysis: a training for each number of biases, then for each layer and ratio."""
+    state, count = state or _State(None, 0), len(graph.layers)
+    bias_only = [Scheme(f"bias-{k}", k) for k in range(count + 1)]
+    weighted = [Scheme("trial", count, {layer: ratio}) for layer in range(count) for ratio in RATIOS]
+    accuracy = {
+        scheme: state.ask(scheme, evaluate)
+        for scheme in track([*bias_only, *weighted], "contributions", transient=True)
+    }
+    biases = {scheme.biases: accuracy[scheme] - accuracy[bias_only[0]] for scheme in bias_only}
+    return Contributions(
+        biases, {pair: accuracy[one] - accuracy[bias_only[-1]] for one in weighted for pair in one.weights.items()}
+    )
+
+
+def best_scheme(graph: Int8Graph, found: Contributions, limit: int, ram: Callable[[Scheme], int], seed: int) -> Scheme:
+    """The best scheme by the sums whose RAM is within a limit.
+
+    The evolution asks the memory model, which is quick; where the planner needs more than the limit, it is repeated
+    with what is too much taken away.
+    """
+    extra = memory(graph, Scheme("full", len(graph.layers), {n: Fraction(1) for n in range(len(graph.layers))})).total
+    extra = min(extra, limit)
+    while extra > 0:
+        best = evolve(graph, found, extra, seed)
+        over = ram(best) - limit
+        if over <= 0:
+            return best
+        extra = min(extra, memory(graph, best).total) - max(over, 64)
+    return Scheme("classifier")
+
+
+def evolve(
+    graph: Int8Graph, found: Contributions, limit: int, seed: int, population: int = 64, generations: int = 80
+) -> Scheme:
+    """An evolutionary search for the largest sum whose memory, by the model, is within a limit.
+
+    A quarter of each generation survives; the rest are crossings of two survivors with some genes changed, made smaller
+    where they exceed the limit. The same seed gives the same scheme.
+    """
+    random, count = np.random.default_rng(seed), len(graph.layers)
+    choices = len(RATIOS) + 1
+
+    def fit(genes: np.ndarray) -> np.ndarray:
+        genes = genes.copy()
+        while memory(graph, _scheme(genes)).total > limit and genes.any():
+            at = random.choice(np.flatnonzero(genes))
+            genes[at] -= 1
+        return genes
+
+    def value(genes: np.ndarray) -> tuple[float, int]:
+        scheme = _scheme(genes)
+        return found.of(scheme), -memory(graph, scheme).total
+
+    def drawn() -> np.ndarray:
+        sparse = random.integers(0, choices, count) * (random.random(count) < random.random())
+        return fit(np.array([random.integers(0, count + 1), *sparse]))
+
+    people = [fit(np.zeros(count + 1, np.int64)), *(drawn() for _ in range(population - 1))]
+    for _ in range(generations):
+        people.sort(key=value, reverse=True)
+        kept = people[: population // 4]
+        children: list[np.ndarray] = []
+        while len(children) < population - len(kept):
+            one, other = (kept[random.integers(len(kept))] for _ in range(2))
+            child = np.where(random.random(count + 1) < 0.5, one, other)
+            changed = random.random(count + 1) < 1.5 / (count + 1)
+            child = np.where(changed, [random.integers(0, count + 1), *random.integers(0, choices, count)], child)
+            children.append(fit(child))
+        people = [*kept, *children]
+    people.sort(key=value, reverse=True)
+    return _scheme(people[0], "searched")
+
+
+def _scheme(genes: Iterable[int], name: str = "trial") -> Scheme:
+    """The first gene is the number of biases, then one for each layer: 0, or a ratio's number from 1."""
+    biases, *ratios = (int(one) for one in genes)
+    return Scheme(name, biases, {layer: RATIOS[one - 1] for layer, one in enumerate(ratios) if one})
+
+
+def _identity(graph: Int8Graph, data: Images, trial: Trial) -> int:
+    value = zlib.crc32(repr(trial).encode())
+    for array in (*(one.data for one in graph.parameters()), data.pixels, data.labels):
+        value = zlib.crc32(np.ascontiguousarray(array).tobytes(), value)
+    return value
+
+
+class _State:
+    """Accuracies by scheme, in a file that is replaced as a whole after each."""
+
+    def __init__(self, path: str | Path | None, identity: int) -> None:
+        self.path, self.identity = None if path is None else Path(path), identity
+        self.known: dict[str, float] = {}
+        if self.path is None or not self.path.exists():
+            return
+        try:
+            held = json.loads(self.path.read_text())
+            identity, known = held["identity"], {str(key): float(value) for key, value in held["accuracies"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SearchError(
+                f"{self.path} holds no search", why=str(error), hint="remove it, or name another"
+            ) from error
+        if identity != self.identity:
+            raise SearchError(
+                f"{self.path} is of another search: model, data or trial differ", hint="name another file"
+            )
+        self.known = known
+
+    def ask(self, scheme: Scheme, evaluate: Evaluate) -> float:
+        """The accuracy of a scheme, from the file if it is there."""
+        key = f"{scheme.biases} {','.join(f'{layer}:{ratio}' for layer, ratio in scheme.weights.items())}"
+        if key not in self.known:
+            self.known[key] = evaluate(scheme)
+            self._write()
+        return self.known[key]
+
+    def _write(self) -> None:
+        if self.path is None:
+            return
+        beside = self.path.with_name(self.path.name + ".new")
+        beside.write_text(json.dumps({"identity": self.identity, "accuracies": self.known}))
+        os.replace(beside, self.path)
