@@ -103,3 +103,31 @@ def test_it_is_as_in_eager(fn: Callable[[Tensor], Any]) -> None:
         got = run(torch.ones(2))
         assert same(want, got), f"eager {want!r}\ncompiled {got!r}"
         assert left == (number, settings.scale)
+
+
+def test_a_module_without_a_name() -> None:
+    """`ModuleType.__new__` makes one that has no `__name__`: what it lacks is told as in eager."""
+
+    def attributes(x: Tensor) -> Any:
+        found: list[Any] = []
+        nameless = types.ModuleType.__new__(types.ModuleType)
+        for name in ("__name__", "__doc__", "other"):
+            try:
+                found.append(getattr(nameless, name))
+            except AttributeError as error:
+                found.append(str(error))
+        return x + 1, found
+
+    given = types.ModuleType.__new__(types.ModuleType)
+
+    def of_one_given(x: Tensor) -> Any:
+        given.here = 2  # type: ignore[attr-defined]
+        del given.here  # type: ignore[attr-defined]
+        try:
+            return x, given.here  # type: ignore[attr-defined]
+        except AttributeError as error:
+            return x + 1, str(error), given.__doc__ == types.ModuleType.__doc__
+
+    for fn in (attributes, of_one_given):
+        x = torch.ones(2)
+        assert repr(compiled(fn)(x)) == repr(fn(x)) == repr(compiled(fn)(x))

@@ -47,7 +47,7 @@ from smelt.capture.core.values import (
 from smelt.capture.prologue.calls import is_numpy
 from smelt.capture.python.attribute_reads import find_in_class, function_source
 from smelt.capture.python.attribute_writes import is_external
-from smelt.capture.python.effects import CONTAINERS
+from smelt.capture.python.effects import CONTAINERS, refuse_past_order
 from smelt.capture.tensors.torch_calls import TENSOR_TYPES, call_tensor_method, call_torch, is_torch_builtin
 from smelt.graph.ir.symint import has_symint
 from smelt.graph.trace.trace import TraceTensor
@@ -507,6 +507,7 @@ def call_native(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: 
         owner = getattr(fn, "__self__", None)
         if isinstance(owner, (types.ModuleType, type(None))) and fn.__name__ not in _TEXT_FUNCTIONS:
             raise Break(f"a call of {module}.{fn.__name__}", "C code that capture does not know")
+    refuse_past_order(fn, args)
     args, kwargs = _seen_by_c(vm, fn, args, kwargs)
     if _consumes(fn):
         vm.effects.refuse_iterators(args)

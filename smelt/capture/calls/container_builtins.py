@@ -19,23 +19,28 @@ from smelt.capture.core.unbacked_text import refuse_unknown
 from smelt.capture.core.values import LEAVES
 from smelt.capture.python import containers
 from smelt.capture.python.attribute_reads import python_method, refuses
-from smelt.capture.python.effects import CONTAINERS, hashes
+from smelt.capture.python.effects import CONTAINERS, hashes, refuse_past_order
 from smelt.capture.python.operators import BINARY, COMPARISONS, UNARY, binary, compare, unary
 from smelt.graph.trace.trace import TraceTensor
 
 
-def _iterable(vm: Interpreter, value: object, plain: Callable[[object], object] | None = None) -> object:
+def _iterable(
+    vm: Interpreter, value: object, plain: Callable[[object], object] | None = None, fn: object = None
+) -> object:
     """The argument as C code may iterate it: through the interpreter where Python code does it.
 
     Args:
         plain: what makes containers from outside readable; by default with all that is in them.
+        fn: the C code. What makes sets takes the items of another past methods of a subclass.
     """
     plain = plain or vm.effects.plain
     if type(value) in LEAVES:
         return value
     if type(value) is TraceTensor or type(value) is PrologueValue:
         return containers.iterate(vm, value)
-    if isinstance(value, CONTAINERS) and python_method(vm, value, "__iter__") is None:
+    if isinstance(value, CONTAINERS) and (
+        python_method(vm, value, "__iter__") is None or fn in _SETS and isinstance(value, _SETS)
+    ):
         return plain(value)
     if python_method(vm, value, "__iter__") is None and not (
         python_method(vm, value, "__getitem__") and hasattr(type(value), "__len__")
@@ -46,6 +51,9 @@ def _iterable(vm: Interpreter, value: object, plain: Callable[[object], object] 
     return containers.iterate(vm, value)
 
 
+_SETS = (set, frozenset)
+
+
 def _register_iterating() -> None:
     for fn, first in ((list, 0), (tuple, 0), (set, 0), (frozenset, 0), (enumerate, 0), (zip, 0), (map, 1), (filter, 1),
                       (sum, 0), (any, 0), (all, 0), (sorted, 0), (collections.deque, 0)):  # fmt: skip
@@ -53,7 +61,9 @@ def _register_iterating() -> None:
         def consume(vm: Interpreter, args: Args, kwargs: Kwargs, fn: Any = fn, first: int = first) -> object:
             count = len(args) if fn in (zip, map) else first + 1
             plain = vm.effects.mirror if calls.passes_on(fn, kwargs) else None
-            head = tuple(_iterable(vm, a, plain) if first <= i < count else a for i, a in enumerate(args))
+            head = tuple(_iterable(vm, a, plain, fn) if first <= i < count else a for i, a in enumerate(args))
+            if fn in (list, tuple, sorted) and args and not isinstance(head[0], CONTAINERS):
+                containers.ask_length(vm, args[0])
             if fn in (any, all, sorted) and head and isinstance(head[0], CONTAINERS):
                 vm.effects.refuse_foreign(*head[0])
             return calls.call_native(vm, fn, head, kwargs)
@@ -191,9 +201,16 @@ def sequence_getitem(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     return vm.external(user(base.__getitem__, held, key), sources.sequence_item(source, key, type(held)))
 
 
-@special(dict.update, collections.OrderedDict.update, dict.__init__, collections.OrderedDict.__init__)
+@special(dict.update, dict.__init__)
 def dict_update(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """dict.update(mapping, **kwargs)"""
+    refuse_past_order(dict.update, args)
+    ordered_update(vm, args, kwargs)
+
+
+@special(collections.OrderedDict.update, collections.OrderedDict.__init__)
+def ordered_update(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
+    """OrderedDict.update(mapping, **kwargs), and that of a dict"""
     held, *given = args
     target = containers.writable(vm, held)
     store = python_method(vm, held, "__setitem__") if isinstance(held, collections.OrderedDict) else None

@@ -41,7 +41,7 @@ def is_setting(function: types.FunctionType) -> bool:
 def module_setting(module: types.ModuleType, name: str) -> bool:
     """An attribute of a module that is computed: `torch.backends.cudnn.enabled`."""
     kind = type(module)
-    if kind is types.ModuleType or not module.__name__.startswith("torch."):
+    if kind is types.ModuleType or not str(vars(module).get("__name__")).startswith("torch."):
         return False
     raw = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
     return isinstance(getattr(type(raw), "__get__", None), types.FunctionType) or isinstance(raw, property)
@@ -57,6 +57,12 @@ def _register() -> None:
 
 
 _register()
+
+
+@special(torch.is_grad_enabled)
+def grad_mode(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    """`torch.is_grad_enabled()`: one of the ambient modes. In inference mode, too, where it has no effect."""
+    return torch.is_grad_enabled()
 
 
 @special(torch.is_inference_mode_enabled)

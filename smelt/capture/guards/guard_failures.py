@@ -5,16 +5,17 @@ The log of recompiles, `stats()["recompile_reasons"]`, stances and the warning o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
 from smelt.base.class_tables import isinstance
 from smelt.capture import _native as native
 from smelt.capture.core.sources import Source
+from smelt.capture.core.values import C_METHODS
 from smelt.capture.guards.guard_text import value_text
 from smelt.capture.guards.guards import Flag, GuardList
 
@@ -95,17 +96,23 @@ def _type(source: Source, operand: object, found: object, guards: GuardList) -> 
 
 
 def _length(source: Source, operand: object, found: Any, guards: GuardList) -> Change:
-    return Change(
-        f"len({source.text})",
-        str(operand),
-        str(len(found)) if hasattr(type(found), "__len__") else value_text(found),
-    )
+    count = _method_of_c(found, "__len__")
+    return Change(f"len({source.text})", str(operand), value_text(found) if count is None else str(count(found)))
 
 
 def _keys(source: Source, operand: object, found: object, guards: GuardList) -> Change:
-    return Change(
-        f"tuple({source.text})", value_text(operand), value_text(tuple(found) if isinstance(found, dict) else found)
-    )
+    keys = _method_of_c(found, "__iter__") if isinstance(found, dict) else None
+    try:
+        now = found if keys is None else tuple(keys(found))
+    except KeyError:  # an OrderedDict that dict's own methods changed
+        now = tuple(dict.__iter__(cast("dict[object, object]", found)))
+    return Change(f"tuple({source.text})", value_text(operand), value_text(now))
+
+
+def _method_of_c(value: object, name: str) -> Callable[[object], Iterable[object]] | None:
+    """What guards ask in place of a method of the program's, which would run once more; None without one."""
+    held = (vars(base).get(name) for base in type(value).__mro__)
+    return next((method for method in held if type(method) in C_METHODS), None)
 
 
 def _has(source: Source, operand: object, found: object, guards: GuardList) -> Change:

@@ -18,6 +18,7 @@ from smelt.capture.core.values import LEAVES
 from smelt.capture.python import containers
 from smelt.capture.python.attribute_reads import python_method
 from smelt.capture.python.attribute_writes import delete_attr, store_attr
+from smelt.capture.python.effects import set_items
 from smelt.capture.python.operators import binary, compare
 from smelt.capture.python.operators import unary as apply_unary
 from smelt.capture.python.stack_opcodes import count_turn, name, opcode, take
@@ -205,22 +206,29 @@ def map_add(vm: Interpreter, f: Frame, arg: int) -> None:
 @opcode("LIST_EXTEND")
 def list_extend(vm: Interpreter, f: Frame, arg: int) -> None:
     more = f.stack.pop()
-    containers.writable(vm, f.stack[-arg]).extend(drain(vm, more))
+    containers.writable(vm, f.stack[-arg]).extend(drain(vm, more, asks_length=True))
 
 
 @opcode("SET_UPDATE")
 def set_update(vm: Interpreter, f: Frame, arg: int) -> None:
     more = f.stack.pop()
-    items = drain(vm, more)
+    taken = isinstance(more, (set, frozenset))  # past methods of a subclass
+    items = list(set_items(vm.effects.mirror(more))) if taken else drain(vm, more)
     _hashing(vm, items)(containers.writable(vm, f.stack[-arg]).update, items)
 
 
-def drain(vm: Interpreter, value: Any) -> list[Any]:
-    """All items of an iterable."""
+def drain(vm: Interpreter, value: Any, asks_length: bool = False) -> list[Any]:
+    """All items of an iterable.
+
+    Args:
+        asks_length: as C code does that makes a list or tuple of them.
+    """
     if (type(value) is list or type(value) is tuple) and id(value) not in vm.sources:
         return list(value)
     vm.work += 1
     iterator, items = containers.iterate(vm, value), []
+    if asks_length:
+        containers.ask_length(vm, value)
     while (item := containers.advance(vm, iterator)) is not containers.END:
         count_turn(vm)
         items.append(item)

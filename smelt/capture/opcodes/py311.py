@@ -51,7 +51,7 @@ def call(vm: Interpreter, f: Frame, arg: int) -> None:
 
 def call_function_ex(vm: Interpreter, f: Frame, arg: int) -> None:
     kwargs = opcodes_data.keywords(vm, f.stack.pop()) if arg & 1 else {}
-    args = tuple(opcodes_data.drain(vm, f.stack.pop()))
+    args = tuple(opcodes_data.drain(vm, f.stack.pop(), asks_length=True))
     fn = f.stack.pop()
     f.stack.pop()
     f.stack.append(vm.call(fn, args, kwargs))

@@ -388,7 +388,9 @@ def load_module_attr(vm: Interpreter, module: types.ModuleType, name: str) -> ob
     if written is not None and written.value is not DELETED:
         return written.value
     if written is not None and name in vars(module):
-        raise UserError(AttributeError(f"module {module.__name__!r} has no attribute {name!r}", name=name, obj=module))
+        called = vars(module).get("__name__")
+        text = f"module {called!r} has no" if isinstance(called, str) else "module has no"
+        raise UserError(AttributeError(f"{text} attribute {name!r}", name=name, obj=module))
     key = (id(module), name)
     value = vm.reads.get(key, MISS)
     if value is not MISS:
@@ -407,7 +409,7 @@ def _module_item(vm: Interpreter, module: types.ModuleType, name: str, raw: obje
     """Where a module holds an attribute; what is computed when it is asked for is asked for again."""
     if vars(module).get(name, MISS) is raw:
         return sources.global_item(vm.globals_source(vars(module)), name)
-    return sources.attr(sources.const(module, module.__name__), name)
+    return sources.attr(sources.const(module, str(vars(module).get("__name__", "module"))), name)
 
 
 @ATTR(type)

@@ -17,7 +17,7 @@ from smelt.capture import _native as native
 from smelt.capture.core.interface import Args, Interpreter
 from smelt.capture.core.sources import Source, const
 from smelt.capture.core.values import C_METHODS, LEAVES
-from smelt.capture.python.effects import CONTAINERS
+from smelt.capture.python.effects import CONTAINERS, values_of
 from smelt.graph.ir.symint import SYMBOLIC_CLASSES, pinned
 from smelt.graph.trace.trace import TraceTensor
 
@@ -95,7 +95,7 @@ class Compared:
         seen.add(id(value))
         if isinstance(value, CONTAINERS):
             value = self.vm.effects.plain(value)
-            for item in (*value.keys(), *value.values()) if isinstance(value, dict) else tuple(value):
+            for item in values_of(value):
                 self._note(item, hashed, seen)
             return
         self.vm.effects.refuse_unguarded(value)

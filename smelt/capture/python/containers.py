@@ -326,6 +326,20 @@ def iterate(vm: Interpreter, value: object) -> object:
     return user(iter, value)
 
 
+def ask_length(vm: Interpreter, value: object) -> None:
+    """What C code does that makes a list or tuple, once it has the iterator: how many items are to be expected?"""
+    if type(value) is TraceTensor:
+        return
+    method = python_method(vm, value, "__len__") or python_method(vm, value, "__length_hint__")
+    if method is None:
+        return
+    try:
+        vm.call(method, (value,), {})
+    except UserError as error:
+        if not isinstance(error.error, TypeError):
+            raise
+
+
 def each(vm: Interpreter, value: object) -> Iterator[object]:
     """The items of a value, as the program's `for` would get them."""
     iterator = iterate(vm, value)

@@ -11,7 +11,7 @@ import array
 import collections
 import operator
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -42,6 +42,7 @@ DELETED = native.NULL
 
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T")
 _SEEN = classes(*LEAVES, TraceTensor)
 _HELD = (types.FunctionType, types.MethodType, type, types.CellType, types.BuiltinFunctionType)
 
@@ -109,23 +110,23 @@ class Mirror:
     def changed(self) -> bool:
         """True when the program wrote to it."""
         if isinstance(self.copy, (list, collections.deque)):
-            return len(self.copy) != len(self.before) or any(
-                a is not b for a, b in zip(self.copy, self.before, strict=True)
-            )
+            now, before = own_items(self.copy), self.before
+            return len(now) != len(before) or not all(map(operator.is_, now, before))
         if isinstance(self.copy, dict):
-            return list(self.copy) != list(self.before) or any(
+            return own_items(self.copy) != list(self.before) or any(
                 dict.__getitem__(self.copy, k) is not v for k, v in self.before.items()
             )
-        return isinstance(self.copy, set) and self.copy != self.before
+        return isinstance(self.copy, set) and set.__ne__(self.copy, self.before)
 
     def lost(self) -> list[object]:
         """What the program took out of it."""
-        held = {*map(id, _values(self.copy))}
-        return [value for value in _values(self.before) if id(value) not in held]
+        held = {*map(id, values_of(self.copy))}
+        return [value for value in values_of(self.before) if id(value) not in held]
 
 
-def _values(container: Iterable[object]) -> list[object]:
-    return [*dict.values(container), *dict.keys(container)] if isinstance(container, dict) else list(container)
+def values_of(container: Iterable[object]) -> list[object]:
+    """Items of a builtin container, of a dict also the keys, past overrides of a subclass."""
+    return [*dict.values(container), *dict.keys(container)] if isinstance(container, dict) else own_items(container)
 
 
 _OBSERVED = (print, _warnings.warn_explicit)
@@ -317,14 +318,14 @@ class Effects:
         if source is None or not isinstance(value, CONTAINERS):
             return value
         copy = self._copy(value, source)
-        before = tuple(copy) if isinstance(copy, (tuple, frozenset)) else _shallow(copy)
+        before = tuple(own_items(copy)) if isinstance(copy, (tuple, frozenset)) else _shallow(copy)
         if isinstance(value, dict) and (source.kind == native.INSTANCE_DICT or id(value) in self.shown):
             self._take_over_attributes(value, copy)
         elif isinstance(value, dict) and isinstance(source.key, str) and source.key in sources.MEMBERS:
             self._take_over_members(value, copy)
         mirror = Mirror(value, copy, before)
         if id(value) in self.appended:
-            copy.extend(self.appended.pop(id(value))[1])
+            list.extend(copy, self.appended.pop(id(value))[1])
         self.mirrors[id(value)] = self.mirrors[id(copy)] = mirror
         if not source.local:
             self.vm.finalizers.add(value)
@@ -374,7 +375,7 @@ class Effects:
         """`held.append(value)`; a list from outside that is only appended to is not looked at."""
         self.vm.work += 1
         if id(held) in self.mirrors or id(held) not in self.vm.sources:
-            self.mirror(held).append(value)
+            list.append(self.mirror(held), value)
         else:
             self.appended.setdefault(id(held), (held, []))[1].append(value)
 
@@ -419,12 +420,14 @@ class Effects:
             items = self.read_items(value, source)
             return items if kind is list else tuple(items) if kind is tuple else _fill_sequence(value, items)
         if isinstance(value, collections.deque):
-            inner = sources.called(source, list, "list")
-            self.vm.guards.check(inner, native.LEN, len(value))
-            self.vm.guards.check(sources.called(source, _maxlen, "deque.maxlen"), native.EQ, value.maxlen)
-            return collections.deque(
-                (self.vm.external(v, sources.sequence_item(inner, i, list)) for i, v in enumerate(value)), value.maxlen
-            )
+            queued, most = own_items(value), _maxlen(value)
+            inner = sources.called(source, own_items, "list")
+            self.vm.guards.check(inner, native.LEN, len(queued))
+            self.vm.guards.check(sources.called(source, _maxlen, "deque.maxlen"), native.EQ, most)
+            read = [self.vm.external(v, sources.sequence_item(inner, i, list)) for i, v in enumerate(queued)]
+            out = collections.deque.__new__(type(value))
+            collections.deque.__init__(out, read, most)
+            return out
         assert isinstance(value, (set, frozenset))
         held = set_items(value)
         if any(type(item) not in LEAVES and not isinstance(item, type) for item in held):
@@ -447,9 +450,10 @@ class Effects:
         """All items of an external dict."""
         if any(kind == "global" and target == id(value) for kind, target, _ in self.stores):
             raise Break("globals() as a whole, after a global variable was written")
-        self.vm.guards.check(source, native.DICT_KEYS, tuple(dict.__iter__(value)))
-        self.vm.compared.foreign(dict.__iter__(value))
-        return {self._key(k): self.read_key(value, source, self._key(k)) for k in dict.__iter__(value)}
+        keys = [key for key, _ in items_of(value)]
+        self.vm.guards.check(source, native.DICT_KEYS, tuple(keys))
+        self.vm.compared.foreign(keys)
+        return {self._key(k): self.read_key(value, source, self._key(k)) for k in keys}
 
     def _key(self, key: object) -> object:
         """A key of an external dict as the program holds it: tensors are keys by identity."""
@@ -591,8 +595,9 @@ class Effects:
             if all(new is item for _, item, new in pairs):
                 return value  # and no code of the program has hashed or compared a key
             return self._also(value, make(value, {key: new for key, _, new in pairs}))
-        items = [self._plain(item, done) for item in value]
-        same = all(map(operator.is_, items, value))
+        old = own_items(value)
+        items = [self._plain(item, done) for item in old]
+        same = all(map(operator.is_, items, old))
         return value if same else self._also(value, make(value, items))
 
     def opened(self, container: object) -> Opened:
@@ -642,10 +647,51 @@ def _has_table(module: torch.nn.Module, held: dict[str, object]) -> bool:
 
 
 def items_of(value: dict[K, V]) -> list[tuple[K, V]]:
-    """The items in their order, past overrides of a subclass (an OrderedDict keeps an order of its own)."""
-    if isinstance(value, collections.OrderedDict):
-        return list(collections.OrderedDict.items(value))
-    return list(dict.items(value))
+    """The items in their order, past overrides of a subclass (an OrderedDict keeps an order of its own).
+
+    Raises:
+        Break: an OrderedDict, and dict's own methods have changed what it holds behind its order.
+    """
+    if not isinstance(value, collections.OrderedDict):
+        return list(dict.items(value))
+    try:
+        pairs = list(collections.OrderedDict.items(value))
+    except KeyError:
+        raise _past_order() from None
+    if len(pairs) != dict.__len__(value):
+        raise _past_order()
+    return pairs
+
+
+def refuse_past_order(fn: object, args: Sequence[object]) -> None:
+    """Break before dict's own methods change an OrderedDict: its order is not that of its items then."""
+    if (
+        args
+        and getattr(fn, "__objclass__", None) is dict
+        and getattr(fn, "__name__", None) in _CHANGING
+        and isinstance(args[0], collections.OrderedDict)
+    ):
+        raise _past_order()
+
+
+def _past_order() -> Break:
+    return Break("an OrderedDict that a method of dict's own changes", "what it holds and its order differ then")
+
+
+_CHANGING = frozenset(
+    {"__setitem__", "__delitem__", "__init__", "__ior__", "setdefault", "pop", "popitem", "update", "clear"}
+)
+
+
+def own_items(value: Iterable[T]) -> list[T]:
+    """The items (of a dict: the keys) that a builtin container or a subclass of one holds, past overrides of that."""
+    if isinstance(value, dict):
+        return [key for key, _ in items_of(value)]
+    kind = next((each for each in _BUILT_IN if isinstance(value, each)), None)
+    return list(value if kind is None else vars(kind)["__iter__"](value))
+
+
+_BUILT_IN = (list, tuple, set, frozenset, collections.deque)
 
 
 def set_items(value: set[object] | frozenset[object]) -> tuple[object, ...]:
@@ -670,20 +716,23 @@ def has_written(vm: Interpreter, places: Collection[tuple[int, str]]) -> bool:
 
 
 def _shallow(copy: Iterable[object]) -> Collection[object]:
-    return dict(items_of(copy)) if isinstance(copy, dict) else copy.copy() if isinstance(copy, set) else list(copy)
+    if isinstance(copy, dict):
+        return dict(items_of(copy))
+    return set(own_items(copy)) if isinstance(copy, set) else own_items(copy)
 
 
 def _fill_dict(value: dict[object, object], items: dict[object, object], factory: Any) -> object:
     kind = type(value)
     if kind is dict:
         return items
-    out: Any = kind.__new__(kind)
-    if isinstance(out, collections.defaultdict):
-        collections.defaultdict.__init__(out, factory)
+    base = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
+    made: Any = collections.defaultdict if isinstance(value, collections.defaultdict) else base
+    out: Any = made.__new__(kind)  # a `__new__` of the program's own is not called again
+    if made is collections.defaultdict:
+        made.__init__(out, factory)
     held, attributes = own_dict(out), own_dict(value)
     if held is not None and attributes is not None:
         held.update(attributes)
-    base = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
     for key, item in items.items():
         base.__setitem__(out, key, item)
     return out

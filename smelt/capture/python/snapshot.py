@@ -14,7 +14,7 @@ from smelt.capture.core.frames import Unread
 from smelt.capture.core.generators import TracedGenerator
 from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.values import LEAVES, SIZED_ITERATORS, own_dict
-from smelt.capture.python.effects import DeferredWarning, items_of
+from smelt.capture.python.effects import DeferredWarning, items_of, own_items
 from smelt.graph.trace.trace import TraceTensor
 
 _OPAQUE = (type, types.ModuleType, types.FunctionType, types.CodeType, TraceTensor, Unread)
@@ -139,7 +139,7 @@ def _parts(value: Any) -> Parts:
     elif hasattr(type(value), "__next__"):
         items = enumerate(_progress(value))
     elif isinstance(value, (list, tuple, set, frozenset)) or hasattr(type(value), "appendleft"):
-        items = enumerate(value)
+        items = enumerate(own_items(value))
     else:
         items = ()
     held = own_dict(value)

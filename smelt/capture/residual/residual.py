@@ -46,7 +46,7 @@ from smelt.capture.core.sources import Source, frame_function
 from smelt.capture.prologue.inputs import HOST
 from smelt.capture.prologue.source import Steady, host_part, states_of
 from smelt.capture.python.context_variables import refuse_settings
-from smelt.capture.python.effects import DELETED, Deferred, DeferredWarning, Made, items_of
+from smelt.capture.python.effects import DELETED, Deferred, DeferredWarning, Made, items_of, own_items
 from smelt.capture.python.warning_places import above
 from smelt.capture.residual.code_places import with_place
 from smelt.capture.residual.error_locations import expect_failure, expect_lost, explain_error, repeatable
@@ -389,20 +389,22 @@ class Writer:
         if isinstance(copy, dict):
             self._write_back_dict(place, mirror)
         elif isinstance(copy, list):
-            items = f"[{', '.join(map(self.value, copy))}]"
+            items = f"[{', '.join(map(self.value, own_items(copy)))}]"
             own = type(mirror.original).__setitem__ is list.__setitem__
             setter = self._method(mirror.original, list, "__setitem__")
             self.lines.append(
                 f"{place}[:] = {items}" if own else f"{setter}{self.value.constant(slice, 'slice')}(None), {items})"
             )
         elif isinstance(copy, set):  # what stays is not touched: the order is that of eager
-            for change, items in (("difference_update", mirror.before - copy), ("update", copy - mirror.before)):
-                if items:
+            gone, new = set.difference(mirror.before, own_items(copy)), set.difference(copy, mirror.before)
+            for change, moved in (("difference_update", gone), ("update", new)):
+                if moved:
                     method = self._method(mirror.original, set, change)
-                    self.lines.append(f"{method}[{', '.join(map(self.value, items))}])")
+                    self.lines.append(f"{method}[{', '.join(map(self.value, moved))}])")
         else:
             clear, extend = (self._method(mirror.original, collections.deque, name) for name in ("clear", "extend"))
-            self.lines += [f"{clear.removesuffix(', ')})", f"{extend}[{', '.join(map(self.value, copy))}])"]
+            items = f"[{', '.join(map(self.value, own_items(copy)))}]"
+            self.lines += [f"{clear.removesuffix(', ')})", f"{extend}{items})"]
 
     def _method(self, held: object, base: type, name: str) -> str:
         """The begin of a call of a container's method, which a class of the program may have overridden."""
@@ -416,12 +418,12 @@ class Writer:
         direct = type(mirror.original).__setitem__ is dict.__setitem__
         ordered = isinstance(mirror.original, collections.OrderedDict)
         base = value.constant(collections.OrderedDict, "OrderedDict") if ordered else value.constant(dict, "dict")
-        kept = [key for key in before if key in copy]
-        if kept != list(copy)[: len(kept)]:
+        kept = [key for key in before if dict.__contains__(copy, key)]
+        if kept != own_items(copy)[: len(kept)]:
             self.lines.append(f"{base}.clear({place})")
             before = {}
         for key in before:
-            if key not in copy:
+            if not dict.__contains__(copy, key):
                 own = type(mirror.original).__delitem__ is dict.__delitem__
                 remove = f"{base}.__delitem__({place}, {value(key)})"
                 self.lines.append(f"del {place}[{value(key)}]" if own else remove)

@@ -15,6 +15,7 @@ from smelt.capture.core.frames import arguments_in
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.unbacked_text import text_break
 from smelt.capture.python.attribute_reads import python_method
+from smelt.graph.ir.symint import pinned
 from smelt.graph.trace.trace import text
 
 if TYPE_CHECKING:
@@ -92,7 +93,11 @@ class Watch(TorchFunctionMode):
 def call_found(vm: Interpreter, fn: FunctionType, args: Args, kwargs: Kwargs) -> object:
     """Call a function that C code found by itself: as a method, it is looked up once more, with guards.
 
-    C code may look into what it returns.
+    C code may look into what it returns, and takes numbers themselves for lengths, hashes and conversions.
     """
     method = python_method(vm, args[0], fn.__name__) if args else None
-    return vm.effects.plain(vm.call(fn if method is None else method, args, kwargs))
+    out = vm.effects.plain(vm.call(fn if method is None else method, args, kwargs))
+    return pinned(out) if fn.__name__ in _GIVING_NUMBERS else out
+
+
+_GIVING_NUMBERS = frozenset(map("__{}__".format, "hash len length_hint bool int index float complex round".split()))

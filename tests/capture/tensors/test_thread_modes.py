@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 from torch.autograd.graph import disable_saved_tensors_hooks, save_on_cpu, saved_tensors_hooks
@@ -425,3 +427,39 @@ def test_inference_mode_switches_gradients_for_what_is_inside(fn, backend, aroun
     with around():
         for _ in range(2):
             assert _close(_seen(run(x)), _seen(fn(x)))
+
+
+@torch.enable_grad()
+def _as_decorated():
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+
+def _grads_entered(x):
+    with torch.enable_grad():
+        inside = torch.is_grad_enabled(), (x + 1).requires_grad
+    return x + 2, inside, torch.is_grad_enabled()
+
+
+def _grads_set(x):
+    with torch.set_grad_enabled(False):
+        x = x + 1
+    with torch.set_grad_enabled(True):
+        inside = torch.is_grad_enabled(), (x * 2).requires_grad
+    return x, inside, _as_decorated(), torch.is_grad_enabled()
+
+
+def _inference_inside(x):
+    with torch.inference_mode(), torch.enable_grad():
+        inside = torch.is_grad_enabled(), (x * 2).requires_grad, torch.is_inference_mode_enabled()
+    return x * 3, inside, torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("fn", [_grads_entered, _grads_set, _inference_inside])
+@pytest.mark.parametrize("around", [contextlib.nullcontext, torch.no_grad])
+@pytest.mark.parametrize("mode", [True, False])
+def test_gradients_switched_on_in_inference_mode_are_seen(fn, around, mode):
+    """It has no effect on tensors there, but the program may read it."""
+    compiled = smelt.compile(fn, backend="eager")
+    for _ in range(2):
+        with torch.inference_mode(mode), around():
+            assert repr(compiled(torch.ones(2))) == repr(fn(torch.ones(2)))
