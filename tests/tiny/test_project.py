@@ -159,6 +159,12 @@ def test_over_budget_is_told_with_a_scheme_that_fits(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["net.json", "net.npz"]
 
 
+def test_a_preset_that_fits_is_named(tmp_path: Path) -> None:
+    graph = with_head(load(files.pretrained("mcunet-5fps")), 10)
+    fits = nearest_that_fits(graph, named("mcunet-148kb", graph), Budget(ram=160 << 10))
+    assert fits is not None and memory(graph, fits).total >= memory(graph, named("mcunet-49kb", graph)).total
+
+
 def test_flash_over_budget_is_an_error_of_the_linker(tmp_path: Path) -> None:
     board = board_or_skip("mps2-an500")
     with pytest.raises(BudgetError, match="exceeds FLASH by"):

@@ -174,19 +174,27 @@ def nearest_that_fits(
 ) -> Scheme | None:
     """Of the presets, of `bias-K` and `last-K`, the largest by the memory model that is smaller and fits.
 
-    It is found by halving, which may miss one where the planner and the model order two schemes differently.
+    Presets are tried one by one, the others by halving, which may miss one where the planner and the memory model order
+    two schemes differently.
     """
     limit = memory(graph, scheme).total
     sized = sorted(((memory(graph, one).total, one.name, one) for one in _candidates(graph)), key=lambda one: one[:2])
-    smaller = [one for total, _, one in sized if total < limit]
-    low, high, found = 0, len(smaller), None
+    smaller = [(total, one) for total, _, one in sized if total < limit]
+
+    def fits(one: Scheme) -> bool:
+        return ram_of(graph, one, budget.stack, options) <= budget.ram
+
+    presets = [one for one in reversed(smaller) if one[1].name in PRESETS]
+    found = next((one for one in presets if fits(one[1])), (-1, None))
+    others = [one for one in smaller if one[1].name not in PRESETS and one[0] > found[0]]
+    low, high = 0, len(others)
     while low < high:
         middle = (low + high) // 2
-        if ram_of(graph, smaller[middle], budget.stack, options) <= budget.ram:
-            low, found = middle + 1, smaller[middle]
+        if fits(others[middle][1]):
+            low, found = middle + 1, others[middle]
         else:
             high = middle
-    return found
+    return found[1]
 
 
 def _candidates(graph: Int8Graph) -> Iterator[Scheme]:
