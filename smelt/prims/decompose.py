@@ -117,7 +117,7 @@ def _as_saved(p: Lowering, node: Node) -> Node:
     """An input or a result as it is when the backward runs."""
     last = next(n for n in reversed(p.graph.nodes) if n.op == "placeholder")
     kind, which = node.meta["as_saved"]
-    name = f"{which}_saved" if kind == "input" else f"result_{which}_saved"
+    name = f"result_{which}_saved" if kind == "output" else f"{which}_{'memory' if kind == 'memory' else 'saved'}"
     with p.graph.inserting_after(last):
         later = p.graph.create_node("placeholder", name, (), {}, name)
     later.meta = {"val": node.meta["val"], "as_saved": node.meta["as_saved"]}

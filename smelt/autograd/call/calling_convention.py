@@ -309,7 +309,9 @@ class _Compiled(torch.autograd.Function):
         if ctx.packed is not None:
             saved = unpacked(saved, ctx.packed)
         assert plan.saving is not None
-        if plan.saving.twice.differ(saved):
+        twice, recorded = plan.saving.twice, torch.is_grad_enabled()
+        moved = recorded and twice.moved(saved)
+        if twice.run_by_eager(saved, moved and ctx.begin is None):
             return _of_two(ctx, plan, saved, grads)
         lay_out_replaced(saved, plan.saving.own, plan.saving.kinds)
         absent = plan.absent(grads)
@@ -317,20 +319,28 @@ class _Compiled(torch.autograd.Function):
         changed = [state for state in plan.joint.states if not state.same()]
         if changed:
             return _in_new_state(ctx, plan, saved, grads, changed)
-        if torch.is_grad_enabled():
-            again = _again(ctx, plan, saved, grads)
-            if isinstance(again, tuple):
-                return again
-            anchor = torch.empty(0, device="cpu", requires_grad=True)
-            counts = plan.saving.count, len(saved)
-            found = _Gradients.apply(anchor, plan, again, counts, *saved, *grads, *_leaves_below(ctx))
-        else:
-            if plan.memory is not None:
-                ctx.inputs = plan.memory.release(ctx.inputs)
-            ctx.maybe_clear_saved_tensors()  # not under retain_graph: from here on `saved` alone holds them
-            del saved[plan.saving.count :]
-            found = (batched(plan.run) if in_batches() else plan.run)(saved, grads)
+        if recorded:
+            return _recorded(ctx, plan, saved, grads, moved)
+        if plan.memory is not None:
+            ctx.inputs = plan.memory.release(ctx.inputs)
+        ctx.maybe_clear_saved_tensors()  # not under retain_graph: from here on `saved` alone holds them
+        del saved[plan.saving.count :]
+        found = (batched(plan.run) if in_batches() else plan.run)(saved, grads)
         return _by_input(plan, found, absent)
+
+
+def _recorded(
+    ctx: Any, plan: _Plan, saved: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None], moved: bool
+) -> tuple[torch.Tensor | None, ...]:
+    """What `backward` returns under `create_graph=True`. `moved`: of inputs that are read twice one is another now."""
+    again = _MOVED if moved else _again(ctx, plan, saved, grads)
+    if isinstance(again, tuple):
+        return again
+    assert plan.saving is not None
+    anchor = torch.empty(0, device="cpu", requires_grad=True)
+    counts = plan.saving.count, len(saved)
+    found = _Gradients.apply(anchor, plan, again, counts, *saved, *grads, *_leaves_below(ctx))
+    return _by_input(plan, found, plan.absent(grads))
 
 
 def _leaves_below(ctx: Any) -> list[torch.Tensor]:
@@ -445,6 +455,9 @@ def _out_of_date(state: BackwardState, why: str) -> SmeltError:
     )
 
 
+_MOVED = "other memory was put in an input's place (`x.data = y`) after the call"
+
+
 def _again(
     ctx: Any,
     plan: _Plan,
@@ -466,7 +479,7 @@ def _again(
     assert plan.saving is not None
     former = memory.as_they_were(inputs, plan.saving.twice.former(saved), ctx.places, ctx.packed is not None)
     if former is None:
-        return "other memory was put in an input's place (`x.data = y`) after the call"
+        return _MOVED
     inputs = former
 
     def run(_: list[torch.Tensor], given: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:

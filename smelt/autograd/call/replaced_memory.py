@@ -1,7 +1,8 @@
-"""Inputs that eager saves both by themselves and as views, where another tensor is in their place (`x.data = y`).
+"""Inputs that eager saves both by themselves and as views, where another kind of tensor is in their place.
 
-Eager's formulas then read two tensors, and the compiled backward has one value: such a backward is run once more by
-eager's engine, from the memory that the call has read. This module holds that memory and tells when it is wanted.
+The compiled backward reads both, what is there (`x.data = y`) and what was. Where the former has another size or type,
+which eager's formulas may broadcast, the backward is run once more by eager's engine, from the memory that the call has
+read. This module holds that memory and tells when it is wanted.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Collection, Sequence
 import torch
 
 from smelt.autograd.call.double_backward import DoubleBackward, in_former_memory
-from smelt.autograd.call.unpacked import lie_together
+from smelt.autograd.call.unpacked import is_like, lie_together
 from smelt.graph.ir.meta import TensorMeta
 
 Own = Sequence[tuple[int, TensorMeta]]
@@ -41,11 +42,11 @@ class ReadTwice:
     ) -> None:
         given = {id(tensor): i for i, tensor in enumerate(inputs)}
         self.aliases = {given[id(saved[k])]: k for k in aliased}
-        places = {given[id(saved[k])]: k for k, _ in own}
-        self._both = [(i, k) for i, k in places.items() if i in both]
+        found = [(given[id(saved[k])], k, meta) for k, meta in own]
+        self._pairs = [(k, self.aliases[i]) for i, k, _ in found if i in self.aliases]
+        self._both = [(k, meta) for i, k, meta in found if i in both]
         self._again = again
-        read = {i for i, _ in self._both}
-        self.held = sorted((again.needed if read and again is not None else read) - self.aliases.keys())
+        self.held = sorted((again.needed if self._both and again is not None else set()) - self.aliases.keys())
 
     @property
     def remembered(self) -> frozenset[int]:
@@ -57,13 +58,16 @@ class ReadTwice:
         first = len(saved) - len(self.held)
         return {i: saved[k] for i, k in self.aliases.items()} | {i: saved[first + n] for n, i in enumerate(self.held)}
 
-    def differ(self, saved: Sequence[torch.Tensor]) -> bool:
-        """Another tensor is in the place of an input that is read as a view as well."""
-        if not self._both:
-            return False
-        was = self.former(saved)
-        pairs = [(saved[k], was.get(i, saved[k])) for i, k in self._both]
-        return not all(lie_together(now, was) or _is_equal(now, was) for now, was in pairs)
+    def moved(self, saved: Sequence[torch.Tensor]) -> bool:
+        """Another tensor is in the place of an input of which the memory that was there is read as well."""
+        return not all(lie_together(saved[k], saved[a]) or _is_equal(saved[k], saved[a]) for k, a in self._pairs)
+
+    def run_by_eager(self, saved: Sequence[torch.Tensor], moved: bool) -> bool:
+        """Whether `gradients` is asked: another kind of tensor is in the place of an input that is read as a view as
+        well; or another one is (`moved`), and gradients need a history."""
+        if not all(is_like(saved[k], meta) for k, meta in self._both):
+            return True
+        return moved and bool(self._both) and self._again is not None and not self._again.recomputes
 
     def gradients(
         self,

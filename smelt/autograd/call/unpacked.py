@@ -54,13 +54,15 @@ def kinds_of(saved: Sequence[torch.Tensor], own: Sequence[tuple[int, TensorMeta]
 def inputs_among(
     saved: Sequence[torch.Tensor], copied: Sequence[int], inputs: Sequence[torch.Tensor], itself: frozenset[int]
 ) -> tuple[list[int], list[tuple[int, TensorMeta]]]:
-    """Positions of inputs among what is saved: those that eager does not save by themselves; those that it does."""
+    """Positions of inputs among what is saved: those that eager does not save by themselves; those that it does.
+
+    One that eager saves by itself comes first so; where it comes again it is the memory that was there.
+    """
     own = {id(tensor): i in itself for i, tensor in enumerate(inputs)}
+    first = {id(tensor): k for k, tensor in reversed(list(enumerate(saved)))}
     given = [k for k, tensor in enumerate(saved) if id(tensor) in own and k not in copied]
-    return (
-        [k for k in given if not own[id(saved[k])]],
-        [(k, meta_of(saved[k])) for k in given if own[id(saved[k])]],
-    )
+    alone = {k for k in given if own[id(saved[k])] and first[id(saved[k])] == k}
+    return [k for k in given if k not in alone], [(k, meta_of(saved[k])) for k in given if k in alone]
 
 
 def lay_out_replaced(
@@ -78,7 +80,7 @@ def lay_out_replaced(
         return
     for k, meta in own:
         tensor = saved[k]
-        if not _is_like(tensor, meta):
+        if not is_like(tensor, meta):
             raise RuntimeError(
                 f"smelt: an input that the backward reads was {_told(meta)} when the function was called, and is "
                 f"{_told(meta_of(tensor))} now: its .data was replaced, and the compiled backward is for the former"
@@ -87,7 +89,7 @@ def lay_out_replaced(
 
 
 def _as_packed(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
-    if not _is_like(tensor, meta):
+    if not is_like(tensor, meta):
         raise RuntimeError(
             "smelt: a saved tensor was unpacked by a hook (torch.autograd.graph.saved_tensors_hooks) as "
             f"{_told(meta_of(tensor))} and had been packed as {_told(meta)}: the compiled backward is for that"
@@ -95,7 +97,8 @@ def _as_packed(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
     return _laid_out(tensor, meta)
 
 
-def _is_like(tensor: torch.Tensor, meta: TensorMeta) -> bool:
+def is_like(tensor: torch.Tensor, meta: TensorMeta) -> bool:
+    """Whether a program that was compiled for `meta` can read the tensor, or a copy in other strides."""
     same = tensor.layout is torch.strided and (tuple(tensor.shape), tensor.dtype) == (meta.shape, meta.dtype)
     return same and tensor.device == meta.device
 

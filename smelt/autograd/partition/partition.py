@@ -93,8 +93,14 @@ class _Split:
     def _as_saved(self, given: Sequence[Node]) -> dict[Node, Node]:
         """The inputs and results as the backward finds them, with what they are in the forward."""
         by_name = {n.name: n for n in self.inputs}
-        found = ((n, *n.meta["as_saved"]) for n in given if n.users and "as_saved" in n.meta)
-        return {n: by_name[key] if kind == "input" else self.values[key] for n, kind, key in found}
+        late = [n for n in given if "as_saved" in n.meta]
+        firsts = {n.meta["as_saved"][1] for n in late if n.meta["as_saved"][0] == "memory" and n.users}
+        found = ((n, *n.meta["as_saved"]) for n in late)
+        return {
+            n: self.values[key] if kind == "output" else by_name[key]
+            for n, kind, key in found
+            if n.users or kind == "held" or key in firsts
+        }
 
     def _copied(self, joint: Joint) -> set[Node]:
         """Inputs and results that the backward takes copies of: eager does not save them, or the caller's own follow.
@@ -102,7 +108,8 @@ class _Split:
         Of the results those that are small, or whose value eager saves in other memory. A large one (logits) stays
         what it is for the backward: a write to it raises an error there.
         """
-        copied = {self.inputs[i] for i in joint.unsaved}.union(self.as_saved.values())
+        apart = (value for n, value in self.as_saved.items() if n.meta["as_saved"][0] != "held")
+        copied = {self.inputs[i] for i in joint.unsaved}.union(apart)
         kept = {v for i, v in enumerate(self.values[: joint.num_outputs]) if i not in joint.unsaved_outputs}
         for i in joint.unsaved_outputs:
             value = self.values[i]
@@ -127,8 +134,17 @@ class _Split:
         late = {n for n in self.needed if n in self.late}
         read = {n for n in self.early if n in self.direct or any(user in late for user in n.users)}
         cut = Cut(self.early, self.needed_forward, read, self.results, set(self.inputs), self.costs)
-        own = [n for n in self.as_saved if n in self.needed]
-        return [*own, *dict.fromkeys(self.shown.get(n, n) for n in cut.choose(budget))]
+        chosen = dict.fromkeys(self.shown.get(n, n) for n in cut.choose(budget))
+        return [*self._own_ones(chosen), *chosen]
+
+    def _own_ones(self, chosen: Container[Node]) -> list[Node]:
+        """The inputs and results as the backward finds them, those that it reads; calls save them first.
+
+        Of an input that is saved several times the first is itself, and all others are of the memory that was there.
+        """
+        again = {self.as_saved[n] for n in self.as_saved if n in self.needed and n.meta["as_saved"][0] == "memory"}
+        again.update(value for value in self.as_saved.values() if value in chosen)
+        return [n for n, value in self.as_saved.items() if n in self.needed or (value in again and _is_first(n))]
 
     # -- building the two graphs
 
@@ -169,6 +185,10 @@ class _Split:
             return Saved("intermediate", -1, node.name)
 
         return describe
+
+
+def _is_first(late: Node) -> bool:
+    return late.meta["as_saved"][0] in ("input", "held")
 
 
 def _of_copy(value: Node) -> TensorMeta:

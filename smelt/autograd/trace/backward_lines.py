@@ -17,24 +17,33 @@ class BackwardLines:
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
-        self.origins: list[tuple[str, Any]] = []
+        self.origins: list[tuple[str, Any, int | None]] = []
 
-    def begin(self, operation: str, line: Any) -> None:
-        """The operation of this name, of this line, is about to run."""
+    def begin(self, operation: str, line: Any, region: int | None = None) -> None:
+        """The operation of this name, of this line, is about to run; in a `checkpoint` call where it has a number."""
         self.numbers.append(next_sequence_number())
-        self.origins.append((operation, line))
+        self.origins.append((operation, line, region))
 
     def of_running(self) -> dict[str, Any]:
         """What is known of the node that the engine runs now, as entries of a graph node's `meta`."""
+        operation, line, _ = self._of_running()
+        return {} if operation is None else {"of": operation, "line": line}
+
+    def region(self) -> int | None:
+        """The `checkpoint` call that it comes from."""
+        return self._of_running()[2]
+
+    def _of_running(self) -> tuple[str | None, Any, int | None]:
         node = node_being_run()
         if node is None or not self.numbers:
-            return {}
+            return _NOTHING
         number = node._sequence_nr()
         if number < self.numbers[0] or number >= _OF_LEAVES:
-            return {}
-        operation, line = self.origins[bisect_right(self.numbers, number) - 1]
-        return {"of": operation, "line": line}
+            return _NOTHING
+        return self.origins[bisect_right(self.numbers, number) - 1]
 
 
 _OF_LEAVES = 1 << 63
 """Nodes that accumulate gradients of leaves have the largest number of all."""
+
+_NOTHING = None, None, None

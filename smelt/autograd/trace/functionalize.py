@@ -9,7 +9,7 @@ recorded when they are made but when their value is needed. Equal nodes are merg
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch._ops import OpOverload
 from smelt.autograd.trace.backward_lines import BackwardLines
 from smelt.autograd.trace.canonicalize import PURE, WRITES, full, identity
 from smelt.autograd.trace.reads import JointReads
+from smelt.autograd.trace.recomputed import Recomputed
 from smelt.autograd.trace.scalar_operands import has_real, with_numbers
 from smelt.autograd.trace.views import WRITTEN_VIEWS, read_view, write_memory, write_view
 from smelt.base.errors import CompileError, Unsupported
@@ -72,6 +73,7 @@ class GraphRecorder:
         drawn: how many operators drew random numbers so far; becomes `node.meta["random"]`.
         eager_draws: random operators draw from torch's generators what eager would draw.
         cloned: memory that the program copies by `clone()`; the graph, whose values never change, has no copy.
+        recomputed: what the backward reads of `checkpoint` calls that it runs again.
     """
 
     def __init__(self, eager_draws: bool = False) -> None:
@@ -85,6 +87,7 @@ class GraphRecorder:
         self.backward = False
         self.derivative: int | None = None
         self.cloned: set[Storage] = set()
+        self.recomputed: Recomputed | None = None
         self.reads: JointReads | None = None
         self.drawn = 0
         self.reals: dict[str, tuple[Real, fx.Node]] = {}
@@ -105,6 +108,8 @@ class GraphRecorder:
 
     def value(self, place: StorageView) -> fx.Node:
         """The current value of a place."""
+        if self.recomputed and self.lines.region() is not None:
+            return self._value_again(place)
         if place.node is not None and place.version == place.storage.version:
             return place.node
         if place.parent is None:
@@ -112,6 +117,24 @@ class GraphRecorder:
         place.node = read_view(self.emit, self.value(place.parent), place)
         place.version = place.storage.version
         return place.node
+
+    def _value_again(self, place: StorageView) -> fx.Node:
+        """The same in the second run of the `checkpoint` call that the running node of the engine comes from."""
+        assert self.recomputed is not None
+        if place.node is not None and place.version == place.storage.version:
+            return self.recomputed.of(place.node)
+        if place.parent is None:
+            raise CompileError(f"a traced tensor {place.layout.val} that this graph did not make")
+        return read_view(self.emit, self._value_again(place.parent), place)
+
+    def recompute(self, late: Mapping[fx.Node, fx.Node]) -> None:
+        """From here on `checkpoint` calls are computed again with these in the place of inputs."""
+
+        def again(node: fx.Node, operand: Callable[[fx.Node], fx.Node]) -> fx.Node:
+            args, kwargs = fx.node.map_arg((node.args, node.kwargs), operand)
+            return self._node(node.target, args, kwargs, node.meta["val"])  # type: ignore[arg-type]
+
+        self.recomputed = Recomputed(self.graph.nodes, late, again)
 
     def _note_backward(self, meta: dict[str, Any]) -> None:
         """Note which backward a node belongs to, and to which operation of the forward."""
@@ -205,7 +228,8 @@ class GraphRecorder:
         if has_real(args) or has_real(kwargs.values()):
             op, args, kwargs = with_numbers(self, op, args, kwargs, vals)
         random = op is not operator.getitem and op_info(op).random and _draws(op, args)
-        key = None if random else (op, *map(_key, args), *((k, _key(v)) for k, v in kwargs.items()))
+        inside = None if self.backward else self.checkpoint  # which is computed again, and what is outside is not
+        key = None if random else (op, inside, *map(_key, args), *((k, _key(v)) for k, v in kwargs.items()))
         known = self._known.get(key) if key is not None else None
         if known is not None:
             return known
@@ -218,8 +242,8 @@ class GraphRecorder:
         meta["val"] = vals
         if self.origin is not None:
             meta["from"], meta["line"] = self.origin, self.line
-        if self.checkpoint is not None and not self.backward:
-            meta["checkpoint"] = self.checkpoint
+        if inside is not None:
+            meta["checkpoint"] = inside
         if self.backward or self.derivative is not None:
             self._note_backward(meta)
         if random:

@@ -12,7 +12,7 @@ import functools
 import gc
 import itertools
 import operator
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,8 +42,9 @@ from smelt.autograd.trace.plan import (
 )
 from smelt.autograd.trace.reachability import comes_through_function, forbidden, heads_of
 from smelt.autograd.trace.reads import JointReads, owner_of
+from smelt.autograd.trace.recomputed import is_recomputed
 from smelt.autograd.trace.rng import seeded_devices
-from smelt.autograd.trace.saved import read_as_saved, results_as_saved, saved_places
+from smelt.autograd.trace.saved import Reads, read_as_saved, results_as_saved, saved_places
 from smelt.base.errors import Unsupported
 from smelt.base.options import Options
 from smelt.base.torch_c import disable_autocast, engine_in_this_thread, inference_mode, is_plain_view
@@ -167,7 +168,7 @@ class _Trace:
         self.saved: set[Storage] = set()
         self.saved_places: set[StorageView] = set()
         self.found: dict[int, TraceTensor] = {}
-        self.apart: set[Storage] = set()
+        self.late: dict[fx.Node, fx.Node] = {}
         self.rec = GraphRecorder(options.eager_rng)
         self.reads = self.rec.reads = JointReads(self.rec, owner_of(gm))
         given = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
@@ -364,11 +365,38 @@ class _Trace:
         """Eager saves this very input, and no view of it; a `checkpoint` call reads its inputs again."""
         return any("checkpoint" in user.meta for user in node.users) or not self.saved_places.isdisjoint(places)
 
-    def saved_both(self, itself: Iterable[int]) -> frozenset[int]:
-        """Of the primals that eager saves by themselves those of which it saves a view, too."""
+    def saved_views(self) -> dict[Storage, list[StorageView]]:
+        """The views of inputs that eager saves, but for those that a `checkpoint` call takes again."""
         wholes = {place for one in self.inputs for place in (one.leaf.place, one.place)}
-        views = {place.storage for place in self.saved_places - wholes if not _is_recomputed(place)}
-        return frozenset(i for i in itself if self.inputs[i].place.storage in views)
+        views: dict[Storage, list[StorageView]] = {}
+        for place in self.saved_places - wholes:
+            if place.storage in self.by_storage and not is_recomputed(place):
+                views.setdefault(place.storage, []).append(place)
+        return views
+
+    def is_read_late(self, i: int) -> bool:
+        """The backward has an input for what this one is when it runs, and reads it."""
+        late = self.late.get(self.inputs[i].node)
+        return late is None or bool(late.users)
+
+    def cloned(self) -> frozenset[int]:
+        """The primals of which the program makes copies that the backward may not take from their memory."""
+        given = enumerate(self.inputs)
+        return frozenset(i for i, one in given if one.place.storage in self.rec.cloned and one.node not in self.late)
+
+    def saved_as_views(self) -> frozenset[int]:
+        """The primals of which eager saves a view."""
+        views = self.saved_views()
+        return frozenset(i for i, one in enumerate(self.inputs) if one.place.storage in views)
+
+    def read_inputs(self) -> Iterator[Reads]:
+        """The inputs that eager's backward reads, or what it computes again."""
+        views = self.saved_views()
+        for storage, i in self.by_storage.items():
+            one = self.inputs[i]
+            itself = self.is_saved_itself(one.node, one.leaf.place, one.place)
+            if itself or storage in self.saved:
+                yield Reads(one, self.examples[i], itself, views.get(storage, ()))
 
     def is_saved(self, out: TraceTensor, value: fx.Node) -> bool:
         """Eager saves this program output; what is computed in a `checkpoint` call is computed again instead."""
@@ -391,8 +419,8 @@ class _Trace:
             tangents.append(tangent)
         self.rec.backward, self.rec.origin = True, None
         if self.options.backend == "smelt":
-            saved = (i for storage, i in self.by_storage.items() if storage in self.saved)
-            self.apart = read_as_saved(self.rec, ((self.inputs[i], self.examples[i]) for i in saved))
+            self.late = read_as_saved(self.rec, self.read_inputs())
+            self.rec.recompute(self.late)
             results_as_saved(self.rec, self.program, self.saved)
             self.written = self.versions()
         # a graph may end in the no_grad that the caller was in, and still have computed with gradients in between
@@ -529,6 +557,7 @@ class _Trace:
         output = graph.output((*values, *grads, *found))
         output.meta["val"] = (*kept, *map(without_gaps, metas), *(node.meta["val"] for node in found))
         remove_dead(graph, random=not self.options.eager_rng)  # eager draws also what nobody uses
+        saved_itself = frozenset(filter(self.is_read_late, saved_itself))
         seeds = self.seeds(seed)
         _erase_tangents(graph, {f"tangents_{i}" for i in differentiable})
         for each in self.sizes:
@@ -549,11 +578,11 @@ class _Trace:
             idle=self.idle(positions) if positions else (),
             seeds=seeds,
             autocast=casting(),
-            cloned=frozenset(i for i, one in enumerate(self.inputs) if one.place.storage in rec.cloned - self.apart),
+            cloned=self.cloned(),
             unsaved=unsaved,
             unsaved_outputs=unsaved_outputs,
             saved_itself=saved_itself,
-            saved_both=self.saved_both(saved_itself),
+            saved_both=saved_itself & self.saved_as_views(),
             sizes=self.sizes,
             spoilt=self.spoilt,
             reached=self.reached,
@@ -605,8 +634,8 @@ def run_graph(gm: fx.GraphModule, inputs: Sequence[Any], rec: GraphRecorder | No
             return list(result) if isinstance(result, (list, tuple)) else [result]
         if rec is not None:
             rec.origin, rec.line = node.name, user_line(node)
-            rec.lines.begin(rec.origin, rec.line)
             rec.checkpoint = node.meta.get("checkpoint")
+            rec.lines.begin(rec.origin, rec.line, rec.checkpoint)
             rec.derivative = next(derivatives) if node.target in DERIVATIVES else None
             if rec.reads is not None:
                 rec.reads.running = node.meta.get("origin")
@@ -697,11 +726,6 @@ def _base_of(out: TraceTensor, sharing: Collection[TraceTensor]) -> TraceTensor:
                 return moved
     base = out._base
     return base if type(base) is TraceTensor and base.place is root else TraceTensor(root)
-
-
-def _is_recomputed(place: StorageView) -> bool:
-    """It is made in a `checkpoint` call, which makes it again of what its inputs are then."""
-    return place.node is not None and "checkpoint" in place.node.meta
 
 
 def _kept(val: TensorMeta) -> TensorMeta:

@@ -168,7 +168,7 @@ class Joint:
         unsaved_outputs: program outputs that it does not save, likewise.
         saved_itself: primals that it saves by themselves, so that its backward reads what `x.data = y` puts there. Of
             others it saves a view at most (the transposed weight of `linear`), and reads the memory that was there.
-        saved_both: those of which it saves a view as well.
+        saved_both: those of which it saves a view as well, which is of the memory that was there.
     """
 
     module: fx.GraphModule

@@ -8,7 +8,7 @@ takes such tensors by themselves only where eager does, and otherwise values of 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import fx
@@ -16,7 +16,8 @@ from torch.nn import Parameter
 
 from smelt.autograd.trace.functionalize import GraphRecorder
 from smelt.autograd.trace.inputs import Input
-from smelt.graph.ir.meta import is_dense
+from smelt.autograd.trace.views import read_view
+from smelt.graph.ir.meta import TensorMeta, is_dense
 from smelt.graph.nodes.engine_nodes import history, saved_by
 from smelt.graph.trace.trace import Storage, StorageView, TraceTensor
 from smelt.shapes.size import hint
@@ -34,27 +35,66 @@ def saved_places(heads: Iterable[torch.Tensor]) -> Iterator[StorageView]:
                     yield one.place
 
 
-def read_as_saved(rec: GraphRecorder, saved: Iterable[tuple[Input, torch.Tensor]]) -> set[Storage]:
-    """From here on each of these inputs, which eager saves, is another value: what it is when the backward runs.
+class Reads(NamedTuple):
+    """An input that the backward reads, and how eager does.
 
-    What the forward computed of it stays what it was. Left out are parameters; large inputs that were computed before,
-    so that what a block computes of its input can be computed again; and inputs of a `checkpoint` call, which eager,
-    too, computes again from what they are then.
+    Attributes:
+        itself: eager saves this very tensor, or a `checkpoint` call reads it once more.
+        views: the views of it that eager saves; those that a `checkpoint` call takes anew are none.
+    """
+
+    one: Input
+    example: torch.Tensor
+    itself: bool
+    views: Sequence[StorageView]
+
+    @property
+    def large(self) -> bool:
+        """It was computed before, and is more than a copy may be taken of."""
+        return not self.example.is_leaf and hint(self.one.leaf.place.layout.val.nbytes) > SMALL
+
+    @property
+    def held(self) -> bool:
+        """No copy is taken of it."""
+        return self.large or isinstance(self.example, Parameter)
+
+    @property
+    def stays_one(self) -> bool:
+        """What the forward finds of it and what the backward finds are one value."""
+        return (self.held and not self.itself) or (self.large and not self.views)
+
+
+def read_as_saved(rec: GraphRecorder, reads: Iterable[Reads]) -> dict[fx.Node, fx.Node]:
+    """From here on each of these inputs is another value: what it is when the backward runs.
+
+    What the forward computed of it stays what it was. So do views that eager saves, beside inputs that it saves by
+    themselves: they are of the memory that the forward found (`x.data = y`). Left out are parameters that are not saved
+    by themselves, and large inputs that were computed before and are not saved in both ways, so that what a block
+    computes of its input can be computed again.
 
     Returns:
-        The memory of the inputs that are.
+        Of each input what it is from here on.
     """
-    apart = set()
-    for one, example in saved:
-        node, storage, val = one.node, one.place.storage, one.leaf.place.layout.val
-        large = not example.is_leaf and hint(val.nbytes) > SMALL
-        if large or storage.version or isinstance(example, Parameter) or node.op != "placeholder":
+    late = {}
+    for each in reads:
+        one, node, storage = each.one, each.one.node, each.one.place.storage
+        if each.stays_one or storage.version or node.op != "placeholder":
             continue
-        if any("checkpoint" in user.meta for user in node.users):
-            continue
-        apart.add(storage)
-        _bind_anew(rec, node, [one.leaf, one.seen], ("input", node.name))  # two where the input was computed before
-    return apart
+        wholes = [one.leaf, one.seen]  # two where the input was computed before
+        kind: Literal["held", "input"] = "held" if each.held and storage not in rec.cloned else "input"
+        late[node] = _bind_anew(rec, node, wholes, (kind, node.name))
+        if each.itself and each.views:
+            memory = _later(rec, node, one.leaf.place.layout.val, ("memory", node.name))
+            ends = {tensor.place for tensor in wholes}
+            for place in each.views:
+                place.node, place.version = _seen_in(rec, memory, place, ends), storage.version
+    return late
+
+
+def _seen_in(rec: GraphRecorder, memory: fx.Node, place: StorageView, ends: Container[StorageView]) -> fx.Node:
+    if place in ends or place.parent is None:
+        return memory
+    return read_view(rec.emit, _seen_in(rec, memory, place.parent, ends), place)
 
 
 def results_as_saved(rec: GraphRecorder, program: Sequence[TraceTensor], saved: Container[Storage]) -> None:
@@ -68,11 +108,23 @@ def results_as_saved(rec: GraphRecorder, program: Sequence[TraceTensor], saved: 
             _bind_anew(rec, node, [out], ("output", i))
 
 
-def _bind_anew(
-    rec: GraphRecorder, node: fx.Node, tensors: Sequence[TraceTensor], where: tuple[Literal["input", "output"], Any]
-) -> None:
+Where = tuple[Literal["input", "held", "memory", "output"], Any]
+"""An input (by its name) or a result (by its number) as the backward finds it.
+
+"held": what the forward found of the input is held for the backward as an alias, where it is computed from again; else
+as a copy. "memory": what is in the memory of the input that the forward found.
+"""
+
+
+def _later(rec: GraphRecorder, node: fx.Node, val: TensorMeta, where: Where) -> fx.Node:
     later = rec.graph.call_function(torch.ops.aten.alias.default, (node,))
-    later.meta.update(val=tensors[0].place.layout.val, as_saved=where, backward=True)
+    later.meta.update(val=val, as_saved=where, backward=True)
+    return later
+
+
+def _bind_anew(rec: GraphRecorder, node: fx.Node, tensors: Sequence[TraceTensor], where: Where) -> fx.Node:
+    later = _later(rec, node, tensors[0].place.layout.val, where)
     tensors[-1].place.storage.version += 1
     for tensor in tensors:
         rec.bind(tensor, later)
+    return later

@@ -1,0 +1,73 @@
+"""What is computed again in a backward of what inputs are by then: the insides of `torch.utils.checkpoint` calls.
+
+Eager runs such a call once more, and reads the inputs that are in their places then (`x.data = y`). What the formulas
+of derivatives read of it is recorded again, as part of the backward; what they read of the rest is as the forward left
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from torch import fx
+
+from smelt.graph.ir.storage_view import StorageView
+
+
+class Recomputed:
+    """The nodes of `checkpoint` calls that depend on inputs which the backward reads anew.
+
+    Args:
+        nodes: of the forward, in order.
+        late: those inputs, with what they are in the backward.
+        again: appends the like of a node with other operands.
+
+    What a call draws at random is drawn once.
+    """
+
+    def __init__(
+        self,
+        nodes: Iterable[fx.Node],
+        late: Mapping[fx.Node, fx.Node],
+        again: Callable[[fx.Node, Callable[[fx.Node], fx.Node]], fx.Node],
+    ) -> None:
+        self._again = again
+        self._made = dict(late)
+        self._stale: set[fx.Node] = set()
+        for node in nodes:
+            region = node.meta.get("checkpoint")
+            if region is None or node.op != "call_function" or node.meta.get("random"):
+                continue
+            if any(n in late or (n in self._stale and n.meta["checkpoint"] == region) for n in node.all_input_nodes):
+                self._stale.add(node)
+
+    def __bool__(self) -> bool:
+        return bool(self._stale)
+
+    def of(self, node: fx.Node) -> fx.Node:
+        """What the call's second run computes where its first one computed `node`: made when it is first read."""
+        if node not in self._stale:
+            return node
+        stack = [node]
+        while stack:
+            waiting = [n for n in stack[-1].all_input_nodes if self._is_inside(n, stack[-1]) and n not in self._made]
+            if waiting:
+                stack.extend(waiting)
+                continue
+            one = stack.pop()
+            if one not in self._made:
+                self._made[one] = self._again(one, lambda n, one=one: self._operand(n, one))  # type: ignore[misc]
+        return self._made[node]
+
+    def _is_inside(self, operand: fx.Node, user: fx.Node) -> bool:
+        return operand in self._stale and operand.meta["checkpoint"] == user.meta["checkpoint"]
+
+    def _operand(self, operand: fx.Node, user: fx.Node) -> fx.Node:
+        if operand in self._stale and not self._is_inside(operand, user):
+            return operand
+        return self._made.get(operand, operand)
+
+
+def is_recomputed(place: StorageView) -> bool:
+    """It is made in a `checkpoint` call, which makes it again of what its inputs are then."""
+    return place.node is not None and "checkpoint" in place.node.meta
