@@ -69,27 +69,35 @@ def align(
             if refusal is not None:
                 return refusal
             continue
-        (ca, va), na = a[-1], _rest(a[-1], result.left)
-        (cb, vb), nb = b[-1], _rest(b[-1], result.right)
-        if same(na, 0) or same(nb, 0):
-            return "one covers no elements"
-        done_a, done_b = va.size // na, vb.size // nb
-        if not same(ca * done_a, cb * done_b):
-            return f"strides differ: {ca * done_a} of {va} and {cb * done_b} of {vb}"
-        n = na if hint(na) <= hint(nb) else nb
-        if same(n, 0) or not known_divides(n, na) or not known_divides(n, nb):
-            return f"sizes {na} and {nb} do not divide"
-        piece = va if same(n, va.size) else names.fresh(n)
-        result.left.setdefault(va, []).append(piece)
-        result.right.setdefault(vb, []).append(piece)
-        result.pairs.append((va, vb, piece))
-        if same(n, na):
-            a.pop()
-        if same(n, nb):
-            b.pop()
-    if a or b:
-        return "one covers more elements than the other"
-    return result
+        refusal = _pair_innermost(a, b, names, result)
+        if refusal is not None:
+            return refusal
+    return "one covers more elements than the other" if a or b else result
+
+
+def _pair_innermost(
+    a: list[tuple[IntLike, Var]], b: list[tuple[IntLike, Var]], names: Names, result: Alignment
+) -> str | None:
+    """Pair a piece of the innermost variables of both, and take off what is done; the reason where they do not meet."""
+    (ca, va), na = a[-1], _rest(a[-1], result.left)
+    (cb, vb), nb = b[-1], _rest(b[-1], result.right)
+    if same(na, 0) or same(nb, 0):
+        return "one covers no elements"
+    done_a, done_b = va.size // na, vb.size // nb
+    if not same(ca * done_a, cb * done_b):
+        return f"strides differ: {ca * done_a} of {va} and {cb * done_b} of {vb}"
+    n = na if hint(na) <= hint(nb) else nb
+    if same(n, 0) or not known_divides(n, na) or not known_divides(n, nb):
+        return f"sizes {na} and {nb} do not divide"
+    piece = va if same(n, va.size) else names.fresh(n)
+    result.left.setdefault(va, []).append(piece)
+    result.right.setdefault(vb, []).append(piece)
+    result.pairs.append((va, vb, piece))
+    if same(n, na):
+        a.pop()
+    if same(n, nb):
+        b.pop()
+    return None
 
 
 def _over_parts(

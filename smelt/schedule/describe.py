@@ -39,18 +39,22 @@ def _group(group: Group, plan: Schedule) -> list[str]:
         if sizes and not group.flat:
             loops.append(f"{role.value} {sizes}")
     head = f"kernel {kind} over {', '.join(loops) or 'x'.join(str(v.size) for v in group.order) or '1'}"
-    lines = [head]
-    for name, member in group.members.items():
-        meta = metas_of(member.node)
-        place = plan.memory.offsets.get(name)
-        where = "" if name not in plan.stored else " -> output" if place is None else f" -> arena {place}"
-        where = " -> memory of its own" if name in plan.apart else where
-        over = plan.over_inputs.get(name) or plan.over_others.get(name)
-        where += f" (over {over})" if over else ""
-        reused = f" (over {plan.memory.in_place[name]})" if name in plan.memory.in_place else ""
-        lines.append(f"    {name}: {meta} {member.place.value}{where}{reused}")
+    members = [
+        f"    {name}: {metas_of(member.node)} {member.place.value}{_kept_in(name, plan)}"
+        for name, member in group.members.items()
+    ]
     read = [name for name in group.accesses if name not in group.members]
-    return [*lines, f"    reads {', '.join(read) or 'nothing'}"]
+    return [head, *members, f"    reads {', '.join(read) or 'nothing'}"]
+
+
+def _kept_in(name: str, plan: Schedule) -> str:
+    """Where a value is stored, and what it writes over."""
+    place = plan.memory.offsets.get(name)
+    where = "" if name not in plan.stored else " -> output" if place is None else f" -> arena {place}"
+    where = " -> memory of its own" if name in plan.apart else where
+    over = plan.over_inputs.get(name) or plan.over_others.get(name)
+    where += f" (over {over})" if over else ""
+    return where + (f" (over {plan.memory.in_place[name]})" if name in plan.memory.in_place else "")
 
 
 def _memory(plan: Schedule) -> list[str]:

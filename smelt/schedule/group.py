@@ -180,6 +180,12 @@ def fresh_index(shape: Sequence[IntLike], names: Names) -> tuple[Index, list[Var
     return tuple(index), order
 
 
+def _loops_by_dimension(shape: Sequence[IntLike], order: Sequence[Var]) -> list[Var | None]:
+    """The loop of each dimension, None of size 1. A variable of size 0 drops out of expressions: position tells."""
+    sized = iter(order)
+    return [None if same(n, 1) else next(sized) for n in shape]
+
+
 def group_of(
     number: int, node: Pointwise | Reduction | Scatter, program: LoopProgram, real: Realized, names: Names
 ) -> Group:
@@ -192,9 +198,7 @@ def group_of(
     if isinstance(node, Pointwise):
         return pointwise_group(number, node, source, order, reads)
     kept = [e for d, e in enumerate(source) if d not in node.dims]
-    # a variable of size 0 drops out of expressions, so roles are taken by position
-    sized = iter(order)
-    by_dim = [None if same(n, 1) else next(sized) for n in shape]
+    by_dim = _loops_by_dimension(shape, order)
     reduced = [v for d, v in enumerate(by_dim) if v is not None and d in node.dims]
     others = [v for d, v in enumerate(by_dim) if v is not None and d not in node.dims]
     roles, place = reduction_roles(node, reads.accesses, reduced, others, program, real)

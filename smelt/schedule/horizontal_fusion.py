@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from smelt.schedule.machine import GPU, Bundling
-from smelt.schedule.order import Unit
+from smelt.schedule.order import Unit, followers_of, sources_of
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,8 @@ class _Gathering:
             number for number, each in mobile.items() if each.handed > limits.moved_bytes or taken[number] > most
         }
         self.position = {unit.number: at for at, unit in enumerate(units)}
-        writer = {name: unit.number for unit in units for name in unit.writes}
-        self.sources: dict[int, set[int]] = {}
-        self.followers: dict[int, list[int]] = {unit.number: [] for unit in units}
-        for unit in units:
-            found = {writer[name] for name in unit.reads if name in writer} | after.get(unit.number, set())
-            self.sources[unit.number] = found - {unit.number}
-            for source in self.sources[unit.number]:
-                self.followers[source].append(unit.number)
+        self.sources = sources_of(units, after)
+        self.followers = followers_of(self.sources)
         self.waiting = {number: len(found) for number, found in self.sources.items()}
         self.ready = {u.number: u for u in units if u.number in mobile and not self.waiting[u.number]}
         self.done: set[int] = set()
@@ -98,8 +92,8 @@ class _Gathering:
                 held += [number for number, unit in self.late.items() if profile.held(at, [unit])]
         return held
 
-    def make_way(self, at: int, wanted: Iterable[int]) -> None:
-        """Run what is wanted before position `at`, each time with all of like code that may run at the same time."""
+    def needed(self, wanted: Iterable[int]) -> set[int]:
+        """What has not run of these, and of what they wait for."""
         must: set[int] = set()
         waiting = [number for number in wanted if number not in self.done]
         while waiting:
@@ -107,6 +101,11 @@ class _Gathering:
             if number not in must:
                 must.add(number)
                 waiting += [source for source in self.sources[number] if source not in self.done]
+        return must
+
+    def make_way(self, at: int, wanted: Iterable[int]) -> None:
+        """Run what is wanted before position `at`, each time with all of like code that may run at the same time."""
+        must = self.needed(wanted)
         while must:
             first = [self.ready[number] for number in must if number in self.ready]
             kinds = {self.mobile[unit.number].kind for unit in first}
@@ -148,6 +147,21 @@ class _Gathering:
                     self.ready[follower] = self.units[self.position[follower]]
 
 
+def _live_bytes(units: Sequence[Unit], size: Mapping[str, int], last: Mapping[str, int]) -> list[int]:
+    """Bytes in use while each unit runs, given those of every buffer and the position of its last use."""
+    ending: dict[int, int] = {}
+    for name, at in last.items():
+        ending[at] = ending.get(at, 0) + size[name]
+    written = {name for unit in units for name in unit.writes}
+    now = sum(size[name] for name in last if name not in written)
+    live: list[int] = []
+    for at, unit in enumerate(units):
+        now += sum(size[name] for name in unit.writes)
+        live.append(now)
+        now -= ending.get(at, 0)
+    return live
+
+
 class Profile:
     """Bytes of a memory in use at each position, which may nowhere exceed what they were at their highest.
 
@@ -174,17 +188,7 @@ class Profile:
         self.last = last
         self.size = {name: account(name) for name in last}
         self.made = {unit.number: sum(self.size[name] for name in unit.writes) for unit in units}
-        size = self.size | dict.fromkeys(over.keys() & last.keys(), 0)
-        ending: dict[int, int] = {}
-        for name, at in last.items():
-            ending[at] = ending.get(at, 0) + size[name]
-        written = {name for unit in units for name in unit.writes}
-        now = sum(size[name] for name in last if name not in written)
-        self.live: list[int] = []
-        for at, unit in enumerate(units):
-            now += sum(size[name] for name in unit.writes)
-            self.live.append(now)
-            now -= ending.get(at, 0)
+        self.live = _live_bytes(units, self.size | dict.fromkeys(over.keys() & last.keys(), 0), last)
         self.highest = max(self.live, default=0)
         self.most = self.highest + self.highest // 64 + room_bytes
 

@@ -58,15 +58,21 @@ def plan_memory(
             number[name] = len(plan.lives)
             plan.lives.append((step, last[name], -1 if donor is None else number[donor]))
             plan.sizes.append(sizes[name])
-    numbers = [hint(size) for size in plan.sizes]
-    offsets, plan.size = place_buffers(plan.lives, numbers)
-    static = not any(isinstance(size, Size) for size in plan.sizes)
-    if static and len(numbers) <= two_ways and plan.size > least_size(plan.lives, numbers):
-        others, size = place_largest_first(plan.lives, numbers)
-        if size < plan.size:
-            offsets, plan.size = others, size
+    offsets, plan.size = _offsets(plan, two_ways)
     plan.offsets = dict(zip(number, offsets, strict=True))
     return plan
+
+
+def _offsets(plan: MemoryPlan, two_ways: int) -> tuple[list[int], int]:
+    """The offset of each buffer and the size of all, the smaller of two placements where there are few buffers."""
+    numbers = [hint(size) for size in plan.sizes]
+    offsets, total = place_buffers(plan.lives, numbers)
+    static = not any(isinstance(size, Size) for size in plan.sizes)
+    if static and len(numbers) <= two_ways and total > least_size(plan.lives, numbers):
+        others, size = place_largest_first(plan.lives, numbers)
+        if size < total:
+            return others, size
+    return offsets, total
 
 
 def _donor(

@@ -84,23 +84,41 @@ def _complete(a: Group, b: Group, aligned: Alignment, names: Names, machine: Mac
         if _only_folds(b, free_b) and (a.has(Place.AFTER) or b.has(Place.AFTER)):
             done = align_sequences(free_a, free_b, names, aligned)
             return f"folded loops: {done}" if isinstance(done, str) else _join(a, b, aligned)
+    refusal = _pair_free(a, b, free_a, free_b, aligned, names)
+    return _join(a, b, aligned) if refusal is None else refusal
+
+
+def _pair_free(
+    a: Group, b: Group, free_a: Sequence[Var], free_b: Sequence[Var], aligned: Alignment, names: Names
+) -> str | None:
+    """Pair the loops that the shared access does not mention, where they need partners; the reason against it."""
     if a.flat and (free_a or free_b):
         return f"ranges differ: {_sizes(a.order)} and {_sizes(b.order)}"
-    if any(a.roles[v] is not Role.INNER for v in free_a):
+    if _not_inner(a, free_a):
         return f"the loops over {_sizes(free_a)} have no partner"
     if free_a and free_b:
-        if not b.flat and any(b.roles[v] is not Role.INNER for v in free_b):
-            return f"the loops over {_sizes(free_b)} have no partner"
-        if len(free_a) != len(a.variables(Role.INNER)):
-            return "inner loops are shared in part"
-        done = align_sequences(free_a, free_b, names, aligned)
-        if isinstance(done, str):
-            return f"inner loops: {done}"
-    elif free_b:
+        return _pair_inner(a, b, free_a, free_b, aligned, names)
+    if free_b:
         return f"the loops over {_sizes(free_b)} have no partner"
-    elif free_a and (not b.flat or len(free_a) != len(a.variables(Role.INNER))):
+    if free_a and (not b.flat or len(free_a) != len(a.variables(Role.INNER))):
         return f"the loops over {_sizes(free_a)} have no partner"
-    return _join(a, b, aligned)
+    return None
+
+
+def _not_inner(group: Group, variables: Iterable[Var]) -> bool:
+    return any(group.roles[v] is not Role.INNER for v in variables)
+
+
+def _pair_inner(
+    a: Group, b: Group, free_a: Sequence[Var], free_b: Sequence[Var], aligned: Alignment, names: Names
+) -> str | None:
+    """Pair the inner loops that both have of their own, in order; the reason when that is impossible."""
+    if not b.flat and _not_inner(b, free_b):
+        return f"the loops over {_sizes(free_b)} have no partner"
+    if len(free_a) != len(a.variables(Role.INNER)):
+        return "inner loops are shared in part"
+    done = align_sequences(free_a, free_b, names, aligned)
+    return f"inner loops: {done}" if isinstance(done, str) else None
 
 
 def _only_folds(group: Group, free: Sequence[Var]) -> bool:
@@ -221,17 +239,23 @@ def _column_refusal(group: Group, machine: Machine) -> str | None:
     columns = sum(m.place is Place.COLUMN for m in group.members.values())
     if not columns:
         return None
-    if group.has(Place.AFTER) and (group.has(Place.ROW) or group.has(Place.OUTER)):
+    rows_too = group.has(Place.ROW) or group.has(Place.OUTER)
+    if group.has(Place.AFTER) and rows_too:
         return "what follows column reductions stands apart from row reductions"
     width = group.size(Role.INNER)
-    if not group.has(Place.ROW) and not group.has(Place.OUTER):
+    if not rows_too:
         width = min(width, MAX_COLUMN_WIDTH)  # such kernels are cut into narrower ones
     elif machine.fixed_columns and is_symbolic(v.size for v in group.variables(Role.INNER)):
         return "column accumulators of symbolic width"
     if columns > machine.fusion.columns or columns * width > machine.column_elements:
         return f"{columns} column accumulators of {width} do not stay in cache"
+    return _few_parts(group, machine, rows_too)
+
+
+def _few_parts(group: Group, machine: Machine, rows_too: bool) -> str | None:
+    """Why too few parts of a large group of column reductions could run at the same time; None where enough can."""
     work, parts = group.size(), group.size(Role.KEPT)
-    if machine.column_programs and not group.has(Place.ROW) and not group.has(Place.OUTER):
+    if machine.column_programs and not rows_too:
         parts *= -(-group.size(Role.INNER) // machine.column_block)
     others = sum(m.place not in (Place.COLUMN, Place.AFTER) for m in group.members.values())
     if work > 65536 and parts < machine.enough_parallel and others:

@@ -6,7 +6,7 @@ Ties keep the program's own order, which for a traced training graph is the orde
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -22,6 +22,33 @@ class Unit:
 
 class CycleError(Exception):
     """No order has every unit after those that it waits for."""
+
+
+def sources_of(units: Sequence[Unit], after: Mapping[int, set[int]]) -> dict[int, set[int]]:
+    """The units that each one waits for: those that write what it reads, and those of `after`."""
+    writer = {name: unit.number for unit in units for name in unit.writes}
+    return {
+        unit.number: ({writer[name] for name in unit.reads if name in writer} - {unit.number})
+        | after.get(unit.number, set())
+        for unit in units
+    }
+
+
+def followers_of(sources: Mapping[int, set[int]]) -> dict[int, list[int]]:
+    """The units that wait for each one, given those that each one waits for."""
+    followers: dict[int, list[int]] = {number: [] for number in sources}
+    for number, found in sources.items():
+        for source in found:
+            followers[source].append(number)
+    return followers
+
+
+def _readers(units: Iterable[Unit]) -> dict[str, set[int]]:
+    readers: dict[str, set[int]] = {}
+    for unit in units:
+        for name in unit.reads:
+            readers.setdefault(name, set()).add(unit.number)
+    return readers
 
 
 def order_units(
@@ -42,20 +69,11 @@ def order_units(
         CycleError: units wait for each other.
     """
     units = list(units)
-    writer = {name: unit.number for unit in units for name in unit.writes}
     by_number = {unit.number: unit for unit in units}
-    readers: dict[str, set[int]] = {}
-    waiting: dict[int, int] = {}
-    followers: dict[int, list[int]] = {unit.number: [] for unit in units}
-    for unit in units:
-        sources = {writer[name] for name in unit.reads if name in writer} - {unit.number}
-        if after:
-            sources |= after.get(unit.number, set())
-        waiting[unit.number] = len(sources)
-        for source in sources:
-            followers[source].append(unit.number)
-        for name in unit.reads:
-            readers.setdefault(name, set()).add(unit.number)
+    readers = _readers(units)
+    sources = sources_of(units, after or {})
+    waiting = {number: len(found) for number, found in sources.items()}
+    followers = followers_of(sources)
     ready: list[tuple[bool, int, int]] = []
 
     def offer(number: int) -> None:

@@ -193,12 +193,18 @@ def _private(program: LoopProgram, real: Realized, fused: Fused) -> set[str]:
             view = real.views.get(name)
             shared.add(view.base if view is not None else name)
     for group in fused.groups.values():
-        shared |= {name for name in group.accesses if name not in group.members}
-        # parts of a kernel that finish after its loops are only reached through memory, unless something follows them
-        followed = group.has(Place.AFTER)
-        late = {name for name, m in group.members.items() if m.place is Place.COLUMN and not followed}
-        shared |= group.members.keys() if group.scatter else late
+        shared |= _through_memory(group)
     return {name for group in fused.groups.values() for name in group.members if name not in shared}
+
+
+def _through_memory(group: Group) -> set[str]:
+    """Buffers that a group reads of others, and those of its own that are only reached through memory: what a scatter
+    makes, and what is finished after the loops, unless something follows it."""
+    read = {name for name in group.accesses if name not in group.members}
+    if group.scatter:
+        return read | group.members.keys()
+    followed = group.has(Place.AFTER)
+    return read | {name for name, m in group.members.items() if m.place is Place.COLUMN and not followed}
 
 
 class _Planner:
@@ -224,6 +230,17 @@ class _Planner:
         self.places = BufferAssignment(program, real, fused, self.overwriting, self.updates, held)
         self.outputs = self.places.outputs
 
+    def over_inputs(self, together: list[list[Unit]]) -> dict[str, str]:
+        """New value -> input in whose memory it is made: the step that makes it is the last to read the old one."""
+        reader = {name: step for step, each in enumerate(together) for unit in each for name in unit.reads}
+        writer = {name: step for step, each in enumerate(together) for unit in each for name in unit.writes}
+        return {
+            new: old
+            for new, old in self.updates.items()
+            if reader.get(old, -1) < writer[new]
+            or (reader[old] == writer[new] and self.overwriting.overwrites(together[writer[new]], new, old))
+        }
+
     def plan(self) -> Schedule:
         """Order, bundles (where they are wanted), memory."""
         together = [[unit] for unit in self.ordered()]
@@ -236,16 +253,8 @@ class _Planner:
             breaks = self.places.breaks(units, memory)
         else:
             memory = self.places.largest_apart(together, memory)
-        written_in = {name: step for step in together for unit in step for name in unit.writes}
         last = {name: step for step, unit in enumerate(units) for name in (*unit.writes, *unit.reads)}
-        reader = {name: step for step, each in enumerate(together) for unit in each for name in unit.reads}
-        writer = {name: step for step, each in enumerate(together) for unit in each for name in unit.writes}
-        over = {
-            new: old
-            for new, old in self.updates.items()
-            if reader.get(old, -1) < writer[new]
-            or (reader[old] == writer[new] and self.overwriting.overwrites(written_in[new], new, old))
-        }
+        over = self.over_inputs(together)
         return Schedule(
             self.program, [u.number for u in units], self.fused.groups, self.externs, self.stored, self.real.strides,
             self.real.views, memory, last, self.fused.decisions, over, self.places.over_others, self.products,

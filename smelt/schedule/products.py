@@ -271,6 +271,19 @@ class ProductSearch:
                     self.taken.add(number)
                     self.fused.order.join(own, number)
 
+    def no_factor(self, group: Group, base: str) -> str | None:
+        """Why what a group computes of a factor is not done inside of a product's loops."""
+        if [name for name in group.members if name in self.stored] != [base]:
+            return "it makes more than the factor"
+        if group.scatter or not group.flat:
+            return "it folds what it computes"
+        if looks_up(group):
+            return "it reads at places that are read from memory"
+        most = self.machine.products.max_prologue_operations
+        if sum(m.ops for m in group.members.values()) > most:
+            return f"more than {most} operations for each element of a factor"
+        return None
+
     def no_prologue(self, product: Product, own: int, operand: Operand, number: int) -> str | None:
         """Why a product does not compute the operand that a group makes."""
         group, base = self.fused.groups[number], operand.view.base
@@ -282,15 +295,9 @@ class ProductSearch:
             return "others need what it makes"
         if [o.view.base for o in product.operands].count(base) > 1:
             return "both factors are made of it"
-        if [name for name in group.members if name in self.stored] != [base]:
-            return "it makes more than the factor"
-        if group.scatter or not group.flat:
-            return "it folds what it computes"
-        if looks_up(group):
-            return "it reads at places that are read from memory"
-        most = self.machine.products.max_prologue_operations
-        if sum(m.ops for m in group.members.values()) > most:
-            return f"more than {most} operations for each element of a factor"
+        refusal = self.no_factor(group, base)
+        if refusal is not None:
+            return refusal
         return "another kernel must run between them" if self.fused.order.between(own, number) else None
 
     def decide(self, left: str, right: str, saved: int, refusal: str | None) -> None:

@@ -316,6 +316,10 @@ def strided(
     return StridedView(base, tuple(shape), tuple(stride), place.const)
 
 
+def _is_broadcast(view: StridedView) -> bool:
+    return any(same(s, 0) and not same(n, 1) and not same(n, 0) for n, s in zip(view.shape, view.stride, strict=True))
+
+
 def _acceptable(node: Extern, view: StridedView, meta: TensorMeta) -> bool:
     """Whether the extern takes the strides without copying; `meta` has those that eager gives it."""
     if isinstance(node.target, OpOverload):
@@ -323,10 +327,14 @@ def _acceptable(node: Extern, view: StridedView, meta: TensorMeta) -> bool:
             return True
         if sees_strides(node.target) or shared_arguments(node.target):  # a view lies as what it shows
             return not is_dense(meta.shape, meta.stride)
-    strides = facts_of(node.target).strides
+    return _fits(facts_of(node.target).strides, view, meta)
+
+
+def _fits(strides: Strides, view: StridedView, meta: TensorMeta) -> bool:
+    """Whether a view lies in memory as the kernels of an extern take their operands."""
     if strides is Strides.ROWS:  # rows are read as wide loads, a broadcast costs nothing
         return same(view.shape[-1], 1) or same(view.stride[-1], 0) or same(view.stride[-1], 1)
-    if any(same(s, 0) and not same(n, 1) and not same(n, 0) for n, s in zip(view.shape, view.stride, strict=True)):
+    if _is_broadcast(view):
         return False
     if strides is Strides.IMAGES and (is_channels_last(meta.shape, meta.stride) or _by_element(meta)):
         return same_steps(meta.shape, meta.stride, view.stride)  # its kernels are chosen by them
