@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -60,9 +60,9 @@ def lower(gm: fx.GraphModule, atomic_words: bool = False) -> LoopProgram:
         match node.op:
             case "placeholder" if isinstance(node.meta["val"], Size):
                 symbols.append(_symbol(node, symbols))
-            case "placeholder" if symbols:
-                raise CompileError(f"loops: the tensor {node.name} comes after the symbols")
             case "placeholder":
+                if symbols:
+                    raise CompileError(f"loops: the tensor {node.name} comes after the symbols")
                 nodes[node.name] = Input(node.name, settled(node.meta["val"]))
                 inputs.append(node.name)
             case "get_attr":
@@ -78,8 +78,12 @@ def lower(gm: fx.GraphModule, atomic_words: bool = False) -> LoopProgram:
                 outputs = [_output(value) for value in node.args[0]]
             case other:
                 raise CompileError(f"loops: fx node {node.name} has op {other!r}")
-    after = {n.name: n.meta["after"] for n in gm.graph.nodes if n.meta.get("after") in nodes}
-    return LoopProgram(nodes, outputs, inputs, symbols, after, calls)
+    return LoopProgram(nodes, outputs, inputs, symbols, _waits(gm.graph, nodes), calls)
+
+
+def _waits(graph: fx.Graph, nodes: Container[str]) -> dict[str, str]:
+    """Node -> one that it waits for without reading anything of it."""
+    return {n.name: n.meta["after"] for n in graph.nodes if n.meta.get("after") in nodes}
 
 
 def _made_of(node: fx.Node, names: Iterable[str]) -> dict[str, tuple[fx.Node, int]]:

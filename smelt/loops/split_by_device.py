@@ -10,7 +10,7 @@ Counts that no GPU waits for are the last part: the GPU is at work meanwhile.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -67,6 +67,13 @@ class Chain:
     parts: list[Part]
     results: tuple[Any, ...]
 
+    def needed_after(self, at: int) -> set[str]:
+        """What parts behind this one, and the caller, are given."""
+        needed = {r.name for r in self.results if isinstance(r, fx.Node)}
+        for part in self.parts[at + 1 :]:
+            needed |= {n.name for n in (*part.inputs, *(n for node in part.host for n in node.all_input_nodes))}
+        return needed
+
     def updates_at_the_end(self, updates: Mapping[int, str]) -> dict[int, dict[int, str]]:
         """For the last graph, but for counts, those outputs that are new values of inputs which nothing needs any more
         after it began.
@@ -83,11 +90,8 @@ class Chain:
         number = max((i for i, at in enumerate(graphs) if not self.parts[at].counts), default=-1)
         if number < 0:
             return {}
-        last, after = self.parts[graphs[number]], self.parts[graphs[number] + 1 :]
-        needed = {r.name for r in self.results if isinstance(r, fx.Node)}
-        for part in after:
-            needed |= {n.name for n in (*part.inputs, *(n for node in part.host for n in node.all_input_nodes))}
-        given = {node.name for node in last.inputs} - needed
+        last = self.parts[graphs[number]]
+        given = {node.name for node in last.inputs} - self.needed_after(graphs[number])
         found = {}
         for position, old in updates.items():
             new = self.results[position]
@@ -208,24 +212,34 @@ class _Split:
             if node.op in ("placeholder", "get_attr"):
                 self.level[node] = 0
                 continue
-            level = max((self.level[n] for n in node.all_input_nodes), default=0)
-            level = max([level, *(self.symbol_level.get(s, 0) for s in _symbols_of(node))])
-            moves, item = self.mixed and _moves(node), node.target is operator.getitem
-            if self.mixed and not (moves or item or _is_read(node)):  # parts hand on tensors, no lists of them
-                level += level % 2 != (device_type(node) not in (None, "cpu"))
+            moves = self.mixed and _moves(node)
+            level = self.first_level(node, moves)
             if _is_read(node) or moves:
                 level += 1
             elif is_random(node.target):  # numbers are drawn in the program's order
                 level = drawn = max(level, drawn)
-            number = as_symbol(node.meta["val"])
-            if number is not None:
-                self.symbol_level[number] = level
-            if moves or number is not None or node.target is holds or _is_read(node) or self.is_item_on_host(node):
-                self.on_host[node] = level
             self.level[node] = level
+            self.note_host(node, level, moves)
         self.late = self.idle_counts() if self.mixed else set()
         last = max((level for node, level in self.level.items() if device_type(node) != "cpu"), default=0)
         self.level |= dict.fromkeys(self.late, last + 1)
+
+    def first_level(self, node: fx.Node, moves: bool) -> int:
+        """The first part that has all that a node needs, and where there are parts for each device, one of its own."""
+        level = max((self.level[n] for n in node.all_input_nodes), default=0)
+        level = max([level, *(self.symbol_level.get(s, 0) for s in _symbols_of(node))])
+        item = node.target is operator.getitem
+        if self.mixed and not (moves or item or _is_read(node)):  # parts hand on tensors, no lists of them
+            level += level % 2 != (device_type(node) not in (None, "cpu"))
+        return level
+
+    def note_host(self, node: fx.Node, level: int, moves: bool) -> None:
+        """Whether the host runs a node, and which size it gives."""
+        number = as_symbol(node.meta["val"])
+        if number is not None:
+            self.symbol_level[number] = level
+        if moves or number is not None or node.target is holds or _is_read(node) or self.is_item_on_host(node):
+            self.on_host[node] = level
 
     def is_item_on_host(self, node: fx.Node) -> bool:
         return node.target is operator.getitem and node.args[0] in self.on_host
@@ -258,6 +272,11 @@ class _Split:
         """Whether a part makes the node's value."""
         return node.op != "placeholder" and node not in self.on_host
 
+    def symbols_of(self, inputs: Iterable[fx.Node], inside: Sequence[fx.Node], results: Sequence[Any]) -> list[Symbol]:
+        """The symbols that a graph of these nodes speaks of, in the order in which they come up."""
+        seen = [self.meta(n) for n in inputs] + [n.meta["val"] for n in inside] + [n.args for n in inside]
+        return list(dict.fromkeys(s for value in (*seen, *results) for s in _symbols_in(settled(value))))
+
     def build(self, part: Part, level: int, wanted: Iterable[fx.Node]) -> None:
         """The graph that makes what is wanted of this level."""
         part.outputs = [n for n in dict.fromkeys(wanted) if self.computed(n) and self.level[n] == level]
@@ -266,9 +285,7 @@ class _Split:
         inside, given = self.needed(part.outputs, level)
         part.inputs = [n for n in self.nodes if n in given]
         metas = tuple(self.meta(n) for n in part.outputs)
-        seen = [self.meta(n) for n in part.inputs] + [n.meta["val"] for n in inside] + [n.args for n in inside]
-        known = dict.fromkeys(s for value in (*seen, *metas) for s in _symbols_in(settled(value)))
-        part.symbols = list(known)
+        part.symbols = self.symbols_of(part.inputs, inside, metas)
         graph = Graph()
         env: dict[fx.Node, fx.Node] = {}
         for node in part.inputs:

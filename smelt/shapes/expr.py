@@ -340,22 +340,29 @@ def _key(term: tuple[Atom, IntLike]) -> str:
     return term[0].key
 
 
+def _without_remainder(sums: dict[Atom, IntLike], atom: Remainder, c: IntLike) -> dict[Atom, IntLike] | None:
+    """The terms with c*y, but for its constant, in place of c*(y % n) and c*n*(y // n); None without the latter."""
+    whole = _floordiv(atom.of, atom.by)
+    if len(whole.terms) != 1 or not _is_zero(whole.const) or not same(whole.terms[0][1], 1):
+        return None
+    quotient = _as_in(sums, whole.terms[0][0])
+    if not same(sums.get(quotient, 0), c * atom.by):
+        return None
+    rest = {a: k for a, k in sums.items() if a is not atom and a != quotient}
+    rest.pop(atom, None)
+    for a, k in atom.of.terms:
+        rest[a] = rest.get(a, 0) + k * c
+    return rest
+
+
 def _normal(sums: dict[Atom, IntLike], const: IntLike) -> Expr:
     """Sort, drop zeros, and join c*(y % n) + c*n*(y // n) into c*y."""
     remainders = [a for a, c in sums.items() if type(a) is Remainder and not _is_zero(c)]
     for atom in remainders:
         c = sums.get(atom, 0)
-        if _is_zero(c):
-            continue
-        whole = _floordiv(atom.of, atom.by)
-        if len(whole.terms) == 1 and _is_zero(whole.const) and same(whole.terms[0][1], 1):
-            quotient = _as_in(sums, whole.terms[0][0])
-            if same(sums.get(quotient, 0), c * atom.by):
-                rest = {a: k for a, k in sums.items() if a is not atom and a != quotient}
-                rest.pop(atom, None)
-                for a, k in atom.of.terms:
-                    rest[a] = rest.get(a, 0) + k * c
-                return _normal(rest, const + atom.of.const * c)
+        rest = None if _is_zero(c) else _without_remainder(sums, atom, c)
+        if rest is not None:
+            return _normal(rest, const + atom.of.const * c)
     terms = [term for term in sums.items() if term[1].__class__ is Size or term[1]]
     if len(terms) > 1:
         terms.sort(key=_key)

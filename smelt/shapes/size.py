@@ -524,14 +524,12 @@ def lowest(value: IntLike) -> Bound:
         return low
     if value.terms[-1][1] >= FAR and not value.terms[-1][0] and not any(s.wide for s in symbols(value)):
         return 1
-    joined = _joined(value)
-    if joined is not None and (low is None or joined > low):
-        low = joined
-    if low is None or low < 1:
-        undivided = _undivided(value)
-        if undivided is not None and (low is None or undivided > low):
-            low = undivided
-    return low
+    low = _higher(low, _joined(value))
+    return _higher(low, _undivided(value)) if low is None or low < 1 else low
+
+
+def _higher(low: Bound, other: Bound) -> Bound:
+    return other if low is None or (other is not None and other > low) else low
 
 
 def _joined(value: Size) -> Bound:
@@ -698,7 +696,6 @@ def floordiv(value: IntLike, by: IntLike) -> IntLike:
     """
     if not isinstance(value, Size) and not isinstance(by, Size):
         return value // by
-    owner = (value if isinstance(value, Size) else by).owner  # type: ignore[union-attr]
     if same(by, 1):
         return value
     if not isinstance(by, Size) and by < 0:
@@ -711,17 +708,30 @@ def floordiv(value: IntLike, by: IntLike) -> IntLike:
     common = _common(value, by)
     if not same(common, 1):
         return floordiv(_over(value, common), _over(by, common))
+    return _quotient(value, by)
+
+
+def _quotient(value: IntLike, by: IntLike) -> IntLike:
+    """The same for a positive `by`, which has no factor with `value` in common and does not divide it."""
+    owner = (value if isinstance(value, Size) else by).owner  # type: ignore[union-attr]
     whole, rest = split(value, by)
     if known_at_most(0, rest) and known_less(rest, by):
         return whole
     if known_less(rest, 0) and known_at_most(0, rest + by):
         return whole - 1
-    if isinstance(rest, Size) and not isinstance(by, Size) and (len(rest.terms) == 1 or not rest.terms[-1][0]):
-        (m, c), *others = rest.terms
-        if len(others) < 2 and len(m) == 1 and c == 1 and type(m[0]) is Division and not isinstance(m[0].by, Size):
-            more = others[0][1] if others else 0
-            return whole + floordiv(m[0].of + more * m[0].by, m[0].by * by)  # (x // a + c) // b == (x + c*a) // (a*b)
-    return whole + owner.value_of(Division(rest, by, owner))
+    nested = _nested_quotient(rest, by)
+    return whole + (owner.value_of(Division(rest, by, owner)) if nested is None else nested)
+
+
+def _nested_quotient(value: IntLike, by: IntLike) -> IntLike | None:
+    """(x // a + c) // b as (x + c*a) // (a*b), for numbers a, b and c; None where `value` is not of that form."""
+    if not isinstance(value, Size) or isinstance(by, Size) or (len(value.terms) > 1 and value.terms[-1][0]):
+        return None
+    (m, c), *others = value.terms
+    if len(others) > 1 or len(m) != 1 or c != 1 or type(m[0]) is not Division or isinstance(m[0].by, Size):
+        return None
+    more = others[0][1] if others else 0
+    return floordiv(m[0].of + more * m[0].by, m[0].by * by)
 
 
 def modulo(value: IntLike, by: IntLike) -> IntLike:
