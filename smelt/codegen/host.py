@@ -109,6 +109,11 @@ class Host:
 
     # steps
 
+    def updates_inputs(self, number: int) -> bool:
+        """Whether a kernel, or one that shares its launch, writes over an input."""
+        made = (name for each in self.together.get(number, [number]) for name in self.plan.made_by(each))
+        return any(name in self.plan.over_inputs for name in made)
+
     def make_steps(self) -> list[_Step]:
         """Externs and runs of kernels.
 
@@ -127,8 +132,7 @@ class Host:
                 steps[-1].groups.append(number)
                 steps[-1].last = position
                 continue
-            made = (name for each in self.together.get(number, [number]) for name in self.plan.made_by(each))
-            check = doubtful and any(name in self.plan.over_inputs for name in made)
+            check = doubtful and self.updates_inputs(number)
             if product is not None:
                 steps.append(_Step(None, [number], position, check, product))
             elif self.may_follow(steps, number) and not check:
@@ -234,22 +238,29 @@ class Host:
         else:
             self.launches(body, step.groups, bound)
 
+    def first_updates_inputs(self, step: _Step) -> bool:
+        """Whether the first kernel of a step writes over an input."""
+        makers = self.plan.made_by(step.groups[0]) if step.groups else []
+        return any(name in self.plan.over_inputs for name in makers)
+
+    def ended_at(self, index: int) -> list[str]:
+        """Buffers whose memory others would have after a step, as text."""
+        shared = self.plan.watched.shared if self.plan.watched is not None else ()
+        return [repr(n) for n, at in self.plan.last_use.items() if n in shared and self.step_at(at) == index]
+
     def watched_step(self, body: Writer, index: int, step: _Step, bound: set[str]) -> None:
         """One step of the debug mode for memory: it gets its buffers, runs, and they are looked at."""
         run, self.made = Writer(), []
         self.step(run, step, bound)
         makes = [line for line in run.text().splitlines() if " = w.empty(" in line]
         body(*makes)
-        written = {name: self.variable[name] for name in self.made}
-        makers = self.plan.made_by(step.groups[0]) if step.groups else []
-        repeats = bool(written) and not any(name in self.plan.over_inputs for name in makers)
-        named = ", ".join(f"{name!r}: {variable}" for name, variable in written.items())
+        repeats = bool(self.made) and not self.first_updates_inputs(step)
+        named = ", ".join(f"{name!r}: {self.variable[name]}" for name in dict.fromkeys(self.made))
         taken = [name for name in self.taken(step) if name in self.plan.apart]
         with body.block(f"for _ in w.step({index}, {{{named}}}, {taken}, {repeats}):"):
             body(*(line for line in run.text().splitlines() if line and line not in makes))
             body("pass")
-        shared = self.plan.watched.shared if self.plan.watched is not None else ()
-        ended = [repr(n) for n, at in self.plan.last_use.items() if n in shared and self.step_at(at) == index]
+        ended = self.ended_at(index)
         if ended:
             body(f"w.ended({', '.join(ended)})")
 

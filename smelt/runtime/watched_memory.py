@@ -19,7 +19,7 @@ it works on a copy between guards, which is put back in the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,9 +165,7 @@ class WatchedCall:
             repeats: whether the step may run again: it writes over nothing that it reads.
         """
         self.number = number
-        for block in self.blocks:
-            if block.ended and block.name in taken:
-                raise self.fault(block.name, f"reads buffer {block.name!r}, whose memory is free after {block.ended}")
+        self.refuse_ended(taken)
         yield
         near = [b for b in self.blocks if b.name in written or b.name in taken]
         self.require_guards(self.blocks if len(self.blocks) <= FEW else near)
@@ -175,19 +173,31 @@ class WatchedCall:
         if not doubtful:
             return
         if not repeats:
-            for name, tensor in doubtful.items():
-                if tensor.dtype.itemsize >= 4 or tensor.is_floating_point():
-                    self.refuse_unwritten(name, tensor, _holds(tensor, _pattern(tensor.dtype)))
+            self.refuse_wide_patterns(doubtful)
             return
-        for name in doubtful:
-            for block in self.blocks:
-                if block.name == name and not block.ended:
-                    block.body().fill_(_other(block.dtype))
+        self.fill_otherwise(doubtful)
         yield
         for name, tensor in doubtful.items():
             self.refuse_unwritten(name, tensor, _holds(tensor, _other(tensor.dtype)))
             if tensor.is_floating_point() or tensor.is_complex():
                 self.refuse_poison(name, tensor)
+
+    def fill_otherwise(self, names: Container[str]) -> None:
+        """Put another pattern into these buffers: what it is after the step was not written."""
+        for block in self.blocks:
+            if block.name in names and not block.ended:
+                block.body().fill_(_other(block.dtype))
+
+    def refuse_ended(self, taken: Sequence[str]) -> None:
+        for block in self.blocks:
+            if block.ended and block.name in taken:
+                raise self.fault(block.name, f"reads buffer {block.name!r}, whose memory is free after {block.ended}")
+
+    def refuse_wide_patterns(self, doubtful: Mapping[str, torch.Tensor]) -> None:
+        """Refuse poison in what was written once, but for small integers, which may have its pattern as their value."""
+        for name, tensor in doubtful.items():
+            if tensor.dtype.itemsize >= 4 or tensor.is_floating_point():
+                self.refuse_unwritten(name, tensor, _holds(tensor, _pattern(tensor.dtype)))
 
     def refuse_unwritten(self, name: str, tensor: torch.Tensor, where: torch.Tensor) -> None:
         if where.any():

@@ -308,12 +308,7 @@ class KernelRenderer(BodyRenderer):
             loop.clauses += one.clauses
             loop.vector &= one.vector
         self.open_inner()
-        for member, one in zip(rows, folds, strict=True):
-            value = self.evaluate(member)
-            assert isinstance(member.node, Reduction)
-            where = "" if one.vector else self.text_of(member.source[member.node.dims[0]])
-            for line in one.update(value.text, where):
-                self.scopes.line(line)
+        self.update_folds(rows, folds)
         for member in columns:
             self.accumulate_column(member)
         for member in stores:
@@ -321,20 +316,37 @@ class KernelRenderer(BodyRenderer):
                 self.store(one_row)
         before = [line for one in folds for line in one.begin_part]
         after = [line for one in folds for line in one.end_part]
+        self.note_faults(loop, before, after)
+        self.close_inner(loop, before, after)
+        self.name_results(rows, folds)
+        for member in stores:
+            self.written[member.name] = phase
+
+    def update_folds(self, rows: Sequence[Member], folds: Sequence[Accumulator]) -> None:
+        """Take the element of this run of the inner loop into what is reduced along rows."""
+        for member, one in zip(rows, folds, strict=True):
+            value = self.evaluate(member)
+            assert isinstance(member.node, Reduction)
+            where = "" if one.vector else self.text_of(member.source[member.node.dims[0]])
+            for line in one.update(value.text, where):
+                self.scopes.line(line)
+
+    def note_faults(self, loop: _Loop, before: list[str], after: list[str]) -> None:
+        """Flags of the inner loop for indices out of range: set to 0 before it, handed on behind it."""
         for stem, flag in self.flags.items():
             before.append(f"int {flag} = 0;")
             after.append(f"if ({flag}) *{self.flag_target(stem)} = {flag};")
             loop.clauses.append(f"reduction(|:{flag})")
         self.flags.clear()
-        self.close_inner(loop, before, after)
+
+    def name_results(self, rows: Sequence[Member], folds: Sequence[Accumulator]) -> None:
+        """A constant of each row's loop for what has been reduced along it."""
         for member, one in zip(rows, folds, strict=True):
             dtype = metas_of(member.node).dtype
             text, ctype = self.rounded(one.result, dtype), self.target.value_types[dtype]
             name = self.scopes.name("f")
             self.scopes.line(f"const {ctype} {name} = {text};", self.row_depth)
             self.results[member.name] = V(name, dtype, self.row_depth)
-        for member in stores:
-            self.written[member.name] = phase
 
     def fold_of_row(self, member: Member) -> Accumulator:
         node = member.node

@@ -95,42 +95,51 @@ class _ScatterRenderer(BodyRenderer):
             leave = "continue" if depth else "return"
             self.scopes.line(f"if (*{self.arguments.pointer(FAULT)}) {leave};", depth)
 
+    def inner_columns(self, last: Var) -> tuple[Var | None, Var]:
+        """The loop over the last dimension as one over parts of it (None: it stays whole) and one inside of a part."""
+        most = self.plan.machine.loops.scatter_columns
+        width = next((w for w in range(most, most // 4, -1) if content(last.size) % w == 0), 0)
+        if width and not same(width, last.size):
+            return Var("uh", last.size // width), Var("ul", width)
+        return None, last
+
     def update(self) -> None:
         node = self.node
-        index: list[Expr] = [variable(v) for v in (Var(f"u{d}", n) for d, n in enumerate(node.ranges))]
+        index: list[Expr] = [variable(Var(f"u{d}", n)) for d, n in enumerate(node.ranges)]
         free = [(d, Var(f"u{d}", node.ranges[d])) for d in node.parallel if not same(node.ranges[d], 1)]
         serial = [Var(f"u{d}", n) for d, n in enumerate(node.ranges) if not same(n, 1) and d not in node.parallel]
-        inner: Var | None = None
-        outer = [v for _, v in free]
+        outer, inner = [v for _, v in free], None
         if free and free[-1][0] == len(node.ranges) - 1:
-            d, last = free[-1]
-            outer.pop()
-            most = self.plan.machine.loops.scatter_columns
-            width = next((w for w in range(most, most // 4, -1) if content(last.size) % w == 0), 0)
-            if width and not same(width, last.size):
-                high, inner = Var("uh", last.size // width), Var("ul", width)
-                index[d] = variable(high) * width + variable(inner)
+            high, inner = self.inner_columns(outer.pop())
+            if high is not None:
+                index[-1] = variable(high) * inner.size + variable(inner)
                 outer.append(high)
-            else:
-                inner = last
         clause = self.parallel(node.ranges)
         if outer:
-            self.scopes.open()
-            for number, var in enumerate(outer):
-                self.names[var], self.depths[var] = f"k{number}", self.scopes.depth
+            self.open_parallel(outer)
+        self.write_all(tuple(index), serial, inner)
+        if outer:
+            pragma = [] if clause is None else [f"#pragma omp parallel for schedule(static) {clause}".rstrip()]
+            close_parallel(self.scopes, [(self.names[v], v.size) for v in outer], pragma, self.size)
+
+    def write_all(self, index: Index, serial: Sequence[Var], inner: Var | None) -> None:
+        """The loops that one thread goes through, in the program's order, with the innermost one as columns."""
         for number, var in enumerate(serial):
             self.loop(var, f"r{number}")
         if inner is not None:
             self.loop(inner, "c")
         self.scalar_depth = self.scopes.depth - (inner is not None)
-        self.write_one(tuple(index))
+        self.write_one(index)
         if inner is not None:
             self.close_inner(inner)
         for var in reversed(serial):
             self.close(var)
-        if outer:
-            pragma = [] if clause is None else [f"#pragma omp parallel for schedule(static) {clause}".rstrip()]
-            close_parallel(self.scopes, [(self.names[v], v.size) for v in outer], pragma, self.size)
+
+    def open_parallel(self, outer: Sequence[Var]) -> None:
+        """One loop over all places of these dimensions, each of which has a name in it."""
+        self.scopes.open()
+        for number, var in enumerate(outer):
+            self.names[var], self.depths[var] = f"k{number}", self.scopes.depth
 
     def close_inner(self, inner: Var) -> None:
         flag = self.flags.pop(BAD, None)

@@ -14,7 +14,7 @@ what they choose are kernel parameters, which the GPU holds in constant memory: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from smelt.abi.kernel_source import Config, KernelSource
@@ -92,9 +92,13 @@ def render_bundle(groups: Sequence[Group], plan: Schedule, autotune: bool = Fals
             kernels.append(render_kernel(chosen[0][1][0][0], plan, autotune))
         else:
             kernel = _Launch([(b, [m for _, m in members]) for b, members in chosen], plan, place).kernel()
-            named = (name for _, members in chosen for group, _ in members for name in group.members)
-            kernels.append(replace(kernel, computes=tuple(name for name in named if name in plan.stored)))
+            groups = [group for _, members in chosen for group, _ in members]
+            kernels.append(replace(kernel, computes=_stored_by(groups, plan)))
     return kernels
+
+
+def _stored_by(groups: Iterable[Group], plan: Schedule) -> tuple[str, ...]:
+    return tuple(name for group in groups for name in group.members if name in plan.stored)
 
 
 def places_of(plan: Schedule) -> Place:
@@ -257,14 +261,18 @@ class _Launch:
         self.line(depth, "else:")
         return self.select(rest, after, depth + 1)
 
+    def differences(self, members: Iterable[_Member]) -> list[list[str]]:
+        """What the body is given for each member: pointers, then steps of streams, then the number of elements."""
+        chosen = [(member, [self.arguments.pointer(name) for name in member.buffers]) for member in members]
+        return [
+            [*pointers, *map(_step, member.streams), f"tl.full([], {member.size}, tl.int32)"]
+            for member, pointers in chosen
+        ]
+
     def call(self, body: _Body, members: list[_Member], first: int, depth: int) -> None:
         """Choose what a member differs by (pointers, streams, size, first program), and run the body."""
         number = next(i for i, (other, _) in enumerate(self.classes) if other is body)
-        chosen = [[self.arguments.pointer(name) for name in member.buffers] for member in members]
-        chosen = [
-            [*pointers, *map(_step, member.streams), f"tl.full([], {member.size}, tl.int32)"]
-            for pointers, member in zip(chosen, members, strict=True)
-        ]
+        chosen = self.differences(members)
         names = [f"b{number}_{i}" for i in range(len(body.types) + body.streams)] + [f"n{number}"]
         common = [len({values[i] for values in chosen}) == 1 for i in range(len(names))]
         given = [values if same else name for name, values, same in zip(names, chosen[0], common, strict=True)]

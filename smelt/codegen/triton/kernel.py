@@ -282,12 +282,33 @@ class KernelRenderer(TileKernel):
             for member in columns:
                 self.store(member.name, member.index, self.results[member.name])
 
+    def walk_once(self, axis: Axis, phase: int) -> None:
+        """The loop of one phase: what is reduced and stored in it."""
+        rows, columns, stores = self.phases.roots(phase)
+        rows = [member for member in rows if member.name not in self.results]
+        if not rows and not columns and not stores:
+            return
+        folds = {m.name: self.start(m) for m in (*rows, *columns)}
+        self.open_loop(axis)
+        for member in (*rows, *columns):
+            self.take(member, *folds[member.name])
+        for member in stores:
+            self.store(member.name, member.index, self.load(member.name, member.index))
+        self.close_loop(axis)
+        for member in (*rows, *columns):
+            if member.name in self.online:
+                self.end_online(member, *folds[member.name])
+            else:
+                self.results[member.name] = self.end(*folds[member.name])
+        for member in columns:
+            if member.name in self.plan.stored:
+                self.store(member.name, member.index, self.results[member.name])
+
     def walk(self) -> None:
         """A loop over the walked axis for each phase; in the mixed form there is one, as tiles hold whole rows."""
-        mixed = self.tiling.form is Form.MIXED
         axis = self.walked
         assert axis is not None
-        if mixed:
+        if self.tiling.form is Form.MIXED:
             self.start_columns()
             self.open_loop(axis)
             self.whole_rows_of_loop()
@@ -296,25 +317,7 @@ class KernelRenderer(TileKernel):
             return
         for phase in range(self.phases.count):
             self.outer_stores(phase)
-            rows, columns, stores = self.phases.roots(phase)
-            rows = [member for member in rows if member.name not in self.results]
-            if not rows and not columns and not stores:
-                continue
-            folds = {m.name: self.start(m) for m in (*rows, *columns)}
-            self.open_loop(axis)
-            for member in (*rows, *columns):
-                self.take(member, *folds[member.name])
-            for member in stores:
-                self.store(member.name, member.index, self.load(member.name, member.index))
-            self.close_loop(axis)
-            for member in (*rows, *columns):
-                if member.name in self.online:
-                    self.end_online(member, *folds[member.name])
-                else:
-                    self.results[member.name] = self.end(*folds[member.name])
-            for member in columns:
-                if member.name in self.plan.stored:
-                    self.store(member.name, member.index, self.results[member.name])
+            self.walk_once(axis, phase)
         self.outer_stores(self.phases.count)
         for member in self.nest.members.values():
             if member.place is Place.AFTER and member.name in self.plan.stored:

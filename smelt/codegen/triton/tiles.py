@@ -181,6 +181,12 @@ class _Builder(Coordinates):
             return None
         return row_words(self.members.values(), self.plan, axis.variables[0])
 
+    def reads_wide_segments(self, columns: int, parts: int) -> bool:
+        """Whether blocks of two segments waste little, and still make enough programs."""
+        segment = self.tiles.segment_columns
+        even = columns % (2 * segment) == 0 or (columns % segment and -columns % (2 * segment) <= columns // 64)
+        return bool(even) and parts * columns >= self.tiles.wide_programs * 2 * segment
+
     def rows(self, nest: Nest) -> Tiling:
         x, r = Axis("x", [*nest.kept, *nest.folded]), Axis("r", list(nest.inner))
         width, rows = hint(r.size), hint(x.size)
@@ -193,45 +199,7 @@ class _Builder(Coordinates):
             and (self.stores_along(r) or ceil_power(padded(width, words)) > ceil_power(width))
         ):
             words = None  # both ends of each row would be written one by one; a larger tile costs more than words save
-        if r.whole:
-            block = ceil_power(width)
-            several = max(
-                1, min(self.tiles.short_rows_elements // block, floor_power(max(rows // self.tiles.busy_programs, 1)))
-            )
-            if rows // several < 2 * self.tiles.busy_programs:
-                each = 8
-            elif self.row_bytes(r) <= self.tiles.one_tensor_bytes:
-                each = self.elements_of_a_thread(r, self.tiles.row_bytes, 8, 32)
-            else:
-                each = self.elements_of_a_thread(r, self.tiles.several_tensors_bytes, 8, 32)
-                several = min(several, max(1, self.tiles.several_tensors_threads * each // block))
-            configs = [_row_config(several, block, max(1, min(16, several * block // (32 * each))))]
-            if self.autotune:
-                configs += [
-                    _row_config(s, block, w)
-                    for s in (1, 2, 4, 8)
-                    for w in (2, 4, 8, 16)
-                    if s * block <= self.tiles.max_row_elements
-                ]
-        else:
-            if rows >= 2 * self.tiles.busy_programs:
-                each = self.elements_of_a_thread(r, self.tiles.walked_bytes, 4, 16)
-                block = (self.tiles.walked_threads if words is None else self.tiles.word_rows_threads) * each
-            elif rows < self.tiles.busy_programs // 8:
-                each, block = (
-                    self.tiles.lone_block_elements // self.tiles.walked_threads,
-                    self.tiles.lone_block_elements,
-                )
-            else:
-                inputs = sum(len(m.reads) for m in self.members.values())
-                each, block = (
-                    4,
-                    self.tiles.walked_block_elements if inputs <= 8 else self.tiles.walked_block_elements // 2,
-                )
-            block = min(block, max(64, ceil_power(width)))
-            configs = [_row_config(1, block, max(1, min(16, block // (32 * each))))]
-            if self.autotune:
-                configs += [_row_config(1, b, w) for b in (1024, 2048, 4096) for w in (4, 8, 16)]
+        configs = self.whole_rows(r, rows) if r.whole else self.walked_rows(r, rows, words)
         return Tiling(nest, Form.ROW, [x, r], [], _distinct(configs), ((x.size, "XBLOCK"),), words=words)
 
     def longest(self) -> int:
@@ -298,6 +266,40 @@ class _Builder(Coordinates):
             ]
         return configs
 
+    def whole_rows(self, r: Axis, rows: int) -> list[Config]:
+        """Tiles of one row or several, none of which is cut."""
+        tiles, block = self.tiles, ceil_power(hint(r.size))
+        several = max(1, min(tiles.short_rows_elements // block, floor_power(max(rows // tiles.busy_programs, 1))))
+        if rows // several < 2 * tiles.busy_programs:
+            each = 8
+        elif self.row_bytes(r) <= tiles.one_tensor_bytes:
+            each = self.elements_of_a_thread(r, tiles.row_bytes, 8, 32)
+        else:
+            each = self.elements_of_a_thread(r, tiles.several_tensors_bytes, 8, 32)
+            several = min(several, max(1, tiles.several_tensors_threads * each // block))
+        configs = [_row_config(several, block, max(1, min(16, several * block // (32 * each))))]
+        if self.autotune:
+            shapes = [(s, w) for s in (1, 2, 4, 8) for w in (2, 4, 8, 16) if s * block <= tiles.max_row_elements]
+            configs += [_row_config(s, block, w) for s, w in shapes]
+        return configs
+
+    def walked_rows(self, r: Axis, rows: int, words: Words | None) -> list[Config]:
+        """A program walks each row in blocks."""
+        tiles = self.tiles
+        if rows >= 2 * tiles.busy_programs:
+            each = self.elements_of_a_thread(r, tiles.walked_bytes, 4, 16)
+            block = (tiles.walked_threads if words is None else tiles.word_rows_threads) * each
+        elif rows < tiles.busy_programs // 8:
+            each, block = tiles.lone_block_elements // tiles.walked_threads, tiles.lone_block_elements
+        else:
+            inputs = sum(len(m.reads) for m in self.members.values())
+            each, block = 4, tiles.walked_block_elements if inputs <= 8 else tiles.walked_block_elements // 2
+        block = min(block, max(64, ceil_power(hint(r.size))))
+        configs = [_row_config(1, block, max(1, min(16, block // (32 * each))))]
+        if self.autotune:
+            configs += [_row_config(1, b, w) for b in (1024, 2048, 4096) for w in (4, 8, 16)]
+        return configs
+
     def staged_columns(self, x: Axis, r: Axis, count: IntLike) -> list[Config]:
         """Many programs of few warps, whose next rows are on their way; none where there are few programs.
 
@@ -306,10 +308,7 @@ class _Builder(Coordinates):
         if self.limits or is_symbolic([x.size, r.size, count]):
             return []
         columns, rows, parts = int(x.size), int(r.size), int(count)
-        even = columns % (2 * self.tiles.segment_columns) == 0 or (
-            columns % self.tiles.segment_columns and -columns % (2 * self.tiles.segment_columns) <= columns // 64
-        )
-        wide = even and parts * columns >= self.tiles.wide_programs * 2 * self.tiles.segment_columns
+        wide = self.reads_wide_segments(columns, parts)
         block = 2 * self.tiles.segment_columns if wide else column_block(columns)
         height = min(self.tiles.column_rows * max(1, self.tiles.segment_columns // block), ceil_power(rows))
         if parts * -(-columns // block) < self.tiles.busy_programs // 2 or height < self.tiles.column_rows:

@@ -79,7 +79,7 @@ class Recording:
         self.buffers = [given[i] for i in full]
         self.flat = tuple(k for k, i in enumerate(full) if _overlaps(given[i]))
         outputs = _Outputs(device, results, given, copied)
-        back = {kind for kind in outputs.kinds if isinstance(kind, int)} if written is None else written
+        back = outputs.shown_inputs() if written is None else written
         self.back = tuple((i, given[i]) for i in full if i in back and not _overlaps(given[i]))
         self.memory = Memory(outputs.keep, outputs.kinds, device.dlpack)
         self.late, self.extra = outputs.late, len(outputs.kinds) - len(results)
@@ -171,6 +171,10 @@ class _Outputs:
                 self.late.append((i, _again(known)))
             else:
                 self._add(i, result, i in copied)
+
+    def shown_inputs(self) -> set[int]:
+        """Positions of the inputs that are results."""
+        return {kind for kind in self.kinds if isinstance(kind, int)}
 
     def _add(self, i: int, result: Any, copied: bool) -> None:
         if not _is_tensor(result):

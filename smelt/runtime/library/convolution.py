@@ -57,6 +57,13 @@ def convolution(params: Mapping[str, Any], inputs: list[Spec | None], outputs: l
     return [candidate for candidate in found if candidate is not None]
 
 
+def _with_library(own: list[Candidate], library: Candidate, params: Mapping[str, Any]) -> list[Candidate]:
+    """What may be chosen of: the library's first on the CPU, on a GPU last and only where candidates are measured."""
+    if params.get("device") is None:
+        return [library, *own]
+    return [*own, library] if params.get("measured") else own
+
+
 @register("convolution_backward", on_device=True, measured=True)
 def convolution_backward(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
     """(grad, x, w) -> (x gradient, w gradient, bias gradient), None where the mask is False."""
@@ -70,12 +77,11 @@ def convolution_backward(params: Mapping[str, Any], inputs: list[Spec | None], o
     def aten(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> Any:
         return _masked(op(grad, x, w, sizes, *geometry, mask), mask)
 
+    library = Candidate("aten", aten)
     own = _depthwise_gradients(params, grad, x, w, outputs)
-    if own and on_cpu:
-        return [Candidate("aten", aten), *own]
     if own:
-        return [*own, Candidate("aten", aten)] if params.get("measured") else own
-    found: list[Candidate | None] = [Candidate("aten", aten)]
+        return _with_library(own, library, params)
+    found: list[Candidate | None] = [library]
     both = all(mask[:2])
     if both:
         found.append(Candidate("split", _split(op, sizes, geometry, mask)))
