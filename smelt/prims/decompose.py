@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -155,24 +155,41 @@ def _decompose_node(p: Lowering, node: Node, values: dict[Node, Any], mixed: Mix
     p.result = result = node.meta["val"]
     base = base_of(target)
     plain = _is_plain(node)
-    rule = (DECOMPOSITIONS if plain or base in ANY_DTYPE else COMPLEX).get(base)
+    any_dtype = plain or base in ANY_DTYPE
+    rule = (DECOMPOSITIONS if any_dtype else COMPLEX).get(base)
     p.node = node
     p.of_host.clear()
     host = mixed.on_host(node)
-    if rule is not None and not host and (plain or base in ANY_DTYPE or _is_complex(node)):
+    if rule is not None and not host and (any_dtype or _is_complex(node)):
         args = (*args, *_named_p(target, args, kwargs))
         args, kwargs = mixed.moved(p, args), {k: mixed.moved(p, v) for k, v in kwargs.items()}
-        value = rule(p, *args, **kwargs)
-        if value is NotImplemented and plain and _is_nothing(result):
-            value = _nothing(p, result)
+        value = _by_rule(rule, p, node, (args, kwargs), plain)
         if value is not NotImplemented:
-            _check(node, value, result)
             return value
+    return _called(p, node, (args, kwargs), result, mixed if host else None)
+
+
+def _by_rule(rule: Callable[..., Any], p: Lowering, node: Node, given: tuple[Any, dict[str, Any]], plain: bool) -> Any:
+    """What an operator's rule gives; NotImplemented where it does not hold for the arguments."""
+    args, kwargs = given
+    result = node.meta["val"]
+    value = rule(p, *args, **kwargs)
+    if value is NotImplemented and plain and _is_nothing(result):
+        value = _nothing(p, result)
+    if value is not NotImplemented:
+        _check(node, value, result)
+    return value
+
+
+def _called(p: Lowering, node: Node, given: tuple[Any, dict[str, Any]], result: Any, host: Mixed | None) -> Any:
+    """What an operator without a rule gives, which stays a call. `host`: notes what the host itself makes."""
+    target: Any = node.target
+    args, kwargs = given
     if isinstance(target, OpOverload) and target.namespace == "aten" and shared_arguments(target):
         args, result = _as_operands_lie(p, target, args, kwargs, result)
     value = p.call(target, _listed(args), {k: _listed(v, False) for k, v in kwargs.items()}, result)
-    if host:
-        mixed.note_creation(value, node, args, kwargs)
+    if host is not None:
+        host.note_creation(value, node, args, kwargs)
     symbol = as_symbol(result)
     if symbol is not None:  # a number that the program reads: later sizes are expressions over its name
         value._rename(symbol.name)

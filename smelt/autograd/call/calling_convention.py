@@ -168,7 +168,7 @@ class _Plan:
         self.num_grads = joint.num_outputs + len(self.with_grad)
         self.saving: _Saving | None = None
         self.memory: Memory | None = None
-        self.computed: list[int] | None = None
+        self.computed: list[int] = []
         self.draws = self.why is None and draws(joint)
         self.generators = generator_devices(joint) if self.draws else ()
         self.sparse = any(type(k) is SparseGradient for k in joint.gradients)
@@ -257,6 +257,13 @@ def _computed(plan: _Plan, inputs: Sequence[torch.Tensor]) -> _Call:
         set_grad_enabled(recording)
 
 
+def _begin_saving(plan: _Plan, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> _Saving:
+    """What the first call finds out for all: which inputs were computed, and how each value is saved."""
+    plan.computed = [i for i, t in enumerate(inputs) if t.requires_grad and not t.is_leaf]
+    plan.saving = _Saving(plan, inputs, results)
+    return plan.saving
+
+
 class _Compiled(torch.autograd.Function):
     """One call of a compiled graph, which was computed, as one node of the caller's autograd graph."""
 
@@ -264,13 +271,11 @@ class _Compiled(torch.autograd.Function):
     def forward(ctx: Any, call: _Call, *edges: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """`edges` are the inputs, those that gradients never reach detached."""
         plan, inputs, results, ctx.begin = call
-        if plan.computed is None:
-            plan.computed = [i for i, t in enumerate(inputs) if t.requires_grad and not t.is_leaf]
-        ctx.hooks = {i: hooks_of(inputs[i]) for i in plan.computed}
-        saved = results[plan.num_forward :]
         saving = plan.saving
         if saving is None:
-            saving = plan.saving = _Saving(plan, inputs, results)
+            saving = _begin_saving(plan, inputs, results)
+        ctx.hooks = {i: hooks_of(inputs[i]) for i in plan.computed}
+        saved = results[plan.num_forward :]
         if plan.why is None and plan.again is not None:
             if plan.memory is None:
                 plan.memory = Memory(inputs, saving.uncopied(saved), plan.again.needed, saving.twice.remembered)

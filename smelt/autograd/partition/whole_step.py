@@ -35,6 +35,10 @@ def with_recomputation(module: fx.GraphModule, budget: float) -> fx.GraphModule:
     return module
 
 
+def _is_kept_anyway(node: fx.Node) -> bool:
+    return node.op != "call_function" or 0 < nbytes(node.meta["val"]) <= SMALL
+
+
 def _recomputed(module: fx.GraphModule, number: int, budget: float) -> fx.GraphModule:
     """The same for one backward."""
     *nodes, output = module.graph.nodes
@@ -47,7 +51,7 @@ def _recomputed(module: fx.GraphModule, number: int, budget: float) -> fx.GraphM
     results = {n for n in output.all_input_nodes if n not in late}
     inputs = {n for n in nodes if n.op == "placeholder"}
     saved = Cut(early, set(early), read, results, inputs, Costs(nodes, set(early), results)).choose(budget)
-    kept = {*saved, *(n for n in early if n.op != "call_function" or 0 < nbytes(n.meta["val"]) <= SMALL)}
+    kept = {*saved, *filter(_is_kept_anyway, early)}
     if read <= kept:
         return module
     copy = _Copy(nodes, late, kept)

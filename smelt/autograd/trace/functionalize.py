@@ -223,6 +223,15 @@ class GraphRecorder:
             vals = TensorMeta(tuple(args[1]), val.dtype, contiguous_stride(args[1]), val.device)
         return self._node(op, args, kwargs, vals)
 
+    def _note_origin(self, meta: dict[str, Any], inside: Any) -> None:
+        """The line of the program, the checkpoint (None: none) and the derivative that a node belongs to."""
+        if self.origin is not None:
+            meta["from"], meta["line"] = self.origin, self.line
+        if inside is not None:
+            meta["checkpoint"] = inside
+        if self.backward or self.derivative is not None:
+            self._note_backward(meta)
+
     def _node(self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], vals: Any) -> fx.Node:
         """One node, or the equal one that is already there. `vals` None: ask the operator."""
         if has_real(args) or has_real(kwargs.values()):
@@ -238,17 +247,11 @@ class GraphRecorder:
         if isinstance(vals, TensorMeta) and op in WRITTEN_VIEWS:
             vals = without_gaps(vals)
         node = self.graph.create_node("call_function", op, args, dict(kwargs))
-        meta = node.meta
-        meta["val"] = vals
-        if self.origin is not None:
-            meta["from"], meta["line"] = self.origin, self.line
-        if inside is not None:
-            meta["checkpoint"] = inside
-        if self.backward or self.derivative is not None:
-            self._note_backward(meta)
+        node.meta["val"] = vals
+        self._note_origin(node.meta, inside)
         if random:
             self.drawn += 1  # its place among all that the program draws, used or not
-            meta["random"] = self.drawn
+            node.meta["random"] = self.drawn
         if key is not None:
             self._known[key] = node
         return node
@@ -350,6 +353,18 @@ class GraphRecorder:
             return
         if info.functional is None:
             raise Unsupported(f"{op} in a graph", why="it writes to its arguments and has no functional form")
+        self._assign_results(op, info, args, kwargs, answer, outputs)
+
+    def _assign_results(
+        self,
+        op: OpOverload,
+        info: OpInfo,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        answer: Any,
+        outputs: Sequence[Any],
+    ) -> None:
+        """Bind the new tensors of an operator's functional form, and give the written ones its other results."""
         results = self._functional(info, op, args, kwargs)
         for output, node in zip(outputs, results, strict=False):
             self.bind(output, node)

@@ -149,6 +149,15 @@ def _tracing_state() -> Iterator[None]:
         torch.set_grad_enabled(grad)
 
 
+def _first_of_storages(inputs: Sequence[Any]) -> dict[Storage, int]:
+    """The first input that is the whole of each storage."""
+    found: dict[Storage, int] = {}
+    for i, one in enumerate(inputs):
+        if one.place.parent is None:
+            found.setdefault(one.place.storage, i)
+    return found
+
+
 class _Trace:
     """The state of one trace."""
 
@@ -181,10 +190,7 @@ class _Trace:
         self.inputs = make_inputs(self.rec, examples, shared, metas)
         self.versions_before = [one.seen._version for one in self.inputs]
         self.first = {id(one): i for i, one in reversed(list(enumerate(self.inputs)))}  # first index of each
-        self.by_storage: dict[Storage, int] = {}
-        for i, one in enumerate(self.inputs):
-            if one.place.parent is None:
-                self.by_storage.setdefault(one.place.storage, i)
+        self.by_storage = _first_of_storages(self.inputs)
         self.shared = shared
         self.program: list[TraceTensor] = []
 
@@ -402,45 +408,72 @@ class _Trace:
         """Eager saves this program output; what is computed in a `checkpoint` call is computed again instead."""
         return out.place.storage in self.saved and "checkpoint" not in value.meta
 
+    def leaves_wanted(self) -> list[int]:
+        """Positions of the inputs that ask for gradients, each object once."""
+        return [i for i, one in enumerate(self.inputs) if one.wants_gradient and self.first[id(one)] == i]
+
+    def with_history(self, mutations: Sequence[Mutation]) -> list[int]:
+        """Positions, among results and new values of inputs, of those that a backward pass begins at."""
+        with_grad = [_has_history(t) for t in self.program] + [m.grad for m in mutations]
+        return [i for i, yes in enumerate(with_grad) if yes]
+
+    def separate_saved(self) -> None:
+        """What the backward pass reads of inputs and results is what was saved, whatever is written afterwards."""
+        self.late = read_as_saved(self.rec, self.read_inputs())
+        self.rec.recompute(self.late)
+        results_as_saved(self.rec, self.program, self.saved)
+        self.written = self.versions()
+
+    def tangent(self, i: int, head: TraceTensor) -> TraceTensor:
+        """The gradient that the caller has for a result or for the new value of an input."""
+        tangent = trace_like(without_gaps(head.place.layout.val), requires_grad=False)
+        self.rec.bind(tangent, self.rec.placeholder(f"tangents_{i}", tangent.place.layout.val))
+        return tangent
+
+    def derivatives(
+        self,
+        tangents: Sequence[TraceTensor],
+        heads: Sequence[TraceTensor],
+        leaves: Sequence[TraceTensor],
+        wanted: Sequence[int],
+    ) -> Any:
+        """What PyTorch's engine computes, for those leaves, of the heads and their tangents.
+
+        Raises:
+            _Spoilt: an error of the backward pass, which tracing carefully tells from what works.
+        """
+        total = _Total.apply(tangents, *heads)
+        owner = self.reads.owner
+        owner.small_is_usual = True
+        try:
+            return self.engine(total, leaves, wanted, heads)
+        except Exception as error:
+            if self.careful or of_backward(error) is None:
+                raise
+            raise _Spoilt from None
+        finally:
+            owner.small_is_usual = False
+
     def backward(self, mutations: Sequence[Mutation]) -> tuple[tuple[int, ...], dict[int, TraceTensor]]:
         """Positions that have tangents, and the gradient of each input that gets one."""
         heads = [*self.program, *(self.inputs[m.input].seen for m in mutations)]
-        with_grad = [_has_history(t) for t in self.program] + [m.grad for m in mutations]
-        wanted = [i for i, one in enumerate(self.inputs) if one.wants_gradient and self.first[id(one)] == i]
-        roots = [i for i, yes in enumerate(with_grad) if yes]
+        wanted = self.leaves_wanted()
+        roots = self.with_history(mutations)
         if not roots or not wanted:
             self.spoilt |= {i: Spoilt(None, ()) for i in roots}
             return (), {}
-        tangents = []
-        for i in roots:
-            val = heads[i].place.layout.val
-            tangent = trace_like(without_gaps(val), requires_grad=False)
-            self.rec.bind(tangent, self.rec.placeholder(f"tangents_{i}", tangent.place.layout.val))
-            tangents.append(tangent)
+        tangents = [self.tangent(i, heads[i]) for i in roots]
         self.rec.backward, self.rec.origin = True, None
         if self.options.backend == "smelt":
-            self.late = read_as_saved(self.rec, self.read_inputs())
-            self.rec.recompute(self.late)
-            results_as_saved(self.rec, self.program, self.saved)
-            self.written = self.versions()
+            self.separate_saved()
         # a graph may end in the no_grad that the caller was in, and still have computed with gradients in between
         with torch.enable_grad(), disable_autocast():
             leaves = [self.inputs[i].leaf for i in wanted]
             if self.careful:
                 roots, tangents = self.without_spoilt(heads, roots, tangents, dict(zip(wanted, leaves, strict=True)))
-                if not roots:
-                    return (), {}
-            total = _Total.apply(tangents, *(heads[i] for i in roots))
-            owner = self.reads.owner
-            owner.small_is_usual = True
-            try:
-                grads = self.engine(total, leaves, wanted, [heads[i] for i in roots])
-            except Exception as error:
-                if self.careful or of_backward(error) is None:
-                    raise
-                raise _Spoilt from None
-            finally:
-                owner.small_is_usual = False
+            if not roots:
+                return (), {}
+            grads = self.derivatives(tangents, [heads[i] for i in roots], leaves, wanted)
         self.found = found = {i: self.traced(g) for i, g in zip(wanted, grads, strict=True) if g is not None}
         return tuple(roots), found
 
@@ -533,6 +566,15 @@ class _Trace:
             return node
         return self.rec.item(node, next(i for i, each in enumerate(val) if each is not None))
 
+    def metas_of_gradients(self, grads: Sequence[fx.Node], positions: Mapping[int, int | SparseGradient]) -> list[Any]:
+        """The metadata of each gradient: where an input asks for a layout, in that one."""
+        by_position = {k: self.layout_of_gradient(i) for i, k in positions.items() if isinstance(k, int)}
+        return [by_position.get(k) or node.meta["val"] for k, node in enumerate(grads)]
+
+    def names_of_numbers(self) -> dict[int, str]:
+        """By position of the inputs that are numbers: the symbol of a real one, no text for sizes."""
+        return {i: val.name if isinstance(val, Real) else "" for i, val in self.numbers.items()}
+
     def finish(
         self,
         outputs: tuple[OutputPlan, ...],
@@ -550,8 +592,7 @@ class _Trace:
         values = _own_memory(rec, values, own, {self.inputs[m.input].node for m in mutations})
         kept = [_kept(t.place.layout.val) for t in self.program]
         metas = [self.inputs[m.input].place.layout.val for m in mutations]
-        by_position = {k: self.layout_of_gradient(i) for i, k in positions.items() if isinstance(k, int)}
-        metas += [by_position.get(k) or node.meta["val"] for k, node in enumerate(grads)]
+        metas += self.metas_of_gradients(grads, positions)
         found = [*self.reads.nodes.values(), *self.reads.checks]
         found += self.checks_of_dead([*values, *grads, *found])
         output = graph.output((*values, *grads, *found))
@@ -587,7 +628,7 @@ class _Trace:
             spoilt=self.spoilt,
             reached=self.reached,
             flow=self.flow,
-            numbers={i: val.name if isinstance(val, Real) else "" for i, val in self.numbers.items()},
+            numbers=self.names_of_numbers(),
             reals=tuple(reals),
             reads=tuple(self.reads.nodes),
             num_found=len(found),

@@ -110,6 +110,12 @@ def _of_indices(func: OpOverload, args: Sequence[Any]) -> Exception | None:
     return None
 
 
+def _is_usual(func: OpOverload, dtypes: set[torch.dtype]) -> bool:
+    """Whether an operator on tensors of one device is known to take these types, or takes too long to ask."""
+    usual = all(dtype.is_floating_point for dtype in dtypes) and func._opname in _PRODUCTS
+    return dtypes == {torch.float32} or usual or any(part in func._opname for part in SLOW)
+
+
 def _may_ask(func: OpOverload, info: OpInfo, tensors: Sequence[PlacedTensor], devices: set[torch.device]) -> bool:
     """Whether a run on small zeros leaves no trace, and could tell something that metadata does not."""
     if any(part in func._opname for part in _REFUSES_ZEROS):
@@ -118,11 +124,8 @@ def _may_ask(func: OpOverload, info: OpInfo, tensors: Sequence[PlacedTensor], de
         return False
     if not {device.type for device in devices} <= {"cpu", *_ASKED_ON}:
         return False
-    if len(devices) == 1:
-        dtypes = {tensor.place.layout.val.dtype for tensor in tensors}
-        usual = all(dtype.is_floating_point for dtype in dtypes) and func._opname in _PRODUCTS
-        if dtypes == {torch.float32} or usual or any(part in func._opname for part in SLOW):
-            return False
+    if len(devices) == 1 and _is_usual(func, {tensor.place.layout.val.dtype for tensor in tensors}):
+        return False
     return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
 
 

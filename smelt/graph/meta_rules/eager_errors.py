@@ -162,9 +162,17 @@ def _may_run(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mappin
         return _is_unusual(func, (*args, *kwargs.values()))  # but meta kernels take an `out=` of any type
     if torch.are_deterministic_algorithms_enabled():  # the same layouts may be refused for that, now but not later
         return False
+    return _tells_enough(func, info, args, kwargs, doubted)
+
+
+def _tells_enough(
+    func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], doubted: bool
+) -> bool:
+    """Whether what eager says of tensors of the CPU that are made for the run holds for the arguments, too."""
     values = (*args, *kwargs.values())
     if _elsewhere(values) or kwargs.get("device") not in (None, _CPU):
-        if doubted or not (info.random or func._opname in _ARGUMENTS) or not all(map(_is_known, tensors_among(values))):
+        about_arguments = info.random or func._opname in _ARGUMENTS
+        if doubted or not about_arguments or not all(map(_is_known, tensors_among(values))):
             return False
     if next(tensors_among(values), None) is None and not doubted:
         return info.random and any(isinstance(value, (list, tuple)) for value in args)

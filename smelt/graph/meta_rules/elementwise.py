@@ -125,7 +125,7 @@ def val_of(tensor: Any) -> TensorMeta:
 
 def elementwise(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     """Shape by broadcasting, strides by the operands' order of dimensions, dtype by asking the real operator."""
-    if kwargs and any(isinstance(v, PlacedTensor) for v in kwargs.values()) or "memory_format" in kwargs:
+    if "memory_format" in kwargs or any(isinstance(v, PlacedTensor) for v in kwargs.values()):
         return None
     operands = [val_of(a) for a in args if isinstance(a, PlacedTensor)]
     if func is aten.threshold_backward.default:  # the iterator meets them in the other order

@@ -535,10 +535,17 @@ def _convolution_shape(x: Sequence[int], weight: Sequence[int], options: Sequenc
     )
     if ndim < 1 or len(weight) != len(x) or {len(stride), len(padding), len(dilation)} != {ndim}:
         return None
-    if x[1] != (weight[0] if transposed else weight[1] * groups) or (transposed and len(extra) != ndim):
+    if not transposed:
+        extra = [None] * ndim
+    elif len(extra) != ndim:
         return None
-    shape = [x[0], weight[1] * groups if transposed else weight[0]]
-    along = zip(x[2:], weight[2:], stride, padding, dilation, extra if transposed else [None] * ndim, strict=True)
+    taken, made = weight[1] * groups, weight[0]
+    if transposed:
+        taken, made = made, taken
+    if x[1] != taken:
+        return None
+    shape = [x[0], made]
+    along = zip(x[2:], weight[2:], stride, padding, dilation, extra, strict=True)
     shape += [_convolved(*each) for each in along]
     if same(weight[0], 0) or not all(size > 0 for size in shape):
         return None

@@ -6,7 +6,7 @@ error for wrong arguments. Comparisons of sizes may add assumptions, as everywhe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -135,6 +135,16 @@ def _roll(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     return in_format(val, val.shape) if joined else fresh(val, val.shape)
 
 
+def _reduced_shape(val: TensorMeta, named: Mapping[str, Any], all_of: bool) -> list[IntLike]:
+    """The shape without the dimensions `dim`, or with 1 in their place. `all_of`: an empty list stands for all."""
+    dims, keep = named.get("dim"), bool(named.get("keepdim"))
+    axes = [dims] if isinstance(dims, int) else list(range(val.ndim) if dims is None else dims)
+    if not axes and all_of:
+        axes = list(range(val.ndim))
+    gone = {d % max(val.ndim, 1) for d in axes}
+    return [1 if d in gone else n for d, n in enumerate(val.shape) if keep or d not in gone]
+
+
 def _reduction(
     dtype: torch.dtype | None = None, results: int = 1, whole: torch.dtype | None = None, all_of: bool = True
 ) -> Rule:
@@ -149,12 +159,7 @@ def _reduction(
 
     def rule(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
         val, named = val_of(args[0]), given(func, args, kwargs)
-        dims, keep = named.get("dim"), bool(named.get("keepdim"))
-        axes = [dims] if isinstance(dims, int) else list(range(val.ndim) if dims is None else dims)
-        if not axes and all_of:
-            axes = list(range(val.ndim))
-        gone = {d % max(val.ndim, 1) for d in axes}
-        shape = [1 if d in gone else n for d, n in enumerate(val.shape) if keep or d not in gone]
+        shape = _reduced_shape(val, named, all_of)
         integral = not (val.dtype.is_floating_point or val.dtype.is_complex)
         made = named.get("dtype") or (whole if integral and whole else None)
         if dtype is torch.bool and val.dtype is torch.uint8:

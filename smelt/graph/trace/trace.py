@@ -474,20 +474,11 @@ def _write(
     fresh = [tensors_for(a) for a, source in zip(answers, info.returned, strict=False) if source is None]
     expect_apart(func, info, args, kwargs)
     for name in info.written:
-        target = argument(func, args, kwargs, name)
-        forget(target)
-        if type(target) is TraceTensor and target.place.storage.reshaped and torch.is_grad_enabled():
-            if any(type(a) is TraceTensor and a.requires_grad for a in args):
-                raise _reshaped(func)
+        _expect_shape_of_history(func, argument(func, args, kwargs, name), args)
     if recorder is not None:
         recorder.write(func, info, args, kwargs, answer, fresh)
     else:
-        for target in written_tensors(func, info, args, kwargs):  # counters miss those of operators from user libraries
-            target.place.storage.version += 1
-        for one, returned in zip(answers, info.returned, strict=False):
-            out = kwargs.get(returned) if returned is not None else None
-            if type(one) is Layout and type(out) is TraceTensor:  # an `out=`
-                resize_out(out, one.val)
+        _write_unrecorded(func, info, args, kwargs, answers)
     if info.counts_inside:
         increment_version(written_tensors(func, info, args, kwargs))
     if not info.returned:
@@ -495,6 +486,26 @@ def _write(
     values = iter(fresh)
     outs = [argument(func, args, kwargs, name) if name is not None else next(values) for name in info.returned]
     return outs[0] if len(outs) == 1 else tuple(outs)
+
+
+def _expect_shape_of_history(func: OpOverload, target: Any, args: Sequence[Any]) -> None:
+    """Forget what is known of a tensor that is written; refuse where its history is of another shape."""
+    forget(target)
+    if type(target) is TraceTensor and target.place.storage.reshaped and torch.is_grad_enabled():
+        if any(type(a) is TraceTensor and a.requires_grad for a in args):
+            raise _reshaped(func)
+
+
+def _write_unrecorded(
+    func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], answers: Sequence[Any]
+) -> None:
+    """Count the writes, and let each `out=` have the shape of what it is given."""
+    for target in written_tensors(func, info, args, kwargs):  # counters miss those of operators from user libraries
+        target.place.storage.version += 1
+    for one, returned in zip(answers, info.returned, strict=False):
+        out = kwargs.get(returned) if returned is not None else None
+        if type(one) is Layout and type(out) is TraceTensor:
+            resize_out(out, one.val)
 
 
 def resize_out(target: TraceTensor, val: TensorMeta) -> TraceTensor | None:
