@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from smelt.autograd.call.unpacked import copy_of
 from smelt.autograd.trace.plan import Joint
 from smelt.base.options import Options, environment
 from smelt.base.report import Report
 from smelt.base.stats import count_named
+from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.aliasing import may_show
 from smelt.graph.nodes.range_checks import IN_RANGE, waits
 from smelt.prims.table import Kind, Prim

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from smelt.artefact.container import ArtefactError
 from smelt.artefact.references import Names, find
 from smelt.autograd.trace import plan
+from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.gradient_marks import Choice, Flow
 from smelt.graph.ir.meta import TensorMeta
 from smelt.graph.ir.storage_view import Step

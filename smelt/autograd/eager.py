@@ -24,6 +24,7 @@ from smelt.autograd.trace.joint import trace_joint
 from smelt.base.default_device import without_default_device
 from smelt.base.errors import SmeltError
 from smelt.base.options import Options
+from smelt.base.torch_private import is_view
 from smelt.graph.ir.meta import TensorMeta
 from smelt.graph.ir.module import Graph, GraphModule
 from smelt.shapes.size import as_symbol
@@ -74,7 +75,7 @@ def laid_out(module: fx.GraphModule, run: Callable[..., Any]) -> Program:
         for i in range(count):
             if outputs[i].stride() != metas[i].stride:
                 outputs[i] = restride(outputs[i], metas[i])
-            if outputs[i]._is_view():  # autograd lets nobody write to a view that a custom function returned
+            if is_view(outputs[i]):  # autograd lets nobody write to a view that a custom function returned
                 outputs[i] = _no_view(outputs[i])
         return outputs
 

@@ -107,6 +107,9 @@ def runs_on_cpu(op: torch._ops.OpOverload) -> bool:
 operator_names: Callable[[], list[str]] = torch._C._dispatch_get_all_op_names
 """The names of all registered operators, `aten::add.Tensor`."""
 
+FunctionSchema = torch._C.FunctionSchema
+"""The schema of an operator: its arguments and results."""
+
 Argument = torch._C.Argument
 """One parameter or result of an operator schema."""
 

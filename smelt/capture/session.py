@@ -120,6 +120,21 @@ _REGISTERED = (
 )  # they fill the tables of the registry
 
 
+def _expect_progress(place: CompileSite, frame: Frame, begin: native.ResumePoint) -> None:
+    """What looks at its frame runs in that frame, which begins there: nothing would come before it."""
+    if frame.decoded.offsets[frame.decoded.begin_of(frame.pc)] == begin.offset:
+        place.given_up = True
+        raise CannotRebuild("what looks at its frame")
+
+
+def _parameters(key: native.Place, code: CodeType) -> list[str]:
+    """Names for what residual code of a place is given: arguments, or all variables and the stack."""
+    names = slot_names(code)
+    if isinstance(key, native.ResumePoint):
+        return [*names, *(f"stack{i}" for i in range(key.depth))]
+    return list(names[: native.argument_slots(code)])
+
+
 class Session(Diagnostics):
     """One compiled callable: its options, its places and versions."""
 
@@ -365,24 +380,23 @@ class Session(Diagnostics):
         log("sizes", lambda: f"{place.name} is captured with plain sizes: {error!r}")
         return plan.without("symbols", why)
 
-    def _finish(self, key: native.Place, place: CompileSite, vm: Interpreter, frame: Frame, stop: Break | None) -> None:
+    def _reason_of(self, stop: Break | None) -> BreakReason | None:
+        """Why a graph ends; an error where it may not."""
         reason = None if stop is None else BreakReason.of(stop)
         if reason is not None and self.options.fullgraph:
             raise reason.error()
-        names = slot_names(frame.code)
-        if isinstance(key, native.ResumePoint):
-            names = [*names, *(f"stack{i}" for i in range(key.depth))]
-        else:
-            names = names[: native.argument_slots(frame.code)]
+        return reason
+
+    def _finish(self, key: native.Place, place: CompileSite, vm: Interpreter, frame: Frame, stop: Break | None) -> None:
+        reason = self._reason_of(stop)
+        names = _parameters(key, frame.code)
         begin = key if isinstance(key, native.ResumePoint) else None
         failed = functools.partial(_failed_later, weakref.ref(self), weakref.ref(place))
         writer = Writer(vm, names, self.point, failed, frame, begin, begin is None or not self.handling[begin])
         try:
             in_frame = stop is not None and _looks_at(stop, frame)
-            at = frame.decoded.offsets[frame.decoded.begin_of(frame.pc)] if in_frame else -1
-            if begin is not None and at == begin.offset:
-                place.given_up = True
-                raise CannotRebuild("what looks at its frame")
+            if in_frame and begin is not None:
+                _expect_progress(place, frame, begin)
             residual = writer.write_return(frame.value) if reason is None else writer.write_break(frame, in_frame)
         finally:
             writer.release()

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
@@ -17,6 +17,9 @@ from rich.table import Table
 from smelt.base.errors import OptionError, SmeltError
 from smelt.cli.groups import DefaultGroup
 from smelt.cli.outputs import output_file, output_folder
+
+if TYPE_CHECKING:
+    from smelt.bench.results import Benchmark
 
 bench = typer.Typer(
     cls=DefaultGroup,
@@ -93,15 +96,13 @@ def run(
 
     console = Console()
     with complaints():
-        names = list(dict.fromkeys([*filter(None, (name.strip() for name in rivals.split(","))), contender]))
+        names = _contenders(rivals, contender)
         for name in names:
             find_contender(name)
-        if amp and precision not in (None, "amp"):
-            raise OptionError(f"--amp and --precision {precision} exclude each other")
-        precision = "amp" if amp else precision
+        precision = _precision(precision, amp)
         explicit = {name for name, value in (("precision", precision), ("optimizer", optimizer)) if value is not None}
         check_device(device)
-        size = size or ("full" if suite == "baselines" and device != "cpu" else "cpu")
+        size = size or _usual_size(suite, device)
         workloads = select(Selection(tuple(models or ()), suite, only, size, sample, seed, shard))
         settings = Settings(
             train=train,
@@ -118,16 +119,40 @@ def run(
             cold=suite is None if cold is None else cold,
             tensors=tensors,
             check=check,
-            unjudged=() if check_rivals else tuple(name for name in names if name != contender),
+            unjudged=_unjudged(names, contender, check_rivals),
             side_by_side=side_by_side,
             timeout_s=timeout,
             memory_mb=memory * 1024 if memory else 0.9 * physical_memory_mb() / jobs,
         )
         run = Run(workloads, settings, names, plan, command(), json, jobs, resume, frozenset(explicit), seconds)
         benchmark = run_benchmark(run, console)
-    judged = [row.results[contender] for row in benchmark.rows if contender in row.results]
-    if len(benchmark.rows) < len(workloads) or any(result.status not in ("pass", "skipped") for result in judged):
+    if len(benchmark.rows) < len(workloads) or not _passes(benchmark, contender):
         raise typer.Exit(1)
+
+
+def _passes(benchmark: Benchmark, contender: str) -> bool:
+    judged = [row.results[contender] for row in benchmark.rows if contender in row.results]
+    return all(result.status in ("pass", "skipped") for result in judged)
+
+
+def _contenders(rivals: str, contender: str) -> list[str]:
+    """Who runs, each once, the one that is judged last."""
+    return list(dict.fromkeys([*filter(None, map(str.strip, rivals.split(","))), contender]))
+
+
+def _precision(precision: str | None, amp: bool) -> str | None:
+    if amp and precision not in (None, "amp"):
+        raise OptionError(f"--amp and --precision {precision} exclude each other")
+    return "amp" if amp else precision
+
+
+def _usual_size(suite: str | None, device: str) -> str:
+    return "full" if suite == "baselines" and device != "cpu" else "cpu"
+
+
+def _unjudged(names: list[str], contender: str, check_rivals: bool) -> tuple[str, ...]:
+    """Whose results are not compared with float64."""
+    return () if check_rivals else tuple(name for name in names if name != contender)
 
 
 @bench.command()

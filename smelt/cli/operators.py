@@ -9,9 +9,9 @@ from itertools import groupby
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from smelt.base.torch_c import operator_names, runs_on_cpu
+from smelt.base.torch_private import OpOverload, schema_of
 from smelt.graph.ir.schema import Kind, find_op, op_info
 from smelt.loops import lower  # noqa: F401  (its import fills the table of lowerings)
 from smelt.loops.registry import LOWERINGS
@@ -64,18 +64,18 @@ def _prim_row(prim: Prim) -> Row:
 def _aten_row(target: OpOverload) -> Row:
     rule: Any = DECOMPOSITIONS.get(target)
     if rule is None:
-        return Row(str(target), "", "eager fallback", str(target._schema))
+        return Row(str(target), "", "eager fallback", str(schema_of(target)))
     code = rule.__code__
     emits = PRIMS.keys() & {*code.co_names, *(c for c in code.co_consts if isinstance(c, str))}
     status = "extern kernel" if emits - LOWERINGS.keys() else "decomposed"
-    return Row(str(target), rule.__module__.rpartition(".")[2], status, str(target._schema))
+    return Row(str(target), rule.__module__.rpartition(".")[2], status, str(schema_of(target)))
 
 
 def _is_canonical(target: OpOverload | None) -> bool:
-    if target is None or target.namespace != "aten" or target._schema.name.startswith(_OWN_TESTS):
+    if target is None or target.namespace != "aten" or schema_of(target).name.startswith(_OWN_TESTS):
         return False
     info = op_info(target)
-    makes_tensors = any("Tensor" in str(r.type) for r in target._schema.returns)
+    makes_tensors = any("Tensor" in str(r.type) for r in schema_of(target).returns)
     return info.kind is not Kind.WRITE and not info.composite and makes_tensors and runs_on_cpu(target)
 
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from torch import fx
-from torch._ops import OpOverload
 
+from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.meta import OpaqueMeta, TensorMeta, is_dense, same_steps
 from smelt.graph.ir.storage_view import Layout
 from smelt.graph.meta_rules.infer import answer_for

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from smelt.base.errors import SmeltError
 from smelt.base.options import environment
+from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.gradient_marks import GradientMark
 from smelt.graph.ir.meta import TensorMeta
 from smelt.graph.ir.schema import Kind, op_info

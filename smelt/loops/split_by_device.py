@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
+from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.meta import TensorMeta, contiguous_stride, is_dense
 from smelt.graph.ir.module import Graph, GraphModule
 from smelt.graph.ir.schema import is_random

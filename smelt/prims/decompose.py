@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 from torch.fx import Node
 
 from smelt.base.errors import CompileError, SmeltError
 from smelt.base.options import Options
 from smelt.base.stats import count_named
+from smelt.base.torch_private import OpOverload, schema_of
 from smelt.graph.ir.aliasing import memory_of, shared_arguments
 from smelt.graph.ir.functional_form import base_of
 from smelt.graph.ir.gradient_marks import GradientMark
@@ -225,7 +225,7 @@ def _named_p(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     """The arguments up to the one called `p`, taken out of kwargs: rules call their builder `p` too."""
     if "p" not in kwargs:
         return []
-    rest = target._schema.arguments[len(args) :]
+    rest = schema_of(target).arguments[len(args) :]
     last = next(i for i, argument in enumerate(rest) if argument.name == "p")
     return [kwargs.pop(a.name) if a.name in kwargs else a.default_value for a in rest[: last + 1]]
 

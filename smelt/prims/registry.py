@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 from torch.fx import Node
 
+from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.meta import TensorMeta
 from smelt.graph.meta_rules.elementwise import broadcast
 from smelt.graph.nodes.range_checks import check_node, ranges_of, waits

@@ -15,10 +15,10 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from smelt.abi.kernels import KERNELS
 from smelt.base.errors import CompileError
+from smelt.base.torch_private import OpOverload, schema_of
 from smelt.graph.ir.meta import TensorMeta, contiguous_stride, is_dense
 
 
@@ -184,7 +184,7 @@ class Prim:
     def kernel_arguments(self, args: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments as the overload `kernel` takes them: by position, and by name."""
         assert self.kernel is not None
-        fixed = sum(not a.kwarg_only for a in self.kernel._schema.arguments)
+        fixed = sum(not a.kwarg_only for a in schema_of(self.kernel).arguments)
         return tuple(args[:fixed]), dict(zip(self.parameters[fixed:], args[fixed:], strict=True))
 
     def schema(self) -> str:
@@ -222,15 +222,15 @@ def kernel(
     Its parameters are the operator's first arguments in their order, then any of those that have to be named, under
     their names; what it leaves out keeps the operator's default.
     """
-    fixed = [a.name for a in overload._schema.arguments if not a.kwarg_only]
-    named = {a.name for a in overload._schema.arguments if a.kwarg_only}
+    fixed = [a.name for a in schema_of(overload).arguments if not a.kwarg_only]
+    named = {a.name for a in schema_of(overload).arguments if a.kwarg_only}
 
     def enter(meta: Callable[..., Any]) -> Callable[..., Any]:
         prim(name, kind=Kind.KERNEL, reference=lambda *args: _as_tuple(run(*args)), facts=facts)(meta)
         made = PRIMS[name]
         made.kernel = overload
         if not named.issuperset(made.parameters[len(fixed) :]):
-            raise CompileError(f"prim {name}: {made.parameters} do not fit {overload._schema}")
+            raise CompileError(f"prim {name}: {made.parameters} do not fit {schema_of(overload)}")
         return meta
 
     def run(*args: Any) -> Any:

@@ -13,6 +13,7 @@ import torch
 from smelt.base.allocated import allocated_words
 from smelt.base.default_device import without_default_device
 from smelt.base.torch_c import dispatch_key_word, implementation_address
+from smelt.base.torch_private import address_of_storage
 from smelt.runtime import _native
 
 _IMPLEMENTATION_WORDS = 22  # of a TensorImpl in the torch of the supported range, where the allocator does not tell
@@ -87,7 +88,7 @@ def _search() -> tuple[tuple[int, ...], tuple[int, ...], int]:
     moved = torch.empty(129)[113:]
     implementation = _find(_native.peek(tensor, _OBJECT_WORDS), implementation_address(tensor))
     body = _body(tensor)
-    storage_address = tensor.untyped_storage()._cdata
+    storage_address = address_of_storage(tensor.untyped_storage())
     storage_word = _find(body, storage_address)
     key = _find(body, dispatch_key_word(tensor))
     offset = _find(_body(moved), 113)
@@ -110,7 +111,7 @@ def _body(tensor: torch.Tensor) -> list[int]:
 
 def words_of_storage(tensor: torch.Tensor) -> list[int]:
     """The words of a tensor's StorageImpl."""
-    address = tensor.untyped_storage()._cdata
+    address = address_of_storage(tensor.untyped_storage())
     return _native.peek_at(address, allocated_words(address, _STORAGE_WORDS))
 
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from torch._ops import OpOverload
-
+from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.aliasing import shared_arguments
 from smelt.graph.ir.meta import TensorMeta, by_element_stride, is_channels_last, is_dense, same_steps
 from smelt.graph.ir.schema import sees_strides

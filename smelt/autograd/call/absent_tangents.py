@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from smelt.base.locks import new_lock
+from smelt.base.torch_private import OpOverload, schema_of
 from smelt.graph.ir.gradient_marks import Chosen, GradientMark, Materialized, flow_of
 from smelt.graph.ir.meta import TensorMeta, inverse, memory_order
 from smelt.graph.ir.module import Graph, GraphModule, remove_dead
@@ -320,8 +321,8 @@ def _operation(node: fx.Node) -> str:
     match node.target:
         case Prim():
             return node.target.name
-        case torch._ops.OpOverload():
-            return str(node.target._schema.name).removeprefix("aten::")
+        case OpOverload():
+            return str(schema_of(node.target).name).removeprefix("aten::")
     return "getitem" if node.target is operator.getitem else ""
 
 

@@ -36,6 +36,7 @@ from smelt.autograd.trace.plan import Fresh, Joint, Mutation, SparseGradient, un
 from smelt.autograd.trace.rng import Beginning, beginning, draws, from_beginning, generator_devices, seed, with_seeds
 from smelt.base.errors import SmeltError
 from smelt.base.torch_c import below_autograd, disable_autocast, in_batches, set_grad_enabled
+from smelt.base.torch_private import address_of_storage, is_view
 from smelt.graph.ir.meta import TensorMeta, is_lazy
 from smelt.graph.nodes.absent_gradients import hooks_of, quiet, quiet_below
 from smelt.graph.nodes.custom_functions import BackwardState
@@ -233,7 +234,7 @@ class _Saving:
 
 def _memory(tensor: torch.Tensor) -> int:
     """Identity of the tensor's storage; tensors without elements share nothing."""
-    return tensor.untyped_storage()._cdata if tensor.numel() else id(tensor)
+    return address_of_storage(tensor.untyped_storage()) if tensor.numel() else id(tensor)
 
 
 _Call = tuple[_Plan, Sequence[torch.Tensor], list[torch.Tensor], Beginning | None]
@@ -596,7 +597,7 @@ class _Overwritten(torch.autograd.Function):
 
 
 def _overwrite(tensor: torch.Tensor, value: torch.Tensor) -> None:
-    if tensor.grad_fn is None or tensor._is_view():
+    if tensor.grad_fn is None or is_view(tensor):
         tensor.copy_(value)
     else:  # `copy_` would bring zeros to where the program gives no gradient
         _Overwritten.apply(tensor, value)

@@ -20,6 +20,7 @@ from smelt.autograd.call.unpacked import lie_together, memory_marks
 from smelt.autograd.trace.plan import Fresh, Joint, SparseGradient
 from smelt.base._native import heard_from_handlers
 from smelt.base.process_state import preserving
+from smelt.base.torch_private import version_of
 from smelt.graph.ir.module import Graph, GraphModule
 from smelt.graph.nodes.casts import present_casts, under_casts
 from smelt.graph.nodes.custom_functions import forget_state
@@ -313,6 +314,6 @@ class Memory:
     def version(self, inputs: Sequence[Any]) -> int:
         """Grows with every write to an input whose value matters."""
         try:
-            return sum([inputs[i]._version for i in self._checked])
+            return sum([version_of(inputs[i]) for i in self._checked])
         except RuntimeError:  # a tensor of inference mode, which counts none
             return -1

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from smelt.abi.fake_kernels import check_results, in_same_order, is_of_torch
 from smelt.autograd.call.sized import meta_in_numbers
+from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.meta import TensorMeta
 from smelt.shapes.size import Symbol, as_symbol
 

@@ -11,9 +11,9 @@ import math
 from collections.abc import Container, Iterable, Sequence
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import Node
 
+from smelt.base.torch_private import OpOverload, schema_of
 from smelt.graph.ir.meta import TensorMeta
 from smelt.prims.table import Kind, Prim
 from smelt.shapes.size import hint
@@ -131,7 +131,7 @@ def never_twice(node: Node) -> bool:
     """A value that may differ when computed again."""
     target = node.target
     if isinstance(target, OpOverload):
-        return not _ONCE.isdisjoint(target.tags) or target._schema.is_mutable
+        return not _ONCE.isdisjoint(target.tags) or schema_of(target).is_mutable
     return False
 
 

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
+from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.meta import TensorMeta
 from smelt.graph.ir.storage_view import StorageView
 from smelt.graph.trace.deterministic import fill_of_new_memory

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from smelt.autograd.trace.backward_lines import BackwardLines
 from smelt.autograd.trace.canonicalize import PURE, WRITES, full, identity
@@ -24,6 +23,7 @@ from smelt.autograd.trace.scalar_operands import has_real, with_numbers
 from smelt.autograd.trace.views import WRITTEN_VIEWS, read_view, write_memory, write_view
 from smelt.base.errors import CompileError, Unsupported
 from smelt.base.torch_c import run_recipe
+from smelt.base.torch_private import OpOverload, name_in_namespace, schema_of
 from smelt.graph.ir.functional_form import DRAWING, LIKE, checked_form, drawing_form, flat_form, flattened
 from smelt.graph.ir.meta import (
     TensorMeta,
@@ -414,10 +414,10 @@ class GraphRecorder:
         """Nodes (or lists of nodes) of the functional form: fresh results, then new values of what is written."""
         function = info.functional
         assert function is not None
-        wanted = {a.name: a for a in function._schema.arguments}
+        wanted = {a.name: a for a in schema_of(function).arguments}
         given = dict(kwargs)
         kwargs = {k: v for k, v in kwargs.items() if k in wanted}
-        for parameter in op._schema.arguments[len(args) :]:  # calls leave out defaults that the other may not have
+        for parameter in schema_of(op).arguments[len(args) :]:  # calls leave out defaults that the other may not have
             if parameter.name in wanted and not wanted[parameter.name].has_default_value():
                 kwargs.setdefault(parameter.name, parameter.default_value)
         if "dtype" in wanted and info.outs:
@@ -434,7 +434,7 @@ class GraphRecorder:
                 )
             ]
         items = self._items(function, args, kwargs, answer)
-        return [items] if len(function._schema.returns) == 1 else items
+        return [items] if len(schema_of(function).returns) == 1 else items
 
     def _drawn(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Random numbers that are eager's, or for elements that share memory: one for each place in memory like theirs.
@@ -507,9 +507,9 @@ def _as_out(
     op: OpOverload, function: OpOverload, out: TraceTensor, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What an `out=` says about how its values are computed."""
-    if any(a.name == "device" for a in function._schema.arguments):  # `torch.arange(4, out=x)`
+    if any(a.name == "device" for a in schema_of(function).arguments):  # `torch.arange(4, out=x)`
         return {"dtype": out.dtype, "device": out.device}
-    if op._opname in _IN_TYPE_OF_OUT and argument(op, args, kwargs, "dtype") is None:
+    if name_in_namespace(op) in _IN_TYPE_OF_OUT and argument(op, args, kwargs, "dtype") is None:
         return {"dtype": out.dtype}
     return {}
 
@@ -534,7 +534,7 @@ def _draws(op: OpOverload, args: Sequence[Any]) -> bool:
 
 def _positional(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """All that `op` takes, but for what it only takes by name."""
-    left = [a for a in op._schema.arguments[len(args) :] if not a.kwarg_only]
+    left = [a for a in schema_of(op).arguments[len(args) :] if not a.kwarg_only]
     return [*args, *(kwargs.get(a.name, a.default_value) for a in left)]
 
 

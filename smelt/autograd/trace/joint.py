@@ -48,6 +48,7 @@ from smelt.autograd.trace.saved import Reads, read_as_saved, results_as_saved, s
 from smelt.base.errors import Unsupported
 from smelt.base.options import Options
 from smelt.base.torch_c import disable_autocast, engine_in_this_thread, inference_mode, is_plain_view
+from smelt.base.torch_private import is_view, version_of, view_base
 from smelt.base.warned import heard
 from smelt.graph.ir.ancestry import ancestors
 from smelt.graph.ir.gradient_marks import Flow
@@ -188,7 +189,7 @@ class _Trace:
         self.examples = examples = [e for i, e in enumerate(examples) if i not in self.numbers]
         metas = [m for i, m in enumerate(metas) if i not in self.numbers]
         self.inputs = make_inputs(self.rec, examples, shared, metas)
-        self.versions_before = [one.seen._version for one in self.inputs]
+        self.versions_before = [version_of(one.seen) for one in self.inputs]
         self.first = {id(one): i for i, one in reversed(list(enumerate(self.inputs)))}  # first index of each
         self.by_storage = _first_of_storages(self.inputs)
         self.shared = shared
@@ -248,7 +249,7 @@ class _Trace:
 
     def counted(self, i: int) -> int:
         """How many writes the version counter of input `i` has seen."""
-        return self.inputs[i].seen._version - self.versions_before[i]
+        return version_of(self.inputs[i].seen) - self.versions_before[i]
 
     def touched(self, mutations: Sequence[Mutation]) -> tuple[int, ...]:
         written = {m.input for m in mutations if m.grad or m.counted}
@@ -303,7 +304,7 @@ class _Trace:
         if text is None:
             return False
         leaves = {i: one.leaf for i, one in enumerate(self.inputs) if one.wants_gradient and self.first[id(one)] == i}
-        origins = heads_of([out._base], leaves) if isinstance(out._base, torch.Tensor) else {}
+        origins = heads_of([base], leaves) if isinstance(base := view_base(out), torch.Tensor) else {}
         reached = tuple(k for k, found in origins.items() if found)
         self.spoilt[self.program_index(out)] = Spoilt(RuntimeError(text), reached)
         return True
@@ -706,7 +707,7 @@ def _run_node(gm: fx.GraphModule, node: fx.Node, args: tuple[Any, ...], kwargs: 
 def _has_history(tensor: torch.Tensor) -> bool:
     """True when gradients flow into the tensor. A view taken under no_grad says `requires_grad` when its base does."""
     try:
-        return tensor.grad_fn is not None or (tensor.requires_grad and not tensor._is_view())
+        return tensor.grad_fn is not None or (tensor.requires_grad and not is_view(tensor))
     except RuntimeError:  # its base was written in another mode: autograd forbids to use it, but not to have it
         return False
 
@@ -723,7 +724,7 @@ def _derived(out: TraceTensor, base: TraceTensor, steps: int, forbidden: bool) -
     if not (_has_history(out) and comes_through_function(out, base, steps)):
         return None
     node: Any = out.grad_fn
-    return Derived(node.name().removesuffix("Backward"), out._is_view())
+    return Derived(node.name().removesuffix("Backward"), is_view(out))
 
 
 def _written_for(out: TraceTensor) -> TraceTensor:
@@ -731,7 +732,7 @@ def _written_for(out: TraceTensor) -> TraceTensor:
 
     It forbids them to views that were taken under no_grad, or are one of several results.
     """
-    base = out._base
+    base = view_base(out)
     return base if type(base) is TraceTensor and not is_plain_view(out) else out
 
 
@@ -760,12 +761,12 @@ def _base_of(out: TraceTensor, sharing: Collection[TraceTensor]) -> TraceTensor:
     assert root is not None
     count = root.layout.val.numel
     for each in sharing:
-        moved = each if each._base is None else each._base
+        moved = each if view_base(each) is None else view_base(each)
         if type(moved) is TraceTensor and all(_leads_to(moved.place, other.place) for other in sharing):
             val = moved.place.layout.val
             if moved.place is not root and is_dense(val.shape, val.stride) and same(val.numel, count):
                 return moved
-    base = out._base
+    base = view_base(out)
     return base if type(base) is TraceTensor and base.place is root else TraceTensor(root)
 
 

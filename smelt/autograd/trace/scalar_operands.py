@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
+from smelt.base.torch_private import OpOverload, schema_of
 from smelt.graph.ir.functional_form import number_form
 from smelt.graph.ir.meta import TensorMeta
 from smelt.shapes.real import Real
@@ -123,7 +123,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 def _in_form(
     rec: Numbers, op: OpOverload, named: tuple[str, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Call:
-    parameters = [a.name for a in op._schema.arguments]
+    parameters = [a.name for a in schema_of(op).arguments]
     given = {**dict(zip(parameters, args, strict=False)), **kwargs}
     taken = tuple(name for name in named if name in given and has_real((given[name],)))
     first: Any = given[parameters[0]]
@@ -140,7 +140,7 @@ def _in_form(
 
     given = {name: tensor(value) if name in taken else _pinned(value) for name, value in given.items()}
     form = number_form(op, taken)
-    places = [a.name for a in form._schema.arguments if not a.kwarg_only and a.name in given]
+    places = [a.name for a in schema_of(form).arguments if not a.kwarg_only and a.name in given]
     return form, tuple(given.pop(name) for name in places), given
 
 

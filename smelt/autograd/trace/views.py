@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from smelt.base.errors import Unsupported
+from smelt.base.torch_private import OpOverload, schema_of
 from smelt.graph.ir.meta import TensorMeta, extent, inverse, memory_order, reach
 from smelt.graph.ir.storage_view import Step, StorageView
 from smelt.graph.trace.in_bounds import lies_within
@@ -69,7 +69,7 @@ def _val(place: StorageView | None) -> TensorMeta:
 def _arguments(step: Step | None) -> list[Any]:
     """All arguments of the step after the parent, by position, defaults filled in."""
     assert step is not None
-    parameters = step.op._schema.arguments[1:]
+    parameters = schema_of(step.op).arguments[1:]
     given = list(step.args)
     return given + [step.kwargs.get(p.name, p.default_value) for p in parameters[len(given) :]]
 

@@ -44,29 +44,42 @@ def call_cached(vm: Interpreter, fn: functools._lru_cache_wrapper[object], args:
     Raises:
         Break: the function does more than compute.
     """
-    if args and isinstance(args[0], logging.Logger):
+    if _logs(args):
         defer(vm, fn, args, kwargs)  # logging through it stays once-only
         return None
     refuse_own_cache(vm, fn)
-    for value in (*args, *kwargs.values()):
-        _find_hash(vm, value)
-    objects = [value for value in (*args, *kwargs.values()) if _has_state(vm, value)]
+    objects = _hashed_objects(vm, (*args, *kwargs.values()))
     computes = not objects and _only_computes(fn.__wrapped__)
     args, named = (vm.effects.plain(each) for each in (args, tuple(kwargs.values())))
     if not computes:  # a symbol stands for many keys
         args, named = pinned(args), pinned(named)
     kwargs = dict(zip(kwargs, named, strict=True))
-    owner = args[0] if args and objects == [args[0]] and _is_asked_for(vm, args[0]) else None
+    owner = _one_owner(vm, args, objects)
     if _may_ask(vm, fn, args if owner is None else args[1:], kwargs, owner):
         _refuse_eviction(fn, args, kwargs)
         return _ask(vm, fn, args, kwargs, owner)
-    if policy.is_frozen(fn.__wrapped__.__module__):
-        objects = []
-    elif computes and _is_late(vm):  # the cache hears of the call in its turn
+    frozen = policy.is_frozen(fn.__wrapped__.__module__)
+    if computes and not frozen and _is_late(vm):  # the cache hears of the call in its turn
         vm.effects.defer(fn, args, kwargs)
-    if not computes and (_stores(fn.__wrapped__) or objects or _is_late(vm)):
+    if not computes and (_stores(fn.__wrapped__) or (objects and not frozen) or _is_late(vm)):
         raise Break(f"a call of {fn.__name__}, which has a cache", "what it does, it does once")
     return vm.call(fn.__wrapped__, args, kwargs)
+
+
+def _logs(args: Args) -> bool:
+    return bool(args) and isinstance(args[0], logging.Logger)
+
+
+def _hashed_objects(vm: Interpreter, values: Args) -> list[object]:
+    """Those of the values of a key that have state of their own."""
+    for value in values:
+        _find_hash(vm, value)
+    return [value for value in values if _has_state(vm, value)]
+
+
+def _one_owner(vm: Interpreter, args: Args, objects: list[object]) -> object:
+    """The object whose method is asked for, where no other one is given; None without one."""
+    return args[0] if args and objects == [args[0]] and _is_asked_for(vm, args[0]) else None
 
 
 def _ask(

@@ -64,46 +64,67 @@ def call_function(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: K
         return meaning(vm, args, kwargs)
     if id(fn.__code__) in TRANSFORMED:  # before the attributes: it has those of the function inside
         return TRANSFORMED[id(fn.__code__)](vm, fn, args, kwargs)
-    if fn.__code__ is _DISABLING and hasattr(fn, "__wrapped__"):  # torch hides these from its own compiler only
-        return vm.call(vars(fn)["__wrapped__"], args, kwargs)
-    if compiler_marks.compiled_here(fn):  # compiled inside of compiled: one graph
-        return vm.call(vars(fn)["__wrapped__"], args, kwargs)
-    init = compiler_marks.original_init(fn)
-    if init is not None:
-        return vm.call(init, args, kwargs)
-    original = compiler_marks.held_original(fn) if fn.__dict__ else None
-    if original is not None:  # in this graph
-        return vm.call(vm.load_attr(fn, original), args, kwargs)
-    if fn.__dict__ or compiler_marks.is_allowed(fn):
-        if compiler_marks.is_constant_result(fn):
-            return call_native(vm, fn, args, kwargs)
-        if compiler_marks.is_allowed(fn):
-            return call_torch(vm, fn, args, kwargs)
-    reason = compiler_marks.disabled(fn)
-    if reason is not None:
-        compiler_marks.respect(fn)
-        raise Break(f"{fn.__qualname__} is disabled for compilation", reason)
+    original = _wrapped_function(vm, fn)
+    if original is not None:
+        return vm.call(original, args, kwargs)
+    allowed = compiler_marks.is_allowed(fn)
+    if (fn.__dict__ or allowed) and compiler_marks.is_constant_result(fn):
+        return call_native(vm, fn, args, kwargs)
+    if allowed:
+        return call_torch(vm, fn, args, kwargs)
+    _refuse_disabled(fn)
     match policy.policy_of(fn):
         case Policy.INLINE:
             return False if compiler_marks.asks_of_no_tensor(fn, args) else inline(vm, fn, args, kwargs)
         case Policy.LEAF:
             return call_leaf(vm, fn, args, kwargs)
         case Policy.NATIVE:
-            if fn.__module__ == "inspect":
-                _guard_defaults(vm, args)
-            out = call_native(vm, fn, args, kwargs)
-            if type(out) is types.FunctionType and id(out) not in vm.python.created:
-                refuse_made(vm, fn, (*args, *kwargs.values()))
-            if not kwargs and flags.is_setting(fn):
-                flags.guard_flag(vm, fn, args, out)
-            return out
+            return _call_as_native(vm, fn, args, kwargs)
         case Policy.DEFER:
             defer(vm, fn, args, kwargs)
             return None
         case Policy.KERNEL:
             return BY_POLICY[Policy.KERNEL](vm, args, kwargs)
+    _call_outside(fn)
+    return None
+
+
+def _wrapped_function(vm: Interpreter, fn: types.FunctionType) -> object:
+    """The function that a compiler, or what hides a function from one, has put `fn` in the place of."""
+    if fn.__code__ is _DISABLING and hasattr(fn, "__wrapped__"):  # torch hides these from its own compiler only
+        return vars(fn)["__wrapped__"]
+    if compiler_marks.compiled_here(fn):  # compiled inside of compiled: one graph
+        return vars(fn)["__wrapped__"]
+    init = compiler_marks.original_init(fn)
+    if init is not None:
+        return init
+    held = compiler_marks.held_original(fn) if fn.__dict__ else None
+    return None if held is None else vm.load_attr(fn, held)  # in this graph
+
+
+def _call_as_native(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> object:
+    """A Python function that depends on its arguments alone, and on flags, which are guarded."""
+    if fn.__module__ == "inspect":
+        _guard_defaults(vm, args)
+    out = call_native(vm, fn, args, kwargs)
+    if type(out) is types.FunctionType and id(out) not in vm.python.created:
+        refuse_made(vm, fn, (*args, *kwargs.values()))
+    if not kwargs and flags.is_setting(fn):
+        flags.guard_flag(vm, fn, args, out)
+    return out
+
+
+def _refuse_disabled(fn: types.FunctionType) -> None:
+    reason = compiler_marks.disabled(fn)
+    if reason is not None:
+        compiler_marks.respect(fn)
+        raise Break(f"{fn.__qualname__} is disabled for compilation", reason)
+
+
+def _call_outside(fn: types.FunctionType) -> None:
+    """A function of no policy does nothing here, or ends the graph."""
     if compiler_marks.no_effect(fn.__module__, fn.__name__):
-        return None
+        return
     if fn.__name__ == "graph_break" and fn.__module__.startswith("torch._dynamo"):
         raise Break("graph_break() is called")
     in_frame = fn.__module__ in ("traceback", "pdb", "inspect")
@@ -498,17 +519,18 @@ def call_on_external(
     raise Break(f"a call of {name}", "the object came from outside, and the method runs C code on it")
 
 
-def call_native(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
-    """Run C code (or a function that depends on its arguments alone) as it is."""
+def _refuse_unknown_c(fn: types.BuiltinFunctionType) -> None:
+    """C functions of modules that are not known, but for methods."""
     module = getattr(fn, "__module__", None)
-    if is_numpy(fn) and not isinstance(fn, type) and not has_symint((*args, *kwargs.values())):
-        return vm.hosts.run(fn, args, kwargs)
-    if module is not None and module.split(".")[0] not in _SAFE_ROOTS and isinstance(fn, types.BuiltinFunctionType):
-        owner = getattr(fn, "__self__", None)
-        if isinstance(owner, (types.ModuleType, type(None))) and fn.__name__ not in _TEXT_FUNCTIONS:
-            raise Break(f"a call of {module}.{fn.__name__}", "C code that capture does not know")
-    refuse_past_order(fn, args)
-    args, kwargs = _seen_by_c(vm, fn, args, kwargs)
+    if module is None or module.split(".")[0] in _SAFE_ROOTS:
+        return
+    owner = getattr(fn, "__self__", None)
+    if isinstance(owner, (types.ModuleType, type(None))) and fn.__name__ not in _TEXT_FUNCTIONS:
+        raise Break(f"a call of {module}.{fn.__name__}", "C code that capture does not know")
+
+
+def _refuse_unknown_arguments(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> None:
+    """Arguments that C code may not be given as they are now."""
     if _consumes(fn):
         vm.effects.refuse_iterators(args)
         for value in args:
@@ -516,10 +538,26 @@ def call_native(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: 
     if not _holds(fn):
         vm.effects.refuse_opaque(fn, args)
         vm.effects.refuse_opaque(fn, kwargs.values())
+
+
+def _with_callbacks(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    """The arguments, with what has capture run a function in the place of each one that C code calls."""
+    called = CALLERS[fn] if fn is not iter or len(args) == 2 else -1
+    args = tuple(callback(vm, a, fn is re.sub) if at == called else a for at, a in enumerate(args))
+    return args, {k: callback(vm, v) if k in _CALLED else v for k, v in kwargs.items()}
+
+
+def call_native(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
+    """Run C code (or a function that depends on its arguments alone) as it is."""
+    if is_numpy(fn) and not isinstance(fn, type) and not has_symint((*args, *kwargs.values())):
+        return vm.hosts.run(fn, args, kwargs)
+    if isinstance(fn, types.BuiltinFunctionType):
+        _refuse_unknown_c(fn)
+    refuse_past_order(fn, args)
+    args, kwargs = _seen_by_c(vm, fn, args, kwargs)
+    _refuse_unknown_arguments(vm, fn, args, kwargs)
     if fn in CALLERS:
-        called = CALLERS[fn] if fn is not iter or len(args) == 2 else -1
-        args = tuple(callback(vm, a, fn is re.sub) if at == called else a for at, a in enumerate(args))
-        kwargs = {k: callback(vm, v) if k in _CALLED else v for k, v in kwargs.items()}
+        args, kwargs = _with_callbacks(vm, fn, args, kwargs)
     out = vm.native(fn, *args, **kwargs)
     if isinstance(out, numpy.ndarray):  # of sizes: they are numbers to it
         return vm.hosts.run(fn, args, kwargs)

@@ -28,6 +28,15 @@ from smelt.graph.meta_rules.constant_values import known_value
 from smelt.graph.trace.trace import TraceTensor
 
 
+def _text_method(vm: Interpreter, fn: Callable[..., object], value: object) -> object:
+    """The function of the program that gives a value's text; None without one."""
+    names = [{str: "__str__", repr: "__repr__", format: "__format__"}[fn]]
+    if fn is str and type(value).__str__ is object.__str__:
+        names.append("__repr__")
+    found = (python_method(vm, value, name) for name in names)
+    return next((method for method in found if method is not None), None)
+
+
 def to_text(vm: Interpreter, fn: Callable[..., object], value: object, *rest: object) -> object:
     """str(value), repr(value) or format(value, spec)"""
     if type(value) in _BOUND and visible(vm, value) is not value:
@@ -39,17 +48,17 @@ def to_text(vm: Interpreter, fn: Callable[..., object], value: object, *rest: ob
         return UnknownText.of(vm) if known is None else fn(known, *rest)
     if type(value) is UnknownText:
         return value
+    return _text_of_object(vm, fn, value, rest)
+
+
+def _text_of_object(vm: Interpreter, fn: Callable[..., object], value: object, rest: tuple[object, ...]) -> object:
     text = container_text(vm, value) if not rest or rest == ("",) else None
     if text is not None:
         return text
     _guard_text(vm, value)
-    names = [{str: "__str__", repr: "__repr__", format: "__format__"}[fn]]
-    if fn is str and type(value).__str__ is object.__str__:
-        names.append("__repr__")
-    for name in names:
-        method = python_method(vm, value, name)
-        if method is not None:
-            return vm.call(method, (value, *rest), {})
+    method = _text_method(vm, fn, value)
+    if method is not None:
+        return vm.call(method, (value, *rest), {})
     if fn is format and type(value).__format__ is object.__format__ and rest in ((), ("",)):
         return to_text(vm, str, value)
     if id(value) in vm.sources and not rest and not isinstance(value, (*CONTAINERS, types.FunctionType)):

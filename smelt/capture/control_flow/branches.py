@@ -90,6 +90,23 @@ def _loaded(arg: object) -> object:
     return arg[1] if type(arg) is tuple and len(arg) == 2 else arg if type(arg) is str else None
 
 
+def _run_arm(vm: Interpreter, f: Frame, target: int) -> None:
+    """Run the instructions up to `target`, whichever way the program goes.
+
+    Raises:
+        Break: one of them calls what may do more than compute, or raises an error of the program.
+    """
+    while f.pc != target:
+        if f.decoded.names[f.pc] in _CALLS and not _harmless_call(f):
+            raise containers.tensor_value("a branch on a tensor's value")
+        handler, arg = f.decoded.instructions[f.pc]
+        f.pc += 1
+        try:
+            handler(vm, f, arg)
+        except UserError:  # the program may never come here
+            raise containers.tensor_value("a branch on a tensor's value") from None
+
+
 def compute_both(vm: Interpreter, f: Frame, condition: TraceTensor, target: int, when: bool) -> bool:
     """Go through the branch up to `target`, which runs when the condition is `when`, and choose; False: cannot be done.
 
@@ -104,17 +121,9 @@ def compute_both(vm: Interpreter, f: Frame, condition: TraceTensor, target: int,
     live = live_slots(f.decoded, target)
     before = {slot: read_variable(vm, f, slot) if slot in live else NULL for slot in slots}
     last = next(iter(reversed(vm.tensors.graph.nodes)))
-    depth, instructions = len(f.stack), f.decoded.instructions
+    depth = len(f.stack)
     vm.work += 1  # variables change: a break in here stands before the branch only after a restart
-    while f.pc != target:
-        if f.decoded.names[f.pc] in _CALLS and not _harmless_call(f):
-            raise containers.tensor_value("a branch on a tensor's value")
-        handler, arg = instructions[f.pc]
-        f.pc += 1
-        try:
-            handler(vm, f, arg)
-        except UserError:  # the program may never come here
-            raise containers.tensor_value("a branch on a tensor's value") from None
+    _run_arm(vm, f, target)
     if len(f.stack) != depth or not _harmless_nodes(vm, last):
         raise containers.tensor_value("a branch on a tensor's value")
     for slot, old in before.items():

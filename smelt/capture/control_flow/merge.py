@@ -52,14 +52,20 @@ class Merging:
             return self._undecided(a, b)
         if kind is TraceTensor and type(b) is TraceTensor:
             return self._tensor(a, b)
-        if kind is type(b) and is_plain(a) and a == b and repr(a) == repr(b):
-            return a
-        made = not self.before.existed(a) and not self.before.existed(b)
-        if kind is type(b) and (kind is tuple or kind is list and made) and len(a) == len(b):
-            parts = [self(*pair) for pair in zip(a, b, strict=True)]
-            if not any(type(part) is PhiValue for part in parts):
-                return kind(parts)
+        if kind is type(b):
+            if is_plain(a) and a == b and repr(a) == repr(b):
+                return a
+            made = not self.before.existed(a) and not self.before.existed(b)
+            if (kind is tuple or kind is list and made) and len(a) == len(b):
+                return self._sequence(a, b)
         return self._undecided(a, b)
+
+    def _sequence(self, a: Any, b: list[object] | tuple[object, ...]) -> object:
+        """A tuple or list of the merged items, where each of them is known."""
+        parts = [self(*pair) for pair in zip(a, b, strict=True)]
+        if any(type(part) is PhiValue for part in parts):
+            return self._undecided(a, b)
+        return type(a)(parts)
 
     def expression(self, a: object, b: object) -> Any:
         """The same for what lies on the stack, or is returned."""

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 
 import numpy
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
 
 from smelt.base.class_tables import ClassTable, by_class, classes, isinstance
+from smelt.base.torch_private import OpOverload, OpOverloadPacket
 from smelt.capture import _native as native
 from smelt.capture.core import sources
 from smelt.capture.core.interface import Interpreter

@@ -20,6 +20,7 @@ import torch
 from smelt.base import torch_c
 from smelt.base.allocated import allocated_words
 from smelt.base.default_device import without_default_device
+from smelt.base.torch_private import address_of_storage, backward_hooks
 from smelt.capture import _native
 
 _IMPL_WORDS = 22  # of a TensorImpl in the torch of the supported range, where the allocator does not tell
@@ -133,10 +134,10 @@ def _storage_layout() -> dict[str, int]:
     samples = [base, base[1], base[3, 5:], foreign, foreign[17:], torch.empty(11, device="meta")[4:]]
     bodies = _bodies(samples)
     storages = [t.untyped_storage() for t in samples]
-    memories = _memories([storage._cdata for storage in storages], _STORAGE_WORDS)
+    memories = _memories([address_of_storage(storage) for storage in storages], _STORAGE_WORDS)
     try:
         return {
-            "storage": _word_equal(bodies, [storage._cdata for storage in storages]),
+            "storage": _word_equal(bodies, [address_of_storage(storage) for storage in storages]),
             "storage_offset": _word_equal(bodies, [int(t.storage_offset()) for t in samples]),
             "data": _word_equal(memories, [storage.data_ptr() for storage in storages]),
         }
@@ -153,7 +154,7 @@ def _hooks_layout() -> dict[str, int]:
     heads = [ctypes.string_at(id(parameter), _OBJECT_BYTES) for parameter in samples]
     try:
         return {
-            "hooks": _word_equal(heads, [id(parameter._backward_hooks) for parameter in samples]),
+            "hooks": _word_equal(heads, [id(backward_hooks(parameter)) for parameter in samples]),
             "late_hooks": _word_equal(heads, [id(parameter._post_accumulate_grad_hooks) for parameter in samples]),
         }
     except (LookupError, AttributeError):

@@ -5,7 +5,8 @@ Collected while the frame is interpreted, handed to the C evaluator (`_native.Gu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +27,16 @@ Check = tuple[Source, int, Any]
 
 
 _BY_VALUE = classes(int, str, bool)
+
+
+def _size_function(names: list[str], conditions: Sequence[tuple[object, str, str]]) -> object:
+    """A function of these sizes that tells whether all conditions (their second items, as Python) hold."""
+    scope: dict[str, Any] = {}
+    text = " and ".join(f"({text})" for _, text, _ in conditions)
+    exec(f"def sizes({', '.join(names)}):\n    return {text}\n", scope)
+    scope["sizes"].__name__ = " and ".join(shown for _, _, shown in conditions)
+    scope["sizes"].asks = names, text  # what an artefact writes down of it
+    return scope["sizes"]
 
 
 class GuardList:
@@ -116,24 +127,19 @@ class GuardList:
 
     def sizes(self, names: dict[str, Source], equal: list[tuple[Source, Source]], conditions: list[str]) -> None:
         """Conditions over sizes: `names` says where each symbol is read; `equal` lists sizes that are the same."""
-        indices = tuple(sorted({self.fetch(s) for s in [*names.values(), *(s for pair in equal for s in pair)]}))
+        indices = tuple(sorted(set(map(self.fetch, (*names.values(), *itertools.chain(*equal))))))
         variable = {index: f"v{index}" for index in indices} | {self.fetch(s): name for name, s in names.items()}
         place = {variable[index]: i for i, index in enumerate(indices)}
         asked = [(f"{variable[self.fetch(a)]} == {variable[self.fetch(b)]}", f"{a.text} == {b.text}") for a, b in equal]
         asked += [(c, substitute_names(c, _texts(names))) for c in conditions]
         programs = [(size_program(text, place), text, shown) for text, shown in asked]
-        for native_too in (True, False):
-            chosen = [each for each in programs if (each[0] is not None) == native_too]
-            if not chosen:
-                continue
-            scope: dict[str, Any] = {}
-            text = " and ".join(f"({text})" for _, text, _ in chosen)
-            exec(f"def sizes({', '.join(place)}):\n    return {text}\n", scope)
-            scope["sizes"].__name__ = " and ".join(shown for _, _, shown in chosen)
-            scope["sizes"].asks = [*place], text  # what an artefact writes down of it
-            program = tuple(number for steps, _, _ in chosen for number in steps or ())
-            operand = (scope["sizes"], indices, program) if native_too else (scope["sizes"], indices)
-            self._add(indices[-1], native.PYTHON, operand)
+        in_c = [each for each in programs if each[0] is not None]
+        if in_c:
+            program = tuple(itertools.chain.from_iterable(steps or () for steps, _, _ in in_c))
+            self._add(indices[-1], native.PYTHON, (_size_function([*place], in_c), indices, program))
+        others = [each for each in programs if each[0] is None]
+        if others:
+            self._add(indices[-1], native.PYTHON, (_size_function([*place], others), indices))
 
     def state(self, state: tuple[object, ...]) -> None:
         """The ambient modes (gradients, autocast ...) are what `native.state()` gave."""

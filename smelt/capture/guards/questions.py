@@ -7,6 +7,7 @@ from itertools import pairwise
 import torch
 
 from smelt.base.torch_c import is_plain_view
+from smelt.base.torch_private import backward_hooks, is_view, view_base
 from smelt.capture import _native as native
 from smelt.graph.ir.meta import extent, is_opaque
 
@@ -30,9 +31,9 @@ def may_be_written(tensor: torch.Tensor) -> bool:
     """Whether autograd records an in-place write to it; see `check_inplace` in PyTorch's VariableTypeUtils.h."""
     if tensor.is_inference():
         return True
-    if not tensor._is_view():
+    if not is_view(tensor):
         return not (tensor.is_leaf and tensor.requires_grad)
-    base = tensor._base
+    base = view_base(tensor)
     assert base is not None
     return is_plain_view(tensor) and not (tensor.requires_grad and base.is_leaf)
 
@@ -49,12 +50,12 @@ def is_not_shared(tensor: torch.Tensor) -> bool:
 
 def requires_grad_itself(tensor: torch.Tensor) -> bool:
     """A view without a history says that it requires gradients when its base does, but gets none unless asked to."""
-    return tensor.grad_fn is not None or not tensor._is_view()
+    return tensor.grad_fn is not None or not is_view(tensor)
 
 
 def has_hooks(tensor: torch.Tensor) -> bool:
     """A hook is called when the tensor gets a gradient."""
-    return bool(tensor._backward_hooks) or bool(getattr(tensor, "_post_accumulate_grad_hooks", None))
+    return bool(backward_hooks(tensor)) or bool(getattr(tensor, "_post_accumulate_grad_hooks", None))
 
 
 def no_hooks(*tensors: torch.Tensor) -> bool:

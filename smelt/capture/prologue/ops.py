@@ -31,14 +31,18 @@ _KIND = frozenset({"shape", "dtype", "ndim", "size", "itemsize", "nbytes", "stri
 """Attributes that the kind of an array says."""
 
 
+def _guard_identity(vm: Interpreter, fn: object) -> None:
+    source = vm.source_of(fn)
+    if source is not None:
+        vm.guards.check(source, native.IS, fn)
+
+
 def call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
     """A call that may belong into the host program; NotImplemented when it does not."""
     kind = type(fn)
     if type(fn) is types.MethodType:
         if type(fn.__self__) in GENERATOR_CLASSES:
-            source = vm.source_of(fn)
-            if source is not None:
-                vm.guards.check(source, native.IS, fn)
+            _guard_identity(vm, fn)
             return draw(vm, fn.__self__, fn.__name__, args, kwargs)
         return NotImplemented
     if type(fn) is types.BuiltinFunctionType and type(fn.__self__) in GENERATOR_CLASSES:
@@ -46,9 +50,7 @@ def call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
     if type(fn) is types.FunctionType:
         return call_whole(vm, fn, args, kwargs)
     if kind in _MAKING and (fn in SOURCES or fn in MAKERS):
-        source = vm.source_of(fn)
-        if source is not None:
-            vm.guards.check(source, native.IS, fn)
+        _guard_identity(vm, fn)
         return vm.hosts.run(fn, args, kwargs)
     if not vm.hosts.ops and not vm.hosts.arrays:  # no values yet
         return NotImplemented

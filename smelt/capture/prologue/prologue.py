@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy
@@ -43,6 +44,47 @@ PINS = 3
 
 
 _FILLED = classes(list, tuple, dict)
+
+
+@dataclass(frozen=True)
+class _Drawing:
+    """What a call has to do with random numbers.
+
+    Attributes:
+        name: of the function or method.
+        owner: the object whose method it is.
+        outside: it draws from a generator that exists before the call of the compiled function.
+        made: it is a method of a generator that the prologue makes.
+        unseeded: it begins a generator anywhere.
+    """
+
+    name: Any
+    owner: object
+    outside: bool
+    made: bool
+    unseeded: bool
+
+    @property
+    def draws(self) -> bool:
+        return self.outside or self.made
+
+    @classmethod
+    def of(cls, fn: object, args: Args, kwargs: Kwargs, method: str | None) -> _Drawing:
+        name = method or getattr(fn, "__name__", "")
+        owner = args[0] if method is not None else getattr(fn, "__self__", None)
+        outside = isinstance(owner, GENERATORS) or fn in SOURCES
+        made = method is not None and isinstance(owner, PrologueValue) and isinstance(owner.example, GENERATORS)
+        begins = name == "seed" or fn in MAKERS
+        unseeded = begins and not any(a is not None for a in (*args[bool(method) :], *kwargs))
+        return cls(name, owner, outside, made, unseeded)
+
+
+def _note_kind(out: PrologueValue, step: object, drawing: _Drawing, args: Args, kwargs: Kwargs) -> None:
+    """A time is another one at each call; a drawn number lies in a range."""
+    if step in CLOCKS:
+        out.repeats = False
+    if drawing.outside:
+        out.range = range_of(drawing.owner, drawing.name, args[1:], bool(kwargs))
 
 
 class Prologue:
@@ -152,45 +194,47 @@ class Prologue:
             UserError: what it raises.
         """
         refuse_windows(args)
-        vm = self.vm
         args, kwargs = self.arguments(args), self.arguments(kwargs)
         self._refuse_opaque((*args, *kwargs.values()))
         values = list(values_in((args, kwargs)))
-        if len(args) == 2 and values and not kwargs:
-            answer = settled(fn, *args)
-            if answer is not None:
-                return answer
-        name: Any = method or getattr(fn, "__name__", "")
-        owner = args[0] if method is not None else getattr(fn, "__self__", None)
-        made = method is not None and isinstance(owner, PrologueValue) and isinstance(owner.example, GENERATORS)
-        draws = isinstance(owner, GENERATORS) or fn in SOURCES
-        unseeded = (name == "seed" or fn in MAKERS) and not any(a is not None for a in (*args[bool(method) :], *kwargs))
-        if draws:
-            self._draw(SEEDED.get(fn, owner) if method is None else owner)
-        self._repeats = self._repeats and not unseeded
-        constant = not draws and not unseeded and all(v.constant for v in values)
+        answer = settled(fn, *args) if len(args) == 2 and values and not kwargs else None
+        if answer is not None:
+            return answer
+        return self._compute(fn, args, kwargs, method, values)
+
+    def _compute(self, fn: Any, args: Args, kwargs: Kwargs, method: str | None, values: list[PrologueValue]) -> object:
+        """Run an operation whose result is not known, and write it down. `values`: the arguments that change."""
+        drawing = _Drawing.of(fn, args, kwargs, method)
+        if drawing.outside:
+            self._draw(SEEDED.get(fn, drawing.owner) if method is None else drawing.owner)
+        self._repeats = self._repeats and not drawing.unseeded
+        constant = not drawing.outside and not drawing.unseeded and all(v.constant for v in values)
         writes = self._writes(fn, args, kwargs, method, values)
-        certain = all(v.certain for v in values) and self._is_certain(fn, name, args, kwargs, draws or made)
+        certain = all(v.certain for v in values) and self._is_certain(fn, drawing.name, args, kwargs, drawing.draws)
+        out = self._on_examples(fn, args, kwargs, method, drawing.draws)
+        if not constant and (writes or drawing.made):
+            self._spoil(values)
+        step = fn if method is None else Method(method)
+        pure = not writes and not drawing.draws
+        out = self._result(step, args, kwargs, out, constant, certain, pure=pure, values=values)
+        if type(out) is PrologueValue:
+            _note_kind(out, step, drawing, args, kwargs)
+        return out
+
+    def _on_examples(
+        self, fn: Callable[..., object], args: Args, kwargs: Kwargs, method: str | None, draws: bool
+    ) -> object:
+        """The result of an operation, or of a method of the first argument, on the examples."""
         given, named = examples(args), examples(kwargs)
         call = getattr(given[0], method) if method is not None else fn
-        vm.work += 1  # ahead of it: a break inside leaves behind what was done until then
+        self.vm.work += 1  # ahead of it: a break inside leaves behind what was done until then
         try:
-            out = native.quiet_call(call, *(given[1:] if method is not None else given), **named)
+            return native.quiet_call(call, *(given[1:] if method is not None else given), **named)
         except Exception as error:
-            if draws or made:
+            if draws:
+                name = method or getattr(fn, "__name__", "")
                 raise Break(f"{name}() of a random generator raises", "what it drew before counts") from None
             raise UserError(error) from None
-        if not constant and (writes or made):
-            self._spoil(values)
-        if method is not None:
-            fn = Method(method)
-        pure = not draws and not writes and not made
-        out = self._result(fn, args, kwargs, out, constant, certain, pure=pure, values=values)
-        if type(out) is PrologueValue and fn in CLOCKS:
-            out.repeats = False
-        if draws and type(out) is PrologueValue:
-            out.range = range_of(owner, name, args[1:], bool(kwargs))
-        return out
 
     def whole(self, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
         """Run a function of the program that draws random numbers, see `functions`."""

@@ -6,11 +6,12 @@ import enum
 import functools
 import types
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from smelt.base.class_tables import classes, isinstance
+from smelt.base.class_tables import by_class, classes, isinstance
 from smelt.capture import _native as native
 from smelt.capture.core import flags, policy, sources
 from smelt.capture.core.breaks import Break, UserError, user
@@ -230,29 +231,36 @@ def _is_data(raw: object) -> bool:
 def _bind(vm: Interpreter, raw: Any, obj: Any, cls: type, name: str, source: Source | None) -> Any:
     """What a class attribute gives on an instance."""
     kind = type(raw)
-    if kind is types.FunctionType:
-        return types.MethodType(raw, obj)
+    if kind in _BINDS:
+        return _BINDS[kind](raw, obj, cls)
     if kind is property:
         if raw.fget is None:
             raise UserError(AttributeError(f"property {name!r} of {cls.__name__!r} object has no getter"))
         return vm.call(raw.fget, (obj,), {})
-    if kind is staticmethod:
-        return raw.__func__
-    if kind is classmethod:
-        return types.MethodType(raw.__func__, cls)
     if kind is FIELD and source is not None:
         return vm.external(user(raw.__get__, obj, cls), sources.sequence_item(source, raw.__reduce__()[1][0], cls))
     if kind in _SLOTS:
         return _slot(vm, raw, obj, name, source)
-    if kind is types.BuiltinFunctionType:
-        return raw
-    if kind in C_METHODS:
-        return types.MethodType(raw, obj)
-    if isinstance(raw, functools._lru_cache_wrapper):
+    if kind in C_METHODS or isinstance(raw, functools._lru_cache_wrapper):
         return types.MethodType(raw, obj)
     if kind is enum.property and name in ("name", "value") and isinstance(obj, enum.Enum):
         return load_object_attr(vm, obj, f"_{name}_")
-    getter = find_in_class(vm, kind, "__get__")
+    return _bind_descriptor(vm, raw, obj, cls, name)
+
+
+_BINDERS: dict[type, Callable[..., object]] = {
+    types.FunctionType: lambda raw, obj, cls: types.MethodType(raw, obj),
+    staticmethod: lambda raw, obj, cls: raw.__func__,
+    classmethod: lambda raw, obj, cls: types.MethodType(raw.__func__, cls),
+    types.BuiltinFunctionType: lambda raw, obj, cls: raw,
+}
+_BINDS = by_class(_BINDERS)
+"""What attributes of these kinds give on an instance, where Python runs no code of the program."""
+
+
+def _bind_descriptor(vm: Interpreter, raw: Any, obj: object, cls: type, name: str) -> object:
+    """What any other attribute gives: what its `__get__` does, if it has one."""
+    getter = find_in_class(vm, type(raw), "__get__")
     if isinstance(getter, types.FunctionType):
         own = _descriptor(vm, raw, cls, name)
         return vm.call(getter, (own, obj, cls), {})
@@ -446,17 +454,27 @@ def load_class_attr(vm: Interpreter, cls: type, name: str) -> object:
         if isinstance(getter, types.FunctionType):
             own = _descriptor(vm, raw, cls, name)
             return vm.call(getter, (own, None, cls), {})
+    value = _held_by_class(vm, cls, name, raw, meta)
+    vm.keep(cls)
+    return value
+
+
+def _held_by_class(vm: Interpreter, cls: type, name: str, raw: object, meta: object) -> object:
+    """An attribute that is computed without code of the program, with the guards that it stays as it is.
+
+    Args:
+        raw, meta: what the class and its metaclass hold by that name; MISS: nothing.
+    """
     value = user(getattr, cls, name)
     if type(meta) in _SLOTS and name not in vars(cls):
         guard_slot(vm, cls, name, value)
     elif raw is value:
         value = class_value(vm, raw, cls, name)
     elif raw is MISS and meta is value:
-        value = class_value(vm, meta, metaclass, name)
+        value = class_value(vm, meta, type(cls), name)
     elif raw is not MISS and not isinstance(value, (*FUNCTIONS, types.MethodType)) and not is_constant(value):
         if name not in ("__dict__", "__doc__", "__annotations__", *_ORDER):
             raise Break(f"attribute {cls.__name__}.{name}", "a descriptor computes it")
-    vm.keep(cls)
     return value
 
 

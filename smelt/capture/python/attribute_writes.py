@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from smelt.base.class_tables import isinstance
+from smelt.base.torch_private import version_of
 from smelt.capture import _native as native
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break, UserError, user, user_raise
@@ -235,7 +236,7 @@ def store_data(vm: Interpreter, tensor: TraceTensor, value: object) -> None:
     before = vm.effects.stores.get(("attr", id(tensor), "data"))
     vm.effects.store("attr", tensor, "data", fresh)
     now = vm.effects.stores["attr", id(tensor), "data"]
-    now.version = tensor._version if before is None else before.version
+    now.version = version_of(tensor) if before is None else before.version
 
 
 def _kind(tensor: torch.Tensor) -> tuple[object, ...]:

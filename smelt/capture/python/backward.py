@@ -50,6 +50,15 @@ def _of_tensor(
     _of_tensors(vm, tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
+def _chosen(reached: Sequence[TraceTensor], wanted: Sequence[object]) -> list[TraceTensor]:
+    """Those of the leaves that the call names as `inputs`."""
+    if not wanted:
+        user_raise(RuntimeError("`inputs` argument to `backward()` cannot be empty."))
+    if any(type(each) is not TraceTensor or each.grad_fn is not None for each in wanted):
+        raise Break("backward(inputs=...) of tensors that are computed", "their .grad would be kept")
+    return [leaf for leaf in reached if any(leaf is each for each in wanted)]
+
+
 def _of_tensors(
     vm: Interpreter,
     tensors: object,
@@ -68,12 +77,7 @@ def _of_tensors(
         raise Break("backward() of what is no tensor")
     reached = list(leaves_below(roots))
     if inputs is not None:
-        wanted = _sequence(vm.effects.plain(inputs))
-        if not wanted:
-            user_raise(RuntimeError("`inputs` argument to `backward()` cannot be empty."))
-        if any(type(each) is not TraceTensor or each.grad_fn is not None for each in wanted):
-            raise Break("backward(inputs=...) of tensors that are computed", "their .grad would be kept")
-        reached = [leaf for leaf in reached if any(leaf is each for each in wanted)]
+        reached = _chosen(reached, _sequence(vm.effects.plain(inputs)))
     for leaf in reached:
         begins_here(vm, leaf, hooks=True)
     hooked = any(_hooked(vm, leaf) for leaf in reached)

@@ -154,6 +154,11 @@ def _compared(fn: Any, args: Args) -> tuple[bool, tuple[object, ...]]:
         return True, tuple(a for a in args if isinstance(a, CONTAINERS))
     else:
         return fn is hash, args if isinstance(fn, types.BuiltinFunctionType) and fn in _OPERATORS else ()
+    return _compared_by(kind, name, args)
+
+
+def _compared_by(kind: type, name: str | None, args: Args) -> tuple[bool, tuple[object, ...]]:
+    """The same for a method of a container class. `args` begin with the container."""
     if issubclass(kind, _HASHED):
         return name not in _LOOKING, args[1:2] if name in _BY_KEY else args if name in _LOOKING else args[1:]
     return name in ("remove", "sort"), args if issubclass(kind, _SEARCHED) and name in _SEARCHING else ()

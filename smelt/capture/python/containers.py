@@ -115,15 +115,19 @@ def _are_numbers(part: object) -> bool:
     return all(type(each) is TraceTensor and not each.dim() and each.dtype == torch.int64 for each in part)
 
 
+def _tensor_item(vm: Interpreter, obj: object, key: object) -> object:
+    item = unknown_item(vm, obj, key) if type(obj) is TraceTensor and has_symint(key) else NotImplemented
+    if item is not NotImplemented:
+        return item
+    return vm.tensors.run(operator.getitem, (obj, tensor_key(vm, obj, key)), {})
+
+
 def subscript(vm: Interpreter, obj: object, key: object) -> object:
     """`obj[key]`"""
     obj = vm.effects.copies.own(obj)
     kind = type(obj)
     if type(obj) is TraceTensor or type(key) is TraceTensor and not issubclass(kind, dict):
-        item = unknown_item(vm, obj, key) if type(obj) is TraceTensor and has_symint(key) else NotImplemented
-        if item is not NotImplemented:
-            return item
-        return vm.tensors.run(operator.getitem, (obj, tensor_key(vm, obj, key)), {})
+        return _tensor_item(vm, obj, key)
     if kind is PrologueValue:
         return vm.hosts.run(operator.getitem, (obj, key), {})
     source = vm.sources.get(id(obj))

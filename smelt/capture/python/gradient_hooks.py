@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -60,10 +60,10 @@ def registered(vm: Interpreter, tensor: TraceTensor) -> list[Any]:
     return [each for each in vm.python.hooks.get(id(tensor), ()) if not each.removed]
 
 
-def in_order(roots: Sequence[torch.Tensor], leaves: Sequence[TraceTensor]) -> list[TraceTensor]:
-    """The leaves in the order in which the engine reaches them: later operations first, leaves as soon as possible."""
-    waiting: dict[Any, int] = {}
-    found: list[Any] = [root.grad_fn for root in roots if root.grad_fn is not None]
+def _edges_to(nodes: Iterable[torch.autograd.graph.Node]) -> dict[torch.autograd.graph.Node, int]:
+    """How many edges lead to each node below these."""
+    waiting: dict[torch.autograd.graph.Node, int] = {}
+    found = list(nodes)
     seen = set(found)
     while found:
         for below, _ in found.pop().next_functions:
@@ -72,6 +72,12 @@ def in_order(roots: Sequence[torch.Tensor], leaves: Sequence[TraceTensor]) -> li
                 if below not in seen:
                     seen.add(below)
                     found.append(below)
+    return waiting
+
+
+def in_order(roots: Sequence[torch.Tensor], leaves: Sequence[TraceTensor]) -> list[TraceTensor]:
+    """The leaves in the order in which the engine reaches them: later operations first, leaves as soon as possible."""
+    waiting = _edges_to(root.grad_fn for root in roots if root.grad_fn is not None)
     count = itertools.count()
     ready: list[tuple[int, int, Any]] = []
 

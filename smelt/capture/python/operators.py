@@ -84,11 +84,17 @@ def _floors_floats(kinds: set[type]) -> bool:
     return kinds <= _NUMBERS and (torch.SymFloat in kinds or kinds == {float, torch.SymInt})
 
 
+def _of_leaves(fn: Callable[..., object], left: object, right: object) -> object:
+    """Of plain numbers and text."""
+    floors = fn in _FLOORING and _floors_floats({type(left), type(right)})
+    return user(floor_divided if floors else fn, left, right)
+
+
 def binary(vm: Interpreter, fn: Callable[..., object], left: object, right: object) -> object:
     """`left <op> right`"""
     first, second = type(left), type(right)
     if first in LEAVES and second in LEAVES:
-        return user(floor_divided if fn in _FLOORING and _floors_floats({first, second}) else fn, left, right)
+        return _of_leaves(fn, left, right)
     forward, reflected = _names(fn)
     own = _methods(vm, left, right, forward, reflected)
     formats = first in _TEXTS and fn in _FORMATTING
@@ -152,6 +158,10 @@ def unary(vm: Interpreter, fn: Callable[..., object], value: object) -> object:
     return vm.call(method, (value,), {}) if method is not None else user(fn, value)
 
 
+def _negated(vm: Interpreter, out: object) -> object:
+    return out is False if isinstance(out, bool) else vm.native(operator.not_, out)
+
+
 def compare(vm: Interpreter, fn: Callable[..., object], left: object, right: object) -> object:
     """`left <comparison> right`"""
     first, second = type(left), type(right)
@@ -167,9 +177,7 @@ def compare(vm: Interpreter, fn: Callable[..., object], left: object, right: obj
     for method, obj, other in own:
         out = vm.call(method, (obj, other), {})
         if out is not NotImplemented:
-            if fn is operator.ne and method.__name__ == "__eq__":
-                return out is False if isinstance(out, bool) else vm.native(operator.not_, out)
-            return out
+            return _negated(vm, out) if fn is operator.ne and method.__name__ == "__eq__" else out
     vm.effects.refuse_foreign(left, right)
     left, right = _without_methods(left, right, own)
     return vm.native(fn, *vm.effects.plain_all((left, right)))

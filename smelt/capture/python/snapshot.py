@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from smelt.base.class_tables import classes, isinstance
@@ -92,14 +92,26 @@ class Snapshot:
         return stores, len(effects.deferred), appended, changed
 
 
+def _named(parts: Parts, kind: str) -> list[tuple[Any, object]]:
+    """Of parts of one kind what names them, and what they are."""
+    return [(key[1], part) for key, part in parts.items() if type(key) is tuple and key[:1] == (kind,)]
+
+
+def _fill(cell: types.CellType, parts: Sequence[object]) -> None:
+    """Let a cell hold this value; without one it is empty."""
+    if parts:
+        cell.cell_contents = parts[0]
+    else:
+        del cell.cell_contents
+
+
 def put(value: Any, parts: Parts) -> None:
     """Let an object hold these parts.
 
     Raises:
         CannotUndo: nobody but itself can change what it holds.
     """
-    attributes = {key[1]: part for key, part in parts.items() if type(key) is tuple and key[:1] == ("",)}
-    items = [(key[1], part) for key, part in parts.items() if type(key) is tuple and key[:1] == ("item",)]
+    attributes, items = dict(_named(parts, "")), _named(parts, "item")
     if isinstance(value, dict):
         base: Any = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
         base.clear(value)
@@ -108,10 +120,7 @@ def put(value: Any, parts: Parts) -> None:
     elif isinstance(value, list):
         value[:] = [part for _, part in items]
     elif isinstance(value, types.CellType):
-        if items:
-            value.cell_contents = items[0][1]
-        else:
-            del value.cell_contents
+        _fill(value, [part for _, part in items])
     elif items or own_dict(value) is None:
         raise CannotUndo(f"it changes a {type(value).__name__}")
     held = own_dict(value)

@@ -8,11 +8,11 @@ from typing import Any, NoReturn
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from smelt.abi.device_checks import context_is_lost, nobody_was_told
 from smelt.base.class_tables import isinstance
 from smelt.base.errors import SmeltError
+from smelt.base.torch_private import OpOverload
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import At
 from smelt.capture.residual.code_places import with_place

@@ -28,7 +28,6 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._ops import OpOverload, OpOverloadPacket
 from torch.autograd.graph import increment_version
 from torch.library import CustomOpDef
 
@@ -36,6 +35,7 @@ from smelt.abi.steps import observe_programs
 from smelt.base.class_tables import isinstance
 from smelt.base.python_text import arguments, is_plain_name, new_name, quoted
 from smelt.base.report import Report
+from smelt.base.torch_private import OpOverload, OpOverloadPacket, version_of
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import At, Break, Restart
 from smelt.capture.core.conditional_value import ASKING, PhiValue
@@ -311,11 +311,7 @@ class Writer:
     def _store(self, store: Store) -> None:
         target = store.target
         if store.kind == "global":
-            scope = self.fetched(self.vm.globals_source(target))
-            if store.value is DELETED or store.anew:
-                self.lines.append(f"{scope}.pop({quoted(store.name)}, None)")
-            if store.value is not DELETED:
-                self.lines.append(f"{scope}[{quoted(store.name)}] = {self.value(store.value)}")
+            self._store_global(store)
             return
         if type(target) is TraceTensor and store.name == "data" and target.requires_grad:
             stop = Break("tensor.data is assigned", "what is written to the tensor later has gradients")
@@ -331,11 +327,24 @@ class Writer:
             return
         if store.value is DELETED:
             self.lines.append(self._deletion(store, place))
-        elif isinstance(target, nn.Module) and store.name in target.__dict__.get("_buffers", ()):
+        else:
+            self._assign_attribute(store, place)
+
+    def _store_global(self, store: Store) -> None:
+        scope = self.fetched(self.vm.globals_source(store.target))
+        if store.value is DELETED or store.anew:
+            self.lines.append(f"{scope}.pop({quoted(store.name)}, None)")
+        if store.value is not DELETED:
+            self.lines.append(f"{scope}[{quoted(store.name)}] = {self.value(store.value)}")
+
+    def _assign_attribute(self, store: Store, place: str) -> None:
+        """The statement that sets an attribute, past what its class does then in Python: capture has seen that."""
+        target = store.target
+        if isinstance(target, nn.Module) and store.name in target.__dict__.get("_buffers", ()):
             self.lines.append(f"{place}._buffers[{quoted(store.name)}] = {self.value(store.value)}")
         elif type(target).__setattr__ in _PLAIN_SETTERS or isinstance(target, torch.Tensor):
             self.lines.append(f"{place}.{store.name} = {self.value(store.value)}")
-            if type(target) is TraceTensor and store.name == "data" and target._version > store.version:
+            if type(target) is TraceTensor and store.name == "data" and version_of(target) > store.version:
                 self.lines.append(f"{self.value.constant(increment_version, 'increment_version')}({place})")
         else:
             setter = self.value.constant(_base(target).__setattr__, "set")
@@ -445,35 +454,65 @@ class Writer:
         early = [f"{self.value(tensor)}.grad = None" for tensor in self.vm.effects.cleared]
         gm, inputs, ops = close(tensors, self.value.outputs, self.vm.ambient)
         hosts.check_apart()
-        helped = bool(self.makes) and self.value.helped and self.restarts and not self.value.acts
+        helped = self._is_helped()
         rewinds = bool(hosts.acts and (tensors.checks or helped))
         host, host_source = self._host(inputs, rewinds)
         if host and hosts.acts and gm is not None:
             _refuse_foreign(gm)
-        expected = tensors.asserts or tensors.caught or tensors.guarded
-        devices = drawn_from(tensors.drawing) if expected or helped or not tensors.drawing else None
-        restarts = self.restarts and (rewinds or not hosts.acts) and (helped if gm is None else repeatable(gm))
-        repeats = restarts and not tensors.writes_inputs() and devices is not None
-        if tensors.asserts and not repeats:  # where a check fails nobody could find the program's own error
-            why = "the frame cannot run again where a check of the graph fails"
-            raise Restart(-1, None, self.vm.plan.without("checks", why))
-        lost = restarts and gm is not None and not repeats and tensors.guarded and _writes_on_gpu(tensors)
-        if tensors.caught and not repeats or tensors.read_guarded and not (repeats or lost):
-            why = "the frame cannot run again to raise what the program catches"
-            raise Restart(-1, None, self.vm.plan.without("repeats", why))
+        repeats, lost, devices = self._repetition(gm, helped, rewinds)
+        self._expect_repeats(repeats, lost)
         undo = _put_back("_state") if rewinds and host else []
-        undo += _put_back("_drawn") if repeats and devices and gm is not None else []
+        undo += _put_back("_drawn") if devices and gm is not None else []
         makes = self._guarded(self.makes, undo) if helped and repeats else self.makes
         order, head = list(self.fetches), host
         if gm is not None:
-            order, call = self._graph(inputs, devices if repeats else None, repeats, lost, undo)
+            order, call = self._graph(inputs, devices, repeats, lost, undo)
             head = [*host, *early, *call]  # what nobody reads is not kept then
-        names = [f"_f{number} = _f[{order.index(index)}]" for index, number in self.fetches.items()]
-        body = textwrap.indent("\n".join([*self._tracebacks(), *names, *head, *makes, *self.lines]), "    ")
-        source = f"def residual({', '.join([*self.slots, '_c', '_f'])}):\n{body}\n{host_source}"
+        source = self._source(order, [*head, *makes, *self.lines], host_source)
         return Residual(
             source, gm, inputs, order, self.constants, ops, points=self.points, named=tuple(self.vm.tensors.named)
         )
+
+    def _is_helped(self) -> bool:
+        """Whether what makes values may fail where eager does not, and the frame can run again without harm."""
+        return bool(self.makes) and self.value.helped and self.restarts and not self.value.acts
+
+    def _repetition(
+        self, gm: fx.GraphModule | None, helped: bool, rewinds: bool
+    ) -> tuple[bool, bool, Sequence[torch.device] | None]:
+        """(whether the frame may run again, whether it may where a GPU has lost values, the devices that draw then)."""
+        tensors = self.vm.tensors
+        devices = self._drawn_from(helped)
+        restarts = self.restarts and (rewinds or not self.vm.hosts.acts) and (helped if gm is None else repeatable(gm))
+        repeats = restarts and not tensors.writes_inputs() and devices is not None
+        lost = restarts and gm is not None and not repeats and tensors.guarded and _writes_on_gpu(tensors)
+        return repeats, lost, devices if repeats else None
+
+    def _drawn_from(self, helped: bool) -> Sequence[torch.device] | None:
+        """The devices whose random numbers the graph draws, where it may run again; None where that is not known."""
+        tensors = self.vm.tensors
+        expected = tensors.asserts or tensors.caught or tensors.guarded
+        return drawn_from(tensors.drawing) if expected or helped or not tensors.drawing else None
+
+    def _expect_repeats(self, repeats: bool, lost: bool) -> None:
+        """What the frame was captured with needs it to run again: with checks, or where the program catches errors.
+
+        Raises:
+            Restart: it cannot; the next attempt does without.
+        """
+        tensors = self.vm.tensors
+        if tensors.asserts and not repeats:  # where a check fails nobody could find the program's own error
+            why = "the frame cannot run again where a check of the graph fails"
+            raise Restart(-1, None, self.vm.plan.without("checks", why))
+        if tensors.caught and not repeats or tensors.read_guarded and not (repeats or lost):
+            why = "the frame cannot run again to raise what the program catches"
+            raise Restart(-1, None, self.vm.plan.without("repeats", why))
+
+    def _source(self, order: list[int], lines: list[str], host_source: str) -> str:
+        """The text of the residual function. `order`: the fetched sources that it is given as `_f`."""
+        names = [f"_f{number} = _f[{order.index(index)}]" for index, number in self.fetches.items()]
+        body = textwrap.indent("\n".join([*self._tracebacks(), *names, *lines]), "    ")
+        return f"def residual({', '.join([*self.slots, '_c', '_f'])}):\n{body}\n{host_source}"
 
     def _graph(
         self, inputs: list[Input], devices: Sequence[torch.device] | None, repeats: bool, lost: bool, undo: list[str]

@@ -11,10 +11,10 @@ import builtins
 import warnings
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
 from torch.library import CustomOpDef
 
 from smelt.base.class_tables import isinstance
+from smelt.base.torch_private import OpOverload, OpOverloadPacket
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.except_clauses import Errors, acts_on
 from smelt.capture.core.interface import Args, Interpreter

@@ -44,9 +44,7 @@ def close(
     ops = sum(map(_computes, tensors.graph.nodes))
     if not ops:
         return None, [], 0
-    every, inputs = tensors.inputs, [i for i in tensors.inputs if i.node.users]
-    for unused in (i.node for i in tensors.inputs if not i.node.users):
-        tensors.graph.erase_node(unused)
+    every, inputs = tensors.inputs, _drop_unused(tensors)
     if tensors.mutated:
         given = [i for i in inputs if isinstance(i.tensor, torch.Tensor) and i.source.kind != HOST]
         tensors.vm.guards.all_different(i.source for i in given)
@@ -66,6 +64,20 @@ def _gives_history(tensors: Tensors, inputs: Sequence[Input]) -> bool:
     return any(t is not None and t.requires_grad and not tensors.real[id(t)].requires_grad for t in traced)
 
 
+def _by_owner(inputs: Sequence[Input]) -> tuple[list[Input], list[Input]]:
+    """The inputs that are given by callers, and those that are members of modules."""
+    members = [i for i in inputs if i.source.kind == native.MODULE_MEMBER]
+    return [i for i in inputs if i.source.kind != native.MODULE_MEMBER], members
+
+
+def _drop_unused(tensors: Tensors) -> list[Input]:
+    """The inputs that the graph uses; the others' nodes are erased."""
+    used = [i for i in tensors.inputs if i.node.users]
+    for unused in (i.node for i in tensors.inputs if not i.node.users):
+        tensors.graph.erase_node(unused)
+    return used
+
+
 def _separate(tensors: Tensors, inputs: list[Input]) -> None:
     """A graph that writes to an argument holds for arguments that share no memory.
 
@@ -74,10 +86,9 @@ def _separate(tensors: Tensors, inputs: list[Input]) -> None:
     """
     tensors_given = (i for i in inputs if i.source.kind != HOST and isinstance(i.tensor, torch.Tensor))
     real = [i for i in tensors_given if not is_opaque(i.tensor)]
-    given = [i for i in real if i.source.kind != native.MODULE_MEMBER]
-    members = [i for i in real if i.source.kind == native.MODULE_MEMBER]
+    given, members = _by_owner(real)
     written = [i for i in real if id(tensors.traced[id(i.tensor)].place.storage) in tensors.writers]
-    written_members = [i for i in written if i.source.kind == native.MODULE_MEMBER]
+    written_members = _by_owner(written)[1]
     if written_members:
         _check_members(members, written_members)
     if not written or not given:
@@ -87,9 +98,13 @@ def _separate(tensors: Tensors, inputs: list[Input]) -> None:
         group = [*given, *beside]
         if len(group) < 2:
             continue
-        if not share_no_memory(*(i.tensor for i in group)):
-            raise Break("an argument is written that shares memory with another one", "a graph has no such aliases")
-        tensors.vm.guards.python(share_no_memory, [i.source for i in group], native.SHORT_APART)
+        _expect_apart(tensors, group)
+
+
+def _expect_apart(tensors: Tensors, group: Sequence[Input]) -> None:
+    if not share_no_memory(*(i.tensor for i in group)):
+        raise Break("an argument is written that shares memory with another one", "a graph has no such aliases")
+    tensors.vm.guards.python(share_no_memory, [i.source for i in group], native.SHORT_APART)
 
 
 def _check_members(members: list[Input], written: list[Input]) -> None:

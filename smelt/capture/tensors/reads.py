@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import fx
 
 from smelt.base.class_tables import isinstance
+from smelt.base.torch_private import version_of
 from smelt.capture.core.breaks import Break, Restart
 from smelt.graph.ir.meta import meta_of
 from smelt.graph.trace.trace import TraceTensor, trace_like
@@ -144,7 +145,7 @@ def name_of(number: object) -> str:
 
 def version(tensor: TraceTensor) -> tuple[int, int]:
     """Changes with every write, whoever counts it."""
-    return tensor._version, tensor.place.storage.version
+    return version_of(tensor), tensor.place.storage.version
 
 
 def _shows(out: object, number: object) -> tuple[TraceTensor, int] | None:

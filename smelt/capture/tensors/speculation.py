@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from smelt.base.class_tables import isinstance
 from smelt.base.torch_c import set_grad_enabled
+from smelt.base.torch_private import OpOverload
 from smelt.capture import _native as native
 from smelt.capture.core.interface import Args, Kwargs
 from smelt.capture.core.sources import HOST

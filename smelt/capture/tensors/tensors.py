@@ -319,6 +319,12 @@ class Tensors:
             check_refused(self.vm, [self._owners[each] for each in storages if each in self._owners])
             raise
 
+    def _note_write(self, tensor: TraceTensor, node: fx.Node) -> None:
+        self._refuse_shared(tensor)
+        if id(tensor.place.storage) in self._owners:
+            check_write(self.vm, tensor, *self._owners[id(tensor.place.storage)])
+        self.writers.setdefault(id(tensor.place.storage), []).append(node)
+
     def note(
         self,
         out: object,
@@ -342,23 +348,15 @@ class Tensors:
                 raise Break(f"{name_of(target)} gives a tensor that capture did not see", "its values are not an input")
             return out
         self.vm.work += 1
-        if not self.vm.ambient.inference:
-            for tensor in written:
-                self.inference.refuse_write(tensor)  # the program may go on: nothing is recorded
+        for tensor in () if self.vm.ambient.inference else written:
+            self.inference.refuse_write(tensor)  # the program may go on: nothing is recorded
         node = self._record(target, args, kwargs, method)
-        if drew:
-            self.drawing.add(node)
-        if self.runner.looked:
-            self.looking.add(node)
-        if raises:
-            self.checks.add(node)
-        if written:
-            self.mutated.add(node)
-            for tensor in written:
-                self._refuse_shared(tensor)
-                if id(tensor.place.storage) in self._owners:
-                    check_write(self.vm, tensor, *self._owners[id(tensor.place.storage)])
-                self.writers.setdefault(id(tensor.place.storage), []).append(node)
+        kinds = (drew, self.drawing), (self.runner.looked, self.looking), (raises, self.checks), (written, self.mutated)
+        for applies, nodes in kinds:
+            if applies:
+                nodes.add(node)
+        for tensor in written:
+            self._note_write(tensor, node)
         self._assign(out, node)
         self.reads.place(node, new, out)
         if isinstance(out, SYMBOLIC) and len(new) == 1:
@@ -564,13 +562,23 @@ class Tensors:
             return slice(self.argument(value.start), self.argument(value.stop), self.argument(value.step))
         if isinstance(value, tuple):
             return tuple(self.argument(v) for v in value)
-        if isinstance(value, (numpy.number, numpy.bool_)):
-            return value.item()  # to an operator they are the plain numbers
-        if isinstance(value, (int, float, str)):
-            return value
-        if callable(value) and hasattr(value, "__qualname__"):
-            return value
-        raise Break(f"a {kind.__name__} as argument of a tensor operation", "a graph holds tensors and plain numbers")
+        return _constant_argument(value)
+
+
+def _constant_argument(value: object) -> object:
+    """What an fx node has as it is: plain numbers, text, functions.
+
+    Raises:
+        Break: a graph holds no such value.
+    """
+    if isinstance(value, (numpy.number, numpy.bool_)):
+        return value.item()  # to an operator they are the plain numbers
+    if isinstance(value, (int, float, str)):
+        return value
+    if callable(value) and hasattr(value, "__qualname__"):
+        return value
+    what = f"a {type(value).__name__} as argument of a tensor operation"
+    raise Break(what, "a graph holds tensors and plain numbers")
 
 
 class Alike:

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 import torch.overrides
-from torch._ops import OpOverload, OpOverloadPacket
 
 from smelt.base import torch_c
 from smelt.base.class_tables import isinstance
+from smelt.base.torch_private import OpOverload, OpOverloadPacket, is_view
 from smelt.capture import _native as native
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break, user, user_raise
@@ -127,6 +127,27 @@ DTYPES: dict[type, torch.dtype] = {
 }
 
 
+def _ask_gradient(vm: Interpreter, tensor: TraceTensor) -> object:
+    """`tensor.requires_grad_()` of a tensor that the frame has made."""
+    if vm.source_of(tensor) is not None or tensor.requires_grad:
+        raise Break(
+            "tensor.requires_grad_()",
+            "a graph's tensors keep their history: what asks for gradients inside would not be seen outside",
+            "call it before the compiled function, on its arguments",
+        )
+    return vm.tensors.ask_gradient(tensor)
+
+
+def _refuse_method(vm: Interpreter, name: str, tensor: TraceTensor) -> None:
+    """Methods that change what is outside of a graph."""
+    if name == "detach_" and tensor.requires_grad and (id(tensor) in vm.sources or tensor.grad_fn is None):
+        raise Break("detach_() of a tensor that others hold", "a graph leaves the history of its inputs as it is")
+    if name in ("apply_", "map_", "map2_"):
+        raise Break(f"tensor.{name}()", "a Python function runs on each element", "compute with whole tensors")
+    if name in RESHAPING and id(tensor) in vm.sources:
+        raise Break(f"tensor.{name}() of an argument", "a graph's inputs keep their shape and storage")
+
+
 def call_tensor_method(vm: Interpreter, name: str, args: Args, kwargs: Kwargs) -> object:
     """`args[0].name(*args[1:])` on a trace tensor."""
     if name == "backward":
@@ -135,19 +156,8 @@ def call_tensor_method(vm: Interpreter, name: str, args: Args, kwargs: Kwargs) -
     if name in TENSOR_METHODS:
         return TENSOR_METHODS[name](vm, *args, **kwargs)
     if name == "requires_grad_" and _asks(vm, args[0], _wanted(*args[1:], **kwargs)):
-        if vm.source_of(args[0]) is not None or args[0].requires_grad:
-            raise Break(
-                f"tensor.{name}()",
-                "a graph's tensors keep their history: what asks for gradients inside would not be seen outside",
-                "call it before the compiled function, on its arguments",
-            )
-        return vm.tensors.ask_gradient(args[0])
-    if name == "detach_" and args[0].requires_grad and (id(args[0]) in vm.sources or args[0].grad_fn is None):
-        raise Break("detach_() of a tensor that others hold", "a graph leaves the history of its inputs as it is")
-    if name in ("apply_", "map_", "map2_"):
-        raise Break(f"tensor.{name}()", "a Python function runs on each element", "compute with whole tensors")
-    if name in RESHAPING and id(args[0]) in vm.sources:
-        raise Break(f"tensor.{name}() of an argument", "a graph's inputs keep their shape and storage")
+        return _ask_gradient(vm, args[0])
+    _refuse_method(vm, name, args[0])
     plain = vm.effects.plain
     args = tuple(map(plain, args))
     if kwargs:
@@ -321,7 +331,7 @@ def _is_view(vm: Interpreter, tensor: TraceTensor) -> bool:
     """Of an input it is guarded; what the graph makes is one when it shows the memory of another tensor."""
     if id(tensor) not in vm.sources:
         return tensor.place.parent is not None
-    return bool(_of_the_input(vm, tensor, torch.Tensor._is_view))
+    return bool(_of_the_input(vm, tensor, is_view))
 
 
 def _is_inference(vm: Interpreter, tensor: TraceTensor) -> bool:
@@ -377,6 +387,16 @@ def is_shared(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     return False
 
 
+def _refuse_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> None:
+    """Attributes that only a tensor with data has, and what was counted before the call."""
+    if name == "_cdata":
+        _needs_values(vm, tensor)
+    if name == "_version" and vm.tensors.is_given(tensor):
+        raise Break("tensor._version of an argument", "it counts writes from before the call, too")
+    if name in ADDRESSES and tensor.is_cuda and not tensor.requires_grad:  # of others eager has none to give
+        _needs_values(vm, tensor)
+
+
 @ATTR(TraceTensor)
 def load_tensor_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
     """An attribute of a tensor."""
@@ -386,12 +406,7 @@ def load_tensor_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
         return _told_by_input(vm, tensor, name)
     if name in METADATA:
         return user(getattr, tensor, name)
-    if name == "_cdata":
-        _needs_values(vm, tensor)
-    if name == "_version" and vm.tensors.is_given(tensor):
-        raise Break("tensor._version of an argument", "it counts writes from before the call, too")
-    if name in ADDRESSES and tensor.is_cuda and not tensor.requires_grad:  # of others eager has none to give
-        _needs_values(vm, tensor)
+    _refuse_attr(vm, tensor, name)
     if name in VIEWS:
         return vm.tensors.run(getattr, (tensor, name), {})
     if name == "__class__":

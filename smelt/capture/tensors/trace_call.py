@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from smelt.base.class_tables import isinstance
 from smelt.base.errors import Unsupported
+from smelt.base.torch_private import OpOverload
 from smelt.base.warned import Warned, heard
 from smelt.capture.core.breaks import Break, UserError, too_deep, wants_memory
 from smelt.capture.core.interface import Args, Interpreter, Kwargs

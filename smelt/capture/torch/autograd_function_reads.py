@@ -20,6 +20,7 @@ from torch.autograd.function import FunctionCtx
 
 from smelt.base import torch_c
 from smelt.base.class_tables import isinstance
+from smelt.base.torch_private import is_view
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break, UserError
 from smelt.capture.core.interface import Args, Interpreter
@@ -202,7 +203,7 @@ def _refuse_written_views(
     """Autograd refuses a function with several results that writes to a view; here the caller's views are no views."""
     for tensor in ctx.dirty:
         real = vm.tensors.real.get(id(originals.get(id(tensor))))
-        if real is not None and real.requires_grad and real._is_view():
+        if real is not None and real.requires_grad and is_view(real):
             raise Break(f"{cls.__name__}.apply", "it writes to a view that the compiled function is given")
 
 

@@ -17,6 +17,14 @@ from smelt.capture.tensors.torch_calls import call_tensor_method, call_torch
 from smelt.graph.trace.trace import TraceTensor
 
 
+def _scalars(data: object) -> list[object]:
+    """The leaves of nested lists, none of which is a tensor with dimensions."""
+    leaves = list(_leaves(data))
+    if any(type(leaf) is TraceTensor and leaf.dim() for leaf in leaves):
+        raise Break("torch.tensor() of tensors with dimensions", "eager reads them", "torch.stack(tensors)")
+    return leaves
+
+
 @special(torch.tensor)
 def tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """Of nested lists in which tensors without dimensions stand among the numbers; anything else as any call."""
@@ -29,9 +37,7 @@ def tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     dtype, device = settings.pop("dtype", None), settings.pop("device", None)
     if len(args) > 1 or any(settings.values()):
         raise Break(f"torch.tensor() of tensors with {', '.join(settings) or 'more arguments'}")
-    leaves = list(_leaves(data))
-    if any(type(leaf) is TraceTensor and leaf.dim() for leaf in leaves):
-        raise Break("torch.tensor() of tensors with dimensions", "eager reads them", "torch.stack(tensors)")
+    leaves = _scalars(data)
     if dtype is None:
         dtype = functools.reduce(torch.promote_types, map(_dtype_of, leaves))
     device = torch.get_default_device() if device is None else torch.device(device)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from smelt.base.class_tables import by_class, isinstance
+from smelt.base.torch_private import OpOverload
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Args, Interpreter, Kwargs

@@ -11,8 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 from typing import Any
 
-from torch._ops import OpOverload
 from torch.fx import Node
+
+from smelt.base.torch_private import OpOverload, schema_of
 
 
 @cache
@@ -21,7 +22,7 @@ def shared_arguments(op: OpOverload) -> tuple[tuple[int | str, bool], ...]:
 
     Those that the schema marks with an alias set of a result; all that it marks where a result may be of any set.
     """
-    schema = op._schema
+    schema = schema_of(op)
     results: set[str] = set()
     for value in schema.returns:
         if value.alias_info is not None:
@@ -39,7 +40,7 @@ def shared_operands(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) ->
     if not isinstance(target, OpOverload):
         return []
     found = []
-    names = [argument.name for argument in target._schema.arguments]
+    names = [argument.name for argument in schema_of(target).arguments]
     for key, keyword in shared_arguments(target):
         if keyword:
             found.append(kwargs.get(key))  # type: ignore[arg-type]

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
+from smelt.base.torch_private import OpOverload, schema_of
 from smelt.graph.ir.meta import is_dense
 
 _SPACE = "smelt_forms"
@@ -26,8 +26,8 @@ def functional_form(op: OpOverload, written: tuple[str, ...]) -> OpOverload:
 
     A written argument that is optional comes back as a list, empty when it was None.
     """
-    parameters = op._schema.arguments
-    returned = [str(r.type) for r in op._schema.returns if r.alias_info is None]
+    parameters = schema_of(op).arguments
+    returned = [str(r.type) for r in schema_of(op).returns if r.alias_info is None]
     returned += ["Tensor" if str(a.type) == "Tensor" else "List[Tensor]" for a in parameters if a.name in written]
     return _register(op, "on_copies", returned, _on_copies(op, written))
 
@@ -61,7 +61,7 @@ def checked_form(op: OpOverload, place: int, api_name: str, is_matrix: bool) -> 
         torch.ops.aten._linalg_check_errors(results[place], api_name, is_matrix=is_matrix)
         return results
 
-    form = _register(op, name, [str(r.type) for r in op._schema.returns], run)
+    form = _register(op, name, [str(r.type) for r in schema_of(op).returns], run)
     _checked.add(form)
     return form
 
@@ -147,7 +147,7 @@ def number_form(op: OpOverload, names: tuple[str, ...]) -> OpOverload:
     (`base_of`), if it can compute with them.
     """
     parts, named = [], False
-    for a in op._schema.arguments:
+    for a in schema_of(op).arguments:
         if a.kwarg_only and not named:
             parts.append("*")
             named = True
@@ -157,7 +157,7 @@ def number_form(op: OpOverload, names: tuple[str, ...]) -> OpOverload:
         else:
             default = f"={a.default_value}" if a.has_default_value() else ""
             parts.append(f"{_PARAMETERS[kind]} {a.name}{default}")
-    returned = [str(r.type) for r in op._schema.returns]
+    returned = [str(r.type) for r in schema_of(op).returns]
     form = _register(op, f"number_{'_'.join(names)}", returned, _on_numbers(op, names), ", ".join(parts))
     _bases[form] = op
     return form
@@ -173,7 +173,7 @@ _PARAMETERS = {"Tensor": "Tensor", "List[Tensor]": "Tensor[]", "number": "Scalar
 
 
 def _on_numbers(op: OpOverload, names: tuple[str, ...]) -> Callable[..., Any]:
-    parameters = [a.name for a in op._schema.arguments]
+    parameters = [a.name for a in schema_of(op).arguments]
 
     def number(value: Any) -> Any:
         return [number(v) for v in value] if isinstance(value, (list, tuple)) else value.item()
@@ -218,7 +218,7 @@ def _tags(op: OpOverload) -> tuple[torch.Tag, ...]:
 
 def _parameters(op: OpOverload) -> str:
     """The parameters of an operator's schema, with what is said about memory left out."""
-    text = str(op._schema)
+    text = str(schema_of(op))
     inside, depth = "", 0
     for char in text[text.index("(") :]:
         depth += (char == "(") - (char == ")")
@@ -230,15 +230,15 @@ def _parameters(op: OpOverload) -> str:
 
 
 def _on_copies(op: OpOverload, written: tuple[str, ...]) -> Callable[..., Any]:
-    parameters = op._schema.arguments
+    parameters = schema_of(op).arguments
     optional = {a.name for a in parameters if str(a.type) == "Optional[Tensor]"}
-    fresh = [i for i, r in enumerate(op._schema.returns) if r.alias_info is None]
+    fresh = [i for i, r in enumerate(schema_of(op).returns) if r.alias_info is None]
 
     def run(*args: Any, **kwargs: Any) -> Any:
         given = dict(zip((a.name for a in parameters), args, strict=False)) | kwargs
         given |= {name: _copied(given.get(name)) for name in written}
         out = op(**given)
-        results = [out] if len(op._schema.returns) == 1 else out
+        results = [out] if len(schema_of(op).returns) == 1 else out
         values = [results[i] for i in fresh]
         for name in written:
             value = given[name]

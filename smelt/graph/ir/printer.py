@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from smelt.base.python_text import arguments, comment, is_plain_name, quoted, scalar
 from smelt.base.text import Writer
+from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.meta import TensorMeta
 
 _OPERATORS = {

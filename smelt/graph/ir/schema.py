@@ -7,9 +7,9 @@ from enum import Enum
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from smelt.base.torch_c import Argument, counts_inside, is_composite, is_derived_inside
+from smelt.base.torch_private import OpOverload, schema_of
 from smelt.graph.ir.functional_form import functional_form
 
 
@@ -71,7 +71,7 @@ def op_info(op: OpOverload) -> OpInfo:
 
 
 def _read(op: OpOverload) -> OpInfo:
-    schema = op._schema
+    schema = schema_of(op)
     written = tuple(a.name for a in schema.arguments if _is_written(a))
     random = torch.Tag.nondeterministic_seeded in op.tags
     composite = is_composite(op)
@@ -138,16 +138,16 @@ def _functional(op: OpOverload, written: tuple[str, ...]) -> OpOverload | None:
     """The overload with the same arguments that returns what `op` writes (for `t_` the view)."""
     if op.name() in _OTHER_NAMES:
         return find_op(_OTHER_NAMES[op.name()])
-    space, _, base = op._schema.name.partition("::")
-    outs = {a.name for a in op._schema.arguments if a.name in written and a.kwarg_only}
-    inputs = [(a.name, str(a.real_type)) for a in op._schema.arguments if a.name not in outs]
+    space, _, base = schema_of(op).name.partition("::")
+    outs = {a.name for a in schema_of(op).arguments if a.name in written and a.kwarg_only}
+    inputs = [(a.name, str(a.real_type)) for a in schema_of(op).arguments if a.name not in outs]
     for candidate in [base] if outs else [base.removesuffix("_"), f"{base}functional"]:
         packet = getattr(getattr(torch.ops, space), candidate, None)
         for overload in packet.overloads() if packet is not None else ():
             found = getattr(packet, overload)
-            arguments = [(a.name, str(a.real_type)) for a in found._schema.arguments]
+            arguments = [(a.name, str(a.real_type)) for a in schema_of(found).arguments]
             if arguments in (inputs, [*inputs, *_OF_NEW_TENSORS]) and not any(
-                map(_is_written, found._schema.arguments)
+                map(_is_written, schema_of(found).arguments)
             ):
                 return found
     return None if space in _OWN else functional_form(op, written)

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-from torch._ops import OpOverload
 
 from smelt.base.errors import Unsupported
+from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.memo import remember
 from smelt.graph.ir.meta import OpaqueMeta, TensorMeta, extent, is_lazy, is_opaque, meta_of
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
+from smelt.base.torch_private import OpOverload, schema_of
 from smelt.graph.ir.schema import OpInfo
 from smelt.graph.ir.storage_view import Layout, PlacedTensor, StorageView
 from smelt.graph.ir.symint import has_size
@@ -79,7 +79,7 @@ def follow(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[
         layout.val.symbolic
         or math.prod(layout.val.shape) > LIMIT
         or layout.val.device.type != "cpu"
-        or func._schema.name in _UNINITIALISED
+        or schema_of(func).name in _UNINITIALISED
     ):
         return
     try:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
+from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.meta import TensorMeta, is_dense
 from smelt.graph.ir.storage_view import Layout
 from smelt.graph.meta_rules.elementwise import result_stride

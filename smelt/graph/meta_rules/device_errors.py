@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
+from smelt.base.torch_private import OpOverload, name_in_namespace
 from smelt.graph.ir.schema import Kind, OpInfo
 from smelt.graph.ir.storage_view import PlacedTensor
 from smelt.graph.meta_rules.eager_errors import SLOW, Sizes, marked, takes_lengths, tensors_among
@@ -65,7 +65,7 @@ def refused_for_devices(
     """The error that eager raises for the devices of these trace tensors; None: it takes them."""
     tensors = list(tensors_among((*args, *kwargs.values())))
     devices = {tensor.place.layout.val.device for tensor in tensors}
-    if func.namespace != "aten" or not devices or devices == {_CPU} or func._opname in _ANY_MIX:
+    if func.namespace != "aten" or not devices or devices == {_CPU} or name_in_namespace(func) in _ANY_MIX:
         return None
     if any(device.type == "meta" for device in devices) and len(devices) == 1:
         return None
@@ -77,9 +77,9 @@ def refused_for_devices(
 
 def _by_rule(func: OpOverload, args: Sequence[Any], tensors: Sequence[PlacedTensor]) -> Exception | None:
     """Numbers of the CPU (tensors without dimensions) mix with tensors of a GPU, and its indices do; nothing else."""
-    if func._opname in _INDEXING:
+    if name_in_namespace(func) in _INDEXING:
         return _of_indices(func, args)
-    numbers = func._opname not in _NEVER
+    numbers = name_in_namespace(func) not in _NEVER
     found: dict[torch.device, None] = {}
     for tensor in tensors:
         val = tensor.place.layout.val
@@ -97,7 +97,7 @@ def _by_rule(func: OpOverload, args: Sequence[Any], tensors: Sequence[PlacedTens
 
 def _of_indices(func: OpOverload, args: Sequence[Any]) -> Exception | None:
     own = args[0].place.layout.val.device
-    if func._opname.endswith("index"):
+    if name_in_namespace(func).endswith("index"):
         for index in args[1]:
             device = own if index is None else index.place.layout.val.device
             if device not in (_CPU, own):
@@ -112,13 +112,13 @@ def _of_indices(func: OpOverload, args: Sequence[Any]) -> Exception | None:
 
 def _is_usual(func: OpOverload, dtypes: set[torch.dtype]) -> bool:
     """Whether an operator on tensors of one device is known to take these types, or takes too long to ask."""
-    usual = all(dtype.is_floating_point for dtype in dtypes) and func._opname in _PRODUCTS
-    return dtypes == {torch.float32} or usual or any(part in func._opname for part in SLOW)
+    usual = all(dtype.is_floating_point for dtype in dtypes) and name_in_namespace(func) in _PRODUCTS
+    return dtypes == {torch.float32} or usual or any(part in name_in_namespace(func) for part in SLOW)
 
 
 def _may_ask(func: OpOverload, info: OpInfo, tensors: Sequence[PlacedTensor], devices: set[torch.device]) -> bool:
     """Whether a run on small zeros leaves no trace, and could tell something that metadata does not."""
-    if any(part in func._opname for part in _REFUSES_ZEROS):
+    if any(part in name_in_namespace(func) for part in _REFUSES_ZEROS):
         return False
     if info.kind is Kind.VIEW or info.random or info.silent or takes_lengths(func):
         return False

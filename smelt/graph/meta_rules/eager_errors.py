@@ -16,10 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from smelt.base.errors import SmeltError, Unsupported
 from smelt.base.process_state import keep
+from smelt.base.torch_private import OpOverload, name_in_namespace, schema_of
 from smelt.base.warned import heard
 from smelt.graph.ir.meta import extent
 from smelt.graph.ir.schema import Kind, OpInfo
@@ -103,9 +103,9 @@ class Sizes:
 @functools.cache
 def _has_sizes(func: OpOverload) -> bool:
     """Whether numbers among the operator's arguments are sizes or places, which do not fit smaller tensors."""
-    if any(part in func._opname for part in _SHAPING):
+    if any(part in name_in_namespace(func) for part in _SHAPING):
         return True
-    return any(a.name not in _NO_SIZES and "int" in str(a.type).lower() for a in func._schema.arguments)
+    return any(a.name not in _NO_SIZES and "int" in str(a.type).lower() for a in schema_of(func).arguments)
 
 
 _NO_SIZES = frozenset(
@@ -149,7 +149,7 @@ def takes_lengths(func: OpOverload) -> bool:
     """Some of its tensors say how long others are: neither zeros nor ones need fit."""
     if torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags:
         return True
-    tensors = [a.name for a in func._schema.arguments if "Tensor" in str(a.type)]
+    tensors = [a.name for a in schema_of(func).arguments if "Tensor" in str(a.type)]
     return any(part in name for name in tensors for part in ("length", "offset", "repeats", "batch_sizes"))
 
 
@@ -158,7 +158,7 @@ def _may_run(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mappin
         return False
     if not doubted and info.kind is Kind.VIEW:
         return False
-    if not doubted and not info.outs and any(part in func._opname for part in SLOW):
+    if not doubted and not info.outs and any(part in name_in_namespace(func) for part in SLOW):
         return _is_unusual(func, (*args, *kwargs.values()))  # but meta kernels take an `out=` of any type
     if torch.are_deterministic_algorithms_enabled():  # the same layouts may be refused for that, now but not later
         return False
@@ -171,7 +171,7 @@ def _tells_enough(
     """Whether what eager says of tensors of the CPU that are made for the run holds for the arguments, too."""
     values = (*args, *kwargs.values())
     if _elsewhere(values) or kwargs.get("device") not in (None, _CPU):
-        about_arguments = info.random or func._opname in _ARGUMENTS
+        about_arguments = info.random or name_in_namespace(func) in _ARGUMENTS
         if doubted or not about_arguments or not all(map(_is_known, tensors_among(values))):
             return False
     if next(tensors_among(values), None) is None and not doubted:
@@ -259,7 +259,7 @@ def _attempt(
 ) -> Exception | None:
     shared = _shared_memory((*args, *kwargs.values()), fill) if sizes is None else {}
     creates = next(tensors_among((*args, *kwargs.values())), None) is None
-    named = {a.name: value for a, value in zip(func._schema.arguments, args, strict=False)} | dict(kwargs)
+    named = {a.name: value for a, value in zip(schema_of(func).arguments, args, strict=False)} | dict(kwargs)
     shape_of_rows = named.get("normalized_shape")  # the last sizes of the first tensor
 
     def real(value: Any) -> Any:

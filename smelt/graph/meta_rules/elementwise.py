@@ -9,8 +9,8 @@ from itertools import pairwise, repeat
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
+from smelt.base.torch_private import OpOverload, schema_of
 from smelt.graph.ir.meta import TensorMeta, channels_last_stride, contiguous_stride, is_dense, may_overlap, same_steps
 from smelt.graph.ir.schema import Kind, OpInfo, op_info
 from smelt.graph.ir.storage_view import Layout, PlacedTensor, layout_for
@@ -69,7 +69,7 @@ _REDUCING = frozenset({"aten::_foreach_norm", "aten::_foreach_max", "aten::_fore
 
 def elementwise_rule(func: OpOverload, info: OpInfo) -> Callable[..., Any] | None:
     """The rule of an operator that works element by element, or None."""
-    if func._schema.name.startswith("aten::_foreach_") and func._schema.name not in _REDUCING:
+    if schema_of(func).name.startswith("aten::_foreach_") and schema_of(func).name not in _REDUCING:
         return on_lists
     if torch.Tag.pointwise not in func.tags and func not in _ALSO_POINTWISE:
         return None
@@ -233,7 +233,7 @@ def _number_operands(func: OpOverload, args: Sequence[Any]) -> bool:
     """True when a number is an operand: it stands where the operator takes a tensor, or the overload takes one."""
     if "calar" in func._overloadname and func not in _WITHOUT_OPERAND:
         return True
-    parameters = func._schema.arguments
+    parameters = schema_of(func).arguments
     return any(
         isinstance(a, (int, float, complex, Size, Real)) and "Tensor" in str(p.type)
         for a, p in zip(args, parameters, strict=False)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
+from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.storage_view import layout_for
 from smelt.graph.meta_rules.elementwise import val_of
 

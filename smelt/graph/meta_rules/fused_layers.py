@@ -10,8 +10,8 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
+from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.meta import TensorMeta, contiguous_stride
 from smelt.graph.ir.storage_view import Layout, layout_for
 from smelt.graph.meta_rules.elementwise import val_of

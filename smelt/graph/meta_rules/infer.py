@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from smelt.base.errors import SmeltError, Unsupported
 from smelt.base.log import log
+from smelt.base.torch_private import OpOverload, name_in_namespace, schema_of
 from smelt.base.warned import heard
 from smelt.graph.ir.memo import remember
 from smelt.graph.ir.meta import channels_last_stride, contiguous_stride, is_channels_last
@@ -103,7 +103,7 @@ def _ask_twice(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapp
 
 
 def _ask(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    if func._opname in _NOT_STRIDED:
+    if name_in_namespace(func) in _NOT_STRIDED:
         raise Unsupported(f"{func}", why="graphs hold strided tensors only", hint="keep it out of the function")
     own = rule_for(func, info)
     if own is not None:
@@ -319,7 +319,7 @@ class _Pinned(PlacedTensor):
 
 def _factories(func: OpOverload) -> tuple[OpOverload, ...]:
     """`(func,)` when the operator creates a tensor from no tensor and so needs a device."""
-    arguments = func._schema.arguments
+    arguments = schema_of(func).arguments
     tensors = any("Tensor" in str(a.type) for a in arguments)
     return (func,) if not tensors and any(a.name == "device" for a in arguments) else ()
 

@@ -7,9 +7,9 @@ from math import prod
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
+from smelt.base.torch_private import OpOverload
 from smelt.base.warned import Warned, heard
 
 aten = torch.ops.aten

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
+from smelt.base.torch_private import OpOverload, schema_of
 from smelt.graph.ir.meta import TensorMeta, channels_last_stride, contiguous_stride, is_channels_last, same_steps
 from smelt.graph.ir.storage_view import Layout, layout_for
 from smelt.graph.meta_rules.elementwise import dense_stride
@@ -73,7 +73,7 @@ def without(values: Sequence[Any], dim: int) -> tuple[Any, ...]:
 
 def given(func: OpOverload, args: Sequence[Any], kwargs: Any) -> dict[str, Any]:
     """Every argument by name, defaults filled in."""
-    parameters = func._schema.arguments
+    parameters = schema_of(func).arguments
     said = dict(zip((p.name for p in parameters), args, strict=False)) | dict(kwargs)
     return {p.name: said.get(p.name, p.default_value) for p in parameters}
 

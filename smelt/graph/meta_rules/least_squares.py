@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 
 from smelt.base.errors import Unsupported
+from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.meta import TensorMeta
 from smelt.graph.ir.storage_view import Layout, PlacedTensor, layout_for
 from smelt.graph.meta_rules.infer import depends_on_values

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
+from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.meta import extent
 from smelt.graph.ir.storage_view import Layout, PlacedTensor
 

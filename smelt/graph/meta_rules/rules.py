@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
+from smelt.base.torch_private import OpOverload, schema_of
 from smelt.graph.ir.meta import (
     TensorMeta,
     channels_last_stride,
@@ -266,7 +266,7 @@ def _embedding(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 def _embedding_bag(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     """The real operator on one row of zeros: which of its side results are empty depends on the path it takes."""
-    values = (*args, *(p.default_value for p in func._schema.arguments[len(args) :]))
+    values = (*args, *(p.default_value for p in schema_of(func).arguments[len(args) :]))
     weight, indices, offsets, by_frequency, mode, sparse, factors, last, padding = values
     val, index, offset = val_of(weight), val_of(indices), val_of(offsets)
     if kwargs or val.device.type != "cpu" or val.ndim != 2 or index.ndim != 1 or offset.ndim != 1:
@@ -626,7 +626,7 @@ def _batch_norm(outputs: str) -> Rule:
 
     def rule(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
         x = val_of(args[0])
-        running_too = func._schema.arguments[3].name == "running_mean"
+        running_too = schema_of(func).arguments[3].name == "running_mean"
         parameters, training = (args[1:5], args[5]) if running_too else (args[1:3], args[3])
         if x.ndim < 2 or any(p is not None and val_of(p).shape != (x.shape[1],) for p in parameters):
             return None

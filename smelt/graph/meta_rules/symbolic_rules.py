@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from smelt.base.torch_private import schema_of
 from smelt.graph.ir.meta import TensorMeta, channels_last_stride, contiguous_stride
 from smelt.graph.ir.storage_view import layout_for
 from smelt.graph.meta_rules.corrections import rotated, with_gaps_of
@@ -361,7 +362,7 @@ def _like_drawn(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 def _drawn(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     """`randint` and its kind: the first list says the shape."""
     shape = tuple(next(a for a in args if isinstance(a, (list, tuple))))
-    whole = "randint" in func._schema.name or "randperm" in func._schema.name
+    whole = "randint" in schema_of(func).name or "randperm" in schema_of(func).name
     dtype = kwargs.get("dtype") or (torch.int64 if whole else torch.get_default_dtype())
     device = torch.device(kwargs.get("device") or torch.get_default_device())
     return layout_for(shape, dtype, contiguous_stride(shape), device)

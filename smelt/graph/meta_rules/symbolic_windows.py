@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from smelt.base.torch_private import schema_of
 from smelt.graph.ir.meta import TensorMeta, channels_last_stride, is_channels_last
 from smelt.graph.meta_rules.layouts import (
     Rule,
@@ -45,7 +46,7 @@ def _mirrored_pad(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     val, pads = val_of(args[0]), args[1]
     if val.ndim not in (len(pads) // 2 + 1, len(pads) // 2 + 2):
         return None
-    if "reflection" in func._schema.name:
+    if "reflection" in schema_of(func).name:
         for k in range(len(pads) // 2):
             if not max(pads[2 * k : 2 * k + 2]) < val.shape[val.ndim - 1 - k]:
                 return None
@@ -97,7 +98,7 @@ def _pool(results: int = 1) -> Rule:
 
     def rule(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
         val, named = val_of(args[0]), given(func, args, kwargs)
-        kernel, count = named["kernel_size"], 3 if "3d" in func._schema.name else 2
+        kernel, count = named["kernel_size"], 3 if "3d" in schema_of(func).name else 2
         shape = list(val.shape[: val.ndim - count])
         for d in range(count):
             k, pad, dilation = (

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.autograd.function import BackwardCFunction
 
+from smelt.base.torch_private import backward_hooks
 from smelt.graph.nodes.engine_nodes import nodes_below
 
 
@@ -46,7 +47,7 @@ def quiet_below(node: Any) -> None:
     for here in nodes_below([node]):
         leaf = getattr(here, "variable", None)
         if leaf is not None:
-            quiet(leaf._backward_hooks)
+            quiet(backward_hooks(leaf))
         if isinstance(here, BackwardCFunction):
             _Skipped.of(here).expected = True
 
@@ -95,14 +96,14 @@ def hooks_of(tensor: torch.Tensor) -> Callable[[], dict[int, Callable[..., Any]]
 
     The engine knows no more than the node that made the tensor.
     """
-    known = tensor._backward_hooks
+    known = backward_hooks(tensor)
     if known is not None:
         return weakref.ref(known)
     held = weakref.ref(tensor)
 
     def later() -> dict[int, Callable[..., Any]] | None:
         found = held()
-        return None if found is None else found._backward_hooks
+        return None if found is None else backward_hooks(found)
 
     return later
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch.utils.checkpoint
 from torch import fx
 
+from smelt.base.torch_private import version_of
 from smelt.graph.ir.module import Graph, GraphModule
 from smelt.graph.nodes.modes import MODE_CHANGES
 
@@ -110,13 +111,13 @@ class _checkpointed:  # noqa: N801  it is called like a function, and shown so i
 
 
 def _versions(values: Iterable[Any]) -> list[tuple[torch.Tensor, int]]:
-    return [(v, v._version) for v in values if isinstance(v, torch.Tensor) and not v.is_inference()]
+    return [(v, version_of(v)) for v in values if isinstance(v, torch.Tensor) and not v.is_inference()]
 
 
 def _check(untouched: Iterable[tuple[torch.Tensor, int]]) -> None:
     for tensor, version in untouched:
-        if tensor._version != version:
+        if version_of(tensor) != version:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation: "
-                f"[{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; expected version {version}"
+                f"[{tensor.type()} {list(tensor.shape)}] is at version {version_of(tensor)}; expected version {version}"
             )

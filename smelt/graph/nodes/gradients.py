@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from smelt.base.torch_c import engine_in_this_thread
+from smelt.base.torch_private import backward_hooks, set_backward_hooks
 
 _KEEPING = "_smelt_keeps_absent"
 
@@ -35,17 +36,17 @@ def gradients(
 
     In this thread: while a program is captured, another would not know that its tensors on CUDA are fake.
     """
-    held = [leaf._backward_hooks for leaf in leaves]
+    held = [backward_hooks(leaf) for leaf in leaves]
     try:
         for leaf, hooks in zip(leaves, held, strict=True):
             if hooks:
-                leaf._backward_hooks = None
+                set_backward_hooks(leaf, None)
         with engine_in_this_thread():
             return torch.autograd.grad(outputs, leaves, tangents, retain_graph=retain_graph, allow_unused=True)
     finally:
         for leaf, hooks in zip(leaves, held, strict=True):
             if hooks:
-                leaf._backward_hooks = hooks
+                set_backward_hooks(leaf, hooks)
 
 
 DERIVATIVES = frozenset({torch.autograd.grad, torch.autograd.backward, gradients})

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from smelt.abi.faults import (
     ALL_WEIGHTS_ZERO,
@@ -28,6 +27,7 @@ from smelt.abi.faults import (
     TOO_FEW,
     fault_error,
 )
+from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.functional_form import check_form, is_checked_form
 from smelt.graph.ir.meta import TensorMeta
 from smelt.shapes.size import same

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from smelt.base import torch_c
 from smelt.base.errors import Unsupported
+from smelt.base.torch_private import OpOverload, name_in_namespace, schema_of
 from smelt.graph.meta_rules.eager_errors import tensors_among
 
 aten = torch.ops.aten
@@ -36,7 +36,7 @@ def refuse_without_order(func: OpOverload, args: Sequence[Any], kwargs: Mapping[
     """
     if not torch_c.deterministic_algorithms():
         return
-    name = func._opname.removesuffix("_")
+    name = name_in_namespace(func).removesuffix("_")
     if name not in _EVERYWHERE and not (name in _ON_A_GPU and _is_on_a_gpu(args)):
         return
     decides = _ONLY.get(name)
@@ -51,8 +51,8 @@ def _is_on_a_gpu(args: Sequence[Any]) -> bool:
 
 
 def _given(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Any:
-    place = next(i for i, argument in enumerate(func._schema.arguments) if argument.name == name)
-    return args[place] if place < len(args) else kwargs.get(name, func._schema.arguments[place].default_value)
+    place = next(i for i, argument in enumerate(schema_of(func).arguments) if argument.name == name)
+    return args[place] if place < len(args) else kwargs.get(name, schema_of(func).arguments[place].default_value)
 
 
 def _is_put_in_turn(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

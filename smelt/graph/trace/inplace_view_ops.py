@@ -15,6 +15,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from smelt.base.torch_c import is_plain_view, swap_implementations
+from smelt.base.torch_private import view_base
 from smelt.graph.ir.storage_view import PlacedTensor
 
 
@@ -62,7 +63,7 @@ def _becomes_view(tensor: torch.Tensor) -> bool:
     """Not where autograd refuses, nor under no_grad what is no view: its history stays that of its old shape."""
     if not tensor.requires_grad:
         return True
-    base, writes = tensor._base, torch.is_grad_enabled()
+    base, writes = view_base(tensor), torch.is_grad_enabled()
     if base is None:
         return writes and not tensor.is_leaf
     return not writes or is_plain_view(tensor) and not base.is_leaf and not tensor.is_leaf

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from smelt.base.errors import SmeltError, Unsupported
+from smelt.base.torch_private import OpOverload, name_in_namespace
 from smelt.graph.ir.memo import remember
 from smelt.graph.ir.meta import OpaqueMeta, is_opaque
 from smelt.graph.ir.schema import Kind, op_info
@@ -48,9 +48,9 @@ def opaque_answer(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
     question = _QUESTIONS.get(func)
     if question is not None:
         return question(args[0].place.layout.val)
-    if func._opname in _ABOUT_ELEMENTS:
+    if name_in_namespace(func) in _ABOUT_ELEMENTS:
         raise depends_on_values(f"{func}")
-    if func._opname in _CHECKS:
+    if name_in_namespace(func) in _CHECKS:
         return None
     if func is aten._coalesce.default:  # which an example without elements is already
         return args[0].place.layout

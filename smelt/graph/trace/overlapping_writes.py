@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy
 import torch
-from torch._ops import OpOverload
 
 from smelt.base.errors import Unsupported
+from smelt.base.torch_private import OpOverload, name_in_namespace, schema_of
 from smelt.graph.ir.functional_form import DRAWING
 from smelt.graph.ir.meta import extent, may_overlap
 from smelt.graph.ir.schema import OpInfo, find_op, sees_strides
@@ -92,13 +92,13 @@ def argument(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], n
     if name in kwargs:
         return kwargs[name]
     place = _places_of_parameters(func)[name]
-    return args[place] if place < len(args) else func._schema.arguments[place].default_value
+    return args[place] if place < len(args) else schema_of(func).arguments[place].default_value
 
 
 @functools.cache
 def _places_of_parameters(func: OpOverload) -> dict[str, int]:
     """In their order. Torch makes new objects for the whole schema each time that it is asked."""
-    return {parameter.name: i for i, parameter in enumerate(func._schema.arguments)}
+    return {parameter.name: i for i, parameter in enumerate(schema_of(func).arguments)}
 
 
 def written_tensors(
@@ -115,7 +115,7 @@ def _steps(
     func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[tuple[list[PlacedTensor], _Named]]:
     """What is written at once, with what is read for it and by which parameter: operators on lists go item by item."""
-    if not func._opname.startswith("_foreach_"):
+    if not name_in_namespace(func).startswith("_foreach_"):
         given = [*zip(_places_of_parameters(func), args, strict=False), *kwargs.items()]
         read = [(name, t) for name, value in given if name not in info.written for t in _tensors(value)]
         yield written_tensors(func, info, args, kwargs), read
@@ -162,10 +162,10 @@ def _reads_written(func: OpOverload, target: PlacedTensor, name: str, other: Pla
 
 def _in_place(func: OpOverload, name: str) -> bool:
     """Whether the operator may overwrite what it is given as `name`, element by element or as its twin does."""
-    operator = func._opname
+    operator = name_in_namespace(func)
     if torch.Tag.pointwise in func.tags or operator in _POINTWISE or operator.startswith("_foreach_"):
         return True
-    return name == func._schema.arguments[0].name and find_op(f"aten::{operator}_") is not None
+    return name == schema_of(func).arguments[0].name and find_op(f"aten::{operator}_") is not None
 
 
 _POINTWISE = frozenset(

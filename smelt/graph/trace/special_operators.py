@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from smelt.base.errors import Unsupported
+from smelt.base.torch_private import OpOverload, schema_of
 from smelt.graph.ir.meta import contiguous_stride, extent, is_dense, may_overlap, meta_of
 from smelt.graph.ir.schema import op_info
 from smelt.graph.meta_rules.constant_values import known_value, remember
@@ -193,7 +193,7 @@ def _same_size(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any],
 
 def _unsafe_split(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
     """Parts that share memory with the whole without being views of it for autograd: slices."""
-    tensor, sizes, dim = (argument(func, args, kwargs, a.name) for a in func._schema.arguments)
+    tensor, sizes, dim = (argument(func, args, kwargs, a.name) for a in schema_of(func).arguments)
     length = tensor.shape[dim]
     if not isinstance(sizes, (list, tuple)):
         sizes = [min(sizes, length - start) for start in range(0, int(length), int(sizes))] if sizes else [0]
@@ -222,7 +222,7 @@ def _allclose(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
     """Derivatives ask it of their tangents, to raise an error for those that have none: that is expected of them."""
     if recorder is None or not recorder.backward:
         raise depends_on_values(f"{func}")
-    values = [argument(func, args, kwargs, a.name) for a in func._schema.arguments]
+    values = [argument(func, args, kwargs, a.name) for a in schema_of(func).arguments]
     a, b = as_traced(values[:2], {}, recorder)[0]
     recorder.expect_close(a, b, *values[2:])
     return True
@@ -287,7 +287,7 @@ def _call(recorder: Recorder | None) -> sparse.Call:
 def _bag_backward(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
     if not argument(func, args, kwargs, "sparse"):
         return ordinary(func, op_info(func), args, kwargs, recorder)
-    given = as_traced([argument(func, args, kwargs, a.name) for a in func._schema.arguments], {}, recorder)[0]
+    given = as_traced([argument(func, args, kwargs, a.name) for a in schema_of(func).arguments], {}, recorder)[0]
     return sparse.of_bags(_call(recorder), given)
 
 

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
-from torch._ops import OpOverload
 from torch.autograd.graph import increment_version
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -21,6 +20,7 @@ from smelt.base.errors import Unsupported
 from smelt.base.no_memory import refuse_address
 from smelt.base.process_state import switch
 from smelt.base.torch_c import disabled_torch_function, run_recipe, set_conjugate, set_negative
+from smelt.base.torch_private import OpOverload, is_view, name_in_namespace
 from smelt.graph.ir.meta import OpaqueMeta, TensorMeta
 from smelt.graph.ir.schema import Kind, OpInfo, op_info
 from smelt.graph.ir.storage_view import (
@@ -286,7 +286,9 @@ def propagate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
         args, kwargs = from_torch(tuple(args)), {k: from_torch(v) for k, v in kwargs.items()}
         func, args = _without_ratios(func, args, kwargs, recorder)
         info = op_info(func)
-    if (opaque_layouts or func._opname in MAKERS or "layout" in kwargs) and _is_opaque(func, args, kwargs, recorder):
+    if (opaque_layouts or name_in_namespace(func) in MAKERS or "layout" in kwargs) and _is_opaque(
+        func, args, kwargs, recorder
+    ):
         return _opaque(func, args, kwargs, recorder)
     rule = SPECIAL.get(func)
     if rule is None and info.moves:
@@ -304,7 +306,7 @@ def propagate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
 
 def _is_opaque(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> bool:
     """Whether the operator takes or gives opaque tensors; not where a backward gives sparse rows (`sparse`)."""
-    if func._opname in MAKERS:
+    if name_in_namespace(func) in MAKERS:
         return recorder is None
     if kwargs.get("layout", torch.strided) not in (None, torch.strided):
         return recorder is None
@@ -314,7 +316,7 @@ def _is_opaque(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any],
 def _opaque(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
     if recorder is not None:
         raise Unsupported(f"{func} in a compiled part", why="sparse and quantised tensors run between the parts")
-    if func._opname not in _QUESTIONS_ONLY:
+    if name_in_namespace(func) not in _QUESTIONS_ONLY:
         EAGER_CALLS.note(func, "on sparse or quantised tensors")
     return tensors_for(opaque_answer(func, *as_traced(args, kwargs, None)))
 
@@ -604,7 +606,7 @@ def expect_new_shape(func: OpOverload, tensor: TraceTensor) -> None:
     Raises:
         Unsupported: the view's history would have to be made again.
     """
-    if not tensor._is_view():
+    if not is_view(tensor):
         return
     storage = tensor.place.storage
     if tensor.requires_grad and (storage.version or not torch.is_grad_enabled()):

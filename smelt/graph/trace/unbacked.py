@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch._ops import OpOverload
 
 from smelt.base.process_state import switch
+from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.meta import TensorMeta, contiguous_stride
 from smelt.graph.ir.storage_view import Layout, PlacedTensor
 from smelt.graph.ir.sym_bool import SymbolicPredicate, compare

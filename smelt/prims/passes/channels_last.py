@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 from torch.fx import Node
 
 from smelt.base.precision import convolutions_round_to_tf32
+from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.meta import (
     TensorMeta,
     by_element_stride,

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from smelt.base.torch_private import schema_of
 from smelt.graph.ir.meta import TensorMeta
 from smelt.prims.dtypes import REAL
 from smelt.prims.registry import (
@@ -200,7 +201,7 @@ def to_copy(p: Lowering, x: Node, **options: Any) -> Any:
 )
 def constant(p: Lowering, *args: Any, **options: Any) -> Node:
     assert p.node is not None
-    name = p.node.target._schema.name  # type: ignore[union-attr]
+    name = schema_of(p.node.target).name
     value = args[-1] if "full" in name else 1 if "ones" in name else 0
     if not p.out.dtype.is_complex:
         return p.full(p.out.shape, value, p.out.dtype, p.out.device)

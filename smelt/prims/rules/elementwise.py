@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import Node
 
+from smelt.base.torch_private import OpOverload, schema_of
 from smelt.prims.dtypes import BOUNDS, LOW_PRECISION, compute_dtype, is_integral, result_dtype
 from smelt.prims.ops import PRIMS
 from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, shape_of
@@ -72,7 +72,7 @@ def _overloads(name: str, *overloads: str) -> list[OpOverload]:
     """Those of the overloads that exist and take a tensor (some names also have overloads on plain numbers)."""
     packet = getattr(aten, name)
     found = [getattr(packet, overload) for overload in overloads if overload in packet.overloads()]
-    return [op for op in found if any(str(a.type) == "Tensor" for a in op._schema.arguments)]
+    return [op for op in found if any(str(a.type) == "Tensor" for a in schema_of(op).arguments)]
 
 
 def _enter_binary(name: str, prim_name: str, *overloads: str, dtype_from_result: bool = False) -> None:

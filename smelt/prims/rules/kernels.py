@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from smelt.base.torch_private import schema_of
 from smelt.graph.ir.meta import TensorMeta, is_dense
 from smelt.prims.dtypes import is_integral
 from smelt.prims.kernels import special
@@ -40,7 +41,7 @@ def call_kernel(p: Lowering, prim: Prim, args: Sequence[Any], kwargs: dict[str, 
 def arguments(prim: Prim, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """The prim's complete arguments from those of a call of its kernel."""
     assert prim.kernel is not None
-    schema = prim.kernel._schema.arguments
+    schema = schema_of(prim.kernel).arguments
     given = {a.name: v for a, v in zip(schema, args, strict=False)} | kwargs
     fixed = [a for a in schema if not a.kwarg_only]
     named = {a.name: a for a in schema if a.kwarg_only}

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import Node
 
+from smelt.base.torch_private import OpOverload
 from smelt.prims.registry import DECOMPOSITIONS, Decomposition, Lowering, aten, decomposition, dtype_of
 from smelt.prims.rules import casts, creation, elementwise, reductions
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import Node
 
 from smelt.base.errors import CompileError
+from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.meta import contiguous_stride, is_dense
 from smelt.graph.ir.schema import Kind, op_info
 from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, is_empty, rank_of, shape_of

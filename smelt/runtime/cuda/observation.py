@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from smelt.base import torch_c
+from smelt.base.torch_private import address_of_storage
 from smelt.runtime.launch import data_ptr
 
 
@@ -29,7 +30,7 @@ class WeakStorage:
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether it is the tensor's storage."""
-        return bool(tensor.untyped_storage()._cdata == self.pointer)
+        return bool(address_of_storage(tensor.untyped_storage()) == self.pointer)
 
     @property
     def gone(self) -> bool:

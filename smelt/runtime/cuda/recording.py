@@ -15,6 +15,7 @@ import torch
 
 from smelt.abi.arena import extent
 from smelt.base.options import Owner
+from smelt.base.torch_private import address_of_storage
 from smelt.runtime._native import Addresses, Memory
 from smelt.runtime.cuda.device import NOBODY, Device, Program
 from smelt.runtime.launch import data_ptr
@@ -210,11 +211,11 @@ class _Outputs:
     def _whole(self, result: torch.Tensor) -> int:
         """The place of bytes that are all of the result's storage."""
         storage = result.untyped_storage()
-        if storage._cdata not in self.whole:
+        if address_of_storage(storage) not in self.whole:
             self.bytes[len(self.kinds)] = storage.nbytes()
-            self.whole[storage._cdata] = len(self.kinds)
+            self.whole[address_of_storage(storage)] = len(self.kinds)
             self.kinds.append((storage.data_ptr(), (storage.nbytes(),), (1,), type_code(torch.uint8), 8))
-        place = self.whole[storage._cdata]
+        place = self.whole[address_of_storage(storage)]
         self.places.append((result.data_ptr(), place))
         return place
 
@@ -298,7 +299,7 @@ def check_tensor(tensor: torch.Tensor, device: torch.device, name: str) -> None:
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return address_of_storage(tensor.untyped_storage())
 
 
 def _fills(tensor: torch.Tensor) -> bool:

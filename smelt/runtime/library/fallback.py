@@ -13,6 +13,7 @@ from smelt.abi.fake_kernels import OF_TORCH, check_results, in_same_order, is_of
 from smelt.abi.kernels import BINDINGS, KERNELS
 from smelt.base.errors import CompileError
 from smelt.base.python_text import arguments
+from smelt.base.torch_private import address_of_storage, schema_of
 from smelt.runtime.library.attention_memory import in_words
 from smelt.runtime.library.externs import EXTERNS, Candidate, Spec, register
 from smelt.runtime.memory import empty_strided
@@ -165,7 +166,7 @@ _ATTENTION = re.compile(r"_(scaled_dot_product_)?(flash|efficient|cudnn)_attenti
 
 
 def _shows_arguments(op: Any) -> bool:
-    return any(result.alias_info is not None for result in op._schema.returns)
+    return any(result.alias_info is not None for result in schema_of(op).returns)
 
 
 def _as_told(name: str, call: Call, inputs: list[Spec | None], outputs: list[Spec], devices: Sequence[str]) -> Call:
@@ -190,14 +191,16 @@ def _apart(call: Call) -> Call:
 
     def run(*tensors: Any) -> Any:
         result = call(*tensors)
-        given = {t.untyped_storage()._cdata for t in tensors if t is not None and t.layout is torch.strided}
+        given = {
+            address_of_storage(t.untyped_storage()) for t in tensors if t is not None and t.layout is torch.strided
+        }
 
         def own(value: Any) -> Any:
             if isinstance(value, (list, tuple)):
                 return tuple(map(own, value))
             if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
                 return value
-            return value.clone() if value.untyped_storage()._cdata in given else value
+            return value.clone() if address_of_storage(value.untyped_storage()) in given else value
 
         return own(result)
 
