@@ -60,7 +60,7 @@ class Merging:
                 return self._sequence(a, b)
         return self._undecided(a, b)
 
-    def _sequence(self, a: Any, b: list[object] | tuple[object, ...]) -> object:
+    def _sequence(self, a: list[object] | tuple[object, ...], b: list[object] | tuple[object, ...]) -> object:
         """A tuple or list of the merged items, where each of them is known."""
         parts = [self(*pair) for pair in zip(a, b, strict=True)]
         if any(type(part) is PhiValue for part in parts):
