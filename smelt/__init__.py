@@ -72,6 +72,8 @@ _WITH_THEM = frozenset(
 
 
 def __getattr__(name: str) -> Any:
+    if name == "tiny":  # by itself: the compiler does not need it
+        return importlib.import_module("smelt.tiny")
     if name not in _PLACE and name not in _WITH_THEM:
         raise AttributeError(f"module 'smelt' has no attribute {name!r}")
     # all of a group at once: what a program reads of a module while it is captured is there already

@@ -32,7 +32,7 @@ What the modules agree on:
       MODEL_ARENA_BYTES, MODEL_TRAINED_BYTES, MODEL_FLASH_BYTES
 """
 
-from smelt.tiny.quantize import quantize
+from smelt.tiny.quantization import quantize
 from smelt.tiny.search import search
 
 __all__ = ["quantize", "search"]

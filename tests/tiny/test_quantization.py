@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -145,3 +147,12 @@ def test_a_clamp_that_is_not_alone_is_an_operator() -> None:
 def test_data_that_cannot_calibrate(data: object, told: str) -> None:
     with pytest.raises(QuantizeError, match=told):
         quantize(One(F.relu), data)
+
+
+def test_tiny_is_found_after_import_smelt_which_does_not_import_it() -> None:
+    program = (
+        "import smelt, sys; smelt.compile; assert 'smelt.tiny' not in sys.modules;"
+        "assert callable(smelt.tiny.quantize) and callable(smelt.tiny.search);"
+        "import smelt.tiny.quantization as module; assert module.quantize is smelt.tiny.quantize"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
