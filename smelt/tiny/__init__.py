@@ -14,8 +14,8 @@ What the modules agree on:
   int32 at the scale of the accumulator, scale of x * scale of w.
 - **Rounding.** `clamp(accumulator * float32(sx sw / sy), low - zero, high - zero)` in float32, rounded half to even,
   plus zero.
-- **Layers** are the convolutions of a graph, counted from 0 in the order of execution: `graph.layers`. The classifier
-  is not one of them, and always trains.
+- **Layers** are the convolutions and hidden linear layers of a graph, counted from 0 in the order of execution:
+  `graph.layers`. The classifier is not one of them, and always trains.
 - **A scheme** says what trains: `scheme.biases`, the number of last layers whose biases do, and `scheme.weights`, the
   ratio of input channels for some layers; `graph.updated_channels(inputs, ratio)` counts them. `step.StepOptions`
   says how.

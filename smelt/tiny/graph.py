@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
+from typing import ClassVar
 
 import numpy as np
 
@@ -78,6 +79,7 @@ class Conv:
 
     Attributes:
         kernel: height and width.
+        padding: rows above and below, columns left and right.
         depthwise: each channel by itself; weights are (height, width, channels) then, else (outputs, height, width,
             inputs).
     """
@@ -89,7 +91,7 @@ class Conv:
     bias: Parameter
     kernel: tuple[int, int]
     stride: int
-    padding: int
+    padding: tuple[int, int]
     depthwise: bool = False
     low: int = LOW
     high: int = HIGH
@@ -97,7 +99,7 @@ class Conv:
     @property
     def pointwise(self) -> bool:
         """Whether every output is made of one position of the input, in the same order."""
-        return not self.depthwise and self.kernel == (1, 1) and self.stride == 1 and self.padding == 0
+        return not self.depthwise and self.kernel == (1, 1) and self.stride == 1 and self.padding == (0, 0)
 
     @property
     def inputs(self) -> int:
@@ -112,7 +114,7 @@ class Conv:
 
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """A linear layer with int8 weights (outputs, inputs) and an int8 result."""
+    """A linear layer with int8 weights (outputs, inputs) and an int8 result: a convolution of an image of 1 x 1."""
 
     name: str
     x: str
@@ -121,6 +123,24 @@ class Linear:
     bias: Parameter
     low: int = LOW
     high: int = HIGH
+    kernel: ClassVar = (1, 1)
+    stride: ClassVar = 1
+    padding: ClassVar = (0, 0)
+    depthwise: ClassVar = False
+
+    @property
+    def inputs(self) -> int:
+        """Features that it reads."""
+        return int(self.weight.data.shape[1])
+
+    @property
+    def outputs(self) -> int:
+        """Features that it makes."""
+        return int(self.weight.data.shape[0])
+
+
+Layer = Conv | Linear
+"""What schemes count, and what trains beside the classifier."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,9 +233,9 @@ class Int8Graph:
     output: str
 
     @property
-    def layers(self) -> tuple[Conv, ...]:
-        """The convolutions, as schemes count them."""
-        return tuple(op for op in self.operators if isinstance(op, Conv))
+    def layers(self) -> tuple[Layer, ...]:
+        """Convolutions and linear layers but for the classifier, as schemes count them."""
+        return tuple(op for op in self.operators if isinstance(op, Layer) and op.y != self.output)
 
     @property
     def classes(self) -> int:
@@ -303,7 +323,8 @@ def _wrong_conv(op: Conv, x: Tensor, y: Tensor) -> str | None:
     if len(x.shape) != 3 or len(y.shape) != 3:
         return "images are (height, width, channels)"
     (kh, kw), (height, width, channels) = op.kernel, x.shape
-    extents = ((height + 2 * op.padding - kh) // op.stride + 1, (width + 2 * op.padding - kw) // op.stride + 1)
+    (down, right), stride = op.padding, op.stride
+    extents = ((height + 2 * down - kh) // stride + 1, (width + 2 * right - kw) // stride + 1)
     if y.shape != (*extents, op.outputs):
         return f"its result is {(*extents, op.outputs)}, not {y.shape}"
     wanted = (kh, kw, channels) if op.depthwise else (op.outputs, kh, kw, channels)
@@ -316,13 +337,13 @@ def _wrong_linear(op: Linear | Head, x: Tensor, y: Tensor) -> str | None:
     if op.weight.data.shape != (y.elements, x.elements) or len(y.shape) != 1:
         return f"its weights are {op.weight.data.shape}, wanted {(y.elements, x.elements)}"
     if isinstance(op, Linear):
-        return _wrong_parameters(op)
+        return _wrong_parameters(op) if len(x.shape) == 1 else "it reads features, not an image: flatten it before"
     if op.weight.data.dtype != np.float32 or op.bias.data.dtype != np.float32:
         return "its parameters are not float32"
     return None if op.bias.data.shape == y.shape else f"its bias is {op.bias.data.shape}"
 
 
-def _wrong_parameters(op: Conv | Linear) -> str | None:
+def _wrong_parameters(op: Layer) -> str | None:
     outputs, weight = op.bias.data.shape, op.weight
     if weight.data.dtype != np.int8 or op.bias.data.dtype != np.int32:
         return "its weights are not int8 or its bias is not int32"

@@ -146,9 +146,9 @@ class _Builder:
             return array[:, 0].transpose(1, 2, 0) if depthwise else array.transpose(0, 2, 3, 1)
 
         weight, bias = self.parameters(name, entry["params"], laid_out)
-        padding, stride = (kernel[0] - 1) // 2, int(entry["stride"])
+        padding, stride = ((kernel[0] - 1) // 2, (kernel[1] - 1) // 2), int(entry["stride"])
         given = self.tensors[x].shape
-        extents = [(n + 2 * padding - k) // stride + 1 for n, k in zip(given[:2], kernel, strict=True)]
+        extents = [(n + 2 * p - k) // stride + 1 for n, k, p in zip(given[:2], kernel, padding, strict=True)]
         made = Conv(name, x, f"{name}.y", weight, bias, kernel, stride, padding, depthwise)
         return self.add(made, (*extents, bias.data.shape[0]), *_result(entry["params"]))
 

@@ -21,6 +21,7 @@ from smelt.tiny.graph import (
     Flatten,
     Head,
     Int8Graph,
+    Layer,
     Linear,
     Operator,
     parameters,
@@ -180,7 +181,7 @@ class Saved:
 
     Attributes:
         masks: operators whose clamp masks are kept.
-        channels: for some convolutions, the input channels that are kept apart; None: all, the input itself.
+        channels: for some layers, the input channels that are kept apart; None: all, the input itself.
         trained: names of the parameters in RAM.
     """
 
@@ -226,9 +227,9 @@ def _fused(graph: Int8Graph, saved: Saved) -> dict[str, Conv]:
         for name in sources(op):
             readers[name] = readers.get(name, 0) + 1
         made[op.y] = op
-    for op in graph.layers:
+    for op in (layer for layer in graph.layers if layer.depthwise):
         before = made.get(op.x)
-        if not op.depthwise or not isinstance(before, Conv) or not before.pointwise or readers[op.x] > 1:
+        if not isinstance(before, Conv) or not before.pointwise or readers[op.x] > 1:
             continue
         wanted = {p.name for p in (before.weight, before.bias, op.weight)} & saved.trained
         if not wanted and before.name not in saved.masks and op.name not in saved.channels:
@@ -240,7 +241,7 @@ def _add_operator(builder: Builder, op: Operator, saved: Saved, expand: Conv | N
     reads = [builder.place[name] for name in sources(expand or op)]
     writes = [builder.tensor(op.y)]
     builder.place[op.y] = op.y
-    if isinstance(op, Conv):
+    if isinstance(op, Layer):
         reads += _gathered(builder, op, saved)
     if op.name in saved.masks:
         writes.append(builder.value(f"{op.name}.mask", builder.graph.tensors[op.y].shape, "bit"))
@@ -267,7 +268,7 @@ def _element_by_element(op: Operator) -> bool:
     return isinstance(op, (Add, Clamp)) or (isinstance(op, Conv) and op.depthwise)
 
 
-def _gathered(builder: Builder, op: Conv, saved: Saved) -> list[str]:
+def _gathered(builder: Builder, op: Layer, saved: Saved) -> list[str]:
     """The value of the updated input channels of a layer, if that is not the whole input."""
     channels = saved.channels.get(op.name)
     if channels is None:
@@ -300,4 +301,4 @@ def plane_bytes(graph: Int8Graph, op: Conv) -> int:
     if not op.depthwise:
         return 0
     height, width, _ = graph.tensors[op.x].shape
-    return -(-(height + 2 * op.padding) * (width + 2 * op.padding) // 4) * 4
+    return -(-(height + 2 * op.padding[0]) * (width + 2 * op.padding[1]) // 4) * 4

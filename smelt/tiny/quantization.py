@@ -181,7 +181,7 @@ class _Quantizer:
         assert weight is not None
         channels = self.tensors[x].channels
         depthwise = groups != 1
-        if transposed or set(dilation) != {1} or len(set(stride)) != 1 or len(set(padding)) != 1:
+        if transposed or set(dilation) != {1} or len(set(stride)) != 1:
             raise self.lacks(node, "the target lacks convolutions that are transposed, dilated or of unequal strides")
         if depthwise and not (groups == channels == len(weight)):
             raise self.lacks(node, f"the target lacks convolutions in {groups} groups of {channels} channels")
@@ -201,7 +201,7 @@ class _Quantizer:
             self.names[node] = self.names[arguments(end)[0]] = y
         size = (weight.shape[2], weight.shape[3])
         self.operators.append(
-            Conv(name, x, y, kernel, parameters[1], size, stride[0], padding[0], depthwise, low, high)
+            Conv(name, x, y, kernel, parameters[1], size, stride[0], _pair(padding), depthwise, low, high)
         )
 
     def folded(self, norm: fx.Node, weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from smelt.tiny.graph import Add, AveragePool, Conv, Head, Linear
+from smelt.tiny.graph import Add, AveragePool, Conv, Head, Layer
 from smelt.tiny.program import Call, latent_name, velocity_name
 from smelt.tiny.render_forward import chosen, extents, weights_of
 from smelt.tiny.rendering import Rendering, called, identifier, number, rule
@@ -51,7 +51,7 @@ def _head_update(r: Rendering, call: Call, at: int) -> str:
 def _unclamp(r: Rendering, call: Call, at: int) -> str:
     op, scales = call.op, "0"
     assert op is not None
-    if isinstance(op, (Conv, Linear)):
+    if isinstance(op, Layer):
         scales = r.constant(f"{op.name}.scales", accumulator_scales(r.graph, op))
     y = r.graph.tensors[op.y]
     return called("tiny_unclamp", *map(r.at, call.reads), scales, y.channels, y.elements, r.at(call.writes[0]))
@@ -85,23 +85,21 @@ def _pool_backward(r: Rendering, call: Call, at: int) -> str:
 @rule("conv_backward")
 def _conv_backward(r: Rendering, call: Call, at: int) -> str:
     op = call.op
-    assert isinstance(op, (Conv, Linear))
-    shape = [*op.kernel, op.stride, op.padding] if isinstance(op, Conv) else [1, 1, 1, 0]
-    x = extents(r.graph, op.x) if isinstance(op, Conv) else (1, 1, r.graph.tensors[op.x].elements)
-    given = [r.at(call.reads[0]), *extents(r.graph, op.y), *weights_of(r, op), *shape]
-    return called("tiny_conv_backward", *given, r.at(call.writes[0]), *x)
+    assert isinstance(op, Layer)
+    given = [r.at(call.reads[0]), *extents(r.graph, op.y), *weights_of(r, op), *op.kernel, op.stride, *op.padding]
+    return called("tiny_conv_backward", *given, r.at(call.writes[0]), *extents(r.graph, op.x))
 
 
 @rule("depthwise_backward")
 def _depthwise_backward(r: Rendering, call: Call, at: int) -> str:
     op = call.op
     assert isinstance(op, Conv)
-    given = [r.at(call.reads[0]), *extents(r.graph, op.y), *weights_of(r, op), *op.kernel, op.stride, op.padding]
+    given = [r.at(call.reads[0]), *extents(r.graph, op.y), *weights_of(r, op), *op.kernel, op.stride, *op.padding]
     result = [r.at(call.writes[0]), *extents(r.graph, op.x)[:2]]
     return called("tiny_depthwise_backward", *given, *result, r.scratch(at, "float"))
 
 
-def _factors(r: Rendering, op: Conv, which: str) -> str:
+def _factors(r: Rendering, op: Layer, which: str) -> str:
     factors = gradient_factors(r.graph, op, r.program.options.scaled)[which == "bias"]
     return r.constant(f"{op.name}.{which}.factors", factors)
 
@@ -109,7 +107,7 @@ def _factors(r: Rendering, op: Conv, which: str) -> str:
 @rule("update_bias")
 def _update_bias(r: Rendering, call: Call, at: int) -> str:
     op = call.op
-    assert isinstance(op, Conv)
+    assert isinstance(op, Layer)
     height, width, outputs = extents(r.graph, op.y)
     given = [r.at(call.reads[0]), height * width, outputs, _factors(r, op, "bias")]
     return called("tiny_update_bias", *given, r.parameter(op.bias), sgd(r, op.bias.name, call.label))
@@ -119,11 +117,11 @@ def _update_bias(r: Rendering, call: Call, at: int) -> str:
 @rule("update_depthwise")
 def _update_weight(r: Rendering, call: Call, at: int) -> str:
     op = call.op
-    assert isinstance(op, Conv)
+    assert isinstance(op, Layer)
     trained = r.program.trained[op.weight.name]
     given: list[object] = [r.at(call.reads[0]), *extents(r.graph, op.y)]
     if op.depthwise:
         given.append(chosen(r, op) if trained.channels is not None else 0)
     given += [r.at(call.reads[1]), *extents(r.graph, op.x)[:2], trained.data.shape[-1], r.graph.tensors[op.x].zero]
-    given += [*op.kernel, op.stride, op.padding, _factors(r, op, "weight")]
+    given += [*op.kernel, op.stride, *op.padding, _factors(r, op, "weight")]
     return called(f"tiny_{call.kernel}", *given, r.parameter(op.weight), sgd(r, op.weight.name, call.label))

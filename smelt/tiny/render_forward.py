@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from smelt.tiny.graph import Add, AveragePool, Clamp, Conv, Head, Int8Graph, Linear
+from smelt.tiny.graph import Add, AveragePool, Clamp, Conv, Head, Int8Graph, Layer
 from smelt.tiny.program import Call, plane_bytes
 from smelt.tiny.rendering import Rendering, called, number, rule
 from smelt.tiny.rescale import add_scales, dequantize_scale, pool_scale
@@ -19,10 +19,16 @@ def extents(graph: Int8Graph, tensor: str) -> tuple[int, int, int]:
 @rule("pointwise")
 def _pointwise(r: Rendering, call: Call, at: int) -> str:
     op = call.op
-    assert isinstance(op, (Conv, Linear))
+    assert isinstance(op, Layer)
     x = r.graph.tensors[op.x]
-    positions, inputs = (1, x.elements) if isinstance(op, Linear) else (x.elements // x.channels, x.channels)
-    given = [r.at(call.reads[0]), positions, inputs, x.zero, *r.weights(op, call), r.parameter(op.bias)]
+    given = [
+        r.at(call.reads[0]),
+        x.elements // op.inputs,
+        op.inputs,
+        x.zero,
+        *r.weights(op, call),
+        r.parameter(op.bias),
+    ]
     return called("tiny_pointwise", *given, op.bias.data.size, r.at(call.writes[0]), r.result(op, call))
 
 
@@ -31,7 +37,7 @@ def _conv(r: Rendering, call: Call, at: int) -> str:
     op = call.op
     assert isinstance(op, Conv)
     given = [r.at(call.reads[0]), *extents(r.graph, op.x), r.graph.tensors[op.x].zero, *r.weights(op, call)]
-    shape = [op.outputs, *op.kernel, op.stride, op.padding]
+    shape = [op.outputs, *op.kernel, op.stride, *op.padding]
     y = extents(r.graph, op.y)
     return called("tiny_conv", *given, r.parameter(op.bias), *shape, r.at(call.writes[0]), *y[:2], r.result(op, call))
 
@@ -41,17 +47,17 @@ def _depthwise(r: Rendering, call: Call, at: int) -> str:
     op = call.op
     assert isinstance(op, Conv)
     given: list[object] = [r.at(call.reads[0]), *extents(r.graph, op.x), r.graph.tensors[op.x].zero]
-    given += [*weights_of(r, op), r.parameter(op.bias), *op.kernel, op.stride, op.padding]
+    given += [*weights_of(r, op), r.parameter(op.bias), *op.kernel, op.stride, *op.padding]
     result = [r.at(call.writes[0]), *extents(r.graph, op.y)[:2], r.result(op, call)]
     return called("tiny_depthwise", *given, *result, r.scratch(at))
 
 
-def weights_of(r: Rendering, op: Conv | Linear) -> list[object]:
+def weights_of(r: Rendering, op: Layer) -> list[object]:
     """fixed, trained, chosen, updated: how a layer's weights are told to kernels that read its input alone."""
     trained = r.program.trained.get(op.weight.name)
     if trained is None:
         return [r.parameter(op.weight), 0, 0, 0]
-    if trained.channels is None or isinstance(op, Linear):
+    if trained.channels is None:
         return [0, r.parameter(op.weight), 0, trained.data.shape[-1]]
     return [r.fixed(op), r.parameter(op.weight), chosen(r, op), len(trained.channels)]
 
@@ -62,7 +68,7 @@ def _expand_depthwise(r: Rendering, call: Call, at: int) -> str:
     assert isinstance(op, Conv) and expand is not None
     given = [r.at(call.reads[0]), *extents(r.graph, expand.x), r.graph.tensors[expand.x].zero]
     given += [r.parameter(expand.weight), r.parameter(expand.bias), r.result(expand, None), op.outputs]
-    given += [r.parameter(op.weight), r.parameter(op.bias), *op.kernel, op.stride, op.padding]
+    given += [r.parameter(op.weight), r.parameter(op.bias), *op.kernel, op.stride, *op.padding]
     result = [r.at(call.writes[0]), *extents(r.graph, op.y)[:2], r.result(op, call)]
     return called("tiny_expand_depthwise", *given, *result, r.scratch(at), plane_bytes(r.graph, op))
 
@@ -70,7 +76,7 @@ def _expand_depthwise(r: Rendering, call: Call, at: int) -> str:
 @rule("gather")
 def _gather(r: Rendering, call: Call, at: int) -> str:
     op = call.op
-    assert isinstance(op, Conv)
+    assert isinstance(op, Layer)
     x = r.graph.tensors[op.x]
     channels = chosen(r, op)
     count = r.program.values[call.writes[0]].shape[-1]
@@ -78,7 +84,7 @@ def _gather(r: Rendering, call: Call, at: int) -> str:
     return called("tiny_gather", r.at(call.reads[0]), positions, x.channels, channels, count, r.at(call.writes[0]))
 
 
-def chosen(r: Rendering, op: Conv) -> str:
+def chosen(r: Rendering, op: Layer) -> str:
     """The updated input channels of a sparse layer."""
     channels = r.program.trained[op.weight.name].channels
     return r.constant(f"{op.name}.channels", np.array(channels, np.uint16))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from smelt.tiny.graph import Add, AveragePool, Clamp, Conv, Int8Graph, Linear, Parameter
+from smelt.tiny.graph import Add, AveragePool, Clamp, Int8Graph, Layer, Parameter
 from smelt.tiny.plan import Layout, scratch_name
 from smelt.tiny.program import Call, Program
 from smelt.tiny.rescale import accumulator_scales, bounds
@@ -58,7 +58,7 @@ class Rendering:
             return f"model_trained.{identifier(parameter.name)}"
         return self.constant(parameter.name, parameter.data)
 
-    def weights(self, op: Conv | Linear, call: Call) -> list[object]:
+    def weights(self, op: Layer, call: Call) -> list[object]:
         """fixed, kept, trained, updated: how a layer's weights are told to kernels."""
         trained = self.program.trained.get(op.weight.name)
         if trained is None:
@@ -68,18 +68,18 @@ class Rendering:
             return [0, self.at(call.reads[0]), self.parameter(op.weight), inputs]
         return [self.fixed(op), self.at(call.reads[1]), self.parameter(op.weight), inputs]
 
-    def fixed(self, op: Conv | Linear) -> str:
+    def fixed(self, op: Layer) -> str:
         """The weights of a sparse layer that do not train, with zeros in the place of those that do."""
         channels = self.program.trained[op.weight.name].channels
         rest = np.array(op.weight.data)
         rest[..., list(channels or ())] = 0
         return self.constant(f"{op.weight.name}.fixed", rest)
 
-    def result(self, op: Conv | Linear | Add | AveragePool | Clamp, call: Call | None) -> str:
+    def result(self, op: Layer | Add | AveragePool | Clamp, call: Call | None) -> str:
         """The form of an operator's result; `call` is the one that makes it, if its mask may be kept."""
         y = self.graph.tensors[op.y]
         scales = "0"
-        if isinstance(op, (Conv, Linear)):
+        if isinstance(op, Layer):
             scales = self.constant(f"{op.name}.scales", accumulator_scales(self.graph, op))
         mask = self.at(call.writes[1]) if call is not None and len(call.writes) > 1 else "0"
         least, most = bounds(y, op.low, op.high)

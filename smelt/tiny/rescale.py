@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from smelt.tiny.graph import Add, AveragePool, Conv, Int8Graph, Linear, Tensor
+from smelt.tiny.graph import Add, AveragePool, Int8Graph, Layer, Tensor
 
 
-def accumulator_scales(graph: Int8Graph, op: Conv | Linear) -> np.ndarray:
+def accumulator_scales(graph: Int8Graph, op: Layer) -> np.ndarray:
     """scale of x * scale of w / scale of y for each output channel, float32."""
     x, y = graph.tensors[op.x], graph.tensors[op.y]
     assert op.weight.scales is not None
@@ -36,7 +36,7 @@ def bounds(y: Tensor, low: int, high: int) -> tuple[float, float]:
     return float(low - y.zero), float(high - y.zero)
 
 
-def gradient_factors(graph: Int8Graph, op: Conv, scaled: bool) -> tuple[np.ndarray, np.ndarray]:
+def gradient_factors(graph: Int8Graph, op: Layer, scaled: bool) -> tuple[np.ndarray, np.ndarray]:
     """By what the gradients of a layer's weights and bias are multiplied, float32 for each output channel.
 
     Gradients are those of the int8 weights and the int32 bias. Quantisation-aware scaling (QAS, arXiv 2206.15472)

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from smelt.base.errors import OptionError, SmeltError, unknown_name
-from smelt.tiny.graph import Conv, Head, Int8Graph, Linear, updated_channels
+from smelt.tiny.graph import Head, Int8Graph, Layer, Linear, updated_channels
 
 
 class SchemeError(SmeltError):
@@ -219,11 +219,11 @@ def memory(graph: Int8Graph, scheme: Scheme) -> Memory:
     return Memory(inputs, masks, weights, biases)
 
 
-def updated(graph: Int8Graph, layer: Conv, ratio: Fraction) -> tuple[int, int]:
+def updated(graph: Int8Graph, layer: Layer, ratio: Fraction) -> tuple[int, int]:
     """Bytes of the saved input and of the weights for a ratio of a layer's input channels."""
     channels = updated_channels(layer.inputs, ratio)
     x = graph.tensors[layer.x]
-    return x.elements // x.channels * channels, layer.weight.data.size // layer.inputs * channels
+    return x.elements // layer.inputs * channels, layer.weight.data.size // layer.inputs * channels
 
 
 def _features(graph: Int8Graph) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from smelt.tiny.graph import MOST_BIAS, Add, AveragePool, Conv, Head, Linear
+from smelt.tiny.graph import MOST_BIAS, Add, AveragePool, Conv, Head, Layer, Linear
 from smelt.tiny.program import Call, latent_name, velocity_name
 from smelt.tiny.rescale import accumulator_scales, add_scales, dequantize_scale, gradient_factors, pool_scale
 from smelt.tiny.running import Run, rule, terms_in_order
@@ -138,7 +138,7 @@ def _head_update(run: Run, call: Call) -> None:
 @rule("unclamp")
 def _unclamp(run: Run, call: Call) -> None:
     g, mask = (run.values[name] for name in call.reads)
-    if isinstance(call.op, (Conv, Linear)):
+    if isinstance(call.op, Layer):
         g = g * torch.from_numpy(accumulator_scales(run.graph, call.op))
     run.values[call.writes[0]] = torch.where(mask.reshape(g.shape), g, 0.0)
 
@@ -206,8 +206,8 @@ class _Spread:
 
     def __init__(self, run: Run, op: Conv) -> None:
         (height, width, channels), self.y = run.graph.tensors[op.x].shape, run.graph.tensors[op.y].shape
-        self.op, self.shape, border = op, (height, width), 2 * op.padding
-        self.total = torch.zeros(height + border, width + border, channels)
+        self.op, self.shape, border = op, (height, width), op.padding
+        self.total = torch.zeros(height + 2 * border[0], width + 2 * border[1], channels)
 
     def under(self, u: int, v: int) -> torch.Tensor:
         """Where the tap (u, v) lies for each position of the result."""
@@ -216,8 +216,8 @@ class _Spread:
 
     def inner(self) -> torch.Tensor:
         """Without the border."""
-        p, (height, width) = self.op.padding, self.shape
-        return self.total[None, p : p + height, p : p + width].clone()
+        (down, right), (height, width) = self.op.padding, self.shape
+        return self.total[None, down : down + height, right : right + width].clone()
 
 
 # -- gradients of parameters, applied at once ----------------------------------------------------------------------
@@ -226,7 +226,7 @@ class _Spread:
 @rule("update_bias")
 def _update_bias(run: Run, call: Call) -> None:
     op = call.op
-    assert isinstance(op, Conv)
+    assert isinstance(op, Layer)
     g = run.values[call.reads[0]].reshape(-1, op.outputs)
     factors = torch.from_numpy(gradient_factors(run.graph, op, run.program.options.scaled)[1])
     update_int32(run, op.bias.name, terms_in_order(g, torch.zeros(op.outputs)) * factors, call.label)
@@ -236,8 +236,11 @@ def _update_bias(run: Run, call: Call) -> None:
 @rule("update_depthwise")
 def _update_weight(run: Run, call: Call) -> None:
     op = call.op
-    assert isinstance(op, Conv)
-    g, x = run.values[call.reads[0]][0], run.values[call.reads[1]][0].float() - run.graph.tensors[op.x].zero
+    assert isinstance(op, Layer)
+    g, x = (run.values[name][0] for name in call.reads)
+    if isinstance(op, Linear):
+        g, x = g.reshape(1, 1, -1), x.reshape(1, 1, -1)
+    x = x.float() - run.graph.tensors[op.x].zero
     factors = torch.from_numpy(gradient_factors(run.graph, op, run.program.options.scaled)[0])
     if op.depthwise:
         channels = run.program.trained[op.weight.name].channels
@@ -245,11 +248,12 @@ def _update_weight(run: Run, call: Call) -> None:
         g, factors = g[..., chosen], factors[chosen]
     else:
         g, factors = g[..., None, None, None], factors[:, None, None, None]
-    p, stride = op.padding, op.stride
-    x = functional.pad(x, (0, 0, p, p, p, p))
-    total = torch.zeros(run.state[op.weight.name].shape)
+    (down, right), stride = op.padding, op.stride
+    x = functional.pad(x, (0, 0, right, right, down, down))
+    shape = run.state[op.weight.name].shape
+    total = torch.zeros(shape if op.depthwise else (shape[0], *op.kernel, shape[-1]))
     for i in range(g.shape[0]):
         for j in range(g.shape[1]):
             window = x[i * stride : i * stride + op.kernel[0], j * stride : j * stride + op.kernel[1]]
             total = total + g[i, j] * window
-    update_int8(run, op.weight.name, total * factors, call.label)
+    update_int8(run, op.weight.name, (total * factors).reshape(shape), call.label)

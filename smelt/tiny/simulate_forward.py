@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from smelt.tiny.graph import Add, AveragePool, Clamp, Conv, Head, Linear, Tensor
+from smelt.tiny.graph import Add, AveragePool, Clamp, Conv, Head, Layer, Linear, Tensor
 from smelt.tiny.program import Call
 from smelt.tiny.rescale import accumulator_scales, add_scales, bounds, dequantize_scale, pool_scale
 from smelt.tiny.running import Run, rule, terms_in_order
@@ -73,10 +73,12 @@ def _expand_depthwise(run: Run, call: Call) -> None:
 
 @rule("gather")
 def _gather(run: Run, call: Call) -> None:
-    assert isinstance(call.op, Conv)
+    assert isinstance(call.op, Layer)
     channels = run.program.trained[call.op.weight.name].channels
     assert channels is not None
-    run.values[call.writes[0]] = run.values[call.reads[0]][..., list(channels)]
+    x = run.values[call.reads[0]]
+    shape = run.graph.tensors[call.op.x].shape
+    run.values[call.writes[0]] = x.reshape(len(x), *shape)[..., list(channels)]
 
 
 @rule("add")

@@ -21,6 +21,7 @@ from smelt.tiny.graph import (
     Flatten,
     Head,
     Int8Graph,
+    Layer,
     Linear,
     Operator,
     Parameter,
@@ -41,12 +42,16 @@ from smelt.tiny.program import (
 from smelt.tiny.scheme import Scheme
 
 
-def magnitude_channels(layer: Conv, count: int) -> tuple[int, ...]:
+def magnitude_channels(layer: Layer, count: int) -> tuple[int, ...]:
     """The input channels with the largest sums of absolute real weights, ascending; the first of equal ones."""
     assert layer.weight.scales is not None
     scales = layer.weight.scales.astype(np.float64)
     weight = np.abs(layer.weight.data.astype(np.float64))
-    of_inputs = (weight * (scales if layer.depthwise else scales.reshape(-1, 1, 1, 1))).reshape(-1, layer.inputs).sum(0)
+    of_inputs = (
+        (weight * (scales if layer.depthwise else scales.reshape(-1, *[1] * (weight.ndim - 1))))
+        .reshape(-1, layer.inputs)
+        .sum(0)
+    )
     return tuple(sorted(np.argsort(-of_inputs, kind="stable")[:count].tolist()))
 
 
@@ -81,7 +86,7 @@ def trained_parameters(
     return held
 
 
-def _trained_weight(layer: Conv, count: int, channels: Mapping[int, tuple[int, ...]] | None, number: int) -> Trained:
+def _trained_weight(layer: Layer, count: int, channels: Mapping[int, tuple[int, ...]] | None, number: int) -> Trained:
     chosen = (channels or {}).get(number) or magnitude_channels(layer, count)
     if list(chosen) != sorted(set(chosen)) or not 0 <= chosen[0] <= chosen[-1] < layer.inputs or len(chosen) != count:
         raise OptionError(
@@ -176,18 +181,17 @@ class _Backward:
         self.to_source("head_backward", op, g)
         self.update("head_update", op, [g, self.builder.place[op.x]], [op.weight, op.bias])
 
-    def products(self, op: Conv | Linear, g: str) -> None:
+    def products(self, op: Layer, g: str) -> None:
         if op.bias.name in self.trained:
             self.update("update_bias", op, [g], [op.bias])
-        depthwise = isinstance(op, Conv) and op.depthwise
         if op.x in self.reached:
             extent = self.builder.graph.tensors[op.y].elements // self.builder.graph.tensors[op.y].channels
-            kernel = "depthwise_backward" if depthwise else "conv_backward"
-            self.to_source(kernel, op, g, in_place=depthwise, scratch=4 * extent if depthwise else 0)
+            kernel = "depthwise_backward" if op.depthwise else "conv_backward"
+            self.to_source(kernel, op, g, in_place=op.depthwise, scratch=4 * extent if op.depthwise else 0)
         if op.weight.name in self.trained:
             kept = f"{op.name}.kept"
             x = kept if kept in self.builder.values else self.builder.place[op.x]
-            self.update("update_depthwise" if depthwise else "update_weight", op, [g, x], [op.weight])
+            self.update("update_depthwise" if op.depthwise else "update_weight", op, [g, x], [op.weight])
 
     def add(self, op: Add, g: str) -> None:
         for name, side in ((op.a, "a"), (op.b, "b")):

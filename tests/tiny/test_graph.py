@@ -14,7 +14,7 @@ from smelt.tiny.graph import MOST_BIAS, Clamp, Conv, GraphError, Int8Graph, Para
 def small(**changes: object) -> Int8Graph:
     """A convolution and a clamp; `changes` are of the convolution."""
     weight = Parameter("w", np.ones((4, 3, 3, 2), np.int8), np.full(4, 0.5, np.float32))
-    conv = Conv("conv", "x", "y", weight, Parameter("b", np.zeros(4, np.int32)), (3, 3), 2, 1)
+    conv = Conv("conv", "x", "y", weight, Parameter("b", np.zeros(4, np.int32)), (3, 3), 2, (1, 1))
     tensors = [
         Tensor("x", (5, 6, 2), scale=0.1),
         Tensor("y", (3, 3, 4), scale=0.2, zero=-5),

@@ -154,11 +154,11 @@ TINY_KERNEL int32_t tiny_window(const int8_t *x, int height, int width, int inpu
 
 TINY_KERNEL void tiny_conv(const int8_t *x, int height, int width, int inputs, int zero, const int8_t *fixed,
                            const int8_t *kept, const int8_t *trained, int updated, const int32_t *bias, int outputs, int kh,
-                           int kw, int stride, int padding, int8_t *y, int out_height, int out_width, tiny_result r) {
+                           int kw, int stride, int pad_h, int pad_w, int8_t *y, int out_height, int out_width, tiny_result r) {
     for (int i = 0; i < out_height; i++)
         for (int j = 0; j < out_width; j++)
             for (int o = 0; o < outputs; o++) {
-                int top = i * stride - padding, left = j * stride - padding, at = (i * out_width + j) * outputs + o;
+                int top = i * stride - pad_h, left = j * stride - pad_w, at = (i * out_width + j) * outputs + o;
                 int32_t sum = bias[o];
                 if (fixed)
                     sum += tiny_window(x, height, width, inputs, zero, fixed + o * kh * kw * inputs, kh, kw, top, left);
@@ -190,15 +190,15 @@ TINY_KERNEL void tiny_plane(const int8_t *plane, int width, int zero, const int8
 /* y may be x: a channel is read before it is written, and lies at the same places in both. Weights of the channels in
  * `chosen` (of all, if that is 0) are in `trained`, (kh, kw, updated). */
 TINY_KERNEL void tiny_depthwise(const int8_t *x, int height, int width, int channels, int zero, const int8_t *fixed,
-                                const int8_t *trained, const uint16_t *chosen, int updated, const int32_t *bias, int kh, int kw, int stride, int padding, int8_t *y, int out_height,
+                                const int8_t *trained, const uint16_t *chosen, int updated, const int32_t *bias, int kh, int kw, int stride, int pad_h, int pad_w, int8_t *y, int out_height,
                                 int out_width, tiny_result r, int8_t *plane) {
-    int wide = width + 2 * padding;
-    memset(plane, zero, (size_t)((height + 2 * padding) * wide));
+    int wide = width + 2 * pad_w;
+    memset(plane, zero, (size_t)((height + 2 * pad_h) * wide));
     for (int c = 0, k = 0; c < channels; c++) {
         int trains = k < updated && (chosen ? chosen[k] : k) == c;
         const int8_t *w = trains ? trained + k++ : fixed + c;
         for (int i = 0; i < height; i++)
-            for (int j = 0; j < width; j++) plane[(i + padding) * wide + j + padding] = x[(i * width + j) * channels + c];
+            for (int j = 0; j < width; j++) plane[(i + pad_h) * wide + j + pad_w] = x[(i * width + j) * channels + c];
         tiny_plane(plane, wide, zero, w, trains ? updated : channels, bias[c], c, channels, kh, kw, stride, y, out_height, out_width, r);
     }
 }
@@ -206,9 +206,9 @@ TINY_KERNEL void tiny_depthwise(const int8_t *x, int height, int width, int chan
 /* A pointwise convolution into a depthwise one, two channels at a time: the wide tensor between them never exists. */
 TINY_KERNEL void tiny_expand_depthwise(const int8_t *x, int height, int width, int inputs, int zero, const int8_t *expand,
                                        const int32_t *expand_bias, tiny_result between, int channels, const int8_t *w,
-                                       const int32_t *bias, int kh, int kw, int stride, int padding, int8_t *y, int out_height,
+                                       const int32_t *bias, int kh, int kw, int stride, int pad_h, int pad_w, int8_t *y, int out_height,
                                        int out_width, tiny_result r, int8_t *planes, int plane_bytes) {
-    int wide = width + 2 * padding;
+    int wide = width + 2 * pad_w;
     int8_t *first = planes, *second = planes + plane_bytes;
     memset(planes, between.zero, (size_t)(2 * plane_bytes));
     for (int c = 0; c < channels; c += 2) {
@@ -217,8 +217,8 @@ TINY_KERNEL void tiny_expand_depthwise(const int8_t *x, int height, int width, i
             int q = p + 1 < height * width ? p + 1 : p;
             int32_t sums[4] = {expand_bias[c], expand_bias[d], expand_bias[c], expand_bias[d]};
             tiny_dot_2x2(x + p * inputs, x + q * inputs, expand + c * inputs, expand + d * inputs, inputs, zero, sums);
-            int a = (p / width + padding) * wide + p % width + padding;
-            int b = (q / width + padding) * wide + q % width + padding;
+            int a = (p / width + pad_h) * wide + p % width + pad_w;
+            int b = (q / width + pad_h) * wide + q % width + pad_w;
             first[a] = tiny_requantize(sums[0], c, between, 0);
             second[a] = tiny_requantize(sums[1], d, between, 0);
             first[b] = tiny_requantize(sums[2], c, between, 0);

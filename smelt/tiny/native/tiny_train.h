@@ -172,14 +172,14 @@ TINY_KERNEL void tiny_spread(const float *g, int outputs, const int8_t *fixed, c
 
 TINY_KERNEL void tiny_conv_backward(const float *g, int out_height, int out_width, int outputs, const int8_t *fixed,
                                     const int8_t *trained, const uint16_t *chosen, int updated, int kh, int kw, int stride,
-                                    int padding, float *gx, int height, int width, int inputs) {
+                                    int pad_h, int pad_w, float *gx, int height, int width, int inputs) {
     for (int r = 0; r < height; r++)
         for (int q = 0; q < width; q++) {
             float *at = gx + (r * width + q) * inputs;
             for (int i = 0; i < inputs; i++) at[i] = 0.0f;
             for (int u = 0; u < kh; u++)
                 for (int v = 0; v < kw; v++) {
-                    int i = r + padding - u, j = q + padding - v;
+                    int i = r + pad_h - u, j = q + pad_w - v;
                     if (i < 0 || j < 0 || i % stride || j % stride || i / stride >= out_height || j / stride >= out_width)
                         continue;
                     tiny_spread(g + (i / stride * out_width + j / stride) * outputs, outputs, fixed, trained, chosen, updated,
@@ -196,7 +196,7 @@ TINY_KERNEL float tiny_tap(const int8_t *fixed, const int8_t *trained, int updat
 /* gx may be g, where extents agree: a channel of g is read before it is written. */
 TINY_KERNEL void tiny_depthwise_backward(const float *g, int out_height, int out_width, int channels, const int8_t *fixed,
                                          const int8_t *trained, const uint16_t *chosen, int updated, int kh, int kw, int stride,
-                                         int padding, float *gx, int height, int width, float *plane) {
+                                         int pad_h, int pad_w, float *gx, int height, int width, float *plane) {
     for (int c = 0, next = 0; c < channels; c++) {
         int k = next < updated && (chosen ? chosen[next] : next) == c ? next++ : -1;
         for (int p = 0; p < out_height * out_width; p++) plane[p] = g[p * channels + c];
@@ -205,7 +205,7 @@ TINY_KERNEL void tiny_depthwise_backward(const float *g, int out_height, int out
                 float sum = 0.0f;
                 for (int u = 0; u < kh; u++)
                     for (int v = 0; v < kw; v++) {
-                        int i = r + padding - u, j = q + padding - v;
+                        int i = r + pad_h - u, j = q + pad_w - v;
                         if (i < 0 || j < 0 || i % stride || j % stride || i / stride >= out_height || j / stride >= out_width)
                             continue;
                         sum += plane[i / stride * out_width + j / stride] *
@@ -244,27 +244,27 @@ TINY_KERNEL float tiny_correlation(const float *g, int out_height, int out_width
 
 /* x has the inputs that train alone, as the weights (outputs, kh, kw, inputs) do. */
 TINY_KERNEL void tiny_update_weight(const float *g, int out_height, int out_width, int outputs, const int8_t *x, int height,
-                                    int width, int inputs, int zero, int kh, int kw, int stride, int padding,
+                                    int width, int inputs, int zero, int kh, int kw, int stride, int pad_h, int pad_w,
                                     const float *factors, int8_t *w, tiny_sgd s) {
     for (int o = 0; o < outputs; o++)
         for (int u = 0; u < kh; u++)
             for (int v = 0; v < kw; v++)
                 for (int k = 0; k < inputs; k++) {
                     float sum = tiny_correlation(g, out_height, out_width, outputs, o, x, height, width, inputs, k, zero,
-                                                 u - padding, v - padding, stride);
+                                                 u - pad_h, v - pad_w, stride);
                     tiny_update_int8(w, sum * factors[o], s, ((o * kh + u) * kw + v) * inputs + k);
                 }
 }
 
 TINY_KERNEL void tiny_update_depthwise(const float *g, int out_height, int out_width, int channels, const uint16_t *chosen,
                                        const int8_t *x, int height, int width, int updated, int zero, int kh, int kw, int stride,
-                                       int padding, const float *factors, int8_t *w, tiny_sgd s) {
+                                       int pad_h, int pad_w, const float *factors, int8_t *w, tiny_sgd s) {
     for (int k = 0; k < updated; k++) {
         int c = chosen ? chosen[k] : k;
         for (int u = 0; u < kh; u++)
             for (int v = 0; v < kw; v++) {
                 float sum = tiny_correlation(g, out_height, out_width, channels, c, x, height, width, updated, k, zero,
-                                             u - padding, v - padding, stride);
+                                             u - pad_h, v - pad_w, stride);
                 tiny_update_int8(w, sum * factors[c], s, (u * kw + v) * updated + k);
             }
     }
