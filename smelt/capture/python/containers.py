@@ -334,6 +334,8 @@ def ask_length(vm: Interpreter, value: object) -> None:
     """What C code does that makes a list or tuple, once it has the iterator: how many items are to be expected?"""
     if type(value) is TraceTensor:
         return
+    if all(find_in_class(vm, type(value), name) is MISS for name in ("__iter__", "__getitem__")):
+        return  # it cannot be iterated: there is no iterator, so C code has raised
     method = python_method(vm, value, "__len__") or python_method(vm, value, "__length_hint__")
     if method is None:
         return

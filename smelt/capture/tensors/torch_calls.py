@@ -307,31 +307,31 @@ def _storage_offset(vm: Interpreter, tensor: TraceTensor) -> object:
     return vm.external(real.storage_offset(), sources.called(source, torch.Tensor.storage_offset, "offset"))
 
 
-def _of_the_input(vm: Interpreter, tensor: TraceTensor, fn: Any) -> Any:
+def _of_the_input(vm: Interpreter, tensor: TraceTensor, fn: Any, name: str) -> Any:
     """What a method without arguments tells of an input, which is guarded."""
     real, source = vm.tensors.real.get(id(tensor)), vm.sources.get(id(tensor))
     if real is None or source is None:
         raise Break(
-            f"tensor.{fn.__name__}() of a tensor that the graph makes",
+            f"tensor.{name}() of a tensor that the graph makes",
             "how a sparse tensor stores its elements is known when the program runs",
             "ask it of an argument, or outside of the compiled function",
         )
-    return vm.external(fn(real), sources.called(source, fn, fn.__name__))
+    return vm.external(fn(real), sources.called(source, fn, name))
 
 
 def _is_coalesced(vm: Interpreter, tensor: TraceTensor) -> bool:
-    return bool(_of_the_input(vm, tensor, torch.Tensor.is_coalesced))
+    return bool(_of_the_input(vm, tensor, torch.Tensor.is_coalesced, "is_coalesced"))
 
 
 def _stored_elements(vm: Interpreter, tensor: TraceTensor) -> int:
-    return _of_the_input(vm, tensor, torch.Tensor._nnz)
+    return _of_the_input(vm, tensor, torch.Tensor._nnz, "_nnz")
 
 
 def _is_view(vm: Interpreter, tensor: TraceTensor) -> bool:
     """Of an input it is guarded; what the graph makes is one when it shows the memory of another tensor."""
     if id(tensor) not in vm.sources:
         return tensor.place.parent is not None
-    return bool(_of_the_input(vm, tensor, is_view))
+    return bool(_of_the_input(vm, tensor, is_view, "_is_view"))
 
 
 def _is_inference(vm: Interpreter, tensor: TraceTensor) -> bool:
