@@ -104,12 +104,15 @@ class StepOptions:
         momentum: of SGD; above 0 a float32 velocity for each parameter, four more bytes each.
         scaled: quantisation-aware scaling of gradients (QAS).
         seed: of stochastic rounding.
+        held: keep the gradients of all parameters until the walk back is done, and apply them then, as frameworks do.
+            The bits are the same, the memory is not: for comparison.
     """
 
     rounding: str = "stochastic"
     momentum: float = 0.0
     scaled: bool = True
     seed: int = 0
+    held: bool = False
 
     def __post_init__(self) -> None:
         if self.rounding not in ROUNDINGS:
@@ -130,6 +133,11 @@ def latent_name(parameter: str) -> str:
 def velocity_name(parameter: str) -> str:
     """The velocity of a parameter."""
     return f"{parameter}.velocity"
+
+
+def gradient_name(parameter: str) -> str:
+    """The gradient of a parameter, where it is held."""
+    return f"d {parameter}"
 
 
 @dataclass(frozen=True, eq=False)

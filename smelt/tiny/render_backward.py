@@ -5,21 +5,31 @@ from __future__ import annotations
 from math import prod
 
 from smelt.tiny.graph import Add, AveragePool, Conv, Head, Layer
-from smelt.tiny.program import Call, latent_name, velocity_name
+from smelt.tiny.program import Call, gradient_name, latent_name, velocity_name
 from smelt.tiny.render_forward import chosen, extents, weights_of
 from smelt.tiny.rendering import Rendering, called, identifier, number, rule
 from smelt.tiny.rescale import accumulator_scales, add_scales, dequantize_scale, gradient_factors, pool_scale
 
 
-def sgd(r: Rendering, parameter: str, label: int) -> str:
-    """How a parameter is updated, as C."""
-    options, held = r.program.options, r.program.trained
+def sgd(r: Rendering, parameter: str, call: Call) -> str:
+    """How a call updates a parameter, or where it puts the gradient, as C."""
+    held = gradient_name(parameter)
+    gradient = r.at(held) if held in call.writes else "0"
+    options, trained = r.program.options, r.program.trained
     states = [
-        f"model_trained.{identifier(name)}" if name in held else "0"
+        f"model_trained.{identifier(name)}" if name in trained else "0"
         for name in (velocity_name(parameter), latent_name(parameter))
     ]
     rounding = f"TINY_{options.rounding.upper()}"
-    fields = ["rate", number(options.momentum), rounding, "model_trained.steps", f"{options.salt(label)}u", *states]
+    fields = [
+        "rate",
+        number(options.momentum),
+        rounding,
+        "model_trained.steps",
+        f"{options.salt(call.label)}u",
+        *states,
+        gradient,
+    ]
     return f"(tiny_sgd){{{', '.join(fields)}}}"
 
 
@@ -43,8 +53,8 @@ def _head_update(r: Rendering, call: Call, at: int) -> str:
     assert isinstance(op, Head)
     x = r.graph.tensors[op.x]
     given = [r.at(call.reads[0]), r.graph.classes, r.at(call.reads[1]), x.zero, number(dequantize_scale(x)), x.elements]
-    weight = [r.parameter(op.weight), sgd(r, op.weight.name, call.label)]
-    return called("tiny_head_update", *given, *weight, r.parameter(op.bias), sgd(r, op.bias.name, call.label))
+    weight = [r.parameter(op.weight), sgd(r, op.weight.name, call)]
+    return called("tiny_head_update", *given, *weight, r.parameter(op.bias), sgd(r, op.bias.name, call))
 
 
 @rule("unclamp")
@@ -110,7 +120,7 @@ def _update_bias(r: Rendering, call: Call, at: int) -> str:
     assert isinstance(op, Layer)
     height, width, outputs = extents(r.graph, op.y)
     given = [r.at(call.reads[0]), height * width, outputs, _factors(r, op, "bias")]
-    return called("tiny_update_bias", *given, r.parameter(op.bias), sgd(r, op.bias.name, call.label))
+    return called("tiny_update_bias", *given, r.parameter(op.bias), sgd(r, op.bias.name, call))
 
 
 @rule("update_weight")
@@ -124,4 +134,13 @@ def _update_weight(r: Rendering, call: Call, at: int) -> str:
         given.append(chosen(r, op) if trained.channels is not None else 0)
     given += [r.at(call.reads[1]), *extents(r.graph, op.x)[:2], trained.data.shape[-1], r.graph.tensors[op.x].zero]
     given += [*op.kernel, op.stride, *op.padding, _factors(r, op, "weight")]
-    return called(f"tiny_{call.kernel}", *given, r.parameter(op.weight), sgd(r, op.weight.name, call.label))
+    return called(f"tiny_{call.kernel}", *given, r.parameter(op.weight), sgd(r, op.weight.name, call))
+
+
+@rule("apply")
+def _apply(r: Rendering, call: Call, at: int) -> str:
+    (name,) = call.updates
+    trained = r.program.trained[name]
+    held = f"model_trained.{identifier(name)}"
+    given = [r.at(call.reads[0]), trained.data.size, held, sgd(r, name, call)]
+    return called(f"tiny_apply_{trained.data.dtype.name}", *given)

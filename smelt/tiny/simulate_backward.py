@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from smelt.tiny.graph import MOST_BIAS, Add, AveragePool, Conv, Head, Layer, Linear
-from smelt.tiny.program import Call, latent_name, velocity_name
+from smelt.tiny.program import Call, gradient_name, latent_name, velocity_name
 from smelt.tiny.rescale import accumulator_scales, add_scales, dequantize_scale, gradient_factors, pool_scale
 from smelt.tiny.running import Run, rule, terms_in_order
 from smelt.tiny.simulate_forward import features
@@ -53,6 +53,20 @@ def fractions(steps: int, salt: int, count: int) -> torch.Tensor:
 # -- updates -------------------------------------------------------------------------------------------------------
 
 
+def update(run: Run, name: str, gradient: torch.Tensor, label: int) -> None:
+    """Update a parameter by its gradient, or hold the gradient."""
+    if gradient_name(name) in run.program.values:
+        run.values[gradient_name(name)] = gradient
+    else:
+        _UPDATES[run.state[name].dtype](run, name, gradient, label)
+
+
+@rule("apply")
+def _apply(run: Run, call: Call) -> None:
+    (name,) = call.updates
+    _UPDATES[run.state[name].dtype](run, name, run.values[call.reads[0]], call.label)
+
+
 def change(run: Run, name: str, gradient: torch.Tensor) -> torch.Tensor:
     """What is taken from a parameter, by its gradient or, with momentum, its velocity."""
     velocity = velocity_name(name)
@@ -95,9 +109,12 @@ def update_int32(run: Run, name: str, gradient: torch.Tensor, label: int) -> Non
     run.state[name] = (run.state[name].long() - rounded.long()).clamp(-MOST_BIAS, MOST_BIAS).to(torch.int32)
 
 
-def update_float(run: Run, name: str, gradient: torch.Tensor) -> None:
+def update_float(run: Run, name: str, gradient: torch.Tensor, label: int) -> None:
     """Update float32 parameters."""
     run.state[name] = run.state[name] - change(run, name, gradient)
+
+
+_UPDATES = {torch.int8: update_int8, torch.int32: update_int32, torch.float32: update_float}
 
 
 # -- loss and classifier -------------------------------------------------------------------------------------------
@@ -128,8 +145,8 @@ def _head_update(run: Run, call: Call) -> None:
     op = call.op
     assert isinstance(op, Head)
     g, x = run.values[call.reads[0]][0], features(run, op, call.reads[1])[0]
-    update_float(run, op.weight.name, g[:, None] * x)
-    update_float(run, op.bias.name, g)
+    update(run, op.weight.name, g[:, None] * x, call.label)
+    update(run, op.bias.name, g, call.label)
 
 
 # -- backward ------------------------------------------------------------------------------------------------------
@@ -229,7 +246,7 @@ def _update_bias(run: Run, call: Call) -> None:
     assert isinstance(op, Layer)
     g = run.values[call.reads[0]].reshape(-1, op.outputs)
     factors = torch.from_numpy(gradient_factors(run.graph, op, run.program.options.scaled)[1])
-    update_int32(run, op.bias.name, terms_in_order(g, torch.zeros(op.outputs)) * factors, call.label)
+    update(run, op.bias.name, terms_in_order(g, torch.zeros(op.outputs)) * factors, call.label)
 
 
 @rule("update_weight")
@@ -256,4 +273,4 @@ def _update_weight(run: Run, call: Call) -> None:
         for j in range(g.shape[1]):
             window = x[i * stride : i * stride + op.kernel[0], j * stride : j * stride + op.kernel[1]]
             total = total + g[i, j] * window
-    update_int8(run, op.weight.name, (total * factors).reshape(shape), call.label)
+    update(run, op.weight.name, (total * factors).reshape(shape), call.label)

@@ -36,6 +36,7 @@ from smelt.tiny.program import (
     StepOptions,
     Trained,
     add_forward,
+    gradient_name,
     latent_name,
     velocity_name,
 )
@@ -124,7 +125,7 @@ def step_program(
     kept = {op.name: trained[op.weight.name].channels for op in graph.layers if op.weight.name in trained}
     masks = frozenset(op.name for op in graph.operators if op.y in reached and not isinstance(op, (Head, Flatten)))
     logits = add_forward(builder, Saved(masks, kept, frozenset(trained)))
-    _Backward(builder, trained, reached).run()
+    _Backward(builder, trained, reached, options.held).run()
     return Program(graph, builder.values, tuple(builder.calls), logits, trained, options)
 
 
@@ -139,11 +140,19 @@ def _reached(graph: Int8Graph, trained: frozenset[str]) -> frozenset[str]:
 
 @dataclass
 class _Backward:
-    """The walk from the loss back. `gradients`: the value that holds the gradient of each tensor so far."""
+    """The walk from the loss back.
+
+    Attributes:
+        gradients: the value that holds the gradient of each tensor so far.
+        held: whether gradients of parameters are held.
+        late: the updates, with their labels, that wait for the end of the walk then.
+    """
 
     builder: Builder
     trained: dict[str, Trained]
     reached: frozenset[str]
+    held: bool = False
+    late: list[tuple[Operator, str, int]] = field(default_factory=list)
     gradients: dict[str, str] = field(default_factory=dict)
     labels: int = 0
 
@@ -155,6 +164,8 @@ class _Backward:
         for op in reversed(graph.operators):
             if op.y in self.reached:
                 self.operator(op, self.gradients.pop(op.y))
+        for op, name, label in self.late:
+            self.builder.call("apply", op, [gradient_name(name)], [], updates=(name,), label=label)
 
     def operator(self, op: Operator, g: str) -> None:
         """The backward of one operator, given the gradient of its result."""
@@ -223,7 +234,12 @@ class _Backward:
     def update(self, kernel: str, op: Operator, reads: list[str], updated: list[Parameter]) -> None:
         names = [one.name for one in updated]
         self.labels += len(names)
-        self.builder.call(kernel, op, reads, [], updates=tuple(names), label=self.labels)
+        if not self.held:
+            self.builder.call(kernel, op, reads, [], updates=tuple(names), label=self.labels)
+            return
+        self.late += [(op, name, self.labels) for name in names]
+        made = [self.builder.value(gradient_name(n), self.trained[n].data.shape, "float32") for n in names]
+        self.builder.call(kernel, op, reads, made, label=self.labels)
 
     def gradient(self, name: str, tensor: str) -> str:
         """A value for a gradient of a tensor."""

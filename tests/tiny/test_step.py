@@ -85,6 +85,23 @@ def test_momentum_has_the_bits_of_the_simulation(tmp_path: Path, rounding: str, 
     check_same(*train_both(step_program(network(tmp_path), SCHEMES["sparse"], options), 3, 0.05, "-DTINY_DUAL_MAC=1"))
 
 
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+def test_gradients_that_are_held_give_the_same_bits_and_take_more_memory(tmp_path: Path, rounding: str) -> None:
+    graph = network(tmp_path)
+    for scheme in (SCHEMES["sparse"], SCHEMES["full"]):
+        reordered, held = (
+            step_program(graph, scheme, StepOptions(rounding, momentum=0.5, held=held)) for held in (False, True)
+        )
+        training, model = train_both(held, 3, 0.05)
+        check_same(training, model)
+        other, _ = train_both(reordered, 3, 0.05)
+        for name, value in other.state.items():
+            assert torch.equal(value, training.state[name]), name
+        states = (".velocity", ".latent")
+        gradients = sum(4 * one.data.size for one in held.trained.values() if not one.name.endswith(states))
+        assert lay_out(held).size >= gradients and lay_out(held).size > lay_out(reordered).size
+
+
 def test_dead_channels_train_within_their_bounds(tmp_path: Path) -> None:
     graph = with_head(load(files.write(tmp_path, dead=True)), 4, seed=1)
     training, model = train_both(step_program(graph, SCHEMES["full"]), 3, 10.0)

@@ -55,12 +55,13 @@ TINY_KERNEL float tiny_fraction(uint32_t steps, uint32_t salt, uint32_t index) {
 
 enum { TINY_NEAREST, TINY_STOCHASTIC, TINY_LATENT };
 
-/* How parameters are updated. velocity: of momentum, or 0; latent: float copies of int8 weights, or 0. */
+/* How parameters are updated. velocity: of momentum, or 0; latent: float copies of int8 weights, or 0; gradient: where
+ * gradients are held instead, or 0. */
 typedef struct {
     float rate, momentum;
     int rounding;
     uint32_t steps, salt;
-    float *velocity, *latent;
+    float *velocity, *latent, *gradient;
 } tiny_sgd;
 
 TINY_KERNEL float tiny_change(float gradient, tiny_sgd s, int index) {
@@ -83,6 +84,10 @@ TINY_KERNEL float tiny_whole(float v, tiny_sgd s, int index) {
 }
 
 TINY_KERNEL void tiny_update_int8(int8_t *w, float gradient, tiny_sgd s, int index) {
+    if (s.gradient) {
+        s.gradient[index] = gradient;
+        return;
+    }
     float old = s.latent ? s.latent[index] : (float)w[index];
     float v = tiny_bounded(old - tiny_change(gradient, s, index), -127.0f, 127.0f);
     if (s.latent) s.latent[index] = v;
@@ -91,6 +96,10 @@ TINY_KERNEL void tiny_update_int8(int8_t *w, float gradient, tiny_sgd s, int ind
 
 /* A change of 2^22 or more has no fraction worth rounding. */
 TINY_KERNEL void tiny_update_int32(int32_t *b, float gradient, tiny_sgd s, int index) {
+    if (s.gradient) {
+        s.gradient[index] = gradient;
+        return;
+    }
     float change = tiny_bounded(tiny_change(gradient, s, index), -536870912.0f, 536870912.0f);
     int32_t whole = change > -4194304.0f && change < 4194304.0f ? (int32_t)tiny_whole(change, s, index) : (int32_t)change;
     int32_t v = b[index] - whole;
@@ -98,7 +107,24 @@ TINY_KERNEL void tiny_update_int32(int32_t *b, float gradient, tiny_sgd s, int i
 }
 
 TINY_KERNEL void tiny_update_float(float *w, float gradient, tiny_sgd s, int index) {
+    if (s.gradient) {
+        s.gradient[index] = gradient;
+        return;
+    }
     w[index] = w[index] - tiny_change(gradient, s, index);
+}
+
+/* Held gradients of n parameters. */
+TINY_KERNEL void tiny_apply_int8(const float *gradient, int n, int8_t *w, tiny_sgd s) {
+    for (int i = 0; i < n; i++) tiny_update_int8(w, gradient[i], s, i);
+}
+
+TINY_KERNEL void tiny_apply_int32(const float *gradient, int n, int32_t *b, tiny_sgd s) {
+    for (int i = 0; i < n; i++) tiny_update_int32(b, gradient[i], s, i);
+}
+
+TINY_KERNEL void tiny_apply_float32(const float *gradient, int n, float *w, tiny_sgd s) {
+    for (int i = 0; i < n; i++) tiny_update_float(w, gradient[i], s, i);
 }
 
 /* -- loss and classifier ------------------------------------------------------------------------------------------- */
