@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from smelt.base.errors import SmeltError
 from smelt.tiny.graph import Int8Graph
@@ -86,6 +87,14 @@ class Images:
             raise DataError(f"a sample of {count} of {len(self)} images")
         at = np.random.default_rng(seed).choice(len(self), count, replace=False)
         return Images(self.pixels[at], self.labels[at], self.classes)
+
+    def calibration(self, count: int, seed: int) -> torch.Tensor:
+        """`count` images, or all if there are fewer, as `floats`."""
+        return self.sample(min(count, len(self)), seed).floats()
+
+    def floats(self) -> torch.Tensor:
+        """The images as a float model takes them: (n, channels, height, width), from -1 to 1."""
+        return (torch.as_tensor(self.pixels).permute(0, 3, 1, 2).float() - 127.5) / 127.5
 
     def quantised(self, graph: Int8Graph) -> np.ndarray:
         """The images as the input of a graph: int8, (count, height, width, channels).

@@ -1,8 +1,8 @@
 """Which scheme learns most within a memory: contributions by trial, then an evolutionary search over their sums.
 
 After the paper (arXiv 2206.15472, 3.2): what the biases of the last k layers add over the classifier alone, and what a
-share of each layer's weights adds over the biases alone. Both are accuracies of short trainings in the simulation. The
-public code of the paper does not contain its search.
+share of each layer's weights adds over the biases of that layer and those behind it. Both are accuracies of short
+trainings (`trial`). The public code of the paper does not contain its search.
 """
 
 from __future__ import annotations
@@ -11,69 +11,30 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 from rich.progress import track
+from torch import nn
 
 from smelt.base.errors import SmeltError
-from smelt.tiny.data import DataError, Images
+from smelt.tiny.data import Images
 from smelt.tiny.graph import Head, Int8Graph
-from smelt.tiny.program import StepOptions, infer_program
+from smelt.tiny.quantization import quantize
 from smelt.tiny.ram import ram_of
 from smelt.tiny.scheme import Scheme, memory, parse_size
-from smelt.tiny.simulate import Training, infer
-from smelt.tiny.step import step_program
+from smelt.tiny.trial import Evaluate, Trial
 
 RATIOS = (Fraction(1, 8), Fraction(1, 4), Fraction(1, 2), Fraction(1))
 """Shares of a layer's input channels that are tried."""
-
-Evaluate = Callable[[Scheme], float]
-"""The accuracy, from 0 to 1, after a training by a scheme."""
+CALIBRATION = 128
+"""Images that tell the ranges of a model that is not quantised yet."""
 
 
 class SearchError(SmeltError):
     """A search that cannot begin or go on."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """The trainings that tell accuracies.
-
-    Attributes:
-        steps: images of a training, one a step.
-        held_out: images on which the accuracy is taken; none of them is trained on.
-        rate: of SGD, constant.
-    """
-
-    steps: int = 400
-    held_out: int = 400
-    rate: float = 0.02
-    seed: int = 0
-    options: StepOptions = field(default_factory=StepOptions)
-
-    def evaluator(self, graph: Int8Graph, data: Images) -> Evaluate:
-        """Trainings in the simulation, each from the graph as it is.
-
-        Raises:
-            DataError: there are too few images, or of another shape or other classes.
-        """
-        if data.classes != graph.classes:
-            raise DataError(f"{data.classes} classes of images, {graph.name} has {graph.classes}")
-        chosen = data.sample(self.steps + self.held_out, self.seed)
-        x, y = chosen.quantised(graph), chosen.labels
-
-        def evaluate(scheme: Scheme) -> float:
-            step = step_program(graph, scheme, self.options)
-            training = Training(step)
-            for image, label in zip(x[: self.steps], y[: self.steps], strict=True):
-                training.step(image, int(label), self.rate)
-            logits = infer(infer_program(graph, step.trained), x[self.steps :], training.state)
-            return float((logits.argmax(1).numpy() == y[self.steps :]).mean())
-
-        return evaluate
 
 
 @dataclass(frozen=True)
@@ -82,7 +43,7 @@ class Contributions:
 
     Attributes:
         biases: by the number of last layers; 0 for none.
-        weights: by layer and ratio.
+        weights: by layer and ratio, over the biases from that layer on.
     """
 
     biases: dict[int, float]
@@ -94,7 +55,7 @@ class Contributions:
 
 
 def search(
-    graph: Int8Graph,
+    model: Int8Graph | nn.Module,
     data: Images,
     memory: str | int = "256KB",
     *,
@@ -106,6 +67,8 @@ def search(
     """The scheme with the largest sum of contributions whose training step fits a memory.
 
     Args:
+        model: an int8 graph that ends in a float classifier, or a model that `quantize` takes, which it is given with
+            some of the images: pixels from -1 to 1, (n, channels, height, width).
         data: labelled images of the task.
         memory: RAM in all: arena, what trains, stack.
         seed: of the evolution; the trial has its own.
@@ -114,7 +77,9 @@ def search(
     Raises:
         SearchError: not even the classifier alone fits, or the file is of another search.
         DataError: the images do not fit the graph.
+        QuantizeError: an operator that the target lacks.
     """
+    graph = model if isinstance(model, Int8Graph) else quantize(model, data.calibration(CALIBRATION, seed))
     trial, limit = trial or Trial(), parse_size(memory)
     if not isinstance(graph.operators[-1], Head):
         raise SearchError(f"{graph.name} ends in an int8 classifier", hint="smelt.tiny.models.with_head")
@@ -126,18 +91,23 @@ def search(
 
 
 def contributions(graph: Int8Graph, evaluate: Evaluate, state: _State | None = None) -> Contributions:
-    """The contribution analysis: a training for each number of biases, then for each layer and ratio."""
+    """The contribution analysis: a training for each number of biases, and for each layer and ratio of its weights.
+
+    Those come in the order of the first layer that they reach, so that what lies before it computes once.
+    """
     state, count = state or _State(None, 0), len(graph.layers)
-    bias_only = [Scheme(f"bias-{k}", k) for k in range(count + 1)]
-    weighted = [Scheme("trial", count, {layer: ratio}) for layer in range(count) for ratio in RATIOS]
-    accuracy = {
-        scheme: state.ask(scheme, evaluate)
-        for scheme in track([*bias_only, *weighted], "contributions", transient=True)
+    bias_only = [Scheme(f"bias-{count - layer}", count - layer) for layer in range(count + 1)]
+    weighted = [[Scheme("trial", count - layer, {layer: ratio}) for ratio in RATIOS] for layer in range(count)]
+    asked = [one for bias, layer in zip(bias_only, [*weighted, []], strict=True) for one in (bias, *layer)]
+    accuracy = {scheme: state.ask(scheme, evaluate) for scheme in track(asked, "contributions", transient=True)}
+    biases = {scheme.biases: accuracy[scheme] - accuracy[bias_only[-1]] for scheme in bias_only}
+    added = {
+        pair: accuracy[one] - accuracy[bias]
+        for bias, layer in zip(bias_only, weighted, strict=False)
+        for one in layer
+        for pair in one.weights.items()
     }
-    biases = {scheme.biases: accuracy[scheme] - accuracy[bias_only[0]] for scheme in bias_only}
-    return Contributions(
-        biases, {pair: accuracy[one] - accuracy[bias_only[-1]] for one in weighted for pair in one.weights.items()}
-    )
+    return Contributions(biases, added)
 
 
 def best_scheme(graph: Int8Graph, found: Contributions, limit: int, ram: Callable[[Scheme], int], seed: int) -> Scheme:

@@ -8,13 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from smelt.tiny.data import DataError, Images
 from smelt.tiny.graph import Int8Graph
 from smelt.tiny.models import load, with_head
+from smelt.tiny.quantization import quantize
 from smelt.tiny.ram import ram_of
 from smelt.tiny.scheme import Scheme, memory
-from smelt.tiny.search import RATIOS, Contributions, SearchError, Trial, best_scheme, contributions, evolve, search
+from smelt.tiny.search import RATIOS, Contributions, SearchError, best_scheme, contributions, evolve, search
+from smelt.tiny.trial import Trial
 from tests.tiny import model_files as files
 
 
@@ -105,6 +109,16 @@ def test_a_search_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch: 
     state.write_text("{")
     with pytest.raises(SearchError, match="holds no search"):
         search(graph, data, "16KB", trial=trial, state=state)
+
+
+def test_a_model_is_quantised_with_the_data() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    trial, data = Trial(steps=10, held_out=20), images()
+    found = search(model, data, "6KB", trial=trial)
+    graph = quantize(model, data.calibration(128, 0))
+    assert found == search(graph, data, "6KB", trial=trial)
+    assert ram_of(graph, found, 4096) <= 6 << 10
 
 
 def test_what_cannot_be_searched_is_told(tmp_path: Path) -> None:

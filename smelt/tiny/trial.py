@@ -1,0 +1,156 @@
+"""A scheme in, the accuracy after a training by it out: the same bits as on a board, as fast as this machine can.
+
+What no gradient reaches computes the same for an image at every step, so a graph is split there: the front runs once
+for each image, the rest trains. A long training runs as C (`host`), a short one in torch, which needs no build.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+from smelt.tiny.data import DataError, Images
+from smelt.tiny.graph import Flatten, Head, Int8Graph, sources
+from smelt.tiny.host import HostModel
+from smelt.tiny.program import Program, StepOptions, infer_program
+from smelt.tiny.render_c import render
+from smelt.tiny.running import Run, execute
+from smelt.tiny.scheme import Scheme
+from smelt.tiny.simulate import Training, infer
+from smelt.tiny.step import step_program
+
+WORTH_A_BUILD = 200
+"""Steps from which a training as C, which must be built, is quicker than one in torch."""
+
+Evaluate = Callable[[Scheme], float]
+"""The accuracy, from 0 to 1, after a training by a scheme."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The trainings that tell accuracies.
+
+    Attributes:
+        steps: images of a training, one a step.
+        held_out: images on which the accuracy is taken; none of them is trained on.
+        rate: of SGD, constant.
+    """
+
+    steps: int = 400
+    held_out: int = 400
+    rate: float = 0.02
+    seed: int = 0
+    options: StepOptions = field(default_factory=StepOptions)
+
+    def evaluator(self, graph: Int8Graph, data: Images) -> Evaluate:
+        """Trainings that have the bits of the board, each from the graph as it is.
+
+        Quick where schemes are asked in the order of the first layer that they reach.
+
+        Raises:
+            DataError: there are too few images, or of another shape or other classes.
+        """
+        if data.classes != graph.classes:
+            raise DataError(f"{data.classes} classes of images, {graph.name} has {graph.classes}")
+        chosen = data.sample(self.steps + self.held_out, self.seed)
+        front, y = _Front(graph, chosen.quantised(graph)), chosen.labels
+        rates = np.full(self.steps, self.rate, np.float32)
+
+        def evaluate(scheme: Scheme) -> float:
+            scheme.check(graph)
+            rest, x, renumbered = front.before(scheme)
+            trained = train(step_program(rest, renumbered, self.options), x[: self.steps], y[: self.steps], rates)
+            return float((trained(x[self.steps :]).argmax(1) == y[self.steps :]).mean())
+
+        return evaluate
+
+
+class _Front:
+    """Features of images before the layers that train; they go on from those of the scheme before, if they can."""
+
+    def __init__(self, graph: Int8Graph, images: np.ndarray) -> None:
+        self.graph, self.images = graph, images
+        self.at, self.features = 0, images
+
+    def before(self, scheme: Scheme) -> tuple[Int8Graph, np.ndarray, Scheme]:
+        """The graph from the first layer that a scheme trains on, its input for each image, and the scheme for it."""
+        cut = cut_before(self.graph, scheme.first(self.graph))
+        if cut < self.at:
+            self.at, self.features = 0, self.images
+        if cut > self.at:
+            self.features = outputs(part(self.graph, self.at, cut), self.features)
+            self.at = cut
+        rest = part(self.graph, cut, len(self.graph.operators))
+        gone = len(self.graph.layers) - len(rest.layers)
+        weights = {layer - gone: ratio for layer, ratio in scheme.weights.items()}
+        return rest, self.features, replace(scheme, weights=weights)
+
+
+def cut_before(graph: Int8Graph, layer: int) -> int:
+    """The last place between operators that is not behind a layer, and over which one tensor alone is carried.
+
+    Args:
+        layer: from 0; the count of layers for what comes behind all of them.
+
+    Returns:
+        The number of operators before the cut.
+    """
+    layers = graph.layers
+    place = graph.operators.index(layers[layer]) if layer < len(layers) else len(graph.operators) - 1
+    return max(cut for cut in range(place + 1) if len(_carried(graph, cut)) == 1)
+
+
+def _carried(graph: Int8Graph, cut: int) -> set[str]:
+    before = {graph.input, *(op.y for op in graph.operators[:cut])}
+    return {name for op in graph.operators[cut:] for name in sources(op) if name in before}
+
+
+def part(graph: Int8Graph, start: int, stop: int) -> Int8Graph:
+    """The operators from `start` to `stop` as a graph; one tensor alone is carried over either cut."""
+    operators = graph.operators[start:stop]
+    (given,) = _carried(graph, start)
+    names = [given, *(op.y for op in operators)]
+    return Int8Graph(graph.name, {name: graph.tensors[name] for name in names}, operators, given, names[-1])
+
+
+def outputs(graph: Int8Graph, images: np.ndarray, batch: int = 32) -> np.ndarray:
+    """The int8 output of a graph for images, (images, *shape)."""
+    program = infer_program(graph)
+    made = [op for op in graph.operators if not isinstance(op, Flatten)]
+    name = made[-1].y if made else graph.input
+    found = []
+    for begin in range(0, len(images), batch):
+        run = Run(program, {graph.input: torch.as_tensor(images[begin : begin + batch])})
+        execute(run)
+        found.append(run.values[name].numpy())
+    return np.concatenate(found).reshape(len(images), *graph.tensors[graph.output].shape)
+
+
+Infer = Callable[[np.ndarray], np.ndarray]
+"""Logits of images."""
+
+
+def train(step: Program, images: np.ndarray, labels: np.ndarray, rates: Sequence[float] | np.ndarray) -> Infer:
+    """Train on images in order, one a step; returns the trained model.
+
+    Args:
+        images: int8, (images, *shape of the graph's input).
+        rates: of each step.
+
+    Raises:
+        BuildError: the training is long, and there is no C compiler.
+    """
+    assert isinstance(step.graph.operators[-1], Head)
+    forward = infer_program(step.graph, step.trained)
+    if len(images) >= WORTH_A_BUILD:
+        model = HostModel(render(forward, step), step, ("-O1",))
+        for image, label, rate in zip(images, labels, rates, strict=True):
+            model.train_step(image, int(label), float(rate))
+        return lambda given: np.stack([model.infer(image) for image in given])
+    training = Training(step)
+    for image, label, rate in zip(images, labels, rates, strict=True):
+        training.step(image, int(label), float(rate))
+    return lambda given: infer(forward, given, training.state).numpy()
