@@ -52,8 +52,9 @@ def export(
         graph = with_head(graph, classes) if classes else graph
         chosen = _scheme(scheme, graph)
         limits = Budget(parse_size(budget), parse_size(flash), parse_size(stack))
-        made = write(graph, chosen, out, find_board(board), limits, StepOptions(rounding, momentum))
-        print(describe(made, chosen))
+        target = find_board(board)
+        made = write(graph, chosen, out, target, limits, StepOptions(rounding, momentum))
+        print(describe(made, chosen, target))
 
 
 def _scheme(name: str, graph: Int8Graph) -> Scheme:

@@ -46,7 +46,7 @@ class Exported:
         program: the training step that its C was made from.
         ram, flash: bytes in all, stack included; by the linker if the board's compiler is here, else by the planner,
             which does not know the size of code.
-        linked: whether the linker was asked.
+        linked: whether the linker was asked: of bare boards whose compiler is installed.
     """
 
     folder: Path
@@ -98,7 +98,7 @@ def export(
             inside.mkdir()
             sources = write_sources(board, texts, inside, flash=budget.flash, ram=budget.ram, stack=budget.stack)
             built = _linked(board, sources, inside)
-            ram, flash = (built.ram, built.flash) if built and board.bare else (sum(rows.values()), 0)
+            ram, flash = (built.ram, built.flash) if built else (sum(rows.values()), 0)
             limits = {"RAM": budget.ram, "flash": budget.flash}
             (inside / "memory.txt").write_text(as_text(step, layout, {**rows, "flash": flash}, limits))
             draw(step, layout, inside / "memory.png")
@@ -130,7 +130,9 @@ def _own_texts(identity: int) -> dict[str, str]:
 
 
 def _linked(board: Board, sources: list[str], folder: Path) -> Program | None:
-    """The sizes as the linker sees them, if the compiler is here; nothing of the build stays."""
+    """The sizes as the linker sees them, of a bare board whose compiler is here; nothing of the build stays."""
+    if not board.bare:
+        return None
     try:
         board.find_compiler()
     except BuildError:
@@ -210,7 +212,8 @@ def _candidates(graph: Int8Graph) -> Iterator[Scheme]:
         yield last_layers(graph, count)
 
 
-def describe(made: Exported, scheme: Scheme) -> str:
+def describe(made: Exported, scheme: Scheme, board: Board) -> str:
     """A line for whoever asked for the project."""
     sizes = f"{kib(made.ram)} of RAM" + (f", {kib(made.flash)} of flash" if made.flash else "")
-    return f"{made.folder}: {scheme}: {sizes}{'' if made.linked else ' (not linked: the compiler is not installed)'}"
+    told = " (not linked: the compiler is not installed)" if board.bare and not made.linked else ""
+    return f"{made.folder}: {scheme}: {sizes}{told}"
