@@ -1,4 +1,4 @@
-# Everything starts here: `make demo`, `make test`, `make test-gpu`, `make test-ops`, `make test-fuzz`, `make test-faults`, `make test-memory`, `make test-crash`, `make test-long`, `make test-asan`, `make test-asan-all`, `make replay BASE=main`, `make bench-suites`, `make lint`, `make docs`, `make site`. Each sets up what it needs first.
+# Everything starts here: `make demo`, `make demo-tiny`, `make test`, `make test-gpu`, `make test-ops`, `make test-fuzz`, `make test-faults`, `make test-memory`, `make test-crash`, `make test-long`, `make test-asan`, `make test-asan-all`, `make replay BASE=main`, `make bench-suites`, `make lint`, `make docs`, `make site`. Each sets up what it needs first.
 #   PYTHON=3.12 (a version or an executable; default: the first of 3.11 to 3.13 found)
 #   TORCH=2.12.1 (default 2.13.0)
 #   TORCH_INDEX=https://download.pytorch.org/whl/cpu (another package index for torch alone; default: none)
@@ -33,7 +33,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := $(shell find smelt -name '*.c' -o -name '*.h')
 
-.PHONY: help setup setup-tiny demo test test-gpu test-ops test-ops-gpu test-fuzz test-fuzz-gpu test-faults test-memory test-crash test-long test-asan test-asan-all replay sanitize-gpu bench-suites lint format docs site clean
+.PHONY: help setup setup-tiny demo demo-tiny test test-gpu test-ops test-ops-gpu test-fuzz test-fuzz-gpu test-faults test-memory test-crash test-long test-asan test-asan-all replay sanitize-gpu bench-suites lint format docs site clean
 .DELETE_ON_ERROR:
 
 help:
@@ -62,6 +62,10 @@ $(VENV)/.ready: $(VENV)/.packages $(wildcard setup.py) $(SOURCES)
 
 demo: setup
 	$(BIN)/smelt demo $(ARGS)
+
+# A network learns new classes on an emulated microcontroller; table and plot in smelt_report/tiny.
+demo-tiny: setup setup-tiny
+	$(BIN)/smelt tiny demo $(ARGS)
 
 test: setup setup-tiny
 	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)

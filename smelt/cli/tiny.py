@@ -57,6 +57,24 @@ def export(
         print(describe(made, chosen, target))
 
 
+@tiny.command()
+def demo(
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder of the table and the plot.")] = Path(
+        "smelt_report/tiny"
+    ),
+    board: Annotated[str, typer.Option(help="mps2-an500, mps2-an386, rv32-virt, host.")] = "mps2-an500",
+    quick: Annotated[bool, typer.Option("--quick", help="On a few images: it learns next to nothing.")] = False,
+) -> None:
+    """Have a network learn new kinds of clothing on an emulated board, by five schemes, with live accuracy."""
+    from rich.console import Console
+
+    from smelt.tiny.boards.board import find_board
+    from smelt.tiny.project.demo import QUICK, Size, run_demo
+
+    with complaints():
+        run_demo(find_board(board), out, Console(), QUICK if quick else Size())
+
+
 def _scheme(name: str, graph: Int8Graph) -> Scheme:
     """A scheme by name, or from a JSON file."""
     from smelt.tiny.scheme import from_json, named
