@@ -113,30 +113,52 @@ def contributions(graph: Int8Graph, evaluate: Evaluate, state: _State | None = N
 def best_scheme(graph: Int8Graph, found: Contributions, limit: int, ram: Callable[[Scheme], int], seed: int) -> Scheme:
     """The best scheme by the sums whose RAM is within a limit.
 
-    The evolution asks the memory model, which is quick; where the planner needs more than the limit, it is repeated
-    with what is too much taken away.
+    How deep a scheme reaches decides which activations are held; the memory model does not know of those, so the
+    planner says first how many last layers may train. Within them the evolution asks the memory model, which is quick;
+    where the planner needs more than the limit, it is repeated with what is too much taken away.
     """
-    extra = memory(graph, Scheme("full", len(graph.layers), {n: Fraction(1) for n in range(len(graph.layers))})).total
+    depth = deepest(len(graph.layers), limit, ram)
+    extra = memory(graph, Scheme("all", depth, {len(graph.layers) - n: Fraction(1) for n in range(1, depth + 1)})).total
     extra = min(extra, limit)
-    while extra > 0:
-        best = evolve(graph, found, extra, seed)
+    fitting = [Scheme("searched", biases) for biases in range(depth + 1)]  # also where nothing else does
+    while extra > 0 and depth:
+        best = evolve(graph, found, extra, seed, depth)
         over = ram(best) - limit
         if over <= 0:
-            return best
-        extra = min(extra, memory(graph, best).total) - max(over, 64)
-    return Scheme("classifier")
+            fitting.append(best)
+            break
+        extra = min(extra, memory(graph, best).total) - max(min(over, extra // 8), 64)
+    return max(fitting, key=found.of)
+
+
+def deepest(count: int, limit: int, ram: Callable[[Scheme], int]) -> int:
+    """The number of last layers whose biases may train within a limit."""
+    for depth in range(1, count + 1):
+        if ram(Scheme("trial", depth)) > limit:
+            return depth - 1
+    return count
 
 
 def evolve(
-    graph: Int8Graph, found: Contributions, limit: int, seed: int, population: int = 64, generations: int = 80
+    graph: Int8Graph,
+    found: Contributions,
+    limit: int,
+    seed: int,
+    depth: int | None = None,
+    population: int = 64,
+    generations: int = 80,
 ) -> Scheme:
     """An evolutionary search for the largest sum whose memory, by the model, is within a limit.
 
     A quarter of each generation survives; the rest are crossings of two survivors with some genes changed, made smaller
     where they exceed the limit. The same seed gives the same scheme.
+
+    Args:
+        depth: the number of last layers of which any may train; default: all.
     """
     random, count = np.random.default_rng(seed), len(graph.layers)
-    choices = len(RATIOS) + 1
+    depth, choices = count if depth is None else depth, len(RATIOS) + 1
+    allowed = np.array([1, *(layer >= count - depth for layer in range(count))])
 
     def fit(genes: np.ndarray) -> np.ndarray:
         genes = genes.copy()
@@ -151,7 +173,7 @@ def evolve(
 
     def drawn() -> np.ndarray:
         sparse = random.integers(0, choices, count) * (random.random(count) < random.random())
-        return fit(np.array([random.integers(0, count + 1), *sparse]))
+        return fit(np.array([random.integers(0, depth + 1), *sparse]) * allowed)
 
     people = [fit(np.zeros(count + 1, np.int64)), *(drawn() for _ in range(population - 1))]
     for _ in range(generations):
@@ -162,8 +184,8 @@ def evolve(
             one, other = (kept[random.integers(len(kept))] for _ in range(2))
             child = np.where(random.random(count + 1) < 0.5, one, other)
             changed = random.random(count + 1) < 1.5 / (count + 1)
-            child = np.where(changed, [random.integers(0, count + 1), *random.integers(0, choices, count)], child)
-            children.append(fit(child))
+            child = np.where(changed, [random.integers(0, depth + 1), *random.integers(0, choices, count)], child)
+            children.append(fit(child * allowed))
         people = [*kept, *children]
     people.sort(key=value, reverse=True)
     return _scheme(people[0], "searched")

@@ -67,6 +67,21 @@ def test_the_planner_has_the_last_word(tmp_path: Path) -> None:
         assert ram_of(graph, scheme, 1024) <= limit
 
 
+def test_what_fits_is_found_where_deeper_schemes_do_not(tmp_path: Path) -> None:
+    """Deep schemes hold activations, of which the memory model does not know: one that is refused says nothing of
+    those that reach less far."""
+    graph = network(tmp_path)
+    count = len(graph.layers)
+    weights = {(layer, ratio): 0.01 * float(ratio) for layer in range(count) for ratio in RATIOS}
+    found = Contributions({k: 0.1 * k for k in range(count + 1)}, weights)
+    sizes = [ram_of(graph, Scheme("biases", k), 1024) for k in range(count + 1)]
+    assert sizes[-1] > sizes[1]
+    for k in range(count + 1):
+        scheme = best_scheme(graph, found, sizes[k], lambda one: ram_of(graph, one, 1024), 0)
+        assert ram_of(graph, scheme, 1024) <= sizes[k]
+        assert found.of(scheme) >= 0.1 * k
+
+
 def test_contributions_are_differences(tmp_path: Path) -> None:
     graph = network(tmp_path)
 
