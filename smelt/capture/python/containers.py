@@ -335,7 +335,7 @@ def ask_length(vm: Interpreter, value: object) -> None:
     if type(value) is TraceTensor:
         return
     if all(find_in_class(vm, type(value), name) is MISS for name in ("__iter__", "__getitem__")):
-        return  # it cannot be iterated: there is no iterator, so C code has raised
+        return  # it cannot be iterated, which C code tells before it asks
     method = python_method(vm, value, "__len__") or python_method(vm, value, "__length_hint__")
     if method is None:
         return
