@@ -43,6 +43,21 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
 }
 
 
+def _erf_beside(view: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> Any:
+        y = x.view(2, 4) + w.view(2, 4)
+        return view(y), y.erf()
+
+    return fn
+
+
+PROGRAMS |= {
+    "saved whole of a transposed result": _erf_beside(torch.t),
+    "saved whole of a result in another shape": _erf_beside(lambda y: y.view(4, 2)),
+    "saved whole of a row": _erf_beside(lambda y: y[1]),
+}
+
+
 def _zero(x: torch.Tensor) -> None:
     with torch.no_grad():
         x.zero_()

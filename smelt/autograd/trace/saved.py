@@ -98,14 +98,15 @@ def _seen_in(rec: GraphRecorder, memory: fx.Node, place: StorageView, ends: Cont
 
 
 def results_as_saved(rec: GraphRecorder, program: Sequence[TraceTensor], saved: Container[Storage]) -> None:
-    """The same for small results that eager saves."""
+    """The same for small results whose memory eager saves: they are all of it, or a view of it."""
     for i, out in enumerate(program):
-        place, val = out.place, out.place.layout.val
-        if place.parent is not None or place.storage not in saved or not is_dense(val.shape, val.stride):
+        place, val, root = out.place, out.place.layout.val, out.place.storage.root
+        if root is None or place.storage not in saved or not is_dense(val.shape, val.stride):
             continue
         node = rec.value(place)
-        if node.op == "call_function" and hint(val.nbytes) <= SMALL and "checkpoint" not in node.meta:
-            _bind_anew(rec, node, [out], ("output", i))
+        small = hint(val.nbytes) <= SMALL and hint(root.layout.val.nbytes) <= SMALL
+        if node.op == "call_function" and small and "checkpoint" not in node.meta:
+            rec.assign(place, _later(rec, node, val, ("output", i)))
 
 
 Where = tuple[Literal["input", "held", "memory", "output"], Any]
