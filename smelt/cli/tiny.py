@@ -38,6 +38,7 @@ def export(
     size: Annotated[int | None, typer.Option(min=1, help="Height and width of images (default: the file's).")] = None,
     rounding: Annotated[str, typer.Option(help="Of int8 updates: stochastic, nearest, latent.")] = "stochastic",
     momentum: Annotated[float, typer.Option(help="Of SGD.")] = 0.0,
+    backward: Annotated[str, typer.Option(help="Gradients of convolutions: float32, int8.")] = "float32",
 ) -> None:
     """Write a C99 project: inference and training of a model within a budget of RAM and flash."""
     from smelt.tiny.boards.board import find_board
@@ -53,7 +54,7 @@ def export(
         chosen = _scheme(scheme, graph)
         limits = Budget(parse_size(budget), parse_size(flash), parse_size(stack))
         target = find_board(board)
-        made = write(graph, chosen, out, target, limits, StepOptions(rounding, momentum))
+        made = write(graph, chosen, out, target, limits, StepOptions(rounding, momentum, backward=backward))
         print(describe(made, chosen, target))
 
 

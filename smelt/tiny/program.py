@@ -91,6 +91,7 @@ class Trained:
 
 
 ROUNDINGS = ("nearest", "stochastic", "latent")
+BACKWARDS = ("float32", "int8")
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,9 @@ class StepOptions:
             float32 copy, four more bytes a weight. Biases are rounded to the nearest but for "stochastic".
         momentum: of SGD; above 0 a float32 velocity for each parameter, four more bytes each.
         scaled: quantisation-aware scaling of gradients (QAS).
-        seed: of stochastic rounding.
+        seed: of rounding by chance.
+        backward: of convolutions and linear layers. "float32": gradients of accumulators as they are. "int8": rounded
+            by chance to int8, one scale for a tensor, so that products and sums are those of integers.
         held: keep the gradients of all parameters until the walk back is done, and apply them then, as frameworks do.
             The bits are the same, the memory is not: for comparison.
     """
@@ -113,10 +116,13 @@ class StepOptions:
     scaled: bool = True
     seed: int = 0
     held: bool = False
+    backward: str = "float32"
 
     def __post_init__(self) -> None:
         if self.rounding not in ROUNDINGS:
             raise unknown_name("rounding", self.rounding, ROUNDINGS)
+        if self.backward not in BACKWARDS:
+            raise unknown_name("backward", self.backward, BACKWARDS)
         if not 0 <= self.momentum < 1:
             raise OptionError(f"momentum is {self.momentum}", hint="at least 0 and below 1")
 

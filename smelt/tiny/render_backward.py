@@ -92,21 +92,35 @@ def _pool_backward(r: Rendering, call: Call, at: int) -> str:
     return called("tiny_pool_backward", *given, r.at(call.writes[0]), *extents(r.graph, op.x)[:2])
 
 
+def _gradient(r: Rendering, call: Call) -> list[str]:
+    """The gradient of an accumulator as kernels take it: in float32, or in int8 with its scale."""
+    return [r.at(call.reads[0]), *([r.at(call.reads[-1])] if call.kernel.endswith("_int8") else [])]
+
+
+@rule("quantize_gradient")
+def _quantize_gradient(r: Rendering, call: Call, at: int) -> str:
+    count, salt = prod(r.program.values[call.writes[0]].shape), r.program.options.salt(call.label)
+    given = [r.at(call.reads[0]), count, "model_trained.steps", f"{salt}u"]
+    return called("tiny_quantize_gradient", *given, *map(r.at, call.writes))
+
+
 @rule("conv_backward")
+@rule("conv_backward_int8")
 def _conv_backward(r: Rendering, call: Call, at: int) -> str:
     op = call.op
     assert isinstance(op, Layer)
-    given = [r.at(call.reads[0]), *extents(r.graph, op.y), *weights_of(r, op), *op.kernel, op.stride, *op.padding]
-    return called("tiny_conv_backward", *given, r.at(call.writes[0]), *extents(r.graph, op.x))
+    given = [*_gradient(r, call), *extents(r.graph, op.y), *weights_of(r, op), *op.kernel, op.stride, *op.padding]
+    return called(f"tiny_{call.kernel}", *given, r.at(call.writes[0]), *extents(r.graph, op.x))
 
 
 @rule("depthwise_backward")
+@rule("depthwise_backward_int8")
 def _depthwise_backward(r: Rendering, call: Call, at: int) -> str:
     op = call.op
     assert isinstance(op, Conv)
-    given = [r.at(call.reads[0]), *extents(r.graph, op.y), *weights_of(r, op), *op.kernel, op.stride, *op.padding]
-    result = [r.at(call.writes[0]), *extents(r.graph, op.x)[:2]]
-    return called("tiny_depthwise_backward", *given, *result, r.scratch(at, "float"))
+    given = [*_gradient(r, call), *extents(r.graph, op.y), *weights_of(r, op), *op.kernel, op.stride, *op.padding]
+    scratch = r.scratch(at, "int8_t" if call.kernel.endswith("_int8") else "float")
+    return called(f"tiny_{call.kernel}", *given, r.at(call.writes[0]), *extents(r.graph, op.x)[:2], scratch)
 
 
 def _factors(r: Rendering, op: Layer, which: str) -> str:
@@ -124,12 +138,14 @@ def _update_bias(r: Rendering, call: Call, at: int) -> str:
 
 
 @rule("update_weight")
+@rule("update_weight_int8")
 @rule("update_depthwise")
+@rule("update_depthwise_int8")
 def _update_weight(r: Rendering, call: Call, at: int) -> str:
     op = call.op
     assert isinstance(op, Layer)
     trained = r.program.trained[op.weight.name]
-    given: list[object] = [r.at(call.reads[0]), *extents(r.graph, op.y)]
+    given: list[object] = [*_gradient(r, call), *extents(r.graph, op.y)]
     if op.depthwise:
         given.append(chosen(r, op) if trained.channels is not None else 0)
     given += [r.at(call.reads[1]), *extents(r.graph, op.x)[:2], trained.data.shape[-1], r.graph.tensors[op.x].zero]

@@ -218,6 +218,37 @@ def _depthwise_backward(run: Run, call: Call) -> None:
     run.values[call.writes[0]] = total.inner()
 
 
+@rule("quantize_gradient")
+def _quantize_gradient(run: Run, call: Call) -> None:
+    g = run.values[call.reads[0]]
+    most = torch.where(g.abs() > 0, g.abs(), 0.0).max()
+    some = most > 1e-30
+    v = bounded(g * torch.where(some, 127.0 / most, 0.0), -127.0, 127.0)
+    below = v.floor()
+    drawn = fractions(run.steps, run.program.options.salt(call.label), v.numel()).reshape(v.shape)
+    run.values[call.writes[0]] = torch.where(drawn < v - below, below + 1.0, below).to(torch.int8)
+    run.values[call.writes[1]] = torch.where(some, most / 127.0, 0.0)
+
+
+@rule("conv_backward_int8")
+@rule("depthwise_backward_int8")
+def _conv_backward_int8(run: Run, call: Call) -> None:
+    op = call.op
+    assert isinstance(op, Layer)
+    q, scale = (run.values[name] for name in call.reads)
+    weight = run.parameter(op.weight).double()
+    if isinstance(op, Linear):
+        sums = q.double() @ weight
+    else:
+        weight = weight.permute(2, 0, 1)[:, None] if op.depthwise else weight.permute(0, 3, 1, 2)
+        x, y = run.graph.tensors[op.x].shape, run.graph.tensors[op.y].shape
+        more = [x[a] + 2 * op.padding[a] - op.kernel[a] - (y[a] - 1) * op.stride for a in (0, 1)]
+        groups = op.outputs if op.depthwise else 1
+        image = q.double().permute(0, 3, 1, 2)
+        sums = functional.conv_transpose2d(image, weight, None, op.stride, op.padding, more, groups).permute(0, 2, 3, 1)
+    run.values[call.writes[0]] = sums.float() * scale
+
+
 class _Spread:
     """The gradient of a convolution's input, with its border."""
 
@@ -250,14 +281,18 @@ def _update_bias(run: Run, call: Call) -> None:
 
 
 @rule("update_weight")
+@rule("update_weight_int8")
 @rule("update_depthwise")
+@rule("update_depthwise_int8")
 def _update_weight(run: Run, call: Call) -> None:
     op = call.op
     assert isinstance(op, Layer)
-    g, x = (run.values[name][0] for name in call.reads)
+    g, x = (run.values[name][0] for name in call.reads[:2])
     if isinstance(op, Linear):
         g, x = g.reshape(1, 1, -1), x.reshape(1, 1, -1)
-    x = x.float() - run.graph.tensors[op.x].zero
+    exact = g.dtype == torch.int8  # sums of int8 products; float64 holds them
+    g = g.double() if exact else g
+    x = x.to(g.dtype) - run.graph.tensors[op.x].zero
     factors = torch.from_numpy(gradient_factors(run.graph, op, run.program.options.scaled)[0])
     if op.depthwise:
         channels = run.program.trained[op.weight.name].channels
@@ -268,9 +303,10 @@ def _update_weight(run: Run, call: Call) -> None:
     (down, right), stride = op.padding, op.stride
     x = functional.pad(x, (0, 0, right, right, down, down))
     shape = run.state[op.weight.name].shape
-    total = torch.zeros(shape if op.depthwise else (shape[0], *op.kernel, shape[-1]))
+    total = torch.zeros(shape if op.depthwise else (shape[0], *op.kernel, shape[-1]), dtype=g.dtype)
     for i in range(g.shape[0]):
         for j in range(g.shape[1]):
             window = x[i * stride : i * stride + op.kernel[0], j * stride : j * stride + op.kernel[1]]
             total = total + g[i, j] * window
+    total = total.float() * run.values[call.reads[2]] if exact else total
     update(run, op.weight.name, (total * factors).reshape(shape), call.label)

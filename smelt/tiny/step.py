@@ -42,6 +42,9 @@ from smelt.tiny.program import (
 )
 from smelt.tiny.scheme import Scheme
 
+MOST_POSITIONS = (2**31 - 1) // (127 * 255)
+"""Of a result whose int8 gradient is multiplied with an input: sums stay within int32."""
+
 
 def magnitude_channels(layer: Layer, count: int) -> tuple[int, ...]:
     """The input channels with the largest sums of absolute real weights, ascending; the first of equal ones."""
@@ -125,7 +128,7 @@ def step_program(
     kept = {op.name: trained[op.weight.name].channels for op in graph.layers if op.weight.name in trained}
     masks = frozenset(op.name for op in graph.operators if op.y in reached and not isinstance(op, (Head, Flatten)))
     logits = add_forward(builder, Saved(masks, kept, frozenset(trained)))
-    _Backward(builder, trained, reached, options.held).run()
+    _Backward(builder, trained, reached, options).run()
     return Program(graph, builder.values, tuple(builder.calls), logits, trained, options)
 
 
@@ -144,14 +147,13 @@ class _Backward:
 
     Attributes:
         gradients: the value that holds the gradient of each tensor so far.
-        held: whether gradients of parameters are held.
-        late: the updates, with their labels, that wait for the end of the walk then.
+        late: where gradients of parameters are held, the updates, with their labels, that wait for the end of the walk.
     """
 
     builder: Builder
     trained: dict[str, Trained]
     reached: frozenset[str]
-    held: bool = False
+    options: StepOptions
     late: list[tuple[Operator, str, int]] = field(default_factory=list)
     gradients: dict[str, str] = field(default_factory=dict)
     labels: int = 0
@@ -193,16 +195,39 @@ class _Backward:
         self.update("head_update", op, [g, self.builder.place[op.x]], [op.weight, op.bias])
 
     def products(self, op: Layer, g: str) -> None:
+        """The gradients of bias, input and weights, given that of the accumulator."""
         if op.bias.name in self.trained:
             self.update("update_bias", op, [g], [op.bias])
-        if op.x in self.reached:
-            extent = self.builder.graph.tensors[op.y].elements // self.builder.graph.tensors[op.y].channels
+        backward, trains = op.x in self.reached, op.weight.name in self.trained
+        given, form = [g], ""
+        if self.options.backward == "int8" and (backward or trains):
+            given, form = self.in_int8(op, g), "_int8"
+        if backward:
+            plane = self.positions(op) * (1 if form else 4) if op.depthwise else 0
             kernel = "depthwise_backward" if op.depthwise else "conv_backward"
-            self.to_source(kernel, op, g, in_place=op.depthwise, scratch=4 * extent if op.depthwise else 0)
-        if op.weight.name in self.trained:
+            self.to_source(kernel + form, op, *given, in_place=op.depthwise and not form, scratch=plane)
+        if trains:
             kept = f"{op.name}.kept"
             x = kept if kept in self.builder.values else self.builder.place[op.x]
-            self.update("update_depthwise" if op.depthwise else "update_weight", op, [g, x], [op.weight])
+            kernel = "update_depthwise" if op.depthwise else "update_weight"
+            self.update(kernel + form, op, [given[0], x, *given[1:]], [op.weight])
+
+    def positions(self, op: Layer) -> int:
+        y = self.builder.graph.tensors[op.y]
+        return y.elements // y.channels
+
+    def in_int8(self, op: Layer, g: str) -> list[str]:
+        """A gradient in int8, and its scale."""
+        if self.positions(op) > MOST_POSITIONS:
+            raise OptionError(
+                f"{op.name} has a result of {self.positions(op):,} positions: sums over them may leave int32",
+                hint='backward="float32"',
+            )
+        shape = self.builder.graph.tensors[op.y].shape
+        made = [self.builder.value(f"{g}.int8", shape, "int8"), self.builder.value(f"{g}.scale", (1,), "float32")]
+        self.labels += 1
+        self.builder.call("quantize_gradient", op, [g], made, label=self.labels)
+        return made
 
     def add(self, op: Add, g: str) -> None:
         for name, side in ((op.a, "a"), (op.b, "b")):
@@ -211,14 +236,14 @@ class _Backward:
                 self.builder.call(f"scale_{side}", op, [g], [out], in_place=out)
                 self.give(name, out)
 
-    def to_source(self, kernel: str, op: Operator, g: str, in_place: bool = False, scratch: int = 0) -> None:
+    def to_source(self, kernel: str, op: Operator, *g: str, in_place: bool = False, scratch: int = 0) -> None:
         """The gradient of an operator's input, by a kernel, if anybody wants it."""
         (x,) = sources(op)
         if x not in self.reached:
             return
         out = self.gradient(f"{op.name}.input", x)
         uses = tuple(one.name for one in parameters(op)[:1] if one.name in self.trained)
-        self.builder.call(kernel, op, [g], [out], uses=uses, in_place=out if in_place else None, scratch=scratch)
+        self.builder.call(kernel, op, g, [out], uses=uses, in_place=out if in_place else None, scratch=scratch)
         self.give(x, out)
 
     def give(self, tensor: str, g: str) -> None:
@@ -234,7 +259,7 @@ class _Backward:
     def update(self, kernel: str, op: Operator, reads: list[str], updated: list[Parameter]) -> None:
         names = [one.name for one in updated]
         self.labels += len(names)
-        if not self.held:
+        if not self.options.held:
             self.builder.call(kernel, op, reads, [], updates=tuple(names), label=self.labels)
             return
         self.late += [(op, name, self.labels) for name in names]

@@ -6,6 +6,7 @@ for each image, the rest trains. A long training runs as C (`host`), a short one
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -36,7 +37,7 @@ class Trial:
     Attributes:
         steps: images of a training, one a step.
         held_out: images on which the accuracy is taken; none of them is trained on.
-        rate: of SGD, constant.
+        rate: of SGD, the largest: `recipe` says how it rises and falls.
     """
 
     steps: int = 400
@@ -57,7 +58,7 @@ class Trial:
             raise DataError(f"{data.classes} classes of images, {graph.name} has {graph.classes}")
         chosen = data.sample(self.steps + self.held_out, self.seed)
         front, y = _Front(graph, chosen.quantised(graph)), chosen.labels
-        rates = np.full(self.steps, self.rate, np.float32)
+        rates = recipe(self.steps, self.rate)
 
         def evaluate(scheme: Scheme) -> float:
             scheme.check(graph)
@@ -127,6 +128,22 @@ def outputs(graph: Int8Graph, images: np.ndarray, batch: int = 32) -> np.ndarray
         execute(run)
         found.append(run.values[name].numpy())
     return np.concatenate(found).reshape(len(images), *graph.tensors[graph.output].shape)
+
+
+def cosine(step: int, steps: int, warm_up: int) -> float:
+    """The factor of a rate that rises over `warm_up` steps and then falls to 0 along a half cosine."""
+    if step < warm_up:
+        return (step + 1) / (warm_up + 1)
+    return 0.5 * (1 + math.cos(math.pi * (step - warm_up) / max(1, steps - warm_up)))
+
+
+def recipe(steps: int, rate: float) -> np.ndarray:
+    """The rates of the paper's recipe, float32: a tenth of the steps warms up, then a half cosine.
+
+    Trials follow it too: at a rate that stays, a short training of many layers ends in noise, and says of those layers
+    that they are worth less than nothing.
+    """
+    return np.array([rate * cosine(step, steps, steps // 10) for step in range(steps)], np.float32)
 
 
 Infer = Callable[[np.ndarray], np.ndarray]

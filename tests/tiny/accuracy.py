@@ -23,11 +23,11 @@ from torch.nn import functional as F
 from torch.nn.utils import fuse_conv_bn_eval
 
 from smelt.tiny.program import StepOptions
-from smelt.tiny.project.transfer import Block, Task, accuracy, prepare, rates
+from smelt.tiny.project.transfer import Block, Task, accuracy, prepare
 from smelt.tiny.scheme import Scheme, memory
 from smelt.tiny.search import Contributions, contributions, evolve
 from smelt.tiny.step import step_program
-from smelt.tiny.trial import Trial, train
+from smelt.tiny.trial import Trial, recipe, train
 
 RATE = 0.02
 PLAIN_FACTORS = (1, 100, 10_000)
@@ -37,10 +37,11 @@ PLAIN_FACTORS = (1, 100, 10_000)
 def in_float(task: Task, images: torch.Tensor, labels: np.ndarray, rate: np.ndarray) -> nn.Module:
     """SGD of the network in float32, with a new classifier: the graph's."""
     model = nn.Sequential(*(folded(one) for one in pairs(copy.deepcopy(task.model))))
+    model.requires_grad_(True)  # folding leaves biases that BatchNorm made out of nothing without a gradient
     head = task.graph.operators[-1]
     with torch.no_grad():
-        model[-1].weight.copy_(torch.as_tensor(head.weight.data))  # type: ignore[union-attr, operator]
-        model[-1].bias.copy_(torch.as_tensor(head.bias.data))  # type: ignore[union-attr, operator]
+        model[-1].weight.copy_(torch.as_tensor(np.array(head.weight.data)))  # type: ignore[union-attr, operator]
+        model[-1].bias.copy_(torch.as_tensor(np.array(head.bias.data)))  # type: ignore[union-attr, operator]
     parameters = list(model.parameters())
     for image, label, now in zip(images, torch.as_tensor(labels), rate, strict=True):
         gradients = torch.autograd.grad(F.cross_entropy(model(image[None]), label[None]), parameters)
@@ -89,11 +90,13 @@ class Measured:
 
 def sparse(task: Task, seed: int, measured: Measured) -> Scheme:
     """The best scheme in a quarter of the memory of a full update."""
-    trial = Trial(steps=300, held_out=500, rate=RATE, seed=seed)
+    trial = Trial(steps=1000, held_out=1000, rate=RATE, seed=seed)
     evaluate = trial.evaluator(task.graph, task.train)
 
     def told(scheme: Scheme) -> float:
-        return measured.ask(f"{seed} trial {scheme.biases} {dict(scheme.weights)}", lambda: evaluate(scheme))
+        return measured.ask(
+            f"{seed} trial of {trial.steps} {scheme.biases} {dict(scheme.weights)}", lambda: evaluate(scheme)
+        )
 
     found: Contributions = contributions(task.graph, told)
     return evolve(task.graph, found, memory(task.graph, full(task)).total // 4, seed)
@@ -109,7 +112,7 @@ def measure(seed: int, given: argparse.Namespace, measured: Measured) -> dict[st
     """The accuracy of every way that is asked for, for a seed."""
     task, steps, held_out = prepare(given.images, 3, seed), given.steps, given.held_out
     chosen, test = task.train.sample(steps, seed), task.test.sample(held_out, seed)
-    x, held, rate = chosen.quantised(task.graph), test.quantised(task.graph), rates(steps, RATE)
+    x, held, rate = chosen.quantised(task.graph), test.quantised(task.graph), recipe(steps, RATE)
 
     def quantised(scheme: Scheme, factor: float, options: StepOptions) -> float:
         infer = train(step_program(task.graph, scheme, options), x, chosen.labels, rate * np.float32(factor))
@@ -122,6 +125,9 @@ def measure(seed: int, given: argparse.Namespace, measured: Measured) -> dict[st
         "int8 with QAS, biases": lambda: quantised(Scheme("biases", len(task.graph.layers)), 1, StepOptions()),
         "int8 with QAS, classifier": lambda: quantised(Scheme("classifier"), 1, StepOptions()),
     }
+    narrow = StepOptions(backward="int8")
+    ways["int8 with QAS, full, backward in int8"] = lambda: quantised(full(task), 1, narrow)
+    ways["int8 with QAS, sparse, backward in int8"] = lambda: quantised(sparse(task, seed, measured), 1, narrow)
     for factor in PLAIN_FACTORS:
         plain = partial(quantised, full(task), factor, StepOptions(scaled=False))
         ways[f"int8 plain, full, rate x {factor}"] = plain

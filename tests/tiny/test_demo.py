@@ -15,11 +15,12 @@ from smelt.base.errors import SmeltError
 from smelt.tiny.data import FASHION_MNIST, Images
 from smelt.tiny.program import StepOptions
 from smelt.tiny.project.demo import QUICK, Size, _parts, compare, run_demo
-from smelt.tiny.project.transfer import accuracy, clothes, cosine, pretrained, rates
+from smelt.tiny.project.transfer import accuracy, clothes, pretrained
 from smelt.tiny.quantization import quantize
 from smelt.tiny.scheme import Scheme
 from smelt.tiny.simulate import Training
 from smelt.tiny.step import step_program
+from smelt.tiny.trial import cosine, recipe
 from tests.tiny.emulated import board_or_skip
 
 
@@ -74,7 +75,7 @@ def test_other_bits_are_an_error() -> None:
 
 
 def test_rates_and_parts() -> None:
-    assert rates(100, 0.1).argmax() in (9, 10) and rates(100, 0.1)[-1] < 1e-3 < rates(100, 0.1)[0]
+    assert recipe(100, 0.1).argmax() in (9, 10) and recipe(100, 0.1)[-1] < 1e-3 < recipe(100, 0.1)[0]
     assert cosine(5, 10, 0) == pytest.approx(0.5)
     size = dataclasses.replace(Size(), steps=10, looks=3)
     assert [list(one) for one in _parts(size)] == [[], [0, 1, 2], [3, 4, 5, 6], [7, 8, 9]]

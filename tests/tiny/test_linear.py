@@ -13,7 +13,7 @@ from smelt.tiny import quantize, render_c, simulate
 from smelt.tiny.graph import Int8Graph, Linear
 from smelt.tiny.host import HostModel
 from smelt.tiny.plan import lay_out
-from smelt.tiny.program import ROUNDINGS, StepOptions, infer_program
+from smelt.tiny.program import BACKWARDS, ROUNDINGS, StepOptions, infer_program
 from smelt.tiny.ram import ram_of
 from smelt.tiny.scheme import Scheme, memory, named
 from smelt.tiny.step import magnitude_channels, step_program
@@ -56,16 +56,17 @@ def train_both(
     assert np.array_equal(model.infer(given[0]), simulate.infer(inference, given[:1], training.state)[0].numpy())
 
 
+@pytest.mark.parametrize("backward", BACKWARDS)
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize(
     "scheme", [Scheme("last", 1), Scheme("ratios", 2, {0: Fraction(1, 3), 1: Fraction(1, 2)}), "full"], ids=str
 )
-def test_hidden_linear_layers_train(scheme: Scheme | str, rounding: str) -> None:
+def test_hidden_linear_layers_train(scheme: Scheme | str, rounding: str, backward: str) -> None:
     images = torch.randn(6, 1, 6, 5)
     graph = quantize(Perceptron(), images)
     assert [type(layer) for layer in graph.layers] == [Linear, Linear]
     scheme = named(scheme, graph) if isinstance(scheme, str) else scheme
-    train_both(graph, scheme, StepOptions(rounding), images)
+    train_both(graph, scheme, StepOptions(rounding, backward=backward), images)
 
 
 def test_the_memory_model_counts_linear_layers() -> None:
@@ -87,6 +88,8 @@ def test_keyword_spotting_goes_from_pytorch_to_c(scheme: Scheme | str) -> None:
     assert (logits - expected).norm() / expected.norm() < 0.1
     scheme = named(scheme, graph) if isinstance(scheme, str) else scheme
     train_both(graph, scheme, StepOptions(), images[:3], rate=2.0)
+    if scheme.weights and scheme.name != "full":
+        train_both(graph, scheme, StepOptions(backward="int8"), images[:3], rate=2.0)
 
 
 def test_keyword_spotting_in_its_full_width_trains_within_96_kb() -> None:

@@ -17,7 +17,8 @@ from smelt.tiny.graph import Int8Graph
 from smelt.tiny.host import HostModel
 from smelt.tiny.models import load, with_head
 from smelt.tiny.plan import lay_out
-from smelt.tiny.program import ROUNDINGS, Program, StepOptions, infer_program
+from smelt.tiny.program import BACKWARDS, ROUNDINGS, Program, StepOptions, infer_program
+from smelt.tiny.running import RULES, Run
 from smelt.tiny.scheme import PRESETS, Scheme, last_layers, named
 from smelt.tiny.simulate_backward import exponential, fractions, logarithm
 from smelt.tiny.step import magnitude_channels, step_program
@@ -83,6 +84,50 @@ def test_c_has_the_bits_of_the_simulation(tmp_path: Path, scheme: Scheme, roundi
 def test_momentum_has_the_bits_of_the_simulation(tmp_path: Path, rounding: str, scaled: bool) -> None:
     options = StepOptions(rounding, momentum=0.9, scaled=scaled)
     check_same(*train_both(step_program(network(tmp_path), SCHEMES["sparse"], options), 3, 0.05, "-DTINY_DUAL_MAC=1"))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES.values(), ids=list(SCHEMES))
+def test_a_backward_in_int8_has_the_bits_of_the_simulation(tmp_path: Path, scheme: Scheme) -> None:
+    graph = network(tmp_path)
+    for number, options in enumerate(
+        (StepOptions(backward="int8"), StepOptions("latent", 0.5, False, 3, True, "int8"))
+    ):
+        flags = ["-DTINY_DUAL_MAC=1"] if number else []
+        check_same(*train_both(step_program(graph, scheme, options), 3, 0.05, *flags))
+    in_float, in_int8 = (lay_out(step_program(graph, scheme, StepOptions(backward=b))).size for b in BACKWARDS)
+    assert in_int8 <= in_float
+
+
+def test_a_backward_in_int8_is_right_in_the_mean(tmp_path: Path) -> None:
+    """Changes of latent weights over many draws come to those of the float32 backward."""
+    graph, rate = network(tmp_path), 1e-3
+    image = images(graph, 1)[0]
+    found = {}
+    for backward, draws in (("float32", 1), ("int8", 300)):
+        program = step_program(graph, SCHEMES["full"], StepOptions("latent", backward=backward))
+        total: dict[str, torch.Tensor] = {}
+        for draw in range(draws):
+            training = simulate.Training(program, steps=draw)
+            before = dict(training.state)
+            training.step(image, 2, rate)
+            for name, value in training.state.items():
+                if name.endswith(".latent"):
+                    total[name] = total.get(name, 0) + (before[name] - value).double() / draws
+        found[backward] = total
+    for name, wanted in found["float32"].items():
+        assert (found["int8"][name] - wanted).norm() < 0.05 * wanted.norm(), name
+
+
+def test_a_gradient_of_nothing_or_of_no_numbers_is_zeros_in_int8(tmp_path: Path) -> None:
+    graph = network(tmp_path)
+    program = step_program(graph, SCHEMES["full"], StepOptions(backward="int8"))
+    call = next(one for one in program.calls if one.kernel == "quantize_gradient")
+    run = Run(program, {})
+    shape = (1, *program.values[call.reads[0]].shape)
+    for value in (0.0, float("nan"), 1e-35):
+        run.values[call.reads[0]] = torch.full(shape, value)
+        RULES["quantize_gradient"](run, call)
+        assert run.values[call.writes[0]].abs().max() == (127 if value else 0) * (value != value), value
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
@@ -249,6 +294,8 @@ def test_what_cannot_train_is_refused(tmp_path: Path) -> None:
         step_program(graph, SCHEMES["classifier"])
     with pytest.raises(OptionError, match="unknown rounding 'nearst'"):
         StepOptions("nearst")
+    with pytest.raises(OptionError, match="unknown backward 'int4'"):
+        StepOptions(backward="int4")
     with pytest.raises(OptionError, match="momentum"):
         StepOptions(momentum=1.0)
     training = simulate.Training(step_program(network(tmp_path), last_layers(graph, 1)))

@@ -242,6 +242,154 @@ TINY_KERNEL void tiny_depthwise_backward(const float *g, int out_height, int out
     }
 }
 
+/* -- backward in int8 ---------------------------------------------------------------------------------------------- */
+
+/* A gradient in steps of a 127th of its largest absolute value, rounded up or down by chance: right in the mean. */
+TINY_KERNEL void tiny_quantize_gradient(const float *g, int n, uint32_t steps, uint32_t salt, int8_t *q, float *scale) {
+    float most = 0.0f;
+    for (int i = 0; i < n; i++) {
+        float v = g[i] < 0.0f ? -g[i] : g[i];
+        most = v > most ? v : most;
+    }
+    int some = most > 1e-30f;
+    float each = some ? 127.0f / most : 0.0f;
+    *scale = some ? most / 127.0f : 0.0f;
+    for (int i = 0; i < n; i++) {
+        float v = tiny_bounded(g[i] * each, -127.0f, 127.0f), below = tiny_floor(v);
+        q[i] = (int8_t)(tiny_fraction(steps, salt, (uint32_t)i) < v - below ? below + 1.0f : below);
+    }
+}
+
+/* Adds the products of a row of outputs with columns of weights: `count` of them, at most 4, rows `apart` from each other. */
+TINY_KERNEL void tiny_columns(const int8_t *q, int outputs, const int8_t *w, int apart, int count, int32_t sums[4]) {
+    int32_t s0 = sums[0], s1 = sums[1], s2 = sums[2], s3 = sums[3];
+    if (count == 4)
+        for (int o = 0; o < outputs; o++) {
+            int each = q[o];
+            if (each == 0) continue;
+#if defined(TINY_DUAL_MAC) && TINY_DUAL_MAC
+            uint32_t four = tiny_four(w + o * apart), even = TINY_SXTB16(four), odd = TINY_SXTB16(four >> 8 | four << 24);
+            s0 += each * (int16_t)even, s1 += each * (int16_t)odd;
+            s2 += each * (int16_t)(even >> 16), s3 += each * (int16_t)(odd >> 16);
+#else
+            const int8_t *p = w + o * apart;
+            s0 += each * p[0], s1 += each * p[1], s2 += each * p[2], s3 += each * p[3];
+#endif
+        }
+    else
+        for (int o = 0; o < outputs; o++) {
+            const int8_t *p = w + o * apart;
+            s0 += q[o] * p[0];
+            if (count > 1) s1 += q[o] * p[1];
+            if (count > 2) s2 += q[o] * p[2];
+        }
+    sums[0] = s0, sums[1] = s1, sums[2] = s2, sums[3] = s3;
+}
+
+/* Weights (outputs, kh, kw, inputs) of the channels in `chosen`, or of all if that is 0. */
+TINY_KERNEL void tiny_conv_columns(const int8_t *q, int out_height, int out_width, int outputs, const int8_t *w,
+                                   const uint16_t *chosen, int inputs, int kh, int kw, int stride, int down, int right,
+                                   float scale, float *gx) {
+    for (int c = 0; c < inputs; c += 4) {
+        int count = inputs - c < 4 ? inputs - c : 4;
+        int32_t sums[4] = {0, 0, 0, 0};
+        for (int u = 0; u < kh; u++)
+            for (int v = 0; v < kw; v++) {
+                int i = down - u, j = right - v;
+                if (i < 0 || j < 0 || i % stride || j % stride || i / stride >= out_height || j / stride >= out_width) continue;
+                tiny_columns(q + (i / stride * out_width + j / stride) * outputs, outputs, w + (u * kw + v) * inputs + c,
+                             kh * kw * inputs, count, sums);
+            }
+        for (int k = 0; k < count; k++) gx[chosen ? chosen[c + k] : c + k] = (float)sums[k] * scale;
+    }
+}
+
+/* The fixed weights are 0 where weights train, and what those give is written after them. */
+TINY_KERNEL void tiny_conv_backward_int8(const int8_t *q, const float *scale, int out_height, int out_width, int outputs,
+                                         const int8_t *fixed, const int8_t *trained, const uint16_t *chosen, int updated, int kh,
+                                         int kw, int stride, int pad_h, int pad_w, float *gx, int height, int width, int inputs) {
+    for (int r = 0; r < height; r++)
+        for (int s = 0; s < width; s++) {
+            float *at = gx + (r * width + s) * inputs;
+            if (fixed)
+                tiny_conv_columns(q, out_height, out_width, outputs, fixed, 0, inputs, kh, kw, stride, r + pad_h, s + pad_w,
+                                  *scale, at);
+            if (updated)
+                tiny_conv_columns(q, out_height, out_width, outputs, trained, chosen, updated, kh, kw, stride, r + pad_h,
+                                  s + pad_w, *scale, at);
+        }
+}
+
+TINY_KERNEL void tiny_depthwise_backward_int8(const int8_t *q, const float *scale, int out_height, int out_width, int channels,
+                                              const int8_t *fixed, const int8_t *trained, const uint16_t *chosen, int updated,
+                                              int kh, int kw, int stride, int pad_h, int pad_w, float *gx, int height, int width,
+                                              int8_t *plane) {
+    int8_t own[121]; /* at most 11 x 11 */
+    for (int c = 0, next = 0; c < channels; c++) {
+        int k = next < updated && (chosen ? chosen[next] : next) == c ? next++ : -1;
+        for (int t = 0; t < kh * kw; t++) own[t] = k >= 0 ? trained[t * updated + k] : fixed[t * channels + c];
+        for (int p = 0; p < out_height * out_width; p++) plane[p] = q[p * channels + c];
+        for (int r = 0; r < height; r++)
+            for (int s = 0; s < width; s++) {
+                int32_t sum = 0;
+                for (int u = 0; u < kh; u++) {
+                    int i = r + pad_h - u;
+                    if (i < 0 || i % stride || i / stride >= out_height) continue;
+                    for (int v = 0; v < kw; v++) {
+                        int j = s + pad_w - v;
+                        if (j < 0 || j % stride || j / stride >= out_width) continue;
+                        sum += plane[i / stride * out_width + j / stride] * own[u * kw + v];
+                    }
+                }
+                gx[(r * width + s) * channels + c] = (float)sum * *scale;
+            }
+    }
+}
+
+/* As tiny_correlation, of an int8 gradient: exact. */
+TINY_KERNEL int32_t tiny_correlation_int8(const int8_t *q, int out_height, int out_width, int outputs, int o, const int8_t *x,
+                                          int height, int width, int inputs, int k, int zero, int down, int right, int stride) {
+    int32_t sum = 0;
+    for (int i = 0; i < out_height; i++) {
+        int r = i * stride + down;
+        if (r < 0 || r >= height) continue;
+        for (int j = 0; j < out_width; j++) {
+            int s = j * stride + right;
+            if (s < 0 || s >= width) continue;
+            sum += q[(i * out_width + j) * outputs + o] * (x[(r * width + s) * inputs + k] - zero);
+        }
+    }
+    return sum;
+}
+
+TINY_KERNEL void tiny_update_weight_int8(const int8_t *q, const float *scale, int out_height, int out_width, int outputs,
+                                         const int8_t *x, int height, int width, int inputs, int zero, int kh, int kw, int stride,
+                                         int pad_h, int pad_w, const float *factors, int8_t *w, tiny_sgd s) {
+    for (int o = 0; o < outputs; o++)
+        for (int u = 0; u < kh; u++)
+            for (int v = 0; v < kw; v++)
+                for (int k = 0; k < inputs; k++) {
+                    int32_t sum = tiny_correlation_int8(q, out_height, out_width, outputs, o, x, height, width, inputs, k, zero,
+                                                        u - pad_h, v - pad_w, stride);
+                    tiny_update_int8(w, (float)sum * *scale * factors[o], s, ((o * kh + u) * kw + v) * inputs + k);
+                }
+}
+
+TINY_KERNEL void tiny_update_depthwise_int8(const int8_t *q, const float *scale, int out_height, int out_width, int channels,
+                                            const uint16_t *chosen, const int8_t *x, int height, int width, int updated, int zero,
+                                            int kh, int kw, int stride, int pad_h, int pad_w, const float *factors, int8_t *w,
+                                            tiny_sgd s) {
+    for (int k = 0; k < updated; k++) {
+        int c = chosen ? chosen[k] : k;
+        for (int u = 0; u < kh; u++)
+            for (int v = 0; v < kw; v++) {
+                int32_t sum = tiny_correlation_int8(q, out_height, out_width, channels, c, x, height, width, updated, k, zero,
+                                                    u - pad_h, v - pad_w, stride);
+                tiny_update_int8(w, (float)sum * *scale * factors[c], s, (u * kw + v) * updated + k);
+            }
+    }
+}
+
 /* -- gradients of parameters, applied at once ---------------------------------------------------------------------- */
 
 TINY_KERNEL void tiny_update_bias(const float *g, int positions, int outputs, const float *factors, int32_t *bias, tiny_sgd s) {

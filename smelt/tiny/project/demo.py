@@ -21,12 +21,12 @@ from smelt.tiny.program import Program
 from smelt.tiny.project.commands import Commands, send
 from smelt.tiny.project.demo_report import Adapted, write_report
 from smelt.tiny.project.export import Budget, export
-from smelt.tiny.project.transfer import Task, prepare, rates
+from smelt.tiny.project.transfer import Task, prepare
 from smelt.tiny.ram import ram_of
 from smelt.tiny.scheme import Scheme, last_layers, memory
 from smelt.tiny.search import search
 from smelt.tiny.simulate import Training
-from smelt.tiny.trial import Trial
+from smelt.tiny.trial import Trial, recipe
 
 STACK = 4096
 RATE = 0.02
@@ -103,7 +103,7 @@ def schemes_of(task: Task, size: Size, console: Console) -> list[Scheme]:
 def adapt(task: Task, one: Adapted, board: Board, size: Size, show: Callable[[], None], seed: int) -> None:
     """Train on the board by one scheme, in parts between which its checkpoint holds what it learnt."""
     train, test = task.train.sample(size.steps, seed), task.test.sample(size.held_out, seed)
-    x, held_out, rate = train.quantised(task.graph), test.quantised(task.graph), rates(size.steps, RATE)
+    x, held_out, rate = train.quantised(task.graph), test.quantised(task.graph), recipe(size.steps, RATE)
     with tempfile.TemporaryDirectory() as folder:
         made = export(task.graph, one.scheme, Path(folder) / "project", board, Budget(stack=STACK))
         one.ram, one.flash = made.ram, made.flash

@@ -6,7 +6,6 @@ classes 5 to 9.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +17,7 @@ from smelt.tiny.data import Images, fashion_mnist
 from smelt.tiny.graph import Int8Graph
 from smelt.tiny.models import with_head
 from smelt.tiny.quantization import quantize
+from smelt.tiny.trial import cosine
 
 KNOWN, NEW = range(5), range(5, 10)
 CALIBRATION = 256
@@ -113,15 +113,3 @@ def accuracy(model: nn.Module, data: Images) -> float:
     """The share of images whose class a float model names."""
     with torch.no_grad():
         return float((model(data.floats()).argmax(1).numpy() == data.labels).mean())
-
-
-def cosine(step: int, steps: int, warm_up: int) -> float:
-    """The factor of a rate that rises over `warm_up` steps and then falls to 0 along a half cosine."""
-    if step < warm_up:
-        return (step + 1) / (warm_up + 1)
-    return 0.5 * (1 + math.cos(math.pi * (step - warm_up) / max(1, steps - warm_up)))
-
-
-def rates(steps: int, rate: float) -> np.ndarray:
-    """The recipe of the paper: a tenth of the steps warms up, then a half cosine."""
-    return np.array([rate * cosine(step, steps, steps // 10) for step in range(steps)], np.float32)
