@@ -336,7 +336,8 @@ def _behind_views(node: Node) -> set[Node]:
         return {node}
     source = node.args[0]
     assert isinstance(source, Node)
-    return {n for root in memory_of(source) for n in _behind_views(root)}
+    behind = {n for root in memory_of(source) for n in _behind_views(root)}
+    return {node, *behind}  # the view itself may be a result as well, with memory of its own that the library is handed
 
 
 def _laid_out(p: Lowering, value: Node, meta: TensorMeta) -> Node:

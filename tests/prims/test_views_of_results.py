@@ -213,3 +213,17 @@ def test_a_copy_of_a_part_whose_size_is_known_in_another_form(
         for made, expected in zip(compiled(x), f(x), strict=True):
             assert made.stride() == expected.stride()
             torch.testing.assert_close(made, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int32], ids=str)
+@pytest.mark.parametrize("copy", [torch.clone, lambda v: v * 1], ids=["clone", "times one"])
+def test_a_copy_read_through_a_view_of_a_written_argument_has_memory_of_its_own(copy, dtype):
+    def fn(z):
+        z.view(-1)[0] = 9
+        return copy(z.view(dtype))
+
+    z, other = torch.arange(8.0).view(2, 4), torch.arange(8.0).view(2, 4)
+    made, expected = smelt.compile(fn)(z), fn(other)
+    assert made.untyped_storage().data_ptr() != z.untyped_storage().data_ptr()
+    z.fill_(3)
+    torch.testing.assert_close(made, expected, rtol=0, atol=0)
