@@ -2,7 +2,8 @@
 
 OpInfo's samples run in eager, forward and backward, with their tensors in layouts of all kinds. Each ATen operator that
 this calls is asked of its metadata rule three times: with the sizes as they are, with symbols in their place, and once
-more with other sizes in place of the symbols. Compared are shapes, dtypes and strides.
+more with other sizes in place of the symbols. Compared are shapes, dtypes and strides. With `--sizes` the samples have
+0 and 1 in place of each of their sizes, in six layouts.
 """
 
 from __future__ import annotations
@@ -160,6 +161,48 @@ LAYOUTS = (
 )  # fmt: skip
 
 
+CUTS = ("cut", "own", "reversed", "last", "gaps", "repeated")
+
+
+def cut(x: torch.Tensor, dims: Sequence[int], size: int, layout: str) -> torch.Tensor:
+    """`x` with that size, 0 or 1, in some dimensions: a part of it, or of memory in that layout."""
+    if not dims or x.layout is not torch.strided or x.is_quantized:
+        return x
+    part = x
+    if layout in ("reversed", "last"):  # of a part all layouts may be one
+        part = in_layout(part, layout)
+    for d in dims:
+        part = part.narrow(d, 0, min(size, part.shape[d]))
+    match layout:
+        case "own":
+            return part.clone(memory_format=torch.contiguous_format)
+        case "gaps":
+            return in_layout(part, layout)
+        case "repeated":  # as a sum gives its gradient
+            return part.flatten()[:1].reshape([1] * part.dim()).expand(part.shape) if part.numel() else part
+    return part
+
+
+def cut_variants(sample: Any) -> Iterator[tuple[str, Any]]:
+    """The sample's arguments with 0 and 1 in place of each size: in all tensors, or in one dimension of the first."""
+    everything = (sample.input, sample.args, sample.kwargs)
+    tensors = [t for t in tree_leaves(everything) if isinstance(t, torch.Tensor)]
+    sizes = sorted({n for t in tensors for n in t.shape if n > 1})
+    places = [("size", n) for n in sizes]
+    places += [("dim", d) for d in range(tensors[0].dim() if tensors else 0) if tensors[0].shape[d] > 1]
+    for (kind, which), size, layout in itertools.product(places, (0, 1), CUTS):
+        seen = itertools.count()
+
+        def lay(x: Any, kind: str = kind, at: int = which, n: int = size, way: str = layout, seen: Any = seen) -> Any:
+            if not isinstance(x, torch.Tensor):
+                return x
+            first = next(seen) == 0
+            dims = [d for d, m in enumerate(x.shape) if m == at] if kind == "size" else [at] if first else []
+            return cut(x.detach(), dims, n, way).requires_grad_(x.requires_grad)
+
+        yield f"{kind} {which} is {size}, {layout}", tree_map(lay, everything)
+
+
 def variants(sample: Any, most: int) -> Iterator[tuple[str, Any]]:
     """The sample's arguments with all tensors, or the first alone, or all others, in each layout."""
     everything = (sample.input, sample.args, sample.kwargs)
@@ -181,8 +224,8 @@ def _differentiable(values: Any) -> list[torch.Tensor]:
     return [t for t in tree_leaves(values) if isinstance(t, torch.Tensor) and t.requires_grad]
 
 
-def calls_of(info: Any, dtype: torch.dtype, samples: int, most: int = 99) -> dict[str, Call]:
-    """The operators that samples of an operator call, forward and backward, in every layout."""
+def calls_of(info: Any, dtype: torch.dtype, samples: int, most: int = 99, sizes: bool = False) -> dict[str, Call]:
+    """The operators that samples of an operator call, forward and backward, in every layout or with sizes 0 and 1."""
     mode = Calls()
     torch.manual_seed(0)
     gradients = dtype.is_floating_point and info.supports_autograd
@@ -192,7 +235,7 @@ def calls_of(info: Any, dtype: torch.dtype, samples: int, most: int = 99) -> dic
         return {}
     step = max(1, len(given_samples) // samples)
     for sample in given_samples[::step][:samples]:
-        for _, (x, args, kwargs) in variants(sample, most):
+        for _, (x, args, kwargs) in cut_variants(sample) if sizes else variants(sample, most):
             try:
                 with mode:
                     out = info.op(x, *args, **kwargs)
@@ -339,10 +382,10 @@ def _told(eager: list[Found], said: list[Found]) -> str:
     return ""
 
 
-def of_operator(info: Any, name: str, samples: int, each: int) -> dict[tuple[str, str], int]:
+def of_operator(info: Any, name: str, samples: int, each: int, sizes: bool = False) -> dict[tuple[str, str], int]:
     """(operator, kind) -> how many calls differ, of which `each` are printed."""
     counts: dict[tuple[str, str], int] = {}
-    for call in calls_of(info, getattr(torch, name), samples).values():
+    for call in calls_of(info, getattr(torch, name), samples, sizes=sizes).values():
         for kind, text in differences(call):
             at = (str(call.func), kind)
             counts[at] = counts.get(at, 0) + 1
@@ -372,6 +415,7 @@ def main() -> int:
     parser.add_argument("--dtypes", default="float32,int64,bool")
     parser.add_argument("--ops", default="", help="only operators with one of these names, separated by commas")
     parser.add_argument("--after", default="", help="only operators behind the one with this name")
+    parser.add_argument("--sizes", action="store_true", help="0 and 1 in place of each size, in place of the layouts")
     parser.add_argument("--samples", type=int, default=2)
     parser.add_argument("--each", type=int, default=2, help="how many differences of a kind are printed in full")
     options = parser.parse_args()
@@ -388,7 +432,7 @@ def main() -> int:
                 waiting = waiting and info.full_name != options.after
                 continue
             if getattr(torch, name) in info.supported_dtypes("cpu"):
-                for at, count in _apart(info, name, options.samples, options.each).items():
+                for at, count in _apart(info, name, options.samples, options.each, options.sizes).items():
                     total[at] = total.get(at, 0) + count
     for (func, kind), count in sorted(total.items()):
         print(f"{count:5} {kind:18} {func}")
