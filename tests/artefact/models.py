@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import enum
 import functools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -205,3 +207,18 @@ def closure(times: int) -> Callable[[Tensor], Tensor]:
         return x * times
 
     return inner
+
+
+class Named(collections.OrderedDict[str, Any]):
+    """As `ModelOutput` of transformers: a dict of a class of its own, which is filled without its methods."""
+
+
+PAIR = re.compile(r"(\w)(\w)")
+
+
+def many_kinds(x: Tensor, names: str) -> tuple[Any, ...]:
+    """Results that are made again after the graph: containers, iterators that have begun, a match."""
+    begun, table = iter([1, 2, 3]), iter({"a": 1, "b": 2})
+    next(begun), next(table), next(table), next(table, None)
+    found = PAIR.match(names)
+    return Named(y=x.sin(), z=x + 1), begun, table, found

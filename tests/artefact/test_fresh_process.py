@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import smelt
-from tests.artefact.models import Classifier, Output, scaled
+from tests.artefact.models import Classifier, Output, many_kinds, scaled
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -20,7 +20,8 @@ import importlib.abc, sys
 
 ALLOWED = {
     "smelt.capture._native", "smelt.capture.hook", "smelt.capture.core", "smelt.capture.guards.questions",
-    "smelt.capture.residual", "smelt.capture.residual.code_places", "smelt.capture.core.compiler_marks",
+    "smelt.capture.residual", "smelt.capture.residual.remade",
+    "smelt.capture.residual.code_places", "smelt.capture.core.compiler_marks",
     "smelt.capture.core.by_code",
     "smelt.capture.core.policy", "smelt.capture.guards", "smelt.capture.guards.calibrate", "smelt.capture.guards.flag",
     "smelt.autograd.trace.plan", "smelt.autograd.trace.rng",
@@ -121,6 +122,25 @@ def test_a_function_with_a_size_that_changes(tmp_path: Path) -> None:
     smelt.mark_dynamic(x, 0, min=1, max=64)
     smelt.compile(scaled).aot_compile(x, torch.empty(4, 5, device="meta")).save(tmp_path / "function.smelt")
     done = run(FUNCTION, str(tmp_path / "function.smelt"), SMELT_CACHE_DIR=str(tmp_path / "empty"))
+    assert done.returncode == 0 and "done" in done.stdout, done.stderr[-3000:]
+
+
+KINDS = """
+import torch, smelt
+from tests.artefact.models import Named, many_kinds
+compiled = smelt.load(sys.argv[1]).apply(many_kinds)
+x = torch.randn(3)
+(have, begun, table, found), (want, *_) = compiled(x, "ab"), many_kinds(x, "ab")
+assert type(have) is Named and list(have) == ["y", "z"], have
+torch.testing.assert_close(dict(have), dict(want))
+assert list(begun) == [2, 3] and list(table) == [] and found.groups() == ("a", "b")
+print("done")
+"""
+
+
+def test_results_of_many_kinds(tmp_path: Path) -> None:
+    smelt.compile(many_kinds).aot_compile(torch.empty(3), "ab").save(tmp_path / "function.smelt")
+    done = run(KINDS, str(tmp_path / "function.smelt"), SMELT_CACHE_DIR=str(tmp_path / "empty"))
     assert done.returncode == 0 and "done" in done.stdout, done.stderr[-3000:]
 
 

@@ -8,9 +8,8 @@ import gc
 import re
 import sys
 import types
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -41,6 +40,7 @@ from smelt.capture.core.values import (
 )
 from smelt.capture.python.backward import is_spent, leaves_below, spent
 from smelt.capture.python.effects import hashes, items_of, set_items
+from smelt.capture.residual.remade import exhausted, ordered_fill, remake_match, set_state, used_up
 from smelt.capture.tensors.reads import ended
 from smelt.capture.torch.modules import ModuleSlice
 from smelt.graph.ir.sym_bool import SymbolicPredicate
@@ -365,7 +365,7 @@ def rebuild_dict(r: Rebuild, value: dict[object, object]) -> str:
     if type(value) is collections.defaultdict:
         return f"{r.constant(kind, 'defaultdict')}({r(value.default_factory)}, {pairs})"
     if isinstance(value, collections.OrderedDict):
-        return _subclass(r, value, kind, collections.OrderedDict.__new__, _ordered_fill, pairs)
+        return _subclass(r, value, kind, collections.OrderedDict.__new__, ordered_fill, pairs)
     if isinstance(value, collections.defaultdict):
         made = collections.defaultdict
         return _subclass(r, value, kind, made.__new__, made.__init__, f"{r(value.default_factory)}, {pairs}")
@@ -376,12 +376,6 @@ def _refuse_hashed(r: Rebuild, keys: Iterable[object]) -> None:
     """Values are made before the writes are done: code of the program would hash keys as they were."""
     if any(map(hashes, keys)) and r.vm.effects.pending():
         raise CannotRebuild("a container of objects that the program hashes, beside writes,")
-
-
-def _ordered_fill(target: collections.OrderedDict[object, object], pairs: dict[object, object]) -> None:
-    store = collections.OrderedDict.__setitem__
-    for key, value in pairs.items():
-        store(target, key, value)
 
 
 def _subclass(
@@ -525,14 +519,6 @@ def rebuild_trampoline(r: Rebuild, value: Trampoline) -> str:
     return r(value.fn)
 
 
-def exhausted() -> Iterator[object]:
-    """A generator that has nothing left."""
-    nothing: tuple[object, ...] = ()
-    out = (item for item in nothing)
-    next(out, None)
-    return out
-
-
 def _reducible(*types_: type) -> None:
     for kind in types_:
         REBUILD(kind)(rebuild_reduced)
@@ -551,7 +537,7 @@ def rebuild_reduced(r: Rebuild, value: object) -> str:
             if isinstance(value, _ON_LISTS):  # done when there is no way back: by C code alone
                 r.late.append(f"{name}.__setstate__({r(parts[2])})")
             else:
-                r.lines.append(f"{r.constant(_set_state, 'set_state')}({name}, {r(parts[2])})")
+                r.lines.append(f"{r.constant(set_state, 'set_state')}({name}, {r(parts[2])})")
         else:
             r.lines.append(f"{name}.__dict__.update({r(parts[2])})")
     return name
@@ -559,18 +545,6 @@ def rebuild_reduced(r: Rebuild, value: object) -> str:
 
 _LIST: list[int] = []
 _ON_LISTS = (type(iter(_LIST)), type(reversed(_LIST)))
-
-
-class SetsState(Protocol):
-    """An iterator of C code whose position can be set."""
-
-    def __setstate__(self, state: object) -> None: ...
-
-
-def _set_state(value: SetsState, state: object) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        value.__setstate__(state)
 
 
 _reducible(
@@ -589,13 +563,6 @@ def rebuild_sized_iterator(r: Rebuild, value: Iterator[object]) -> str:
     name = r.assign(value, f"{r.constant(iter, 'iter')}({iterated})")
     r.late.append(f"{r.constant(put_iterator, 'put_iterator')}({name}, {place[1]}, {place[2]}, {place[3]})")
     return name
-
-
-def used_up(view: Callable[[dict[object, object]], Iterable[object]] | None) -> Iterator[object]:
-    """An iterator over this view of some dict, or over a set, that has nothing left."""
-    out = iter(set() if view is None else view({}))
-    next(out, None)
-    return out
 
 
 _AN_ORDERED_DICT: dict[object, object] = collections.OrderedDict()
@@ -639,15 +606,6 @@ def rebuild_match(r: Rebuild, value: re.Match[Any]) -> str:
         raise CannotRebuild("a match of a regular expression")
     given = ", ".join(map(r, (value.re, value.string, value.pos, value.endpos, value.regs)))
     return f"{r.constant(remake_match, 'remake_match')}({given})"
-
-
-def remake_match(pattern: re.Pattern[Any], string: object, start: int, end: int, spans: object) -> re.Match[Any] | None:
-    """The match of all groups at these places."""
-    for way in (pattern.match, pattern.fullmatch):
-        found = way(string, start, end)
-        if found is not None and found.regs == spans:
-            return found
-    return next((found for found in pattern.finditer(string, start, end) if found.regs == spans), None)
 
 
 @REBUILD(object)
