@@ -217,3 +217,12 @@ def test_without_a_compiler_a_project_is_written_and_says_so(tmp_path: Path, mon
     assert not made.linked
     with pytest.raises(BuildError, match="apt-get install gcc-arm-none-eabi"):
         compiled(made, find_board("mps2-an500"))
+
+
+def test_a_project_that_was_not_linked_says_that_its_flash_is_not_checked() -> None:
+    board, scheme = find_board("generic-cortex-m7"), Scheme("classifier")
+    made = export_module.Exported(Path("out"), None, 0, 2048, 0, linked=False)  # type: ignore[arg-type]
+    assert "flash is not checked: arm-none-eabi-gcc is not installed" in export_module.describe(made, scheme, board)
+    linked = export_module.Exported(Path("out"), None, 0, 2048, 4096, linked=True)  # type: ignore[arg-type]
+    assert "4.0 KB of flash" in export_module.describe(linked, scheme, board)
+    assert "not checked" not in export_module.describe(linked, scheme, board)

@@ -215,5 +215,5 @@ def _candidates(graph: Int8Graph) -> Iterator[Scheme]:
 def describe(made: Exported, scheme: Scheme, board: Board) -> str:
     """A line for whoever asked for the project."""
     sizes = f"{kib(made.ram)} of RAM" + (f", {kib(made.flash)} of flash" if made.flash else "")
-    told = " (not linked: the compiler is not installed)" if board.bare and not made.linked else ""
+    told = f"; flash is not checked: {board.compiler} is not installed" if board.bare and not made.linked else ""
     return f"{made.folder}: {scheme}: {sizes}{told}"
