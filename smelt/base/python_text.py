@@ -19,6 +19,11 @@ def quoted(text: str) -> str:
     return repr(str.__str__(text))
 
 
+def module_name(value: object) -> str:
+    """What a `__module__`, or a `__name__` of globals, says; "" where the program has put something else there."""
+    return value if type(value) is str else ""
+
+
 def whole(value: int) -> str:
     """The literal of a whole number of any length; decimal ones are limited to some thousand digits."""
     return int.__repr__(value) if -_LONG < value < _LONG else hex(value)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from smelt.base.class_tables import ClassTable, by_class, isinstance
+from smelt.base.python_text import module_name
 from smelt.capture._native import NULL
 from smelt.capture.calls.observers import Observed
 from smelt.capture.core import breaks, interface, sources
@@ -326,7 +327,7 @@ class Interpreter:
         """The dictionary of an (inlined) function's globals."""
         found = self._globals.get(id(globals))
         if found is None:
-            found = sources.const(globals, str(globals.get("__name__", "globals")))
+            found = sources.const(globals, module_name(globals.get("__name__")) or "globals")
             self._globals[id(globals)] = found
             self._kept.append(globals)
         return found

@@ -563,3 +563,61 @@ def test_a_printed_graph_holds_names_of_functions_as_data() -> None:
     scope: dict[str, Any] = {"functions": collections.defaultdict(lambda: inner)}
     exec(text, scope)
     assert scope["forward"](torch.ones(2))[0].tolist() == [3, 3]
+
+
+class Odd(str):
+    """A name that raises whatever is asked."""
+
+    def __eq__(self, other: object) -> bool:
+        raise ZeroDivisionError
+
+    __hash__ = split = startswith = __eq__  # type: ignore[assignment]
+
+
+MODULES: list[Callable[[], Any]] = [
+    lambda: 5, lambda: None, list, lambda: torch.ones(2), lambda: Odd("torch"), lambda: b"torch", lambda: torch,
+    lambda: "torch", lambda: "torch.nn.functional", lambda: "torch._C._linalg",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(MODULES)))
+def test_names_of_modules_may_be_anything(number: int) -> None:
+    called = MODULES[number]()
+    scope: dict[str, Any] = {"__name__": called, "__builtins__": builtins, "opaque": opaque}
+    exec("def helper(x): return x * 2\ndef fn(x):\n    y = helper(x)\n    opaque()\n    return y + 1", scope)
+
+    class Made:
+        def __init__(self, x: Tensor) -> None:
+            self.x = x
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 2
+
+    def inner(x: Tensor) -> Tensor:
+        return x * 2
+
+    Made.__module__ = Twice.__module__ = inner.__module__ = called
+
+    def fn(x: Tensor) -> Any:
+        made = Made(inner(x))
+        opaque(made)
+        return made.x, Twice.apply(x) + 1
+
+    for _ in range(2):
+        assert compiled(scope["fn"])(torch.ones(2)).tolist() == [3, 3]
+        first, second = compiled(fn)(torch.ones(2))
+        assert first.tolist() == [2, 2] and second.tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("module", ["torch", "torch.nn.functional", "torch._C"])
+@pytest.mark.parametrize("name", ["torch", "relu", "nn", f"relu(x); {RUN} #"])
+def test_functions_that_say_they_are_of_torch(module: str, name: str) -> None:
+    def inner(x: Tensor) -> Tensor:
+        return x * 2
+
+    inner.__name__ = inner.__qualname__ = name
+    inner.__module__ = module
+    allowed: Any = torch.compiler.allow_in_graph(inner)
+    assert compiled(lambda x: allowed(x) + 1)(torch.ones(2)).tolist() == [3, 3]

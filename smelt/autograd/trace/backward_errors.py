@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from smelt.base.process_state import preserving
+from smelt.base.python_text import module_name
 from smelt.graph.ir.meta import extent
 from smelt.graph.nodes.modes import MODE_CHANGES
 
@@ -63,7 +64,8 @@ def _only_computes(node: fx.Node) -> bool:
         return node.op in ("call_method", "placeholder", "output")
     if node.target in MODE_CHANGES:
         return True
-    package = (getattr(node.target, "__module__", None) or "torch").split(".")[0]
+    module = getattr(node.target, "__module__", None)
+    package = "torch" if module is None else module_name(module).split(".")[0]
     return isinstance(node.target, _KINDS) and package in ("torch", "_operator")
 
 

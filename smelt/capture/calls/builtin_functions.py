@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from smelt.base.class_tables import ClassTable, by_class, isinstance
+from smelt.base.python_text import module_name
 from smelt.capture.calls import calls
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break, Restart, UserError, user
@@ -511,7 +512,7 @@ def surroundings(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 def _sees_outermost(vm: Interpreter) -> bool:
     """Whether code may look at variables of the frames that called it: names and lines are what most want."""
-    looking = (frame for frame in vm.frames if frame.globals.get("__name__") not in _LOOK_AT_THEIR_OWN)
+    looking = (frame for frame in vm.frames if module_name(frame.globals.get("__name__")) not in _LOOK_AT_THEIR_OWN)
     return any("f_locals" in frame.code.co_names for frame in looking)
 
 

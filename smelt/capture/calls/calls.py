@@ -21,6 +21,7 @@ import torch
 import torch.utils.checkpoint
 
 from smelt.base.class_tables import ClassTable, by_class, classes, isinstance
+from smelt.base.python_text import module_name
 from smelt.capture import _native as native
 from smelt.capture.core import compiler_marks, flags, policy, sources
 from smelt.capture.core.breaks import Break, UserError, user, user_raise
@@ -123,13 +124,13 @@ def _refuse_disabled(fn: types.FunctionType) -> None:
 
 def _call_outside(fn: types.FunctionType) -> None:
     """A function of no policy does nothing here, or ends the graph."""
-    if compiler_marks.no_effect(fn.__module__, fn.__name__):
+    if compiler_marks.no_effect(module_name(fn.__module__), fn.__name__):
         return
-    if fn.__name__ == "graph_break" and fn.__module__.startswith("torch._dynamo"):
+    if fn.__name__ == "graph_break" and module_name(fn.__module__).startswith("torch._dynamo"):
         raise Break("graph_break() is called")
-    in_frame = fn.__module__ in ("traceback", "pdb", "inspect")
+    in_frame = module_name(fn.__module__) in ("traceback", "pdb", "inspect")
     why = "it reads or changes state outside of the program"
-    raise Break(f"a call of {fn.__module__}.{fn.__qualname__}", why, in_frame=in_frame)
+    raise Break(f"a call of {module_name(fn.__module__)}.{fn.__qualname__}", why, in_frame=in_frame)
 
 
 def _guard_defaults(vm: Interpreter, args: Args) -> None:
@@ -264,7 +265,7 @@ def _calls_torch_alone(vm: Interpreter, fn: types.FunctionType) -> bool:
     for module, name in names:
         found = vars(module).get(name)
         vm.guards.check(sources.global_item(vm.globals_source(vars(module)), name), native.IS, found)
-        own = own and (is_torch_builtin(found) or (getattr(found, "__module__", None) or "").startswith("torch"))
+        own = own and (is_torch_builtin(found) or module_name(getattr(found, "__module__", None)).startswith("torch"))
     return own
 
 
@@ -521,8 +522,8 @@ def call_on_external(
 
 def _refuse_unknown_c(fn: types.BuiltinFunctionType) -> None:
     """C functions of modules that are not known, but for methods."""
-    module = getattr(fn, "__module__", None)
-    if module is None or module.split(".")[0] in _SAFE_ROOTS:
+    module = module_name(getattr(fn, "__module__", None))
+    if not module or module.split(".")[0] in _SAFE_ROOTS:
         return
     owner = getattr(fn, "__self__", None)
     if isinstance(owner, (types.ModuleType, type(None))) and fn.__name__ not in _TEXT_FUNCTIONS:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 
 from smelt.base.class_tables import isinstance
+from smelt.base.python_text import module_name
 from smelt.base.torch_c import DISPATCH_GUARDS
 from smelt.capture.calls import calls
 from smelt.capture.core.breaks import Break, user
@@ -56,7 +57,7 @@ def call_type(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 def build_class(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """A class statement: C code runs its body."""
     frame = vm.frames[-1]
-    note_statement(frame.globals.get("__name__"), frame.code.co_qualname, args[1])
+    note_statement(module_name(frame.globals.get("__name__")), frame.code.co_qualname, args[1])
     raise Break("a class is defined", "class bodies are not captured", "define it outside of the function")
 
 
@@ -112,7 +113,7 @@ def _register_weak_references() -> None:
 
 def _is_of_tables(callback: object) -> bool:
     """Whether it is a function by which a table of weakref forgets what died: it calls none of the program's."""
-    named = type(callback) is types.FunctionType and (callback.__module__, callback.__name__)
+    named = type(callback) is types.FunctionType and (module_name(callback.__module__), callback.__name__)
     return named in (("weakref", "remove"), ("_weakrefset", "_remove"))
 
 

@@ -16,6 +16,7 @@ import torch
 from torch.fx import _symbolic_trace as symbolic_trace
 
 from smelt.base.class_tables import isinstance
+from smelt.base.python_text import module_name
 from smelt.capture import _native as native
 
 
@@ -71,7 +72,7 @@ def compiled_elsewhere(function: FunctionType) -> bool:
 def hidden_by_torch(function: FunctionType) -> bool:
     """Whether torch hides a function of its optimizers from its own compiler: so it does at the first use of that."""
     held = function.__dict__
-    ours = held.get("_torchdynamo_disable") and (function.__module__ or "").startswith("torch.optim")
+    ours = held.get("_torchdynamo_disable") and module_name(function.__module__).startswith("torch.optim")
     return bool(ours) and "_torchdynamo_orig_callable" in held and function.__code__.co_filename.endswith(_WRAPPERS)
 
 
@@ -125,7 +126,7 @@ def is_constant_result(function: FunctionType) -> bool:
 def is_allowed(function: object) -> bool:
     """`torch.compiler.allow_in_graph` marked it."""
     rules = sys.modules.get("torch._dynamo.trace_rules")
-    if rules is None or (getattr(function, "__module__", None) or "").startswith("torch."):
+    if rules is None or module_name(getattr(function, "__module__", None)).startswith("torch."):
         return False
     allowed = vars(rules).get("_allowed_callable_ids")
     return id(function) in (getattr(allowed, "function_ids", None) or ())

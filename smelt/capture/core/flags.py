@@ -12,6 +12,7 @@ import torch
 
 from smelt.base import torch_c
 from smelt.base.class_tables import isinstance
+from smelt.base.python_text import module_name
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import special
 from smelt.capture.core.values import LEAVES
@@ -35,13 +36,13 @@ def guard_flag(vm: Interpreter, fn: Callable[..., object], args: Args, value: ob
 
 def is_setting(function: types.FunctionType) -> bool:
     """A function written in Python that reads settings of torch."""
-    return function.__module__.startswith("torch.backends") and function.__name__ not in _FIXED
+    return module_name(function.__module__).startswith("torch.backends") and function.__name__ not in _FIXED
 
 
 def module_setting(module: types.ModuleType, name: str) -> bool:
     """An attribute of a module that is computed: `torch.backends.cudnn.enabled`."""
     kind = type(module)
-    if kind is types.ModuleType or not str(vars(module).get("__name__")).startswith("torch."):
+    if kind is types.ModuleType or not module_name(vars(module).get("__name__")).startswith("torch."):
         return False
     raw = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
     return isinstance(getattr(type(raw), "__get__", None), types.FunctionType) or isinstance(raw, property)

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from smelt.base.class_tables import ClassTable, by_class, classes, isinstance
+from smelt.base.python_text import module_name
 from smelt.capture import _native as native
 from smelt.capture.core import sources
 from smelt.capture.core.interface import Args, Interpreter, T
@@ -54,7 +55,7 @@ def is_made_anew(vm: Interpreter, cls: type, source: Source) -> bool:
     place = source.local or source.kind == native.CELL  # functions that are made anew have cells of their own
     if not place or not cls.__flags__ & HEAP or _is_found(cls):
         return False
-    name = cls.__module__, cls.__qualname__
+    name = module_name(cls.__module__), cls.__qualname__
     known = vm.sizes.changes.classes.setdefault(name, weakref.ref(cls))
     if known() is not cls or cls.__qualname__.startswith(f"{vm.python.running}.<locals>."):
         _repeated.add(name)
@@ -68,7 +69,7 @@ def note_statement(module: Any, function: str, name: Any) -> None:
 
 def _is_found(cls: type) -> bool:
     """The class is where its name says, so that there is no other."""
-    found: object = sys.modules.get(cls.__module__)
+    found: object = sys.modules.get(module_name(cls.__module__))
     for name in cls.__qualname__.split("."):
         found = getattr(found, "__dict__", {}).get(name)
     return found is cls
@@ -103,7 +104,7 @@ class _Is:
 
 
 def _told(cls: type, inside: set[int]) -> tuple[object, ...]:
-    names = cls.__name__, cls.__qualname__, cls.__module__, cls.__flags__ & _ABSTRACT
+    names = cls.__name__, cls.__qualname__, module_name(cls.__module__), cls.__flags__ & _ABSTRACT
     kinds = tuple(_class(each, inside) for each in (type(cls), *cls.__bases__))
     held = tuple((key, _piece(key, value, inside)) for key, value in vars(cls).items())
     members = _members(cls) if issubclass(cls, enum.Enum) else ()
@@ -115,7 +116,7 @@ def _members(cls: type[enum.Enum]) -> Iterator[tuple[str, enum.Enum]]:
 
 
 def _class(cls: type, inside: set[int]) -> _Is | tuple[object, ...]:
-    name = cls.__module__, cls.__qualname__
+    name = module_name(cls.__module__), cls.__qualname__
     if name not in _repeated or _is_found(cls):
         return _Is(cls)
     return ("itself",) if id(cls) in inside else _told(cls, inside | {id(cls)})
@@ -149,11 +150,11 @@ def _object(key: str, value: Any, inside: set[int]) -> object:
         return kind, value.__name__
     if kind is FIELD:
         return kind, value.__reduce__()[1][0]
-    if isinstance(value, enum.Enum) and (kind.__module__, kind.__qualname__) in _repeated:
+    if isinstance(value, enum.Enum) and (module_name(kind.__module__), kind.__qualname__) in _repeated:
         return "member", value._name_
     if kind in LEAVES or kind is tuple and all(type(each) in LEAVES for each in value):
         return _plain(value)
-    if kind in _HELD or kind.__module__ == "enum" or is_written(kind):
+    if kind in _HELD or module_name(kind.__module__) == "enum" or is_written(kind):
         return "held", _class(kind, inside)
     if is_constant(value):
         return _Is(value)

@@ -12,12 +12,13 @@ import sys
 import sysconfig
 import types
 import weakref
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy
 import torch
 import typing_extensions
 
+from smelt.base.python_text import module_name
 from smelt.capture.core.by_code import ByCode
 
 
@@ -143,7 +144,7 @@ DEFER_NAMES = {
 }
 
 
-@cache
+@lru_cache(4096)
 def _inside(module: str, names: tuple[str, ...]) -> bool:
     return any(module == name or module.startswith(name + ".") for name in names)
 
@@ -157,8 +158,12 @@ def policy_of(function: types.FunctionType) -> Policy:
     return _policies.get(code) or _policies.put(code, _decide(function))
 
 
+def _module_of(function: types.FunctionType) -> str:
+    return module_name(function.__globals__.get("__name__")) or module_name(function.__module__)
+
+
 def _decide(function: types.FunctionType) -> Policy:
-    module = function.__globals__.get("__name__") or function.__module__ or ""
+    module = _module_of(function)
     name = (module, function.__name__)
     if name in NATIVE_NAMES:
         return Policy.NATIVE
@@ -195,10 +200,14 @@ _NUMPY_STATE = frozenset(
 _FROZEN = frozenset(sys.stdlib_module_names) | frozenset({"torch", "numpy", "typing_extensions"})
 
 
-@cache
-def is_frozen(module: str | None) -> bool:
+def is_frozen(module: object) -> bool:
     """Functions and classes of this module do not change while a program runs, so they need no guard."""
-    return module is not None and module.split(".")[0] in _FROZEN and module != "__main__"
+    return type(module) is str and _is_frozen(module)
+
+
+@lru_cache(4096)  # programs make modules without end
+def _is_frozen(module: str) -> bool:
+    return module.split(".")[0] in _FROZEN and module != "__main__"
 
 
 _BUILTINS = vars(builtins)
@@ -220,7 +229,7 @@ def is_programs(function: types.FunctionType) -> bool:
 
     Finalizers run when Python lets go of an object, in whatever runs then.
     """
-    module = function.__globals__.get("__name__") or function.__module__ or ""
+    module = _module_of(function)
     if function.__name__ == "__del__" or _inside(module, ("torch", "smelt")) and not _inside(module, _USING_SMELT):
         return False
     return policy_of(function) is not Policy.NATIVE

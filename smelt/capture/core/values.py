@@ -14,6 +14,7 @@ import numpy
 import torch
 
 from smelt.base.class_tables import ClassTable, by_class, classes, isinstance
+from smelt.base.python_text import module_name
 from smelt.base.torch_private import OpOverload, OpOverloadPacket
 from smelt.capture import _native as native
 from smelt.capture.core import sources
@@ -93,7 +94,7 @@ def _showing(kind: type) -> Any:
     for base in kind.__mro__:
         if base in PLAIN_SHOWN:
             return PLAIN_SHOWN[base]
-        if (base.__module__, base.__name__) in _SHOWN or _is_number(base):
+        if (module_name(base.__module__), base.__name__) in _SHOWN or _is_number(base):
             return base.__repr__
     return None
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from smelt.base.class_tables import by_class, classes, isinstance
+from smelt.base.python_text import module_name
 from smelt.capture import _native as native
 from smelt.capture.core import flags, policy, sources
 from smelt.capture.core.breaks import Break, UserError, user
@@ -417,7 +418,7 @@ def _module_item(vm: Interpreter, module: types.ModuleType, name: str, raw: obje
     """Where a module holds an attribute; what is computed when it is asked for is asked for again."""
     if vars(module).get(name, MISS) is raw:
         return sources.global_item(vm.globals_source(vars(module)), name)
-    return sources.attr(sources.const(module, str(vars(module).get("__name__", "module"))), name)
+    return sources.attr(sources.const(module, module_name(vars(module).get("__name__")) or "module"), name)
 
 
 @ATTR(type)

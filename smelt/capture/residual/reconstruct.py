@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from smelt.base.class_tables import isinstance
-from smelt.base.python_text import LITERALS, arguments, is_plain_name, new_name, quoted
+from smelt.base.python_text import LITERALS, arguments, is_plain_name, module_name, new_name, quoted
 from smelt.base.warned import heard
 from smelt.capture._native import NULL, generator_at, iterator_place, put_iterator
 from smelt.capture.calls.calls import Trampoline
@@ -102,8 +102,8 @@ class Rebuild:
         if id(value) in self.vm.python.remade:
             fn, args, kwargs = self.vm.python.remade[id(value)]
             return self.assign(value, f"{self.constant(fn, fn.__name__)}({self.arguments(args, kwargs)})")
-        module = value.__module__ if isinstance(value, types.FunctionType) else None  # None: made by `exec`
-        self.helped = self.helped or module is not None and module.startswith("smelt.")
+        module = value.__module__ if isinstance(value, types.FunctionType) else None
+        self.helped = self.helped or module_name(module).startswith("smelt.")
         name = new_name(hint, self.constants, OWN)
         self.constants[name] = value
         self._names[id(value)] = f"_c.{name}"
@@ -408,7 +408,7 @@ def _attributes(r: Rebuild, value: object, name: str) -> None:
             _leave_out(r, table, r(key), item)
     for base in type(value).__mro__:
         for slot, member in vars(base).items():
-            if isinstance(member, types.MemberDescriptorType) and base.__module__ != "builtins":
+            if isinstance(member, types.MemberDescriptorType) and module_name(base.__module__) != "builtins":
                 try:
                     item = member.__get__(value)
                 except AttributeError:
@@ -588,7 +588,7 @@ def rebuild_exception(r: Rebuild, value: BaseException) -> str:
         if base is BaseExceptionGroup:  # which keeps its arguments only
             continue
         for key, member in vars(base).items():  # what C code keeps: `value` of StopIteration, `errno` of OSError
-            if isinstance(member, types.MemberDescriptorType) and base.__module__ == "builtins":
+            if isinstance(member, types.MemberDescriptorType) and module_name(base.__module__) == "builtins":
                 held = getattr(value, key, None)
                 if held is not None and key != "__suppress_context__":
                     r.lines.append(f"{r.constant(setattr, 'setattr')}({name}, {quoted(key)}, {r(held)})")
@@ -633,5 +633,6 @@ _COPYABLE = {"datetime", "decimal", "fractions", "functools", "itertools", "oper
 def _copyable(value: object) -> bool:
     kind = type(value)
     says_how = kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__
-    known = getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind
-    return says_how and known and kind.__module__.split(".")[0] in _COPYABLE
+    module = module_name(kind.__module__)
+    known = getattr(sys.modules.get(module), kind.__name__, None) is kind
+    return says_how and known and module.split(".")[0] in _COPYABLE

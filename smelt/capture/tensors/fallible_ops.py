@@ -14,6 +14,7 @@ import torch
 from torch.library import CustomOpDef
 
 from smelt.base.class_tables import isinstance
+from smelt.base.python_text import module_name
 from smelt.base.torch_private import OpOverload, OpOverloadPacket
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.except_clauses import Errors, acts_on
@@ -52,7 +53,7 @@ def may_raise(vm: Interpreter, target: object, args: Args) -> bool:
     name = getattr(target, "__name__", "")
     if (
         name in _BY_VALUES
-        or (getattr(target, "__module__", None) or "").startswith("torch._C._linalg")
+        or module_name(getattr(target, "__module__", None)).startswith("torch._C._linalg")
         or is_foreign(target)
     ):
         return True

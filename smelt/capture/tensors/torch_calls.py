@@ -10,6 +10,7 @@ import torch.overrides
 
 from smelt.base import torch_c
 from smelt.base.class_tables import isinstance
+from smelt.base.python_text import module_name
 from smelt.base.torch_private import OpOverload, OpOverloadPacket, is_view
 from smelt.capture import _native as native
 from smelt.capture.core import sources
@@ -75,9 +76,9 @@ def is_torch_builtin(fn: object) -> bool:
     """True for C functions of torch."""
     known = _torch_builtins.get(id(fn))
     if known is None:
-        module = getattr(fn, "__module__", None) or ""
+        module = module_name(getattr(fn, "__module__", None))
         owner = getattr(fn, "__self__", None)
-        owned = getattr(owner, "__name__", "") if isinstance(owner, (type, types.ModuleType)) else ""
+        owned = module_name(getattr(owner, "__name__", "")) if isinstance(owner, (type, types.ModuleType)) else ""
         known = module.split(".")[0] == "torch" or owned.startswith(("torch", "_VariableFunctions", "_TensorBase"))
         if known and isinstance(owner, (type, types.ModuleType, type(None))):  # those of programs come and go
             _torch_builtins[id(fn)] = known

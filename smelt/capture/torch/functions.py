@@ -44,7 +44,6 @@ class FunctionApply:
     def __init__(self, cls: type, state: BackwardState | None, keeps: bool) -> None:
         self.cls, self.state, self.keeps = cls, state, keeps
         self.__name__ = self.__qualname__ = f"{cls.__name__}_apply"
-        self.__module__ = cls.__module__
 
     def without_state(self) -> FunctionApply:
         """The same, whatever its backward reads."""

@@ -19,6 +19,7 @@ from torch.optim import adam
 from torch.optim import optimizer as torch_optimizer
 
 from smelt.base.class_tables import isinstance
+from smelt.base.python_text import module_name
 from smelt.capture.calls import calls
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
@@ -134,7 +135,9 @@ def _make_state(vm: Interpreter, optimizer: object) -> None:
 
     It is as the optimizer itself makes it: zeros, which the captured step then begins from.
     """
-    if not type(optimizer).__module__.startswith("torch.optim.") or not isinstance(optimizer, torch.optim.Optimizer):
+    if not module_name(type(optimizer).__module__).startswith("torch.optim.") or not isinstance(
+        optimizer, torch.optim.Optimizer
+    ):
         return
     if id(optimizer.state) in vm.sources:  # the program has looked at it
         return

@@ -6,12 +6,16 @@ Values whose `repr` is their class's own (also enumerations), and keywords that 
 from __future__ import annotations
 
 import enum
+import sys
+import types
 from typing import Any
 
+import torch
 from torch import fx
 from torch.fx.node import map_arg
 
 from smelt.base.python_text import is_plain_name
+from smelt.base.torch_private import OpOverload
 
 
 def write_code(module: fx.GraphModule) -> None:
@@ -29,7 +33,29 @@ def write_code(module: fx.GraphModule) -> None:
 
 def _is_writable(node: fx.Node) -> bool:
     """Whether `torch.fx`, which writes keywords as they are and values as their `repr`, writes what is meant."""
-    return all(map(is_plain_name, node.kwargs)) and _is_text(node.args) and _is_text(node.kwargs)
+    return (
+        _is_called_by_name(node)
+        and all(map(is_plain_name, node.kwargs))
+        and _is_text(node.args)
+        and _is_text(node.kwargs)
+    )
+
+
+def _is_called_by_name(node: fx.Node) -> bool:
+    """Whether `torch.fx` can name the function: what says that it is of torch is written as that path, unlooked at."""
+    target = node.target
+    if node.op != "call_function" or isinstance(target, _NAMED_BY_KIND):
+        return True
+    module, name = getattr(target, "__module__", None), getattr(target, "__name__", None)
+    if type(name) is not str or type(module) is not str:
+        return module is None and any(getattr(place, str(name), None) is target for place in _TORCH)
+    if module.partition(".")[0] != "torch":
+        return True
+    return is_plain_name(name) and getattr(sys.modules.get(module), name, None) is target
+
+
+_NAMED_BY_KIND = (OpOverload, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+_TORCH = (torch, torch.nn.functional)
 
 
 def _is_text(value: Any) -> bool:
