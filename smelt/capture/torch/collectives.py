@@ -33,11 +33,16 @@ if torch.distributed.is_available():
         assert found is not None
         return found
 
-    def _run(vm: Interpreter, op: object, *args: object) -> Any:
-        return vm.tensors.run(c10d.wait_tensor.default, (vm.tensors.run(op, args, {}),), {})
+    def _run(vm: Interpreter, op: object, tensor: object, *args: object) -> Any:
+        """The functional collective of what the tensor holds: those that write have no derivative, theirs have one."""
+        return vm.tensors.run(c10d.wait_tensor.default, (vm.tensors.run(op, (_held(vm, tensor), *args), {}),), {})
+
+    def _held(vm: Interpreter, tensor: object) -> object:
+        return vm.tensors.run(torch.Tensor.detach, (tensor,), {}, method="detach")
 
     def _write(vm: Interpreter, target: object, value: object) -> None:
-        vm.tensors.run(torch.Tensor.copy_, (target, value), {}, method="copy_")
+        """Write as the collectives do: the gradient passes the target by, as if nothing had been written."""
+        vm.tensors.run(torch.Tensor.copy_, (_held(vm, target), value), {}, method="copy_")
 
     @special(dist.all_gather)
     def all_gather(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:

@@ -50,6 +50,22 @@ def test_one_graph(fn: Any) -> None:
     assert same(smelt.compile(fn, fullgraph=True)(X), fn(X))
 
 
+@pytest.mark.parametrize("fn", [gathered, broadcast, reduced], ids=lambda fn: fn.__name__)
+@pytest.mark.filterwarnings("ignore:.*an autograd kernel was not registered")
+def test_gradients_pass_what_is_written_by(fn: Any) -> None:
+    """Collectives that write record nothing; the functional ones that a graph holds have derivatives of their own."""
+    found = []
+    for call in (fn, smelt.compile(fn)):
+        x = X.clone().requires_grad_()
+        result = call(x)
+        if result.requires_grad:
+            (result * X).sum().backward()
+        found.append((result.detach(), result.requires_grad, x.grad))
+    (want, asks, gradient), (got, also_asks, own) = found
+    assert same(got, want) and also_asks == asks and (gradient is None) == (own is None)
+    assert gradient is None or same(own, gradient)
+
+
 def test_an_asynchronous_collective_is_a_break() -> None:
     def fn(x: Any) -> Any:
         y = x + 1
