@@ -72,6 +72,7 @@ def _executor() -> Any:
     """Triton's executor of grids, less its copies of the arguments: nothing lies on another device."""
     _mend_products()
     _mend_rounding()
+    _mend_lengths()
 
     class Executor(triton_module("runtime.interpreter").GridExecutor):  # type: ignore[misc]
         def _init_args_hst(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -117,6 +118,18 @@ def _mend_rounding() -> None:
         return plain(self, value, into)
 
     builder.cast_impl = cast
+
+
+def _mend_lengths() -> None:
+    """Let values be lengths of loops: before Triton 3.7 the interpreter converts arrays of one element, NumPy 2.5 not."""
+    interpreter = triton_module("runtime.interpreter")
+    plain = interpreter._patch_lang_tensor
+
+    def patched(tensor: Any, scope: Any) -> None:
+        plain(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patched
 
 
 def _rounded(x: Any) -> Any:

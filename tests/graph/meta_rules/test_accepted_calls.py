@@ -145,6 +145,8 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_the_meta_kernel_is_asked_otherwise(name):
+    if name == "whole steps" and torch.__version__ < "2.12":
+        pytest.skip("eager divides by a step of 0, which ends the process")
     x = torch.rand(2, 4, 6, 8)
     with TraceMode():
         traced = outcome(WRONG[name], trace_like(x, requires_grad=False))
