@@ -96,6 +96,8 @@ PASSED_ON: dict[str, tuple[Callable[..., torch.Tensor], Callable[[], Tensors]]] 
 @pytest.mark.parametrize("name", PASSED_ON)
 def test_gradients_have_eagers_strides(name: str) -> None:
     function, make = PASSED_ON[name]
+    if name == "a loss" and torch.__version__ < "2.13":
+        pytest.skip("PyTorch refuses the backward of other dtypes there")
 
     def gradients(f: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
         torch.manual_seed(0)

@@ -145,6 +145,8 @@ def test_convolutions_on_a_gpu(rank: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("op", [aten.mse_loss_backward.default, aten.smooth_l1_loss_backward.default])
 @pytest.mark.parametrize("reduction", [0, 1])
 def test_the_gradient_of_a_loss_has_the_dtype_of_its_input(op: Any, reduction: int) -> None:
+    if torch.__version__ < "2.13" and op is aten.mse_loss_backward.default:
+        pytest.skip("PyTorch refuses other dtypes than float32 there")
     rest = (reduction,) if op is aten.mse_loss_backward.default else (reduction, 1.0)
     plain = torch.rand(2, 4, 3)
     for first, second, third in itertools.product((torch.float32, torch.float16, torch.bfloat16), repeat=3):

@@ -92,7 +92,13 @@ def _ask_twice(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapp
         refused = too_large(answer)
         if refused is None:
             expect_room(answer)
-    refused = refused or refusal(func, info, args, kwargs, doubted)
+    try:
+        refused = refused or refusal(func, info, args, kwargs, doubted)
+    except Unsupported:  # the meta kernel of some version of PyTorch refuses what the operator accepts
+        answer = _by_symbolic_rule(func, info, args, kwargs, True)
+        if answer is None:
+            raise
+        return answer
     if doubted is not None:
         raise refused or doubted  # outside of the clause: the program sees it without a context
     if refused is None:

@@ -121,7 +121,7 @@ def _mend_rounding() -> None:
 
 
 def _mend_lengths() -> None:
-    """Let values be lengths of loops: before Triton 3.7 the interpreter converts arrays of one element, NumPy 2.5 not."""
+    """Let values be lengths of loops: older interpreters convert arrays of one element, which NumPy 2.5 refuses."""
     interpreter = triton_module("runtime.interpreter")
     plain = interpreter._patch_lang_tensor
 

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import smelt
+from smelt.base.errors import Unsupported
+from smelt.graph.meta_rules import infer
 from smelt.graph.trace.trace import TraceMode, trace_like
 
 aten = torch.ops.aten
@@ -97,3 +99,21 @@ def test_writes_to_memory_that_is_read(number: int, size: int) -> None:
     want, got = program(x), smelt.compile(program, backend="aot_eager", fullgraph=True)(x)
     torch.testing.assert_close(want[1] if isinstance(want, tuple) else want, got[1] if isinstance(got, tuple) else got)
     assert isinstance(want, tuple) is isinstance(got, tuple) and (not isinstance(want, tuple) or want[0] == got[0])
+
+
+def test_a_meta_kernel_that_refuses_what_the_operator_accepts(monkeypatch):
+    """As `select_scatter` of PyTorch 2.11 does: the rule for sizes that vary answers in its place."""
+
+    def refuses(*_):
+        raise RuntimeError("Tensor.item() cannot be called on meta tensors")
+
+    monkeypatch.setattr(infer, "_by_running", refuses)
+    infer._answers.clear()
+    with TraceMode():
+        x, part = trace_like(torch.rand(3, 4).t(), requires_grad=False), trace_like(torch.rand(3), requires_grad=False)
+        out = aten.select_scatter.default(x, part, 0, 1)
+        assert (tuple(out.shape), out.stride()) == ((4, 3), (1, 4))
+        monkeypatch.delitem(infer.SYMBOLIC_RULES, aten.select_scatter.default)
+        with pytest.raises(Unsupported, match="its metadata rule refuses what it accepts"):
+            aten.select_scatter.default(x, part, 0, 2)
+    infer._answers.clear()

@@ -68,7 +68,7 @@ FRESH = LAYOUTS | {
 def test_draws_into_memory_that_the_program_makes(layout: str, draw: str) -> None:
     """The memory, a copy of an argument (which has no gaps), a view of a part, and twice the same."""
     if (layout, draw) == ("shared", "trunc_normal_") and torch.__version__ < "2.13":
-        pytest.skip("it computes in place behind the draw: in elements that share memory in the order of eager's vectors")
+        pytest.skip("it computes in place behind the draw, in elements that share memory in the order of vectors")
 
     def inside(x: torch.Tensor) -> Any:
         made = x if layout == "broadcast" else INTO[draw](FRESH[layout]())
