@@ -58,6 +58,30 @@ PROGRAMS |= {
 }
 
 
+COPIES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "clone": lambda x: x.clone(),
+    "contiguous": lambda x: x.view(2, 4).t().contiguous().view(8),
+    "of a type": lambda x: x.to(x.dtype, copy=True),
+    "times one": lambda x: x * 1,
+    "and zero": lambda x: x + 0,
+    "view": lambda x: x.clone().view(2, 4).view(8),
+}
+READERS: dict[str, Callable[..., Any]] = {
+    "product": lambda r, x, w: r * w,
+    "logsumexp": lambda r, x, w: r.logsumexp(0) * r + w,
+    "addcmul": lambda r, x, w: torch.addcmul(r, x, r) * w,
+    "beside the input": lambda r, x, w: r * w + x * w.sin(),
+}
+
+
+def _beside_copies(copy: Callable[..., Any], read: Callable[..., Any], count: int) -> Callable[..., Any]:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> Any:
+        copies = [copy(x) for _ in range(count)]
+        return *copies, sum(read(r, x, w * (i + 1)) for i, r in enumerate(copies))
+
+    return fn
+
+
 def _zero(x: torch.Tensor) -> None:
     with torch.no_grad():
         x.zero_()
@@ -74,7 +98,7 @@ def _numpy(x: torch.Tensor) -> None:
 WRITES = {"in place": _zero, "data": _refill, "numpy": _numpy}
 
 
-def _gradients(run: Callable[..., Any], kind: str, write: Callable[[torch.Tensor], None], what: str) -> list[Any]:
+def _gradients(run: Callable[..., Any], kind: str, write: Callable[[torch.Tensor], Any], what: str) -> list[Any]:
     found: list[Any] = []
     for start in (-1.0, -0.5):
         leaf = torch.linspace(start, 1, 8, requires_grad=kind != "buffer")
@@ -82,7 +106,7 @@ def _gradients(run: Callable[..., Any], kind: str, write: Callable[[torch.Tensor
         x = leaf * 1 if kind == "computed" else leaf
         out = run(x, w)
         results = out if isinstance(out, tuple) else (out,)
-        for target in {"input": [x], "results": results, "weight": [w]}[what]:
+        for target in {"input": [x], "results": results, "first": results[:1], "weight": [w]}[what]:
             write(target)
         try:
             if results[0].requires_grad:
@@ -107,14 +131,28 @@ def test_results_written_before_the_backward(name: str, how: str) -> None:
     _compare(name, "computed", how, "results")
 
 
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("copy", COPIES)
+def test_copies_of_inputs_that_are_results_written_before_the_backward(copy: str, read: str, count: int) -> None:
+    fn = _beside_copies(COPIES[copy], READERS[read], count)
+    for kind in ("leaf", "computed"):
+        _compare_program(fn, kind, lambda r: r.data.fill_(0.7), "first")
+        _compare_program(fn, kind, _numpy, "results")
+
+
 @pytest.mark.parametrize("name", ["relu", "sin", "norm", "softmax"])
 def test_other_inputs_written_after_the_call(name: str) -> None:
     _compare(name, "buffer", "in place", "weight")
 
 
 def _compare(name: str, kind: str, how: str, what: str) -> None:
-    expected = _gradients(PROGRAMS[name], kind, WRITES[how], what)
-    made = _gradients(smelt.compile(PROGRAMS[name]), kind, WRITES[how], what)
+    _compare_program(PROGRAMS[name], kind, WRITES[how], what)
+
+
+def _compare_program(fn: Callable[..., Any], kind: str, write: Callable[[torch.Tensor], Any], what: str) -> None:
+    expected = _gradients(fn, kind, write, what)
+    made = _gradients(smelt.compile(fn), kind, write, what)
     for a, b in zip(made, expected, strict=True):
         if a == "error" or b == "error":
             assert a == b

@@ -422,7 +422,7 @@ class _Trace:
         """What the backward pass reads of inputs and results is what was saved, whatever is written afterwards."""
         self.late = read_as_saved(self.rec, self.read_inputs())
         self.rec.recompute(self.late)
-        results_as_saved(self.rec, self.program, self.saved)
+        results_as_saved(self.rec, self.program, self.saved, self.by_storage)
         self.written = self.versions()
 
     def tangent(self, i: int, head: TraceTensor) -> TraceTensor:

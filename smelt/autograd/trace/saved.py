@@ -97,15 +97,21 @@ def _seen_in(rec: GraphRecorder, memory: fx.Node, place: StorageView, ends: Cont
     return read_view(rec.emit, _seen_in(rec, memory, place.parent, ends), place)
 
 
-def results_as_saved(rec: GraphRecorder, program: Sequence[TraceTensor], saved: Container[Storage]) -> None:
-    """The same for small results whose memory eager saves: they are all of it, or a view of it."""
+def results_as_saved(
+    rec: GraphRecorder, program: Sequence[TraceTensor], saved: Container[Storage], inputs: Container[Storage]
+) -> None:
+    """The same for small results whose memory eager saves: they are all of it, or a view of it.
+
+    That memory is not an input's, though the value may be: copies are not in the graph.
+    """
     for i, out in enumerate(program):
         place, val, root = out.place, out.place.layout.val, out.place.storage.root
         if root is None or place.storage not in saved or not is_dense(val.shape, val.stride):
             continue
         node = rec.value(place)
+        made = node.op == "call_function" or (node.op == "placeholder" and place.storage not in inputs)
         small = hint(val.nbytes) <= SMALL and hint(root.layout.val.nbytes) <= SMALL
-        if node.op == "call_function" and small and "checkpoint" not in node.meta:
+        if made and small and "checkpoint" not in node.meta:
             rec.assign(place, _later(rec, node, val, ("output", i)))
 
 
