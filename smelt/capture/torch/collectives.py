@@ -41,8 +41,21 @@ if torch.distributed.is_available():
         return vm.tensors.run(torch.Tensor.detach, (tensor,), {}, method="detach")
 
     def _write(vm: Interpreter, target: object, value: object) -> None:
-        """Write as the collectives do: the gradient passes the target by, as if nothing had been written."""
-        vm.tensors.run(torch.Tensor.copy_, (_held(vm, target), value), {}, method="copy_")
+        """Write as the collectives do: autograd does not see it, neither for the gradient nor in what is saved."""
+        vm.tensors.run(torch.Tensor.copy_, (vm.load_attr(target, "data"), value), {}, method="copy_")
+
+    def _write_flat(vm: Interpreter, target: TraceTensor, value: object) -> None:
+        """The same elements in the same order, whatever the target's shape is."""
+        _write(vm, target, vm.tensors.run(torch.reshape, (value, tuple(target.shape)), {}))
+
+    def _dense(vm: Interpreter, tensor: object) -> object:
+        return vm.tensors.run(torch.Tensor.contiguous, (tensor,), {}, method="contiguous")
+
+    def _reduction(op: object) -> str:
+        name = next((each for each in REDUCTIONS if op == getattr(dist.ReduceOp, each)), None)
+        if name is None:
+            raise Break("a collective with an unusual reduction", "the operator has no name for it")
+        return REDUCTIONS[name]
 
     @special(dist.all_gather)
     def all_gather(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
@@ -59,8 +72,7 @@ if torch.distributed.is_available():
         targets = list(vm.effects.plain(tensor_list))
         group = _group([*targets, tensor], group, async_op)
         own = tensor if tensor.dim() else vm.tensors.run(torch.unsqueeze, (tensor, 0), {})
-        own = vm.tensors.run(torch.Tensor.contiguous, (own,), {}, method="contiguous")
-        whole = _run(vm, c10d.all_gather_into_tensor.default, own, group.size(), group.group_name)
+        whole = _run(vm, c10d.all_gather_into_tensor.default, _dense(vm, own), group.size(), group.group_name)
         parts = vm.tensors.run(torch.chunk, (whole, group.size()), {})
         for target, part in zip(targets, parts, strict=True):
             _write(vm, target, part if tensor.dim() else vm.tensors.run(torch.squeeze, (part, 0), {}))
@@ -95,7 +107,77 @@ if torch.distributed.is_available():
         async_op: bool = False,
     ) -> None:
         group = _group([tensor], group, async_op)
-        name = next((each for each in REDUCTIONS if op == getattr(dist.ReduceOp, each)), None)
-        if name is None:
-            raise Break("a collective with an unusual reduction", "the operator has no name for it")
-        _write(vm, tensor, _run(vm, c10d.all_reduce.default, tensor, REDUCTIONS[name], group.group_name))
+        _write(vm, tensor, _run(vm, c10d.all_reduce.default, tensor, _reduction(op), group.group_name))
+
+    def _refuse_recorded(*tensors: TraceTensor) -> None:
+        """Some backends (gloo) compute these with operators that autograd follows: it gives gradients, or refuses."""
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+            raise Break("a collective of tensors that require gradients", "what autograd records is the backend's")
+
+    def all_gather_into_tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
+        """`all_gather_into_tensor(output, tensor)`"""
+        gather_into_one(vm, *args, **kwargs)
+
+    def gather_into_one(
+        vm: Interpreter,
+        output_tensor: TraceTensor,
+        input_tensor: TraceTensor,
+        group: dist.ProcessGroup | None = None,
+        async_op: bool = False,
+    ) -> None:
+        group = _group([output_tensor, input_tensor], group, async_op)
+        _refuse_recorded(output_tensor, input_tensor)
+        own = input_tensor if input_tensor.dim() else vm.tensors.run(torch.unsqueeze, (input_tensor, 0), {})
+        whole = _run(vm, c10d.all_gather_into_tensor.default, _dense(vm, own), group.size(), group.group_name)
+        _write_flat(vm, output_tensor, whole)
+
+    def reduce_scatter_tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
+        """`reduce_scatter_tensor(output, input, op)`"""
+        scatter_into_one(vm, *args, **kwargs)
+
+    def scatter_into_one(
+        vm: Interpreter,
+        output: TraceTensor,
+        input: TraceTensor,
+        op: object = dist.ReduceOp.SUM,
+        group: dist.ProcessGroup | None = None,
+        async_op: bool = False,
+    ) -> None:
+        group = _group([output, input], group, async_op)
+        _refuse_recorded(output, input)
+        if not input.dim() or tuple(input.shape) != (output.shape[0] * group.size(), *output.shape[1:]):
+            raise Break("a scattered reduction of something else than rows", "the operator cuts rows")
+        name, size = _reduction(op), group.size()
+        own = _run(vm, c10d.reduce_scatter_tensor.default, _dense(vm, input), name, size, group.group_name)
+        _write_flat(vm, output, own)
+
+    def all_to_all_single(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
+        """`all_to_all_single(output, input)`"""
+        exchange(vm, *args, **kwargs)
+
+    def exchange(
+        vm: Interpreter,
+        output: TraceTensor,
+        input: TraceTensor,
+        output_split_sizes: list[int] | None = None,
+        input_split_sizes: list[int] | None = None,
+        group: dist.ProcessGroup | None = None,
+        async_op: bool = False,
+    ) -> None:
+        group = _group([output, input], group, async_op)
+        if output_split_sizes or input_split_sizes or not input.dim() or input.shape[0] % group.size():
+            raise Break("an exchange of unequal parts", "a graph holds equal ones")
+        rows = [input.shape[0] // group.size()] * group.size()
+        own = _run(vm, c10d.all_to_all_single.default, _dense(vm, input), rows, rows, group.group_name)
+        _write_flat(vm, output, own)
+
+    MEANINGS = {
+        "all_gather_into_tensor": all_gather_into_tensor,
+        "all_gather_single": all_gather_into_tensor,
+        "reduce_scatter_tensor": reduce_scatter_tensor,
+        "reduce_scatter_single": reduce_scatter_tensor,
+        "all_to_all_single": all_to_all_single,
+    }
+    for each, meaning in MEANINGS.items():
+        if hasattr(dist, each):  # some are newer names of others
+            special(getattr(dist, each))(meaning)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -91,9 +92,15 @@ def _read(op: OpOverload) -> OpInfo:
         )
     if any(r.alias_info is not None for r in schema.returns):
         return OpInfo(Kind.VIEW, random, composite)
-    silent = _space(op) not in _OWN and not any("Tensor" in str(r.type) for r in schema.returns)
+    silent = _space(op) not in _OWN and _does_more(schema.returns)
     inside = _space(op) not in _OWN and is_derived_inside(op)
     return OpInfo(Kind.PURE, random, composite, silent=silent, derived_inside=inside)
+
+
+def _does_more(returns: Sequence[Any]) -> bool:
+    """Whether an operator is called for more than the tensors it gives: there are none, or a handle to wait for it."""
+    types = [str(each.type) for each in returns]
+    return not any("Tensor" in each for each in types) or any(each.endswith(".c10d.Work") for each in types)
 
 
 def sees_strides(op: OpOverload) -> bool:

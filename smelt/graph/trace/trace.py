@@ -343,7 +343,7 @@ Rule = Callable[[OpOverload, Sequence[Any], Mapping[str, Any], "Recorder | None"
 Call = tuple[OpOverload, tuple[Any, ...]]
 
 SPECIAL: dict[OpOverload, Rule] = {}
-"""What is done instead of asking for metadata; `special_operators` fills it."""
+"""What is done instead of asking for metadata; `special_operators` and `collectives` fill it."""
 
 REWRITES: dict[OpOverload, Callable[[tuple[Any, ...]], Call]] = {}
 """Operators that are another one in disguise."""
@@ -362,7 +362,7 @@ def ordinary(
     answer = answer_for(func, args, kwargs)
     if info.kind is Kind.PURE:
         if info.silent:
-            raise Unsupported(f"{func} gives no tensor", why="what else it does a graph would leave out")
+            raise Unsupported(f"{func} does more than give tensors", why="what else it does a graph would leave out")
         if type(answer) is Layout:
             out = TraceTensor(StorageView(answer))
         else:

@@ -1,0 +1,133 @@
+"""Collectives that write into their arguments, met while a program is traced below the capture.
+
+The code of a `torch.autograd.Function` runs on trace tensors. Schemas of these operators name no argument as written,
+so each is the functional collective and a copy here. The handle to wait for has nothing left to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from smelt.base.errors import Unsupported
+from smelt.base.torch_c import finished_work
+from smelt.base.torch_private import OpOverload
+from smelt.graph.ir.meta import contiguous_stride
+from smelt.graph.trace.trace import SPECIAL, Recorder, TraceTensor, propagate
+from smelt.shapes.size import same_all
+
+if torch.distributed.is_available():
+    import torch.distributed as dist
+    import torch.distributed._functional_collectives  # registers the operators' shapes
+
+    c10d = torch.ops.c10d
+    functional = torch.ops._c10d_functional
+    aten = torch.ops.aten
+
+    NAMES = {
+        int(getattr(dist.ReduceOp.RedOpType, name)): name.lower() for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX")
+    }
+
+    def _group(boxed: Any) -> dist.ProcessGroup:
+        return dist.ProcessGroup.unbox(boxed)
+
+    def _reduction(boxed: Any) -> str:
+        name = NAMES.get(boxed.op())
+        if name is None:
+            raise Unsupported("a collective with an unusual reduction", why="the operator has no name for it")
+        return name
+
+    def _only(tensors: Sequence[Any]) -> Any:
+        if len(tensors) != 1:
+            raise Unsupported("a collective of several tensors of one process")
+        return tensors[0]
+
+    def _run(op: OpOverload, recorder: Recorder | None, tensor: Any, *args: object) -> Any:
+        """The result of a functional collective: it takes what is contiguous."""
+        if type(tensor) is not TraceTensor:
+            raise Unsupported("a collective of something else than tensors of the program")
+        val = tensor.place.layout.val
+        if not same_all(val.stride, contiguous_stride(val.shape)):
+            tensor = propagate(aten.clone.default, (tensor,), {"memory_format": torch.contiguous_format}, recorder)
+        begun = propagate(op, (tensor, *args), {}, recorder)
+        return propagate(functional.wait_tensor.default, (begun,), {}, recorder)
+
+    def _write(target: Any, value: Any, recorder: Recorder | None) -> None:
+        if type(target) is not TraceTensor:
+            raise Unsupported("a collective that writes to a tensor from outside")
+        propagate(aten.copy_.default, (target, value), {}, recorder)
+
+    def _write_flat(target: Any, value: Any, recorder: Recorder | None) -> None:
+        """The same elements in the same order, whatever the target's shape is."""
+        shape = list(target.place.layout.val.shape)
+        _write(target, propagate(aten.view.default, (value, shape), {}, recorder), recorder)
+
+    Args = Sequence[Any]
+    Kwargs = Mapping[str, Any]
+
+    def _all_reduce(func: OpOverload, args: Args, kwargs: Kwargs, recorder: Recorder | None) -> Any:
+        tensors, group, reduction, *rest = args
+        if rest and rest[0] is not None:
+            raise Unsupported("a reduction of sparse tensors")
+        tensor, name = _only(tensors), _reduction(reduction)
+        _write(tensor, _run(functional.all_reduce.default, recorder, tensor, name, _group(group).group_name), recorder)
+        return list(tensors), finished_work()
+
+    def _broadcast(func: OpOverload, args: Args, kwargs: Kwargs, recorder: Recorder | None) -> Any:
+        tensors, group, rank, *_ = args
+        tensor = _only(tensors)
+        _write(tensor, _run(functional.broadcast.default, recorder, tensor, rank, _group(group).group_name), recorder)
+        return list(tensors), finished_work()
+
+    def _gathered(tensor: Any, group: dist.ProcessGroup, recorder: Recorder | None) -> Any:
+        if not tensor.dim():
+            tensor = propagate(aten.unsqueeze.default, (tensor, 0), {}, recorder)
+        return _run(functional.all_gather_into_tensor.default, recorder, tensor, group.size(), group.group_name)
+
+    def _all_gather(func: OpOverload, args: Args, kwargs: Kwargs, recorder: Recorder | None) -> Any:
+        lists, tensors, boxed, *_ = args
+        targets, tensor, group = _only(lists), _only(tensors), _group(boxed)
+        whole = _gathered(tensor, group, recorder)
+        rows = whole.place.layout.val.shape[0] // group.size()
+        parts = propagate(aten.split.Tensor, (whole, rows), {}, recorder)
+        for target, part in zip(targets, parts, strict=True):
+            own = part if tensor.dim() else propagate(aten.squeeze.dim, (part, 0), {}, recorder)
+            _write(target, own, recorder)
+        return [list(targets)], finished_work()
+
+    def _all_gather_base(func: OpOverload, args: Args, kwargs: Kwargs, recorder: Recorder | None) -> Any:
+        target, tensor, group, *_ = args
+        _write_flat(target, _gathered(tensor, _group(group), recorder), recorder)
+        return target, finished_work()
+
+    def _reduce_scatter_base(func: OpOverload, args: Args, kwargs: Kwargs, recorder: Recorder | None) -> Any:
+        target, tensor, boxed, reduction, *_ = args
+        group, whole = _group(boxed), tensor
+        val = target.place.layout.val
+        if tensor.dim() and val.shape != (tensor.place.layout.val.shape[0] // group.size(), *val.shape[1:]):
+            raise Unsupported("a scattered reduction that does not cut rows")
+        op = functional.reduce_scatter_tensor.default
+        own = _run(op, recorder, whole, _reduction(reduction), group.size(), group.group_name)
+        _write_flat(target, own, recorder)
+        return target, finished_work()
+
+    def _all_to_all_base(func: OpOverload, args: Args, kwargs: Kwargs, recorder: Recorder | None) -> Any:
+        target, tensor, boxed, received, sent, *_ = args
+        group = _group(boxed)
+        size = group.size()
+        received = list(received) or [target.place.layout.val.shape[0] // size] * size
+        sent = list(sent) or [tensor.place.layout.val.shape[0] // size] * size
+        own = _run(functional.all_to_all_single.default, recorder, tensor, received, sent, group.group_name)
+        _write_flat(target, own, recorder)
+        return finished_work()
+
+    SPECIAL |= {
+        c10d.allreduce_.default: _all_reduce,
+        c10d.broadcast_.default: _broadcast,
+        c10d.allgather_.default: _all_gather,
+        c10d._allgather_base_.default: _all_gather_base,
+        c10d._reduce_scatter_base_.default: _reduce_scatter_base,
+        c10d.alltoall_base_.default: _all_to_all_base,
+    }
