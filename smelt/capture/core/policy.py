@@ -75,7 +75,7 @@ NATIVE_MODULES = (
     "torch._utils_internal",
     "torch._sources",
 )
-INLINE_MODULES = ("torch._functorch.functional_call",)
+INLINE_MODULES = ("torch._functorch.functional_call", "torch.distributed.algorithms._checkpoint")
 """Ordinary programs within modules that break."""
 INLINE_NAMES = {
     ("torch.autograd.graph", "__init__"),
@@ -243,7 +243,7 @@ _USING_SMELT = tuple(f"smelt.{name}" for name in _USERS)
 @cache
 def skipped_prefixes() -> tuple[str, ...]:
     """Files whose frames are never captured by themselves: the standard library (with what brings its newer parts),
-    numpy, torch but its layers, the compiler."""
+    numpy, torch but its layers (and those that wrap another one to recompute it), the compiler."""
     here = os.path.abspath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir))
     paths = sysconfig.get_paths()
     folder = os.path.dirname(torch.__file__)
@@ -251,7 +251,9 @@ def skipped_prefixes() -> tuple[str, ...]:
     found = ["<frozen", "<smelt host", os.path.dirname(numpy.__file__) + os.sep, *_entries(here, _USERS)]
     for standard in dict.fromkeys((paths["stdlib"], paths["platstdlib"])):
         found += _entries(standard, ("site-packages", "dist-packages"))
-    found += _entries(folder, ("nn",)) + _entries(os.path.dirname(layers), ("modules",))
+    found += _entries(folder, ("nn", "distributed")) + _entries(os.path.dirname(layers), ("modules",))
+    for *above, inner in (("distributed", "algorithms"), ("distributed", "algorithms", "_checkpoint")):
+        found += _entries(os.path.join(folder, *above), (inner,))
     found += [typing_extensions.__file__, os.path.join(layers, "module.py"), os.path.join(layers, "_functions.py")]
     return tuple(found)
 
