@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import sys
 import types
 import weakref
 from collections.abc import Callable, Mapping
@@ -155,7 +156,16 @@ def make_twin(module: nn.Module, call: Callable[..., Any], remake: Recipe) -> An
     object.__setattr__(twin, "_orig_mod", module)
     object.__setattr__(twin, "_smelt_call", call)
     object.__setattr__(twin, "_smelt_remake", remake)
+    _share_states(module, twin)
     return twin
+
+
+def _share_states(module: nn.Module, twin: nn.Module) -> None:
+    """What distributed wrappers (`fully_shard`, `replicate`) know of a module they keep by the object, not in it."""
+    states = sys.modules.get("torch.distributed._composable_state")  # if it was not imported, nothing is wrapped
+    known: Any = getattr(states, "_module_state_mapping", None)
+    if known is not None and module in known:
+        known[twin] = known[module]
 
 
 def original_of(module: Any) -> Any:
