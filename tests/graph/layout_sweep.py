@@ -360,7 +360,8 @@ def _other_sizes(call: Call, symbols: _Symbols, metas: list[TensorMeta]) -> Iter
             if not isinstance(x, Given):
                 return x
             meta = meta_in_numbers(again.traced(x).place.layout.val, values)
-            memory = torch.ones(extent(meta.shape, meta.stride) + x.offset, dtype=x.dtype)
+            fill = int(x.dtype.is_floating_point or x.dtype.is_complex)  # indices stay inside: kernels do not check all
+            memory = torch.full((extent(meta.shape, meta.stride) + x.offset,), fill, dtype=x.dtype)
             return memory.as_strided(meta.shape, meta.stride, x.offset)
 
         try:

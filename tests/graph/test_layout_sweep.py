@@ -40,3 +40,24 @@ def test_layouts(name: str, dtype: str) -> None:
     for info in infos:
         if getattr(torch, dtype) in info.supported_dtypes("cpu"):
             assert of_operator(info, dtype, samples=1, each=1) == {}
+
+
+SIZES = {
+    "rsub": "the iterator meets the operands in the other order",
+    "addr": "elementwise: a column and a row",
+    "fill": "without elements the strides that it has",
+    "linalg.vector_norm": "without elements in rows",
+    "nn.functional.binary_cross_entropy": "without elements the strides of the argument",
+    "nn.functional.channel_shuffle": "without elements the strides that it has",
+    "constant_pad_nd": "a computed size that is 0 at this call",
+    "nn.functional.nll_loss": "a slice whose examples stay inside memory",
+    "nn.functional.pixel_unshuffle": "without elements the strides that it has",
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_of_0_and_1(name: str) -> None:
+    infos = [info for info in database.op_db if name in (info.name, info.full_name)]
+    assert infos
+    for info in infos:
+        assert of_operator(info, "float32", samples=2, each=1, sizes=True) == {}

@@ -112,6 +112,9 @@ _LIKE_THE_FIRST = frozenset(
 )
 """Their result is made by `empty_like` before the iterator sees it."""
 
+_TURNED = frozenset({aten.threshold_backward.default, aten.rsub.Tensor})
+"""The iterator meets their operands in the other order."""
+
 _WITHOUT_OPERAND = frozenset(
     {aten.pow.Scalar, aten.pow.Tensor_Scalar, aten.float_power.Tensor_Scalar, aten.lerp.Scalar}
 )
@@ -128,7 +131,7 @@ def elementwise(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     if "memory_format" in kwargs or any(isinstance(v, PlacedTensor) for v in kwargs.values()):
         return None
     operands = [val_of(a) for a in args if isinstance(a, PlacedTensor)]
-    if func is aten.threshold_backward.default:  # the iterator meets them in the other order
+    if func in _TURNED:
         operands.reverse()
     shape = broadcast(operands)
     if shape is None or any(isinstance(a, (list, tuple)) for a in args):
@@ -217,9 +220,10 @@ def settled(shape: tuple[int, ...]) -> tuple[int, ...]:
 
     A size that was computed from others (`n - 1`, `n // 2`) may be 1 at some call, where the dimension's stride says
     nothing of the layout. Sizes that only values tell stay open. What is asked is an inequality: an equality would give
-    sizes another form, beside values that have the old one.
+    sizes another form, beside values that have the old one. Of a size below 2 it is also asked whether it is 0: a
+    tensor without elements keeps whatever strides it has.
     """
-    return tuple(1 if isinstance(n, Size) and not is_unbacked(n) and n < 2 else n for n in shape)
+    return tuple(int(n >= 1) if isinstance(n, Size) and not is_unbacked(n) and n < 2 else n for n in shape)
 
 
 def _as_read(val: TensorMeta, dtype: torch.dtype | None) -> TensorMeta:
@@ -249,7 +253,7 @@ def result_stride(shape: tuple[int, ...], operands: Sequence[TensorMeta], number
     alike = None if numbers and shape else _stride_of_alike(shape, operands)
     if alike is not None:
         return alike
-    if is_symbolic(shape) and not any(same(n, 1) for n in shape) and all(map(_in_rows, operands)):
+    if is_symbolic(shape) and _all_in_rows(shape, operands):
         return contiguous_stride(shape)
     shape, operands = settled(shape), _settled_operands(operands)
     rows = [_broadcast_stride(o, shape) for o in operands]
@@ -320,6 +324,11 @@ def _in_rows(val: TensorMeta) -> bool:
     """
     kept = [(n, s) for n, s in zip(val.shape, val.stride, strict=True) if not same(n, 1) and not same(s, 0)]
     return all(known_less(s, above) or known_equal(above, s * n) for (_, above), (n, s) in pairwise(kept))
+
+
+def _all_in_rows(shape: Sequence[int], operands: Sequence[TensorMeta]) -> bool:
+    """Whether the order of dimensions is that of rows; sizes 0 and 1 are looked at one by one."""
+    return not any(same(n, 0) or same(n, 1) for n in shape) and all(map(_in_rows, operands))
 
 
 def _broadcast_stride(val: TensorMeta, shape: Sequence[int]) -> list[int]:

@@ -180,6 +180,9 @@ def _mended(
     """What the meta kernel says, where it does not say what kernels do."""
     if info.outs and info.functional is not None and _resizes_as_computed(info.functional):
         return _resized_as_computed(answer, info, info.functional, args, kwargs)
+    if func in _STRIDES_BY_RULE:
+        said = SYMBOLIC_RULES[func](func, args, kwargs)
+        return answer if said is None else _changed(answer, stride=said.val.stride)
     mend = _ANSWERS.get(func) or CORRECTIONS.get(func) or (_CPU_ANSWERS.get(func) if device.type == "cpu" else None)
     return answer if mend is None else mend(answer, args)
 
@@ -389,10 +392,23 @@ def _like_cpu(position: int) -> Callable[[Layout, Sequence[Any]], Layout]:
 
 
 def _shuffled_cpu(answer: Layout, args: Sequence[Any]) -> Layout:
-    """New memory, channels last or row-major; the meta kernel says a view where nothing changes its place."""
+    """New memory, channels last or row-major; the meta kernel says a view where nothing changes its place.
+
+    Without elements in the strides of the argument.
+    """
     val = args[0].place.layout.val
+    if 0 in val.shape:
+        return _changed(answer, stride=val.stride)
     last = val.ndim == 4 and is_channels_last(val.shape, val.stride)
     return _changed(answer, stride=(channels_last_stride if last else contiguous_stride)(answer.val.shape))
+
+
+def _unshuffled_cpu(answer: Layout, args: Sequence[Any]) -> Layout:
+    """Channels last where the argument is; without elements and with nothing to move in the argument's strides."""
+    val = args[0].place.layout.val
+    if args[1] == 1 and 0 in val.shape:
+        return _changed(answer, stride=val.stride)
+    return _like_cpu(0)(answer, args)
 
 
 def _typed_like_first(answer: Layout, args: Sequence[Any]) -> Layout:
@@ -429,6 +445,20 @@ def _rows_cpu(answer: Layout, args: Sequence[Any]) -> Layout:
     return _changed(answer, stride=contiguous_stride(answer.val.shape))
 
 
+_STRIDES_BY_RULE = frozenset(
+    {
+        aten.addr.default,
+        aten.amax.default,
+        aten.amin.default,
+        aten.binary_cross_entropy_backward.default,
+        aten.fill.Scalar,
+        aten.linalg_vector_norm.default,
+        aten.prod.dim_int,
+        aten.rsub.Tensor,
+    }
+)
+"""Operators whose meta kernels compute other strides for sizes 0 and 1; the rules for symbolic sizes know them."""
+
 _ANSWERS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {aten.huber_loss.default: _typed_like_first}
 
 
@@ -443,7 +473,7 @@ _CPU_ANSWERS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
     aten.channel_shuffle.default: _shuffled_cpu,
     aten.max_pool3d_with_indices.default: _volumes_cpu,
     aten.pixel_shuffle.default: _like_cpu(0),
-    aten.pixel_unshuffle.default: _like_cpu(0),
+    aten.pixel_unshuffle.default: _unshuffled_cpu,
     aten.reflection_pad2d.default: _like_cpu(0),
     aten.reflection_pad2d_backward.default: _like_cpu(1),
     aten.replication_pad2d.default: _like_cpu(0),

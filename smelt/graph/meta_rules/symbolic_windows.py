@@ -10,6 +10,7 @@ import torch
 
 from smelt.base.torch_private import schema_of
 from smelt.graph.ir.meta import TensorMeta, channels_last_stride, is_channels_last
+from smelt.graph.meta_rules.elementwise import settled
 from smelt.graph.meta_rules.layouts import (
     Rule,
     as_before,
@@ -21,7 +22,7 @@ from smelt.graph.meta_rules.layouts import (
     row_major_like,
     val_of,
 )
-from smelt.shapes.size import IntLike
+from smelt.shapes.size import IntLike, same
 
 aten = torch.ops.aten
 
@@ -141,6 +142,8 @@ def _pixel_shuffle(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 def _pixel_unshuffle(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     val, r = val_of(args[0]), args[1]
+    if r == 1 and val.device.type == "cpu" and _is_empty(val):  # nothing to move
+        return as_before(val)
     *batch, channels, height, width = val.shape
     if height % r != 0 or width % r != 0:
         return None
@@ -178,7 +181,12 @@ def _grid_sampler_backward(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 def _channel_shuffle(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     val = val_of(args[0])
-    return in_format(val, val.shape)
+    return as_before(val) if _is_empty(val) else in_format(val, val.shape)
+
+
+def _is_empty(val: TensorMeta) -> bool:
+    """Whether it has no elements, at this call."""
+    return any(same(n, 0) for n in settled(val.shape))
 
 
 _UPSAMPLES = [
