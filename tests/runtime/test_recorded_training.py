@@ -95,7 +95,8 @@ def test_a_training_loop_as_people_write_it(recorders, zero):
         equal_state(eager, model)
     (recorder,) = recorders
     forward, backward = recorder.programs
-    assert forward.made <= 2 and forward.replays >= 10, recorder.reasons()
+    # The backward reads `hidden` where its view is held: who is not told that it is visible finds out a call later.
+    assert forward.made <= 2 and forward.replays >= 9, recorder.reasons()
     assert backward.made <= 2 and backward.replays >= 6, recorder.reasons()
 
 
