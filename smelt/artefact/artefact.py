@@ -17,7 +17,6 @@ from smelt.artefact.codec import Decoder
 from smelt.artefact.container import ArtefactError, Container, read, write
 from smelt.artefact.owner import ERROR, OTHERWISE, Owner, version_from
 from smelt.artefact.references import anchors_of, mark
-from smelt.base.collection import no_collection
 from smelt.base.errors import OptionError, shown
 from smelt.capture import _native as native
 from smelt.compiled_module import make_twin, original_of
@@ -62,8 +61,7 @@ class Artefact:
         machine.check(self.held.header, self.name)
         original = original_of(target)
         try:
-            with no_collection():  # what is made here is kept, and a collection looks at all of the program's objects
-                return self._applied(original, otherwise)
+            return self._applied(original, otherwise)
         except (KeyError, ValueError, TypeError, IndexError, SyntaxError) as error:
             raise ArtefactError(f"{self.name} cannot be applied", why=f"{type(error).__name__}: {error}") from error
 
