@@ -24,6 +24,12 @@ def module_name(value: object) -> str:
     return value if type(value) is str else ""
 
 
+def root_package(value: object) -> str:
+    """The package that what a graph calls says it is of; operators that say nothing are torch's."""
+    module = getattr(value, "__module__", None)
+    return "torch" if module is None else module_name(module).split(".")[0]
+
+
 def whole(value: int) -> str:
     """The literal of a whole number of any length; decimal ones are limited to some thousand digits."""
     return int.__repr__(value) if -_LONG < value < _LONG else hex(value)

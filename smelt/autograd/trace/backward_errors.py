@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from smelt.base.process_state import preserving
-from smelt.base.python_text import module_name
+from smelt.base.python_text import root_package
 from smelt.graph.ir.meta import extent
 from smelt.graph.nodes.modes import MODE_CHANGES
 
@@ -64,9 +64,7 @@ def _only_computes(node: fx.Node) -> bool:
         return node.op in ("call_method", "placeholder", "output")
     if node.target in MODE_CHANGES:
         return True
-    module = getattr(node.target, "__module__", None)
-    package = "torch" if module is None else module_name(module).split(".")[0]
-    return isinstance(node.target, _KINDS) and package in ("torch", "_operator")
+    return isinstance(node.target, _KINDS) and root_package(node.target) in ("torch", "_operator")
 
 
 def _ones(example: torch.Tensor) -> torch.Tensor:

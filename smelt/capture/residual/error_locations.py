@@ -12,7 +12,7 @@ from torch import fx
 from smelt.abi.device_checks import context_is_lost, nobody_was_told
 from smelt.base.class_tables import isinstance
 from smelt.base.errors import SmeltError
-from smelt.base.python_text import module_name
+from smelt.base.python_text import root_package
 from smelt.base.torch_private import OpOverload
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import At
@@ -87,9 +87,7 @@ def repeatable(gm: fx.GraphModule) -> bool:
             return False
         if isinstance(target, OpOverload) and target.namespace not in ("aten", "prims"):
             return False
-        module = getattr(target, "__module__", None)
-        root = "torch" if module is None else module_name(module).split(".")[0]
-        if node.op == "call_function" and root not in ("torch", "_operator", "builtins", "smelt"):
+        if node.op == "call_function" and root_package(target) not in ("torch", "_operator", "builtins", "smelt"):
             return False
     return True
 

@@ -104,12 +104,11 @@ if torch.distributed.is_available():
 
     def _reduce_scatter_base(func: OpOverload, args: Args, kwargs: Kwargs, recorder: Recorder | None) -> Any:
         target, tensor, boxed, reduction, *_ = args
-        group, whole = _group(boxed), tensor
-        val = target.place.layout.val
+        group, val = _group(boxed), target.place.layout.val
         if tensor.dim() and val.shape != (tensor.place.layout.val.shape[0] // group.size(), *val.shape[1:]):
             raise Unsupported("a scattered reduction that does not cut rows")
         op = functional.reduce_scatter_tensor.default
-        own = _run(op, recorder, whole, _reduction(reduction), group.size(), group.group_name)
+        own = _run(op, recorder, tensor, _reduction(reduction), group.size(), group.group_name)
         _write_flat(target, own, recorder)
         return target, finished_work()
 
