@@ -93,12 +93,16 @@ class TileBody(OpsRenderer):
         address, masks, axes = self.address(name, index)
         self.loaded |= axes
         guard = f", {masks}, other=0" if masks else ""
-        text = f"tl.load({address}{guard})"
+        text = self.completed(name, index, f"tl.load({address}{guard})", axes)
         if dtype is torch.bool:
             text = f"({text} != 0)"
         elif dtype in NARROW:
             text = f"{text}.to(tl.float32)"
         return self.scopes.define("", text, dtype, axes)
+
+    def completed(self, name: str, index: Index, load: str, axes: int) -> str:
+        """What is loaded, with the elements that `load` leaves out: none here."""
+        return load
 
     def address(self, name: str, index: Index, also: int = 0) -> tuple[str, str, int]:
         """(pointers to an element, mask or nothing, the axes that these vary along).

@@ -8,8 +8,11 @@ from smelt.codegen.scope import V
 from smelt.codegen.triton.body import TileBody
 from smelt.codegen.triton.tiles import Axis, padded
 from smelt.codegen.triton.vector_access import Words
+from smelt.loops.ir import Index
 from smelt.schedule.plan import Schedule
-from smelt.shapes.expr import Expr
+from smelt.schedule.realize import metas_of
+from smelt.shapes.expr import Expr, flat_index
+from smelt.shapes.size import is_symbolic
 
 
 class WordRows(TileBody):
@@ -21,6 +24,7 @@ class WordRows(TileBody):
         super().__init__(plan)
         self.words: Words | None = None
         self.starts: dict[str, str] = {}
+        self.completed_loads: set[str] = set()
 
     def bit(self, axis: Axis) -> int:
         return 1 << self.axes.index(axis)
@@ -65,16 +69,52 @@ class WordRows(TileBody):
         return f"{self.arguments.pointer(name)} + ({base.text} + {axis.name}index)", others, depth
 
     def pointers(self, name: str, place: Expr, also: int = 0) -> tuple[str, str, int]:
-        """Reads of a row take all words that have an element of it."""
+        """Reads of a row take all words that have an element of it and lie in the buffer (see `completed`)."""
         found = self.in_words(name, place)
         if found is None or self.words is None:
             return super().pointers(name, place, also)
         text, masks, depth = found
         axis, size = self.axes[-1], self.words.size
         _, skip = self.row_start(self.words)
-        end = f"({skip.text} + {padded(axis.size, self.words)}) // {size} * {size}"
-        end = self.scopes.define("", end, torch.int64, skip.depth, "end").text
+        end = self.row_end(self.words, axis, inside=self.may_end_in_a_word(name, size))
         return text, " & ".join([*(m.text for m in masks), f"({axis.name}index < {end})"]), depth
+
+    def row_end(self, words: Words, axis: Axis, inside: bool) -> str:
+        """The place behind a row's last word; `inside`: behind the last one that lies in the row whole."""
+        _, skip = self.row_start(words)
+        reach = axis.size if inside else padded(axis.size, words)
+        end = f"({skip.text} + {reach}) // {words.size} * {words.size}"
+        return self.scopes.define("", end, torch.int64, skip.depth, "end").text
+
+    def may_end_in_a_word(self, name: str, size: int) -> bool:
+        """Whether a buffer may end between two words, so that the word with its last element reaches behind it."""
+        shape, strides = metas_of(self.plan.program.nodes[name]).shape, self.plan.strides[name]
+        if is_symbolic([*shape, *strides]):
+            return True
+        return (1 + sum((int(n) - 1) * int(s) for n, s in zip(shape, strides, strict=True))) % size != 0
+
+    def completed(self, name: str, index: Index, load: str, axes: int) -> str:
+        """Where the buffer may end in a word, what a row has behind its last whole word is read one by one.
+
+        Only the blocks that may have a row's end do so.
+        """
+        found = self.in_words(name, flat_index(index, self.plan.strides[name]))
+        if found is None or self.words is None or not self.may_end_in_a_word(name, self.words.size):
+            return load
+        address, masks, _ = found
+        axis, size = self.axes[-1], self.words.size
+        value = self.scopes.define("", load, torch.int64, axes).text
+        if value in self.completed_loads:
+            return value
+        self.completed_loads.add(value)
+        end = self.row_end(self.words, axis, inside=True)
+        rest = " & ".join([f"{axis.name}mask", f"({axis.name}index >= {end})", *(m.text for m in masks)])
+        start, indent = self.starts[axis.name], ""
+        if start:
+            self.scopes.line(f"if {start} + {axis.block} > {int(axis.size) - size}:", axes)
+            indent = "    "
+        self.scopes.line(f"{indent}{value} = tl.where({rest}, tl.load({address}, {rest}, other=0), {value})", axes)
+        return value
 
     def store_words(self, text: str, masks: list[V], depth: int, value: str) -> None:
         """Write the words that lie in the row, and, in the blocks that have its ends, the rest of it one by one."""
