@@ -9,7 +9,8 @@ in memory, `skip` the number of elements between it and the row.
     r0 = rindex - skip                              # the place in the row, from -7 on
     rmask = (rindex >= skip) & (rindex < skip + n)
 
-Reads take whole words: one that has an element of the row lies in the row's memory; what else it has is not used.
+Reads take whole words: one that has an element of the row lies in the buffer, whose start is a word's; what else it has
+is not used. Only the buffer's last word may reach behind its end: what it has of the last row is read one by one.
 Writes take the words that lie inside of the row, and what is left of it at its ends one by one.
 """
 

@@ -6,13 +6,12 @@ import torch
 
 from smelt.codegen.scope import V
 from smelt.codegen.triton.body import TileBody
-from smelt.codegen.triton.tiles import Axis, padded
+from smelt.codegen.triton.tiles import Axis, is_fixed, padded
 from smelt.codegen.triton.vector_access import Words
 from smelt.loops.ir import Index
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
 from smelt.shapes.expr import Expr, flat_index
-from smelt.shapes.size import is_symbolic
 
 
 class WordRows(TileBody):
@@ -74,32 +73,35 @@ class WordRows(TileBody):
         if found is None or self.words is None:
             return super().pointers(name, place, also)
         text, masks, depth = found
-        axis, size = self.axes[-1], self.words.size
-        _, skip = self.row_start(self.words)
-        end = self.row_end(self.words, axis, inside=self.may_end_in_a_word(name, size))
-        return text, " & ".join([*(m.text for m in masks), f"({axis.name}index < {end})"]), depth
+        end = self.row_end(self.words, self.axes[-1], self.end_in_a_word(name, self.words.size))
+        return text, " & ".join([*(m.text for m in masks), f"({self.axes[-1].name}index < {end})"]), depth
 
-    def row_end(self, words: Words, axis: Axis, inside: bool) -> str:
-        """The place behind a row's last word; `inside`: behind the last one that lies in the row whole."""
-        _, skip = self.row_start(words)
-        reach = axis.size if inside else padded(axis.size, words)
-        end = f"({skip.text} + {reach}) // {words.size} * {words.size}"
+    def row_end(self, words: Words, axis: Axis, total: str) -> str:
+        """The place behind a row's last word; with `total`, behind the last one that lies in a buffer of that size."""
+        base, skip = self.row_start(words)
+        reach = f"{skip.text} + {padded(axis.size, words)}"
+        if total:
+            reach = f"tl.minimum({reach}, {total} - {base.text})"
+        end = f"({reach}) // {words.size} * {words.size}"
         return self.scopes.define("", end, torch.int64, skip.depth, "end").text
 
-    def may_end_in_a_word(self, name: str, size: int) -> bool:
-        """Whether a buffer may end between two words, so that the word with its last element reaches behind it."""
+    def end_in_a_word(self, name: str, size: int) -> str:
+        """The number of elements up to a buffer's end, if that may lie between two words; else nothing.
+
+        The word with the last element reaches behind it then.
+        """
         shape, strides = metas_of(self.plan.program.nodes[name]).shape, self.plan.strides[name]
-        if is_symbolic([*shape, *strides]):
-            return True
-        return (1 + sum((int(n) - 1) * int(s) for n, s in zip(shape, strides, strict=True))) % size != 0
+        total = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+        return "" if is_fixed(total) and int(total) % size == 0 else self.size(total)
 
     def completed(self, name: str, index: Index, load: str, axes: int) -> str:
-        """Where the buffer may end in a word, what a row has behind its last whole word is read one by one.
+        """What lies in a buffer's last word is read one by one, if that word reaches behind the buffer's end.
 
-        Only the blocks that may have a row's end do so.
+        Only programs that have the buffer's last row do so, and of these only the blocks that have its end.
         """
         found = self.in_words(name, flat_index(index, self.plan.strides[name]))
-        if found is None or self.words is None or not self.may_end_in_a_word(name, self.words.size):
+        total = "" if found is None or self.words is None else self.end_in_a_word(name, self.words.size)
+        if found is None or self.words is None or not total:
             return load
         address, masks, _ = found
         axis, size = self.axes[-1], self.words.size
@@ -107,13 +109,17 @@ class WordRows(TileBody):
         if value in self.completed_loads:
             return value
         self.completed_loads.add(value)
-        end = self.row_end(self.words, axis, inside=True)
-        rest = " & ".join([f"{axis.name}mask", f"({axis.name}index >= {end})", *(m.text for m in masks)])
-        start, indent = self.starts[axis.name], ""
+        base, skip = self.row_start(self.words)
+        row = f"{base.text} + {skip.text}"
+        furthest = f"tl.max({row})" if skip.depth else row
+        reaches = f"{furthest} + {padded(axis.size, self.words)} > {total}"
+        test = self.scopes.define("", reaches, torch.bool, skip.depth, "last").text
+        start, end = self.starts[axis.name], self.row_end(self.words, axis, total)
         if start:
-            self.scopes.line(f"if {start} + {axis.block} > {int(axis.size) - size}:", axes)
-            indent = "    "
-        self.scopes.line(f"{indent}{value} = tl.where({rest}, tl.load({address}, {rest}, other=0), {value})", axes)
+            test = f"{test} & ({start} + {axis.block} > {int(axis.size) - size})"
+        rest = " & ".join([f"{axis.name}mask", f"({axis.name}index >= {end})", *(m.text for m in masks)])
+        self.scopes.line(f"if {test}:", axes)
+        self.scopes.line(f"    {value} = tl.where({rest}, tl.load({address}, {rest}, other=0), {value})", axes)
         return value
 
     def store_words(self, text: str, masks: list[V], depth: int, value: str) -> None:

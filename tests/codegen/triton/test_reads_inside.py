@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import fx
 
+import smelt
 from smelt.base.options import Options
 from smelt.base.report import Report
 from smelt.driver import compile_program
@@ -53,8 +54,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("offset", [0, 1])
-@pytest.mark.parametrize("dtype", [torch.int8, torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("rows,columns", [(7, 1), (5, 3), (3, 101), (4, 101), (1, 1023), (3, 1023), (8, 2037)])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("rows,columns", [(7, 1), (3, 101), (4, 101), (3, 1023)])
 @pytest.mark.parametrize("program", [folded, scaled], ids=["folded", "scaled"])
 def test_no_load_reaches_beyond_its_tensor(
     program: object,
@@ -75,6 +76,18 @@ def test_no_load_reaches_beyond_its_tensor(
     want = run_eager(gm, inputs)
     got = compile_program(gm, Options(target="triton"), Report("test"))(inputs)
     torch.testing.assert_close(list(got), list(want))
+    stays_inside(x, read)
+
+
+@pytest.mark.parametrize("rows", [3, 6, 8])
+def test_nor_where_sizes_vary(rows: int, read: list[tuple[int, int]]) -> None:
+    fn = smelt.compile(lambda x: (x.amax(1), x.amin(1)), options={"target": "triton"}, dynamic=True)
+    x = placed((torch.arange(rows * 101).view(rows, 101) % 11 - 5).bfloat16(), 0)
+    torch.testing.assert_close(fn(x), (x.amax(1), x.amin(1)))
+    stays_inside(x, read)
+
+
+def stays_inside(x: torch.Tensor, read: list[tuple[int, int]]) -> None:
     end = x.data_ptr() + x.nbytes
     near = [(low, high) for low, high in read if x.data_ptr() - 16 < high and low < end + 16]
     assert near
