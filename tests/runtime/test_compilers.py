@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -33,9 +34,9 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 def use(monkeypatch: pytest.MonkeyPatch, folder: Path, body: str, version: str = "echo wrapped 1.0; exit 0") -> Path:
-    """A compiler that is a script: `body` runs for all but `--version`; `$real` is the real one."""
+    """A compiler that is a script: `body` runs for all but `--version`; `$real` is the real one, also a command."""
     path = folder / "g++"
-    real = find_compiler().path
+    real = shlex.quote(find_compiler().path)
     path.write_text(f'#!/bin/sh\nreal={real}\ncase "$*" in *--version*) {version};; esac\n{body}\n')
     path.chmod(0o755)
     monkeypatch.setenv("CXX", str(path))
@@ -236,7 +237,7 @@ def test_a_library_whose_end_was_never_filled_is_refused(
 
 @pytest.mark.parametrize("words", ["{path}", "env {path}", "env {path} -DX", "'{path}'"])
 def test_a_compiler_may_be_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
-    real = find_compiler().path
+    real = find_compiler().command[0]
     monkeypatch.setenv("CXX", words.format(path=real))
     find_compiler.cache_clear()
     assert answer(build([SOURCE])[0]) == 42
