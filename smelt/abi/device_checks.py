@@ -22,6 +22,7 @@ import torch
 
 from smelt.abi.faults import CHECK_BYTES, Checks
 from smelt.base.locks import new_lock
+from smelt.base.text import visible
 
 PAGE = 2048
 """Launches whose places are allocated together: 64 KiB."""
@@ -75,7 +76,7 @@ class DeviceChecks:
         """Print the message, if nobody was told."""
         message = None if self.told else self.tell()
         if message is not None:
-            print(f"smelt: {message}", file=sys.stderr, flush=True)
+            print(visible(f"smelt: {message}"), file=sys.stderr, flush=True)
 
 
 def _message(launch: Checks, number: int, value: int, size: int) -> str:

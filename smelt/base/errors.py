@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Iterable
 from typing import ClassVar
 
+from smelt.base.text import on_one_line, visible
+
 DOCS = "docs/"
 """Where the pages are that errors name."""
 
@@ -28,10 +30,10 @@ class SmeltError(RuntimeError):
     def __init__(self, what: str, *, at: str | None = None, why: str | None = None, hint: str | None = None) -> None:
         self.what, self.at, self.why, self.hint = what, at, why, hint
         lines = [what]
-        lines += [f"  at:  {at}"] if at else []
+        lines += [f"  at:  {on_one_line(at)}"] if at else []
         lines += [f"  why: {why}"] if why else []
         lines += [f"  try: {hint}"] if hint else []
-        super().__init__("\n".join(lines))
+        super().__init__(visible("\n".join(lines)))
         self.add_note(f"see {DOCS}{self.page}")  # shown by a traceback; str(error) is what went wrong alone
 
 
@@ -76,6 +78,9 @@ class SmeltWarning(UserWarning):
 
     page: ClassVar[str] = "errors/smelt-warning.md"
 
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(visible(each) if isinstance(each, str) else each for each in args))
+
 
 def unknown_name(kind: str, name: object, valid: Iterable[str]) -> OptionError:
     """The error for a name that is not one of `valid`: lists them and the nearest one."""
@@ -91,7 +96,7 @@ def shown(value: object) -> str:
         text = repr(str.__str__(value) if isinstance(value, str) else value)
     except Exception:
         text = object.__repr__(value)
-    text = " ".join(str.__str__(text).splitlines())
+    text = on_one_line(str.__str__(text))
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text)} characters)"
 
 

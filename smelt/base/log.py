@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 
 from smelt.base.options import environment
+from smelt.base.text import visible
 
 
 def log(topic: str, text: Callable[[], str]) -> None:
@@ -17,9 +18,9 @@ def log(topic: str, text: Callable[[], str]) -> None:
     """
     logger = logging.getLogger(f"smelt.{topic}")
     if logger.isEnabledFor(logging.DEBUG) and _is_heard(logger):
-        logger.debug("%s", text())
+        logger.debug("%s", visible(text()))
     elif topic in environment().log:
-        print(f"smelt {topic}: {text()}", file=sys.stderr)
+        print(f"smelt {topic}: {visible(text())}", file=sys.stderr)
 
 
 def _is_heard(logger: logging.Logger) -> bool:

@@ -93,8 +93,3 @@ def names_in(text: str) -> set[str]:
 
 
 _WORDS = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|(?<![.\w])([A-Za-z_]\w*)""")
-
-
-def comment(text: str) -> str:
-    """The text on one line, so that it stays a comment."""
-    return text if text.isprintable() else " ".join(text.splitlines())  # no end of a line is printable

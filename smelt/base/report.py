@@ -17,6 +17,7 @@ from smelt.base.options import environment
 from smelt.base.private_folder import make_private, write_private
 from smelt.base.stats import spend
 from smelt.base.store import store
+from smelt.base.text import visible
 
 _numbers = itertools.count()
 _asking: list[object] = []
@@ -122,7 +123,7 @@ class Report:
         """
         self.error = error
         if error is not None:
-            self.artefacts["traceback.txt"] = lambda: "".join(traceback.format_exception(error))
+            self.artefacts["traceback.txt"] = lambda: visible("".join(traceback.format_exception(error)))
         try:
             make_private(folder)
             for file, text in self.artefacts.items():

@@ -1,9 +1,27 @@
-"""An indenting writer for generated source."""
+"""Text: an indenting writer for generated source, and what people see of names that may be anything."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+
+_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+"""Characters that steer a terminal, that no HTML may hold, that show nothing, or that change the order of others."""
+
+
+def visible(text: str) -> str:
+    """The text with such characters written out: what a program calls things cannot steer a terminal or hide lines."""
+    return text if text.isprintable() else _HIDDEN.sub(_written_out, text)
+
+
+def on_one_line(text: str) -> str:
+    """The same without ends of lines, so that a comment stays one, and a line that is told is one line."""
+    return text if text.isprintable() else visible(" ".join(text.splitlines()))  # no end of a line is printable
+
+
+def _written_out(found: re.Match[str]) -> str:
+    return found.group().encode("unicode_escape").decode("ascii")
 
 
 class Writer:

@@ -14,6 +14,7 @@ from smelt.base.errors import CompileError, SmeltError, SmeltWarning, Unsupporte
 from smelt.base.log import log
 from smelt.base.options import Options
 from smelt.base.stats import count, count_named
+from smelt.base.text import on_one_line
 from smelt.capture import _native as native
 from smelt.capture.cache import CompileSite, Reader
 from smelt.capture.core.breaks import Break, BreakReason, UserError
@@ -39,12 +40,12 @@ class Diagnostics:
         changes = read.changes(place.versions)
         place.recompiles += changes[-1:]  # that of the newest version: what changed since the last time
         count("recompiles")
-        count_named("recompile_reasons", {f"{place.name}: {change}": 1 for change in changes[-1:]})
-        log("recompiles", lambda: f"{place.name}: {'; '.join(map(str, changes))}")
+        count_named("recompile_reasons", {on_one_line(f"{place.name}: {change}"): 1 for change in changes[-1:]})
+        log("recompiles", lambda: on_one_line(f"{place.name}: {'; '.join(map(str, changes))}"))
 
     def tell_attempt(self, place: CompileSite, number: int, how: str) -> None:
         """A frame is captured once more, by a weaker plan."""
-        told = f"attempt {number}: {how}"
+        told = on_one_line(f"attempt {number}: {how}")
         log("attempts", lambda: f"{place.name}, {told}")
         place.attempts.append(f"{place.name}, {told}")
 

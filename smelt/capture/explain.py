@@ -16,6 +16,7 @@ from smelt.abi.frame_facts import FrameFacts, RunFacts
 from smelt.base.options import Options
 from smelt.base.report import asking
 from smelt.base.stats import stats
+from smelt.base.text import on_one_line, visible
 from smelt.base.version import VERSION
 from smelt.capture.compiled import compile_callable, watching
 from smelt.capture.core.breaks import BreakReason
@@ -81,7 +82,7 @@ class Explanation:
         for number, (guards, residual) in enumerate(zip(self.guards, self.residuals, strict=True), 1):
             lines += ["", f"version {number}, {len(guards)} guards:", *(f"  {line}" for line in guards)]
             lines += ["residual code:", *(f"  {line}" for line in residual.splitlines())]
-        return "\n".join(lines)
+        return visible("\n".join(lines))
 
 
 _TABLES = ("extern_ops", "cuda_graph_reasons")
@@ -210,8 +211,8 @@ def _text(session: Session) -> str:
     sites = [site for site in [*session.places.values()] if is_worth_telling(site)]
     if not sites:
         return ""
-    head = f"== {sites[0].name} =="
-    again = [f"  {site.name}: {change}" for site in sites for change in site.recompiles]
+    head = f"== {on_one_line(sites[0].name)} =="
+    again = [f"  {on_one_line(f'{site.name}: {change}')}" for site in sites for change in site.recompiles]
     recompiles = ["", "compiled again:", *again] if again else []
     return "\n".join([head, str(describe(session)), *recompiles])
 

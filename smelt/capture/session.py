@@ -32,6 +32,7 @@ from smelt.base.precision import products_round_to_tf32
 from smelt.base.process_state import preserving
 from smelt.base.report import Report, saved_report
 from smelt.base.stats import count, spend
+from smelt.base.text import on_one_line
 from smelt.capture import _native as native
 from smelt.capture.cache import CacheEntry, CompileSite, Reader, Slots
 from smelt.capture.calls import builtin_functions, caches, calls, container_builtins, getters, objects, texts
@@ -169,7 +170,7 @@ class Session(Diagnostics):
     def _attempt(self, key: native.Place, name: str, read: Reader, begin: Begin) -> WhenReturned:
         place = self.places.get(id(key))
         if place is None:  # in one step, for threads that come at once
-            place = self.places.setdefault(id(key), CompileSite(name, key))
+            place = self.places.setdefault(id(key), CompileSite(on_one_line(name), key))
         if place.given_up or policy.builtins_are_replaced() or torch_c.passes_python_by():
             return None
         if operator_modes.entered() or self._refused_by_stance(place, read):

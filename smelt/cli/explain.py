@@ -13,6 +13,7 @@ from pathlib import Path
 
 import smelt
 from smelt.abi.frame_facts import RunFacts
+from smelt.base.text import visible
 from smelt.capture.explain import Watch, watched
 from smelt.cli.run import run_script, summary
 from smelt.debug.memory_samples import MemorySamples
@@ -98,4 +99,4 @@ def write_whole(path: Path, text: str) -> None:
 def _tell(text: str, stream: object) -> None:
     """Print to a stream that the script may have closed."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        print(text, file=stream, flush=True)  # type: ignore[call-overload]
+        print(visible(text), file=stream, flush=True)  # type: ignore[call-overload]

@@ -20,6 +20,7 @@ from smelt import driver
 from smelt.base.errors import SmeltWarning
 from smelt.base.options import Options
 from smelt.base.report import Report, saved_report
+from smelt.base.text import visible
 from smelt.cli.run import run_script
 from smelt.debug.compare import Difference, EagerFails, copies, first_difference
 from smelt.debug.graphs import Small, copied
@@ -60,7 +61,7 @@ class Checker:
                 return compiled(*inputs)
             if difference is not None:
                 self.found = True
-                print("\n".join(_told(gm, inputs, report.name, options, difference)), file=sys.stderr)
+                print(visible("\n".join(_told(gm, inputs, report.name, options, difference))), file=sys.stderr)
                 raise SystemExit(FOUND)
             return compiled(*inputs)
 

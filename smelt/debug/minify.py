@@ -15,6 +15,7 @@ from torch import fx
 import smelt
 from smelt.base.errors import SmeltWarning
 from smelt.base.private_folder import write_private
+from smelt.base.text import on_one_line
 from smelt.debug.case import Case, NoCase, load_forward, make_inputs, modes, read_case
 from smelt.debug.compare import EagerFails, copies
 from smelt.debug.graphs import Small, sizes, with_inputs, with_outputs, with_size, without
@@ -170,7 +171,7 @@ def minify(path: Path, out: Path | None, seconds: float) -> int:
         warnings.simplefilter("ignore", SmeltWarning)
         found = outcome_of(case)
         if not found.kind:
-            print(f"{case.facts['name']} no longer fails: there is nothing to minify", file=sys.stderr)
+            print(f"{on_one_line(case.facts['name'])} no longer fails: there is nothing to minify", file=sys.stderr)
             return 1
         work = Minifier(case, found.kind, found.message, seconds)
         small = work.run()

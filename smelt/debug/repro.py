@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 import smelt
+from smelt.base.text import on_one_line, visible
 from smelt.debug.case import Case, NoCase, modes, read_case
 from smelt.debug.compare import EagerFails, copies, first_difference, run, run_eager
 from smelt.graph.ir.repro_script import error_of
@@ -78,7 +79,7 @@ def show_repro(path: Path) -> int:
     """
     case = read_case(path)
     for other in case.other_versions():
-        print(f"the report was written by {other}", file=sys.stderr)
+        print(visible(f"the report was written by {other}"), file=sys.stderr)
     return tell(case, outcome_of(case))
 
 
@@ -96,14 +97,15 @@ def outcome_of(case: Case) -> Outcome:
 
 def tell(case: Case, found: Outcome) -> int:
     """Print how it ended; 1 where it fails."""
+    name = on_one_line(case.facts["name"])
     if not found.kind:
-        print(f"{case.facts['name']} no longer fails")
+        print(f"{name} no longer fails")
         return 0
     same = found.kind == case.kind or not case.kind
-    print(f"{case.facts['name']} {'still fails' if same else 'fails otherwise'}: {found.kind}")
-    print("  " + found.message.replace("\n", "\n  "))
+    print(f"{name} {'still fails' if same else 'fails otherwise'}: {found.kind}")
+    print("  " + visible(found.message).replace("\n", "\n  "))
     if not same:
-        print(f"it was: {case.kind}")
+        print(f"it was: {on_one_line(case.kind)}")
     return 1
 
 

@@ -7,9 +7,10 @@ elements; only an element is taken as it is.
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Iterable
 from typing import Union
+
+from smelt.base.text import visible
 
 Child = Union["Markup", str, int, float, None, Iterable["Child"]]
 
@@ -20,14 +21,6 @@ class Markup(str):
 
 VOID = frozenset({"br", "meta", "hr"})
 """Elements of HTML without an end."""
-
-_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
-"""Characters that no HTML may hold, that show nothing, or that change the order in which others are shown."""
-
-
-def visible(text: str) -> str:
-    """The text with such characters written out."""
-    return _HIDDEN.sub(lambda found: found.group().encode("unicode_escape").decode("ascii"), text)
 
 
 def escaped(text: str) -> str:

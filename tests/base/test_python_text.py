@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smelt.base.python_text import LITERALS, arguments, comment, is_plain_name, names_in, new_name, quoted
+from smelt.base.python_text import LITERALS, arguments, is_plain_name, names_in, new_name, quoted
 
 ODD = ["class", "ﬁ", "\udc80", "'", '"', "\\", "#", "__debug__"]
 TEXTS = st.text(st.characters(), max_size=12) | st.sampled_from(ODD)
@@ -62,8 +62,3 @@ def test_names_are_new_and_plain(hints: list[str]) -> None:
 
 def test_words_of_texts_and_attributes_are_no_variables() -> None:
     assert names_in("f(x, _c.y, 'z', \"a' b\", g['\\'w'], **{'k': v2})") == {"f", "x", "_c", "g", "v2"}
-
-
-@given(TEXTS)
-def test_a_comment_is_one_line(text: str) -> None:
-    assert len(comment(text).splitlines()) <= 1

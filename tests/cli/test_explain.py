@@ -270,3 +270,45 @@ def test_explain_in_python() -> None:
     found.result.backward()
     assert x.grad is not None and torch.allclose(x.grad, 3 * x.detach().cos())
     assert "backward" in html.unescape(found.html("again"))
+
+
+NAMES = """
+    import types, torch, smelt
+
+    ESCAPES = "\\x1b]0;title\\x07\\x1b[2J\\r\\x08\\x9b31m\\u202e\\nforged: line"
+
+    @smelt.disable
+    def opaque(*args):
+        return args
+
+    class Kind:
+        pass
+
+    Kind.__qualname__ = Kind.__module__ = ESCAPES
+
+    def inner(x):
+        opaque()
+        return x
+
+    inner.__name__ = inner.__qualname__ = inner.__module__ = ESCAPES
+    scope = {"opaque": opaque, "inner": inner, "__name__": ESCAPES}
+    exec(compile("def f(x, o): y = x * o.k; opaque(y); return inner(y) + 1", ESCAPES, "exec"), scope)
+    code = scope["f"].__code__.replace(co_name=ESCAPES, co_qualname=ESCAPES)
+    run = torch.compile(types.FunctionType(code, scope, ESCAPES))
+    for n in range(12):
+        kind = Kind()
+        kind.k = n
+        kind.__dict__[ESCAPES] = n
+        run(torch.ones(n + 2), kind)
+"""
+
+
+def test_names_cannot_steer_a_terminal(script: Callable[..., Path], capsys: Any, monkeypatch: Any) -> None:
+    """Nor forge a line of what is told: in the text, in logs, in warnings."""
+    monkeypatch.setenv("SMELT_LOG", "graphs,breaks,recompiles,attempts,sizes")
+    monkeypatch.delenv("SMELT_STRICT")
+    status, out, err = told(capsys, script(NAMES))
+    assert status == 0 and "31m" in out and "31m" in err
+    for text in (out, err):
+        assert all(each.isprintable() for each in text.splitlines()), ascii(text)
+    assert "\nforged" not in out

@@ -6,6 +6,7 @@ import dis
 from types import TracebackType
 
 from smelt.abi.steps import Steps, label
+from smelt.base.text import visible
 
 
 def note_line(error: Exception) -> None:
@@ -16,7 +17,7 @@ def note_line(error: Exception) -> None:
         if isinstance(steps, Steps):
             told = _called(entry, steps)
             if told:
-                error.add_note(f"in the compiled backward: {told}")
+                error.add_note(f"in the compiled backward: {visible(told)}")
             return
         entry = entry.tb_next
 

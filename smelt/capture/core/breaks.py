@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from smelt.base.class_tables import isinstance
 from smelt.base.errors import Unsupported
+from smelt.base.text import on_one_line
 from smelt.capture.core.interface import Args
 from smelt.graph.ir.symint import has_symint, pinned
 
@@ -100,7 +101,7 @@ class At:
         return found
 
     def __str__(self) -> str:
-        return f"{self.code.co_filename}:{self.line}"
+        return on_one_line(f"{self.code.co_filename}:{self.line}")
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,8 @@ class BreakReason:
 
     @classmethod
     def of(cls, stop: Break) -> BreakReason:
-        return cls(stop.title, str(stop.at) if stop.at else "", stop.why, stop.hint)
+        why, hint = on_one_line(stop.why), on_one_line(stop.hint)
+        return cls(on_one_line(stop.title), str(stop.at) if stop.at else "", why, hint)
 
     def error(self) -> Unsupported:
         """The same as the error that `fullgraph=True` raises."""

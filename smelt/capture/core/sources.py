@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from smelt.base.python_text import comment, is_plain_name, quoted
+from smelt.base.python_text import is_plain_name, quoted
+from smelt.base.text import on_one_line
 from smelt.capture import _native as native
 
 MEMBERS = frozenset({"_parameters", "_buffers", "_modules"})
@@ -29,7 +30,7 @@ class Source:
     __slots__ = ("base", "kind", "key", "text", "local")
 
     def __init__(self, base: Source | None, kind: int, key: Any, text: str) -> None:
-        self.base, self.kind, self.key, self.text = base, kind, key, comment(text)
+        self.base, self.kind, self.key, self.text = base, kind, key, on_one_line(text)
         self.local: bool = kind == native.LOCAL if base is None else base.local
 
     def __repr__(self) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from smelt.base.class_tables import classes, isinstance
+from smelt.base.text import on_one_line
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import At
 from smelt.capture.core.interface import Args
@@ -178,7 +179,7 @@ class GuardList:
             operand = TensorText(_described(operand))
         text = guard_text(kind, self.sources[index] if index >= 0 else None, operand, self.sources)
         place = self.places[number] if with_place else None
-        return f"{text}  # {place}" if place is not None else text
+        return on_one_line(f"{text}  # {place}" if place is not None else text)
 
 
 def _tensor_spec(operand: Any) -> native.TensorSpec:

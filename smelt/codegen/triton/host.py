@@ -19,8 +19,7 @@ from smelt.abi.random_source import key_step
 from smelt.abi.rendered import Rendered
 from smelt.abi.steps import Step
 from smelt.base.errors import CompileError
-from smelt.base.python_text import comment
-from smelt.base.text import Writer
+from smelt.base.text import Writer, on_one_line
 from smelt.codegen.host import Host
 from smelt.codegen.parameters import FAULT
 from smelt.codegen.triton.combined_launch import render_bundle
@@ -65,7 +64,7 @@ def print_kernels(sources: Sequence[KernelSource]) -> str:
     parts = []
     for number, source in enumerate(sources):
         configs = "\n".join(f"#   {config}" for config in source.configs)
-        parts.append(f"# kernel {number}: {comment(source.name)}\n{configs}\n{source.source}")
+        parts.append(f"# kernel {number}: {on_one_line(source.name)}\n{configs}\n{source.source}")
     return "\n\n".join(parts)
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from smelt.base.python_text import arguments, comment, is_plain_name, quoted, scalar
-from smelt.base.text import Writer
+from smelt.base.python_text import arguments, is_plain_name, quoted, scalar
+from smelt.base.text import Writer, on_one_line
 from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.meta import TensorMeta
 
@@ -135,8 +135,8 @@ class _Printer:
         return f"{module}.{name}"
 
     def provide(self, line: str) -> None:
-        if comment(line) not in self.provided:
-            self.provided.append(comment(line))
+        if on_one_line(line) not in self.provided:
+            self.provided.append(on_one_line(line))
 
     def value(self, value: Any) -> str:
         match value:
@@ -162,7 +162,7 @@ def _operand(text: str) -> str:
 
 
 def _with_comment(line: str, note: str) -> str:
-    return f"{line}  # {comment(note)}" if note else line
+    return f"{line}  # {on_one_line(note)}" if note else line
 
 
 def _comment(node: fx.Node) -> str:
