@@ -37,7 +37,8 @@ def use(monkeypatch: pytest.MonkeyPatch, folder: Path, body: str, version: str =
     """A compiler that is a script: `body` runs for all but `--version`; `$real` is the real one, also a command."""
     path = folder / "g++"
     real = shlex.quote(find_compiler().path)
-    path.write_text(f'#!/bin/sh\nreal={real}\ncase "$*" in *--version*) {version};; esac\n{body}\n')
+    alone = '[ -z "$LD_PRELOAD" ] || { unset LD_PRELOAD; exec "$0" "$@"; }'  # a sanitizer is not for tools
+    path.write_text(f'#!/bin/sh\n{alone}\nreal={real}\ncase "$*" in *--version*) {version};; esac\n{body}\n')
     path.chmod(0o755)
     monkeypatch.setenv("CXX", str(path))
     find_compiler.cache_clear()
