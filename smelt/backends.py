@@ -74,6 +74,7 @@ def check_backend(backend: str | Backend) -> str:
     if not isinstance(backend, str):
         hint = f"one of {', '.join(list_backends())}, or a callable (gm, example_inputs) -> callable"
         raise OptionError(f"backend wants a name or a callable, got {shown(backend)}", hint=hint)
+    backend = str.__str__(backend)  # one of a class of its own may compare as it likes
     if backend not in BUILT_IN and backend not in _registered:
         for point in entry_points(group=ENTRY_POINTS):
             if point.name == backend:

@@ -253,6 +253,26 @@ class UnspeakableText(str):
         raise ValueError("nothing to see")
 
 
+class OwnText(str):
+    """A name that compares as it likes."""
+
+    def __eq__(self, other: object) -> bool:
+        raise ZeroDivisionError
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("name", ["mode", "backend"])
+@pytest.mark.parametrize("value", ["default", "eager", "smelt", "nothing"])
+def test_names_are_texts_of_any_class(name: str, value: str) -> None:
+    if value in (("default",) if name == "mode" else ("eager", "smelt")):
+        compiled = smelt.compile(double, **{name: OwnText(value)})  # type: ignore[arg-type]
+        assert compiled(torch.ones(2)).tolist() == smelt.compile(double, **{name: value})(torch.ones(2)).tolist()  # type: ignore[arg-type]
+    else:
+        with pytest.raises(smelt.OptionError, match=f"unknown {name} '{value}'"):
+            smelt.compile(double, **{name: OwnText(value)})  # type: ignore[arg-type]
+
+
 class ManyLines:
     def __repr__(self) -> str:
         return "<an object\n  try: something else>"

@@ -104,6 +104,7 @@ def resolve_options(
             `mode` together with `options`, or a variable of the environment that is none.
     """
     environment()
+    mode = _characters(mode)
     if mode is not None and not isinstance(mode, str):
         raise OptionError(f"mode wants a name, got {shown(mode)}", hint=f"one of {', '.join(MODES)}")
     if options is not None and not isinstance(options, Mapping):
@@ -120,11 +121,17 @@ def resolve_options(
     return dataclasses.replace(base, **MODES[mode or "default"], **_checked(options or {}))
 
 
+def _characters(name: Any) -> Any:
+    """A name as its characters: one of a class of its own may compare as it likes. What is no text stays."""
+    return str.__str__(name) if isinstance(name, str) else name
+
+
 def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
     defaults = Options()
     valid = user_options()
     values: dict[str, Any] = {}
     for name, value in given.items():
+        name = _characters(name)
         if not isinstance(name, str) or name not in valid:
             raise unknown_name("option", name, valid)
         want = type(getattr(defaults, name))
