@@ -53,6 +53,11 @@ def requires_grad_itself(tensor: torch.Tensor) -> bool:
     return tensor.grad_fn is not None or not is_view(tensor)
 
 
+def begins_with_pairs(tensor: torch.Tensor) -> bool:
+    """Its first element is the first of a pair of its memory: the real part, where pairs are complex numbers."""
+    return tensor.storage_offset() % 2 == 0
+
+
 def has_hooks(tensor: torch.Tensor) -> bool:
     """A hook is called when the tensor gets a gradient."""
     return bool(backward_hooks(tensor)) or bool(getattr(tensor, "_post_accumulate_grad_hooks", None))

@@ -16,16 +16,12 @@ from smelt.capture import _native as native
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break, user, user_raise
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
-from smelt.capture.core.registry import ATTR, CALL, TENSOR_METHODS, constant, special
+from smelt.capture.core.registry import ATTR, CALL, SPECIAL, TENSOR_METHODS, constant, special
 from smelt.capture.guards.questions import is_not_shared, requires_grad_itself
 from smelt.capture.python.attribute_reads import find_in_class, taken_dict
 from smelt.capture.python.backward import tensor_backward
-from smelt.graph.ir.meta import is_dense, reach
-from smelt.graph.ir.storage_view import StorageView
-from smelt.graph.ir.symint import from_torch, to_torch
-from smelt.graph.trace.in_bounds import lies_within
+from smelt.capture.tensors.memory_places import from_first_element, storage_offset, strided_scatter
 from smelt.graph.trace.trace import TraceTensor
-from smelt.shapes.size import Size, same
 
 METADATA = frozenset(
     {"shape", "dtype", "device", "ndim", "requires_grad", "layout", "is_leaf", "names", "itemsize", "nbytes"}
@@ -167,81 +163,10 @@ def call_tensor_method(vm: Interpreter, name: str, args: Args, kwargs: Kwargs) -
         return _ON_DATA[name](vm, args[0])
     args, kwargs = _with_dtypes(args, kwargs)
     if name in ("as_strided", "as_strided_"):
-        args, kwargs = _from_first_element(vm, *args, **kwargs)
+        args, kwargs = from_first_element(vm, *args, **kwargs)
+    elif name == "as_strided_scatter":
+        return strided_scatter(vm, *args, **kwargs)
     return vm.tensors.run(_method(name), args, kwargs, method=name)
-
-
-@special(torch.as_strided)
-def as_strided(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`torch.as_strided(x, size, stride, storage_offset)`"""
-    args, kwargs = _from_first_element(vm, *map(vm.effects.plain, args), **kwargs)
-    return vm.tensors.run(torch.as_strided, args, kwargs)
-
-
-@special(torch.as_strided_copy)
-def as_strided_copy(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """A row-major copy of `torch.as_strided`."""
-    if kwargs.get("out") is not None:
-        raise Break("torch.as_strided_copy(out=)", "it tells a place in the memory of an input")
-    view = as_strided(vm, args, {name: value for name, value in kwargs.items() if name != "out"})
-    return vm.tensors.run(torch.clone, (view,), {"memory_format": torch.contiguous_format})
-
-
-def _from_first_element(
-    vm: Interpreter, input: TraceTensor, size: object, stride: object, storage_offset: int | None = None
-) -> tuple[Args, Kwargs]:
-    """The arguments with an offset that counts from where the graph's input begins, not from its storage's begin."""
-    whole = None if storage_offset is None else _whole_of(vm, input)
-    if storage_offset is not None and whole is not None and id(whole) in vm.sources:
-        storage_offset -= _begin_of(vm, whole, input)
-        if storage_offset < 0:
-            raise Break("as_strided() that reaches before its argument", _BESIDE)
-    _expect_inside(input, size, stride, storage_offset)
-    return (input, size, stride, storage_offset), {}
-
-
-def _whole_of(vm: Interpreter, tensor: TraceTensor) -> TraceTensor | None:
-    """The tensor with which the memory of this one came into the graph."""
-    root = tensor.place.storage.root
-    return next((made for _, made in vm.tensors.made_tensors() if made.place is root), None)
-
-
-def _begin_of(vm: Interpreter, whole: TraceTensor, part: TraceTensor) -> Any:
-    """Where an input begins in its memory, counted in elements of what shows it, which may be of another type.
-
-    The graph counts from that place on.
-    """
-    begin = _storage_offset(vm, whole) - to_torch(whole.place.layout.offset)
-    return begin if whole.itemsize == part.itemsize else begin * whole.itemsize // part.itemsize
-
-
-_BESIDE = "a graph reads no memory beside its inputs"
-
-
-def _expect_inside(input: TraceTensor, size: Any, stride: Any, first: Any) -> None:
-    """Ends the graph where the elements are not all among those of the tensor that the memory came with."""
-    root = input.place.storage.root
-    if root is None or not isinstance(size, (list, tuple)) or not isinstance(stride, (list, tuple)):
-        return  # the operator says what is wrong
-    first = input.place.layout.offset if first is None else first
-    size, stride, first = from_torch((tuple(size), tuple(stride), first))
-    if any(type(n) is not Size and (type(n) is not int or n < 0) for n in (*size, *stride, first)):
-        return
-    whole = _readable(input, root)
-    val, at = whole.layout.val, first - whole.layout.offset
-    if any(same(n, 0) for n in size):
-        return
-    if is_dense(val.shape, val.stride):  # whether sizes are large enough becomes a guard, as in tracing
-        inside = bool(at >= 0) and bool(reach(size, stride, at) <= val.numel)
-    else:
-        inside = lies_within(size, stride, at, val)
-    if not inside:
-        raise Break("as_strided() that reaches beside its argument", _BESIDE)
-
-
-def _readable(tensor: TraceTensor, root: StorageView) -> StorageView:
-    """What `as_strided` may show: autograd has gradients only for elements of the tensor that it is called on."""
-    return tensor.place if tensor.requires_grad and torch.is_grad_enabled() else root
 
 
 RESHAPING = frozenset(
@@ -289,25 +214,6 @@ def _needs_values(vm: Interpreter, tensor: TraceTensor) -> object:
     )
 
 
-def _storage_offset(vm: Interpreter, tensor: TraceTensor) -> object:
-    """Where a tensor begins in its memory: an input as is guarded, what shows an input that much further on.
-
-    Of what the graph makes it is eager's number. Whoever knows it may look for the elements beside, in this function or
-    outside: where the tensor leaves the graph, the whole that it shows is a result as well, so that it lies there.
-    """
-    real, source = vm.tensors.real.get(id(tensor)), vm.sources.get(id(tensor))
-    if real is None or source is None:
-        whole = _whole_of(vm, tensor)
-        if whole is None:
-            raise Break("storage_offset() of a tensor that the graph makes", "compiled code lays it out as it likes")
-        begin = to_torch(tensor.place.layout.offset)
-        if id(whole) in vm.sources:
-            return begin + _begin_of(vm, whole, tensor)
-        vm.tensors.kept_whole[id(whole.place.storage)] = whole
-        return begin
-    return vm.external(real.storage_offset(), sources.called(source, torch.Tensor.storage_offset, "offset"))
-
-
 def _of_the_input(vm: Interpreter, tensor: TraceTensor, fn: Any, name: str) -> Any:
     """What a method without arguments tells of an input, which is guarded."""
     real, source = vm.tensors.real.get(id(tensor)), vm.sources.get(id(tensor))
@@ -353,7 +259,7 @@ ADDRESSES = frozenset({"__cuda_array_interface__"})
 
 _ON_DATA = {"data_ptr": _needs_values, "untyped_storage": _needs_values, "storage": _needs_values}
 _ON_DATA |= {"is_coalesced": _is_coalesced, "_is_coalesced": _is_coalesced, "_nnz": _stored_elements}
-_ON_DATA |= {"storage_offset": _storage_offset, "is_inference": _is_inference, "_is_view": _is_view}
+_ON_DATA |= {"storage_offset": storage_offset, "is_inference": _is_inference, "_is_view": _is_view}
 _methods: dict[str, Any] = {}
 
 
@@ -477,6 +383,9 @@ def _missing(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
 @CALL(OpOverload, OpOverloadPacket)
 def call_operator(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> object:
     """`torch.ops.namespace.name(...)`"""
+    known = SPECIAL.get(id(fn))
+    if known is not None:
+        return known(vm, args, {"input" if name == "self" else name: value for name, value in kwargs.items()})
     return call_torch(vm, fn, args, kwargs)
 
 

@@ -38,6 +38,7 @@ class OpInfo:
         outs: what it writes are the tensors of an `out=`.
         counts_inside: its writes count only because the operators that it calls inside count theirs.
         derived_inside: autograd follows it only through the operators that it calls inside.
+        picks: for VIEW, its results are not all views of its first argument that no other tensor has a say in.
     """
 
     kind: Kind
@@ -51,6 +52,7 @@ class OpInfo:
     outs: bool = False
     counts_inside: bool = False
     derived_inside: bool = False
+    picks: bool = False
 
 
 _aten = torch.ops.aten
@@ -91,10 +93,17 @@ def _read(op: OpOverload) -> OpInfo:
             counts_inside=counts_inside(op),
         )
     if any(r.alias_info is not None for r in schema.returns):
-        return OpInfo(Kind.VIEW, random, composite)
+        return OpInfo(Kind.VIEW, random, composite, picks=_space(op) not in _OWN and _picks(schema))
     silent = _space(op) not in _OWN and _does_more(schema.returns)
     inside = _space(op) not in _OWN and is_derived_inside(op)
     return OpInfo(Kind.PURE, random, composite, silent=silent, derived_inside=inside)
+
+
+def _picks(schema: Any) -> bool:
+    """Whether what a view operator shows is told by more than its first argument: which one, or where, is not known."""
+    first, *others = schema.arguments
+    one = first.alias_info is not None and all(r.alias_info is not None for r in schema.returns)
+    return not one or any("Tensor" in str(a.real_type) for a in others)
 
 
 def _does_more(returns: Sequence[Any]) -> bool:

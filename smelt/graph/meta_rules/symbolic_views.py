@@ -285,7 +285,7 @@ def _view_as_complex(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     val, whole = val_of(args[0]), {real: z for z, real in _PARTS.items()}
     if not val.ndim or val.shape[-1] != 2 or val.stride[-1] != 1 or val.dtype not in whole:
         return None
-    if not all(s % 2 == 0 for s in val.stride[:-1]):
+    if not all(s % 2 == 0 for s in (*val.stride[:-1], layout(args[0]).offset)):
         return None
     stride = tuple(s // 2 for s in val.stride[:-1])
     return layout_for(val.shape[:-1], whole[val.dtype], stride, val.device, layout(args[0]).offset // 2)

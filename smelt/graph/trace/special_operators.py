@@ -13,7 +13,7 @@ from smelt.base.torch_private import OpOverload, schema_of
 from smelt.graph.ir.meta import contiguous_stride, extent, is_dense, may_overlap, meta_of
 from smelt.graph.ir.schema import op_info
 from smelt.graph.meta_rules.constant_values import known_value, remember
-from smelt.graph.meta_rules.infer import depends_on_values
+from smelt.graph.meta_rules.infer import answer_for, depends_on_values
 from smelt.graph.meta_rules.least_squares import least_squares
 from smelt.graph.trace import sparse
 from smelt.graph.trace.trace import (
@@ -280,6 +280,28 @@ def _scattered(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any],
     return ordinary(func, op_info(func), args, kwargs, recorder)
 
 
+def _scattered_places(
+    func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None
+) -> Any:
+    """A write to places of a copy: the kernel counts them from where a tensor's storage begins, which is the caller's.
+
+    An input's storage, and that of a value of the graph, begin elsewhere than in eager.
+    """
+    (value, src, *where), kwargs = as_traced(args, kwargs, recorder)
+    answer_for(func, (value, src, *where), kwargs)  # refuses what eager does
+    layout = value.place.layout
+    shape, stride = layout.val.shape, layout.val.stride
+    if may_overlap(shape, stride):
+        raise Unsupported(f"{func} of elements that share memory", why="what is written to one shows in others")
+    size, steps, first = (argument(func, (value, src, *where), kwargs, n) for n in ("size", "stride", "storage_offset"))
+    copy = propagate(aten.new_empty_strided.default, (value, shape, stride), {}, recorder)
+    propagate(aten.copy_.default, (copy, value), {}, recorder)
+    at = 0 if first is None else first - layout.offset
+    part = propagate(aten.as_strided.default, (copy, size, steps, at), {}, recorder)
+    propagate(aten.copy_.default, (part, src), {}, recorder)
+    return copy
+
+
 def _call(recorder: Recorder | None) -> sparse.Call:
     return lambda op, *args, **kwargs: propagate(op, args, kwargs, recorder)
 
@@ -313,7 +335,7 @@ SPECIAL |= {
     aten.select_scatter.default: _scattered,
     aten.slice_scatter.default: _scattered,
     aten.diagonal_scatter.default: _scattered,
-    aten.as_strided_scatter.default: _scattered,
+    aten.as_strided_scatter.default: _scattered_places,
     aten.add.Tensor: _sum_of_gradients,
     aten._embedding_bag_backward.default: _bag_backward,
     aten._sparse_coo_tensor_with_dims_and_tensors.default: _coordinates,

@@ -374,6 +374,12 @@ def ordinary(
         follow(func, info, args, kwargs, out)
         return out
     if info.kind is Kind.VIEW:
+        if info.picks:
+            raise Unsupported(
+                f"{func} shows memory of tensors that values may choose",
+                why="its results are not all views of its first argument, or another tensor has a say in them",
+                hint="give views from operators of one tensor",
+            )
         return _view(func, args, kwargs, answer)
     return _write(func, info, args, kwargs, answer, recorder)
 

@@ -257,3 +257,53 @@ def test_an_operator_that_is_differentiated_through_what_it_calls(f: Callable[..
         torch.testing.assert_close(run(x.detach()), f(x.detach()))
     in_eager = any("smelt_tests_inside" in name for name in smelt.stats()["extern_ops"])
     assert in_eager or not cut
+
+
+VIEWS = torch.library.Library("smelt_tests_views", "DEF")
+for _name, _schema, _kernel in (
+    ("of_both", "(Tensor(a) x, Tensor(b) y) -> (Tensor(a), Tensor(b))", lambda x, y: (x[1:], y[..., :2])),
+    ("and_new", "(Tensor(a) x, Tensor y) -> (Tensor(a), Tensor)", lambda x, y: (x[1:], y * 2)),
+    ("of_second", "(Tensor x, Tensor(a) y) -> Tensor(a)", lambda x, y: y[1:]),
+    ("of_named", "(Tensor x, *, Tensor(a) y) -> Tensor(a)", lambda x, y: y[1:]),
+    ("by_index", "(Tensor(a) x, Tensor i) -> Tensor(a)", lambda x, i: x[int(i)]),
+    ("of_lists", "(Tensor(a)[] xs) -> Tensor(a)", lambda xs: xs[-1][1:]),
+    ("alone", "(Tensor(a) x, int n) -> Tensor(a)", lambda x, n: x[n:]),
+):
+    VIEWS.define(_name + _schema)
+    VIEWS.impl(_name, _kernel, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"smelt_tests_views::{_name}", _kernel if _name != "by_index" else lambda x, i: x[0])
+LOOK = torch.ops.smelt_tests_views
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, y: LOOK.of_both(x, y),
+        lambda x, y: LOOK.of_both(x * 2, y),
+        lambda x, y: [v.add_(1) for v in LOOK.of_both(x * 2, y)],
+        lambda x, y: LOOK.and_new(x * 2, y),
+        lambda x, y: LOOK.and_new(y, x)[0].mul_(3),
+        lambda x, y: LOOK.of_second(x, y) * 2,
+        lambda x, y: LOOK.of_second(x, y * 2).mul_(3),
+        lambda x, y: LOOK.of_second(x, y),
+        lambda x, y: LOOK.of_named(x, y=y),
+        lambda x, y: LOOK.by_index(x, torch.tensor(2)).mul_(3),
+        lambda x, y: LOOK.by_index(x * 2, (x.sum() * 0 + 1).long()),
+        lambda x, y: LOOK.of_lists([x * 2, y]).add_(1),
+        lambda x, y: LOOK.alone(x * 2, 1).add_(1),
+        lambda x, y: (LOOK.alone(x, 2), LOOK.alone(y, n=1)),
+    ],
+)
+def test_views_that_an_operator_gives_are_of_the_arguments_that_it_says(f: Callable[..., object]) -> None:
+    def seen(run: Callable[..., object]) -> list[object]:
+        x, y = torch.arange(12.0).view(3, 4), -torch.arange(12.0).view(3, 4)
+        first, second = run(x, y), run(x + 0.5, y)
+        out = [*(first if isinstance(first, (tuple, list)) else [first])]
+        shared = [t.untyped_storage().data_ptr() == s.untyped_storage().data_ptr() for t in out for s in (x, y)]
+        return [
+            shared,
+            [(t.tolist(), t.stride()) for t in (*out, x, y)],
+            torch.utils._pytree.tree_leaves(second)[0].tolist(),
+        ]
+
+    assert seen(smelt.compile(f)) == seen(f)

@@ -1,0 +1,156 @@
+"""Calls that tell places of memory by number: `as_strided` and its kin, `storage_offset`, pairs as complex numbers.
+
+Eager counts from where a tensor's storage begins. A graph counts from where its inputs begin.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from smelt.capture.core import sources
+from smelt.capture.core.breaks import Break
+from smelt.capture.core.interface import Args, Interpreter, Kwargs
+from smelt.capture.core.registry import special
+from smelt.capture.guards.questions import begins_with_pairs
+from smelt.graph.ir.meta import is_dense, reach
+from smelt.graph.ir.storage_view import StorageView
+from smelt.graph.ir.symint import from_torch, to_torch
+from smelt.graph.trace.in_bounds import lies_within
+from smelt.graph.trace.trace import TraceTensor
+from smelt.shapes.size import Size, same
+
+aten = torch.ops.aten
+
+
+@special(torch.as_strided, aten.as_strided, aten.as_strided.default)
+def as_strided(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
+    """`torch.as_strided(x, size, stride, storage_offset)`"""
+    args, kwargs = from_first_element(vm, *map(vm.effects.plain, args), **kwargs)
+    return vm.tensors.run(torch.as_strided, args, kwargs)
+
+
+@special(torch.as_strided_copy, aten.as_strided_copy, aten.as_strided_copy.default)
+def as_strided_copy(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
+    """A row-major copy of `torch.as_strided`."""
+    if kwargs.get("out") is not None:
+        raise Break("torch.as_strided_copy(out=)", "it tells a place in the memory of an input")
+    view = as_strided(vm, args, {name: value for name, value in kwargs.items() if name != "out"})
+    return vm.tensors.run(torch.clone, (view,), {"memory_format": torch.contiguous_format})
+
+
+@special(torch.as_strided_scatter, aten.as_strided_scatter, aten.as_strided_scatter.default)
+def as_strided_scatter(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
+    """`torch.as_strided_scatter(x, src, size, stride, storage_offset)`"""
+    return strided_scatter(vm, *map(vm.effects.plain, args), **kwargs)
+
+
+def strided_scatter(vm: Interpreter, input: object, src: object, *where: object, **named: object) -> object:
+    """`as_strided_scatter` of these arguments, whose offset counts from the storage's begin."""
+    if named.pop("out", None) is not None:
+        raise Break("torch.as_strided_scatter(out=)", "it tells a place in the memory of an input")
+    if type(input) is TraceTensor and type(src) is TraceTensor:
+        size, stride, first = _where(*where, **named)  # type: ignore[arg-type]
+        where, named = from_first_element(vm, input, size, stride, first)[0][1:], {}
+        begins = first is None or where[2] is first and same(input.place.layout.offset, 0)
+        if torch.is_grad_enabled() and (input.requires_grad or src.requires_grad):
+            if not (begins and input.is_contiguous()):
+                storage_offset(vm, input)  # what runs behind the graph counts from there
+                raise Break("as_strided_scatter() of a part of memory", "eager's gradients are of other places")
+    return vm.tensors.run(torch.as_strided_scatter, (input, src, *where), named)
+
+
+def _where(size: object, stride: object, storage_offset: int | None = None) -> tuple[object, object, int | None]:
+    return size, stride, storage_offset
+
+
+@special(torch.view_as_complex, aten.view_as_complex, aten.view_as_complex.default)
+def view_as_complex(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
+    """`torch.view_as_complex(x)`, which refuses tensors that begin in the middle of a number."""
+    for given in (*args, *kwargs.values()):
+        whole = _whole_of(vm, given) if type(given) is TraceTensor else None
+        real, source = (vm.tensors.real.get(id(whole)), vm.sources.get(id(whole)))
+        if real is None or source is None:
+            continue
+        if not begins_with_pairs(real):
+            raise Break("view_as_complex() of a tensor that begins in the middle of a number", _BESIDE)
+        vm.guards.python(begins_with_pairs, [source])
+    return vm.tensors.run(torch.view_as_complex, tuple(map(vm.effects.plain, args)), kwargs)
+
+
+def from_first_element(
+    vm: Interpreter, input: TraceTensor, size: object, stride: object, storage_offset: int | None = None
+) -> tuple[Args, Kwargs]:
+    """The arguments with an offset that counts from where the graph's input begins, not from its storage's begin."""
+    whole = None if storage_offset is None else _whole_of(vm, input)
+    if storage_offset is not None and whole is not None and id(whole) in vm.sources:
+        storage_offset -= _begin_of(vm, whole, input)
+        if storage_offset < 0:
+            raise Break("as_strided() that reaches before its argument", _BESIDE)
+    _expect_inside(vm, input, size, stride, storage_offset)
+    return (input, size, stride, storage_offset), {}
+
+
+def _whole_of(vm: Interpreter, tensor: TraceTensor) -> TraceTensor | None:
+    """The tensor with which the memory of this one came into the graph."""
+    root = tensor.place.storage.root
+    return next((made for _, made in vm.tensors.made_tensors() if made.place is root), None)
+
+
+def _begin_of(vm: Interpreter, whole: TraceTensor, part: TraceTensor) -> Any:
+    """Where an input begins in its memory, counted in elements of what shows it, which may be of another type.
+
+    The graph counts from that place on.
+    """
+    begin = storage_offset(vm, whole) - to_torch(whole.place.layout.offset)
+    return begin if whole.itemsize == part.itemsize else begin * whole.itemsize // part.itemsize
+
+
+_BESIDE = "a graph reads no memory beside its inputs"
+
+
+def _expect_inside(vm: Interpreter, input: TraceTensor, size: Any, stride: Any, first: Any) -> None:
+    """Ends the graph where the elements are not all among those of the tensor that the memory came with."""
+    root = input.place.storage.root
+    if root is None or not isinstance(size, (list, tuple)) or not isinstance(stride, (list, tuple)):
+        return  # the operator says what is wrong
+    first = input.place.layout.offset if first is None else first
+    size, stride, first = from_torch((tuple(size), tuple(stride), first))
+    if any(type(n) is not Size and (type(n) is not int or n < 0) for n in (*size, *stride, first)):
+        return
+    whole = _readable(input, root)
+    val, at = whole.layout.val, first - whole.layout.offset
+    if any(same(n, 0) for n in size):
+        return
+    if is_dense(val.shape, val.stride):  # whether sizes are large enough becomes a guard, as in tracing
+        inside = bool(at >= 0) and bool(reach(size, stride, at) <= val.numel)
+    else:
+        inside = lies_within(size, stride, at, val)
+    if not inside:
+        storage_offset(vm, input)  # eager, which goes on, counts from there
+        raise Break("as_strided() that reaches beside its argument", _BESIDE)
+
+
+def _readable(tensor: TraceTensor, root: StorageView) -> StorageView:
+    """What `as_strided` may show: autograd has gradients only for elements of the tensor that it is called on."""
+    return tensor.place if tensor.requires_grad and torch.is_grad_enabled() else root
+
+
+def storage_offset(vm: Interpreter, tensor: TraceTensor) -> object:
+    """Where a tensor begins in its memory: an input as is guarded, what shows an input that much further on.
+
+    Of what the graph makes it is eager's number. Whoever knows it may look for the elements beside, in this function or
+    outside: where the tensor leaves the graph, the whole that it shows is a result as well, so that it lies there.
+    """
+    real, source = vm.tensors.real.get(id(tensor)), vm.sources.get(id(tensor))
+    if real is None or source is None:
+        whole = _whole_of(vm, tensor)
+        if whole is None:
+            raise Break("storage_offset() of a tensor that the graph makes", "compiled code lays it out as it likes")
+        begin = to_torch(tensor.place.layout.offset)
+        if id(whole) in vm.sources:
+            return begin + _begin_of(vm, whole, tensor)
+        vm.tensors.kept_whole[id(whole.place.storage)] = whole
+        return begin
+    return vm.external(real.storage_offset(), sources.called(source, torch.Tensor.storage_offset, "offset"))
