@@ -26,7 +26,7 @@ def extension(name: str, folder: str, *patterns: str, libraries: tuple[str, ...]
 
 setup(
     ext_modules=[
-        *extension("smelt.base._native", "smelt/base/native", "*.c", "*.h"),
+        *extension("smelt.base._native", "smelt/base/native", "*.c", "*.h", libraries=("dl",)),
         *extension("smelt.autograd._native", "smelt/autograd/native", "*.c", "*.h", libraries=("dl",)),
         *extension("smelt.capture._native", "smelt/capture/native", "*.c", "*.h", libraries=("dl", "pthread")),
         *extension(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -34,3 +35,54 @@ def run(text: str) -> subprocess.CompletedProcess[str]:
 def test_a_first_call_behind_the_end_of_the_main_thread(way: str) -> None:
     ran = run(STILL + WAYS[way])
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "worked\n", "")
+
+
+DAEMONS = """
+import threading, time, torch, smelt
+from torch.utils.checkpoint import checkpoint
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): return x * 2
+    @staticmethod
+    def backward(ctx, g): return g * 2
+w = torch.randn(20, 20, requires_grad=True)
+def hooked():
+    y = w * 2
+    y.register_hook(lambda g: g * 2)
+    y.sum().backward()
+loops = {
+    "values": lambda: w.sin(),
+    "backward": lambda: (w @ w).sum().backward(),
+    "function": lambda: Twice.apply(w).sum().backward(),
+    "hooks": hooked,
+    "checkpoint": lambda: checkpoint(lambda a: a.sin().sum(), w, use_reentrant=True).backward(),
+}
+def loop(one):
+    while True:
+        one()
+for name in NAMES:
+    compiled = smelt.compile(loops[name])
+    compiled()
+    for one in (loops[name], compiled):
+        threading.Thread(target=loop, args=(one,), daemon=True).start()
+time.sleep(0.3)
+"""
+
+
+@pytest.mark.parametrize("names", [["values", "checkpoint"], ["backward", "function", "hooks"]])
+def test_daemon_threads_inside_of_operators_do_not_abort_the_end(names: list[str]) -> None:
+    ran = run(DAEMONS.replace("NAMES", repr(names)))
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+TERMINATE = """
+import ctypes, threading
+import smelt.base._native as native
+assert native.end_threads_alone()
+terminate = ctypes.CDLL("libstdc++.so.6")._ZSt9terminatev
+"""
+
+
+@pytest.mark.parametrize("where", ["terminate()", "threading.Thread(target=terminate).start()"])
+def test_what_terminates_a_running_program_still_does(where: str) -> None:
+    assert run(TERMINATE + where).returncode == -signal.SIGABRT

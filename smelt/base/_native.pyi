@@ -1,4 +1,4 @@
-"""The C side of `process_state` (native/preserve.c, native/handlers.c) and of `class_tables` (native/class_table.c)."""
+"""The C side of `process_state` (native/preserve.c, handlers.c, thread_end.c) and of `class_tables` (class_table.c)."""
 
 from builtins import isinstance as isinstance
 from collections.abc import Callable, Iterable, Iterator
@@ -36,6 +36,9 @@ def watch_handlers(functions: tuple[FunctionType, ...], /) -> None:
 
 def heard_from_handlers() -> BaseException | None:
     """What a handler has raised since it is watched."""
+
+def end_threads_alone() -> bool:
+    """From here on a thread that CPython ends at the end of the process does not abort it; whether C++ is there."""
 
 class ClassTable(Generic[V]):
     """An immutable table from classes, by their identity, to values. Nothing of a class is asked to find it."""

@@ -10,6 +10,7 @@ that are inside at once share what the first of them has found, and the last one
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import gc
@@ -214,5 +215,6 @@ def _same(now: Any, before: Any) -> bool:
 
 _native.set_preserver(saved, _found)
 os.register_at_fork(after_in_child=_native.forget_other_threads)
+atexit.register(_native.end_threads_alone)  # a running program keeps the handler that it has
 preserving = _native.preserving
 """`preserving(fn, *args, **kwargs)`: `fn(...)`, whatever ends it, leaves the state as it was."""

@@ -1,7 +1,8 @@
 /* smelt.base._native: what its parts share.
  *   preserve.c  what an interrupted compilation leaves behind is put back; the module's table
  *   handlers.c  what handlers of signals raise meanwhile
- *   class_table.c  tables from classes by identity */
+ *   class_table.c  tables from classes by identity
+ *   thread_end.c  threads that CPython ends at the end of the process */
 #ifndef SMELT_BASE_NATIVE_H
 #define SMELT_BASE_NATIVE_H
 
@@ -11,6 +12,7 @@
 PyObject *watch_handlers(PyObject *module, PyObject *functions);
 PyObject *heard_from_handlers(PyObject *module, PyObject *ignored);
 PyObject *arrives(PyObject *result); /* steals `result`; NULL with what a handler has raised, if one has */
+PyObject *end_threads_alone(PyObject *module, PyObject *ignored);
 void unwatch_handlers(void);         /* in the thread that watches; in others nothing */
 
 #endif

@@ -100,6 +100,8 @@ static PyMethodDef methods[] = {
      "raised at the end of each"},
     {"heard_from_handlers", heard_from_handlers, METH_NOARGS,
      "what a handler of a signal has raised since it is watched, or None"},
+    {"end_threads_alone", end_threads_alone, METH_NOARGS,
+     "from here on a thread that CPython ends at the end of the process does not abort it; whether C++ is there"},
     {"set_preserver", set_preserver, METH_VARARGS,
      "set_preserver(take or None, found): take() gives restore(error or None), which is called until it returns; the dict "
      "`found` is emptied when no thread is inside any more"},
