@@ -67,6 +67,7 @@ class Reader:
     function: FunctionType | None
     state: tuple[Any, ...] = field(default_factory=native.state)
     inference: bool = field(default_factory=torch.is_inference_mode_enabled)
+    gradients: bool = field(default_factory=torch.is_grad_enabled)
 
     def release(self) -> None:
         """Let go of the program's objects: the capture is over."""

@@ -588,7 +588,7 @@ class Session(Diagnostics):
     def _begin(self, vm: Interpreter, read: Reader) -> None:
         vm.root_globals(read.globals)
         vm.guards.state(read.state)
-        vm.ambient.inference = read.inference
+        vm.ambient.begin(read.inference, read.gradients)
         if torch_c.torch_function_modes():  # the state only counts them; one of them may set the default device
             vm.guards.flag(operator_modes.only_devices, (), True)
             vm.guards.flag(torch.get_default_device, (), torch.get_default_device())

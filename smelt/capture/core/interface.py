@@ -584,6 +584,9 @@ class Ambient(Protocol):
     @property
     def names_devices(self) -> bool: ...
 
+    def begin(self, inference: bool, gradients: bool) -> None:
+        """The modes that the program began in: inference mode, and whether gradients are switched on, maybe inside."""
+
     def switch_device(self, fn: Callable[..., object], args: Args) -> None:
         """Run a function that switches the default device."""
 

@@ -52,7 +52,8 @@ def present_modes() -> Modes:
 def outside_inference_mode() -> Iterator[None]:
     """Without inference mode, but also without gradients: its tensors have no version counts, which capture reads.
 
-    The graph runs in the mode again, as often as it is called there.
+    The graph runs in the mode again, as often as it is called there. A program that has switched gradients on in it is
+    told of that, though none are recorded: see `Ambient.begin`.
     """
     if not torch.is_inference_mode_enabled():
         yield
@@ -94,6 +95,15 @@ class Ambient:
         self._recorded = self._start
         self._floors: list[tuple[int, Modes]] = []
         self._devices: Any = None
+        self._seen_on = False
+
+    def begin(self, inference: bool, gradients: bool) -> None:
+        """The modes that the program began in, of which `outside_inference_mode` has switched off one or both."""
+        self.inference = inference
+        if inference and gradients:
+            self._seen_on = True
+            torch.set_grad_enabled(True)
+            self._full = native.state()
 
     def switch_device(self, fn: Callable[..., object], args: Args) -> None:
         """Run a function that switches the default device."""
@@ -226,6 +236,8 @@ class Ambient:
         """Undo the switches on this thread; the capture is over."""
         self.left_switched = self.switched()
         if not self.log:
+            if self._seen_on:
+                torch.set_grad_enabled(self._start[0])
             return
         if self._devices is not None:
             self._devices.restore()

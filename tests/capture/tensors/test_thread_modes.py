@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 
 import pytest
 import torch
@@ -463,3 +464,38 @@ def test_gradients_switched_on_in_inference_mode_are_seen(fn, around, mode):
     for _ in range(2):
         with torch.inference_mode(mode), around():
             assert repr(compiled(torch.ones(2))) == repr(fn(torch.ones(2)))
+
+
+def _broken(x):
+    with torch.enable_grad():
+        y = x * W
+        print(end="", file=io.StringIO())
+        facts = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    return y, facts, torch.is_grad_enabled()
+
+
+def _switched_off(x):
+    before = torch.is_grad_enabled()
+    torch.set_grad_enabled(False)
+    print(end="", file=io.StringIO())
+    return x * W, before, torch.is_grad_enabled()
+
+
+def _read(x):
+    return x * W, torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [_broken, _switched_off, _read])
+def test_a_frame_begins_in_inference_mode_with_gradients_switched_on(fn, backend):
+    """By the caller, or before a break: nothing is recorded, but the program reads what it has switched."""
+    smelt.reset()
+    run = smelt.compile(fn, backend=backend)
+    for outer in (torch.no_grad, torch.enable_grad):
+        for _ in range(2):
+            seen = []
+            for each in (run, fn):
+                with torch.inference_mode(), outer():
+                    seen.append((_seen(each(X)), torch.is_grad_enabled()))
+            assert _close(*seen)
+    assert torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
