@@ -47,6 +47,7 @@ def split(joint: Joint, module: fx.GraphModule | None = None) -> tuple[fx.GraphM
     )
     saved = _without_views(_without_checkpointed(saved, nodes, late, values), nodes)
     saved += [g for g in dict.fromkeys(gradients) if g not in late and g not in saved]
+    saved = _without_constants(saved, values)
     drawn = [n for n in nodes if n.meta.get("random") and n not in late]
     results = [*values, *saved, *found]
     metas = (*value_metas, *_vals(saved), *found_metas)
@@ -69,6 +70,19 @@ def _without_views(saved: Sequence[fx.Node], nodes: Sequence[fx.Node]) -> list[f
             node = node.args[0]  # type: ignore[assignment]
         bases[node] = None
     return sorted(bases, key=_order(nodes))
+
+
+def _without_constants(saved: Sequence[fx.Node], values: Sequence[object]) -> list[fx.Node]:
+    """A derivative that is computed from numbers alone is none of what eager saves: whoever hooks that is not asked."""
+    results = {value for value in values if isinstance(value, fx.Node)}
+
+    @functools.cache
+    def is_constant(node: fx.Node) -> bool:
+        if node.op != "call_function" or node in results or not node.meta.get("backward") or never_twice(node):
+            return False
+        return all(map(is_constant, node.all_input_nodes))
+
+    return [node for node in saved if not is_constant(node)]
 
 
 def _without_checkpointed(

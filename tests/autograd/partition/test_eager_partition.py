@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import smelt
 from smelt.autograd.partition.eager_partition import split
 from smelt.autograd.trace.joint import trace_joint
 from smelt.base.options import Options
@@ -55,3 +56,29 @@ def test_dependents() -> None:
     gm = graph_of_call(torch.add, 2)
     a, b, total, out = gm.graph.nodes
     assert dependents(gm.graph.nodes, [b]) == {b, total, out}
+
+
+class _Scaled(torch.autograd.Function):
+    """The derivative of the second argument knows nothing of the tangents; eager saves nothing."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        return x * 2, y + x
+
+    @staticmethod
+    def backward(ctx, g, _):
+        return g * 3, torch.full((2,), 0.5) * 3
+
+
+def test_a_derivative_made_of_numbers_is_not_saved() -> None:
+    """A hook on what is saved would be asked for it: one of `checkpoint` computes the region again."""
+    x, y = (torch.tensor([1.0, 2.0], requires_grad=True) for _ in range(2))
+    joint = trace_joint(graph_of_call(_Scaled.apply, 2), [x, y], Options())
+    forward, backward = split(joint)
+    assert forward is not None and backward is not None
+    assert len(forward.graph.output_node().args[0]) == joint.num_forward
+    packed = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t, lambda t: t):
+        out = smelt.compile(_Scaled.apply, backend="aot_eager")(x, y)
+    assert not packed
+    assert [g.tolist() for g in torch.autograd.grad(out[0].sum() + out[1].sum(), [x, y])] == [[3.0, 3.0], [1.5, 1.5]]
