@@ -104,7 +104,13 @@ def seen(f: Any, seed: int, grad: bool) -> list[Any]:
 def _bits(tensor: torch.Tensor) -> Any:
     values = tensor.detach().resolve_conj().resolve_neg().clone()
     values = torch.view_as_real(values) if values.is_complex() else values
+    if values.dtype in _SIGN:  # maybe of floats: the zeros of a negated complex number have a sign by their place
+        values = values.masked_fill(values == _SIGN[values.dtype], 0)
     return (values + 0).nan_to_num(9.25).tolist()  # zeros of one sign
+
+
+_SIGN = {dtype: torch.iinfo(dtype).min for dtype in (torch.int16, torch.int32)}
+"""What a negative zero is, seen as an integer."""
 
 
 def differs(seed: int, grad: bool = False) -> str | None:

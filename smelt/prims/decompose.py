@@ -24,7 +24,7 @@ from smelt.base.torch_private import OpOverload, schema_of
 from smelt.graph.ir.aliasing import memory_of, shared_arguments
 from smelt.graph.ir.functional_form import base_of
 from smelt.graph.ir.gradient_marks import GradientMark
-from smelt.graph.ir.meta import TensorMeta, contiguous_stride, is_dense, same_steps
+from smelt.graph.ir.meta import TensorMeta, contiguous_stride, is_dense
 from smelt.graph.ir.module import Graph, GraphModule, remove_dead
 from smelt.graph.ir.seeds import is_seed
 from smelt.graph.metadata_checks import given
@@ -215,8 +215,8 @@ def _as_operands_lie(
 
 def _row_major(p: Lowering, value: Node) -> Node:
     meta = value.meta["val"]
-    if not isinstance(meta, TensorMeta) or same_steps(meta.shape, meta.stride, contiguous_stride(meta.shape)):
-        return value
+    if not isinstance(meta, TensorMeta) or tuple(meta.stride) == tuple(contiguous_stride(meta.shape)):
+        return value  # the strides of sizes 1 count as well: `view(dtype)` asks for that of the last dimension
     made = replace(PRIMS["clone"].meta(meta), stride=contiguous_stride(meta.shape))
     return p.call(PRIMS["clone"], (value,), {}, made)
 

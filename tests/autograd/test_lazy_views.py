@@ -50,6 +50,13 @@ def _negative(z: torch.Tensor) -> Any:
     return n * 2, n
 
 
+def _detached_then_written(z: torch.Tensor) -> Any:
+    y = z * 3
+    c = y.conj().detach()
+    y[0] = 2j
+    return c
+
+
 PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
     "read after a write": _read_after_write,
     "written through": _written_through,
@@ -66,6 +73,10 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
     "twice": lambda z: (c := z.conj(), c),
     "products": lambda z: (z.mH @ z, torch.vdot(z[0], z[1])),
     "of an intermediate": lambda z: (z * z).conj(),
+    "detached": lambda z: (z * z).conj().detach(),
+    "a part detached": lambda z: (z * z).conj()[1:].detach(),
+    "negative detached": lambda z: torch._neg_view(z.real * 2).detach(),
+    "detached, then written": _detached_then_written,
 }
 
 

@@ -6,6 +6,7 @@ values, views, repeats and copies of them, in any order, of which some are retur
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -227,3 +228,30 @@ def test_a_copy_read_through_a_view_of_a_written_argument_has_memory_of_its_own(
     assert made.untyped_storage().data_ptr() != z.untyped_storage().data_ptr()
     z.fill_(3)
     torch.testing.assert_close(made, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(4, 1), (1, 4), (1, 1), (3, 2)])
+@pytest.mark.parametrize("dtypes", [(torch.int32, torch.int16), (torch.int16, torch.int32), (torch.uint8,)], ids=str)
+@pytest.mark.parametrize("view", [lambda v: v.unfold(0, 1, 1), lambda v: v[..., None].transpose(0, 1).transpose(0, 1)])
+def test_views_as_other_dtypes_of_a_last_dimension_of_one(
+    shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...], view: Callable[[Tensor], Tensor]
+) -> None:
+    """Its stride says whether the view is refused; that of a value is another than eager's tensor has there."""
+
+    def f(z: Tensor) -> tuple[Tensor, Tensor]:
+        part = v = view(z)
+        for dtype in dtypes:
+            v = v.view(dtype)
+        v.add_(1)
+        return part * 1, v.view(torch.uint8) + 1
+
+    z = torch.arange(4 * shape[0] * shape[1]).to(torch.uint8).view(torch.float32).view(shape)
+    try:
+        want = f(z.clone())
+    except RuntimeError as refused:
+        with pytest.raises(RuntimeError, match=re.escape(str(refused)[:40])):
+            smelt.compile(f)(z.clone())
+        return
+    got = smelt.compile(f)(z.clone())
+    assert [out.view(torch.uint8).tolist() for out in got] == [out.view(torch.uint8).tolist() for out in want]
+    assert [out.stride() for out in got] == [out.stride() for out in want]

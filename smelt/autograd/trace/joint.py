@@ -298,7 +298,7 @@ class _Trace:
     def note_forbidden(self, out: TraceTensor) -> bool:
         """Whether autograd forbids to use the result: a backward that comes to it is to raise that error.
 
-        It is a view that a `torch.autograd.Function` returned, of memory that was written since.
+        It is a view whose memory was written since: see `forbidden`.
         """
         text = forbidden(out)
         if text is None:
@@ -764,7 +764,8 @@ def _base_of(out: TraceTensor, sharing: Collection[TraceTensor]) -> TraceTensor:
         moved = each if view_base(each) is None else view_base(each)
         if type(moved) is TraceTensor and all(_leads_to(moved.place, other.place) for other in sharing):
             val = moved.place.layout.val
-            if moved.place is not root and is_dense(val.shape, val.stride) and same(val.numel, count):
+            held = not (moved.place.conjugate or moved.place.negative)  # by the memory: a base is made of its values
+            if held and moved.place is not root and is_dense(val.shape, val.stride) and same(val.numel, count):
                 return moved
     base = view_base(out)
     return base if type(base) is TraceTensor and base.place is root else TraceTensor(root)

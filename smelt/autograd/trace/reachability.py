@@ -77,9 +77,12 @@ def comes_through_function(out: torch.Tensor, base: torch.Tensor, steps: int) ->
 
 
 def forbidden(out: torch.Tensor) -> str | None:
-    """What autograd says to whoever uses a view that a `torch.autograd.Function` returned, whose memory was written."""
+    """What autograd says to whoever uses a view whose memory was written, of which it does not make a new history.
+
+    Such views are what a `torch.autograd.Function` returned, one of several (`chunk`), or taken without gradients.
+    """
     try:
         _ = out.grad_fn
     except RuntimeError as error:
-        return str(error) if "custom Function" in str(error) else None
+        return str(error)
     return None
