@@ -6,6 +6,7 @@ be folded, the next one uses the results. Where a tile holds whole rows there is
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,7 +22,7 @@ from smelt.codegen.triton.online import online_sums
 from smelt.codegen.triton.reductions import LAST_PLACE, Accumulator
 from smelt.codegen.triton.target import MEMORY_TYPES
 from smelt.codegen.triton.tiles import STAGES, Axis, Form, Tiling, is_fixed, make_tiling, padded
-from smelt.codegen.triton.vector_access import WORD
+from smelt.codegen.triton.vector_access import WORD, accesses
 from smelt.codegen.triton.vector_rows import WordRows
 from smelt.loops.ir import Index, Reduction
 from smelt.schedule.group import Group, Member, Place
@@ -289,12 +290,16 @@ class KernelRenderer(TileKernel):
         if not rows and not columns and not stores:
             return
         folds = {m.name: self.start(m) for m in (*rows, *columns)}
-        self.open_loop(axis)
-        for member in (*rows, *columns):
-            self.take(member, *folds[member.name])
-        for member in stores:
-            self.store(member.name, member.index, self.load(member.name, member.index))
-        self.close_loop(axis)
+
+        def loop() -> None:
+            self.open_loop(axis)
+            for member in (*rows, *columns):
+                self.take(member, *folds[member.name])
+            for member in stores:
+                self.store(member.name, member.index, self.load(member.name, member.index))
+            self.close_loop(axis)
+
+        self.by_words(loop)
         for member in (*rows, *columns):
             if member.name in self.online:
                 self.end_online(member, *folds[member.name])
@@ -303,6 +308,19 @@ class KernelRenderer(TileKernel):
         for member in columns:
             if member.name in self.plan.stored:
                 self.store(member.name, member.index, self.results[member.name])
+
+    def by_words(self, loop: Callable[[], None]) -> None:
+        """A loop that reads rows in words, and the same once more for rows whose words reach behind a buffer's end."""
+        words = self.words
+        read = accesses(self.nest.members.values(), self.plan) if words is not None else ()
+        last = self.reaches_behind(name for name, place in read if words is not None and words.holds(place))
+        if not last:
+            loop()
+            return
+        for self.one_by_one, head in ((True, f"if {last}:"), (False, f"if {last} == 0:")):
+            self.scopes.open()
+            loop()
+            self.scopes.close([head], [])
 
     def walk(self) -> None:
         """A loop over the walked axis for each phase; in the mixed form there is one, as tiles hold whole rows."""

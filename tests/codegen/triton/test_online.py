@@ -41,6 +41,11 @@ def check(gm: fx.GraphModule, x: torch.Tensor) -> str:
     return report.artefacts["6_forward_kernels.py"]()
 
 
+def loops(text: str) -> int:
+    """Loops over rows; one that is there once more for the last row of a tensor that ends between words counts once."""
+    return text.count("for rstart") - text.count("if last0:")
+
+
 @pytest.mark.parametrize("columns", [101, 128])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_rows_of_all_kinds(columns: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,12 +62,12 @@ def test_rows_of_all_kinds(columns: int, dtype: torch.dtype, monkeypatch: pytest
     x[9] = torch.finfo(dtype).max
     x[10, :50] = -math.inf
     text = check(normalizer(12, columns, dtype), x.to(dtype))
-    assert text.count("for rstart") == 1 and "online_step" in text
+    assert loops(text) == 1 and "online_step" in text
 
 
 def test_the_sum_of_another_value_has_a_loop_of_its_own() -> None:
     text = check(normalizer(5, 101, torch.float32, twice=True), torch.randn(5, 101))
-    assert text.count("for rstart") == 2 and "online_step" not in text
+    assert loops(text) == 2 and "online_step" not in text
 
 
 def test_a_softmax_is_two_loops() -> None:
@@ -72,4 +77,4 @@ def test_a_softmax_is_two_loops() -> None:
     power = g.exp(g.sub(x, top))
     total = g.broadcast_in_dim(g.sum(power, (1,)), (5, 101), (0,))
     text = check(g.build(g.div(power, total)), torch.randn(5, 101))
-    assert text.count("for rstart") == 2 and "online_step" in text
+    assert loops(text) == 2 and "online_step" in text
