@@ -241,3 +241,37 @@ def test_statistics_are_computed_by_compiled_code_both_times(reentrant: bool) ->
     inside_graphs, _ = operators(out.backward)
     assert inside_graphs >= 3 and describe(run._smelt_session).graph_break_count >= 1
     assert bench.norm[1].num_batches_tracked == 4
+
+
+DRAWS: dict[str, Callable[[Tensor, dict[str, Any]], Tensor]] = {
+    "dropout": lambda x, how: checkpoint(lambda y: nn.functional.dropout(y.sin(), 0.5) * y, x, **how),
+    "numbers beside": lambda x, how: checkpoint(lambda y: torch.rand_like(y) * y.sin(), x, **how) + torch.rand(5),
+    "drawn last": lambda x, how: checkpoint(lambda y: y.sin().exp() + torch.rand_like(y), x, **how),
+    "two calls": lambda x, how: (
+        checkpoint(lambda y: torch.randn_like(y) * y.cos(), x, **how)
+        + checkpoint(lambda y: torch.rand_like(y) * y.sin(), x, **how)
+    ),
+}
+
+
+@pytest.mark.parametrize("preserved", [False, True])
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("name", DRAWS)
+def test_random_numbers_are_drawn_as_often_as_in_eager(name: str, reentrant: bool, preserved: bool) -> None:
+    how = {"use_reentrant": reentrant, "preserve_rng_state": preserved}
+
+    def seen(run: Function) -> list[Tensor]:
+        x = torch.linspace(-1, 1, 20).view(4, 5).requires_grad_()
+        torch.manual_seed(3)
+        found = []
+        for _ in range(2):
+            out = run(x)
+            out.sum().backward()
+            assert x.grad is not None
+            found += [out.detach(), x.grad.clone(), torch.rand(1)]
+        return found
+
+    def fn(x: Tensor) -> Tensor:
+        return DRAWS[name](x, how)
+
+    torch.testing.assert_close(seen(smelt.compile(fn, options={"eager_rng": True})), seen(fn))

@@ -112,7 +112,8 @@ def checkpoint(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     stops_early = not reentrant and own.get("early_stop") is not False
     # a detached one runs below autograd, whatever parameters the function holds
     below = vm.ambient.gradients(False) if detached and torch.is_grad_enabled() else nullcontext()
-    with below, inside(vm, once=detached, stops_early=stops_early):
+    draws_anew = own.get("preserve_rng_state", True) is False
+    with below, inside(vm, once=detached, stops_early=stops_early, draws_anew=draws_anew):
         return vm.call(function, tuple(rest), given)
 
 

@@ -1,9 +1,9 @@
 """What a function under `torch.utils.checkpoint` leaves outside of itself: eager leaves it once more in the backward.
 
 A graph computes values again, and nothing else: a call that also writes runs between two graphs, as a call. Then the
-function is captured by itself, for both times. A checkpoint that is not reentrant ends its second time where the last
-saved tensor is there again, which of captured code nobody can ask for: where that would leave something out, the
-function runs as it is.
+function is captured by itself, for both times. So it is where it draws random numbers that are not to be the same. A
+checkpoint that is not reentrant ends its second time where the last saved tensor is there again, which of captured code
+nobody can ask for: where that would leave something out, the function runs as it is.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ class RunsTwice(Break):
 
 
 @contextmanager
-def inside(vm: Interpreter, once: bool, stops_early: bool) -> Iterator[None]:
+def inside(vm: Interpreter, once: bool, stops_early: bool, draws_anew: bool) -> Iterator[None]:
     """A function that `checkpoint` calls is interpreted: its nodes are marked.
 
     Args:
         once: there is no second time, whatever gradients are computed.
         stops_early: the second time it runs up to what its last saved tensor needs.
+        draws_anew: the second time it draws other random numbers (`preserve_rng_state=False`).
 
     Raises:
-        RunsTwice: it has changed something outside, and gradients may be computed through it.
+        RunsTwice: it has changed something outside, or draws anew, and gradients may be computed through it.
     """
     outer = vm.tensors.region
     if outer is not None:  # the outermost tells for all
@@ -57,7 +58,7 @@ def inside(vm: Interpreter, once: bool, stops_early: bool) -> Iterator[None]:
     finally:
         vm.tensors.region = None
     if outside is not None:
-        outside.check(stops_early)
+        outside.check(stops_early, draws_anew)
 
 
 _regions = itertools.count()
@@ -72,7 +73,7 @@ class _Outside:
         self.before = Snapshot(vm, roots)
         self.last = next((n for n in reversed(self.tensors.graph.nodes) if n.op != "placeholder"), None)
 
-    def check(self, stops_early: bool) -> None:
+    def check(self, stops_early: bool, draws_anew: bool) -> None:
         """The function has returned.
 
         Raises:
@@ -88,6 +89,11 @@ class _Outside:
         if writers and not (self.vm.effects.graph_writes_again and stops_early):
             raise RunsTwice("writes to a tensor", captured=not stops_early or self._all_again(nodes, writers))
 
+        drawing = self.tensors.drawing.intersection(nodes) if draws_anew else set()
+        if drawing:
+            captured = not stops_early or self._all_again(nodes, drawing)
+            raise RunsTwice("draws random numbers, other ones each time,", captured)
+
     def _writers(self, nodes: set[fx.Node]) -> set[fx.Node]:
         """Which of its nodes write to tensors that were there before."""
         if nodes.isdisjoint(self.tensors.mutated):
@@ -96,9 +102,9 @@ class _Outside:
         written = (writers for storage, writers in self.tensors.writers.items() if storage in older)
         return nodes.intersection(itertools.chain.from_iterable(written))
 
-    def _all_again(self, nodes: Sequence[fx.Node], writers: set[fx.Node]) -> bool:
+    def _all_again(self, nodes: Sequence[fx.Node], acting: set[fx.Node]) -> bool:
         """Whether none of them comes behind the last node that saves a tensor; `nodes` are the latest first."""
-        last = next(node for node in nodes if node in writers or self._saves(node))
+        last = next(node for node in nodes if node in acting or self._saves(node))
         return self._saves(last)
 
     def _needs_gradient(self, node: fx.Node) -> bool:
