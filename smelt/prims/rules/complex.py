@@ -225,10 +225,17 @@ def _product(p: Lowering, x: Pair, y: Pair) -> Pair:
     """Of which parts that are the number 0 are left out, as eager does for a real operand."""
     (a, b), (c, d) = x, y
     if not isinstance(d, Node) and d == 0:
-        return p.mul(a, c), p.mul(b, c)
+        return _times(p, a, c), _times(p, b, c)
     if not isinstance(b, Node) and b == 0:
-        return p.mul(c, a), p.mul(d, a)
+        return _times(p, c, a), _times(p, d, a)
     return p.sub(p.mul(a, c), p.mul(b, d)), p.add(p.mul(a, d), p.mul(b, c))
+
+
+def _times(p: Lowering, x: Any, y: Any) -> Any:
+    """A product of two parts, of which any may be a number."""
+    if isinstance(x, Node):
+        return p.mul(x, y)
+    return p.mul(y, x) if isinstance(y, Node) else x * y
 
 
 @complex_decomposition(aten.mul.Tensor, aten.mul.Scalar)

@@ -155,3 +155,10 @@ def test_a_matrix_times_its_adjoint_is_hermitian_to_the_bit() -> None:
 def test_neighbours_of_low_precision_numbers() -> None:
     x, y = torch.tensor([0.0, 1.0, -2.0]).half(), torch.tensor([1.0, -1.0, 8.0]).half()
     assert smelt.compile(torch.nextafter, fullgraph=True)(x, y).equal(torch.nextafter(x, y))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.float32, torch.complex64])
+@pytest.mark.parametrize("number", [1 + 0j, 0j, 2j, 1.5 - 2j])
+def test_products_with_complex_numbers(dtype: torch.dtype, number: complex) -> None:
+    x = torch.tensor([1, 0, 1]).to(dtype)
+    assert torch.equal(smelt.compile(lambda x: x * number)(x), x * number)
