@@ -256,3 +256,10 @@ def test_functions_that_run_on_elements() -> None:
     x, y = torch.ones(2), torch.full((2,), 3.0)
     for _ in range(2):
         assert same(run(x, y), (torch.full((2,), 3.0), torch.full((2,), -2.0)))
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.longdouble])
+def test_signs_of_zeros_of_numpy(kind: Callable[[float], Any]) -> None:
+    run = compiled(lambda x, number: x * float(np.copysign(1.0, number)))
+    for value in (-0.0, 0.0, -0.0):
+        assert run(torch.ones(1), kind(value)).item() == math.copysign(1.0, value)

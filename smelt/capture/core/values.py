@@ -81,8 +81,9 @@ def alike(value: Any, constant: Any) -> bool:
     if type(constant) is range:
         return (value.start, value.stop, value.step) == (constant.start, constant.stop, constant.step)
     if isinstance(constant, numpy.generic):
-        same = value.dtype == constant.dtype and value.tobytes() == constant.tobytes()
-        return bool(same or value.dtype.char in "gG" and value == constant)  # long doubles have bytes of no meaning
+        if value.dtype.char in "gG":  # long doubles have bytes of no meaning; equal ones may differ by sign
+            return value.dtype == constant.dtype and repr(value) == repr(constant)
+        return value.dtype == constant.dtype and value.tobytes() == constant.tobytes()
     return bool(value == constant)
 
 
