@@ -10,7 +10,7 @@ import logging
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -59,11 +59,28 @@ def call_cached(vm: Interpreter, fn: functools._lru_cache_wrapper[object], args:
         _refuse_eviction(fn, args, kwargs)
         return _ask(vm, fn, args, kwargs, owner)
     frozen = policy.is_frozen(fn.__wrapped__.__module__)
-    if computes and not frozen and _is_late(vm):  # the cache hears of the call in its turn
-        vm.effects.defer(fn, args, kwargs)
     if not computes and (_stores(fn.__wrapped__) or (objects and not frozen) or _is_late(vm)):
         raise Break(f"a call of {fn.__name__}, which has a cache", "what it does, it does once")
-    return vm.call(fn.__wrapped__, args, kwargs)
+    return _capture(vm, fn, args, kwargs, heard=computes and not frozen and _is_late(vm))
+
+
+def _capture(vm: Interpreter, fn: Cache, args: Args, kwargs: Kwargs, heard: bool) -> object:
+    """The function is captured in the place of its cache; `heard`: the cache hears of the call in its turn.
+
+    Raises:
+        Break: what it gives is the program's, and may be written.
+    """
+    value = vm.call(fn.__wrapped__, args, kwargs)
+    if not policy.is_frozen(fn.__wrapped__.__module__) and _holds_writes(value):
+        raise Break(f"a call of {fn.__name__}, which has a cache", "its result is the same object every time")
+    if heard:
+        vm.effects.defer(fn, args, kwargs)
+    return value
+
+
+def _holds_writes(value: object) -> bool:
+    """Whether a result keeps what the program writes to it, so that another one in its place shows."""
+    return isinstance(value, (list, dict, set, bytearray)) or type(value) is tuple and any(map(_holds_writes, value))
 
 
 def _logs(args: Args) -> bool:
@@ -230,8 +247,9 @@ def _is_held(fn: functools._lru_cache_wrapper[object], args: Args) -> bool:
 
 @dataclass(frozen=True)
 class _Asked:
-    """A call of a cached function."""
+    """A call of a cached function, which counts: guards ask it where all else holds."""
 
+    asked_last: ClassVar[bool] = True
     args: Args
     kwargs: tuple[tuple[str, object], ...]
     kinds: tuple[type, ...]
@@ -247,6 +265,7 @@ class _Asked:
 class _AskedFor:
     """A call of a cached method, of the object that it is given."""
 
+    asked_last: ClassVar[bool] = True
     fn: Callable[..., object]
     call: _Asked
 

@@ -247,16 +247,33 @@ static int is_owned(const Builder *b, int32_t index) {
     return 0;
 }
 
-/* Those that own what they see come first, so that what the others see cannot die under them. */
-static void emit_needed(Builder *b) {
-    for (int owned = 1; owned >= 0; owned--) {
-        for (int32_t i = 0; i < b->count; i++) {
-            const Draft *draft = &b->drafts[i];
-            int covered = draft->item != NONE && !draft->wanted && !draft->checks && draft->memo == NONE;
-            if ((!covered || draft->first_child != NONE) && (!owned || is_owned(b, i))) emit(b, i);
-        }
-        if (owned) b->owned_count = b->node_count;
+/* Whether a fetch, or one that it is read from, asks for what the program keeps count of: its key says so. */
+static int is_asked_last(const Builder *b, int32_t index) {
+    for (; index >= 0; index = b->drafts[index].step.parent) {
+        const FetchStep *step = &b->drafts[index].step;
+        if (step->kind == F_CALL && PyObject_HasAttrString(step->key, "asked_last")) return 1;
     }
+    return 0;
+}
+
+/* Those that own what they see come first, so that what the others see cannot die under them. A program counts on some
+ * to be asked only where all else holds: they come last, and then all own what they see. */
+static void emit_needed(Builder *b) {
+    int asks_last = 0;
+    for (int last = 0; last <= asks_last; last++) {
+        for (int owned = 1; owned >= 0; owned--) {
+            for (int32_t i = 0; i < b->count; i++) {
+                const Draft *draft = &b->drafts[i];
+                int covered = draft->item != NONE && !draft->wanted && !draft->checks && draft->memo == NONE;
+                if (covered && draft->first_child == NONE) continue;
+                if (owned && !is_owned(b, i)) continue;
+                if (!last && is_asked_last(b, i)) asks_last = 1;
+                else emit(b, i);
+            }
+            if (owned && !last) b->owned_count = b->node_count;
+        }
+    }
+    if (asks_last) b->owned_count = b->node_count;
 }
 
 /* -- the program ------------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -378,3 +379,49 @@ def test_counters_of_methods_and_of_results_that_are_tensors() -> None:
 
     (cached, fn), (other, run) = make(), make()
     assert _counts(other, smelt.compile(run), []) == _counts(cached, fn, [])
+
+
+def _results(run: Any, keys: tuple[int, ...], cache: Any, counted: bool) -> list[Any]:
+    return [(run(torch.zeros(1), key).item(), cache.cache_info() if counted else None) for key in keys]
+
+
+@pytest.mark.parametrize("most", [None, 2, 1])
+def test_guards_of_other_keys_ask_nothing_of_a_cache(most: int | None) -> None:
+    """Versions for other keys neither count as hits nor keep results alive that a full cache drops."""
+
+    def made(run: Callable[[Any], Any]) -> list[Any]:
+        calls = [0]
+
+        @functools.lru_cache(maxsize=most)
+        def cached(key: int) -> int:
+            calls[0] += 1
+            return key + calls[0]
+
+        call = run(lambda x, key: x + cached(key))
+        return _results(call, (1, 2, 3, 1, 3, 2, 1, 1, 2, 3), cached, most is None)
+
+    assert made(compiled) == made(lambda fn: fn)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_result_that_keeps_writes_is_the_same_object_every_time(late: bool) -> None:
+    @functools.cache
+    def items(key: int) -> list[int]:
+        return [key]
+
+    @functools.cache
+    def both(key: int) -> tuple[int, dict[str, int]]:
+        return key, {"a": key}
+
+    def fn(x: Tensor, key: int) -> tuple[int, list[str], list[int], Tensor]:
+        if late:
+            x.add_(1)
+        items(key).append(1)
+        both(key)[1][f"b{len(items(key))}"] = 2
+        return len(items(key)), list(both(key)[1]), items(key), x + 1
+
+    run = compiled(fn)
+    for turn, key in enumerate((1, 2, 1, 1)):
+        length, names, held, _ = run(torch.zeros(1), key)
+        times = 1 + (turn > 1) + (turn > 2)
+        assert length == 1 + times and len(names) == 1 + times and held is items(key)
