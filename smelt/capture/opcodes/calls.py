@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
+import sys
 import types
 from typing import Any
 
 from smelt.base.class_tables import isinstance
+from smelt.capture import _native as native
 from smelt.capture._native import NULL
+from smelt.capture.core import sources
 from smelt.capture.core.breaks import UserError, is_programs
 from smelt.capture.core.frames import RETURN, YIELD, Frame
 from smelt.capture.core.generators import TracedGenerator
@@ -119,6 +122,27 @@ def new_function(vm: Interpreter, f: Frame, code: types.CodeType, closure: tuple
 def import_name(vm: Interpreter, f: Frame, arg: str) -> None:
     names, level = f.stack.pop(), f.stack.pop()
     f.stack.append(vm.native(__import__, arg, f.globals, None, names, level))
+    _guard_import(vm, _absolute_name(arg, level, f.globals))
+
+
+def _absolute_name(name: str, level: int, globals: dict[str, Any]) -> str:
+    """The name by which `sys.modules` holds what an import statement names."""
+    if not level:
+        return name
+    package = globals.get("__package__")
+    if package is None:
+        package = globals["__name__"] if "__path__" in globals else globals["__name__"].rpartition(".")[0]
+    return importlib.util.resolve_name("." * level + name, package)
+
+
+def _guard_import(vm: Interpreter, name: str) -> None:
+    """Modules are found again by name at each call: tests and reloads replace them in `sys.modules`."""
+    modules = sources.const(sys.modules, "sys.modules")
+    for end in range(len(name)):
+        if end + 1 == len(name) or name[end + 1] == ".":
+            found = name[: end + 1]
+            if found in sys.modules:
+                vm.guards.check(sources.dict_item(modules, found), native.IS, sys.modules[found])
 
 
 @opcode("IMPORT_FROM", decode=name)
