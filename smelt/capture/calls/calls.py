@@ -283,12 +283,14 @@ def defer(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs
     With tensors in it, it needs their values: a break.
     """
     name = fn.__qualname__
-    if args and isinstance(args[0], logging.Logger) or fn.__module__ == "logging":
+    logs = args and isinstance(args[0], logging.Logger) or fn.__module__ == "logging"
+    if logs:
         _refuse_misformatted(vm, name, args)
         if fn.__name__ == "exception" or not {"exc_info", "stack_info"}.isdisjoint(kwargs):
             raise Break(f"{name} shows frames", "those of the compiled function are not the program's", in_frame=True)
     named = {key: frozen(vm, name, value) for key, value in kwargs.items()}
-    vm.effects.defer(fn, tuple(frozen(vm, name, value) for value in args), named)
+    at = vm.frames[-1].at if logs else None  # records name the place that logs
+    vm.effects.defer(fn, tuple(frozen(vm, name, value) for value in args), named, at)
 
 
 def _refuse_misformatted(vm: Interpreter, name: str, args: Args) -> None:

@@ -125,8 +125,8 @@ class Effects(Protocol):
     def delete(self, kind: str, target: object, name: str) -> None:
         """Remember that something is removed."""
 
-    def defer(self, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> None:
-        """Make a call after the graph has run."""
+    def defer(self, fn: Callable[..., object], args: Args, kwargs: Kwargs, at: At | None = None) -> None:
+        """Make a call after the graph has run; `at`: for a function that looks who calls it."""
 
     def warn(self, place: Any, message: object, category: object, source: object) -> None:
         """Give a warning after the graph has run."""

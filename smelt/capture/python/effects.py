@@ -20,7 +20,7 @@ import torch
 from smelt.base.class_tables import ClassTable, by_class, classes, isinstance
 from smelt.capture import _native as native
 from smelt.capture.core import interface, policy, sources
-from smelt.capture.core.breaks import Break, user
+from smelt.capture.core.breaks import At, Break, user
 from smelt.capture.core.foreign_memory import refuse_windows
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.sources import Source
@@ -76,12 +76,14 @@ class Deferred:
 
     Attributes:
         handled: the exception that the program is handling there: it becomes the context of what the call raises.
+        at: the user's place, for a function that looks who calls it.
     """
 
     fn: Callable[..., object]
     args: Args
     kwargs: Kwargs
     handled: object = None
+    at: At | None = None
 
 
 @dataclass(slots=True)
@@ -286,13 +288,13 @@ class Effects:
         self.store(kind, target, name, DELETED)
         self.stores[kind, id(target), name].maybe = before is not None and (before.maybe or before.value is not DELETED)
 
-    def defer(self, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> None:
-        """Make a call after the graph has run."""
+    def defer(self, fn: Callable[..., object], args: Args, kwargs: Kwargs, at: At | None = None) -> None:
+        """Make a call after the graph has run; `at`: for a function that looks who calls it."""
         refuse_unknown((*args, *kwargs.values()))
         self.vm.work += 1
         if not isinstance(fn, types.BuiltinFunctionType) or fn in _OBSERVED:
             self.vm.observed.add(self.vm, fn, args, kwargs)
-        self.deferred.append(Deferred(fn, args, kwargs, self.vm.context()))
+        self.deferred.append(Deferred(fn, args, kwargs, self.vm.context(), at))
 
     def warn(self, place: Place | int, message: object, category: object, source: object) -> None:
         """Give a warning after the graph has run."""
@@ -300,7 +302,7 @@ class Effects:
         refuse_unknown(args)
         self.vm.work += 1
         self.vm.observed.add(self.vm, _warnings.warn, args, {})
-        self.deferred.append(DeferredWarning(_warnings.warn_explicit, args, {}, self.vm.context(), place))
+        self.deferred.append(DeferredWarning(_warnings.warn_explicit, args, {}, self.vm.context(), place=place))
 
     def make(self, handle: object) -> None:
         """Have residual code make an object, unless it was removed by then."""

@@ -48,7 +48,7 @@ from smelt.capture.prologue.source import Steady, host_part, states_of
 from smelt.capture.python.context_variables import refuse_settings
 from smelt.capture.python.effects import DELETED, Deferred, DeferredWarning, Made, items_of, own_items
 from smelt.capture.python.warning_places import above
-from smelt.capture.residual.code_places import with_place
+from smelt.capture.residual.code_places import called_at, with_place
 from smelt.capture.residual.error_locations import expect_failure, expect_lost, explain_error, repeatable
 from smelt.capture.residual.reconstruct import OWN, Rebuild
 from smelt.capture.residual.resumption import RESUMPTIONS, Resumption
@@ -291,6 +291,10 @@ class Writer:
         fn = self.value(call.fn)
         if isinstance(call, DeferredWarning):
             given = self._warning(call)
+        if call.at is not None:
+            code, placed = call.at.code, self.value.constant(called_at, "called_at")
+            given = ", ".join(filter(None, [fn, given]))
+            fn = f"{placed}({quoted(code.co_filename)}, {quoted(code.co_name)}, {call.at.line})"
         if call.handled is not self.vm.python.outer_error:  # while the residual runs that one is handled
             given = ", ".join(filter(None, [self.value(call.handled), fn, given]))
             fn = self.value.constant(native.call_handling, "call_handling")

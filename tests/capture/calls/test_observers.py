@@ -229,3 +229,45 @@ def test_streams_that_are_others_for_a_time(program: Any, redirect: Any, say: Ca
         return results, out.parts, told.parts
 
     assert outcome(smelt.compile(f)) == outcome(f)
+
+
+def test_records_name_the_place_that_logs() -> None:
+    """Lines and functions of records, of functions that are called as well, behind breaks and in `except`."""
+    logger, seen = logging.getLogger("smelt.tests.places"), []
+
+    class Placing(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.append((record.getMessage(), record.funcName, record.lineno, record.pathname))
+
+    def helper(x: Tensor) -> Tensor:
+        logger.info("helper")
+
+        return x + 1
+
+    def fn(x: Tensor) -> Tensor:
+        logger.info("first")
+        x = helper(x)
+
+        logger.warning("number %d", 2)
+        try:
+            raise ValueError
+        except ValueError:
+            logger.error("handled")
+        sys.stdout.flush()
+        if x.sum().item() > 0:
+            logger.info("behind a break")
+        for i in range(2):
+            logger.log(20, "loop %d", i)
+        (lambda: logger.info("lambda"))()
+        return x
+
+    logger.propagate = False
+    logger.setLevel(10)
+    logger.addHandler(Placing())
+    fn(torch.ones(1))
+    want, run = list(seen), compiled(fn)
+    assert len(want) == 8
+    for _ in range(2):
+        seen.clear()
+        run(torch.ones(1))
+        assert seen == want
