@@ -355,7 +355,7 @@ class Interpreter:
             builtins = globals["__builtins__"]
             builtins = builtins if isinstance(builtins, dict) else vars(builtins)
             if name not in builtins:
-                raise UserError(NameError(f"name {name!r} is not defined"))
+                raise UserError(NameError(f"name {name!r} is not defined", name=name))
             if not frozen and not deleted:
                 self.guards.check(sources.global_missing(source, name), _MISSING, None)
             value = self.external(builtins[name], sources.global_item(self.globals_source(builtins), name))

@@ -147,3 +147,75 @@ def test_contexts_and_refusals(at: int) -> None:
         got = run(torch.ones(2))
         assert got is not None
         assert got[:2] == want[:2]
+
+
+def test_notes() -> None:
+    class Noted(Exception):
+        pass
+
+    def fn(x: Tensor, outside: Exception) -> Any:
+        made = Noted(1)
+        made.add_note("a")
+        try:
+            raise made
+        except Noted as error:
+            error.add_note("b")
+            notes = list(error.__notes__)
+        try:
+            made.add_note(5)  # type: ignore[arg-type]
+        except TypeError as error:
+            notes.append(str(error))
+        outside.add_note("o")
+        return x + 1, notes, Noted("left"), len(outside.__notes__)
+
+    run, outside = compiled(fn), KeyError()
+    for turn in (1, 2):
+        _, notes, _, length = run(torch.ones(1), outside)
+        assert notes == ["a", "b", "note must be a str, not 'int'"] and length == turn
+    assert outside.__notes__ == ["o", "o"]
+
+
+def test_a_note_leaves_with_its_exception() -> None:
+    def fn(x: Tensor) -> Any:
+        made = ValueError(1)
+        made.add_note("a")
+        return x + 1, made
+
+    assert compiled(fn)(torch.ones(1))[1].__notes__ == ["a"]
+
+
+def _unfit() -> list[Callable[[], object]]:
+    def several(a, b, /, c, *, d=1, e):  # type: ignore[no-untyped-def]
+        return a
+
+    class Box:
+        def method(self, a):  # type: ignore[no-untyped-def]
+            return a
+
+    call: Any = several
+    return [
+        lambda: call(1),
+        lambda: call(1, 2, 3),
+        lambda: call(1, 2, 3, 4, e=1),
+        lambda: call(1, b=2, c=3, e=1),
+        lambda: call(1, 2, 3, e=1, z=3),
+        lambda: call(1, 2, 3, c=1, e=3),
+        lambda: Box().method(),  # type: ignore[call-arg]
+        lambda: Box().method(1, 2),  # type: ignore[call-arg]
+        lambda: (lambda a, b=1: a)(1, 2, 3),
+        lambda: undefined_name,  # type: ignore[name-defined]  # noqa: F821
+    ]
+
+
+def test_what_errors_of_calls_say() -> None:
+    def fn(x: Tensor) -> Any:
+        said = []
+        for call in _unfit():
+            try:
+                call()
+            except (TypeError, NameError) as error:
+                said.append((str(error), getattr(error, "name", None)))
+        return x + 1, said
+
+    want = fn(torch.ones(1))[1]
+    assert len(want) == len(_unfit()) and compiled(fn)(torch.ones(1))[1] == want

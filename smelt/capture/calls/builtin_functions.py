@@ -23,7 +23,7 @@ from smelt.base.class_tables import ClassTable, by_class, isinstance
 from smelt.base.python_text import module_name
 from smelt.capture.calls import calls
 from smelt.capture.core import sources
-from smelt.capture.core.breaks import Break, Restart, UserError, user
+from smelt.capture.core.breaks import Break, Restart, UserError, user, user_raise
 from smelt.capture.core.generators import TracedGenerator
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.policy import is_frozen
@@ -494,6 +494,21 @@ def load_exception_attr(vm: Interpreter, error: BaseException, name: str) -> obj
     if name == "__traceback__" and vm.source_of(error) is not None:
         raise Break("the traceback of an exception", "it shows the frames that the exception passed", in_frame=True)
     return load_object_attr(vm, error, name)
+
+
+@special(vars(BaseException)["add_note"])
+def add_note(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
+    """`error.add_note(text)`: one more text in a list that is an attribute of the exception."""
+    error, note = args
+    if vm.type_of(note) is str:
+        try:
+            notes = vm.load_attr(error, "__notes__")
+        except UserError:
+            notes = []
+            store_attr(vm, error, "__notes__", notes)
+        vm.call(vm.load_attr(notes, "append"), (note,), {})
+    else:
+        user_raise(TypeError(f"note must be a str, not '{vm.type_of(note).__name__}'"))
 
 
 @special(

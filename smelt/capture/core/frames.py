@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+from collections.abc import Callable
 from types import CellType, CodeType, FunctionType
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from smelt.base.class_tables import isinstance
 from smelt.capture._native import NULL
-from smelt.capture.core.breaks import At, user_raise
+from smelt.capture.core.breaks import At, user, user_raise
 from smelt.capture.core.by_code import ByCode
 from smelt.capture.core.bytecode import Decoded
 from smelt.capture.core.interface import Args, Kwargs
@@ -123,20 +125,51 @@ def bind(
         return slots
     if not all(isinstance(key, str) for key in kwargs):
         user_raise(TypeError("keywords must be strings"))
+    refuse = functools.partial(_refuse, function, defaults, kwdefaults, args, kwargs)
     total = count + code.co_kwonlyargcount
     slots[: min(len(args), count)] = args[:count]
     if len(args) > count and not flags & inspect.CO_VARARGS:
-        user_raise(TypeError(f"{function.__name__}() takes {count} positional arguments but {len(args)} were given"))
-    rest = _bind_keywords(function, slots, kwargs, total)
-    _bind_defaults(function, slots, defaults or (), kwdefaults or {})
+        refuse()
+    rest = _bind_keywords(function, slots, kwargs, total, refuse)
+    _bind_defaults(function, slots, defaults or (), kwdefaults or {}, refuse)
     if flags & inspect.CO_VARARGS:
         slots[total] = tuple(args[count:])
         total += 1
     if flags & inspect.CO_VARKEYWORDS:
         slots[total] = rest
     elif rest:
-        user_raise(TypeError(f"{function.__name__}() got an unexpected keyword argument {next(iter(rest))!r}"))
+        refuse()
     return slots
+
+
+def _refuse(
+    function: FunctionType,
+    defaults: tuple[object, ...] | None,
+    kwdefaults: dict[str, object] | None,
+    args: Args,
+    kwargs: Kwargs,
+) -> NoReturn:
+    """Raise what Python says of arguments that do not fit: of a function with these parameters that does nothing."""
+    code, blank = function.__code__, _blank.__code__
+    code = code.replace(
+        co_code=blank.co_code,
+        co_consts=blank.co_consts,
+        co_names=(),
+        co_freevars=(),
+        co_cellvars=(),
+        co_exceptiontable=b"",
+        co_stacksize=blank.co_stacksize,
+        co_flags=code.co_flags & _STAR | blank.co_flags & ~_STAR,
+    )
+    twin = FunctionType(code, {}, function.__name__, defaults)
+    twin.__kwdefaults__ = kwdefaults
+    twin.__qualname__ = function.__qualname__
+    user(twin, *(None for _ in args), **dict.fromkeys(kwargs))
+    raise AssertionError(f"the arguments of {function.__qualname__} fit")
+
+
+def _blank() -> None:
+    return None
 
 
 _STAR = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
@@ -159,7 +192,9 @@ def arguments_in(function: FunctionType, slots: Args) -> tuple[Args, Kwargs]:
     return (*slots[:count], *more), named
 
 
-def _bind_keywords(function: FunctionType, slots: list[object], kwargs: Kwargs, total: int) -> dict[str, object]:
+def _bind_keywords(
+    function: FunctionType, slots: list[object], kwargs: Kwargs, total: int, refuse: Callable[[], NoReturn]
+) -> dict[str, object]:
     code, rest = function.__code__, {}
     names = code.co_varnames[code.co_posonlyargcount : total]
     for name, value in kwargs.items():
@@ -168,13 +203,17 @@ def _bind_keywords(function: FunctionType, slots: list[object], kwargs: Kwargs, 
             continue
         index = code.co_posonlyargcount + names.index(name)
         if slots[index] is not NULL:
-            user_raise(TypeError(f"{function.__name__}() got multiple values for argument {name!r}"))
+            refuse()
         slots[index] = value
     return rest
 
 
 def _bind_defaults(
-    function: FunctionType, slots: list[object], defaults: tuple[object, ...], kwdefaults: dict[str, object]
+    function: FunctionType,
+    slots: list[object],
+    defaults: tuple[object, ...],
+    kwdefaults: dict[str, object],
+    refuse: Callable[[], NoReturn],
 ) -> None:
     code = function.__code__
     count = code.co_argcount
@@ -188,4 +227,4 @@ def _bind_defaults(
         elif index >= count and name in kwdefaults:
             slots[index] = kwdefaults[name]
         else:
-            user_raise(TypeError(f"{function.__name__}() missing a required argument: {name!r}"))
+            refuse()

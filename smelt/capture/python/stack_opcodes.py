@@ -296,7 +296,7 @@ def store_global(vm: Interpreter, f: Frame, arg: str) -> None:
 def delete_global(vm: Interpreter, f: Frame, arg: str) -> None:
     vm.load_global(f, arg)
     if arg not in f.globals and vm.effects.stores.get(("global", id(f.globals), arg)) is None:
-        user_raise(NameError(f"name {arg!r} is not defined"))  # there is a builtin of that name
+        user_raise(NameError(f"name {arg!r} is not defined", name=arg))  # there is a builtin of that name
     vm.effects.store_variable(f.globals, arg, DELETED)
 
 
