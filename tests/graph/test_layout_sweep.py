@@ -18,6 +18,7 @@ SLICE = {
     "diag_embed": "rows, whatever the argument's strides",
     "expand": "new dimensions of size 1 have the strides of what is within",
     "nn.functional.adaptive_max_pool3d": "volumes lie in rows",
+    "nn.functional.adaptive_avg_pool3d": "gradients of volumes lie in rows",
     "nn.functional.avg_pool3d": "volumes lie in rows",
     "nn.functional.binary_cross_entropy_with_logits": "computed into `1 - target`",
     "nn.functional.interpolate.bicubic": "gradients lie in rows",
@@ -43,6 +44,11 @@ def test_layouts(name: str, dtype: str) -> None:
 
 
 SIZES = {
+    "matrix_exp": "without elements the strides that it has",
+    "nn.functional.adaptive_avg_pool2d": "channels last without elements",
+    "fft.rfft2": "a size of 1 that lies in a gap",
+    "argwhere": "rows of nothing are columns as well",
+    "stack": "the stacked dimension beside one of size 1",
     "rsub": "the iterator meets the operands in the other order",
     "addr": "elementwise: a column and a row",
     "fill": "without elements the strides that it has",

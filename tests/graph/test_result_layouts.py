@@ -165,3 +165,16 @@ def test_gradients_of_dropout_of_whole_numbers_are_floating_point(dtype: torch.d
     made, expected = smelt.compile(fn)(grad, mask), fn(grad, mask)
     assert made.dtype is expected.dtype
     assert torch.equal(made, expected)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 4, 4), (2, 3, 1, 1), (1, 3, 4, 1), (0, 3, 4, 4)])
+def test_resampling_with_sizes_of_0_and_1(shape: tuple[int, ...]) -> None:
+    last = torch.rand(shape).to(memory_format=torch.channels_last)
+    for x in (torch.rand(shape), last, last.transpose(2, 3), torch.rand(*shape[:3], shape[3] + 2)[..., : shape[3]]):
+        check(aten.upsample_nearest2d.default, x, [2, 3])
+        check(aten._upsample_nearest_exact2d.default, x, [1, 2])
+        if 0 not in shape:
+            check(aten.upsample_bilinear2d.default, x, [3, 1], True)
+            check(aten.upsample_trilinear3d.default, x[..., None], [2, 1, 3], True)
+            for grid in (torch.rand(shape[0], 3, 1, 2), torch.rand(2, 1, 3, shape[0]).permute(3, 2, 1, 0)):
+                check(aten.grid_sampler_2d.default, x, grid, 0, 0, True)

@@ -252,8 +252,15 @@ def is_channels_last(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 def channels_last_stride(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a dense image batch (N, C, spatial ...) whose channels are innermost."""
-    return _dense_stride(shape, (0, *range(2, len(shape)), 1))
+    """Strides of a dense image batch (N, C, spatial ...) whose channels are innermost.
+
+    As PyTorch sets them: a size of 0 counts as 0, unlike in rows.
+    """
+    stride, step = [0] * len(shape), 1
+    for d in (1, *range(len(shape) - 1, 1, -1), 0):
+        stride[d] = step
+        step *= shape[d]
+    return tuple(stride)
 
 
 def by_element_stride(shape: Sequence[int]) -> tuple[int, ...]:

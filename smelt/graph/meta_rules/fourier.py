@@ -54,10 +54,14 @@ def _is_settled(val: Any) -> bool:
 
 
 def _tiny_stride(val: Any) -> list[int]:
-    """Strides for lengths of at most 2, in the order of the dimensions of `val`; those that repeat still do."""
-    stride, step = [0] * val.ndim, 1
+    """Strides for lengths of at most 2, in the order of the dimensions of `val`; those that repeat still do.
+
+    Strides that differ still differ, also where the size of 1 of a dimension leaves a gap behind it.
+    """
+    stride, step, before = [0] * val.ndim, 1, 0
     for d in sorted(range(val.ndim), key=lambda d: (val.stride[d], val.shape[d], -d)):
         if val.stride[d]:
-            stride[d] = step
+            step += int(before > 0 and val.stride[d] > val.stride[before - 1] and step == stride[before - 1])
+            stride[d], before = step, d + 1
             step *= min(val.shape[d], 2)
     return stride

@@ -27,6 +27,7 @@ from smelt.graph.meta_rules.oversized import expect_room
 from smelt.graph.meta_rules.probe_op import tried
 from smelt.graph.meta_rules.rules import rule_for
 from smelt.graph.meta_rules.symbolic_rules import SYMBOLIC_RULES, written
+from smelt.graph.meta_rules.symbolic_windows import UPSAMPLES
 from smelt.shapes.real import Real
 from smelt.shapes.size import Size, hint
 from smelt.shapes.unbacked import is_unbacked
@@ -156,7 +157,7 @@ def _by_running(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Map
             return type(value)(map(from_meta, value))
         return value
 
-    if device.type == "cpu" and func in _TRIED:
+    if device.type == "cpu" and (func in _TRIED or (info.kind is Kind.PURE and _without_elements(args))):
         out = tried(func, args, kwargs)
         if out is not None:
             return from_meta(out)
@@ -172,6 +173,11 @@ def _by_running(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Map
             raise _no_meta(func, error) from error
         raise
     return _mended(from_meta(out), func, info, args, kwargs, device)
+
+
+def _without_elements(args: Sequence[Any]) -> bool:
+    """Whether a tensor among the arguments has none: meta kernels invent strides, or refuse what kernels accept."""
+    return any(isinstance(a, PlacedTensor) and 0 in a.place.layout.val.shape for a in args)
 
 
 def _mended(
@@ -455,6 +461,8 @@ _STRIDES_BY_RULE = frozenset(
         aten.linalg_vector_norm.default,
         aten.prod.dim_int,
         aten.rsub.Tensor,
+        *UPSAMPLES,
+        aten.grid_sampler_2d.default,
     }
 )
 """Operators whose meta kernels compute other strides for sizes 0 and 1; the rules for symbolic sizes know them."""

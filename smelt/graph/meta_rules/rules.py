@@ -38,6 +38,7 @@ from smelt.graph.meta_rules.fused_layers import FUSED_LAYERS
 from smelt.graph.meta_rules.layouts import in_range
 from smelt.graph.meta_rules.recurrent import recurrent_answer, recurrent_backward_answer
 from smelt.graph.meta_rules.symbolic_rules import picked
+from smelt.graph.meta_rules.symbolic_views import view_stride
 from smelt.shapes.size import Size, is_symbolic, same, same_all
 from smelt.shapes.unbacked import is_unbacked
 
@@ -133,7 +134,8 @@ def _split_stride(shape: Sequence[int], dim: int, count: int) -> tuple[int, ...]
     joined = (*shape[:dim], shape[dim] * count, *shape[dim + 1 :])
     stride = channels_last_stride(joined)
     if is_symbolic(joined):
-        return (*stride[:dim], stride[dim] * shape[dim], *stride[dim:])
+        new = (*shape[:dim], count, *shape[dim:])
+        return view_stride(joined, stride, new) or (*stride[:dim], stride[dim] * shape[dim], *stride[dim:])
     whole = torch.empty_strided(joined, stride, device="meta")
     return whole.view((*shape[:dim], count, *shape[dim:])).stride()
 
@@ -468,13 +470,13 @@ def _pool_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _attention_cpu(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """The result has the query's order of dimensions in memory."""
+    """The result has the query's order of dimensions in memory, and its strides where it has no gaps."""
     q = val_of(args[0])
     batch, heads, length, width = q.shape
     low = q.dtype in (torch.bfloat16, torch.float16)
     if val_of(args[2]).shape[3] != width:
         return None
-    out = _fresh(q, q.shape, None, result_stride(q.shape, [q], False))
+    out = _fresh(q, q.shape, None, dense_stride(q))
     sums = _fresh(q, (batch, heads, length), torch.float32 if low else None, (length * heads, 1, heads))
     return out, sums
 
@@ -564,7 +566,7 @@ def _convolved(size: int, window: int, stride: int, padding: int, dilation: int,
 
 def _convolution_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     x, weight, bias_shape, mask = val_of(args[1]), val_of(args[2]), args[3], args[10]
-    if x.device.type not in ("cpu", "cuda") or (mask[2] and bias_shape is None):
+    if x.device.type not in ("cpu", "cuda") or (mask[2] and bias_shape is None) or same(x.shape[1], 0):
         return None
     last = _image_format(x, weight, args[4:10])
     dx, dw = (_fresh(v, v.shape, None, channels_last_stride(v.shape) if last else None) for v in (x, weight))

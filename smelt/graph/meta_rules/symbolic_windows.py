@@ -18,7 +18,6 @@ from smelt.graph.meta_rules.layouts import (
     given,
     in_format,
     in_format_of_volume,
-    like,
     row_major_like,
     val_of,
 )
@@ -189,13 +188,12 @@ def _is_empty(val: TensorMeta) -> bool:
     return any(same(n, 0) for n in settled(val.shape))
 
 
-_UPSAMPLES = [
-    getattr(aten, name)
-    for name in "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d "
-    "_upsample_nearest_exact2d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d "
-    "upsample_bicubic2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa".split()
-]
-_UPSAMPLES_BACKWARD = [getattr(aten, f"{packet._qualified_op_name.split('::')[1]}_backward") for packet in _UPSAMPLES]
+_UPSAMPLES = (
+    "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d "
+    "_upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d "
+    "_upsample_bilinear2d_aa _upsample_bicubic2d_aa".split()
+)
+UPSAMPLES = [getattr(aten, name).default for name in _UPSAMPLES]
 
 WINDOW_RULES: dict[Any, Rule] = {
     aten.constant_pad_nd.default: _constant_pad,
@@ -209,14 +207,14 @@ WINDOW_RULES: dict[Any, Rule] = {
         for kind in ("reflection", "replication")
         for n in (1, 2, 3)
     },
-    **{packet.default: _upsample for packet in _UPSAMPLES},
-    **{packet.default: _upsample_backward for packet in _UPSAMPLES_BACKWARD},
+    **{func: _upsample for func in UPSAMPLES},
+    **{getattr(aten, f"{name}_backward").default: _upsample_backward for name in _UPSAMPLES},
     aten._adaptive_avg_pool2d.default: _adaptive_pool(),
     aten._adaptive_avg_pool3d.default: _adaptive_pool(),
     aten.adaptive_max_pool2d.default: _adaptive_pool(2),
     aten.adaptive_max_pool3d.default: _adaptive_pool(2),
     aten._adaptive_avg_pool2d_backward.default: _in_own_format(1),
-    aten._adaptive_avg_pool3d_backward.default: like(1),
+    aten._adaptive_avg_pool3d_backward.default: row_major_like(1),
     aten.adaptive_max_pool2d_backward.default: _in_own_format(1),
     aten.adaptive_max_pool3d_backward.default: row_major_like(1),
     aten.max_pool2d_with_indices.default: _pool(2),

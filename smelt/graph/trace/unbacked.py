@@ -147,7 +147,7 @@ def _count(func: OpOverload, key: Hashable, tensor: Any, low: int, high: IntLike
 def _nonzero(func: OpOverload, given: dict[str, Any]) -> Measured:
     val = val_of(given["self"])
     if same(val.numel, 0):
-        return Measured(fresh(val, (0, val.ndim), torch.int64, (1, 1)), None, 0, False)
+        return Measured(fresh(val, (0, val.ndim), torch.int64, (1, 0)), None, 0, False)
     count, new = _count(func, "nonzero", given["self"], 0, val.numel)
     stride = (1, count) if val.ndim else (1, 1)  # eager makes a row for each dimension, and transposes
     return Measured(fresh(val, (count, val.ndim), torch.int64, stride), None, count, new)
