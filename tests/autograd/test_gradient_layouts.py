@@ -84,3 +84,34 @@ def test_gradients_of_what_is_computed_inside(fn: Callable[[Tensor, Tensor], lis
         for call in (fn, smelt.compile(fn))
     ]
     assert found[0] == found[1]
+
+
+LEAVES: dict[str, Callable[[], Tensor]] = {
+    "a number of a matrix": lambda: torch.rand(20, 20)[:1, :1],
+    "a column": lambda: torch.rand(4, 20)[:, :1],
+    "turned, one row": lambda: torch.rand(5, 1, 7).permute(2, 1, 0),
+    "turned": lambda: torch.rand(4, 3).t(),
+    "every second": lambda: torch.rand(8)[::2],
+    "no rows": lambda: torch.rand(4, 3)[:0],
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("leaf", LEAVES)
+def test_gradients_of_leaves(leaf: str, dynamic: bool) -> None:
+    """As the derivatives leave them where only strides of sizes of 1 differ from the leaf's; else as the leaf."""
+    functions = {
+        "absolute": torch.abs,
+        "sum": lambda x: x.sum(0),
+        "running sum": lambda x: x.reshape(-1).cumsum(0),
+        "turned back": lambda x: (x.transpose(0, -1) * 2).contiguous(),
+    }
+    for name, fn in functions.items():
+        found = []
+        for call in (fn, smelt.compile(fn, dynamic=dynamic)):
+            x = LEAVES[leaf]().detach().requires_grad_()
+            out = call(x)
+            out.backward(torch.ones_like(out))
+            assert x.grad is not None
+            found.append(x.grad.stride())
+        assert found[0] == found[1], name

@@ -52,7 +52,7 @@ from smelt.base.torch_private import is_view, version_of, view_base
 from smelt.base.warned import heard
 from smelt.graph.ir.ancestry import ancestors
 from smelt.graph.ir.gradient_marks import Flow
-from smelt.graph.ir.meta import TensorMeta, is_dense, overlaps, without_gaps
+from smelt.graph.ir.meta import TensorMeta, is_dense, overlaps, same_steps, without_gaps
 from smelt.graph.ir.module import GraphModule, remove_dead
 from smelt.graph.ir.seeds import seed_name
 from smelt.graph.ir.symint import to_torch
@@ -536,9 +536,17 @@ class _Trace:
         return nodes, positions
 
     def layout_of_gradient(self, i: int) -> TensorMeta:
-        """In memory: of a leaf its own, into which the engine would copy it; else as the derivatives leave it."""
-        computed = None if self.examples[i].is_leaf else self.found.get(i)
-        return self.inputs[i].leaf.place.layout.val if computed is None else computed.place.layout.val
+        """In memory: as the derivatives leave it; of a leaf its own where this differs, into which the engine copies.
+
+        Of sizes that are 1 the engine takes any stride, and so leaves that of the derivatives.
+        """
+        own, found = self.inputs[i].leaf.place.layout.val, self.found.get(i)
+        if found is None:
+            return own
+        computed = found.place.layout.val
+        if self.examples[i].is_leaf and not same_steps(own.shape, own.stride, computed.stride):
+            return own
+        return computed
 
     def idle(self, positions: Collection[int]) -> tuple[int, ...]:
         """The inputs that would have a gradient, and have none. One that comes twice has it at the first place."""
