@@ -79,7 +79,8 @@ test-gpu: setup
 	$(BIN)/python -m pytest -m gpu -rs $(ARGS)
 
 # Every operator of PyTorch's OpInfo database against eager: values, gradients, strides, what shares memory, results that
-# are held; in five layouts. A run that was interrupted goes on, and a row that ends its process costs that row alone.
+# are held; in seven layouts and with sizes of 0 and 1. A run that was interrupted goes on; a row that ends its process
+# costs that row alone.
 # OPS="--dtypes float32 --shard 0/4" chooses; OPS="--table docs/operators-opinfo.md" (of the layout `own`, all samples)
 # writes the table of the results.
 OPS ?= --dtypes float32,bfloat16,int64 --layouts all

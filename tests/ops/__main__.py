@@ -1,6 +1,7 @@
 """`python -m tests.ops --dtypes float32,bfloat16`: OpInfo's samples of every operator, eager against `smelt.compile`.
 
-`--layouts all` takes each sample in five layouts, `--device cuda` on a GPU, `--samples 2` only so many of each row.
+`--layouts all` takes each sample in all layouts and with 0 and 1 in place of its sizes, `--sizes symbols` compiles for
+any size, `--device cuda` runs on a GPU, `--samples 2` takes only so many of each row.
 Rows run in child processes, many in each: a crash costs one row. A line for each row goes to the results file as it
 ends, and a later run goes on after it; `--again wrong,error` does these rows once more. `--table` writes the committed
 table.
@@ -50,6 +51,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--dtypes", default="float32", help="of " + ", ".join(_dtypes()) + ", or all")
     parser.add_argument("--layouts", default="own", help="of " + ", ".join(LAYOUTS) + ", or all")
     parser.add_argument("--samples", type=int, default=0, help="at most so many of each row (default: all)")
+    parser.add_argument("--sizes", default="numbers", choices=("numbers", "symbols"), help="what graphs hold of sizes")
     parser.add_argument("--ops", default="", help="only operators with one of these names, separated by commas")
     parser.add_argument("--shard", default="0/1", help="i/n: each n-th row from the i-th on")
     parser.add_argument("--again", default="", help="statuses of rows that run once more")
@@ -74,7 +76,7 @@ def _cases(given: argparse.Namespace) -> list[Any]:
 
     dtypes = _dtypes() if given.dtypes == "all" else given.dtypes.split(",")
     layouts = LAYOUTS if given.layouts == "all" else tuple(given.layouts.split(","))
-    return all_cases(dtypes, layouts, given.device, given.samples, given.target)
+    return all_cases(dtypes, layouts, given.device, given.samples, given.target, given.sizes == "symbols")
 
 
 def _wanted(given: argparse.Namespace) -> list[str]:
@@ -89,7 +91,7 @@ def _run_all(given: argparse.Namespace, rows: list[str], results: Path) -> bool:
     again = set(filter(None, given.again.split(",")))
     known = read(results)
     left = [name for name in rows if name not in known or known[name]["status"] in again]
-    flags = {"dtypes": given.dtypes, "layouts": given.layouts, "samples": given.samples}
+    flags = {"dtypes": given.dtypes, "layouts": given.layouts, "samples": given.samples, "sizes": given.sizes}
     return sweep("tests.ops", given, left, results, flags=flags, stuck=_STUCK_SECONDS, noun="rows", every=40)
 
 

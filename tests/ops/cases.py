@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .layouts import LAYOUTS, lay_out
+from .layouts import LAYOUTS, laid_out
 
 DTYPES = {
     str(d).removeprefix("torch."): d
@@ -54,6 +54,7 @@ class Case:
     Attributes:
         most: how many samples to take, those of tensors with rows and columns first; 0 for all.
         target: the option of `smelt.compile`: "triton" on a CPU means Triton's interpreter.
+        dynamic: whether sizes are symbols in the graph.
     """
 
     info: Any
@@ -62,11 +63,13 @@ class Case:
     device: str = "cpu"
     most: int = 0
     target: str = "auto"
+    dynamic: bool = False
 
     @property
     def name(self) -> str:
         name = f"{self.info.full_name} {str(self.dtype).removeprefix('torch.')}"
-        return name if self.layout == "own" else f"{name} {self.layout}"
+        name = name if self.layout == "own" else f"{name} {self.layout}"
+        return f"{name} dynamic" if self.dynamic else name
 
     @property
     def gradients(self) -> bool:
@@ -89,10 +92,8 @@ class Case:
         for number, s in enumerate(given):
             # in memory of its own: some generators write to what they have handed out before
             own = tree_map(_copied, (s.input, tuple(s.args), dict(s.kwargs)))
-            laid_out = tree_map(lambda x: lay_out(x, self.layout) if isinstance(x, torch.Tensor) else x, own)
-            pairs = zip(tree_leaves(own), tree_leaves(laid_out), strict=True)
-            if self.layout == "own" or any(a is not b for a, b in pairs):
-                yield Sample(number, *laid_out, s.output_process_fn_grad)
+            for part, made in enumerate(laid_out(own, self.layout)):
+                yield Sample(number + 1000 * part, *made, s.output_process_fn_grad)
 
 
 def _plainness(sample: Sample) -> int:
@@ -109,6 +110,7 @@ def all_cases(
     device: str = "cpu",
     most: int = 0,
     target: str = "auto",
+    dynamic: bool = False,
 ) -> list[Case]:
     """The rows of these dtypes and layouts, in the order of the database."""
     from tests.opinfo import database
@@ -116,7 +118,7 @@ def all_cases(
     database.wrapper_set_seed = _without_seed  # random operators: the judge seeds, outside of the graph
     op_db = database.op_db
     return [
-        Case(info, DTYPES[d], layout, device, most, target)
+        Case(info, DTYPES[d], layout, device, most, target, dynamic)
         for d in dtypes
         for layout in layouts
         for info in op_db

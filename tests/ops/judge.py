@@ -12,24 +12,35 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from smelt.graph.ir.meta import is_dense
+
 FACTOR = 4.0  # times eager's own error
 ULPS = 16.0  # units in the last place of the value, where eager happens to be exact
 ROUNDINGS = 4.0  # units in the last place of the largest value: what another order of a sum may do
 
 
 def difference(
-    got: Any, want: Any, exact: Any, where: str, *, values: bool = True, layout: bool = True, scale: float = 0.0
+    got: Any,
+    want: Any,
+    exact: Any,
+    where: str,
+    *,
+    values: bool = True,
+    layout: bool = True,
+    gaps: bool = True,
+    scale: float = 0.0,
 ) -> str | None:
     """How `got` differs from eager's `want`; `exact` is what both are measured by, or None.
 
     Args:
         values, layout: whether to compare values, and what tells how elements lie in memory.
+        gaps: whether `got` has gaps and repeats where `want` has: gradients have memory of their own.
         scale: how large values may be that cancel to these.
     """
     if isinstance(want, torch.Tensor):
         if not isinstance(got, torch.Tensor):
             return f"{where}: {type(got).__name__} instead of a tensor"
-        return _facts(got, want, where, layout) or (_values(got, want, exact, where, scale) if values else None)
+        return _facts(got, want, where, layout, gaps) or (_values(got, want, exact, where, scale) if values else None)
     if isinstance(want, (tuple, list)):
         if not isinstance(got, (tuple, list)) or len(got) != len(want):
             return f"{where}: {got!r:.60} instead of {len(want)} results"
@@ -37,7 +48,7 @@ def difference(
             return f"{where}: a {type(got).__name__} instead of a {type(want).__name__}"
         references = exact if isinstance(exact, (tuple, list)) and len(exact) == len(want) else [None] * len(want)
         for i, (g, w, e) in enumerate(zip(got, want, references, strict=True)):
-            found = difference(g, w, e, f"{where}[{i}]", values=values, layout=layout, scale=scale)
+            found = difference(g, w, e, f"{where}[{i}]", values=values, layout=layout, gaps=gaps, scale=scale)
             if found:
                 return found
         return None
@@ -48,18 +59,22 @@ def difference(
     return f"{where}: {got!r:.60} instead of {want!r:.60}"
 
 
-def _facts(got: torch.Tensor, want: torch.Tensor, where: str, layout: bool) -> str | None:
+def _facts(got: torch.Tensor, want: torch.Tensor, where: str, layout: bool, gaps: bool) -> str | None:
     for fact in ("dtype", "shape", "layout", "requires_grad"):
         g, w = getattr(got, fact), getattr(want, fact)
         if g != w and (layout or fact != "requires_grad"):
             return f"{where}: {fact} {g} instead of {w}"
-    if layout and want.layout is torch.strided and _strides(got) != _strides(want):
+    if not layout or want.layout is not torch.strided or not (gaps or is_dense(want.shape, want.stride())):
+        return None
+    if _strides(got) != _strides(want):
         return f"{where}: strides {got.stride()} instead of {want.stride()} for {tuple(want.shape)}"
     return None
 
 
 def _strides(x: torch.Tensor) -> list[int]:
-    """The strides that say where an element lies."""
+    """The strides; on a GPU those that say where an element lies."""
+    if not x.is_cuda:
+        return list(x.stride())
     return [step for size, step in zip(x.shape, x.stride(), strict=True) if size > 1] if x.numel() else []
 
 
