@@ -190,3 +190,36 @@ def test_results_of_a_checkpoint_written_before_the_backward(inside: Any, how: s
         return x.grad
 
     torch.testing.assert_close(seen(smelt.compile(fn)), seen(fn))
+
+
+def _beside_one_saved_in_both_ways(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Eager saves x by itself and turned, and nothing of y."""
+    return torch.maximum(F.linear(x, x), y + y.roll(1, 0))
+
+
+@pytest.mark.parametrize("write", [lambda y: y.detach().fill_(0.7), lambda y: y.data.mul_(0), lambda y: None])
+def test_an_input_that_eager_does_not_save_is_written_beside_one_that_it_saves_in_both_ways(
+    write: Callable[[torch.Tensor], Any],
+) -> None:
+    """Its memory was held for a backward that finds another kind of tensor in the other's place, with its version."""
+    found = []
+    for run in (_beside_one_saved_in_both_ways, smelt.compile(_beside_one_saved_in_both_ways)):
+        leaves = [torch.linspace(-1, 1.3, 16).roll(5 * k).view(4, 4).requires_grad_() for k in range(2)]
+        x, y = (leaf * 1 for leaf in leaves)
+        out = run(x, y)
+        write(y)
+        grads = torch.autograd.grad(out.sum(), leaves)
+        found.append(list(grads))
+    torch.testing.assert_close(*found)
+
+
+def test_nor_is_it_read_when_the_other_one_is_replaced_by_another_kind() -> None:
+    """Then the backward begins from the held memory: it says so, and gives no gradients of what was written."""
+    leaves = [torch.linspace(-1, 1.3, 16).roll(5 * k).view(4, 4).requires_grad_() for k in range(2)]
+    x, y = (leaf * 1 for leaf in leaves)
+    out = smelt.compile(_beside_one_saved_in_both_ways)(x, y)
+    with torch.no_grad():
+        y.fill_(0.7)
+    x.data = torch.ones(1, 4)
+    with pytest.raises(RuntimeError, match=r"\.data of an input was replaced"):
+        out.sum().backward()

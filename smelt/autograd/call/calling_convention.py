@@ -296,7 +296,7 @@ class _Compiled(torch.autograd.Function):
         _touch(plan.joint, inputs)
         saved += [inputs[i] for i in saving.watched_inputs]
         saved += [outputs[i] for i in saving.watched_outputs]
-        saved += [inputs[i].detach() for i in saving.twice.held]
+        saved += [inputs[i].data for i in saving.twice.held]  # eager may not save it, and so allow writes
         ctx.packed = packed_metas(saved)
         ctx.save_for_backward(*saved)
         ctx.set_materialize_grads(False)
@@ -506,6 +506,8 @@ def _of_two(
     again, memory = plan.again, plan.memory
     known = again is not None and memory is not None and ctx.begin is None
     inputs = again.inputs_of(memory.recall(ctx.inputs, saved)) if known else None  # type: ignore[union-attr]
+    if inputs is not None and memory is not None and memory.version(inputs) != ctx.version:
+        raise RuntimeError("smelt: the .data of an input was replaced after the call, and another one was written to")
     recorded, absent = torch.is_grad_enabled(), plan.absent(grads)
     with torch.enable_grad():
         tangents = [_tangent_again(grads[k], meta) for k, meta in plan.tangents]
