@@ -11,7 +11,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 from smelt.base.private_folder import NEW_FILE_PREFIX, check_private, is_executable, remove
@@ -218,15 +218,20 @@ class TemporaryFolder:
             self._held = None
 
 
-def new_build_folder(root: Path) -> TemporaryFolder:
+def new_build_folder(root: Path, full: Container[Path] = ()) -> TemporaryFolder:
     """A private folder for one compilation, from which what was built can be loaded: where temporary files go, or else
     in the cache, as when the former is mounted noexec, or others could change what lies there.
+
+    Args:
+        full: folders that have no room for it.
 
     Raises:
         OSError: there is none.
     """
     problem = OSError("there is no folder for temporary files")
     for place in _temporary_places(root):
+        if place in full:
+            continue
         try:
             folder = TemporaryFolder(BUILD_FOLDER_PREFIX, place)
             if is_executable(place):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _ctypes
 import ctypes
+import errno
 import functools
 import os
 import platform
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from smelt.base.errors import BuildError, SmeltWarning
-from smelt.base.eviction import new_build_folder
+from smelt.base.eviction import TemporaryFolder, new_build_folder
 from smelt.base.locks import new_lock
 from smelt.base.options import Options, environment
 from smelt.base.private_folder import read_private
@@ -366,12 +367,29 @@ def _known(key: str, library: Library) -> Library:
 
 
 def _compile_here(sources: dict[str, str], compiler: Compiler, flags: Sequence[str], found: dict[str, Library]) -> None:
-    if not sources:
-        return
-    try:
-        folder = new_build_folder(store().root)
-    except OSError as error:
-        raise BuildError(f"kernels cannot be built: {error.strerror or error}", hint=_FOLDER_HINT) from error
+    full: list[Path] = []
+    no_room: NoRoom | None = None
+    while wanted := {key: source for key, source in sources.items() if key not in found}:
+        try:
+            folder = new_build_folder(store().root, full)
+        except OSError as error:
+            if no_room is not None:
+                raise no_room from None
+            raise BuildError(f"kernels cannot be built: {error.strerror or error}", hint=_FOLDER_HINT) from error
+        try:
+            _compile_in(folder, wanted, compiler, flags, found)
+        except NoRoom as error:
+            full.append(folder.path.parent)
+            no_room = error
+
+
+def _compile_in(
+    folder: TemporaryFolder,
+    sources: dict[str, str],
+    compiler: Compiler,
+    flags: Sequence[str],
+    found: dict[str, Library],
+) -> None:
     with folder as name:
         jobs = [_Job(source, key, name) for key, source in sources.items()]
         _run_all(jobs, compiler, flags)
@@ -432,9 +450,16 @@ def _start(job: _Job, compiler: Compiler, flags: Sequence[str]) -> CompilerProce
         command = [*compiler.command, *FLAGS, *compiler.flags, *flags, str(job.text), *_link(compiler), *out]
         return CompilerProcess(command, environment().build_timeout_s, job.folder)
     except OSError as error:
-        raise BuildError(f"{compiler.path} cannot be started: {error.strerror or error}", hint=_FOLDER_HINT) from error
+        kind = NoRoom if error.errno in _NO_ROOM else BuildError
+        raise kind(f"{compiler.path} cannot be started: {error.strerror or error}", hint=_FOLDER_HINT) from error
 
 
+class NoRoom(BuildError):
+    """The folder in which a kernel is built is full; another one may not be."""
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_OUT_OF_ROOM = re.compile("|".join(map(os.strerror, _NO_ROOM)))
 _FOLDER_HINT = "TMPDIR names a folder with space in which libraries can be loaded"
 _NOBODY = "{} was stopped, as nobody waited for it any more"
 _OUT_OF_MEMORY = re.compile(
@@ -457,4 +482,6 @@ def _refused(process: CompilerProcess, status: int, compiler: Compiler) -> Build
         what = "was killed, as the system does when memory runs out" if killed else "ran out of memory"
         hint = "fewer processes at a time, or more memory"
         return BuildError(f"{compiler.path} {what}", why=shown or None, hint=hint)
+    if status == 128 + signal.SIGXFSZ or _OUT_OF_ROOM.search(shown):
+        return NoRoom(f"{compiler.path} had no room for its files", why=shown or None, hint=_FOLDER_HINT)
     return BuildError(f"{compiler.path} refused a generated kernel:\n{shown}", why=f"compiler: {compiler.version}")

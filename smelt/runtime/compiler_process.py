@@ -97,15 +97,19 @@ class CompilerProcess:
         self.limit_s, self.timed_out, self.stopped = limit_s, False, False
         self._deadline = time.monotonic() + limit_s
         self._ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                ["/bin/sh", "-c", _WATCH, "sh", *command],
-                stdin=theirs.fileno(),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-                env=None if folder is None else dict(os.environ, TMPDIR=str(folder)),
-            )
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    ["/bin/sh", "-c", _WATCH, "sh", *command],
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    start_new_session=True,
+                    env=None if folder is None else dict(os.environ, TMPDIR=str(folder)),
+                )
+        except BaseException:
+            self._ours.close()
+            raise
         assert self._process.stdout is not None and self._process.stderr is not None
         self._said = {self._process.stdout.fileno(): bytearray(), self._process.stderr.fileno(): bytearray()}
         self.output, self.errors = self._said.values()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import shlex
 import shutil
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -330,6 +332,45 @@ def test_where_temporary_files_go_may_be_unfit_for_libraries(
     finally:
         if kind == "noexec":
             subprocess.run(["umount", str(place)], check=True)
+
+
+FULL = {
+    "told": 'echo "cc1plus: fatal error: error closing x.s: No space left on device" >&2; exit 1',
+    "quota": 'echo "Assembler: cannot write x.o: Disk quota exceeded" >&2; exit 1',
+    "limit": "kill -XFSZ $$",
+}
+
+
+@pytest.mark.parametrize("how", FULL)
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_where_temporary_files_go_may_be_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, everywhere: bool
+) -> None:
+    """Kernels are built in the cache then; where that is full, too, the error says which folder to change."""
+    place = tmp_path / "tmp"
+    place.mkdir(mode=0o700)
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+    where = "*" if everywhere else f"{place}/*"
+    use(monkeypatch, tmp_path, f'case "$TMPDIR" in {where}) {FULL[how]};; esac; exec $real "$@"')
+    sources = [SOURCE, SOURCE.replace("42", "43")]
+    if everywhere:
+        with pytest.raises(BuildError, match="no room for its files") as caught:
+            build(sources)
+        assert "TMPDIR" in str(caught.value)
+    else:
+        assert [answer(library) for library in build(sources)] == [42, 43]
+    assert not list(place.iterdir()) and not list(store().root.glob("smelt-build-*"))
+
+
+def test_a_compiler_that_cannot_be_started_leaves_nothing_open() -> None:
+    before = sorted(os.listdir("/proc/self/fd"))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", ResourceWarning)
+        for _ in range(3):
+            with pytest.raises(ValueError, match="null"):
+                CompilerProcess(["a\0b"], 1.0)
+        gc.collect()
+    assert not told and sorted(os.listdir("/proc/self/fd")) == before
 
 
 def test_children_that_the_program_ignores(tmp_path: Path) -> None:
