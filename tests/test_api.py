@@ -403,6 +403,15 @@ def test_a_scripted_module_cannot_be_compiled() -> None:
 
 @pytest.mark.parametrize("name", ["SMELT_CACHE_DIR", "SMELT_CACHE_BYTES", "SMELT_BUILD_TIMEOUT_S"])
 def test_a_variable_that_is_none_is_told_at_compile(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setenv(name, "")
-    with pytest.raises(smelt.OptionError, match=name):
-        smelt.compile(double)
+    for text in ("", "nan", "-1") if name != "SMELT_CACHE_DIR" else ("", " "):
+        monkeypatch.setenv(name, text)
+        with pytest.raises(smelt.OptionError, match=name):
+            smelt.compile(double)
+
+
+@pytest.mark.parametrize("seconds", ["inf", "1e300", "1e20"])
+def test_a_compiler_may_take_as_long_as_it_likes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seconds: str) -> None:
+    monkeypatch.setenv("SMELT_BUILD_TIMEOUT_S", seconds)
+    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path / "cache"))
+    run = smelt.compile(lambda x: torch.sin(x) * 2.125)
+    assert run(torch.zeros(3)).tolist() == [0.0, 0.0, 0.0]

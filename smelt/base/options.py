@@ -187,7 +187,7 @@ def environment() -> Environment:
         trace_dir=_folder("SMELT_TRACE_DIR", "smelt_trace"),
         cache_dir=_folder("SMELT_CACHE_DIR", None),
         cache_bytes=_number("SMELT_CACHE_BYTES", None, int),
-        build_timeout_s=_number("SMELT_BUILD_TIMEOUT_S", DEFAULT_BUILD_TIMEOUT_S, float),
+        build_timeout_s=min(_number("SMELT_BUILD_TIMEOUT_S", DEFAULT_BUILD_TIMEOUT_S, float), _LONGEST_S),
         log=_topics("SMELT_LOG"),
         cxx=os.environ.get("CXX"),
         ptxas=os.environ.get("TRITON_PTXAS_PATH"),
@@ -225,9 +225,13 @@ def _number(name: str, default: Any, kind: type) -> Any:
         value = kind(text)
     except ValueError:
         value = 0
-    if value <= 0:
+    if not value > 0:  # nor one that is no number
         raise OptionError(f"{name} wants a positive number, got {shown(text)}")
     return value
+
+
+_LONGEST_S = 1e6
+"""Waits of more seconds are refused by the system: eleven days stand for no limit."""
 
 
 LOG_TOPICS = ("graphs", "breaks", "recompiles", "sizes", "attempts")
