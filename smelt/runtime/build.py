@@ -454,6 +454,10 @@ def _start(job: _Job, compiler: Compiler, flags: Sequence[str]) -> CompilerProce
         raise kind(f"{compiler.path} cannot be started: {error.strerror or error}", hint=_FOLDER_HINT) from error
 
 
+_SHOWN = 20_000
+"""Characters of a compiler's message in ours."""
+
+
 class NoRoom(BuildError):
     """The folder in which a kernel is built is full; another one may not be."""
 
@@ -476,7 +480,7 @@ def _refused(process: CompilerProcess, status: int, compiler: Compiler) -> Build
     if process.stopped:
         return BuildError(_NOBODY.format(compiler.path))
     lines = process.errors.decode(errors="replace").strip().splitlines()
-    shown = "\n".join(lines[:30])
+    shown = "\n".join(lines[:30])[:_SHOWN]
     killed = status in (-signal.SIGKILL, 128 + signal.SIGKILL)
     if killed or _OUT_OF_MEMORY.search(shown):
         what = "was killed, as the system does when memory runs out" if killed else "ran out of memory"
