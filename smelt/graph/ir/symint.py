@@ -8,6 +8,7 @@ answer is needed: some C++ code says which answer is right for every size, and t
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -47,26 +48,25 @@ class Ratio:
         return self.number // self.size
 
 
+_YES, _NO = functools.partial(bool, True), functools.partial(bool)
+
+
 class SizeNode:
     """What a SymInt, SymBool or SymFloat holds.
 
     Attributes:
         value: a Size or number; a bool or Question for SymBool; a float, Size, Ratio or Real for SymFloat.
+        is_int, is_float, is_bool: give whether the node is of this kind, without running Python code, in which an
+            interrupt could come: C++ asks in the middle of making a value, and an exception then ends the process.
     """
 
-    __slots__ = ("value", "kind")
+    __slots__ = ("value", "kind", "is_int", "is_float", "is_bool")
 
     def __init__(self, value: Any, kind: type) -> None:
         self.value, self.kind = value, kind
-
-    def is_int(self) -> bool:
-        return self.kind is int
-
-    def is_float(self) -> bool:
-        return self.kind is float
-
-    def is_bool(self) -> bool:
-        return self.kind is bool
+        self.is_int = _YES if kind is int else _NO
+        self.is_float = _YES if kind is float else _NO
+        self.is_bool = _YES if kind is bool else _NO
 
     def is_nested_int(self) -> bool:
         return False
