@@ -76,8 +76,6 @@ def decompose(gm: fx.GraphModule, options: Options | None = None, apart: bool = 
                 values[node] = _marked(p, node, values)
             case "call_function":
                 values[node] = _decompose_node(p, node, values, mixed)
-                if "saved" in node.meta and isinstance(values[node], Node):
-                    values[node].meta["saved"] = True
             case "output":
                 p.scope = {}
                 _finish(p, node, values)
@@ -102,7 +100,7 @@ def fallbacks(gm: fx.GraphModule) -> Counter[str]:
 
 def _scope(node: Node) -> dict[str, Any]:
     """The meta entries that a node hands to its decomposition's nodes (all but its value)."""
-    return {k: v for k, v in node.meta.items() if k not in ("val", "saved", "as_saved")} if len(node.meta) > 1 else {}
+    return {k: v for k, v in node.meta.items() if k not in ("val", "as_saved")} if len(node.meta) > 1 else {}
 
 
 def _copy_placeholder(p: Lowering, node: Node) -> Node:

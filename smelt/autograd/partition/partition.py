@@ -14,10 +14,9 @@ from torch.fx import Node
 
 from smelt.autograd.partition.extract import extract, nodes_among
 from smelt.autograd.partition.min_cut import Cut
-from smelt.autograd.partition.recompute import Costs, kind_of, nbytes
+from smelt.autograd.partition.recompute import Costs, kind_of
 from smelt.autograd.partition.whole_step import with_recomputation
 from smelt.autograd.trace.joint import Joint
-from smelt.autograd.trace.saved import SMALL
 from smelt.base.options import Options
 from smelt.graph.ir.ancestry import ancestors, dependents
 from smelt.graph.ir.gradient_marks import marks
@@ -105,8 +104,7 @@ class _Split:
     def _copied(self, joint: Joint) -> set[Node]:
         """Inputs and results that the backward takes copies of: eager does not save them, or the caller's own follow.
 
-        Of the results those that are small, or whose value eager saves in other memory. A large one (logits) stays
-        what it is for the backward: a write to it raises an error there.
+        Of the results all that eager does not save: the caller may write to them (`logits.detach().div_(2)`).
         """
         apart = (value for n, value in self.as_saved.items() if n.meta["as_saved"][0] != "held")
         copied = {self.inputs[i] for i in joint.unsaved}.union(apart)
@@ -114,8 +112,7 @@ class _Split:
         for i in joint.unsaved_outputs:
             value = self.values[i]
             if isinstance(value, Node) and value.op == "call_function" and value not in kept:
-                if nbytes(value.meta["val"]) <= SMALL or "saved" in value.meta:
-                    copied.add(value)
+                copied.add(value)
         return copied
 
     def _own(self, value: Node) -> Node:

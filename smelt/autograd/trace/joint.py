@@ -345,15 +345,10 @@ class _Trace:
         return list(filter(_has_history, (*self.program, *(self.inputs[m.input].seen for m in mutations))))
 
     def note_saved(self, mutations: Sequence[Mutation]) -> None:
-        """Find what eager's graph saves: the memory, and (as a mark of the nodes) the values."""
+        """Find what eager's graph saves."""
         for place in saved_places(self.heads(mutations)):
             self.saved.add(place.storage)
             self.saved_places.add(place)
-            while place.node is None and place.step is not None and place.step.op is aten.detach.default:
-                assert place.parent is not None
-                place = place.parent
-            if place.node is not None and place.version == place.storage.version:
-                place.node.meta["saved"] = True
 
     def unsaved(self, values: Sequence[fx.Node]) -> tuple[frozenset[int], ...]:
         """The primals and the program outputs (with these values) that it does not save; primals that it saves by

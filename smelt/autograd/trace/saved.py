@@ -100,7 +100,7 @@ def _seen_in(rec: GraphRecorder, memory: fx.Node, place: StorageView, ends: Cont
 def results_as_saved(
     rec: GraphRecorder, program: Sequence[TraceTensor], saved: Container[Storage], inputs: Container[Storage]
 ) -> None:
-    """The same for small results whose memory eager saves: they are all of it, or a view of it.
+    """The same for results whose memory eager saves: they are all of it, or a view of it.
 
     That memory is not an input's, though the value may be: copies are not in the graph.
     """
@@ -110,8 +110,7 @@ def results_as_saved(
             continue
         node = rec.value(place)
         made = node.op == "call_function" or (node.op == "placeholder" and place.storage not in inputs)
-        small = hint(val.nbytes) <= SMALL and hint(root.layout.val.nbytes) <= SMALL
-        if made and small and "checkpoint" not in node.meta:
+        if made and "checkpoint" not in node.meta:
             rec.assign(place, _later(rec, node, val, ("output", i)))
 
 

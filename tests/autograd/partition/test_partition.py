@@ -137,7 +137,9 @@ def test_views_are_not_saved():
     assert [s.name for s in p.saved if s.kind == "intermediate"] == ["mm"]
 
 
-def test_logits_that_are_returned_are_not_saved_twice():
+def test_of_logits_that_are_returned_one_value_of_the_backwards_own_is_saved():
+    """The caller may write to them: eager saves the logarithms of their softmax."""
+
     def loss_and_logits(x: torch.Tensor, w: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logits = F.linear(x, w)
         return F.cross_entropy(logits.view(-1, 2000), labels), logits
@@ -145,8 +147,8 @@ def test_logits_that_are_returned_are_not_saved_twice():
     inputs = leaf(3, 4, 16), leaf(2000, 16), torch.randint(0, 2000, (12,))
     p = Parts(graph_of_call(loss_and_logits, 3), inputs, Options())
     p.check()
-    assert [s.index for s in p.saved if s.kind == "output"] == [1]
-    assert p.saved_bytes < 2 * 12 * 2000 * 4
+    assert not [s for s in p.saved if s.kind == "output"]
+    assert 12 * 2000 * 4 <= p.saved_bytes < 2 * 12 * 2000 * 4
 
 
 def test_a_small_slice_is_saved_instead_of_its_base():
