@@ -178,3 +178,11 @@ def test_resampling_with_sizes_of_0_and_1(shape: tuple[int, ...]) -> None:
             check(aten.upsample_trilinear3d.default, x[..., None], [2, 1, 3], True)
             for grid in (torch.rand(shape[0], 3, 1, 2), torch.rand(2, 1, 3, shape[0]).permute(3, 2, 1, 0)):
                 check(aten.grid_sampler_2d.default, x, grid, 0, 0, True)
+
+
+def test_no_example_is_made_of_a_workspace() -> None:
+    """The workspace of a training step of an LSTM is opaque memory, empty for some sizes: run on one, the process ended."""
+    lstm = torch.nn.LSTM(8, 16)
+    x = torch.randn(5, 2, 8, requires_grad=True)
+    expected = torch.autograd.grad(lstm(x)[0].sum(), [x, *lstm.parameters()])
+    torch.testing.assert_close(torch.autograd.grad(smelt.compile(lstm)(x)[0].sum(), [x, *lstm.parameters()]), expected)

@@ -157,7 +157,7 @@ def _by_running(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Map
             return type(value)(map(from_meta, value))
         return value
 
-    if device.type == "cpu" and (func in _TRIED or (info.kind is Kind.PURE and _without_elements(args))):
+    if device.type == "cpu" and (func in _TRIED or (info.kind is Kind.PURE and _may_be_empty(func, args))):
         out = tried(func, args, kwargs)
         if out is not None:
             return from_meta(out)
@@ -175,8 +175,14 @@ def _by_running(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Map
     return _mended(from_meta(out), func, info, args, kwargs, device)
 
 
-def _without_elements(args: Sequence[Any]) -> bool:
-    """Whether a tensor among the arguments has none: meta kernels invent strides, or refuse what kernels accept."""
+def _may_be_empty(func: OpOverload, args: Sequence[Any]) -> bool:
+    """Whether a tensor among the arguments has no elements: meta kernels invent strides then, or refuse what kernels take.
+
+    Of what a library's kernel has saved for its backward (`mkldnn_rnn_layer_backward`: a workspace, empty here) nobody
+    makes examples: that is no numbers, and the process would end.
+    """
+    if schema_of(func).name.endswith("_backward"):
+        return False
     return any(isinstance(a, PlacedTensor) and 0 in a.place.layout.val.shape for a in args)
 
 
