@@ -181,7 +181,7 @@ def test_resampling_with_sizes_of_0_and_1(shape: tuple[int, ...]) -> None:
 
 
 def test_no_example_is_made_of_a_workspace() -> None:
-    """The workspace of a training step of an LSTM is opaque memory, empty for some sizes: run on one, the process ended."""
+    """The workspace of a training step of an LSTM is opaque memory, here empty: run on one, the process ended."""
     lstm = torch.nn.LSTM(8, 16)
     x = torch.randn(5, 2, 8, requires_grad=True)
     expected = torch.autograd.grad(lstm(x)[0].sum(), [x, *lstm.parameters()])

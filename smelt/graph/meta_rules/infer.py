@@ -176,7 +176,7 @@ def _by_running(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Map
 
 
 def _may_be_empty(func: OpOverload, args: Sequence[Any]) -> bool:
-    """Whether a tensor among the arguments has no elements: meta kernels invent strides then, or refuse what kernels take.
+    """Whether a tensor among the arguments has no elements: for these meta kernels invent strides, or refuse.
 
     Of what a library's kernel has saved for its backward (`mkldnn_rnn_layer_backward`: a workspace, empty here) nobody
     makes examples: that is no numbers, and the process would end.
