@@ -92,9 +92,10 @@ def _gradients(run: Callable[..., Any], shape: tuple[int, ...], dtype: torch.dty
 @pytest.mark.parametrize("how", REPLACED)
 @pytest.mark.parametrize("leaf", [True, False])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_the_memory_of_an_input_is_replaced_before_the_backward(name: str, leaf: bool, how: str) -> None:
+@pytest.mark.parametrize("backend", ["smelt", "aot_eager"])
+def test_the_memory_of_an_input_is_replaced_before_the_backward(backend: str, name: str, leaf: bool, how: str) -> None:
     fn, shape = PROGRAMS[name]
-    compiled = smelt.compile(fn)
+    compiled = smelt.compile(fn, backend=backend)
     for dtype, close in ((torch.float32, 1e-4), (torch.bfloat16, 5e-2)):
         expected = _gradients(fn, shape, dtype, leaf, REPLACED[how])
         made = _gradients(compiled, shape, dtype, leaf, REPLACED[how])

@@ -118,17 +118,19 @@ def _gradients(run: Callable[..., Any], kind: str, write: Callable[[torch.Tensor
     return found
 
 
+@pytest.mark.parametrize("backend", ["smelt", "aot_eager"])
 @pytest.mark.parametrize("how", WRITES)
 @pytest.mark.parametrize("kind", ["leaf", "computed", "buffer"])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_inputs_written_after_the_call(name: str, kind: str, how: str) -> None:
-    _compare(name, kind, how, "input")
+def test_inputs_written_after_the_call(name: str, kind: str, how: str, backend: str) -> None:
+    _compare(name, kind, how, "input", backend)
 
 
+@pytest.mark.parametrize("backend", ["smelt", "aot_eager"])
 @pytest.mark.parametrize("how", WRITES)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_results_written_before_the_backward(name: str, how: str) -> None:
-    _compare(name, "computed", how, "results")
+def test_results_written_before_the_backward(name: str, how: str, backend: str) -> None:
+    _compare(name, "computed", how, "results", backend)
 
 
 LARGE: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
@@ -141,9 +143,10 @@ LARGE: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
 }
 
 
+@pytest.mark.parametrize("backend", ["smelt", "aot_eager"])
 @pytest.mark.parametrize("how", WRITES)
 @pytest.mark.parametrize("name", LARGE)
-def test_large_results_written_before_the_backward(name: str, how: str) -> None:
+def test_large_results_written_before_the_backward(name: str, how: str, backend: str) -> None:
     """102,400 bytes and more: no size is large enough for the backward to read what the caller has changed."""
     x, w = torch.randn(160, 64), torch.randn(64, 160) / 8
 
@@ -157,21 +160,24 @@ def test_large_results_written_before_the_backward(name: str, how: str) -> None:
             return "error"
         return tuple(each.grad for each in given)
 
-    expected, found = gradients(LARGE[name]), gradients(smelt.compile(LARGE[name]))
+    expected, found = gradients(LARGE[name]), gradients(smelt.compile(LARGE[name], backend=backend))
     if "error" in (expected, found):
         assert expected == found
     else:
         torch.testing.assert_close(found, expected, atol=2e-2 if "float32" in name else 1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("backend", ["smelt", "aot_eager"])
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("read", READERS)
 @pytest.mark.parametrize("copy", COPIES)
-def test_copies_of_inputs_that_are_results_written_before_the_backward(copy: str, read: str, count: int) -> None:
+def test_copies_of_inputs_that_are_results_written_before_the_backward(
+    copy: str, read: str, count: int, backend: str
+) -> None:
     fn = _beside_copies(COPIES[copy], READERS[read], count)
     for kind in ("leaf", "computed"):
-        _compare_program(fn, kind, lambda r: r.data.fill_(0.7), "first")
-        _compare_program(fn, kind, _numpy, "results")
+        _compare_program(fn, kind, lambda r: r.data.fill_(0.7), "first", backend)
+        _compare_program(fn, kind, _numpy, "results", backend)
 
 
 @pytest.mark.parametrize("name", ["relu", "sin", "norm", "softmax"])
@@ -179,13 +185,15 @@ def test_other_inputs_written_after_the_call(name: str) -> None:
     _compare(name, "buffer", "in place", "weight")
 
 
-def _compare(name: str, kind: str, how: str, what: str) -> None:
-    _compare_program(PROGRAMS[name], kind, WRITES[how], what)
+def _compare(name: str, kind: str, how: str, what: str, backend: str = "smelt") -> None:
+    _compare_program(PROGRAMS[name], kind, WRITES[how], what, backend)
 
 
-def _compare_program(fn: Callable[..., Any], kind: str, write: Callable[[torch.Tensor], Any], what: str) -> None:
+def _compare_program(
+    fn: Callable[..., Any], kind: str, write: Callable[[torch.Tensor], Any], what: str, backend: str = "smelt"
+) -> None:
     expected = _gradients(fn, kind, write, what)
-    made = _gradients(smelt.compile(fn), kind, write, what)
+    made = _gradients(smelt.compile(fn, backend=backend), kind, write, what)
     for a, b in zip(made, expected, strict=True):
         if a == "error" or b == "error":
             assert a == b

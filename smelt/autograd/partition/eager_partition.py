@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+import torch
 from torch import fx
 
 from smelt.autograd.partition.extract import extract
@@ -40,21 +42,52 @@ def split(joint: Joint, module: fx.GraphModule | None = None) -> tuple[fx.GraphM
         return module, None
     last = len(inputs) - len(joint.sizes)
     tangents, sizes = inputs[count:last], inputs[last:]
-    late = dependents(nodes, [*tangents, *marks(module.graph)])
+    own = _own_values(nodes, values)
+    late = dependents(nodes, [*tangents, *own, *marks(module.graph)])
     needed = ancestors(gradients, among=late)
     saved = sorted(
-        {n for node in needed if node in late for n in node.all_input_nodes if n not in late}, key=_order(nodes)
+        {n for node in needed if node in late and node not in own for n in node.all_input_nodes if n not in late},
+        key=_order(nodes),
     )
     saved = _without_views(_without_checkpointed(saved, nodes, late, values), nodes)
     saved += [g for g in dict.fromkeys(gradients) if g not in late and g not in saved]
     saved = _without_constants(saved, values)
+    again = {own[n] for n in needed if n in own and n.meta["as_saved"][0] == "memory"}.union(saved)
+    late_ones = [n for n in own if n in needed or (own[n] in again and n.meta["as_saved"][0] in ("input", "held"))]
+    apart = (own[n] for n in own if (n.users or n in late_ones) and n.meta["as_saved"][0] != "held")
+    copied = _copied(joint, inputs, values, apart)
     drawn = [n for n in nodes if n.meta.get("random") and n not in late]
-    results = [*values, *saved, *found]
+    handed = [*(own[n] for n in late_ones), *(_copy(module, n) if n in copied else n for n in saved)]
+    saved = [*late_ones, *saved]
+    results = [*values, *handed, *found]
     metas = (*value_metas, *_vals(saved), *found_metas)
     forward = extract(module, [*inputs[:count], *sizes], results, metas, nodes, drawn=drawn)
     numbers = [*sizes, *found[: len(joint.reads)]]
     backward = extract(module, [*saved, *tangents, *numbers], gradients, gradient_metas, nodes)
     return forward, backward
+
+
+def _own_values(nodes: Sequence[fx.Node], values: Sequence[Any]) -> dict[fx.Node, fx.Node]:
+    """The inputs and results as the backward finds them, with what they are in the forward."""
+    by_name = {n.name: n for n in nodes if n.op == "placeholder"}
+    found = ((n, *n.meta["as_saved"]) for n in nodes if "as_saved" in n.meta)
+    return {n: values[key] if kind == "output" else by_name[key] for n, kind, key in found}
+
+
+def _copied(joint: Joint, inputs: Sequence[fx.Node], values: Sequence[Any], apart: Iterable[fx.Node]) -> set[fx.Node]:
+    """What the backward takes copies of: inputs and results that eager does not save, and `apart`."""
+    copied = {inputs[i] for i in joint.unsaved}.union(apart)
+    kept = {value for i, value in enumerate(values[: joint.num_outputs]) if i not in joint.unsaved_outputs}
+    made = (values[i] for i in joint.unsaved_outputs)
+    copied.update(v for v in made if isinstance(v, fx.Node) and v.op == "call_function" and v not in kept)
+    return copied
+
+
+def _copy(module: fx.GraphModule, node: fx.Node) -> fx.Node:
+    with module.graph.inserting_before(module.graph.output_node()):
+        copy = module.graph.call_function(torch.ops.aten.clone.default, (node,))
+    copy.meta["val"] = node.meta["val"]
+    return copy
 
 
 def _order(nodes: Sequence[fx.Node]) -> Callable[[fx.Node], int]:

@@ -460,7 +460,7 @@ class _Trace:
             return (), {}
         tangents = [self.tangent(i, heads[i]) for i in roots]
         self.rec.backward, self.rec.origin = True, None
-        if self.options.backend == "smelt":
+        if self.options.backend in ("smelt", "aot_eager"):
             self.separate_saved()
         # a graph may end in the no_grad that the caller was in, and still have computed with gradients in between
         with torch.enable_grad(), disable_autocast():
