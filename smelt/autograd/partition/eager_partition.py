@@ -21,6 +21,7 @@ from smelt.autograd.trace.functionalize import is_view_node
 from smelt.autograd.trace.plan import Joint
 from smelt.graph.ir.ancestry import ancestors, dependents
 from smelt.graph.ir.gradient_marks import marks
+from smelt.prims.table import PRIMS
 
 
 def split(joint: Joint, module: fx.GraphModule | None = None) -> tuple[fx.GraphModule, fx.GraphModule | None]:
@@ -60,7 +61,7 @@ def split(joint: Joint, module: fx.GraphModule | None = None) -> tuple[fx.GraphM
     handed = [*(own[n] for n in late_ones), *(_copy(module, n) if n in copied else n for n in saved)]
     saved = [*late_ones, *saved]
     results = [*values, *handed, *found]
-    metas = (*value_metas, *_vals(saved), *found_metas)
+    metas = (*value_metas, *_vals(handed), *found_metas)
     forward = extract(module, [*inputs[:count], *sizes], results, metas, nodes, drawn=drawn)
     numbers = [*sizes, *found[: len(joint.reads)]]
     backward = extract(module, [*saved, *tangents, *numbers], gradients, gradient_metas, nodes)
@@ -86,7 +87,7 @@ def _copied(joint: Joint, inputs: Sequence[fx.Node], values: Sequence[Any], apar
 def _copy(module: fx.GraphModule, node: fx.Node) -> fx.Node:
     with module.graph.inserting_before(module.graph.output_node()):
         copy = module.graph.call_function(torch.ops.aten.clone.default, (node,))
-    copy.meta["val"] = node.meta["val"]
+    copy.meta["val"] = PRIMS["clone"].meta(node.meta["val"])  # without gaps
     return copy
 
 
