@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -46,19 +46,14 @@ def split(joint: Joint, module: fx.GraphModule | None = None) -> tuple[fx.GraphM
     own = _own_values(nodes, values)
     late = dependents(nodes, [*tangents, *own, *marks(module.graph)])
     needed = ancestors(gradients, among=late)
-    saved = sorted(
-        {n for node in needed if node in late and node not in own for n in node.all_input_nodes if n not in late},
-        key=_order(nodes),
-    )
+    saved = _operands(needed & late - own.keys(), late, nodes)
     saved = _without_views(_without_checkpointed(saved, nodes, late, values), nodes)
     saved += [g for g in dict.fromkeys(gradients) if g not in late and g not in saved]
     saved = _without_constants(saved, values)
-    again = {own[n] for n in needed if n in own and n.meta["as_saved"][0] == "memory"}.union(saved)
-    late_ones = [n for n in own if n in needed or (own[n] in again and n.meta["as_saved"][0] in ("input", "held"))]
-    apart = (own[n] for n in own if (n.users or n in late_ones) and n.meta["as_saved"][0] != "held")
-    copied = _copied(joint, inputs, values, apart)
+    late_ones = _read_late(own, needed, saved)
+    copied = _copied(joint, inputs, values, own, late_ones)
     drawn = [n for n in nodes if n.meta.get("random") and n not in late]
-    handed = [*(own[n] for n in late_ones), *(_copy(module, n) if n in copied else n for n in saved)]
+    handed = [*map(own.__getitem__, late_ones), *_copied_among(module, saved, copied)]
     saved = [*late_ones, *saved]
     results = [*values, *handed, *found]
     metas = (*value_metas, *_vals(handed), *found_metas)
@@ -68,6 +63,15 @@ def split(joint: Joint, module: fx.GraphModule | None = None) -> tuple[fx.GraphM
     return forward, backward
 
 
+def _operands(readers: set[fx.Node], late: set[fx.Node], nodes: Sequence[fx.Node]) -> list[fx.Node]:
+    """What they read that is no late value, in graph order."""
+    return sorted({n for node in readers for n in node.all_input_nodes if n not in late}, key=_order(nodes))
+
+
+def _copied_among(module: fx.GraphModule, saved: Iterable[fx.Node], copied: set[fx.Node]) -> list[fx.Node]:
+    return [_copy(module, n) if n in copied else n for n in saved]
+
+
 def _own_values(nodes: Sequence[fx.Node], values: Sequence[Any]) -> dict[fx.Node, fx.Node]:
     """The inputs and results as the backward finds them, with what they are in the forward."""
     by_name = {n.name: n for n in nodes if n.op == "placeholder"}
@@ -75,9 +79,22 @@ def _own_values(nodes: Sequence[fx.Node], values: Sequence[Any]) -> dict[fx.Node
     return {n: values[key] if kind == "output" else by_name[key] for n, kind, key in found}
 
 
-def _copied(joint: Joint, inputs: Sequence[fx.Node], values: Sequence[Any], apart: Iterable[fx.Node]) -> set[fx.Node]:
-    """What the backward takes copies of: inputs and results that eager does not save, and `apart`."""
-    copied = {inputs[i] for i in joint.unsaved}.union(apart)
+def _read_late(own: Mapping[fx.Node, fx.Node], needed: set[fx.Node], saved: Iterable[fx.Node]) -> list[fx.Node]:
+    """Those of them that the backward reads. Of an input that is saved several times the first is itself."""
+    again = {own[n] for n in needed if n in own and n.meta["as_saved"][0] == "memory"}.union(saved)
+    return [n for n in own if n in needed or (own[n] in again and n.meta["as_saved"][0] in ("input", "held"))]
+
+
+def _copied(
+    joint: Joint,
+    inputs: Sequence[fx.Node],
+    values: Sequence[Any],
+    own: Mapping[fx.Node, fx.Node],
+    late: Sequence[fx.Node],
+) -> set[fx.Node]:
+    """What the backward takes copies of: inputs and results that eager does not save, or that it reads late as well."""
+    copied = {inputs[i] for i in joint.unsaved}
+    copied.update(own[n] for n in own if (n.users or n in late) and n.meta["as_saved"][0] != "held")
     kept = {value for i, value in enumerate(values[: joint.num_outputs]) if i not in joint.unsaved_outputs}
     made = (values[i] for i in joint.unsaved_outputs)
     copied.update(v for v in made if isinstance(v, fx.Node) and v.op == "call_function" and v not in kept)
