@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import fx
 
 from smelt.autograd.partition.extract import extract
+from smelt.autograd.partition.read_late import as_saved, copied, read_late
 from smelt.autograd.partition.recompute import never_twice
 from smelt.autograd.trace.functionalize import is_view_node
 from smelt.autograd.trace.plan import Joint
@@ -43,17 +43,16 @@ def split(joint: Joint, module: fx.GraphModule | None = None) -> tuple[fx.GraphM
         return module, None
     last = len(inputs) - len(joint.sizes)
     tangents, sizes = inputs[count:last], inputs[last:]
-    own = _own_values(nodes, values)
+    own = as_saved(nodes, inputs[:count], values)
     late = dependents(nodes, [*tangents, *own, *marks(module.graph)])
     needed = ancestors(gradients, among=late)
     saved = _operands(needed & late - own.keys(), late, nodes)
     saved = _without_views(_without_checkpointed(saved, nodes, late, values), nodes)
     saved += [g for g in dict.fromkeys(gradients) if g not in late and g not in saved]
     saved = _without_constants(saved, values)
-    late_ones = _read_late(own, needed, saved)
-    copied = _copied(joint, inputs, values, own, late_ones)
+    late_ones = read_late(own, needed, saved)
     drawn = [n for n in nodes if n.meta.get("random") and n not in late]
-    handed = [*map(own.__getitem__, late_ones), *_copied_among(module, saved, copied)]
+    handed = [*map(own.__getitem__, late_ones), *_copied_among(module, saved, copied(joint, inputs, values, own))]
     saved = [*late_ones, *saved]
     results = [*values, *handed, *found]
     metas = (*value_metas, *_vals(handed), *found_metas)
@@ -68,37 +67,8 @@ def _operands(readers: set[fx.Node], late: set[fx.Node], nodes: Sequence[fx.Node
     return sorted({n for node in readers for n in node.all_input_nodes if n not in late}, key=_order(nodes))
 
 
-def _copied_among(module: fx.GraphModule, saved: Iterable[fx.Node], copied: set[fx.Node]) -> list[fx.Node]:
-    return [_copy(module, n) if n in copied else n for n in saved]
-
-
-def _own_values(nodes: Sequence[fx.Node], values: Sequence[Any]) -> dict[fx.Node, fx.Node]:
-    """The inputs and results as the backward finds them, with what they are in the forward."""
-    by_name = {n.name: n for n in nodes if n.op == "placeholder"}
-    found = ((n, *n.meta["as_saved"]) for n in nodes if "as_saved" in n.meta)
-    return {n: values[key] if kind == "output" else by_name[key] for n, kind, key in found}
-
-
-def _read_late(own: Mapping[fx.Node, fx.Node], needed: set[fx.Node], saved: Iterable[fx.Node]) -> list[fx.Node]:
-    """Those of them that the backward reads. Of an input that is saved several times the first is itself."""
-    again = {own[n] for n in needed if n in own and n.meta["as_saved"][0] == "memory"}.union(saved)
-    return [n for n in own if n in needed or (own[n] in again and n.meta["as_saved"][0] in ("input", "held"))]
-
-
-def _copied(
-    joint: Joint,
-    inputs: Sequence[fx.Node],
-    values: Sequence[Any],
-    own: Mapping[fx.Node, fx.Node],
-    late: Sequence[fx.Node],
-) -> set[fx.Node]:
-    """What the backward takes copies of: inputs and results that eager does not save, or that it reads late as well."""
-    copied = {inputs[i] for i in joint.unsaved}
-    copied.update(own[n] for n in own if (n.users or n in late) and n.meta["as_saved"][0] != "held")
-    kept = {value for i, value in enumerate(values[: joint.num_outputs]) if i not in joint.unsaved_outputs}
-    made = (values[i] for i in joint.unsaved_outputs)
-    copied.update(v for v in made if isinstance(v, fx.Node) and v.op == "call_function" and v not in kept)
-    return copied
+def _copied_among(module: fx.GraphModule, saved: Iterable[fx.Node], apart: set[fx.Node]) -> list[fx.Node]:
+    return [_copy(module, n) if n in apart else n for n in saved]
 
 
 def _copy(module: fx.GraphModule, node: fx.Node) -> fx.Node:

@@ -14,6 +14,7 @@ from torch.fx import Node
 
 from smelt.autograd.partition.extract import extract, nodes_among
 from smelt.autograd.partition.min_cut import Cut
+from smelt.autograd.partition.read_late import as_saved, copied, read_late
 from smelt.autograd.partition.recompute import Costs, kind_of
 from smelt.autograd.partition.whole_step import with_recomputation
 from smelt.autograd.trace.joint import Joint
@@ -76,7 +77,7 @@ class _Split:
         self.found: Sequence[Node] = results[2]
         self.reads = self.found[: len(joint.reads)]
         self.value_metas, self.gradient_metas, self.found_metas = joint.parts(output.meta["val"])
-        self.as_saved = self._as_saved(given)
+        self.as_saved = as_saved(given, self.inputs, self.values)
         self.late = dependents(self.nodes, [*self.tangents, *self.as_saved, *marks(module.graph)])
         self.needed_forward = ancestors([*nodes_among(self.values), *self.found])
         needed = ancestors(nodes_among(self.gradients))
@@ -84,36 +85,10 @@ class _Split:
         self.needed = needed
         self.direct = {g for g in nodes_among(self.gradients) if g not in self.late}  # gradients that need no tangent
         self.results = set(nodes_among(self.values))
-        self.copied = self._copied(joint)
+        self.copied = copied(joint, self.inputs, self.values, self.as_saved)
         self.shown = _reshaped(nodes_among(self.values), self.results)
         stored = [n for n in nodes_among(self.values) if n not in self.copied]
         self.costs = Costs(self.nodes[:-1], self.needed_forward, [*stored, *self.shown], self.copied)
-
-    def _as_saved(self, given: Sequence[Node]) -> dict[Node, Node]:
-        """The inputs and results as the backward finds them, with what they are in the forward."""
-        by_name = {n.name: n for n in self.inputs}
-        late = [n for n in given if "as_saved" in n.meta]
-        firsts = {n.meta["as_saved"][1] for n in late if n.meta["as_saved"][0] == "memory" and n.users}
-        found = ((n, *n.meta["as_saved"]) for n in late)
-        return {
-            n: self.values[key] if kind == "output" else by_name[key]
-            for n, kind, key in found
-            if n.users or kind == "held" or key in firsts
-        }
-
-    def _copied(self, joint: Joint) -> set[Node]:
-        """Inputs and results that the backward takes copies of: eager does not save them, or the caller's own follow.
-
-        Of the results all that eager does not save: the caller may write to them (`logits.detach().div_(2)`).
-        """
-        apart = (value for n, value in self.as_saved.items() if n.meta["as_saved"][0] != "held")
-        copied = {self.inputs[i] for i in joint.unsaved}.union(apart)
-        kept = {v for i, v in enumerate(self.values[: joint.num_outputs]) if i not in joint.unsaved_outputs}
-        for i in joint.unsaved_outputs:
-            value = self.values[i]
-            if isinstance(value, Node) and value.op == "call_function" and value not in kept:
-                copied.add(value)
-        return copied
 
     def _own(self, value: Node) -> Node:
         """What forward hands on as a saved value: a copy of what may be written before the backward."""
@@ -132,16 +107,7 @@ class _Split:
         read = {n for n in self.early if n in self.direct or any(user in late for user in n.users)}
         cut = Cut(self.early, self.needed_forward, read, self.results, set(self.inputs), self.costs)
         chosen = dict.fromkeys(self.shown.get(n, n) for n in cut.choose(budget))
-        return [*self._own_ones(chosen), *chosen]
-
-    def _own_ones(self, chosen: Container[Node]) -> list[Node]:
-        """The inputs and results as the backward finds them, those that it reads; calls save them first.
-
-        Of an input that is saved several times the first is itself, and all others are of the memory that was there.
-        """
-        again = {self.as_saved[n] for n in self.as_saved if n in self.needed and n.meta["as_saved"][0] == "memory"}
-        again.update(value for value in self.as_saved.values() if value in chosen)
-        return [n for n, value in self.as_saved.items() if n in self.needed or (value in again and _is_first(n))]
+        return [*read_late(self.as_saved, self.needed, chosen), *chosen]
 
     # -- building the two graphs
 
@@ -182,10 +148,6 @@ class _Split:
             return Saved("intermediate", -1, node.name)
 
         return describe
-
-
-def _is_first(late: Node) -> bool:
-    return late.meta["as_saved"][0] in ("input", "held")
 
 
 def _of_copy(value: Node) -> TensorMeta:

@@ -1,0 +1,55 @@
+"""Inputs and results that the backward reads as it finds them, and those that it takes copies of: for both partitions.
+
+The trace has marked the former (`meta["as_saved"]`, see `autograd.trace.saved.Where`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Mapping, Sequence
+
+from torch.fx import Node
+
+from smelt.autograd.trace.joint import Joint
+
+AsSaved = Mapping[Node, Node]
+"""What the backward finds of inputs and results, with what these are in the forward."""
+
+
+def as_saved(nodes: Sequence[Node], inputs: Sequence[Node], values: Sequence[Node]) -> AsSaved:
+    """Those of `nodes` that somebody reads, or that are the first of several of one input."""
+    by_name = {n.name: n for n in inputs}
+    late = [n for n in nodes if "as_saved" in n.meta]
+    firsts = {n.meta["as_saved"][1] for n in late if n.meta["as_saved"][0] == "memory" and n.users}
+    found = ((n, *n.meta["as_saved"]) for n in late)
+    return {
+        n: values[key] if kind == "output" else by_name[key]
+        for n, kind, key in found
+        if n.users or kind == "held" or key in firsts
+    }
+
+
+def read_late(found: AsSaved, needed: Container[Node], chosen: Collection[Node]) -> list[Node]:
+    """Those of them that the backward reads; calls save them first.
+
+    Of an input that is saved several times the first is itself, and all others are of the memory that was there.
+    """
+    again = {value for n, value in found.items() if n in needed and n.meta["as_saved"][0] == "memory"}
+    again.update(value for value in found.values() if value in chosen)
+    return [n for n, value in found.items() if n in needed or (value in again and _is_first(n))]
+
+
+def _is_first(late: Node) -> bool:
+    return late.meta["as_saved"][0] in ("input", "held")
+
+
+def copied(joint: Joint, inputs: Sequence[Node], values: Sequence[Node], found: AsSaved) -> set[Node]:
+    """Inputs and results that the backward takes copies of: eager does not save them, or the caller's own follow.
+
+    Of the results all that eager does not save: the caller may write to them (`logits.detach().div_(2)`).
+    """
+    apart = (value for n, value in found.items() if n.meta["as_saved"][0] != "held")
+    result = {inputs[i] for i in joint.unsaved}.union(apart)
+    kept = {v for i, v in enumerate(values[: joint.num_outputs]) if i not in joint.unsaved_outputs}
+    made = (values[i] for i in joint.unsaved_outputs)
+    result.update(v for v in made if isinstance(v, Node) and v.op == "call_function" and v not in kept)
+    return result
