@@ -311,9 +311,10 @@ class KernelRenderer(TileKernel):
 
     def by_words(self, loop: Callable[[], None]) -> None:
         """A loop that reads rows in words, and the same once more for rows whose words reach behind a buffer's end."""
-        words = self.words
-        read = accesses(self.nest.members.values(), self.plan) if words is not None else ()
-        last = self.reaches_behind(name for name, place in read if words is not None and words.holds(place))
+        words, last = self.words, ""
+        if words is not None:
+            read = accesses(self.nest.members.values(), self.plan)
+            last = self.reaches_behind(name for name, place in read if words.holds(place))
         if not last:
             loop()
             return

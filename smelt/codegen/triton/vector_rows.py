@@ -85,9 +85,10 @@ class WordRows(TileBody):
     def reaches_behind(self, names: Iterable[str]) -> str:
         """A test of whether words of a row of the tile reach behind the end of one of these buffers; nothing: never."""
         words = self.words
-        totals = dict.fromkeys(self.end_in_a_word(name, words.size) for name in names) if words is not None else {}
-        totals.pop("", None)
-        if not totals or words is None:
+        if words is None:
+            return ""
+        totals = dict.fromkeys(total for name in names if (total := self.end_in_a_word(name, words.size)))
+        if not totals:
             return ""
         base, skip = self.row_start(words)
         row = f"{base.text} + {skip.text}"
@@ -119,10 +120,11 @@ class WordRows(TileBody):
         Only programs that have the buffer's last row do so, and of these only the blocks that have its end. Walked rows
         have a loop of their own for that: a branch in the loop costs a third of its speed.
         """
-        found = self.in_words(name, flat_index(index, self.plan.strides[name]))
-        axis = self.axes[-1]
-        total = "" if found is None or self.words is None or axis.walked else self.end_in_a_word(name, self.words.size)
-        if found is None or self.words is None or not total:
+        found, words, axis = self.in_words(name, flat_index(index, self.plan.strides[name])), self.words, self.axes[-1]
+        if found is None or words is None or axis.walked:
+            return load
+        total = self.end_in_a_word(name, words.size)
+        if not total:
             return load
         address, masks, _ = found
         value = self.scopes.define("", load, torch.int64, axes).text
@@ -130,9 +132,9 @@ class WordRows(TileBody):
             return value
         self.completed_loads.add(value)
         test = self.reaches_behind([name])
-        start, end = self.starts[axis.name], self.row_end(self.words, axis, total)
+        start, end = self.starts[axis.name], self.row_end(words, axis, total)
         if start:
-            test = f"{test} & ({start} + {axis.block} > {int(axis.size) - self.words.size})"
+            test = f"{test} & ({start} + {axis.block} > {int(axis.size) - words.size})"
         rest = " & ".join([f"{axis.name}mask", f"({axis.name}index >= {end})", *(m.text for m in masks)])
         self.scopes.line(f"if {test}:", axes)
         self.scopes.line(f"    {value} = tl.where({rest}, tl.load({address}, {rest}, other=0), {value})", axes)

@@ -58,10 +58,11 @@ def _tiny_stride(val: Any) -> list[int]:
 
     Strides that differ still differ, also where the size of 1 of a dimension leaves a gap behind it.
     """
-    stride, step, before = [0] * val.ndim, 1, 0
+    stride, step, inner = [0] * val.ndim, 1, None
     for d in sorted(range(val.ndim), key=lambda d: (val.stride[d], val.shape[d], -d)):
         if val.stride[d]:
-            step += int(before > 0 and val.stride[d] > val.stride[before - 1] and step == stride[before - 1])
-            stride[d], before = step, d + 1
+            if inner is not None and val.stride[d] > val.stride[inner] and step == stride[inner]:
+                step += 1
+            stride[d], inner = step, d
             step *= min(val.shape[d], 2)
     return stride
