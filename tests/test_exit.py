@@ -45,24 +45,26 @@ class Twice(torch.autograd.Function):
     def forward(ctx, x): return x * 2
     @staticmethod
     def backward(ctx, g): return g * 2
-w = torch.randn(20, 20, requires_grad=True)
-def hooked():
+def leaf():  # one a thread: PyTorch stops where two share one, as it locks it and the interpreter in either order
+    return torch.randn(20, 20, requires_grad=True)
+def hooked(w):
     y = w * 2
     y.register_hook(lambda g: g * 2)
     y.sum().backward()
 loops = {
-    "values": lambda: w.sin(),
-    "backward": lambda: (w @ w).sum().backward(),
-    "function": lambda: Twice.apply(w).sum().backward(),
+    "values": lambda w: w.sin(),
+    "backward": lambda w: (w @ w).sum().backward(),
+    "function": lambda w: Twice.apply(w).sum().backward(),
     "hooks": hooked,
-    "checkpoint": lambda: checkpoint(lambda a: a.sin().sum(), w, use_reentrant=True).backward(),
+    "checkpoint": lambda w: checkpoint(lambda a: a.sin().sum(), w, use_reentrant=True).backward(),
 }
 def loop(one):
+    w = leaf()
     while True:
-        one()
+        one(w)
 for name in NAMES:
     compiled = smelt.compile(loops[name])
-    compiled()
+    compiled(leaf())
     for one in (loops[name], compiled):
         threading.Thread(target=loop, args=(one,), daemon=True).start()
 time.sleep(0.3)
