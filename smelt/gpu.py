@@ -20,6 +20,7 @@ from smelt.graph.nodes.range_checks import IN_RANGE, waits
 from smelt.prims.table import Kind, Prim
 from smelt.program import Program
 from smelt.runtime.cuda.graphs import Recorder
+from smelt.runtime.memory import copy_all
 
 
 class Recordings:
@@ -155,7 +156,7 @@ def written_inside(program: Program, written: Mapping[int, int], old: Sequence[i
         if pairs:
             if old:
                 _copy_old(results, old, [before for before, _ in pairs])
-            torch._foreach_copy_([before for before, _ in pairs], [new for _, new in pairs])
+            copy_all([before for before, _ in pairs], [new for _, new in pairs])
         for result, before in given.items():
             results[result] = before
         return results

@@ -114,6 +114,18 @@ def test_a_program_that_hands_out_old_values(layout: str) -> None:
     assert old.stride() == strides and part.stride() == strides
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.uint16, torch.int16, torch.float8_e5m2])
+def test_new_values_arrive_bit_by_bit(dtype: torch.dtype, device: str) -> None:
+    """A NaN keeps its other bits: torch copies many tensors of 16-bit numbers through float32 there."""
+    kind = torch.int8 if dtype.itemsize == 1 else torch.int16
+    bits = torch.arange(-(2 ** (8 * dtype.itemsize - 1)), 2 ** (8 * dtype.itemsize - 1)).to(kind).to(device)
+    x, other = torch.zeros_like(bits).view(dtype), torch.zeros(4, device=device)
+    program = written_inside(lambda inputs: [bits.view(dtype), inputs[1] + 1], {0: 0, 1: 1}, [])
+    program([x, other])
+    assert torch.equal(x.view(kind), bits) and torch.equal(other, torch.ones_like(other))
+
+
 class _InsideEverywhere(Recordings):
     """Programs of a CPU that write their inputs as those of a GPU do, where all sharing results must be expected."""
 

@@ -31,6 +31,11 @@ _CODES: dict[torch.dtype, int] = {
     torch.complex64: _COMPLEX, torch.complex128: _COMPLEX, torch.bool: _BOOL,
 }  # fmt: skip
 _MAX_RANK = 16
+_BITS = {
+    torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64,
+    torch.float16: torch.int16, torch.bfloat16: torch.int16,
+}  # fmt: skip
+"""As what types travel that torch on a GPU copies one tensor at a time, or through float32 (where a NaN changes)."""
 
 
 def fresh(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device | None = None) -> Maker:
@@ -68,6 +73,18 @@ def empty_strided(
     if maker is None:
         maker = _makers[shape, stride, dtype] = fresh(shape, stride, dtype)
     return maker()
+
+
+def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    """Copy each source to its target, of the same shape and type, bit by bit and with few launches."""
+    torch._foreach_copy_([_bits(t) for t in targets], [_bits(t) for t in sources])
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as one of a type that is copied as it is, with others: as integers of the same size."""
+    if tensor.dtype in _BITS:
+        return tensor.view(_BITS[tensor.dtype])
+    return tensor.view(torch.uint8) if tensor.dtype.itemsize == 1 and tensor.dtype.is_floating_point else tensor
 
 
 def trim() -> None:

@@ -19,7 +19,7 @@ from smelt.base.torch_private import address_of_storage
 from smelt.runtime._native import Addresses, Memory
 from smelt.runtime.cuda.device import NOBODY, Device, Program
 from smelt.runtime.launch import data_ptr
-from smelt.runtime.memory import type_code
+from smelt.runtime.memory import copy_all, type_code
 
 _MAX_RANK = 16
 
@@ -127,11 +127,11 @@ class Recording:
         if len(targets) == 1:
             targets[0].copy_(sources[0])
         else:
-            _copy_all(targets, sources)
+            copy_all(targets, sources)
 
     def _copy_out(self, results: list[Any]) -> None:
         made = [_like(tensor) for _, tensor in self.copies]
-        _copy_all(made, [tensor for _, tensor in self.copies])
+        copy_all(made, [tensor for _, tensor in self.copies])
         for (i, _), tensor in zip(self.copies, made, strict=True):
             results[i] = tensor
 
@@ -222,26 +222,6 @@ class _Outputs:
 
 def _like(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-
-
-_BITS = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
-"""Types that torch copies one tensor at a time, and types of the same size that it copies many at once."""
-
-
-def _copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
-    """Copy each source to its target, of the same type, with few launches."""
-    for tensor in targets:
-        if tensor.dtype in _BITS or tensor.dtype.itemsize == 1:
-            torch._foreach_copy_([_bits(t) for t in targets], [_bits(t) for t in sources])
-            return
-    torch._foreach_copy_(targets, sources)
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor as one of a type that can be copied with others: unsigned numbers, 8-bit floating-point numbers."""
-    if tensor.dtype in _BITS:
-        return tensor.view(_BITS[tensor.dtype])
-    return tensor.view(torch.uint8) if tensor.dtype.itemsize == 1 and tensor.dtype.is_floating_point else tensor
 
 
 def _again(position: int) -> Late:
