@@ -68,7 +68,7 @@ demo-tiny: setup setup-tiny
 	$(BIN)/smelt tiny demo $(ARGS)
 
 test: setup setup-tiny
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 # Cross compilers, emulators and the data set of the tests of `smelt tiny`; those that cannot be installed skip tests.
 setup-tiny:

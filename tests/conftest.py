@@ -55,12 +55,14 @@ def fresh_compiler() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `gpu` are skipped where there is none."""
-    if torch.cuda.is_available():
+    """Tests marked `gpu` are skipped where there is none, and where Triton kernels run on the CPU."""
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if torch.cuda.is_available() and not interpreted:
         return
+    reason = "Triton's interpreter is on: `make test-gpu` runs it" if torch.cuda.is_available() else "no CUDA device"
     for item in items:
         if item.get_closest_marker("gpu"):
-            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def pytest_sessionfinish() -> None:

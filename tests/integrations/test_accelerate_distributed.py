@@ -95,7 +95,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     root = str(Path(smelt.__file__).parent.parent)
-    env = {**os.environ, "PYTHONPATH": root, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2",
+    env = {**os.environ, "PYTHONPATH": root, "CUDA_VISIBLE_DEVICES": "",
+           "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2",
            "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}  # fmt: skip
     for name in list(env):
         if name.startswith("ACCELERATE_"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
 import subprocess
 import sys
@@ -173,7 +174,8 @@ for _ in range(3):
     f(torch.randn(1000, 1000, requires_grad=True)).sum().backward()
 print(size() - before)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}  # a CUDA context takes gigabytes of them
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
     assert int(done.stdout) < 1000
 
 
