@@ -162,7 +162,7 @@ def test_second_derivatives_are_of_what_was_there_or_an_error(name: str) -> None
     found = _twice(smelt.compile(fn), shape, True)
     assert name not in VIEWS or found != "told"
     if found != "told":
-        torch.testing.assert_close(found, _twice(fn, shape, True), rtol=1e-3, atol=1e-2)
+        torch.testing.assert_close(found, _twice(fn, shape, True), rtol=5e-3, atol=1e-2)
 
 
 @pytest.mark.parametrize("name", VIEWS)
