@@ -24,6 +24,8 @@ from .tensor_programs import has_bits
 
 CALLS = ((0, False), (1, False), (0, False), (2, True), (1, False))
 """Seeds of the values of each call, and whether it has the other sizes: the third and later ones may be replayed."""
+_TRACEBACK = 6000
+"""Characters of a traceback that results keep, from its end."""
 
 
 class Invalid(Exception):
@@ -98,7 +100,9 @@ def compare(program: Program, device: str = "cpu", target: str = "auto") -> dict
             return {"status": "invalid", "detail": str(error)}
         except Exception as error:
             lost = device != "cpu" and not alive()
-            return {"status": "crash" if lost else "error", "detail": _told(error), **({"lost": True} if lost else {})}
+            frames = "".join(traceback.format_exception(error))[-_TRACEBACK:]
+            told = {"status": "crash" if lost else "error", "detail": _told(error), "traceback": frames}
+            return told | ({"lost": True} if lost else {})
         finally:
             smelt.reset()
     return {"status": "different" if detail else "same", "detail": detail}
