@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from smelt.base.errors import SmeltError, Unsupported
 from smelt.base.log import log
@@ -74,7 +75,10 @@ def answer_for(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any])
         key = (*key, sharing((*args, *kwargs.values())))
     known = _answers.get(key)
     if known is None:
-        known = remember(_answers, key, _ask_twice(func, info, args, kwargs))
+        with (
+            _disable_current_modes()
+        ):  # a trace that asks from outside of its mode would take meta tensors for constants
+            known = remember(_answers, key, _ask_twice(func, info, args, kwargs))
     return known
 
 

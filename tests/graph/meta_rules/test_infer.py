@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 import smelt
 from smelt.base.errors import Unsupported
+from smelt.graph.meta_rules import infer
 from smelt.graph.meta_rules.infer import DataDependent, answer_for
 from smelt.graph.trace.trace import trace_like
 
@@ -104,3 +107,26 @@ def test_pooling_of_one_volume_without_a_batch_keeps_channels_last(shape: tuple[
         for made, expected in zip(smelt.compile(f, dynamic=dynamic)(x), f(x), strict=True):
             assert made.stride() == expected.stride()
             assert torch.equal(made, expected)
+
+
+@pytest.mark.parametrize("name", ["select", "slice", "diagonal", "as_strided", "unfold"])
+def test_no_trace_listens_while_an_operator_is_asked(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take the tensors of the question for constants of the program, and read a single number out of them."""
+    views: dict[str, Any] = {
+        "select": lambda y: y[0],
+        "slice": lambda y: y[:, ::2],
+        "diagonal": lambda y: y.diagonal(),
+        "as_strided": lambda y: y.as_strided((1,), (1,)),
+        "unfold": lambda y: y.unfold(0, 1, 2)[0],
+    }
+    asked, ask = [], infer._ask
+
+    def spy(*given: Any) -> Any:
+        asked.append(_get_current_dispatch_mode())
+        return ask(*given)
+
+    monkeypatch.setattr(infer, "_ask", spy)
+    monkeypatch.setattr(infer, "_answers", {})
+    x = torch.randn(3, 1, requires_grad=True)
+    smelt.compile(lambda x: views[name](x.sigmoid()))(x).sum().backward()
+    assert asked and not any(asked)
