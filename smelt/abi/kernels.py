@@ -18,6 +18,7 @@ import torch
 
 from smelt.abi.cudnn_attention import cudnn_attention_backward
 from smelt.base.errors import SmeltError
+from smelt.base.torch_c import recording
 
 aten = torch.ops.aten
 
@@ -28,8 +29,7 @@ def _contiguous(args: tuple[Any, ...]) -> list[Any]:
 
 def lstm_layer(*args: Any) -> tuple[torch.Tensor, ...]:
     """`aten.mkldnn_rnn_layer`: output, hidden state, cell state, workspace."""
-    with torch.enable_grad():
-        *results, workspace = aten.mkldnn_rnn_layer.default(*_contiguous(args))
+    *results, workspace = recording(True, aten.mkldnn_rnn_layer.default, *_contiguous(args))
     if workspace is None:
         workspace = torch.empty(0, dtype=torch.uint8)
     return (*results, workspace[:0])

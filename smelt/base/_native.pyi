@@ -1,4 +1,4 @@
-"""The C side of `process_state` (native/preserve.c, handlers.c, thread_end.c) and of `class_tables` (class_table.c)."""
+"""The C side of `process_state` (preserve.c, handlers.c, thread_end.c), `torch_c` (switched.c) and `class_tables`."""
 
 from builtins import isinstance as isinstance
 from collections.abc import Callable, Iterable, Iterator
@@ -12,6 +12,14 @@ def preserving(fn: Callable[..., T], /, *args: object, **kwargs: object) -> T:
     """`fn(*args, **kwargs)`; then what the preserver saved is restored, in spite of interrupts and of a full stack.
 
     An interrupt that meets the restoration is raised when it is done.
+    """
+
+def switched(
+    read: Callable[[], V], write: Callable[[V], object], during: V, fn: Callable[..., T], /, *args: object
+) -> T:
+    """`fn(*args)` between `write(during)` and `write(what read() gave before)`, C functions for the state of a thread.
+
+    No interrupt comes between, and none in place of the second.
     """
 
 def inside() -> tuple[int, int]:

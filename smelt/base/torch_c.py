@@ -8,11 +8,14 @@ import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import CodeType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+from smelt.base import _native
 from smelt.base.class_tables import classes
+
+T = TypeVar("T")
 
 
 def implementation_address(tensor: torch.Tensor) -> int:
@@ -147,8 +150,22 @@ saved_tensor_hooks_disabled = torch._C._autograd._saved_tensors_hooks_get_disabl
 without_torch_function = torch._C.DisableTorchFunctionSubclass
 """Context in which attributes and methods of tensor subclasses are read without their `__torch_function__`."""
 
+
+def run_without_torch_function(fn: Callable[..., T], *args: Any) -> T:
+    """`fn(*args)` in such a context; no interrupt leaves the thread in it."""
+    c: Any = torch._C
+    during = c._TorchFunctionState.SUBCLASSES_DISABLED
+    return _native.switched(c._get_torch_function_state, c._set_torch_function_state, during, fn, *args)
+
+
 set_grad_enabled = torch._C._set_grad_enabled
 """What `torch.no_grad` and its kin call to switch gradient recording."""
+
+
+def recording(enabled: bool, fn: Callable[..., T], *args: Any) -> T:
+    """`fn(*args)` with gradients recorded or not; no interrupt leaves it so, as one that meets `torch.no_grad` may."""
+    return _native.switched(torch.is_grad_enabled, set_grad_enabled, enabled, fn, *args)
+
 
 get_tracing_state = torch._C._get_tracing_state
 """The state of `torch.jit.trace`, None outside of it."""
@@ -346,6 +363,8 @@ MODE_STATE: tuple[State, ...] = (
 )  # fmt: skip
 """Modes that see the operators of this thread."""
 
+_AUTOCAST_DEPTH = _nesting("autocast", torch.autocast_increment_nesting, torch.autocast_decrement_nesting)
+
 AUTOGRAD_STATE: tuple[State, ...] = (
     ("transforms", torch._C._functorch.get_dynamic_layer_stack_depth, _write_transforms),
     _nesting("vmap", torch._C._vmapmode_increment_nesting, torch._C._vmapmode_decrement_nesting),
@@ -357,10 +376,28 @@ AUTOGRAD_STATE: tuple[State, ...] = (
     ("engine threads", torch._C._is_multithreading_enabled, torch._C._set_multithreading_enabled),
     ("saved tensor hooks", _read_saved_tensor_hooks, _write_saved_tensor_hooks),
     ("anomaly mode", lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()), _write_anomaly_mode),
-    _nesting("autocast", torch.autocast_increment_nesting, torch.autocast_decrement_nesting),
+    _AUTOCAST_DEPTH,
     ("autocast cache", torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
 )
 """What `torch.autograd` and autocast keep."""
+
+
+def autocast_state(device_type: str) -> tuple[Any, ...]:
+    """What a region of autocast for this kind of device changes in this thread."""
+    of_device = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
+    return device_type, *of_device, torch.is_autocast_cache_enabled(), _AUTOCAST_DEPTH[1]()
+
+
+def set_autocast_state(state: tuple[Any, ...]) -> None:
+    """Back to what `autocast_state` gave; what is so already stays."""
+    device_type, enabled, dtype, cached, depth = state
+    torch.set_autocast_enabled(device_type, enabled)
+    torch.set_autocast_dtype(device_type, dtype)
+    torch.set_autocast_cache_enabled(cached)
+    _AUTOCAST_DEPTH[2](depth)
+    if not depth:
+        torch.clear_autocast_cache()
+
 
 SHARED_STATE = ("jvp nesting", "anomaly mode")
 """What of it is the process's and not this thread's."""

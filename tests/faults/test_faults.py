@@ -25,7 +25,8 @@ from smelt.base import locks, stats, torch_c
 from smelt.base.process_state import keep, preserving
 from smelt.capture import session
 from tests.faults.campaign import KINDS, campaign
-from tests.faults.programs import PROGRAMS
+from tests.faults.inject import INTERRUPTS, Calls
+from tests.faults.programs import PROGRAMS, compiled_by
 from tests.faults.state import changes, left_behind, look
 
 PAIRS = [(program, kind) for program in PROGRAMS for kind in KINDS]
@@ -83,6 +84,20 @@ LEFT: dict[str, Callable[[], Any]] = {
 }
 _KEPT: list[Any] = []
 _LOCK = locks.new_lock()
+
+
+def test_an_interrupt_anywhere_in_a_compiled_call_leaves_no_switch() -> None:
+    """Ctrl-C that came behind the switch and before its `try` left gradients off for the rest of the program."""
+    run = PROGRAMS["regions"].make(compiled_by("aot_eager"))
+    for _ in range(3):
+        run()
+    with Calls(KeyboardInterrupt(), INTERRUPTS) as counting:
+        run()
+    before = look()
+    for at in range(1, counting.count() + 1):
+        with contextlib.suppress(KeyboardInterrupt), Calls(KeyboardInterrupt(), INTERRUPTS, at):
+            run()
+    assert not changes(before, look())
 
 
 @pytest.mark.parametrize("what", LEFT)

@@ -35,7 +35,7 @@ from smelt.autograd.call.unpacked import (
 from smelt.autograd.trace.plan import Fresh, Joint, Mutation, SparseGradient, unreached
 from smelt.autograd.trace.rng import Beginning, beginning, draws, from_beginning, generator_devices, seed, with_seeds
 from smelt.base.errors import SmeltError
-from smelt.base.torch_c import below_autograd, disable_autocast, in_batches, set_grad_enabled
+from smelt.base.torch_c import below_autograd, disable_autocast, in_batches, recording
 from smelt.base.torch_private import address_of_storage, is_view
 from smelt.graph.ir.meta import TensorMeta, is_lazy
 from smelt.graph.nodes.absent_gradients import hooks_of, quiet, quiet_below
@@ -103,8 +103,7 @@ def _wrap_inference(joint: Joint, forward: Program) -> Compiled:
     def call(*inputs: torch.Tensor) -> tuple[Any, ...]:
         results = run([*inputs])
         if joint.mutations:
-            with torch.no_grad():
-                _update(joint.mutations, inputs, results[count:])
+            recording(False, _update, joint.mutations, inputs, results[count:])
         _touch(joint, inputs)
         return finish(inputs, results)
 
@@ -247,15 +246,10 @@ def _computed(plan: _Plan, inputs: Sequence[torch.Tensor]) -> _Call:
     It comes before autograd makes a node with an edge for each parameter, which a GPU would wait for.
     """
     begin = beginning(plan.joint, plan.generators) if plan.draws else None
-    recording = torch.is_grad_enabled()
-    set_grad_enabled(False)
-    try:
-        if begin is None or not begin.seeds:
-            return plan, inputs, plan.forward([*inputs]), begin
-        with with_seeds(begin):
-            return plan, inputs, plan.forward([*inputs]), begin
-    finally:
-        set_grad_enabled(recording)
+    if begin is None or not begin.seeds:
+        return plan, inputs, recording(False, plan.forward, [*inputs]), begin
+    with with_seeds(begin):
+        return plan, inputs, recording(False, plan.forward, [*inputs]), begin
 
 
 def _begin_saving(plan: _Plan, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> _Saving:
@@ -564,7 +558,7 @@ def _wrap_training(joint: Joint, forward: Program, backward: Program, again: Dou
     finish = finisher(joint)
     plain = all(type(o) is Fresh and o.index == i for i, o in enumerate(joint.outputs)) and not joint.spoilt
     simple = plain and not plan.with_grad
-    apply = _Compiled.apply if torch.is_grad_enabled() else torch.enable_grad()(_Compiled.apply)
+    apply = _Compiled.apply if torch.is_grad_enabled() else functools.partial(recording, True, _Compiled.apply)
     run = _apart(apply, plan) if joint.idle else lambda *inputs: apply(_computed(plan, inputs), *inputs)
     if simple:
         return run
@@ -573,9 +567,7 @@ def _wrap_training(joint: Joint, forward: Program, backward: Program, again: Dou
 
     def call(*inputs: torch.Tensor) -> tuple[Any, ...]:
         results = run(*inputs)
-        with torch.enable_grad():
-            for i, value in zip(written, results[joint.num_outputs :], strict=True):
-                _overwrite(inputs[i], value)
+        recording(True, _overwrite_all, [inputs[i] for i in written], results[joint.num_outputs :])
         if more:
             increment_version([inputs[i] for i in more])
         return finish(inputs, results)
@@ -603,6 +595,11 @@ def _overwrite(tensor: torch.Tensor, value: torch.Tensor) -> None:
         tensor.copy_(value)
     else:  # `copy_` would bring zeros to where the program gives no gradient
         _Overwritten.apply(tensor, value)
+
+
+def _overwrite_all(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    for tensor, value in zip(tensors, values, strict=True):
+        _overwrite(tensor, value)
 
 
 def _apart(apply: Callable[..., Any], plan: _Plan) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ import torch
 
 from smelt.autograd.trace.plan import Constant, Derived, Fresh, Joint, OutputPlan, Repeated, SameInput, View
 from smelt.base.errors import SmeltError
-from smelt.base.torch_c import uncounted
+from smelt.base.torch_c import recording, uncounted
 from smelt.graph.ir.storage_view import Step
 from smelt.graph.nodes.invalid_history import spoilt
 
@@ -67,9 +67,7 @@ def _called(name: str) -> Any:
 def _with_history(value: torch.Tensor, view: torch.Tensor, derived: Derived) -> torch.Tensor:
     if not value.requires_grad:
         return view
-    with torch.enable_grad():
-        out: torch.Tensor = _called(derived.name).apply(value, view, derived.is_view)
-    return out
+    return recording(True, _called(derived.name).apply, value, view, derived.is_view)
 
 
 def _counted_before(tensor: torch.Tensor, of_input: bool, steps: Sequence[Step]) -> AbstractContextManager[Any]:
@@ -113,8 +111,8 @@ class _Call:
                     return self._another(self._replay(base, steps, base), steps)
                 if history not in self.written:
                     self.written[history] = tensor = self._replay(base, steps, base)
-                    with torch.enable_grad(), _counted_before(tensor, of_input, steps):
-                        tensor.copy_(self.results[history])
+                    with _counted_before(tensor, of_input, steps):
+                        recording(True, tensor.copy_, self.results[history])
                 return self._replay(self.written[history], after, base)
             case Repeated(output):
                 return self.outputs[output]
@@ -127,8 +125,7 @@ class _Call:
         enabled = torch.is_grad_enabled()
         for step in steps:
             if step.grad != enabled:
-                with torch.set_grad_enabled(step.grad):
-                    tensor = self._take(step, tensor, base)
+                tensor = recording(step.grad, self._take, step, tensor, base)
             else:
                 tensor = self._take(step, tensor, base)
         return tensor

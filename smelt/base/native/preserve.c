@@ -105,6 +105,8 @@ static PyMethodDef methods[] = {
     {"set_preserver", set_preserver, METH_VARARGS,
      "set_preserver(take or None, found): take() gives restore(error or None), which is called until it returns; the dict "
      "`found` is emptied when no thread is inside any more"},
+    {"switched", (PyCFunction)(void (*)(void))switched, METH_FASTCALL,
+     "switched(read, write, during, fn, *args): fn(*args) between write(during) and write(what read() gave before)"},
     {"isinstance", (PyCFunction)(void (*)(void))isinstance_method, METH_FASTCALL,
      "isinstance(object, class or tuple): by the object's class, without a look at its `__class__`"},
     {NULL, NULL, 0, NULL},

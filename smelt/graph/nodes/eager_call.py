@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from smelt.base.torch_c import recording
 from smelt.graph.nodes.cut_points import EagerBoundary
 
 
@@ -35,8 +36,10 @@ class EagerCall(EagerBoundary):
         if self.modes is None:
             return self._run(args, kwargs)
         gradients, *casts = self.modes
+        return recording(gradients, self._cast, casts, args, kwargs)
+
+    def _cast(self, casts: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         with ExitStack() as regions:
-            regions.enter_context(torch.set_grad_enabled(gradients))
             for device, enabled, dtype in casts:
                 if (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) == (enabled, dtype):
                     continue

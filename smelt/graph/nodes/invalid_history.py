@@ -20,6 +20,7 @@ from torch._library.autograd import make_autograd_impl
 from torch.autograd.function import BackwardCFunction
 
 from smelt.base.errors import SmeltError
+from smelt.base.torch_c import recording
 from smelt.graph.meta_rules.oversized import NoRoom
 from smelt.graph.nodes.absent_gradients import quiet_below
 
@@ -62,9 +63,7 @@ def spoilt(tensor: torch.Tensor, error: Exception | None, origins: Sequence[torc
         error: None: no error, and no gradients.
         origins: what its history leads to: a derivative by one of them has to come through it.
     """
-    with torch.enable_grad():
-        out: torch.Tensor = _ErrorNode.apply(tensor, error, _ANCHOR, *origins)
-    return out
+    return recording(True, _ErrorNode.apply, tensor, error, _ANCHOR, *origins)
 
 
 # -- what a backward raises ----------------------------------------------------------------------------------------

@@ -21,10 +21,14 @@ from smelt.base.process_state import switch
 
 
 class _Open(threading.local):
-    """The regions that graphs have entered on this thread and not left: how to leave each, and its token."""
+    """The regions that graphs have entered on this thread and not left: what restores the state, and the state before.
+
+    A region is noted before it is entered and until it is left, as an interrupt may come between: it is then restored
+    without having been entered, or twice.
+    """
 
     def __init__(self) -> None:
-        self.regions: list[tuple[Callable[[Any], None], Any]] = []
+        self.regions: list[tuple[Callable[[Any], object], Any]] = []
 
 
 _open = _Open()
@@ -39,8 +43,9 @@ def regions_left() -> Iterator[None]:
         yield
     except BaseException:
         while len(_open.regions) > depth:
-            leave, token = _open.regions[-1]
-            leave(token)
+            restore, before = _open.regions[-1]
+            restore(before)
+            _open.regions.pop()
         raise
 
 
@@ -57,8 +62,8 @@ def leaving_regions(gm: fx.GraphModule, run: Callable[..., Any]) -> Callable[...
     return left
 
 
-def _entered(leave: Callable[[Any], None], token: Any) -> None:
-    _open.regions.append((leave, token))
+def _enters(restore: Callable[[Any], object], before: Any) -> None:
+    _open.regions.append((restore, before))
 
 
 def _left() -> None:
@@ -70,16 +75,16 @@ def _left() -> None:
 def enter_grad_mode(enabled: bool) -> bool:
     """Switch gradient recording on or off; returns what it was."""
     previous = torch.is_grad_enabled()
-    torch.set_grad_enabled(enabled)
-    _entered(exit_grad_mode, previous)
+    _enters(torch_c.set_grad_enabled, previous)
+    torch_c.set_grad_enabled(enabled)
     return previous
 
 
 @has_side_effect
 def exit_grad_mode(previous: bool) -> None:
     """Back to what `enter_grad_mode` returned."""
+    torch_c.set_grad_enabled(previous)
     _left()
-    torch.set_grad_enabled(previous)
 
 
 @has_side_effect
@@ -88,32 +93,32 @@ def enter_autocast(
 ) -> torch.autocast:
     """Enter `torch.autocast(device_type, dtype, enabled, cache_enabled)`."""
     region = torch.autocast(device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
+    _enters(torch_c.set_autocast_state, torch_c.autocast_state(device_type))
     region.__enter__()
-    _entered(exit_autocast, region)
     return region
 
 
 @has_side_effect
 def exit_autocast(region: torch.autocast) -> None:
     """Leave the region that `enter_autocast` returned."""
-    _left()
     region.__exit__(None, None, None)
+    _left()
 
 
 @has_side_effect
 def enter_attention_kernels(allowed: tuple[bool, ...]) -> tuple[bool, ...]:
     """Allow these kernels of scaled_dot_product_attention (see `torch_c.ATTENTION_SETTERS`); returns which were."""
     previous = torch_c.attention_kernels()
+    _enters(torch_c.set_attention_kernels, previous)
     torch_c.set_attention_kernels(allowed)
-    _entered(exit_attention_kernels, previous)
     return previous
 
 
 @has_side_effect
 def exit_attention_kernels(previous: tuple[bool, ...]) -> None:
     """Back to what `enter_attention_kernels` returned."""
-    _left()
     torch_c.set_attention_kernels(previous)
+    _left()
 
 
 EXITS = {

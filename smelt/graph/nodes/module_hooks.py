@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.modules._functions import BackwardHookFunction
 from torch.utils.hooks import BackwardHook
 
+from smelt.base.torch_c import recording
 from smelt.graph.nodes.absent_gradients import only_given_of_module, pass_on_absent
 from smelt.graph.nodes.cut_points import EagerBoundary
 
@@ -42,8 +43,7 @@ class _ModuleHooks(EagerBoundary):
         values: list[Any] = [None] * self.count
         for place, tensor in zip(self.places, tensors, strict=True):
             values[place] = tensor
-        with torch.enable_grad():
-            out = through(tuple(values))
+        out = recording(True, through, tuple(values))
         results = [out[place] for place in self.places]
         for node in {each.grad_fn for each in results if each.grad_fn is not None}:
             pass_on_absent(node)

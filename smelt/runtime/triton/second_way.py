@@ -15,6 +15,7 @@ import torch
 
 from smelt.abi.arena import extent
 from smelt.abi.kernel_source import Config
+from smelt.base.torch_c import recording
 from smelt.runtime.launch import Table
 from smelt.runtime.triton.plan import Argument
 
@@ -50,8 +51,7 @@ def by_operators(second: SecondWay, arguments: Sequence[Argument], device: torch
     memory = memory_of(device)
 
     def run(table: Table) -> None:
-        with torch.no_grad():
-            second(memory, [table.get(slot) + offset for slot, offset in pointers], numbers)
+        recording(False, second, memory, [table.get(slot) + offset for slot, offset in pointers], numbers)
 
     return run
 
