@@ -19,7 +19,13 @@ def cross(p: Lowering, x: Node, y: Node, *, dim: int = -1) -> Node:
     def compute(a: Node, b: Node) -> Node:
         u, v = ([cut(p, w, dim, i, i + 1) for i in range(3)] for w in (a, b))
         turns = ((1, 2), (2, 0), (0, 1))
-        return p.cat(tuple(p.sub(p.mul(u[i], v[j]), p.mul(u[j], v[i])) for i, j in turns), dim)
+        return p.cat(tuple(minus(p.mul(u[j], v[i]), u[i], v[j]) for i, j in turns), dim)
+
+    def minus(second: Node, one: Node, other: Node) -> Node:
+        """one * other - second, which eager's kernels round once: a vector and itself do not cancel to 0."""
+        if p.out.dtype.is_floating_point:
+            return p.fma(one, other, p.neg(second))
+        return p.sub(p.mul(one, other), second)
 
     return p.pointwise(compute, x, y)
 

@@ -27,6 +27,8 @@ PROGRAMS: dict[str, Callable[[T, T, T], T]] = {
     "lerp from the end": lambda a, b, c: torch.lerp(a, b, 0.7),
     "lerp by a tensor": lambda a, b, c: torch.lerp(a, b, c),
     "lists": lambda a, b, c: torch._foreach_add([a], [b], alpha=1.7)[0],
+    "cross": lambda a, b, c: torch.linalg.cross(a[:, :3], b[:, :3]),
+    "cross with itself": lambda a, b, c: torch.linalg.cross(b[:, :3], b[:, :3]),
     "two operators": lambda a, b, c: a + b * 1.7 - c * c,
 }
 
