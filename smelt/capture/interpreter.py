@@ -35,7 +35,6 @@ from smelt.capture.core.frames import Frame
 from smelt.capture.core.interface import Args, Kwargs, T
 from smelt.capture.core.made_classes import check_type, pin_given
 from smelt.capture.core.plan import CapturePlan
-from smelt.capture.core.policy import is_frozen
 from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.registry import ATTR, CALL, READ
 from smelt.capture.core.sources import Source
@@ -348,7 +347,6 @@ class Interpreter:
         if self.observed.places:
             self.observed.look(key)
         source = self.globals_source(globals)
-        frozen = is_frozen(globals.get("__name__"))
         if name in globals and not deleted:
             value = self.external(globals[name], sources.global_item(source, name))
         else:
@@ -356,7 +354,7 @@ class Interpreter:
             builtins = builtins if isinstance(builtins, dict) else vars(builtins)
             if name not in builtins:
                 raise UserError(NameError(f"name {name!r} is not defined", name=name))
-            if not frozen and not deleted:
+            if not deleted:
                 self.guards.check(sources.global_missing(source, name), _MISSING, None)
             value = self.external(builtins[name], sources.global_item(self.globals_source(builtins), name))
         self.reads[key] = value

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import math
 import os.path
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from smelt.capture.explain import describe
 from tests.capture.harness import compiled, same
 
 
@@ -31,6 +34,7 @@ def ten(*args: Any, **kwargs: Any) -> Any:
 
 
 LINEAR = nn.Linear(2, 2)
+LAYERS = nn.Sequential(nn.ReLU(), nn.Tanh())
 CASES: list[tuple[str, Any, Callable[[Tensor], Any]]] = [
     ("torch.relu", ten, lambda x: torch.relu(x)),
     ("torch.relu", ten, lambda x: F.relu(x)),
@@ -49,6 +53,8 @@ CASES: list[tuple[str, Any, Callable[[Tensor], Any]]] = [
     ("builtins.sorted", lambda items: [10], lambda x: x * sorted([2, 1])[0]),
     ("numpy.stack", lambda arrays: arrays[0] * 10, lambda x: (x + 1, float(np.stack([np.ones(2)]).sum()))),
     ("numpy.pi", 3.0, lambda x: x * np.pi),
+    ("statistics.len", lambda items: 1, lambda x: x * statistics.median([1, 2, 3])),
+    ("torch.nn.modules.container.len", lambda items: 1, lambda x: LAYERS(x)),
     ("time.time", lambda: 7.0, lambda x: x * 0 + (7.0 if time.time() == 7.0 else 1.0)),
     ("datetime.datetime", Frozen, lambda x: x * (datetime.datetime.now().year == 2020)),
 ]
@@ -64,6 +70,59 @@ def test_what_is_replaced(number: int) -> None:
         with mock.patch(name, other):
             assert same(fn(x), run(x)), "replaced"
     assert same(fn(x), run(x)), "put back"
+
+
+def stored(x: Tensor) -> Tensor:
+    y = x.clone()
+    y[0] = 3.0
+    return y
+
+
+def chosen(x: Tensor) -> Tensor:
+    y = x
+    if x[0, 0] > 5:
+        y = x + 1
+    return y
+
+
+def minus(*args: Any) -> Any:
+    return args[0].sub(7)
+
+
+OF_TENSORS: list[tuple[str, Any, Callable[[Tensor], Any]]] = [
+    ("__add__", minus, lambda x: x + 1),
+    ("__add__", Tensor.sub, lambda x: x + 1),
+    ("__add__", mock.Mock(return_value=torch.ones(3)), lambda x: x + 1),
+    ("__radd__", minus, lambda x: 1 + x),
+    ("__rsub__", minus, lambda x: 1 - x),
+    ("__rpow__", minus, lambda x: pow(2, x)),
+    ("__matmul__", minus, lambda x: x @ x),
+    ("__eq__", minus, lambda x: x == 2),
+    ("__neg__", minus, lambda x: -x),
+    ("__abs__", minus, lambda x: abs(x)),
+    ("__getitem__", minus, lambda x: x[0]),
+    ("__setitem__", lambda s, i, v: s.neg_(), stored),
+    ("__len__", lambda s: 9, lambda x: x * len(x)),
+    ("__iter__", lambda s: iter([s, s]), lambda x: [*x]),
+    ("__bool__", lambda s: True, chosen),
+    ("__bool__", lambda s: True, lambda x: x * (not x[0, 0] > 5)),
+    ("__float__", lambda s: 4.0, lambda x: x * float(x.sum())),
+    ("__contains__", lambda s, v: True, lambda x: x * (7.0 in x)),
+    ("T", property(minus), lambda x: x.T * 2),
+    ("ndim", property(lambda s: 17), lambda x: x * x.ndim),
+]
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["before", "while"])
+@pytest.mark.parametrize("name, other, fn", OF_TENSORS, ids=[f"{i}-{each[0]}" for i, each in enumerate(OF_TENSORS)])
+def test_what_is_replaced_in_tensors(name: str, other: Any, fn: Callable[[Tensor], Any], first: bool) -> None:
+    """Operators and attributes, compiled before somebody replaces them or while they are replaced."""
+    run = compiled(fn)
+    x = torch.tensor([[0.5, 2.0], [1.0, 2.0]])
+    for replaced in (first, not first, first):
+        with mock.patch.object(Tensor, name, other) if replaced else contextlib.nullcontext():
+            assert same(fn(x), run(x))
+    assert len(describe(run._smelt_session).guards) > 1, "a graph that runs in eager has what is replaced, too"
 
 
 def test_a_mock_sees_its_calls() -> None:

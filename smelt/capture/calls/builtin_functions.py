@@ -556,7 +556,8 @@ def _register_numbers() -> None:
     for kind, name in ((int, "__int__"), (float, "__float__"), (complex, "__complex__")):
 
         def convert(vm: Interpreter, args: Args, kwargs: Kwargs, kind: type = kind, name: str = name) -> object:
-            if args and type(args[0]) is TraceTensor:
+            method = python_method(vm, args[0], name) if args else None
+            if args and type(args[0]) is TraceTensor and method is None:
                 number = number_at_entry(vm, args[0])
                 if number is not None and vm.type_of(number) is kind:
                     return number
@@ -569,7 +570,6 @@ def _register_numbers() -> None:
                 return user(kind, known)
             if kind is int and len(args) == 1 and type(args[0]) is torch.SymInt:
                 return args[0]
-            method = python_method(vm, args[0], name) if args else None
             if method is not None:
                 return vm.call(method, (args[0],), {})
             vm.effects.refuse_foreign(*args)
@@ -628,9 +628,10 @@ def _register_arithmetic() -> None:
 
         def compute(vm: Interpreter, args: Args, kwargs: Kwargs, fn: Callable[..., object] = fn) -> Any:
             args, kwargs = _in_order(fn, args, kwargs), {}
-            if any(type(a) is TraceTensor for a in args):
-                return vm.tensors.run(fn, args, kwargs)
             dunder = python_method(vm, args[0], f"__{fn.__name__}__")
+            if dunder is None and any(type(a) is TraceTensor for a in args):
+                back = python_method(vm, args[1], f"__r{fn.__name__}__") if len(args) == 2 else None
+                return vm.tensors.run(fn, args, kwargs) if back is None else vm.call(back, args[::-1], kwargs)
             if dunder is not None:
                 return vm.call(dunder, args, kwargs)
             vm.effects.refuse_foreign(*args)

@@ -23,6 +23,7 @@ from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.liveness import live_slots
 from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.python import containers
+from smelt.capture.python.attribute_reads import python_method
 from smelt.capture.python.stack_opcodes import backward, forward, opcode, read_variable, turning
 from smelt.capture.tensors.torch_calls import is_torch_builtin
 from smelt.graph.ir.meta import meta_of
@@ -54,7 +55,9 @@ def _pop_jump(on: bool) -> Callable[[Any, Frame, int], object | None]:
         if value is on:
             f.pc = arg
             return None
-        if type(value) is TraceTensor and compute_both(vm, f, value, arg, when=off):
+        if type(value) is TraceTensor and python_method(vm, value, "__bool__") is not None:
+            value = containers.truth(vm, value)
+        elif type(value) is TraceTensor and compute_both(vm, f, value, arg, when=off):
             return None
         return jump(vm, f, value, arg, f.pc) if on else jump(vm, f, value, f.pc, arg)
 

@@ -195,6 +195,15 @@ class Compared(Protocol):
     def tell_apart(self, one: object, other: object) -> None:
         """The program has asked whether these are one object, and they are not."""
 
+    def read_nan(self, value: object, source: Source) -> None:
+        """A NaN from outside, which any other will do for until `ask_nan`."""
+
+    def ask_nan(self, *values: object) -> None:
+        """Where all of these are NaN, the program asks which objects they are."""
+
+    def nan_source(self, value: object) -> Source | None:
+        """Where this very NaN was read."""
+
     def foreign(self, keys: Iterable[object]) -> None:
         """A dictionary from outside is copied: which objects its keys are is known."""
 

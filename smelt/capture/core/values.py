@@ -36,6 +36,8 @@ PLAIN = (int, float, str, bytes, complex, range, torch.device, torch.Size, numpy
 NUMPY_SCALARS = frozenset(kind for kind in numpy.sctypeDict.values() if kind not in (numpy.object_, numpy.void))
 """Numbers and texts of numpy: immutable, unlike its arrays and records."""
 
+_NUMPY_NAN = (numpy.inexact, numpy.datetime64, numpy.timedelta64)
+
 LEAVES = classes(*SINGLETONS, *PLAIN, *NUMPY_SCALARS, *SYMBOLIC)
 """Exact types of immutable data without tensors."""
 
@@ -212,7 +214,22 @@ def read_plain(vm: Interpreter, value: object, source: Source) -> object:
     if type(value) not in LEAVES and not isinstance(value, enum.Enum):
         return read_object(vm, value, source)
     vm.guards.check(source, native.EQ, value)
+    if is_nan(value):
+        vm.compared.read_nan(value, source)
     return value
+
+
+def is_nan(value: object) -> bool:
+    """A plain value that does not equal itself, so that which object it is tells more of it than `==`."""
+    return type(value) in _MAY_BE_NAN and bool(value != value)
+
+
+def is_equal_to_itself(value: object) -> bool:
+    """A plain value, of which `==` tells all."""
+    return type(value) in LEAVES and not is_nan(value)
+
+
+_MAY_BE_NAN = classes(float, complex, *(kind for kind in NUMPY_SCALARS if issubclass(kind, _NUMPY_NAN)))
 
 
 @READ(slice)

@@ -14,7 +14,7 @@ from smelt.capture.core.frames import Frame
 from smelt.capture.core.interface import Interpreter, Kwargs
 from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.unbacked_text import UnknownText
-from smelt.capture.core.values import LEAVES
+from smelt.capture.core.values import is_equal_to_itself
 from smelt.capture.python import containers
 from smelt.capture.python.attribute_reads import python_method
 from smelt.capture.python.attribute_writes import delete_attr, store_attr
@@ -76,6 +76,7 @@ def is_op(vm: Interpreter, f: Frame, arg: int) -> None:
     right = vm.effects.copies.own(f.stack.pop())
     left = vm.effects.copies.own(f.stack[-1])
     same = left is right
+    vm.compared.ask_nan(left, right)
     if not same:
         vm.compared.tell_apart(left, right)
     f.stack[-1] = same != bool(arg)
@@ -152,7 +153,7 @@ def build_set(vm: Interpreter, f: Frame, arg: int) -> None:
 
 def _hashing(vm: Interpreter, keys: Sequence[object]) -> Callable[..., object]:
     """What runs C code that hashes and compares these keys: some may have methods of their own for it."""
-    return user if all(type(key) in LEAVES for key in keys) else vm.native
+    return user if all(map(is_equal_to_itself, keys)) else vm.native
 
 
 @opcode("BUILD_MAP")

@@ -110,12 +110,37 @@ _BUILT_IN = classes(list, tuple, dict, set, frozenset, slice, type, types.Functi
 
 
 def python_method(vm: Interpreter, obj: object, name: str) -> Any:
-    """A dunder method of the object's class when it is written in Python; None otherwise."""
+    """A dunder method of the object's class when it is written in Python; None otherwise.
+
+    Of a tensor: what somebody has put in the place of torch's own.
+    """
     cls = type(obj)
+    if type(obj) is TraceTensor:
+        return _tensor_method(vm, obj, name)
     if cls in LEAVES or cls in _BUILT_IN:
         return None
     raw = find_in_class(vm, cls, name)
     return raw if isinstance(raw, types.FunctionType) else None
+
+
+_OF_TENSORS = {id(raw): raw for cls in (torch.nn.Parameter, *torch.Tensor.__mro__) for raw in vars(cls).values()}
+
+
+def replaced_in_tensor(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
+    """What the class of a tensor has by this name where it is not what torch put there, guarded; None otherwise."""
+    raw = find_in_class(vm, vm.type_of(tensor), name)
+    if raw is MISS or id(raw) in _OF_TENSORS:
+        return None
+    if isinstance(raw, types.FunctionType) and module_name(raw.__globals__.get("__name__")).startswith("torch."):
+        return None
+    return raw
+
+
+def _tensor_method(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
+    method = replaced_in_tensor(vm, tensor, name)
+    if method is None or isinstance(method, types.FunctionType) or type(method) in C_METHODS:
+        return method
+    raise Break(f"Tensor.{name} is a {type(method).__name__}", "capture knows no method of this kind")
 
 
 def refuses(vm: Interpreter, obj: object, name: str) -> bool:

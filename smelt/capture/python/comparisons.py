@@ -16,7 +16,7 @@ from smelt.base.class_tables import isinstance
 from smelt.capture import _native as native
 from smelt.capture.core.interface import Args, Interpreter
 from smelt.capture.core.sources import Source, const
-from smelt.capture.core.values import C_METHODS, LEAVES
+from smelt.capture.core.values import C_METHODS, LEAVES, is_nan
 from smelt.capture.python.effects import CONTAINERS, values_of
 from smelt.graph.ir.symint import SYMBOLIC_CLASSES, pinned
 from smelt.graph.trace.trace import TraceTensor
@@ -40,7 +40,7 @@ _MAKING: tuple[type, ...] = (
 _OPERATORS = frozenset(
     {operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, operator.contains, operator.indexOf}
     | {operator.countOf, operator.and_, operator.or_, operator.xor, operator.sub, operator.iand, operator.ior}
-    | {operator.ixor, operator.isub, sorted, min, max, hash}
+    | {operator.ixor, operator.isub, operator.is_, operator.is_not, sorted, min, max, hash}
 )
 _ITEMS = (operator.getitem, operator.setitem, operator.delitem)
 
@@ -53,17 +53,22 @@ class Compared:
         self._objects: dict[int, tuple[object, Source]] = {}
         self._functions: dict[int, types.FunctionType] = {}
         self._by_address = False
+        self._nans: list[tuple[object, Source]] = []
+        self._nans_told = False
 
     def release(self) -> None:
         """Let go of the program's objects."""
         self._objects.clear()
         self._functions.clear()
+        self._nans.clear()
 
     def look(self, fn: Callable[..., object], args: Args) -> None:
         """C code is about to run: what it compares is guarded."""
         hashed, values = _compared(fn, args)
         for value in values:
             self.note(value, hashed)
+        if self._nans and not self._nans_told:
+            self._nans_told = self._count_nans(values, set()) > (not hashed)
         if fn is hash and args and self._objects:
             self._by_address = True  # the hash of an object is its address
 
@@ -72,6 +77,7 @@ class Compared:
         if _makes(fn):
             for key in out if isinstance(out, CONTAINERS) else ():
                 self.note(key)
+                self.ask_nan(key)
 
     def foreign(self, keys: Iterable[object]) -> None:
         """A dictionary from outside is copied: which objects its keys are is known, but not where else they stand."""
@@ -108,6 +114,31 @@ class Compared:
         elif source.kind != _HOST and (type(value) is TraceTensor or _is_by_identity(value)):
             self._objects[id(value)] = value, source
 
+    def read_nan(self, value: object, source: Source) -> None:
+        """A NaN from outside: guards find any other alike until the program asks which object it is."""
+        self._nans.append((value, source))
+
+    def ask_nan(self, *values: object) -> None:
+        """Where all of these are NaN, the answer to what the program asks lies in which objects they are."""
+        if self._nans and all(map(is_nan, values)):
+            self._nans_told = True
+
+    def nan_source(self, value: object) -> Source | None:
+        """Where this very NaN was read."""
+        return next((source for each, source in self._nans if each is value), None)
+
+    def _count_nans(self, values: Iterable[object], seen: set[int]) -> int:
+        """How many NaN are in what C code compares; which ones are equal is a matter of the objects."""
+        count = 0
+        for value in values:
+            if isinstance(value, CONTAINERS) and id(value) not in seen:
+                seen.add(id(value))
+                count += self._count_nans(values_of(self.vm.effects.plain(value)), seen)
+                seen.discard(id(value))
+            else:
+                count += is_nan(value)
+        return count
+
     def tell_apart(self, one: object, other: object) -> None:
         """The program has asked whether these are one object, and they are not."""
         a, b = self.vm.sources.get(id(one)), self.vm.sources.get(id(other))
@@ -130,6 +161,8 @@ class Compared:
 
     def guard(self) -> None:
         """Add the guards: the objects are not the same one, or each is the one that it was."""
+        for value, source in self._nans if self._nans_told else ():
+            self.vm.guards.check(source, native.IS, value)
         if self._by_address:
             for value, source in self._objects.values():
                 real = self.vm.tensors.real.get(id(value)) if type(value) is TraceTensor else value

@@ -18,7 +18,7 @@ from smelt.capture.core.generators import TracedGenerator
 from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.prologue_value import PrologueValue, values_in
 from smelt.capture.core.sources import Source, sequence_item
-from smelt.capture.core.values import LEAVES
+from smelt.capture.core.values import LEAVES, is_equal_to_itself
 from smelt.capture.python.attribute_reads import MISS, find_in_class, python_method, refuses
 from smelt.capture.python.effects import CONTAINERS, hashes
 from smelt.capture.python.operators import compare
@@ -34,7 +34,7 @@ def truth(vm: Interpreter, value: object) -> bool:
     kind = type(value)
     if kind in LEAVES:
         return bool(value)
-    if type(value) is TraceTensor:
+    if type(value) is TraceTensor and python_method(vm, value, "__bool__") is None:
         known = vm.tensors.speculation.value(value)
         if known is None:
             raise tensor_value("a branch on a tensor's value")
@@ -69,7 +69,7 @@ def tensor_value(title: str) -> Break:
 
 def length(vm: Interpreter, value: object) -> int:
     """`len(value)`"""
-    if type(value) is TraceTensor:
+    if type(value) is TraceTensor and python_method(vm, value, "__len__") is None:
         return value.shape[0] if value.dim() else user(len, value)  # `len` itself would pin the size
     if type(value) is PrologueValue:
         return vm.hosts.length(value)
@@ -116,6 +116,9 @@ def _are_numbers(part: object) -> bool:
 
 
 def _tensor_item(vm: Interpreter, obj: object, key: object) -> object:
+    replaced = python_method(vm, obj, "__getitem__") if type(obj) is TraceTensor else None
+    if replaced is not None:
+        return vm.call(replaced, (obj, key), {})
     item = unknown_item(vm, obj, key) if type(obj) is TraceTensor and has_symint(key) else NotImplemented
     if item is not NotImplemented:
         return item
@@ -133,7 +136,7 @@ def subscript(vm: Interpreter, obj: object, key: object) -> object:
     source = vm.sources.get(id(obj))
     if type(key) not in LEAVES and isinstance(obj, _INDEXED):
         key = index(vm, key)
-    if source is None and kind in _DIRECT and (type(key) in LEAVES or kind is not dict):
+    if source is None and kind in _DIRECT and (kind is not dict or is_equal_to_itself(key)):
         return user(operator.getitem, obj, key)
     if isinstance(obj, type):
         return _class_item(vm, obj, key)
@@ -226,7 +229,7 @@ def _class_item(vm: Interpreter, cls: type, key: object) -> object:
 def store_item(vm: Interpreter, obj: object, key: object, value: object) -> None:
     """`obj[key] = value`"""
     vm.work += 1
-    if type(obj) is TraceTensor:
+    if type(obj) is TraceTensor and python_method(vm, obj, "__setitem__") is None:
         if not has_symint(key) or not set_unknown_item(vm, obj, key, value):
             vm.tensors.run(operator.setitem, (obj, tensor_key(vm, obj, key), value), {})
         return
@@ -302,7 +305,7 @@ def _is_among(vm: Interpreter, container: object, item: object) -> bool:
 
 def iterate(vm: Interpreter, value: object) -> object:
     """`iter(value)`"""
-    if type(value) is TraceTensor:
+    if type(value) is TraceTensor and python_method(vm, value, "__iter__") is None:
         return iter(vm.tensors.run(torch.unbind, (value,), {}))
     if type(value) is PrologueValue:
         return iter(vm.hosts.items(value))

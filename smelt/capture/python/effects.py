@@ -490,6 +490,7 @@ class Effects:
         written = self._written_global(value, key)
         if written is not None:
             return written.value is not DELETED
+        self.vm.compared.ask_nan(key)
         known = self.vm.sources.get(id(key))
         key = self.outside(key)
         present = dict.__contains__(value, key)

@@ -121,9 +121,11 @@ def _methods(
 
     A tensor's operator does what it can before the other operand is asked.
     """
-    if type(left) is TraceTensor and _torchs(right):
-        return []
+    if type(left) is TraceTensor:
+        forward = (next((name for name in forward if hasattr(vm.type_of(left), name)), forward[-1]),)
     own = [(python_method(vm, left, name), left, right) for name in forward]
+    if type(left) is TraceTensor and own[0][0] is None and _torchs(right):
+        return []
     if type(right) is not type(left):
         back = python_method(vm, right, reflected)
         ahead = issubclass(type(right), type(left)) and back is not python_method(vm, left, reflected)
@@ -148,7 +150,8 @@ def _without_methods(left: object, right: object, asked: list[tuple[Any, object,
 def unary(vm: Interpreter, fn: Callable[..., object], value: object) -> object:
     """`<op> value`"""
     if type(value) is TraceTensor:
-        return vm.tensors.run(fn, (value,), {})
+        replaced = python_method(vm, value, _names(fn)[0][0])
+        return vm.tensors.run(fn, (value,), {}) if replaced is None else vm.call(replaced, (value,), {})
     if type(value) is PrologueValue:
         return vm.hosts.run(fn, (value,), {})
     if fn is operator.invert and type(value) is bool:
@@ -188,11 +191,12 @@ def _comparing(
 ) -> list[tuple[Any, object, object]]:
     """The same for comparisons; `!=` turns the answer of `__eq__` round where there is no `__ne__`."""
     if type(left) is TraceTensor and _torchs(right):
-        return []
+        replaced = python_method(vm, left, _COMPARE[fn][0])
+        return [] if replaced is None else [(replaced, left, right)]
     own = []
     for obj, other, name in ((left, right, _COMPARE[fn][0]), (right, left, _COMPARE[fn][1])):
         method = python_method(vm, obj, name)
-        if method is None and fn is operator.ne:
+        if method is None and fn is operator.ne and type(obj) is not TraceTensor:
             method = python_method(vm, obj, "__eq__")
         if method is not None:
             own.append((method, obj, other))

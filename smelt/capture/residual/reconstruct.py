@@ -35,6 +35,7 @@ from smelt.capture.core.values import (
     PLAIN_SHOWN,
     SIZED_ITERATORS,
     BoundMethodOfC,
+    is_nan,
     is_written,
     own_dict,
 )
@@ -147,7 +148,7 @@ class Rebuild:
         """
         kind = type(value)
         if kind in LITERALS:
-            return LITERALS[kind](value)
+            return self._plain(value, kind)
         value = self.vm.effects.copies.own(value)
         made = self._made.get(id(value))
         if made is not None:
@@ -170,8 +171,15 @@ class Rebuild:
         if type(value) is torch.Size and has_symint(tuple(value)):
             return self.assign(value, f"{self.constant(torch.Size, 'Size')}([{', '.join(map(self, value))}])")
         if kind in LEAVES:
-            return self.constant(value, kind.__name__)
+            return self._plain(value, kind)
         return self._object(value, kind)
+
+    def _plain(self, value: object, kind: type) -> str:
+        """The expression for a constant; a NaN from outside is the object that the call has there."""
+        source = self.vm.compared.nan_source(value) if is_nan(value) else None
+        if source is not None:
+            return self.fetched(source)
+        return LITERALS[kind](value) if kind in LITERALS else self.constant(value, kind.__name__)
 
     def _symbolic(self, value: object, kind: type) -> str:
         if kind is torch.SymInt:

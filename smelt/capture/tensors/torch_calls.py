@@ -18,7 +18,7 @@ from smelt.capture.core.breaks import Break, user, user_raise
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import ATTR, CALL, SPECIAL, TENSOR_METHODS, constant, special
 from smelt.capture.guards.questions import is_not_shared, requires_grad_itself
-from smelt.capture.python.attribute_reads import find_in_class, taken_dict
+from smelt.capture.python.attribute_reads import find_in_class, replaced_in_tensor, taken_dict
 from smelt.capture.python.backward import tensor_backward
 from smelt.capture.tensors.memory_places import from_first_element, storage_offset, strided_scatter
 from smelt.graph.trace.trace import TraceTensor
@@ -307,15 +307,10 @@ def _refuse_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> None:
 @ATTR(TraceTensor)
 def load_tensor_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
     """An attribute of a tensor."""
-    if name == "is_leaf" and tensor.requires_grad and id(tensor) in vm.sources:
-        vm.external(vm.tensors.real[id(tensor)].is_leaf, vm.attr_source(vm.sources[id(tensor)], name, False))
-    if name in _OF_OBJECT and id(tensor) in vm.sources and not getattr(tensor, name):
-        return _told_by_input(vm, tensor, name)
-    if name in METADATA:
-        return user(getattr, tensor, name)
+    if name in METADATA or name in VIEWS:
+        replaced = replaced_in_tensor(vm, tensor, name)
+        return _told_attr(vm, tensor, name) if replaced is None else _replaced_attr(vm, tensor, name, replaced)
     _refuse_attr(vm, tensor, name)
-    if name in VIEWS:
-        return vm.tensors.run(getattr, (tensor, name), {})
     if name == "__class__":
         return vm.type_of(tensor)
     if name == "grad_fn" and user(getattr, tensor, name) is not None:
@@ -329,6 +324,22 @@ def load_tensor_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
     if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         return raw.__get__(tensor)
     return _stored_attr(vm, tensor, name)
+
+
+def _replaced_attr(vm: Interpreter, tensor: TraceTensor, name: str, held: object) -> object:
+    """What somebody has put in the place of one of torch's attributes."""
+    if type(held) is not property or held.fget is None:
+        raise Break(f"Tensor.{name} is a {type(held).__name__}", "capture knows no attribute of this kind")
+    return vm.call(held.fget, (tensor,), {})
+
+
+def _told_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
+    """An attribute that the metadata tells, or that is a tensor computed from the tensor."""
+    if name == "is_leaf" and tensor.requires_grad and id(tensor) in vm.sources:
+        vm.external(vm.tensors.real[id(tensor)].is_leaf, vm.attr_source(vm.sources[id(tensor)], name, False))
+    if name in _OF_OBJECT and id(tensor) in vm.sources and not getattr(tensor, name):
+        return _told_by_input(vm, tensor, name)
+    return user(getattr, tensor, name) if name in METADATA else vm.tensors.run(getattr, (tensor, name), {})
 
 
 _OF_OBJECT = frozenset({"retains_grad", "output_nr"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import operator
 import types
 import weakref
 from collections.abc import Callable
@@ -265,3 +266,53 @@ def test_a_function_of_the_same_code_is_not_another_one(name):
         for each in (*order, *order):
             got, want = compiled(torch.ones(1), each), _WHICH[name](torch.ones(1), each)
             assert got[1] == want[1]
+
+
+NAN = float("nan")
+OTHER = float("nan")
+PART = complex(NAN, 1)
+
+
+@dataclass
+class Held:
+    value: Any
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, a, b: (x + 1, a is b, a is not NAN),
+        lambda x, a, b: (x + 1 if a is b else x - 1, a == b),
+        lambda x, a, b: (x + 1, [a] == [b], (a,) == (NAN,), Held(a) == Held(b)),
+        lambda x, a, b: (x + 1, a in (NAN, 1), [a, b].count(b), (a, b).index(b)),
+        lambda x, a, b: (x + 1, {a: 1}.get(b), {NAN: 1}.get(a), len({a, b})),
+        lambda x, a, b: (x + 1, {NAN: 1}[a] if a in {NAN: 1} else 2),
+        lambda x, a, b: (x + 1, list(map(operator.is_, (a, b), (b, NAN)))),
+        lambda x, a, b: (x + 1, a if a in TABLE else b, TABLE.get(b)),
+    ],
+)
+def test_which_nan_it_is(fn: Callable[..., Any]) -> None:
+    """A NaN is equal to no value and found where it stands itself: guards that let any other pass gave its answer."""
+    run = compiled(fn)
+    for a, b in [(NAN, NAN), (NAN, OTHER), (OTHER, NAN), (OTHER, OTHER), (PART, PART), (PART, complex(NAN, 1))]:
+        got, want = run(torch.ones(2), a, b), fn(torch.ones(2), a, b)
+        assert same(got, want), (a is b, a is NAN)
+    for a, b in [(np.float32(NAN), np.float32(NAN)), (np.float32(NAN),) * 2]:
+        assert same(run(torch.ones(2), a, b), fn(torch.ones(2), a, b))
+
+
+TABLE = {NAN: 1, PART: 2}
+
+
+def test_a_nan_that_is_handed_on_is_the_callers() -> None:
+    run = compiled(lambda x, a: (x + 1, a, [a]))
+    for value in (NAN, OTHER, PART, complex(NAN, 1), np.float64(NAN), np.float64(NAN)):
+        _, one, (other,) = run(torch.ones(2), value)
+        assert one is value and other is value
+
+
+def test_any_nan_will_do_where_nobody_asks_which() -> None:
+    run = compiled(lambda x, a: (x * a, a == 1.0, a in (1.0, None)))
+    for _ in range(3):
+        run(torch.ones(2), float("nan"))
+    assert len(describe(run._smelt_session).guards) == 1
