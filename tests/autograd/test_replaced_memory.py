@@ -115,15 +115,70 @@ def test_memory_that_was_saved_lives_where_the_input_has_none(name: str) -> None
             torch.testing.assert_close(made, expected)
 
 
-@pytest.mark.parametrize("name", ["matmul", "product", "addmm"])
-def test_another_kind_of_tensor_is_told(name: str) -> None:
-    fn, shape = PROGRAMS[name]
-    for other in (torch.empty(0), torch.ones(1), torch.ones(shape, dtype=torch.float64)):
-        x, p = torch.randn(4, 6, requires_grad=True), torch.randn(shape, requires_grad=True)
-        out = smelt.compile(fn)(x, p)
+OF_OTHER_KINDS: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
+    **{name: PROGRAMS[name] for name in ("matmul", "product", "addmm", "layer norm", "itself and a view")},
+    "product, and its sine": (lambda x, p: (x * p).sin(), (4, 6)),
+    "its exponential and itself": (lambda x, p: (p * x).exp() * p, (4, 6)),
+    "a mask of the other": (lambda x, p: torch.where(x > 0, x * p, x), (4, 6)),
+    "its cube": (lambda x, p: p.pow(3) * x, (4, 6)),
+}
+KINDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "row": lambda p: torch.full((6,), 0.7),
+    "number": lambda p: torch.tensor(0.3),
+    "float64": lambda p: torch.full_like(p, 0.7, dtype=torch.float64),
+    "bfloat16": lambda p: torch.full_like(p, 0.7, dtype=torch.bfloat16),
+    "larger": lambda p: torch.ones(2, *p.shape),
+    "nothing": lambda p: torch.empty(0),
+}
+
+
+@pytest.mark.parametrize("leaf", [True, False])
+@pytest.mark.parametrize("name", OF_OTHER_KINDS)
+@pytest.mark.parametrize("backend", ["smelt", "aot_eager"])
+def test_another_kind_of_tensor_in_its_place(backend: str, name: str, leaf: bool) -> None:
+    """Eager's formulas broadcast and promote what they find, or refuse it."""
+    fn, shape = OF_OTHER_KINDS[name]
+    compiled = smelt.compile(fn, backend=backend)
+    for kind in KINDS.values():
+        for both in (False, True):
+
+            def replace(p: torch.Tensor, x: torch.Tensor, kind: Any = kind, both: bool = both) -> None:
+                p.data = kind(p)
+                if both:
+                    x.data = x.data * 2
+
+            def gradients(run: Any, replace: Any = replace) -> Any:
+                try:
+                    return _gradients(run, shape, torch.float32, leaf, replace)
+                except RuntimeError:
+                    return "refused"
+
+            expected, found = gradients(fn), gradients(compiled)
+            assert isinstance(found, str) == isinstance(expected, str)
+            if not isinstance(found, str):
+                torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
+
+
+def test_another_kind_in_place_of_a_parameter_is_told_where_the_former_values_are_gone() -> None:
+    for other in (torch.ones(2, 4, 6), torch.ones(4, 6, dtype=torch.float64)):
+        x, p = torch.randn(4, 6, requires_grad=True), torch.nn.Parameter(torch.randn(4, 6))
+        out = smelt.compile(lambda x, p: (x * p).sin())(x, p)
         p.data = other
         with pytest.raises(RuntimeError, match=r"was float32\[.*its \.data was replaced"):
             out.sum().backward()
+
+
+def test_another_kind_beside_new_memory_of_which_a_mask_was_computed() -> None:
+    def fn(x: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+        return torch.where(x > 0, x * p, x)
+
+    found = []
+    for run in (fn, smelt.compile(fn)):
+        x, p = (torch.nn.Parameter(torch.linspace(-1, k, 24).view(4, 6)) for k in (1, 2))
+        out = run(x, p)
+        p.data, x.data = torch.ones(6), torch.ones(4, 6)
+        found.append(torch.autograd.grad(out.sum(), (x, p)))
+    torch.testing.assert_close(found[1], found[0])
 
 
 def _twice(run: Callable[..., Any], shape: tuple[int, ...], second: bool) -> Any:
@@ -262,4 +317,4 @@ def test_memory_of_another_device_is_refused() -> None:
     """`model.cuda()` between a call and its backward: kernels would take its addresses for their own."""
     meta = meta_of(torch.ones(3))
     with pytest.raises(RuntimeError, match=r"on cpu when .* on meta now"):
-        lay_out_replaced([torch.empty(3, device="meta")], [(0, meta)], ((0,), b""))
+        lay_out_replaced([torch.empty(3, device="meta")], [(0, meta)])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ from smelt.autograd.call.unpacked import (
     kinds_of,
     lay_out_replaced,
     packed_metas,
+    same_kinds,
     unpacked,
 )
 from smelt.autograd.trace.plan import Fresh, Joint, Mutation, SparseGradient, unreached
@@ -225,6 +226,19 @@ class _Saving:
         again = plan.again if plan.why is None else None
         self.twice = ReadTwice(inputs, saved, self.own, self.aliased, plan.joint.saved_both, again)
 
+    def lay_out(self, saved: list[torch.Tensor], moved: bool) -> bool:
+        """Lay out what the backward finds as its program reads it; False: eager's engine is asked.
+
+        Args:
+            moved: gradients need a history, and of inputs that are read twice one is another now.
+        """
+        other = not same_kinds(saved, self.kinds)
+        if self.twice.with_history(moved) or (other and self.twice.in_other_kinds(saved)):
+            return False
+        if other:
+            lay_out_replaced(saved, self.own)
+        return True
+
     def uncopied(self, saved: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         """Of the saved tensors those that are saved as they are."""
         others = {*self.copied, *self.aliased}
@@ -290,7 +304,9 @@ class _Compiled(torch.autograd.Function):
         _touch(plan.joint, inputs)
         saved += [inputs[i] for i in saving.watched_inputs]
         saved += [outputs[i] for i in saving.watched_outputs]
-        saved += [inputs[i].data for i in saving.twice.held]  # eager may not save it, and so allow writes
+        saved += [
+            inputs[i].data for i in (*saving.twice.held, *saving.twice.kept)
+        ]  # eager may not save it, and so allow writes
         ctx.packed = packed_metas(saved)
         ctx.save_for_backward(*saved)
         ctx.set_materialize_grads(False)
@@ -309,11 +325,10 @@ class _Compiled(torch.autograd.Function):
         if ctx.packed is not None:
             saved = unpacked(saved, ctx.packed)
         assert plan.saving is not None
-        twice, recorded = plan.saving.twice, torch.is_grad_enabled()
-        moved = recorded and twice.moved(saved)
-        if twice.run_by_eager(saved, moved and ctx.begin is None):
+        recorded = torch.is_grad_enabled()
+        moved = recorded and plan.saving.twice.moved(saved)
+        if not plan.saving.lay_out(saved, moved and ctx.begin is None):
             return _of_two(ctx, plan, saved, grads)
-        lay_out_replaced(saved, plan.saving.own, plan.saving.kinds)
         absent = plan.absent(grads)
         _quiet(ctx, absent)
         changed = [state for state in plan.joint.states if not state.same()]
@@ -496,7 +511,7 @@ def _again(
 def _of_two(
     ctx: Any, plan: _Plan, saved: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]
 ) -> tuple[torch.Tensor | None, ...]:
-    """What `backward` returns where eager reads what is in an input's place now, and views of what was there."""
+    """What `backward` returns where eager reads what is in an input's place now, and what was computed before."""
     again, memory = plan.again, plan.memory
     known = again is not None and memory is not None and ctx.begin is None
     inputs = again.inputs_of(memory.recall(ctx.inputs, saved)) if known else None  # type: ignore[union-attr]
@@ -506,7 +521,12 @@ def _of_two(
     with torch.enable_grad():
         tangents = [_tangent_again(grads[k], meta) for k, meta in plan.tangents]
     assert plan.saving is not None
-    found = plan.saving.twice.gradients(inputs, saved, tangents)
+
+    def moved(among: Collection[int]) -> bool:
+        assert inputs is not None and memory is not None
+        return memory.moved(inputs, ctx.places, ctx.packed is not None, among)
+
+    found = plan.saving.twice.gradients(inputs, saved, tangents, moved)
     made = [None if i in absent else found.get(i) for i in range(len(plan.joint.gradients))]
     return (None, *(each if recorded or each is None else each.detach() for each in made))
 

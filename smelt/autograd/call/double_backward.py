@@ -8,7 +8,7 @@ second derivative, and that one's the third. It begins from the inputs, which a 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -68,16 +68,25 @@ class DoubleBackward:
     @cached_property
     def needed(self) -> frozenset[int]:
         """Primals whose values the gradients depend on."""
+        return self._reached(_depends_on)
+
+    @cached_property
+    def computed_from(self) -> frozenset[int]:
+        """Those of them whose values at the call matter: not alone what the backward finds in their place."""
+        late = ("input", "held")
+        return self._reached(lambda node: [] if node.meta.get("as_saved", "?")[0] in late else _depends_on(node))
+
+    def _reached(self, before: Callable[[fx.Node], Sequence[fx.Node]]) -> frozenset[int]:
         graph = self.joint.module.graph
         primals = {node: i for i, node in enumerate(n for n in graph.nodes if n.op == "placeholder")}
         output: Any = graph.output_node().args[0]
-        waiting = list(self.joint.parts(output)[1])
+        waiting = [node for node in self.joint.parts(output)[1] if isinstance(node, fx.Node)]
         seen = set(waiting)
         while waiting:
-            for before in _depends_on(waiting.pop()):
-                if before not in seen:
-                    seen.add(before)
-                    waiting.append(before)
+            for node in before(waiting.pop()):
+                if node not in seen:
+                    seen.add(node)
+                    waiting.append(node)
         return frozenset(i for node, i in primals.items() if node in seen and i < self.joint.num_primals)
 
     @cached_property
@@ -299,6 +308,14 @@ class Memory:
         return [
             in_former_memory(tensor, former[i]) if i in self._remembered else tensor for i, tensor in enumerate(inputs)
         ]
+
+    def moved(self, inputs: Sequence[torch.Tensor], places: bytes | None, hooked: bool, among: Collection[int]) -> bool:
+        """Whether one `among` the inputs may have other memory than at the call; `places`, `hooked`: as there."""
+        found = self.places(inputs)
+        if found is None or places is None:
+            return bool(among)
+        known = self._places[: self._noted] if hooked else self._places
+        return any(found[8 * k : 8 * k + 8] != places[8 * k : 8 * k + 8] for k, i in enumerate(known) if i in among)
 
     def release(self, noted: list[Any]) -> list[Any]:
         """The same, keeping nothing alive that could be let go."""

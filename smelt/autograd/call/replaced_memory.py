@@ -1,21 +1,26 @@
-"""Inputs that eager saves both by themselves and as views, where another kind of tensor is in their place.
+"""Inputs in whose place the backward finds another kind of tensor (`x.data = y`), or that it reads in two ways.
 
-The compiled backward reads both, what is there (`x.data = y`) and what was. Where the former has another size or type,
-which eager's formulas may broadcast, the backward is run once more by eager's engine, from the memory that the call has
-read. This module holds that memory and tells when it is wanted.
+The compiled backward is for tensors of one size and type, which eager's formulas may broadcast or promote. Where
+another kind is in the place of one, the backward is run once more by eager's engine, behind a forward from the memory
+that the call has read. This module holds that memory and tells when it is wanted; of an input that nothing is computed
+from before the backward reads it, any memory will do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
 
 import torch
+from torch.nn import Parameter
 
 from smelt.autograd.call.double_backward import DoubleBackward, in_former_memory
 from smelt.autograd.call.unpacked import is_like, lie_together
 from smelt.graph.ir.meta import TensorMeta
 
 Own = Sequence[tuple[int, TensorMeta]]
+Moved = Callable[[Collection[int]], bool]
+"""Whether one of these inputs may have other memory than at the call."""
 
 
 class ReadTwice:
@@ -29,6 +34,8 @@ class ReadTwice:
 
     Attributes:
         held: inputs whose memory is saved besides, last of all.
+        kept: how many others have theirs saved behind that, in case that another kind of tensor is in their place. Not
+            the parameters of modules: there may be hundreds.
     """
 
     def __init__(
@@ -44,54 +51,77 @@ class ReadTwice:
         self.aliases = {given[id(saved[k])]: k for k in aliased}
         found = [(given[id(saved[k])], k, meta) for k, meta in own]
         self._pairs = [(k, self.aliases[i]) for i, k, _ in found if i in self.aliases]
+        self._found = found
         self._both = [(k, meta) for i, k, meta in found if i in both]
         self._again = again
-        self.held = sorted((again.needed if self._both and again is not None else set()) - self.aliases.keys())
+        held = again.needed if self._both and again is not None else frozenset[int]()
+        self.held = sorted(held - self.aliases.keys())
+        apart = self._computed_from if again is not None and not again.recomputes else frozenset[int]()
+        kept = apart & {i for i, _, _ in found} - held - self.aliases.keys()
+        self.kept = sorted(i for i in kept if not isinstance(inputs[i], Parameter))
 
     @property
     def remembered(self) -> frozenset[int]:
-        """The inputs whose memory is saved."""
+        """The inputs whose memory is saved, whoever replaces it."""
         return frozenset(self.aliases) | frozenset(self.held)
 
     def former(self, saved: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
-        """The memory that the call has read."""
-        first = len(saved) - len(self.held)
+        """The memory of those that the call has read."""
+        first = len(saved) - len(self.held) - len(self.kept)
         return {i: saved[k] for i, k in self.aliases.items()} | {i: saved[first + n] for n, i in enumerate(self.held)}
 
     def moved(self, saved: Sequence[torch.Tensor]) -> bool:
         """Another tensor is in the place of an input of which the memory that was there is read as well."""
         return not all(lie_together(saved[k], saved[a]) or _is_equal(saved[k], saved[a]) for k, a in self._pairs)
 
-    def run_by_eager(self, saved: Sequence[torch.Tensor], moved: bool) -> bool:
-        """Whether `gradients` is asked: another kind of tensor is in the place of an input that is read as a view as
-        well; or another one is (`moved`), and gradients need a history."""
-        if not all(is_like(saved[k], meta) for k, meta in self._both):
-            return True
+    def in_other_kinds(self, saved: Sequence[torch.Tensor]) -> bool:
+        """Whether `gradients` is asked because another kind of tensor is in an input's place.
+
+        Where the memory of that input mattered and nobody has it, nobody could answer.
+        """
+        others = {i for i, k, meta in self._found if not is_like(saved[k], meta)}
+        return bool(others) and (bool(self._both) or not others & self._computed_from - {*self.kept})
+
+    def with_history(self, moved: bool) -> bool:
+        """Whether it is asked because gradients need one, and another tensor is in the place (`moved`)."""
         return moved and bool(self._both) and self._again is not None and not self._again.recomputes
+
+    @cached_property
+    def _computed_from(self) -> frozenset[int]:
+        again = self._again
+        if again is None or again.recomputes:
+            return frozenset(i for i, _, _ in self._found)
+        return again.computed_from
 
     def gradients(
         self,
         inputs: list[torch.Tensor] | None,
         saved: Sequence[torch.Tensor],
         tangents: Sequence[torch.Tensor | None],
+        moved: Moved,
     ) -> dict[int, torch.Tensor | None]:
         """Eager's gradients by primal, with a history.
 
         Raises:
-            RuntimeError: there is no graph that could be run again, or the inputs are gone (None).
+            RuntimeError: there is no graph that could be run again, the inputs are gone (None), or another tensor is in
+                the place of one whose memory nobody holds.
         """
-        again = self._again
-        if again is None or again.recomputes or inputs is None:
+        again, known = self._again, {*self.remembered, *self.kept}
+        if again is None or again.recomputes or inputs is None or moved(self._computed_from - known):
             raise RuntimeError(
                 "smelt: the .data of an input was replaced after the call, and the backward reads both the input and "
-                "a view of what it was"
+                "a view of what it was, or what was computed of it"
             )
         former = {i: was for i, was in self.former(saved).items() if i in again.needed}
-        moved = {i: inputs[i].detach() for i, was in former.items() if not lie_together(inputs[i], was)}
+        former |= {i: saved[len(saved) - len(self.kept) + n] for n, i in enumerate(self.kept)}
+        for i, _, meta in self._found:
+            if i not in former and i not in self._computed_from:
+                former[i] = torch.zeros(meta.shape, dtype=meta.dtype, device=meta.device)
+        new = {i: inputs[i].detach() for i, was in former.items() if not lie_together(inputs[i], was)}
         with torch.enable_grad():
-            for i in moved:
+            for i in new:
                 inputs[i] = in_former_memory(inputs[i], former[i])
-        return again.replayed(inputs, tangents, moved)
+        return again.replayed(inputs, tangents, new)
 
 
 def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -45,8 +45,10 @@ def lie_together(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def kinds_of(saved: Sequence[torch.Tensor], own: Sequence[tuple[int, TensorMeta]]) -> tuple[tuple[int, ...], bytes]:
-    """The positions of `own`, and what `lay_out_replaced` compares: nothing where a tensor cannot be described."""
+    """The positions of `own`, and what `same_kinds` compares: nothing where a tensor cannot be described."""
     positions = tuple(k for k, _ in own)
+    if not positions:
+        return (), b""
     marks = memory_marks([*saved], positions, False) if DESCRIBED else None
     return (positions, marks) if marks else ((), b"?")
 
@@ -65,19 +67,17 @@ def inputs_among(
     return [k for k in given if k not in alone], [(k, meta_of(saved[k])) for k in given if k in alone]
 
 
-def lay_out_replaced(
-    saved: list[torch.Tensor], own: Sequence[tuple[int, TensorMeta]], kinds: tuple[tuple[int, ...], bytes]
-) -> None:
-    """What was put in a saved input's place (`x.data = y`) since the forward is read in that one's strides.
+def same_kinds(saved: list[torch.Tensor], kinds: tuple[tuple[int, ...], bytes]) -> bool:
+    """Whether tensors are certain to be of the kinds, in the strides, that `kinds_of` found at the first call."""
+    return kinds == ((), b"") or memory_marks(saved, kinds[0], False) == kinds[1]
 
-    Args:
-        kinds: `kinds_of` what was saved at the first call.
+
+def lay_out_replaced(saved: list[torch.Tensor], own: Sequence[tuple[int, TensorMeta]]) -> None:
+    """What was put in a saved input's place (`x.data = y`) since the forward is read in that one's strides.
 
     Raises:
         RuntimeError: it is another kind of tensor.
     """
-    if not own or memory_marks(saved, kinds[0], False) == kinds[1]:
-        return
     for k, meta in own:
         tensor = saved[k]
         if not is_like(tensor, meta):
