@@ -264,3 +264,48 @@ def test_nor_is_it_read_when_the_other_one_is_replaced_by_another_kind() -> None
     x.data = torch.ones(1, 4)
     with pytest.raises(RuntimeError, match=r"\.data of an input was replaced"):
         out.sum().backward()
+
+
+PRODUCTS: dict[str, Callable[..., Any]] = {
+    "of all": lambda x, w: x.prod() * x * w,
+    "of rows": lambda x, w: x.view(2, 4).prod(1).sum() * w,
+    "of columns": lambda x, w: torch.prod(input=x.view(2, 4), dim=0, keepdim=True) * w.view(2, 4),
+    "of one each": lambda x, w: (x.view(8, 1).prod(-1) * w).prod(0, True),
+    "in another type": lambda x, w: x.prod(dtype=torch.float64).float() * w,
+}
+
+
+@pytest.mark.parametrize("backend", ["smelt", "aot_eager"])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_of_inputs_written_after_the_call(name: str, backend: str) -> None:
+    """Eager divides the former result by what is there now, unless that has zeros."""
+    compiled = smelt.compile(PRODUCTS[name], backend=backend)
+    for zeros in (0, 1, 2):
+        for write in (*WRITES.values(), lambda x: x.data[3].zero_(), lambda x: None):
+            found = []
+            for run in (PRODUCTS[name], compiled):
+                start = torch.linspace(-1.3, 1.1, 8)
+                start[1 : 1 + zeros] = 0
+                x, w = start.requires_grad_(), torch.linspace(1, 2, 8, requires_grad=True)
+                out = run(x, w)
+                write(x)
+                try:
+                    found.append(torch.autograd.grad(out.sum(), (x, w)))
+                except RuntimeError:
+                    found.append("error")
+            if "error" in found:
+                assert found[0] == found[1]
+            else:
+                torch.testing.assert_close(*found)
+
+
+def test_second_derivatives_of_products_beside_zeros() -> None:
+    for zeros in (0, 1, 2):
+        found = []
+        for run in (lambda x: x.prod(1), smelt.compile(lambda x: x.prod(1))):
+            x = torch.linspace(-1.3, 1.1, 8)
+            x[1 : 1 + zeros] = 0
+            x = x.view(2, 4).requires_grad_()
+            (first,) = torch.autograd.grad((run(x) ** 2).sum(), x, create_graph=True)
+            found.append((first, *torch.autograd.grad(first.sin().sum(), x)))
+        torch.testing.assert_close(*found)

@@ -1,4 +1,4 @@
-"""Torch functions whose C++ part reads values only to check or to warn: the same without, or checked by the graph."""
+"""Torch functions whose C++ part reads values to check, warn or choose a formula: without, or checked by the graph."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import torch
 from smelt.graph.ir.storage_view import PlacedTensor
 from smelt.graph.ir.sym_bool import SymbolicPredicate, compare
 from smelt.graph.ir.symint import from_torch
+from smelt.graph.trace import product_gradients
 
 
 def in_checked_form(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
     """What to call instead of the torch function or method of this name; None: itself."""
     form = _FORMS.get(name)
-    if form is None or not args or not isinstance(args[0], PlacedTensor) or not form[0](args, kwargs):
+    if form is None:
         return None
-    return form[1]
+    tensor = args[0] if args else kwargs.get("input")
+    return form[1] if isinstance(tensor, PlacedTensor) and form[0](args, kwargs) else None
 
 
 def _require(condition: torch.Tensor, text: str) -> None:
@@ -93,4 +95,5 @@ _FORMS: dict[str, tuple[Callable[[Sequence[Any], dict[str, Any]], bool], Callabl
     "cov": (_has_weights, _cov),
     "index_fill": (_fills_with_history, _index_fill),
     "index_fill_": (_fills_with_history, _index_fill_),
+    "prod": (product_gradients.has_gradients, product_gradients.prod),
 }
