@@ -84,8 +84,25 @@ def _image_batch(x: torch.Tensor) -> torch.Tensor:
 
 
 def as_complex(pairs: torch.Tensor) -> torch.Tensor:
-    """`aten.view_as_complex_copy` of any strides."""
-    return aten.view_as_complex_copy.default(pairs.contiguous())
+    """`aten.view_as_complex_copy` of any strides, and of what begins anywhere."""
+    return aten.view_as_complex_copy.default(_beginning_at(2 * pairs.itemsize, pairs.contiguous()))
+
+
+def as_type(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """`aten.view` of a tensor that begins anywhere: of a copy in the middle of one of the larger numbers.
+
+    A copy that became the argument of which it was one begins where that does. Whether eager refuses the view is asked
+    where a function is captured.
+    """
+    return aten.view.dtype(_beginning_at(dtype.itemsize, x), dtype)
+
+
+def _beginning_at(size: int, x: torch.Tensor) -> torch.Tensor:
+    """x, or a copy of its memory that begins at a multiple of `size` bytes, with x's strides."""
+    if x.storage_offset() * x.itemsize % size == 0:
+        return x
+    reach = 1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True)) if x.numel() else 0
+    return x.as_strided((reach,), (1,)).clone().as_strided(x.shape, x.stride(), 0)
 
 
 def as_pairs(x: torch.Tensor) -> torch.Tensor:
@@ -151,6 +168,7 @@ KERNELS: dict[Any, Callable[..., Any]] = {
     aten.fractional_max_pool3d_backward.default: _reading_rows(aten.fractional_max_pool3d_backward.default),
     aten.repeat_interleave.Tensor: repeat_interleave,
     aten.view_as_complex_copy.default: as_complex,
+    aten.view.dtype: as_type,
     aten.view_as_real_copy.default: as_pairs,
     aten._scaled_dot_product_efficient_attention.default: efficient_attention,
     aten._scaled_dot_product_efficient_attention_backward.default: efficient_attention_backward,

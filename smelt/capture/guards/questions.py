@@ -53,9 +53,15 @@ def requires_grad_itself(tensor: torch.Tensor) -> bool:
     return tensor.grad_fn is not None or not is_view(tensor)
 
 
-def begins_with_pairs(tensor: torch.Tensor) -> bool:
-    """Its first element is the first of a pair of its memory: the real part, where pairs are complex numbers."""
-    return tensor.storage_offset() % 2 == 0
+class BeginsAtMultiple:
+    """The guard of a tensor whose memory is shown as larger numbers: its first element is where one of them begins."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.__name__ = self.__qualname__ = f"begins_at_multiple_of_{size}_bytes"
+
+    def __call__(self, tensor: torch.Tensor) -> bool:
+        return tensor.storage_offset() * tensor.itemsize % self.size == 0
 
 
 def has_hooks(tensor: torch.Tensor) -> bool:

@@ -13,7 +13,7 @@ from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import special
-from smelt.capture.guards.questions import begins_with_pairs
+from smelt.capture.guards.questions import BeginsAtMultiple
 from smelt.graph.ir.meta import is_dense, reach
 from smelt.graph.ir.storage_view import StorageView
 from smelt.graph.ir.symint import from_torch, to_torch
@@ -69,14 +69,48 @@ def _where(size: object, stride: object, storage_offset: int | None = None) -> t
 def view_as_complex(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """`torch.view_as_complex(x)`, which refuses tensors that begin in the middle of a number."""
     for given in (*args, *kwargs.values()):
-        whole = _whole_of(vm, given) if type(given) is TraceTensor else None
-        real, source = (vm.tensors.real.get(id(whole)), vm.sources.get(id(whole)))
-        if real is None or source is None:
-            continue
-        if not begins_with_pairs(real):
-            raise Break("view_as_complex() of a tensor that begins in the middle of a number", _BESIDE)
-        vm.guards.python(begins_with_pairs, [source])
+        if type(given) is TraceTensor:
+            expect_begin(vm, given, 2 * given.itemsize)
     return vm.tensors.run(torch.view_as_complex, tuple(map(vm.effects.plain, args)), kwargs)
+
+
+@special(aten.view, aten.view.dtype)
+def view(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
+    """`aten.view` as an operator: of another type, or of another shape."""
+    args = tuple(map(vm.effects.plain, args))
+    expect_begin_of_type(vm, args, kwargs)
+    return vm.tensors.run(aten.view, args, kwargs)
+
+
+def expect_begin_of_type(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
+    """Ends the graph where `view(x, dtype)` is refused for the place at which x begins in its memory.
+
+    The graph itself may lay x out elsewhere, where the place says nothing.
+    """
+    dtype = next((each for each in (*args[1:], *kwargs.values()) if type(each) is torch.dtype), None)
+    if dtype is not None and type(args[0]) is TraceTensor and dtype.itemsize > args[0].itemsize:
+        expect_begin(vm, args[0], dtype.itemsize)
+
+
+def expect_begin(vm: Interpreter, tensor: TraceTensor, size: int) -> None:
+    """Ends the graph where a tensor begins in the middle of a number of that many bytes, of which its storage is made.
+
+    What an argument shows depends on where that begins: at a multiple, which is guarded, or elsewhere, where its very
+    offset is.
+    """
+    whole = _whole_of(vm, tensor)
+    if whole is None:
+        return
+    real, source = vm.tensors.real.get(id(whole)), vm.sources.get(id(whole))
+    begins = BeginsAtMultiple(size)
+    at = tensor.place.layout.offset
+    if real is not None and source is not None and begins(real) and same(whole.place.layout.offset, 0):
+        vm.guards.python(begins, [source])
+    elif source is not None:
+        at = from_torch(storage_offset(vm, tensor))
+    if not bool(at * tensor.itemsize % size == 0):
+        storage_offset(vm, tensor)  # eager, which refuses it, counts from there
+        raise Break("a view as larger numbers of a tensor that begins in the middle of one", _BESIDE)
 
 
 def from_first_element(

@@ -20,7 +20,12 @@ from smelt.capture.core.registry import ATTR, CALL, SPECIAL, TENSOR_METHODS, con
 from smelt.capture.guards.questions import is_not_shared, requires_grad_itself
 from smelt.capture.python.attribute_reads import find_in_class, replaced_in_tensor, taken_dict
 from smelt.capture.python.backward import tensor_backward
-from smelt.capture.tensors.memory_places import from_first_element, storage_offset, strided_scatter
+from smelt.capture.tensors.memory_places import (
+    expect_begin_of_type,
+    from_first_element,
+    storage_offset,
+    strided_scatter,
+)
 from smelt.graph.trace.trace import TraceTensor
 
 METADATA = frozenset(
@@ -166,6 +171,8 @@ def call_tensor_method(vm: Interpreter, name: str, args: Args, kwargs: Kwargs) -
         args, kwargs = from_first_element(vm, *args, **kwargs)
     elif name == "as_strided_scatter":
         return strided_scatter(vm, *args, **kwargs)
+    elif name == "view":
+        expect_begin_of_type(vm, args, kwargs)
     return vm.tensors.run(_method(name), args, kwargs, method=name)
 
 

@@ -25,6 +25,16 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
     "beside a part, computed with": lambda a: torch.as_strided((a * 2)[1:], (3,), (1,), 1) * 3,
     "complex numbers": lambda a: torch.view_as_complex(a.view(4, 3, 2)).real * 2,
     "complex numbers, as an operator": lambda a: aten.view_as_complex(a.view(4, 3, 2)).real * 2,
+    "complex numbers of a copy": lambda a: torch.view_as_complex((a * 1).view(4, 3, 2)).real * 2,
+    "complex numbers of a part": lambda a: torch.view_as_complex(a.view(12, 2)[1:].view(-1)[1:-1].view(-1, 2)).real,
+    "larger numbers": lambda a: a.view(torch.int64) + 1,
+    "larger numbers, as an operator": lambda a: aten.view.dtype(a, torch.int64) + 1,
+    "larger numbers of a copy": lambda a: (a * 1).view(torch.int64),
+    "larger numbers of a copy of a part": lambda a: a[:, 2:].clone().view(torch.int64) + 1,
+    "larger numbers of a part of a copy": lambda a: (a + 0).view(-1)[1:5].view(torch.int64),
+    "larger numbers of a copy of what is computed": lambda a: (a * 2).view(-1)[1:5].clone().view(torch.int64),
+    "larger numbers of a part of what is computed": lambda a: (a * 2).view(-1)[1:5].view(dtype=torch.int64),
+    "larger numbers of smaller ones": lambda a: a.view(torch.int16).view(-1)[2:10].view(torch.int64) + 1,
 }
 
 
