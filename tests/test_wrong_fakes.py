@@ -113,6 +113,63 @@ def test_operands_in_another_order_tell_nothing_of_results() -> None:
         torch.testing.assert_close(smelt.compile(f, backend=backend)(x), f(x))
 
 
+def _honest(name: str, run: Callable[..., Any], schema: str = "(Tensor x) -> Tensor", fake: Any = None) -> Any:
+    library.define(name + schema)
+    library.impl(name, run, "CPU")
+    library.impl(name, fake or run, "Meta")
+    return getattr(torch.ops.smelt_wrong_fakes, name)
+
+
+def _add_to_each(xs: list[Tensor]) -> None:
+    for x in xs:
+        x.add_(1)
+
+
+MEMORY = _honest(
+    "memory",
+    lambda x: x.as_strided((x.numel(),), (1,), x.storage_offset()).clone(),
+    fake=lambda x: x.new_empty(x.numel()),
+)
+APART = _honest("apart", lambda x: torch.stack([x.sin(), x], 2)[..., 0])
+ROWS = _honest("rows", lambda x: x[1:], "(Tensor(a) x) -> Tensor(a)")
+WRITES = _honest("writes", _add_to_each, "(Tensor(a!)[] x) -> ()")
+
+
+def _written(*given: Tensor) -> tuple[Tensor, ...]:
+    WRITES(list(given))
+    return given
+
+
+HONEST: dict[str, Callable[[Tensor], Any]] = {
+    "computed": lambda x: MEMORY(x * 2),
+    "turned": lambda x: MEMORY(x.t().exp().mul_(2)),
+    "converted and back": lambda x: MEMORY(x.double().float()),
+    "expanded": lambda x: MEMORY(x.expand(2, *x.shape) * 1),
+    "row-major": lambda x: MEMORY(x.softmax(-1).reshape(-1).view(x.shape)),
+    "sorted": lambda x: MEMORY(x.sort(1)[0]),
+    "gaps in a copy": lambda x: APART(x).clone(),
+    "writes": lambda x: _written(x),
+    "writes a result of its own": lambda x: _written(x * 2, x),
+    "writes rows": lambda x: (_written(ROWS(x)), x),
+    "writes columns": lambda x: (_written(*x.t()), x),
+}
+LAYOUTS: dict[str, Callable[[], Tensor]] = {
+    "own": lambda: torch.arange(12.0).view(3, 4),
+    "gaps": lambda: torch.arange(36.0).view(6, 6)[:3, :4],
+    "transposed": lambda: torch.arange(12.0).view(4, 3).t(),
+    "both": lambda: torch.arange(25.0).view(5, 5)[1:, :3].t(),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", HONEST)
+def test_operators_get_eager_s_strides_and_their_results_are_believed(name: str, layout: str, dynamic: bool) -> None:
+    x, y = LAYOUTS[layout](), LAYOUTS[layout]()
+    got, want = smelt.compile(HONEST[name], dynamic=dynamic)(x), HONEST[name](y)
+    torch.testing.assert_close((got, x), (want, y), check_stride=True)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_other_strides_are_a_warning_by_default(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SMELT_STRICT", "0")

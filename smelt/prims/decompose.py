@@ -17,6 +17,7 @@ import torch
 from torch import fx
 from torch.fx import Node
 
+from smelt.abi.fake_kernels import is_of_torch
 from smelt.base.errors import CompileError, SmeltError
 from smelt.base.options import Options
 from smelt.base.stats import count_named
@@ -24,8 +25,9 @@ from smelt.base.torch_private import OpOverload, schema_of
 from smelt.graph.ir.aliasing import memory_of, shared_arguments
 from smelt.graph.ir.functional_form import base_of
 from smelt.graph.ir.gradient_marks import GradientMark
-from smelt.graph.ir.meta import TensorMeta, contiguous_stride, is_dense
+from smelt.graph.ir.meta import OpaqueMeta, TensorMeta, contiguous_stride, is_dense, same_steps
 from smelt.graph.ir.module import Graph, GraphModule, remove_dead
+from smelt.graph.ir.schema import sees_strides
 from smelt.graph.ir.seeds import is_seed
 from smelt.graph.metadata_checks import given
 from smelt.prims.dtypes import PLAIN, REAL
@@ -34,6 +36,7 @@ from smelt.prims.registry import ANY_DTYPE, COMPLEX, DECOMPOSITIONS, LIBRARY, Lo
 from smelt.prims.rules import FAMILIES
 from smelt.prims.table import PRIMS, Kind, Prim
 from smelt.shapes.size import as_symbol, same_all
+from smelt.shapes.unbacked import is_unbacked
 
 _ALIASING = frozenset(
     {
@@ -185,6 +188,8 @@ def _called(p: Lowering, node: Node, given: tuple[Any, dict[str, Any]], result: 
     args, kwargs = given
     if isinstance(target, OpOverload) and target.namespace == "aten" and shared_arguments(target):
         args, result = _as_operands_lie(p, target, args, kwargs, result)
+    elif isinstance(target, OpOverload) and sees_strides(target):
+        args, kwargs, result = _as_recorded(p, node, args, kwargs, result)
     value = p.call(target, _listed(args), {k: _listed(v, False) for k, v in kwargs.items()}, result)
     if host is not None:
         host.note_creation(value, node, args, kwargs)
@@ -192,6 +197,48 @@ def _called(p: Lowering, node: Node, given: tuple[Any, dict[str, Any]], result: 
     if symbol is not None:  # a number that the program reads: later sizes are expressions over its name
         value._rename(symbol.name)
     return value
+
+
+def _as_recorded(
+    p: Lowering, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+    """The arguments of an operator of a user's library, in the strides of the joint graph, and its result's metadata.
+
+    Its kernel may count on the strides, as it does in eager, and those of results follow from them. Values have no
+    gaps: where the joint graph records some, the result is what follows from the value.
+    """
+    target: Any = node.target
+    args, kwargs = _in_strides(p, node.args, args), _in_strides(p, node.kwargs, kwargs)
+    made = [m for m in (result if isinstance(result, tuple) else (result,)) if _is_strided(m)]
+    follows = all(is_dense(m.shape, m.stride) for m in made)
+    alike = _lie_alike(node.args, args) and _lie_alike(node.kwargs, kwargs)
+    if follows and alike or any(is_unbacked(*m.shape) for m in made):
+        return args, kwargs, result
+    return args, kwargs, given(target, args, kwargs)
+
+
+def _is_strided(meta: Any) -> bool:
+    return isinstance(meta, TensorMeta) and not isinstance(meta, OpaqueMeta)
+
+
+def _in_strides(p: Lowering, told: Any, own: Any) -> Any:
+    if isinstance(told, (list, tuple)):
+        return tuple(_in_strides(p, *each) for each in zip(told, own, strict=True))
+    if isinstance(told, dict):
+        return {name: _in_strides(p, value, own[name]) for name, value in told.items()}
+    said = _metas(told)
+    if not _is_strided(said) or not is_dense(said.shape, said.stride) or _lie_alike(told, own):
+        return own
+    return p.call(PRIMS["clone"], (own,), {}, replace(_metas(own), stride=said.stride))
+
+
+def _lie_alike(told: Any, own: Any) -> bool:
+    if isinstance(told, (list, tuple)):
+        return all(map(_lie_alike, told, own))
+    if isinstance(told, dict):
+        return all(_lie_alike(value, own[name]) for name, value in told.items())
+    said, lies = _metas(told), _metas(own)
+    return not (_is_strided(said) and _is_strided(lies)) or same_steps(said.shape, said.stride, lies.stride)
 
 
 def _as_operands_lie(
@@ -347,10 +394,17 @@ def _laid_out(p: Lowering, value: Node, meta: TensorMeta) -> Node:
     own = value.meta["val"]
     if value.op != "call_function" or not isinstance(own, TensorMeta) or same_all(own.stride, meta.stride):
         return value
-    if not is_dense(meta.shape, meta.stride):
+    if not is_dense(meta.shape, meta.stride) or _is_told(value):
         return p.call(PRIMS["clone"], (value,), {}, replace(own, stride=meta.stride))
     _lay_out(value, own, meta)
     return value
+
+
+def _is_told(value: Node) -> bool:
+    """Whether an operator of a user's library gives the value, whose strides its fake kernel has told."""
+    while value.target is operator.getitem:
+        value = value.args[0]  # type: ignore[assignment]
+    return isinstance(value.target, OpOverload) and not is_of_torch(str(value.target))
 
 
 def _lay_out(value: Node, own: TensorMeta, meta: TensorMeta) -> None:
