@@ -29,6 +29,15 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports Triton; processes that compile drop it
 
+try:
+    import hypothesis
+except ImportError:  # where nothing can be installed the tests of a GPU run without
+    pass
+else:  # how long a machine takes, which may be busy, is no property
+    too_slow = hypothesis.HealthCheck.too_slow
+    hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=[too_slow])
+    hypothesis.settings.load_profile("busy")
+
 from smelt.bench.torchvision_schemas import define_torchvision_schemas
 
 define_torchvision_schemas()

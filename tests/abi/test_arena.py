@@ -1,7 +1,9 @@
 """Places of buffers: those that live at the same time never overlap."""
 
+import time
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from smelt.abi.arena import ALIGN, least_size, place_buffers, place_largest_first
@@ -22,6 +24,20 @@ def test_live_buffers_do_not_overlap(place, drawn):
         for j in range(i):
             if lives[j][1] >= first and lives[j][0] <= last:
                 assert offsets[i] >= offsets[j] + sizes[j] or offsets[j] >= offsets[i] + sizes[i]
+
+
+def test_a_busy_machine_is_no_counterexample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where drawing took long, as beside other work, hypothesis failed the test above (`too_slow`, a deadline)."""
+    began, clock, drawn = time.perf_counter(), time.perf_counter, []
+    monkeypatch.setattr(time, "perf_counter", lambda: began + 3000 * (clock() - began))
+
+    @settings(max_examples=12, database=None)
+    @given(LIVES)
+    def draws(lives: list[tuple[int, int, int]]) -> None:
+        drawn.append(lives)
+
+    draws()
+    assert len(drawn) >= 12
 
 
 @pytest.mark.parametrize("place", [place_buffers, place_largest_first])
