@@ -18,6 +18,8 @@ from smelt.runtime import build
 from tests import longrun
 
 DROPPED = """
+import gc
+from smelt.shapes.assumptions import Assumptions
 from tests import longrun
 for kind in longrun.KINDS:
     held = [*longrun.one(0, [kind]), *longrun.one(1, [kind])]
@@ -26,6 +28,8 @@ for kind in longrun.KINDS:
     assert held, kind
     left = [what for what, ref in held if ref() is not None]
     assert not left, left
+    assumed = [each for each in gc.get_objects() if type(each) is Assumptions]
+    assert not assumed, (kind, assumed)
 print("all gone")
 """
 

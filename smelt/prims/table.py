@@ -20,6 +20,7 @@ from smelt.abi.kernels import KERNELS
 from smelt.base.errors import CompileError
 from smelt.base.torch_private import OpOverload, schema_of
 from smelt.graph.ir.meta import TensorMeta, contiguous_stride, is_dense
+from smelt.graph.ir.symint import has_size
 
 
 class Kind(enum.Enum):
@@ -259,7 +260,12 @@ def require(condition: bool, what: str) -> None:
         raise CompileError(what)
 
 
-_dense = lru_cache(maxsize=4096)(is_dense)
+_dense_plain = lru_cache(maxsize=4096)(is_dense)
+
+
+def _dense(shape: Shape, stride: Shape) -> bool:
+    """Of plain numbers it is remembered: a symbolic size would keep all that was assumed where it comes from."""
+    return (is_dense if has_size((shape, stride)) else _dense_plain)(shape, stride)
 
 
 def pointwise_like(operands: Sequence[TensorMeta], dtype: torch.dtype) -> TensorMeta:
