@@ -285,7 +285,13 @@ def checked_entry(kind: str, key: str, suffix: str, data: bytes) -> bytes | None
     return body if footer == _footer(kind, key, suffix, body) else None
 
 
+_SHOWN = 1000
+"""Characters of a message: a name of a folder may be of any length."""
+
+
 def _warn(message: str) -> None:
+    if len(message) > _SHOWN:
+        message = f"{message[: _SHOWN // 2]} ... {message[-_SHOWN // 2 :]}"
     warnings.warn(message, SmeltWarning, stacklevel=4)
 
 

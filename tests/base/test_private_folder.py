@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from smelt.base import private_folder
+from smelt.base.errors import SmeltWarning
 from smelt.base.options import environment
 from smelt.base.private_folder import UnsafeFolder, check_private, make_private, read_private, write_private
 from smelt.base.report import Report
@@ -229,3 +230,10 @@ def test_an_empty_name_of_the_trace_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("SMELT_TRACE_DIR", "")
     with pytest.raises(Exception, match="SMELT_TRACE_DIR is set and empty"):
         environment()
+
+
+def test_a_name_that_is_too_long_is_not_shown_as_a_whole(tmp_path: Path) -> None:
+    with pytest.warns(SmeltWarning, match="cannot use the cache directory") as told:
+        opened = Store(tmp_path / ("a" * 100_000))
+    assert opened.put("kind", "0" * 64, b"kept") is not None
+    assert len(str(told[0].message)) < 1100
