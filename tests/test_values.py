@@ -146,6 +146,23 @@ def test_norms_far_from_zero(name: str, target: str) -> None:
     assert both(NORMS[name], constant, target=target)[1].abs().max() < 1e-2
 
 
+@pytest.mark.parametrize("size", [2, 33, 64])
+def test_norms_whose_squares_overflow(size: int) -> None:
+    """No numbers that look like results: NaN or the bias alone, as eager's kernels give by the size of the row."""
+    x, bias = torch.randn(3, size) * 1e30, torch.randn(size)
+    want, got = both(lambda x: F.layer_norm(x, (size,), bias=bias), x)
+    for out in (want, got):
+        assert all(bool(row.isnan().all()) or torch.equal(row, bias) for row in out)
+
+
+def test_a_gelu_of_infinity() -> None:
+    """As eager's formula has it; the vectors of eager's float32 kernel give NaN."""
+    x = torch.tensor([inf, -inf, nan, 1e30, -1e30] * 7)
+    want, got = both(F.gelu, x)
+    assert torch.allclose(got.double(), F.gelu(x.double()), equal_nan=True)
+    assert bool((want.isnan() | (want == got)).all())
+
+
 ZEROS: dict[str, Callable[[Tensor], Tensor]] = {
     "minus": lambda x: -x, "fill": lambda x: x.masked_fill(x > 0, -0.0),
     "sum of one": lambda x: x.reshape(-1, 1).sum(1), "sum": lambda x: x.reshape(2, -1).sum(1),
