@@ -58,3 +58,54 @@ def test_steps_under_a_schedule(optimizer: str, schedule: str) -> None:
     got = train(model, smelt.compile)
     assert smelt.stats()["recompiles"] - before <= 2
     torch.testing.assert_close(got, want)
+
+
+class Counting:
+    """An object that a function finds in its closure, and that counts calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x * self.calls
+
+
+def test_an_attribute_that_counts_calls() -> None:
+    """One more version is compiled, whatever way leads to the object."""
+    counting = [Counting(), Counting()]
+    before = smelt.stats()["recompiles"]
+    run = smelt.compile(lambda x: counting[0](x) + 1)
+    for _ in range(6):
+        assert torch.equal(run(torch.ones(3)), counting[1](torch.ones(3)) + 1)
+    assert smelt.stats()["recompiles"] - before <= 2 and counting[0].calls == 6
+
+
+def step_of(weight: torch.Tensor, chosen: optim.Optimizer, following: Any) -> Callable[[torch.Tensor], None]:
+    """One step of training, with that of the schedule."""
+
+    def step(x: torch.Tensor) -> None:
+        (weight * x).sum().backward()
+        chosen.step()
+        following.step()
+
+    return step
+
+
+@pytest.mark.parametrize("schedule", [lambda o: lr_scheduler.StepLR(o, 3, 0.5), SCHEDULES["linear"]])
+def test_a_schedule_inside_of_the_step(schedule: Callable[[optim.Optimizer], Any]) -> None:
+    """Its counters are numbers of the graph; each way that it branches is a version."""
+    rates = []
+    for compile_ in (lambda f: f, smelt.compile):
+        weight = torch.ones(3, requires_grad=True)
+        chosen = optim.SGD([weight], 0.1)
+        following = schedule(chosen)
+
+        run, before = compile_(step_of(weight, chosen, following)), smelt.stats()["recompiles"]
+        rates.append([])
+        for _ in range(12):
+            run(torch.ones(3))
+            rates[-1].append(chosen.param_groups[0]["lr"])
+        rates[-1] += weight.tolist()
+        assert smelt.stats()["recompiles"] - before <= 4
+    assert rates[1] == pytest.approx(rates[0])

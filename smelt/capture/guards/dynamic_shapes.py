@@ -175,7 +175,8 @@ class Sizes:
         if not self.symbols or self.dynamic is False:
             return None
         scheduled = type(value) is float and _is_scheduled(source)
-        if not source.local and not scheduled and not (type(value) is float and _is_setting(source)):
+        kept = _is_setting(source) if type(value) is float else _is_attribute(source)
+        if not source.local and not scheduled and not kept:
             return None
         if value != value:  # nan keeps to no rule of numbers
             return None
@@ -257,6 +258,11 @@ def _is_setting(source: Source | None) -> bool:
     if source is None:
         return False
     return _is_entry(source) or (source.kind == native.TUPLE_ITEM and _is_setting(source.base))
+
+
+def _is_attribute(source: Source) -> bool:
+    """An attribute of an object, wherever that was found: it may count the calls, as a schedule does."""
+    return source.kind == native.DICT_ITEM and source.base is not None and source.base.kind == native.INSTANCE_DICT
 
 
 def _is_entry(source: Source) -> bool:
