@@ -299,6 +299,22 @@ class Assumptions:
         known = self._values.get(factor)
         return of_factor(factor) if known is None else known
 
+    def taken_back(self) -> Callable[[], bool]:
+        """What takes back all that is assumed from here on, if anything is; it says whether something was."""
+        count, ranges = len(self.assumed), [(symbol, symbol.low, symbol.high) for symbol in self.symbols]
+        answers, asked, values, least = {**self._answers}, {*self._asked}, {**self._values}, [*self._least]
+
+        def back() -> bool:
+            if len(self.assumed) == count:
+                return False
+            del self.assumed[count:]
+            for symbol, low, high in ranges:
+                symbol.low, symbol.high = low, high
+            self._answers, self._asked, self._values, self._least = answers, asked, values, least
+            return True
+
+        return back
+
     def _assume(self, sign: str, a: IntLike, b: IntLike) -> None:
         reason = self.where()
         fact = Assumed(sign, a, b, reason)

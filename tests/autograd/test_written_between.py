@@ -299,6 +299,18 @@ def test_products_of_inputs_written_after_the_call(name: str, backend: str) -> N
                 torch.testing.assert_close(*found)
 
 
+def test_second_derivatives_of_sizes_that_the_first_call_does_not_have() -> None:
+    """A formula that asks for sizes is compiled for those of each call: guards are written before it is."""
+    compiled = smelt.compile(lambda x: x.prod(0, True), dynamic=True)
+    for shape in ((3, 4), (2, 4), (5, 7), (3, 4)):
+        found = []
+        for run in (lambda x: x.prod(0, True), compiled):
+            x = torch.linspace(-1.3, 1.1, shape[0] * shape[1]).view(shape).requires_grad_()
+            (first,) = torch.autograd.grad(run(x).sum(), x, create_graph=True)
+            found.append((first, *torch.autograd.grad(first.sin().sum(), x)))
+        torch.testing.assert_close(*found)
+
+
 def test_second_derivatives_of_products_beside_zeros() -> None:
     for zeros in (0, 1, 2):
         found = []

@@ -18,6 +18,7 @@ from torch.utils.weak import TensorWeakRef
 
 from smelt.autograd.call.unpacked import lie_together, memory_marks
 from smelt.autograd.trace.plan import Fresh, Joint, SparseGradient
+from smelt.autograd.trace.reads import owner_of
 from smelt.base._native import heard_from_handlers
 from smelt.base.process_state import preserving
 from smelt.base.torch_private import version_of
@@ -131,19 +132,26 @@ class DoubleBackward:
         return (*tracked, *(t.shape for t in given)) if self._in_numbers else tracked
 
     def _compiled(self, given: Sequence[torch.Tensor], used: tuple[int, ...]) -> Callable[..., Any]:
-        """For all sizes if that works: some double backward formulas of PyTorch read sizes as numbers."""
+        """For all sizes if that works: some formulas read sizes as numbers, or hold for those of the first call."""
         run = preserving(self._compiled_in_some_way, self.graph(used), given)
         self._made[self._key(given, used)] = run
         return run
 
     def _compiled_in_some_way(self, graph: fx.GraphModule, given: Sequence[torch.Tensor]) -> Callable[..., Any]:
+        if not self.joint.sizes or self._in_numbers:
+            return self.compile(self._as_known(graph), given)
+        take_back = owner_of(self.gm).taken_back()  # no guard is added any more: this graph must serve every size
         try:
-            return self.compile(self._as_known(graph), given)
+            run = self.compile(self._as_known(graph), given)
         except RuntimeError:
-            if not self.joint.sizes or self._in_numbers or heard_from_handlers() is not None:
+            if heard_from_handlers() is not None:
                 raise
-            self._in_numbers = True
-            return self.compile(self._as_known(graph), given)
+        else:
+            if not take_back():
+                return run
+        take_back()
+        self._in_numbers = True
+        return self.compile(self._as_known(graph), given)
 
     def _as_known(self, graph: fx.GraphModule) -> fx.GraphModule:
         if self._in_numbers:
