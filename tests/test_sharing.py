@@ -327,3 +327,27 @@ def test_results_say_whether_they_are_views_and_of_what(views, needs_gradient):
         return [(r._is_view(), r.is_leaf, r is x, base) for r, base in zip(found, bases, strict=True)]
 
     assert told(smelt.compile(views)) == told(views)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda x: x.expand(2, *x.shape).conj(),
+        lambda x: x.conj().expand(2, *x.shape),
+        lambda x: x.expand(2, *x.shape).conj().imag,
+        lambda x: torch._neg_view(x.expand(2, *x.shape)),
+        lambda x: torch._neg_view(x.unfold(0, 2, 1)),
+        lambda x: torch._neg_view(torch._neg_view(x.expand(2, *x.shape))),
+    ],
+)
+def test_writes_to_lazy_views_of_memory_that_is_shown_twice(view: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """What the memory gets is not the value, but its conjugate or negative."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        shown = view(x)
+        shown[0] = 3
+        return shown.resolve_conj().resolve_neg()
+
+    mine = torch.randn(4, 2, dtype=torch.complex64)
+    other = mine.clone()
+    assert torch.equal(fn(mine), smelt.compile(fn)(other)) and torch.equal(mine, other)

@@ -58,6 +58,10 @@ def write_memory(emit: Emit, root: fx.Node, value: fx.Node, place: StorageView) 
     """
     base = place.storage.root
     assert base is not None
+    if place.negative != base.negative:  # the memory does not hold the values
+        value = emit(aten.neg.default, value)
+    if place.conjugate != base.conjugate:
+        value = emit(aten._conj_physical.default, value)
     return _write_positions(emit, root, value, place, base)
 
 
