@@ -78,6 +78,7 @@ def _read(op: OpOverload) -> OpInfo:
     written = tuple(a.name for a in schema.arguments if _is_written(a))
     random = torch.Tag.nondeterministic_seeded in op.tags
     composite = is_composite(op)
+    inside = _space(op) not in _OWN and is_derived_inside(op)
     if written:
         by_set = {_alias_set(a): a.name for a in schema.arguments if _is_written(a)}
         returned = tuple(by_set.get(_alias_set(r)) if r.alias_info is not None else None for r in schema.returns)
@@ -91,11 +92,12 @@ def _read(op: OpOverload) -> OpInfo:
             _functional(op, written),
             outs=all(a.kwarg_only for a in schema.arguments if a.name in written),
             counts_inside=counts_inside(op),
+            derived_inside=inside,
         )
     if any(r.alias_info is not None for r in schema.returns):
-        return OpInfo(Kind.VIEW, random, composite, picks=_space(op) not in _OWN and _picks(schema))
+        picks = _space(op) not in _OWN and _picks(schema)
+        return OpInfo(Kind.VIEW, random, composite, picks=picks, derived_inside=inside)
     silent = _space(op) not in _OWN and _does_more(schema.returns)
-    inside = _space(op) not in _OWN and is_derived_inside(op)
     return OpInfo(Kind.PURE, random, composite, silent=silent, derived_inside=inside)
 
 

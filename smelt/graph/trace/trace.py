@@ -380,8 +380,13 @@ def ordinary(
                 why="its results are not all views of its first argument, or another tensor has a say in them",
                 hint="give views from operators of one tensor",
             )
-        return _view(func, args, kwargs, answer)
-    return _write(func, info, args, kwargs, answer, recorder)
+        out = _view(func, args, kwargs, answer)
+    else:
+        out = _write(func, info, args, kwargs, answer, recorder)
+    given = (*args, *kwargs.values())
+    if recorder is None and info.derived_inside and _takes_gradients(given, (out, given)):
+        EAGER_CALLS.note(func, "differentiated through what its kernel calls")
+    return out
 
 
 def _takes_gradients(args: Sequence[Any], out: Any) -> bool:

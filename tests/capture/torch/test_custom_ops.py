@@ -223,6 +223,12 @@ KERNELS.define("both(Tensor x, Tensor[] more) -> (Tensor, Tensor)")
 KERNELS.impl("both", lambda x, more: (x * more[0], more[1].exp()), "CompositeExplicitAutograd")
 KERNELS.define("largest(Tensor x) -> Tensor")
 KERNELS.impl("largest", lambda x: x.argmax(), "CompositeExplicitAutograd")
+KERNELS.define("rest(Tensor(a) x) -> Tensor(a)")
+KERNELS.impl("rest", lambda x: x[1:], "CompositeExplicitAutograd")
+KERNELS.define("twice_(Tensor(a!) x) -> Tensor(a!)")
+KERNELS.impl("twice_", lambda x: x.mul_(2), "CompositeExplicitAutograd")
+KERNELS.define("noted(Tensor x, Tensor(a!)? y=None) -> Tensor")
+KERNELS.impl("noted", lambda x, y=None: x + 1 if y is None else x + y.fill_(2), "CompositeExplicitAutograd")
 INSIDE = torch.ops.smelt_tests_inside
 
 
@@ -239,6 +245,10 @@ def _without(x):
         (lambda x: INSIDE.sine(x), True),
         (lambda x: INSIDE.both(x, [x * 2, x])[1] + 1, True),
         (lambda x: INSIDE.sine(INSIDE.sine(x) * 2) + x.cos(), True),
+        (lambda x: INSIDE.rest(x * 2) * 3, True),
+        (lambda x: INSIDE.twice_(x * 2) + 1, True),
+        (lambda x: INSIDE.noted(x * 2), True),
+        (lambda x: INSIDE.noted(x * 2, torch.empty(5)), True),
         (lambda x: INSIDE.sine(x.detach()) * x, False),
         (lambda x: x * INSIDE.largest(x), False),
         (_without, False),
