@@ -121,7 +121,9 @@ def sees_strides(op: OpOverload) -> bool:
     """
     space, _, name = op.name().partition("::")
     if space == "smelt_forms":
-        space, _, name = name.partition("__")
+        space, of_another, name = name.partition("__")
+        if not of_another:  # an operator of this compiler's own
+            return False
     return space not in _OWN or "embedding_bag" in name
 
 
