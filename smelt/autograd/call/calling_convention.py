@@ -36,7 +36,7 @@ from smelt.autograd.call.unpacked import (
 from smelt.autograd.trace.plan import Fresh, Joint, Mutation, SparseGradient, unreached
 from smelt.autograd.trace.rng import Beginning, beginning, draws, from_beginning, generator_devices, seed, with_seeds
 from smelt.base.errors import SmeltError
-from smelt.base.torch_c import below_autograd, disable_autocast, in_batches, recording
+from smelt.base.torch_c import below_autograd, disable_autocast, in_batches, recording, saved_tensor_hooks
 from smelt.base.torch_private import address_of_storage, is_view
 from smelt.graph.ir.meta import TensorMeta, is_lazy
 from smelt.graph.nodes.absent_gradients import hooks_of, quiet, quiet_below
@@ -226,14 +226,15 @@ class _Saving:
         again = plan.again if plan.why is None else None
         self.twice = ReadTwice(inputs, saved, self.own, self.aliased, plan.joint.saved_both, again)
 
-    def lay_out(self, saved: list[torch.Tensor], moved: bool) -> bool:
+    def lay_out(self, saved: list[torch.Tensor], moved: bool, hooked: bool) -> bool:
         """Lay out what the backward finds as its program reads it; False: eager's engine is asked.
 
         Args:
             moved: gradients need a history, and of inputs that are read twice one is another now.
+            hooked: what is saved went through hooks.
         """
         other = not same_kinds(saved, self.kinds)
-        if self.twice.with_history(moved) or (other and self.twice.in_other_kinds(saved)):
+        if self.twice.with_history(moved) or (other and self.twice.in_other_kinds(saved, hooked)):
             return False
         if other:
             lay_out_replaced(saved, self.own)
@@ -304,9 +305,8 @@ class _Compiled(torch.autograd.Function):
         _touch(plan.joint, inputs)
         saved += [inputs[i] for i in saving.watched_inputs]
         saved += [outputs[i] for i in saving.watched_outputs]
-        saved += [
-            inputs[i].data for i in (*saving.twice.held, *saving.twice.kept)
-        ]  # eager may not save it, and so allow writes
+        held = *saving.twice.held, *saving.twice.kept_where(saved_tensor_hooks() is not None)
+        saved += [inputs[i].data for i in held]  # eager may not save it, and so allow writes
         ctx.packed = packed_metas(saved)
         ctx.save_for_backward(*saved)
         ctx.set_materialize_grads(False)
@@ -327,7 +327,7 @@ class _Compiled(torch.autograd.Function):
         assert plan.saving is not None
         recorded = torch.is_grad_enabled()
         moved = recorded and plan.saving.twice.moved(saved)
-        if not plan.saving.lay_out(saved, moved and ctx.begin is None):
+        if not plan.saving.lay_out(saved, moved and ctx.begin is None, ctx.packed is not None):
             return _of_two(ctx, plan, saved, grads)
         absent = plan.absent(grads)
         _quiet(ctx, absent)
@@ -492,7 +492,8 @@ def _again(
     if memory.version(inputs) != ctx.version:
         return "an input was written to after the call"
     assert plan.saving is not None
-    former = memory.as_they_were(inputs, plan.saving.twice.former(saved), ctx.places, ctx.packed is not None)
+    hooked = ctx.packed is not None
+    former = memory.as_they_were(inputs, plan.saving.twice.former(saved, hooked), ctx.places, hooked)
     if former is None:
         return _MOVED
     inputs = former
@@ -526,7 +527,7 @@ def _of_two(
         assert inputs is not None and memory is not None
         return memory.moved(inputs, ctx.places, ctx.packed is not None, among)
 
-    found = plan.saving.twice.gradients(inputs, saved, tangents, moved)
+    found = plan.saving.twice.gradients(inputs, saved, tangents, moved, ctx.packed is not None)
     made = [None if i in absent else found.get(i) for i in range(len(plan.joint.gradients))]
     return (None, *(each if recorded or each is None else each.detach() for each in made))
 

@@ -18,11 +18,11 @@ from torch.utils.weak import TensorWeakRef
 
 from smelt.autograd.call.unpacked import lie_together, memory_marks
 from smelt.autograd.trace.plan import Fresh, Joint, SparseGradient
-from smelt.autograd.trace.reads import owner_of
 from smelt.base._native import heard_from_handlers
 from smelt.base.process_state import preserving
 from smelt.base.torch_private import version_of
 from smelt.graph.ir.module import Graph, GraphModule
+from smelt.graph.ir.symint import owner_of
 from smelt.graph.nodes.casts import present_casts, under_casts
 from smelt.graph.nodes.custom_functions import forget_state
 from smelt.graph.nodes.modes import enter_autocast, exit_autocast

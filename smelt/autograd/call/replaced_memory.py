@@ -65,22 +65,26 @@ class ReadTwice:
         """The inputs whose memory is saved, whoever replaces it."""
         return frozenset(self.aliases) | frozenset(self.held)
 
-    def former(self, saved: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+    def kept_where(self, hooked: bool) -> list[int]:
+        """Those that are `kept`. Hooks on what is saved (`hooked`) see none of them: eager does not save them."""
+        return [] if hooked else self.kept
+
+    def former(self, saved: Sequence[torch.Tensor], hooked: bool) -> dict[int, torch.Tensor]:
         """The memory of those that the call has read."""
-        first = len(saved) - len(self.held) - len(self.kept)
+        first = len(saved) - len(self.held) - len(self.kept_where(hooked))
         return {i: saved[k] for i, k in self.aliases.items()} | {i: saved[first + n] for n, i in enumerate(self.held)}
 
     def moved(self, saved: Sequence[torch.Tensor]) -> bool:
         """Another tensor is in the place of an input of which the memory that was there is read as well."""
         return not all(lie_together(saved[k], saved[a]) or _is_equal(saved[k], saved[a]) for k, a in self._pairs)
 
-    def in_other_kinds(self, saved: Sequence[torch.Tensor]) -> bool:
+    def in_other_kinds(self, saved: Sequence[torch.Tensor], hooked: bool) -> bool:
         """Whether `gradients` is asked because another kind of tensor is in an input's place.
 
         Where the memory of that input mattered and nobody has it, nobody could answer.
         """
         others = {i for i, k, meta in self._found if not is_like(saved[k], meta)}
-        return bool(others) and (bool(self._both) or not others & self._computed_from - {*self.kept})
+        return bool(others) and (bool(self._both) or not others & self._computed_from - {*self.kept_where(hooked)})
 
     def with_history(self, moved: bool) -> bool:
         """Whether it is asked because gradients need one, and another tensor is in the place (`moved`)."""
@@ -99,6 +103,7 @@ class ReadTwice:
         saved: Sequence[torch.Tensor],
         tangents: Sequence[torch.Tensor | None],
         moved: Moved,
+        hooked: bool,
     ) -> dict[int, torch.Tensor | None]:
         """Eager's gradients by primal, with a history.
 
@@ -106,14 +111,15 @@ class ReadTwice:
             RuntimeError: there is no graph that could be run again, the inputs are gone (None), or another tensor is in
                 the place of one whose memory nobody holds.
         """
-        again, known = self._again, {*self.remembered, *self.kept}
+        again, kept = self._again, self.kept_where(hooked)
+        known = {*self.remembered, *kept}
         if again is None or again.recomputes or inputs is None or moved(self._computed_from - known):
             raise RuntimeError(
                 "smelt: the .data of an input was replaced after the call, and the backward reads both the input and "
                 "a view of what it was, or what was computed of it"
             )
-        former = {i: was for i, was in self.former(saved).items() if i in again.needed}
-        former |= {i: saved[len(saved) - len(self.kept) + n] for n, i in enumerate(self.kept)}
+        former = {i: was for i, was in self.former(saved, hooked).items() if i in again.needed}
+        former |= {i: saved[len(saved) - len(kept) + n] for n, i in enumerate(kept)}
         for i, _, meta in self._found:
             if i not in former and i not in self._computed_from:
                 former[i] = torch.zeros(meta.shape, dtype=meta.dtype, device=meta.device)

@@ -41,7 +41,7 @@ from smelt.autograd.trace.plan import (
     View,
 )
 from smelt.autograd.trace.reachability import comes_through_function, forbidden, heads_of
-from smelt.autograd.trace.reads import JointReads, owner_of
+from smelt.autograd.trace.reads import JointReads
 from smelt.autograd.trace.recomputed import is_recomputed
 from smelt.autograd.trace.rng import seeded_devices
 from smelt.autograd.trace.saved import Reads, read_as_saved, results_as_saved, saved_places
@@ -55,7 +55,7 @@ from smelt.graph.ir.gradient_marks import Flow
 from smelt.graph.ir.meta import TensorMeta, is_dense, overlaps, same_steps, without_gaps
 from smelt.graph.ir.module import GraphModule, remove_dead
 from smelt.graph.ir.seeds import seed_name
-from smelt.graph.ir.symint import to_torch
+from smelt.graph.ir.symint import owner_of, to_torch
 from smelt.graph.ir.user_line import user_line
 from smelt.graph.meta_rules.layouts import as_before
 from smelt.graph.nodes.attention import for_attention

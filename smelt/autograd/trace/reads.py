@@ -116,14 +116,3 @@ _FLOAT_OPERATORS: dict[Any, Any] = {
     float: None,
 }
 """What `Assumptions.may_compute` lets pass."""
-
-
-def owner_of(gm: fx.GraphModule) -> Assumptions:
-    """The assumptions that the symbols of a torch-level graph belong to, new ones where it has none."""
-    for node in gm.graph.nodes:
-        meta = node.meta.get("val")
-        for value in meta if isinstance(meta, tuple) else (meta,):
-            for size in (value, *getattr(value, "shape", ())):
-                if isinstance(size, (Size, Real)):
-                    return size.owner
-    return Assumptions()

@@ -15,10 +15,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import fx
 
 from smelt.base.class_tables import by_class, classes
 from smelt.graph.ir.meta import contiguous_stride, is_channels_last, is_dense
 from smelt.graph.ir.sym_bool import SymbolicPredicate, both, compare, either, opposite
+from smelt.shapes.assumptions import Assumptions
 from smelt.shapes.real import Real, make
 from smelt.shapes.size import IntLike, Size, known_equal, lowest
 
@@ -502,3 +504,14 @@ def has_size(value: Any) -> bool:
     if kind is list or kind is tuple:
         return any(map(has_size, value))
     return kind is Size
+
+
+def owner_of(gm: fx.GraphModule) -> Assumptions:
+    """The assumptions that the symbols of a torch-level graph belong to, new ones where it has none."""
+    for node in gm.graph.nodes:
+        meta = node.meta.get("val")
+        for value in meta if isinstance(meta, tuple) else (meta,):
+            for size in (value, *getattr(value, "shape", ())):
+                if isinstance(size, (Size, Real)):
+                    return size.owner
+    return Assumptions()
