@@ -8,8 +8,11 @@ import json
 import math
 import os.path
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -100,7 +103,6 @@ OF_TENSORS: list[tuple[str, Any, Callable[[Tensor], Any]]] = [
     ("__eq__", minus, lambda x: x == 2),
     ("__neg__", minus, lambda x: -x),
     ("__abs__", minus, lambda x: abs(x)),
-    ("__getitem__", minus, lambda x: x[0]),
     ("__setitem__", lambda s, i, v: s.neg_(), stored),
     ("__len__", lambda s: 9, lambda x: x * len(x)),
     ("__iter__", lambda s: iter([s, s]), lambda x: [*x]),
@@ -117,6 +119,17 @@ OF_TENSORS: list[tuple[str, Any, Callable[[Tensor], Any]]] = [
 @pytest.mark.parametrize("name, other, fn", OF_TENSORS, ids=[f"{i}-{each[0]}" for i, each in enumerate(OF_TENSORS)])
 def test_what_is_replaced_in_tensors(name: str, other: Any, fn: Callable[[Tensor], Any], first: bool) -> None:
     """Operators and attributes, compiled before somebody replaces them or while they are replaced."""
+    replace_in_tensors(name, other, fn, first)
+
+
+def test_replaced_indexing() -> None:
+    """In a process of its own: once `__getitem__` was replaced, tensors stay sequences for Python and `torch.tensor`."""
+    code = "from tests.capture.test_patched import minus, replace_in_tensors\n"
+    code += "for first in (False, True):\n    replace_in_tensors('__getitem__', minus, lambda x: x[0], first)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
+def replace_in_tensors(name: str, other: Any, fn: Callable[[Tensor], Any], first: bool) -> None:
     run = compiled(fn)
     x = torch.tensor([[0.5, 2.0], [1.0, 2.0]])
     for replaced in (first, not first, first):
