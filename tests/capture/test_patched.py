@@ -123,7 +123,7 @@ def test_what_is_replaced_in_tensors(name: str, other: Any, fn: Callable[[Tensor
 
 
 def test_replaced_indexing() -> None:
-    """In a process of its own: once `__getitem__` was replaced, tensors stay sequences for Python and `torch.tensor`."""
+    """In a process of its own: once `__getitem__` was replaced, tensors stay sequences for `torch.tensor`."""
     code = "from tests.capture.test_patched import minus, replace_in_tensors\n"
     code += "for first in (False, True):\n    replace_in_tensors('__getitem__', minus, lambda x: x[0], first)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
