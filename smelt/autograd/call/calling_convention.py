@@ -234,6 +234,8 @@ class _Saving:
             hooked: what is saved went through hooks.
         """
         other = not same_kinds(saved, self.kinds)
+        if not (moved or other):
+            return True
         if self.twice.with_history(moved) or (other and self.twice.in_other_kinds(saved, hooked)):
             return False
         if other:
@@ -305,8 +307,8 @@ class _Compiled(torch.autograd.Function):
         _touch(plan.joint, inputs)
         saved += [inputs[i] for i in saving.watched_inputs]
         saved += [outputs[i] for i in saving.watched_outputs]
-        held = *saving.twice.held, *saving.twice.kept_where(saved_tensor_hooks() is not None)
-        saved += [inputs[i].data for i in held]  # eager may not save it, and so allow writes
+        if saving.twice.holds:  # `data`: eager may not save it, and so allow writes
+            saved += [inputs[i].data for i in saving.twice.all_held(saved_tensor_hooks() is not None)]
         ctx.packed = packed_metas(saved)
         ctx.save_for_backward(*saved)
         ctx.set_materialize_grads(False)

@@ -34,8 +34,9 @@ class ReadTwice:
 
     Attributes:
         held: inputs whose memory is saved besides, last of all.
-        kept: how many others have theirs saved behind that, in case that another kind of tensor is in their place. Not
-            the parameters of modules: there may be hundreds.
+        kept: other leaves, not the parameters of modules, have theirs saved behind that, in case that another kind of
+            tensor is in their place.
+        holds: whether there is one of either.
     """
 
     def __init__(
@@ -58,12 +59,17 @@ class ReadTwice:
         self.held = sorted(held - self.aliases.keys())
         apart = self._computed_from if again is not None and not again.recomputes else frozenset[int]()
         kept = apart & {i for i, _, _ in found} - held - self.aliases.keys()
-        self.kept = sorted(i for i in kept if not isinstance(inputs[i], Parameter))
+        self.kept = sorted(i for i in kept if _is_leaf_of_its_own(inputs[i]))
+        self.holds = bool(self.held or self.kept)
 
     @property
     def remembered(self) -> frozenset[int]:
         """The inputs whose memory is saved, whoever replaces it."""
         return frozenset(self.aliases) | frozenset(self.held)
+
+    def all_held(self, hooked: bool) -> list[int]:
+        """Inputs whose memory is saved behind all else, in this order."""
+        return [*self.held, *self.kept_where(hooked)]
 
     def kept_where(self, hooked: bool) -> list[int]:
         """Those that are `kept`. Hooks on what is saved (`hooked`) see none of them: eager does not save them."""
@@ -128,6 +134,11 @@ class ReadTwice:
             for i in new:
                 inputs[i] = in_former_memory(inputs[i], former[i])
         return again.replayed(inputs, tangents, new)
+
+
+def _is_leaf_of_its_own(tensor: torch.Tensor) -> bool:
+    """What a program may give another size by hand; for data, results and weights it is not worth the time."""
+    return tensor.requires_grad and tensor.is_leaf and not isinstance(tensor, Parameter)
 
 
 def _is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
