@@ -150,14 +150,6 @@ saved_tensor_hooks_disabled = torch._C._autograd._saved_tensors_hooks_get_disabl
 without_torch_function = torch._C.DisableTorchFunctionSubclass
 """Context in which attributes and methods of tensor subclasses are read without their `__torch_function__`."""
 
-
-def run_without_torch_function(fn: Callable[..., T], *args: Any) -> T:
-    """`fn(*args)` in such a context; no interrupt leaves the thread in it."""
-    c: Any = torch._C
-    during = c._TorchFunctionState.SUBCLASSES_DISABLED
-    return _native.switched(c._get_torch_function_state, c._set_torch_function_state, during, fn, *args)
-
-
 set_grad_enabled = torch._C._set_grad_enabled
 """What `torch.no_grad` and its kin call to switch gradient recording."""
 

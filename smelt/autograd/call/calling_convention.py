@@ -226,6 +226,14 @@ class _Saving:
         again = plan.again if plan.why is None else None
         self.twice = ReadTwice(inputs, saved, self.own, self.aliased, plan.joint.saved_both, again)
 
+    def besides(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What is saved behind what the backward program reads."""
+        found = [inputs[i] for i in self.watched_inputs]
+        found += [outputs[i] for i in self.watched_outputs]
+        if self.twice.holds:  # `data`: eager may not save it, and so allow writes
+            found += [inputs[i].data for i in self.twice.all_held(saved_tensor_hooks() is not None)]
+        return found
+
     def lay_out(self, saved: list[torch.Tensor], moved: bool, hooked: bool) -> bool:
         """Lay out what the backward finds as its program reads it; False: eager's engine is asked.
 
@@ -305,10 +313,7 @@ class _Compiled(torch.autograd.Function):
             [results[plan.num_outputs + k] for k in plan.without_grad],
         )
         _touch(plan.joint, inputs)
-        saved += [inputs[i] for i in saving.watched_inputs]
-        saved += [outputs[i] for i in saving.watched_outputs]
-        if saving.twice.holds:  # `data`: eager may not save it, and so allow writes
-            saved += [inputs[i].data for i in saving.twice.all_held(saved_tensor_hooks() is not None)]
+        saved += saving.besides(inputs, outputs)
         ctx.packed = packed_metas(saved)
         ctx.save_for_backward(*saved)
         ctx.set_materialize_grads(False)

@@ -57,10 +57,15 @@ class ReadTwice:
         self._again = again
         held = again.needed if self._both and again is not None else frozenset[int]()
         self.held = sorted(held - self.aliases.keys())
-        apart = self._computed_from if again is not None and not again.recomputes else frozenset[int]()
-        kept = apart & {i for i, _, _ in found} - held - self.aliases.keys()
-        self.kept = sorted(i for i in kept if _is_leaf_of_its_own(inputs[i]))
+        self.kept = sorted(i for i in self._wanted_in_other_kinds - held if _is_leaf_of_its_own(inputs[i]))
         self.holds = bool(self.held or self.kept)
+
+    @property
+    def _wanted_in_other_kinds(self) -> frozenset[int]:
+        """Inputs saved by themselves alone, whose values at the call matter: eager's engine could run from these."""
+        if self._again is None or self._again.recomputes:
+            return frozenset()
+        return self._computed_from & {i for i, _, _ in self._found} - self.aliases.keys()
 
     @property
     def remembered(self) -> frozenset[int]:

@@ -12,7 +12,7 @@ import torch
 
 from smelt.abi.arena import extent
 from smelt.autograd import _native
-from smelt.base.torch_c import run_without_torch_function, saved_tensor_hooks
+from smelt.base.torch_c import saved_tensor_hooks, without_torch_function
 from smelt.graph.ir.meta import TensorMeta, may_overlap, meta_of
 
 
@@ -131,13 +131,13 @@ def hold_memory(saved: list[torch.Tensor], positions: Sequence[int]) -> None:
 
     Modes of the program do not see it.
     """
-    if positions:
-        run_without_torch_function(_detach, saved, positions)
-
-
-def _detach(saved: list[torch.Tensor], positions: Sequence[int]) -> None:
-    for k in positions:
-        saved[k] = saved[k].detach()
+    if not positions:
+        return
+    with (
+        without_torch_function()
+    ):  # in C: no interrupt comes between its switch and the body, or before it switches back
+        for k in positions:
+            saved[k] = saved[k].detach()
 
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
