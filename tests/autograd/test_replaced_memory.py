@@ -182,8 +182,10 @@ def test_another_kind_beside_new_memory_of_which_a_mask_was_computed() -> None:
 
 
 def _twice(run: Callable[..., Any], shape: tuple[int, ...], second: bool) -> Any:
-    x = torch.randn(4, 6, generator=torch.manual_seed(0)).requires_grad_()
-    p = torch.randn(shape, generator=torch.manual_seed(1)).requires_grad_()
+    """Second derivatives in float64: those of sines of large numbers are rounded by more than 0.1 % in float32."""
+    dtype = torch.float64 if second else torch.float32
+    x = torch.randn(4, 6, generator=torch.manual_seed(0)).to(dtype).requires_grad_()
+    p = torch.randn(shape, generator=torch.manual_seed(1)).to(dtype).requires_grad_()
     out = run(x, p).sin()
     _other(p, x)
     try:
@@ -217,7 +219,7 @@ def test_second_derivatives_are_of_what_was_there_or_an_error(name: str) -> None
     found = _twice(smelt.compile(fn), shape, True)
     assert name not in VIEWS or found != "told"
     if found != "told":
-        torch.testing.assert_close(found, _twice(fn, shape, True), rtol=5e-3, atol=1e-2)
+        torch.testing.assert_close(found, _twice(fn, shape, True), rtol=1e-3, atol=1e-2)
 
 
 @pytest.mark.parametrize("name", VIEWS)
