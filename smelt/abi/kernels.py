@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from smelt.abi.arena import extent
 from smelt.abi.cudnn_attention import cudnn_attention_backward
 from smelt.base.errors import SmeltError
 from smelt.base.torch_c import recording
@@ -101,8 +102,8 @@ def _beginning_at(size: int, x: torch.Tensor) -> torch.Tensor:
     """x, or a copy of its memory that begins at a multiple of `size` bytes, with x's strides."""
     if x.storage_offset() * x.itemsize % size == 0:
         return x
-    reach = 1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True)) if x.numel() else 0
-    return x.as_strided((reach,), (1,)).clone().as_strided(x.shape, x.stride(), 0)
+    elements = extent(x.shape, x.stride()) if x.numel() else 0
+    return x.as_strided((elements,), (1,)).clone().as_strided(x.shape, x.stride(), 0)
 
 
 def as_pairs(x: torch.Tensor) -> torch.Tensor:

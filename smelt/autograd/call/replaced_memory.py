@@ -82,8 +82,9 @@ class ReadTwice:
 
     def former(self, saved: Sequence[torch.Tensor], hooked: bool) -> dict[int, torch.Tensor]:
         """The memory of those that the call has read."""
-        first = len(saved) - len(self.held) - len(self.kept_where(hooked))
-        return {i: saved[k] for i, k in self.aliases.items()} | {i: saved[first + n] for n, i in enumerate(self.held)}
+        held = self.all_held(hooked)
+        first = len(saved) - len(held)
+        return {i: saved[k] for i, k in self.aliases.items()} | {i: saved[first + n] for n, i in enumerate(held)}
 
     def moved(self, saved: Sequence[torch.Tensor]) -> bool:
         """Another tensor is in the place of an input of which the memory that was there is read as well."""
@@ -122,15 +123,13 @@ class ReadTwice:
             RuntimeError: there is no graph that could be run again, the inputs are gone (None), or another tensor is in
                 the place of one whose memory nobody holds.
         """
-        again, kept = self._again, self.kept_where(hooked)
-        known = {*self.remembered, *kept}
+        again, known = self._again, {*self.remembered, *self.kept_where(hooked)}
         if again is None or again.recomputes or inputs is None or moved(self._computed_from - known):
             raise RuntimeError(
                 "smelt: the .data of an input was replaced after the call, and the backward reads both the input and "
                 "a view of what it was, or what was computed of it"
             )
         former = {i: was for i, was in self.former(saved, hooked).items() if i in again.needed}
-        former |= {i: saved[len(saved) - len(kept) + n] for n, i in enumerate(kept)}
         for i, _, meta in self._found:
             if i not in former and i not in self._computed_from:
                 former[i] = torch.zeros(meta.shape, dtype=meta.dtype, device=meta.device)

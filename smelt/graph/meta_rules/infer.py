@@ -75,9 +75,8 @@ def answer_for(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any])
         key = (*key, sharing((*args, *kwargs.values())))
     known = _answers.get(key)
     if known is None:
-        with (
-            _disable_current_modes()
-        ):  # a trace that asks from outside of its mode would take meta tensors for constants
+        # A trace that asks from outside of its mode would take the tensors of the question for constants.
+        with _disable_current_modes():
             known = remember(_answers, key, _ask_twice(func, info, args, kwargs))
     return known
 
