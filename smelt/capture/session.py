@@ -74,6 +74,7 @@ from smelt.capture.torch import (
     modules,
     nested_tensors,
     optimizers,
+    schedules,
     tensor_constructor,
     tensor_hooks,
     transforms,
@@ -111,6 +112,7 @@ _REGISTERED = (
     objects,
     operator_modes,
     optimizers,
+    schedules,
     functional_call,
     tensor_hooks,
     tensor_constructor,
@@ -342,6 +344,7 @@ class Session(Diagnostics):
         vm = Interpreter(decoding.decode, place.changes, plan, self.options.dynamic, speculates)
         self._interpreters.append(vm)
         vm.python.running = place.function
+        vm.control.schedules_branch = self.options.fullgraph or len(place.versions) < _WAYS_OF_SCHEDULES
         vm.tensors.speculation.insists = not plan.reads_first
         vm.finalizers.allowed = not self.options.fullgraph
         vm.control.branches_on_numbers = self.options.backend == "eager"
@@ -643,6 +646,8 @@ class _EndlessError(Exception):
 
 _NOT_CAPTURED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _IDLE = 4
+_WAYS_OF_SCHEDULES = 2
+"""So many versions of a place are compiled for what a learning-rate schedule does at one step or the next."""
 
 
 def _looks_at(stop: Break, frame: Frame) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import math
 import operator
@@ -340,3 +341,26 @@ def test_zeros_of_both_signs(asked: Callable[[float], Any]) -> None:
     run = compiled(fn)
     for f in (1.5, 2.5, 0.0, -0.0, 3.5, -0.0, 0.0):
         assert repr(run(torch.ones(2), f)) == repr(fn(torch.ones(2), f))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda n: n in (5, 7),
+        lambda n: sorted([n, 5])[0],
+        lambda n: max(n, 5),
+        lambda n: [5, n].index(n),
+        lambda n: {5: 1}.get(n, 3),
+        lambda n: n in {5, 7},
+        lambda n: len({n, *[n, 5]}),
+        lambda n: {5: 2}.setdefault((n, 1), n),
+        lambda n: {5, n}.pop() and collections.Counter([5])[n] + 1,
+    ],
+)
+def test_a_number_that_c_code_compares_or_hashes(asked: Callable[[int], Any]) -> None:
+    """It costs the symbol that it is, if any, and not those of others."""
+    held = {"asked": asked}
+    run, before = smelt.compile(lambda x, n, scale: x * held["asked"](n) * scale), smelt.stats()["recompiles"]
+    for n, scale in ((3, 2), (4, 3), (4, 4), (4, 5)):
+        assert torch.equal(run(torch.ones(2), n, scale), torch.ones(2) * asked(n) * scale)
+    assert smelt.stats()["recompiles"] - before == 1

@@ -204,6 +204,9 @@ def plain_numbers(args: Args) -> tuple[object, ...]:
         Unsettled: one of them only values tell.
         SymbolicNumber: the call may have changed one of its arguments before it failed.
     """
+    at = next((at for at, arg in enumerate(args[:-1], 1) if isinstance(arg, _HASHING)), 0)
+    if at and has_symint(args[at]):  # it is hashed before anything changes
+        return (*args[:at], pinned(args[at]), *args[at + 1 :])
     plain = pinned(args)
     if any(isinstance(arg, _CHANGING) for arg in args):
         raise SymbolicNumber("a symbolic number met C code that cannot take it")
@@ -211,6 +214,7 @@ def plain_numbers(args: Args) -> tuple[object, ...]:
 
 
 _CHANGING = (list, dict, set, collections.deque)
+_HASHING = (dict, set, frozenset)
 
 
 def too_deep() -> Break:

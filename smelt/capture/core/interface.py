@@ -323,6 +323,9 @@ class Sizes(Protocol):
     def of_number(self, value: int | float, source: Source) -> Size | Real | None:
         """The symbol of a number that was another one before; None when it is static."""
 
+    def specialized(self) -> int:
+        """Counts what makes the version one for the example."""
+
     def guard(self, guards: Any) -> None:
         """Add the checks that the symbols need."""
 

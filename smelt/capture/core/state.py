@@ -97,6 +97,7 @@ class Control:
         branches: those on tensors' values may become nodes, see `conditionals`.
         branches_on_numbers: so may those on numbers that the graph reads: it is not compiled in parts, each for
             numbers that are known.
+        schedules_branch: on their counters, each way being a version; else a graph ends before a schedule that does.
         refused: those that do not work; it begins with the plan's, and the next plan has all of them.
         pinned: where a number of the prologue is needed, which is taken for granted; it begins with the plan's, too.
         branching: branches that the program is in; `decided` holds their conditions.
@@ -108,6 +109,7 @@ class Control:
     def __init__(self, plan: CapturePlan) -> None:
         self.branches = True
         self.branches_on_numbers = False
+        self.schedules_branch = True
         self.refused: set[Site] = set(plan.refused)
         self.pinned: set[Site] = set(plan.pinned)
         self.branching: set[Site] = set()

@@ -107,6 +107,7 @@ class Sizes:
         self._searched = 0
         self._by_hint: dict[int, list[Size]] = {}
         self.reals: dict[str, Source] = {}
+        self._unchanged = 0  # numbers that have changed, and are none of the graph's
 
     # -- reading inputs -------------------------------------------------------------------------------------------
 
@@ -188,12 +189,18 @@ class Sizes:
             self.reals[real.name] = source
             return real
         if value < LEAST or value > LARGEST or len(self.occurrences) >= MOST:
+            self._unchanged += 1
             return None
         size = self.owner.symbol(
             value, LEAST, LARGEST, wide=True
         )  # a number and a size that are equal now have little in common
         self.occurrences.append((source, source, size))
         return size
+
+    def specialized(self) -> int:
+        """Counts by how much the version is made for the example: questions that it answered, numbers that changed
+        before and are taken as they are."""
+        return len(self.owner.assumed) + self._unchanged
 
     # -- what comes of it -----------------------------------------------------------------------------------------
 

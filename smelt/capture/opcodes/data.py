@@ -22,6 +22,7 @@ from smelt.capture.python.effects import set_items
 from smelt.capture.python.operators import binary, compare
 from smelt.capture.python.operators import unary as apply_unary
 from smelt.capture.python.stack_opcodes import count_turn, name, opcode, take
+from smelt.graph.ir.symint import has_symint, pinned
 from smelt.graph.meta_rules.constant_values import known_value
 from smelt.graph.trace.trace import TraceTensor
 
@@ -159,7 +160,8 @@ def _hashing(vm: Interpreter, keys: Sequence[object]) -> Callable[..., object]:
 @opcode("BUILD_MAP")
 def build_map(vm: Interpreter, f: Frame, arg: int) -> None:
     items = take(f, 2 * arg)
-    f.stack.append(_hashing(vm, items[::2])(dict, zip(items[::2], items[1::2], strict=True)))
+    keys = [pinned(key) if has_symint(key) else key for key in items[::2]]
+    f.stack.append(_hashing(vm, keys)(dict, zip(keys, items[1::2], strict=True)))
 
 
 @opcode("BUILD_CONST_KEY_MAP")
@@ -214,7 +216,7 @@ def list_extend(vm: Interpreter, f: Frame, arg: int) -> None:
 def set_update(vm: Interpreter, f: Frame, arg: int) -> None:
     more = f.stack.pop()
     taken = isinstance(more, (set, frozenset))  # past methods of a subclass
-    items = list(set_items(vm.effects.mirror(more))) if taken else drain(vm, more)
+    items = tuple(set_items(vm.effects.mirror(more)) if taken else drain(vm, more))
     _hashing(vm, items)(containers.writable(vm, f.stack[-arg]).update, items)
 
 

@@ -28,6 +28,7 @@ from smelt.capture.core.unbacked_text import refuse_unknown
 from smelt.capture.core.values import LEAVES, is_foreign, is_shown, own_dict
 from smelt.capture.python.container_copies import Copies
 from smelt.capture.python.warning_places import Place
+from smelt.graph.ir.symint import has_symint, pinned
 from smelt.graph.trace.trace import TraceTensor
 
 _maxlen = collections.deque.maxlen.__get__
@@ -464,8 +465,10 @@ class Effects:
         return self.vm.external(key, sources.const(key, "a tensor that is a key"))
 
     def outside(self, key: object) -> object:
-        """A key of the program as an external dict holds it."""
-        return self.vm.tensors.real.get(id(key), key) if type(key) is TraceTensor else key
+        """A key of the program as an external dict holds it: of numbers that change, the one of this version."""
+        if type(key) is TraceTensor:
+            return self.vm.tensors.real.get(id(key), key)
+        return pinned(key) if has_symint(key) else key
 
     def read_key(self, value: dict[object, object], source: Source, key: object) -> object:
         """One item of an external dict that has the key."""

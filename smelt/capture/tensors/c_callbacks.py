@@ -15,7 +15,7 @@ from smelt.capture.core.frames import arguments_in
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.unbacked_text import text_break
 from smelt.capture.python.attribute_reads import python_method
-from smelt.graph.ir.symint import pinned
+from smelt.graph.ir.symint import SYMBOLIC_CLASSES, pinned
 from smelt.graph.trace.trace import text
 
 if TYPE_CHECKING:
@@ -51,7 +51,13 @@ class Watch(TorchFunctionMode):
             return native.lend(lender, fn, args, kwargs)
 
     def called(self, fn: FunctionType, slots: Args) -> object:
-        """What a Python function returns that C code calls: the interpreter runs it if it is the program's."""
+        """What a Python function returns that C code calls: the interpreter runs it if it is the program's.
+
+        What symbolic numbers compute is the compiler's, with all that it calls: torch logs it.
+        """
+        if slots and type(slots[0]) in SYMBOLIC_CLASSES:
+            args, kwargs = arguments_in(fn, slots)
+            return native.lend(None, fn, args, kwargs)
         if not policy.is_programs(fn):
             return native.NULL
         return self.tensors.vm.reenter(lambda: call_found(self.tensors.vm, fn, *arguments_in(fn, slots)))
