@@ -8,13 +8,12 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import shutil
 import tempfile
 import time
 from collections.abc import Container, Iterator
 from pathlib import Path
 
-from smelt.base.private_folder import NEW_FILE_PREFIX, check_private, is_executable, remove
+from smelt.base.private_folder import NEW_FILE_PREFIX, check_private, close, is_executable, remove, remove_folder
 
 BUILD_FOLDER_PREFIX = "smelt-build-"
 """Of temporary folders in which compilers work; this user's number follows."""
@@ -174,11 +173,11 @@ def _remove_left_over(folder: Path) -> None:
         state = os.fstat(descriptor)
         if _age(state) > _LEFT_OVER_S and state.st_uid == os.getuid():
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_folder(folder)
     except OSError:
         pass  # somebody holds it, or nobody can tell
     finally:
-        os.close(descriptor)
+        close(descriptor)
 
 
 class TemporaryFolder:
@@ -195,7 +194,7 @@ class TemporaryFolder:
             check_private(self.path)
             self._held: int | None = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except BaseException:
-            shutil.rmtree(self.path, ignore_errors=True)
+            remove_folder(self.path)
             raise
         try:
             fcntl.flock(self._held, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -212,9 +211,9 @@ class TemporaryFolder:
         """Remove it, in the process that made it; one that was forked from it goes on holding it."""
         if os.getpid() != self._process:
             return
-        shutil.rmtree(self.path, ignore_errors=True)
+        remove_folder(self.path)
         if self._held is not None:
-            os.close(self._held)
+            close(self._held)
             self._held = None
 
 

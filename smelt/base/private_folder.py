@@ -10,6 +10,7 @@ import errno
 import grp
 import os
 import pwd
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -193,7 +194,7 @@ def write_private(path: Path, text: str) -> None:
 
     Raises:
         UnsafeFolder: a link, another user's file or no regular file lies there.
-        OSError: the disk refused.
+        OSError: the disk refused; nothing of that name is left.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | _OPEN_FLAGS, 0o600)
@@ -201,13 +202,19 @@ def write_private(path: Path, text: str) -> None:
         if path.is_symlink():
             raise UnsafeFolder(f"{path} is a symbolic link") from error
         raise
-    # names of the user's program may hold what has no encoding
-    with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-        state = os.fstat(descriptor)
-        if not stat.S_ISREG(state.st_mode) or state.st_uid != os.getuid() or state.st_nlink != 1:
-            raise UnsafeFolder(f"{path} is not this user's own file")
-        file.truncate(0)
-        file.write(text)
+    try:
+        # names of the user's program may hold what has no encoding
+        with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            state = os.fstat(descriptor)
+            if not stat.S_ISREG(state.st_mode) or state.st_uid != os.getuid() or state.st_nlink != 1:
+                raise UnsafeFolder(f"{path} is not this user's own file")
+            file.truncate(0)
+            file.write(text)
+    except UnsafeFolder:
+        raise
+    except OSError:
+        remove(path)  # half of it would be taken for all
+        raise
 
 
 @contextmanager
@@ -241,6 +248,22 @@ def replace_atomically(path: Path, parts: tuple[bytes, ...], mode: int) -> None:
 
 NEW_FILE_PREFIX = ".new-"
 """Of files that are being written; one that is left over comes from a process that was killed."""
+
+
+def close(descriptor: int) -> None:
+    """Close what nothing was written to: a lock, a folder. Where NFS or a quota refuses it, it is closed, too."""
+    try:
+        os.close(descriptor)
+    except OSError:
+        pass
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder with all that lies in it, as far as the file system lets us."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except OSError:  # CPython 3.11 and 3.12 tell of a close that was refused
+        pass
 
 
 def remove(path: Path) -> None:

@@ -13,7 +13,6 @@ import atexit
 import fcntl
 import hashlib
 import os
-import shutil
 import tempfile
 import time
 import warnings
@@ -29,6 +28,7 @@ from smelt.base.options import environment
 from smelt.base.private_folder import (
     NEW_FILE_PREFIX,
     UnsafeFolder,
+    close,
     is_executable,
     is_private,
     is_shared,
@@ -37,6 +37,7 @@ from smelt.base.private_folder import (
     make_private,
     read_private,
     remove,
+    remove_folder,
     replace_atomically,
 )
 
@@ -89,6 +90,7 @@ class Store:
         self.root, self.readable, self.writable, self.refused = _usable_directory(Path(root))
         self.limit = eviction.limit_bytes(self.root, limit)
         self._checked: set[Path] = set()
+        self._told: set[tuple[str, int | None]] = set()
         if self.writable and eviction.is_due(self.root):
             eviction.sweep(self.root, self.limit)
 
@@ -106,7 +108,7 @@ class Store:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            _warn(f"smelt cannot read {path} ({error.strerror or error}) and makes it again")
+            self._warn_once("read", error, f"smelt cannot read {path} ({error.strerror or error}) and makes it again")
             return None
         if found is None:
             return None
@@ -137,7 +139,7 @@ class Store:
             footer = _footer(kind, key, suffix, data)
             replace_atomically(path, (data, footer), 0o700 if suffix == ".so" else 0o600)
         except OSError as error:
-            _warn(f"smelt cannot write its cache ({error}); the result is used but not kept")
+            self._warn_once("write", error, f"smelt cannot write its cache ({error}); the result is used but not kept")
             return None
         if eviction.is_much(key, len(data), self.limit):
             eviction.sweep(self.root, self.limit)
@@ -183,7 +185,7 @@ class Store:
                 if alone:  # whoever waits has this file open, and looks for one of that name again
                     _remove_if_same(path, descriptor)
                     _unlock(descriptor)
-                os.close(descriptor)
+                close(descriptor)
 
     def _wait_for_lock(self, path: Path, until: float, stopped: Callable[[], bool]) -> tuple[int | None, bool]:
         """A file with the lock, and whether it was had; without a file where there are no locks."""
@@ -197,11 +199,11 @@ class Store:
                     time.sleep(_POLL_S)
                     alone = _try_lock(descriptor)
             except BaseException:
-                os.close(descriptor)
+                close(descriptor)
                 raise
             if not alone or _is_same(path, descriptor):
                 return descriptor, alone
-            os.close(descriptor)  # the process that had it removed it
+            close(descriptor)  # the process that had it removed it
 
     def _lock_file(self, path: Path) -> int | None:
         if not self.writable:
@@ -223,6 +225,12 @@ class Store:
                     return False
             self._checked.add(folder)
         return True
+
+    def _warn_once(self, what: str, error: OSError, message: str) -> None:
+        """A disk that refuses one entry refuses all of a model's: said once for each reason."""
+        if (what, error.errno) not in self._told:
+            self._told.add((what, error.errno))
+            _warn(message, stacklevel=5)
 
     def size(self) -> int:
         """Bytes of all entries."""
@@ -267,7 +275,7 @@ def _remove_if_same(path: Path, descriptor: int) -> None:
 def _make_way(path: Path) -> None:
     """A folder in an entry's place keeps a rename from succeeding; it can only be empty or somebody's mistake."""
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
+        remove_folder(path)
 
 
 def _footer(kind: str, key: str, suffix: str, body: bytes) -> bytes:
@@ -289,10 +297,10 @@ _SHOWN = 1000
 """Characters of a message: a name of a folder may be of any length."""
 
 
-def _warn(message: str) -> None:
+def _warn(message: str, stacklevel: int = 4) -> None:
     if len(message) > _SHOWN:
         message = f"{message[: _SHOWN // 2]} ... {message[-_SHOWN // 2 :]}"
-    warnings.warn(message, SmeltWarning, stacklevel=4)
+    warnings.warn(message, SmeltWarning, stacklevel=stacklevel)
 
 
 def _usable_directory(root: Path) -> tuple[Path, bool, bool, str]:

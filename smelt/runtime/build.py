@@ -260,8 +260,9 @@ def _ask_version(command: tuple[str, ...]) -> tuple[str, bool]:
     """The version, and whether it is that of the program itself and not of another that it runs."""
     what = f"{shlex.join(command)} --version"
     try:
-        process = CompilerProcess([*command, "--version", "-v"], _VERSION_S)
-        status = process.wait()
+        with ExitStack() as stack:
+            process = CompilerProcess([*command, "--version", "-v"], _VERSION_S, _folder_for_files(stack))
+            status = process.wait()
     except OSError as error:
         raise BuildError(f"{what} failed", why=str(error), hint=_HINT) from error
     said, errors = (text.decode(errors="replace").strip() for text in (process.output, process.errors))
@@ -271,6 +272,14 @@ def _ask_version(command: tuple[str, ...]) -> tuple[str, bool]:
         raise BuildError(f"{what} failed", why=errors[:1000] or None, hint=_HINT)
     named = _DRIVER.search(f"{said}\n{errors}")
     return said.splitlines()[0], named is not None and _is_driver(command[0], named[1], named[2])
+
+
+def _folder_for_files(stack: ExitStack) -> Path | None:
+    """Where a compiler that is asked for its version puts files, which it leaves there when it is stopped."""
+    try:
+        return stack.enter_context(new_build_folder(store().root))
+    except OSError:
+        return None
 
 
 def _is_driver(path: str, file: str | None, folder: str | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import stat
 import subprocess
 import sys
@@ -237,3 +238,19 @@ def test_a_name_that_is_too_long_is_not_shown_as_a_whole(tmp_path: Path) -> None
         opened = Store(tmp_path / ("a" * 100_000))
     assert opened.put("kind", "0" * 64, b"kept") is not None
     assert len(str(told[0].message)) < 1100
+
+
+@pytest.mark.parametrize("before", ["", "old"])
+def test_half_of_a_file_is_not_left(tmp_path: Path, before: str) -> None:
+    """A report that ends where the disk was full looked like the whole one."""
+    file = tmp_path / "1_torch.py"
+    if before:
+        write_private(file, before)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limit[1]))
+    try:
+        with pytest.raises(OSError):
+            write_private(file, "x" * 100_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert not file.exists()

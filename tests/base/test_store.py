@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import multiprocessing
 import os
@@ -502,8 +503,51 @@ def test_disk_refuses_a_write(quiet_store: Store, tmp_path: Path) -> None:
         assert quiet_store.put("kind", "4" * 64, b"x") is None
     built = tmp_path / "built.so"
     built.write_bytes(b"code")
+    again = Store(quiet_store.root)
     with pytest.warns(SmeltWarning, match="cannot write"):
-        assert quiet_store.put_library("kind", "4" * 64, built) == built
+        assert again.put_library("kind", "4" * 64, built) == built
+
+
+@pytest.mark.parametrize("problem", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+def test_a_disk_that_refuses_all_entries_is_told_once(
+    quiet_store: Store, monkeypatch: pytest.MonkeyPatch, problem: int
+) -> None:
+    """Each message named another file, so that a model of a hundred kernels had as many warnings."""
+
+    def refused(prefix: str, dir: Path, **_: object) -> None:
+        raise OSError(problem, os.strerror(problem), f"{dir}/{prefix}{os.urandom(4).hex()}")
+
+    monkeypatch.setattr(tempfile, "mkstemp", refused)
+    with pytest.warns(SmeltWarning, match="cannot write its cache") as seen:
+        for number in range(4):
+            assert quiet_store.put("kind", f"{number}" * 64, b"x") is None
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("problem", [errno.EIO, errno.EDQUOT, errno.ENOLCK])
+@pytest.mark.parametrize("call", ["close", "flock"])
+def test_a_file_system_that_refuses_locks_and_closes_keeps_what_was_built(
+    quiet_store: Store, monkeypatch: pytest.MonkeyPatch, call: str, problem: int
+) -> None:
+    """NFS and quotas refuse a close, which closes all the same: a kernel was built and kept, its compilation failed."""
+    monkeypatch.setattr(tempfile, "tempdir", str(quiet_store.root.parent))
+    close = os.close
+
+    def refused(descriptor: int, *_: object) -> None:
+        if call == "close":  # those that `shutil` closes itself, Python 3.11 closes twice then
+            close(descriptor)
+        raise OSError(problem, os.strerror(problem))
+
+    monkeypatch.setattr(*((os, "close", refused) if call == "close" else (fcntl, "flock", refused)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with quiet_store.building("kind", "9" * 64) as alone, eviction.new_build_folder(quiet_store.root) as folder:
+            (folder / "built").write_bytes(b"code")
+            kept = quiet_store.put_library("kind", "9" * 64, folder / "built")
+        eviction.sweep(quiet_store.root, quiet_store.limit)
+    monkeypatch.undo()
+    assert alone and kept.exists() and (call == "close" or not folder.exists())  # the next sweep removes it
+    assert not list(quiet_store.root.rglob("*.lock"))
 
 
 def _hammer(root: str, worker: int) -> bool:
