@@ -178,7 +178,8 @@ def environment() -> Environment:
     """Read the SMELT_* variables, CXX and two of Triton's, here and nowhere else.
 
     Raises:
-        OptionError: a folder's name is set and empty, a number is none, or SMELT_LOG names no topic.
+        OptionError: a folder's name is empty or begins with a tilde, a number is none, a switch is neither on nor
+            off, or SMELT_LOG names no topic.
     """
     return Environment(
         strict=_flag("SMELT_STRICT"),
@@ -191,7 +192,7 @@ def environment() -> Environment:
         log=_topics("SMELT_LOG"),
         cxx=os.environ.get("CXX"),
         ptxas=os.environ.get("TRITON_PTXAS_PATH"),
-        triton_interpret=_flag("TRITON_INTERPRET"),
+        triton_interpret=os.environ.get("TRITON_INTERPRET", "").lower() in _ON,  # Triton takes anything else for off
         debug_memory=_flag("SMELT_DEBUG_MEMORY"),
         nvtx=_flag("SMELT_NVTX"),
     )
@@ -205,6 +206,8 @@ def _folder(name: str, default: str | None) -> Path:
     given = os.environ.get(name)
     if given is not None and not given.strip():
         raise OptionError(f"{name} is set and empty", hint="name a folder, or unset it to use the default")
+    if given is not None and given.startswith("~"):  # a folder of that name would be made in the current one
+        raise OptionError(f"{name} wants a folder, got {shown(given)}", hint="write out the home that ~ stands for")
     return Path(given or default or _default_cache())
 
 
@@ -245,5 +248,13 @@ def _topics(name: str) -> frozenset[str]:
     return given
 
 
+_ON = ("1", "true", "yes", "on", "y")
+_OFF = ("", "0", "false", "no", "off", "n")
+
+
 def _flag(name: str) -> bool:
-    return os.environ.get(name, "0").lower() not in ("", "0", "false", "no")
+    text = os.environ.get(name, "")
+    value = text.strip().lower()
+    if value not in _ON and value not in _OFF:
+        raise OptionError(f"{name} wants 1 or 0, got {shown(text)}", hint="yes, no, true, false, on and off do as well")
+    return value in _ON

@@ -19,6 +19,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from smelt.base.locks import new_lock
+from smelt.base.process_state import switch
 
 _WATCH = r"""
 exec 3<&0 </dev/null
@@ -36,6 +37,7 @@ _KEPT_BYTES = 1 << 18
 """Of what a compiler says: what comes first tells what is wrong."""
 
 _current: ContextVar[CompilerGroup | None] = ContextVar("smelt_compilers", default=None)
+switch("compilers", _current.get, _current.set)
 
 
 class CompilerGroup:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextvars
 import ctypes
 import gc
+import os
 import random
+import signal
 import sys
 import threading
 import warnings
@@ -19,6 +22,7 @@ from smelt.capture import _native as native
 from smelt.graph.nodes import modes
 from smelt.graph.trace import trace, unbacked
 
+_SIGNALS = [number for number in signal.valid_signals() if number != signal.SIGALRM]  # faults come by that one
 _interpreter = ctypes.pythonapi.PyInterpreterState_Get
 _interpreter.restype = ctypes.c_void_p
 _hook = ctypes.pythonapi._PyInterpreterState_GetEvalFrameFunc
@@ -50,6 +54,11 @@ def look(draws: bool = False) -> dict[str, Any]:
         "tracing": (sys.gettrace(), sys.getprofile()),
         "limits": (sys.getrecursionlimit(), sys.getswitchinterval()),
         "collection": gc.isenabled(),
+        "hooks": (sys.excepthook, sys.unraisablehook, sys.displayhook, threading.excepthook, [*map(id, sys.meta_path)]),
+        "signals": [signal.getsignal(number) for number in _SIGNALS],
+        "process": (hash(frozenset(os.environ.items())), os.getcwd(), _umask()),
+        "context": {each.name: id(value) for each, value in contextvars.copy_context().items()},
+        "precision": (torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()),
         "frame hook": (_hook(_interpreter()), native.is_active(), native.owner()),
         "locks": locks.held_locks(),
         "own": (len(modes._open.regions), trace.text.refuse, getattr(unbacked._thread, "numbers", None)),
@@ -62,6 +71,12 @@ def look(draws: bool = False) -> dict[str, Any]:
             str(numpy.random.get_state()),
         )
     return found
+
+
+def _umask() -> int:
+    now = os.umask(0o077)
+    os.umask(now)
+    return now
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:

@@ -24,6 +24,7 @@ import smelt
 from smelt.base import locks, stats, torch_c
 from smelt.base.process_state import keep, preserving
 from smelt.capture import session
+from smelt.runtime.compiler_process import CompilerGroup
 from tests.faults.campaign import KINDS, campaign
 from tests.faults.inject import INTERRUPTS, Calls
 from tests.faults.programs import PROGRAMS, compiled_by
@@ -78,6 +79,7 @@ LEFT: dict[str, Callable[[], Any]] = {
     "anomaly mode": lambda: torch.autograd.set_detect_anomaly(True),
     "a default dtype": lambda: torch.set_default_dtype(torch.float64),
     "warnings": lambda: warnings.catch_warnings(record=True).__enter__(),
+    "a group of compilers": lambda: CompilerGroup().__enter__(),
     "a lock": lambda: _LOCK.acquire(),
     "a lock twice": lambda: (_LOCK.acquire(), _LOCK.acquire()),
     "random generators": _generators,
