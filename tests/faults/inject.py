@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import inspect
+import opcode
 import random
 import signal
 import sys
@@ -24,6 +26,17 @@ from smelt.capture import _native as native
 from smelt.capture import compiled
 
 OURS = str(Path(smelt.__file__).parent)
+_PUSH = opcode.opmap["PUSH_EXC_INFO"]
+
+
+@functools.cache
+def _handlers_begin(code: CodeType) -> frozenset[int]:
+    """Where handlers begin: nothing is raised there but by a trace function, after which CPython takes the stack's top
+    for the exception that was handled before."""
+    operations = code.co_code[::2]
+    return frozenset(2 * at for at, operation in enumerate(operations) if operation == _PUSH)
+
+
 RUN_IN_C = inspect.CO_GENERATOR | inspect.CO_COROUTINE
 """Python swallows what is raised in a generator that it closes because nobody holds it any more."""
 
@@ -83,7 +96,8 @@ class Opcodes:
         if event == "opcode":
             at = frame.f_code, frame.f_lasti
             if self.place is None:
-                self.found[at] = self.found.get(at, 0) + 1
+                if at[1] not in _handlers_begin(frame.f_code):
+                    self.found[at] = self.found.get(at, 0) + 1
             elif at[1] == self.place[1] and not self.raised:
                 self.left -= 1
                 if self.left == 0:

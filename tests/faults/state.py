@@ -57,7 +57,7 @@ def look(draws: bool = False) -> dict[str, Any]:
         "hooks": (sys.excepthook, sys.unraisablehook, sys.displayhook, threading.excepthook, [*map(id, sys.meta_path)]),
         "signals": [signal.getsignal(number) for number in _SIGNALS],
         "process": (hash(frozenset(os.environ.items())), os.getcwd(), _umask()),
-        "context": {each.name: id(value) for each, value in contextvars.copy_context().items()},
+        "context": {each.name: id(value) for each, value in contextvars.copy_context().items() if value is not None},
         "precision": (torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()),
         "frame hook": (_hook(_interpreter()), native.is_active(), native.owner()),
         "locks": locks.held_locks(),
