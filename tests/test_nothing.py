@@ -61,3 +61,68 @@ def test_nothing(name: str, dynamic: bool) -> None:
         assert got[0].stride() == want[0].stride(), shape
         for have, right in zip(got, want, strict=True):
             assert have.shape == right.shape and torch.allclose(have, right, equal_nan=True), shape
+
+
+OTHER_TYPES: dict[str, tuple[Callable[..., Any], Sequence[tuple[int, ...]]]] = {
+    "@": (lambda a, b: a @ b, ((1, 64), (64, 0))),
+    "@ of batches": (lambda a, b: a @ b, ((2, 1, 64), (2, 64, 0))),
+    "@ of no batch": (lambda a, b: a @ b, ((0, 1, 64), (0, 64, 3))),
+    "@ over nothing": (lambda a, b: a @ b, ((2, 0), (0, 3))),
+    "mse_loss": (F.mse_loss, ((0, 3), (0, 3))),
+    "mse_loss, broadcast": (lambda a, b: F.mse_loss(a, b, reduction="sum"), ((0, 3), (0, 3))),
+    "smooth_l1_loss": (F.smooth_l1_loss, ((3, 0), (3, 0))),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_TYPES)
+def test_nothing_of_two_dtypes(name: str) -> None:
+    """Eager multiplies and compares tensors of different dtypes where there is nothing to compute."""
+    f, (one, other) = OTHER_TYPES[name]
+
+    def given() -> tuple[Tensor, Tensor]:
+        return torch.ones(one, dtype=torch.float16).requires_grad_(), torch.ones(other, requires_grad=True)
+
+    def run_two(f: Callable[..., Any]) -> tuple[Any, ...] | type:
+        leaves = given()
+        try:
+            out = f(*leaves)
+            return out, *torch.autograd.grad(out.sum(), leaves)
+        except RuntimeError as error:
+            return type(error)
+
+    want, got = run_two(f), run_two(smelt.compile(f))
+    if type(want) is tuple:
+        torch.testing.assert_close(got, want, equal_nan=True, check_stride=True)
+    assert type(got) is type(want) and (type(got) is tuple or got is want)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("beta", "alpha"), [(1, 1), (2, 1), (0, 1), (2, 0)])
+def test_a_matrix_without_rows_adds_nothing(dtype: torch.dtype, beta: int, alpha: int) -> None:
+    def f(x: Tensor, m: Tensor, v: Tensor) -> Tensor:
+        return torch.addmv(x, m, v, beta=beta, alpha=alpha)
+
+    given = torch.full((1,), 3, dtype=dtype), torch.ones(0, 10, dtype=dtype), torch.ones(10, dtype=dtype)
+    torch.testing.assert_close(smelt.compile(f)(*given), f(*given), rtol=0, atol=0, check_stride=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "f"),
+    [
+        ((0, 4), lambda x: torch.unsafe_split(x, 2)),
+        ((4, 0), lambda x: torch.unsafe_split(x, 2, 1)),
+        ((4, 0), lambda x: torch.unsafe_split(x, 2, 0)),
+        ((0, 4, 2, 2), lambda x: [F.channel_shuffle(x, 2)]),
+        ((2, 0, 2, 2), lambda x: [F.channel_shuffle(x, 2)]),
+    ],
+)
+def test_parts_without_elements_share_memory(shape: tuple[int, ...], f: Callable[[Tensor], Any]) -> None:
+    x = torch.ones(5, 4, 2, 2, dtype=torch.int64)[tuple(slice(0, n) for n in shape)]
+    x = x if x.dim() == len(shape) else x[(..., *[0] * (x.dim() - len(shape)))]
+
+    def memory(parts: Sequence[Tensor]) -> list[bool]:
+        return [part.untyped_storage()._cdata == x.untyped_storage()._cdata for part in parts]
+
+    want, got = f(x), smelt.compile(f)(x)
+    assert [(p.shape, p.stride()) for p in got] == [(p.shape, p.stride()) for p in want]
+    assert memory(got) == memory(want)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .layouts import LAYOUTS, laid_out
+from .layouts import LAYOUTS, SIZES, laid_out
 
 DTYPES = {
     str(d).removeprefix("torch."): d
@@ -26,6 +26,9 @@ DTYPES = {
 }
 
 Change = Callable[[torch.Tensor], torch.Tensor]
+
+UNCHECKED = frozenset({"_segment_reduce"})
+"""Operators that believe what their arguments say of sizes: eager reads outside of memory where these do not fit."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,7 @@ def all_cases(
         for layout in layouts
         for info in op_db
         if DTYPES[d] in info.supported_dtypes(torch.device(device).type)
+        if not (layout in SIZES and info.name in UNCHECKED)
     ]
 
 

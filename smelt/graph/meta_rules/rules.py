@@ -149,6 +149,26 @@ def _same_row_major(position: int = 0) -> Rule:
     return rule
 
 
+def _is_empty(val: TensorMeta) -> bool:
+    return any(same(n, 0) for n in val.shape)
+
+
+def _empty_gradient(rule: Rule) -> Rule:
+    """`rule` where an argument has no elements: meta kernels divide by their number there, or refuse."""
+
+    def of_nothing(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
+        return rule(func, args, kwargs) if _is_empty(val_of(args[1])) else None
+
+    return of_nothing
+
+
+def _pair_gradient(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
+    """The gradient of a loss of pairs, in the shape and the dtype that both together have."""
+    x, target = val_of(args[1]), val_of(args[2])
+    shape = torch.broadcast_shapes(x.shape, target.shape)
+    return _fresh(x, shape, torch.promote_types(x.dtype, target.dtype))
+
+
 def _drawn_in_rows(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     """Random numbers for each element of a tensor, in rows whatever the tensor's strides."""
     val = val_of(args[0])
@@ -659,7 +679,7 @@ def _batch_norm_with_reserve(outputs: str) -> Rule:
 def _batch_norm_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     grad, x, weight, *_, mask = args
     val = val_of(x)
-    if any(not wanted for wanted in mask) and val.device.type != "cpu":
+    if any(not wanted for wanted in mask) and val.device.type != "cpu" and not _is_empty(val):
         return None
     return _gradients(_as_format(val), weight, None, val, (val.shape[1],), mask)
 
@@ -751,6 +771,13 @@ _RULES: dict[OpOverload, Rule] = {
     aten._batch_norm_with_update.default: _batch_norm_with_reserve("oss"),
     aten._batch_norm_with_update_functional.default: _batch_norm_with_reserve("ossrr"),
     aten.native_batch_norm_backward.default: _batch_norm_backward,
+    **{
+        getattr(aten, f"{name}_backward").default: _empty_gradient(_pair_gradient)
+        for name in ("mse_loss", "smooth_l1_loss")
+    },
+    **{
+        getattr(aten, f"_adaptive_avg_pool{n}d_backward").default: _empty_gradient(_same_row_major(1)) for n in (2, 3)
+    },
     aten.native_group_norm.default: _group_norm,
     aten.native_group_norm_backward.default: _group_norm_backward,
 }

@@ -196,12 +196,22 @@ def _unsafe_split(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
     tensor, sizes, dim = (argument(func, args, kwargs, a.name) for a in schema_of(func).arguments)
     length = tensor.shape[dim]
     if not isinstance(sizes, (list, tuple)):
-        sizes = [min(sizes, length - start) for start in range(0, int(length), int(sizes))] if sizes else [0]
+        sizes = [min(sizes, length - start) for start in range(0, int(length), int(sizes))] if sizes else []
+        sizes = sizes or [0]  # a dimension without elements is one part
     ends = list(itertools.accumulate(sizes))
     if not ends or ends[-1] != length or any(n < 0 for n in sizes):
         return ordinary(func, op_info(func), args, kwargs, recorder)  # which says what is wrong
     parts = zip([0, *ends], ends, strict=False)
     return [propagate(aten.slice.Tensor, (tensor, dim, start, end, 1), {}, recorder) for start, end in parts]
+
+
+def _channel_shuffle(
+    func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None
+) -> Any:
+    """Of a tensor without elements the tensor itself, which shares its memory: there is nothing to move."""
+    if same(args[0].numel(), 0):
+        return propagate(aten.alias.default, args[:1], {}, recorder)
+    return ordinary(func, op_info(func), args, kwargs, recorder)
 
 
 def _same_storage(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
@@ -370,6 +380,7 @@ SPECIAL |= {
     aten.repeat_interleave.Tensor: _repeats,
     aten.allclose.default: _allclose,
     aten.equal.default: _equal,
+    aten.channel_shuffle.default: _channel_shuffle,
     aten.unsafe_split.Tensor: _unsafe_split,
     aten.unsafe_split_with_sizes.default: _unsafe_split,
 }

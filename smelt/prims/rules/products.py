@@ -10,17 +10,22 @@ from torch.fx import Node
 
 from smelt.prims.dtypes import LOW_PRECISION
 from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, is_empty, rank_of, shape_of
-from smelt.shapes.size import Size
+from smelt.shapes.size import Size, same
 
 
 @decomposition(aten.mm.default)
 def mm(p: Lowering, a: Node, b: Node) -> Any:
-    return p.mm(a, b) if dtype_of(a) is not torch.bool else NotImplemented
+    return p.mm(a, b) if _multiplies(a, b) else NotImplemented
 
 
 @decomposition(aten.bmm.default)
 def bmm(p: Lowering, a: Node, b: Node) -> Any:
-    return p.bmm(a, b) if dtype_of(a) is not torch.bool else NotImplemented
+    return p.bmm(a, b) if _multiplies(a, b) else NotImplemented
+
+
+def _multiplies(a: Node, b: Node) -> bool:
+    """Eager takes factors of different dtypes where the product has no elements."""
+    return dtype_of(a) is dtype_of(b) is not torch.bool
 
 
 def _is_of_blas(p: Lowering) -> bool:
@@ -76,6 +81,8 @@ def mv(p: Lowering, a: Node, v: Node) -> Node:
 
 @decomposition(aten.addmv.default)
 def addmv(p: Lowering, x: Node, a: Node, v: Node, *, beta: Any = 1, alpha: Any = 1) -> Node:
+    if same(shape_of(a)[0], 0) and not is_empty(p.out.shape):  # eager adds nothing to `x`, which broadcasts to no size
+        return p.pointwise(lambda y: y if beta == 1 else p.mul(y, beta), x, dtype=p.out.dtype)
     return _plus(p, x, lambda: mv(p, a, v), beta, alpha)
 
 
