@@ -31,6 +31,7 @@ from smelt.base.default_device import name_devices
 from smelt.base.errors import Unsupported
 from smelt.base.options import Options
 from smelt.base.report import Report
+from smelt.base.torch_c import inference_mode
 from smelt.capture import _native as native
 from smelt.capture.cache import CacheEntry, CompileSite
 from smelt.capture.core.breaks import UserError
@@ -163,7 +164,7 @@ def _stand_in(device: torch.device, value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         if value.device.type != "meta":
             return value
-        with torch.inference_mode(value.is_inference()):
+        with inference_mode(value.is_inference()):
             made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
         made.requires_grad_(value.requires_grad)
         made.__dict__.update(value.__dict__)  # marks of dynamic sizes

@@ -17,6 +17,7 @@ import torch
 from smelt.artefact.codec import Decoder, Encoder
 from smelt.artefact.container import ArtefactError
 from smelt.artefact.references import find, mark, parts_of
+from smelt.base.torch_c import inference_mode
 from smelt.capture import _native as native
 from smelt.capture.guards import questions
 from smelt.capture.guards.flag import Flag
@@ -155,7 +156,7 @@ def tensor_spec(decode: Decoder, data: Any) -> native.TensorSpec:
     """The check again."""
     parameter, *meta, inference = data
     dtype, device, requires_grad, shape, stride, order = map(decode, meta)
-    with torch.inference_mode(bool(inference)):
+    with inference_mode(bool(inference)):
         example = torch.empty((0,) * len(shape), dtype=dtype, device=device)
         if parameter:
             example = torch.nn.Parameter(example, bool(requires_grad))

@@ -276,11 +276,13 @@ def _nesting(name: str, enter: Callable[[], int], leave: Callable[[], int]) -> S
     return name, functools.partial(_nesting_of, enter, leave), write
 
 
-def _read_saved_tensor_hooks() -> tuple[Any, ...]:
+def saved_tensor_hooks_state() -> tuple[Any, ...]:
+    """The innermost hooks on what autograd saves, and why there may be none."""
     return (*(torch._C._autograd._top_saved_tensors_default_hooks(True) or ()), saved_tensor_hooks_disabled())
 
 
-def _write_saved_tensor_hooks(before: tuple[Any, ...]) -> None:
+def set_saved_tensor_hooks(before: tuple[Any, ...]) -> None:
+    """Make this the state: hooks that were put above these are active no more."""
     *hooks, message = before
     while (now := torch._C._autograd._top_saved_tensors_default_hooks(True)) and [*now] != hooks:
         leave_saved_tensor_hooks()
@@ -366,7 +368,7 @@ AUTOGRAD_STATE: tuple[State, ...] = (
     ("gradients", torch.is_grad_enabled, set_grad_enabled),
     ("forward gradients", torch._C._is_fwd_grad_enabled, torch._C._set_fwd_grad_enabled),
     ("engine threads", torch._C._is_multithreading_enabled, torch._C._set_multithreading_enabled),
-    ("saved tensor hooks", _read_saved_tensor_hooks, _write_saved_tensor_hooks),
+    ("saved tensor hooks", saved_tensor_hooks_state, set_saved_tensor_hooks),
     ("anomaly mode", lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()), _write_anomaly_mode),
     _AUTOCAST_DEPTH,
     ("autocast cache", torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),

@@ -12,7 +12,7 @@ import torch
 
 from smelt.base.allocated import allocated_words
 from smelt.base.default_device import without_default_device
-from smelt.base.torch_c import dispatch_key_word, implementation_address
+from smelt.base.torch_c import dispatch_key_word, implementation_address, inference_mode
 from smelt.base.torch_private import address_of_storage
 from smelt.runtime import _native
 
@@ -97,7 +97,7 @@ def _search() -> tuple[tuple[int, ...], tuple[int, ...], int]:
     storage = words_of_storage(tensor)
     data = _find(storage, tensor.data_ptr())
     deleter, cow = _search_deleter(data)
-    with torch.inference_mode():
+    with inference_mode(True):
         inference = torch.empty(3)
     keys = {dispatch_key_word(tensor), dispatch_key_word(inference)}
     return (implementation, key, storage_word, offset, data, deleter), tuple(keys), cow
@@ -137,9 +137,9 @@ def _missing(value: int) -> int:
 
 def _samples(device: torch.device) -> list[torch.Tensor]:
     """Tensors of the kinds that programs see. Lazy views are none of them: they have key words of their own."""
-    with torch.inference_mode():
+    with inference_mode(True):
         inference = torch.ones(9, device=device)
-    with torch.inference_mode(False):
+    with inference_mode(False):
         base = torch.arange(240.0, device=device).reshape(2, 8, 15)
         return [
             base, base[1], base.transpose(0, 2), base.to(torch.bfloat16), base.to(torch.int64), base > 3,

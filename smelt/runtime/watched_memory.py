@@ -27,6 +27,7 @@ import torch
 
 from smelt.abi.arena import extent
 from smelt.base.errors import SmeltError
+from smelt.base.torch_c import inference_mode
 
 GUARD = 512
 """Bytes before and behind each buffer."""
@@ -150,7 +151,7 @@ class WatchedCall:
             held = block.body().view(len(gaps), -1) != _pattern(given.dtype)
             if (held.any(-1) & gaps).any():
                 raise self.fault(block.name, f"has written between the elements of {block.name!r}")
-            with torch.inference_mode(given.is_inference()):
+            with inference_mode(given.is_inference()):
                 given.data.copy_(block.tensor)
         return [found.get(id(result), result) for result in results]
 

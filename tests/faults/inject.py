@@ -21,11 +21,14 @@ from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
+import torch
+
 import smelt
 from smelt.capture import _native as native
 from smelt.capture import compiled
 
 OURS = str(Path(smelt.__file__).parent)
+_CONTEXTS = (torch.autograd.grad_mode.__file__, torch.amp.autocast_mode.__file__, torch.utils._device.__file__)
 _PUSH = opcode.opmap["PUSH_EXC_INFO"]
 
 
@@ -42,14 +45,19 @@ RUN_IN_C = inspect.CO_GENERATOR | inspect.CO_COROUTINE
 
 
 class Calls:
-    """Raises at the `at`-th event of a profile function in code of ours: calls and returns, of Python and of C."""
+    """Raises at the `at`-th event of a profile function in code of ours: calls and returns, of Python and of C.
 
-    def __init__(self, error: BaseException, events: frozenset[str], at: int = -1) -> None:
+    Args:
+        contexts: also in torch's context managers.
+    """
+
+    def __init__(self, error: BaseException, events: frozenset[str], at: int = -1, contexts: bool = False) -> None:
         self.error, self.events, self.left, self.raised = error, events, at, False
+        self.files = (OURS, *_CONTEXTS) if contexts else (OURS,)
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
         code = frame.f_code
-        if event in self.events and code.co_filename.startswith(OURS) and not code.co_flags & RUN_IN_C:
+        if event in self.events and code.co_filename.startswith(self.files) and not code.co_flags & RUN_IN_C:
             self.left -= 1
             if self.left == 0:
                 self.raised = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal
 import contextvars
 import ctypes
 import gc
@@ -22,6 +23,7 @@ from smelt.capture import _native as native
 from smelt.graph.nodes import modes
 from smelt.graph.trace import trace, unbacked
 
+_getsignal = _signal.getsignal  # without names for numbers, which takes a hundred times as long
 _SIGNALS = [number for number in signal.valid_signals() if number != signal.SIGALRM]  # faults come by that one
 _interpreter = ctypes.pythonapi.PyInterpreterState_Get
 _interpreter.restype = ctypes.c_void_p
@@ -55,7 +57,7 @@ def look(draws: bool = False) -> dict[str, Any]:
         "limits": (sys.getrecursionlimit(), sys.getswitchinterval()),
         "collection": gc.isenabled(),
         "hooks": (sys.excepthook, sys.unraisablehook, sys.displayhook, threading.excepthook, [*map(id, sys.meta_path)]),
-        "signals": [signal.getsignal(number) for number in _SIGNALS],
+        "signals": [*map(_getsignal, _SIGNALS)],
         "process": (hash(frozenset(os.environ.items())), os.getcwd(), _umask()),
         "context": {each.name: id(value) for each, value in contextvars.copy_context().items() if value is not None},
         "precision": (torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()),

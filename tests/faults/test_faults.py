@@ -26,7 +26,7 @@ from smelt.base.process_state import keep, preserving
 from smelt.capture import session
 from smelt.runtime.compiler_process import CompilerGroup
 from tests.faults.campaign import KINDS, campaign
-from tests.faults.inject import INTERRUPTS, Calls
+from tests.faults.inject import Calls
 from tests.faults.programs import PROGRAMS, compiled_by
 from tests.faults.state import changes, left_behind, look
 
@@ -88,18 +88,49 @@ _KEPT: list[Any] = []
 _LOCK = locks.new_lock()
 
 
-def test_an_interrupt_anywhere_in_a_compiled_call_leaves_no_switch() -> None:
-    """Ctrl-C that came behind the switch and before its `try` left gradients off for the rest of the program."""
-    run = PROGRAMS["regions"].make(compiled_by("aot_eager"))
+def _failing(compile_it: Callable[[Any], Any]) -> Callable[[], Any]:
+    """Its error is looked for in eager, with the modes of the graph."""
+    compiled, x = compile_it(lambda x, i: (x * 2)[i].sum()), torch.ones(4, requires_grad=True)
+
+    def run() -> None:
+        with contextlib.suppress(IndexError):
+            compiled(x, torch.tensor([9]))
+
+    return run
+
+
+def _nested(compile_it: Callable[[Any], Any]) -> Callable[[], Any]:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        with torch.autograd.graph.save_on_cpu():
+            y = x.exp()
+        with torch.inference_mode():
+            z = x.detach() * 2
+        return y + z.clone()
+
+    compiled, x = compile_it(fn), torch.ones(4, requires_grad=True)
+    return lambda: compiled(x).sum().backward()
+
+
+INTERRUPTED = {name: PROGRAMS[name].make for name in ("regions", "devices")} | {"failing": _failing, "nested": _nested}
+
+
+@pytest.mark.parametrize("program", INTERRUPTED)
+def test_an_interrupt_anywhere_in_a_compiled_call_leaves_no_switch(program: str) -> None:
+    """Ctrl-C that came behind a switch and before its `try`, in our code or in a context of torch's, left gradients off
+    or inference mode on for the rest of the program."""
+    run = INTERRUPTED[program](compiled_by("aot_eager"))
     for _ in range(3):
         run()
-    with Calls(KeyboardInterrupt(), INTERRUPTS) as counting:
+    events = frozenset({"call", "c_return"})  # where CPython looks for signals
+    with Calls(KeyboardInterrupt(), events, contexts=True) as counting:
         run()
-    before = look()
-    for at in range(1, counting.count() + 1):
-        with contextlib.suppress(KeyboardInterrupt), Calls(KeyboardInterrupt(), INTERRUPTS, at):
+    before, left = look(), {}
+    for at in range(1, counting.count() + 1, 2):
+        with contextlib.suppress(KeyboardInterrupt), Calls(KeyboardInterrupt(), events, at, contexts=True):
             run()
-    assert not changes(before, look())
+        if found := changes(before, look()):
+            left[at], before = found, look()
+    assert not left
 
 
 @pytest.mark.parametrize("what", LEFT)

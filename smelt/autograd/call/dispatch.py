@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from smelt.autograd import _native
-from smelt.base.torch_c import below_autograd, disable_autocast, local_dispatch_keys
+from smelt.base.torch_c import below_autograd, disable_autocast, inference_mode, local_dispatch_keys
 
 Program = Callable[[list[Any]], list[Any]]
 Guards = tuple[Callable[[], Any], ...]
@@ -77,7 +77,7 @@ def _keys(guards: Guards) -> int:
 def _search() -> dict[Callable[[], Any], int] | None:
     """None: nothing can be told in the modes that are on now."""
     path = Path(torch.__file__).parent / "lib" / "libc10.so"
-    with torch.inference_mode(False):
+    with inference_mode(False):
         if not path.exists() or not _native.set_dispatch_words(str(path), 0):
             return {}
         if _native.dispatch_words() != (0, 0):

@@ -20,6 +20,7 @@ from smelt.graph.ir.meta import meta_of
 from smelt.graph.ir.module import Graph, GraphModule
 from smelt.graph.nodes.conditional import Conditional, cut_out, operands_of
 from smelt.graph.nodes.cut_points import EagerBoundary, without_regions_at
+from smelt.graph.nodes.modes import regions_left
 
 CompilePiece = Callable[[fx.GraphModule, Sequence[Any], str], Callable[..., Any]]
 """(graph, example inputs, name) -> callable over the same inputs that gives a tuple"""
@@ -67,7 +68,7 @@ class Pieces:
         scope: what it calls.
         run: that function.
         taken, given: for each step, positions of its inputs and outputs among the values.
-        regions: (number of the step that enters, of the one that leaves, position of the token, name of what leaves).
+        enters: some of its steps enter a region, and leave it.
     """
 
     def __init__(self, graph: fx.Graph, name: str, compile_piece: CompilePiece, variants: MakeVariants) -> None:
@@ -78,7 +79,7 @@ class Pieces:
         self.taken: list[list[int]] = []
         self.given: list[list[int]] = []
         self.place: dict[fx.Node, int] = {}
-        self.regions: list[tuple[int, int, int, str]] = []
+        self.enters = False
         nodes = list(graph.nodes)
         self.inputs = [self._number(node) for node in nodes if node.op == "placeholder"]
         self.output = graph.output_node()
@@ -146,10 +147,7 @@ class Pieces:
         given = [self._number(each) for each in (*parts, node)]
         taken = [self.place[each] for each in operands]
         self._add(f"{_values(given)} = {self._named(run)}({_values(taken)})", taken, given)
-        if target.leaves:
-            token = self.place[operands[0]]
-            entered = next(i for i, numbers in enumerate(self.given) if token in numbers)
-            self.regions.append((entered, len(self.lines) - 1, token, self._named(target)))
+        self.enters |= target.leaves
 
     def _last_uses(self) -> list[list[int]]:
         """Values are let go after their last use: what autograd does not keep is free for others."""
@@ -164,24 +162,17 @@ class Pieces:
         """The function that takes the steps."""
         w = Writer()
         with w.block(f"def run({_values(self.inputs)}):"):
-            if not self.regions:
+            if not self.enters:
                 self._write_steps(w)
             else:
-                w("number = 0", f"{''.join(f'v{token} = ' for _, _, token, _ in self.regions)}None")
-                with w.block("try:"):
+                with w.block(f"with {self._named(regions_left)}():"):
                     self._write_steps(w)
-                with w.block("except BaseException:"):
-                    for entered, left, token, leave in sorted(self.regions, key=lambda region: -region[0]):
-                        w(f"if {entered} < number <= {left}:", f"    {leave}(v{token})")
-                    w("raise")
             w(f"return {self._returned(self.output.args[0])}")
         exec(compile(w.text(), f"<{self.name} in pieces>", "exec"), self.scope)
         return self.scope["run"]
 
     def _write_steps(self, w: Writer) -> None:
-        for number, (line, dead) in enumerate(zip(self.lines, self._last_uses(), strict=True)):
-            if self.regions:
-                w(f"number = {number}")
+        for line, dead in zip(self.lines, self._last_uses(), strict=True):
             w(line)
             if dead:
                 w(f"{''.join(f'v{at} = ' for at in dead)}None")

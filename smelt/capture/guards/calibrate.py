@@ -69,7 +69,7 @@ def describe(tensor: torch.Tensor) -> Facts:
 def _samples() -> list[torch.Tensor]:
     """Tensors that differ in every way the layout must tell apart."""
     base = torch.empty(2, 3, 7)
-    with torch.inference_mode():
+    with torch_c.inference_mode(True):
         inference = torch.empty(3)
     dtypes = (torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.bool)
     return [

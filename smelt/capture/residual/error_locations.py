@@ -12,6 +12,7 @@ from torch import fx
 from smelt.abi.device_checks import context_is_lost, nobody_was_told
 from smelt.base.class_tables import isinstance
 from smelt.base.errors import SmeltError
+from smelt.base.process_state import preserving
 from smelt.base.python_text import root_package
 from smelt.base.torch_private import OpOverload
 from smelt.capture import _native as native
@@ -40,7 +41,7 @@ def explain_error(gm: fx.GraphModule, error: Exception, inputs: Sequence[object]
     lost = context_is_lost(error)
     if lost or not _is_expected(error) or not repeatable(gm) or _some_freed(inputs):  # others: of hooks, of memory
         raise error
-    found = native.quiet_call(_first_failing, gm, inputs)
+    found = native.quiet_call(preserving, _first_failing, gm, inputs)
     if found is None:
         raise error
     node, same = found
@@ -64,7 +65,7 @@ def expect_failure(gm: fx.GraphModule, error: Exception, inputs: Sequence[object
         return
     if not _is_expected(error) or _some_freed(inputs):
         raise error
-    if native.quiet_call(_first_failing, gm, inputs) is None:
+    if native.quiet_call(preserving, _first_failing, gm, inputs) is None:
         raise error
 
 

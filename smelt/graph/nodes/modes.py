@@ -62,11 +62,13 @@ def leaving_regions(gm: fx.GraphModule, run: Callable[..., Any]) -> Callable[...
     return left
 
 
-def _enters(restore: Callable[[Any], object], before: Any) -> None:
+def note_region(restore: Callable[[Any], object], before: Any) -> None:
+    """A region is about to be entered; `restore(before)` leaves it, wherever it was interrupted."""
     _open.regions.append((restore, before))
 
 
-def _left() -> None:
+def forget_region() -> None:
+    """The innermost region is left."""
     if _open.regions:  # regions are nested, so the last one is that which is left
         _open.regions.pop()
 
@@ -75,7 +77,7 @@ def _left() -> None:
 def enter_grad_mode(enabled: bool) -> bool:
     """Switch gradient recording on or off; returns what it was."""
     previous = torch.is_grad_enabled()
-    _enters(torch_c.set_grad_enabled, previous)
+    note_region(torch_c.set_grad_enabled, previous)
     torch_c.set_grad_enabled(enabled)
     return previous
 
@@ -84,7 +86,7 @@ def enter_grad_mode(enabled: bool) -> bool:
 def exit_grad_mode(previous: bool) -> None:
     """Back to what `enter_grad_mode` returned."""
     torch_c.set_grad_enabled(previous)
-    _left()
+    forget_region()
 
 
 @has_side_effect
@@ -93,7 +95,7 @@ def enter_autocast(
 ) -> torch.autocast:
     """Enter `torch.autocast(device_type, dtype, enabled, cache_enabled)`."""
     region = torch.autocast(device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
-    _enters(torch_c.set_autocast_state, torch_c.autocast_state(device_type))
+    note_region(torch_c.set_autocast_state, torch_c.autocast_state(device_type))
     region.__enter__()
     return region
 
@@ -102,14 +104,14 @@ def enter_autocast(
 def exit_autocast(region: torch.autocast) -> None:
     """Leave the region that `enter_autocast` returned."""
     region.__exit__(None, None, None)
-    _left()
+    forget_region()
 
 
 @has_side_effect
 def enter_attention_kernels(allowed: tuple[bool, ...]) -> tuple[bool, ...]:
     """Allow these kernels of scaled_dot_product_attention (see `torch_c.ATTENTION_SETTERS`); returns which were."""
     previous = torch_c.attention_kernels()
-    _enters(torch_c.set_attention_kernels, previous)
+    note_region(torch_c.set_attention_kernels, previous)
     torch_c.set_attention_kernels(allowed)
     return previous
 
@@ -118,7 +120,7 @@ def enter_attention_kernels(allowed: tuple[bool, ...]) -> tuple[bool, ...]:
 def exit_attention_kernels(previous: tuple[bool, ...]) -> None:
     """Back to what `enter_attention_kernels` returned."""
     torch_c.set_attention_kernels(previous)
-    _left()
+    forget_region()
 
 
 EXITS = {

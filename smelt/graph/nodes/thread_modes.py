@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch.autograd.graph import saved_tensors_hooks
 
+from smelt.base import torch_c
 from smelt.graph.nodes.cut_points import EagerBoundary
+from smelt.graph.nodes.modes import forget_region, note_region
 
 
 class Entered:
@@ -35,7 +36,15 @@ class EnterInference(EagerBoundary):
         self.mode = mode
 
     def __call__(self) -> Entered:
-        return _enter(torch.inference_mode(self.mode))
+        held: list[Any] = []
+        note_region(_leave, held)
+        held.append(torch_c.inference_mode(self.mode))  # made, it is entered; one that nobody holds is left
+        return Entered(held[0])
+
+
+def _leave(held: list[Any]) -> None:
+    for region in held:
+        region.__exit__(None, None, None)  # twice is as good as once
 
 
 class EnterSavedHooks(EagerBoundary):
@@ -55,12 +64,10 @@ class EnterSavedHooks(EagerBoundary):
     def __call__(self, *given: Any) -> Entered:
         rest = iter(given)
         pack, unpack = (next(rest) if hook is None else hook for hook in self.fixed)
-        return _enter(saved_tensors_hooks(pack, unpack))
-
-
-def _enter(region: Any) -> Entered:
-    region.__enter__()
-    return Entered(region)
+        region = saved_tensors_hooks(pack, unpack)
+        note_region(torch_c.set_saved_tensor_hooks, torch_c.saved_tensor_hooks_state())
+        region.__enter__()
+        return Entered(region)
 
 
 class Leave(EagerBoundary):
@@ -71,3 +78,4 @@ class Leave(EagerBoundary):
 
     def __call__(self, entered: Entered) -> None:
         entered.region.__exit__(None, None, None)
+        forget_region()

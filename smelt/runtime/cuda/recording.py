@@ -15,6 +15,7 @@ import torch
 
 from smelt.abi.arena import extent
 from smelt.base.options import Owner
+from smelt.base.torch_c import inference_mode
 from smelt.base.torch_private import address_of_storage
 from smelt.runtime._native import Addresses, Memory
 from smelt.runtime.cuda.device import NOBODY, Device, Program
@@ -68,7 +69,7 @@ class Recording:
 
         def prepare(share: Callable[[torch.Tensor], torch.Tensor | None]) -> list[Any]:
             nonlocal own
-            with torch.inference_mode(False):
+            with inference_mode(False):
                 for i in moving:
                     shared = share(inputs[i])
                     given[i] = _like(inputs[i]) if shared is None else shared
