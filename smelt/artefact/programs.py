@@ -68,6 +68,10 @@ class KnownBackward(Backward):
             )
         return [(part, self.programs[part]) for part in parts]
 
+    def reads(self, absent: tuple[int, ...], count: int) -> frozenset[int] | None:
+        """Programs alone do not tell what they read."""
+        return None
+
     def _program(self, absent: tuple[int, ...]) -> Program:
         if absent not in self.programs:
             raise ArtefactError("the artefact has no backward for this set of results")

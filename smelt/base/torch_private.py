@@ -41,3 +41,16 @@ backward_hooks: Callable[[torch.Tensor], Any] = operator.attrgetter("_backward_h
 def set_backward_hooks(tensor: torch.Tensor, hooks: Any) -> None:
     """Give a tensor these hooks in place of its own; None: none."""
     tensor._backward_hooks = hooks
+
+
+def saved_unchecked(node: Any) -> list[tuple[torch.Tensor, Callable[[], Any]]] | None:
+    """What an autograd node has saved, without a look at versions, each with a call that raises RuntimeError if it was
+    written to since, or is a result of the node; None where this torch does not tell (`_raw_saved_tensors`).
+
+    Raises:
+        RuntimeError: the node has let go of them.
+    """
+    raw = node._raw_saved_tensors
+    if not all(hasattr(each, "data") and hasattr(each, "unpack") for each in raw):
+        return None
+    return [(each.data, each.unpack) for each in raw]

@@ -321,3 +321,37 @@ def test_second_derivatives_of_products_beside_zeros() -> None:
             (first,) = torch.autograd.grad((run(x) ** 2).sum(), x, create_graph=True)
             found.append((first, *torch.autograd.grad(first.sin().sum(), x)))
         torch.testing.assert_close(*found)
+
+
+UNUSED: dict[str, tuple[Callable[[torch.Tensor], Any], int, int | None]] = {
+    "a result that saves itself": (lambda x: (x.tanh(), x * 3), 1, 0),
+    "the input of one": (lambda x: (x.sin(), x + 3), 1, None),
+    "a result that saves itself beside one that is read": (lambda x: (x.tanh(), x.exp(), x + 3), 1, 0),
+    "a view of what is read": (lambda x: (x[1:].sin(), x[:2].cos(), x.exp()), 1, None),
+    "a result beside a view of another one": (lambda x: ((x * 2).exp().t()[1:], x.tanh()), 0, 1),
+    "the input of both": (lambda x: (x.sin(), x.cos()), 1, None),
+    "the result that is used": (lambda x: (x.tanh(), x.exp()), 1, 1),
+}
+"""Programs, the result that is used, and the one that is written to (None: the input)."""
+
+
+@pytest.mark.parametrize("backend", ["smelt", "aot_eager"])
+@pytest.mark.parametrize("name", UNUSED)
+def test_what_unused_results_have_saved_may_be_written_to(name: str, backend: str) -> None:
+    """Eager asks only nodes that lead to a used result; a compiled graph is one node. Errors are those of eager."""
+    f, used, written = UNUSED[name]
+
+    def gradients(run: Callable[..., Any], size: int) -> Any:
+        leaf = torch.linspace(-1, 1, 4 * size).view(size, 4).requires_grad_()
+        x = leaf * 1
+        results = run(x)
+        (x if written is None else results[written]).mul_(2)
+        try:
+            results[used].sum().backward()
+        except RuntimeError as error:
+            return str(error)[:40]
+        return [round(value, 4) for value in leaf.grad.flatten().tolist()]  # type: ignore[union-attr]
+
+    run = smelt.compile(f, backend=backend)
+    for size in (3, 3, 5):
+        assert gradients(run, size) == gradients(f, size)

@@ -8,6 +8,7 @@ gradient leads to is left out of the graph.
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -77,6 +78,15 @@ class Backward:
             return [((), self)]
         return [(part, self._program(part)) for part in self._parts(absent, count)]
 
+    def reads(self, absent: tuple[int, ...], count: int) -> frozenset[int] | None:
+        """Of what is saved, the places of what the programs for such calls read; None: nobody knows."""
+        return frozenset().union(*(self._read(part) for part, _ in self.without(absent, count)))
+
+    def _read(self, absent: tuple[int, ...]) -> frozenset[int]:
+        inputs = [n for n in without_tangents(self.graph, absent).graph.nodes if n.op == "placeholder"]
+        saved = itertools.takewhile(lambda n: not n.name.startswith("tangents_"), inputs)
+        return frozenset(k for k, node in enumerate(saved) if node.users)
+
     @functools.cached_property
     def draws(self) -> bool:
         return any(map(_draws, self.graph.graph.nodes))
@@ -120,6 +130,10 @@ class GivenBackward:
     def without(self, absent: tuple[int, ...], count: int) -> list[tuple[tuple[int, ...], Program]]:
         """As that of the backward that this is made of."""
         return [(part, self._given(program)) for part, program in self.backward.without(absent, count)]
+
+    def reads(self, absent: tuple[int, ...], count: int) -> frozenset[int] | None:
+        """As that of the backward that this is made of: what it gives comes behind what is saved."""
+        return self.backward.reads(absent, count)
 
     def _given(self, program: Program) -> Program:
         found = self.programs.get(program)

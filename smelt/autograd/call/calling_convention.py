@@ -22,6 +22,7 @@ from smelt.autograd.call.dispatch import called_plainly, excluding
 from smelt.autograd.call.double_backward import DoubleBackward, Memory
 from smelt.autograd.call.outputs import finisher
 from smelt.autograd.call.replaced_memory import ReadTwice
+from smelt.autograd.call.saved_in_part import read_in_part
 from smelt.autograd.call.sized import wrap_reading, wrap_sized
 from smelt.autograd.call.unpacked import (
     copy_of,
@@ -37,7 +38,7 @@ from smelt.autograd.trace.plan import Fresh, Joint, Mutation, SparseGradient, un
 from smelt.autograd.trace.rng import Beginning, beginning, draws, from_beginning, generator_devices, seed, with_seeds
 from smelt.base.errors import SmeltError
 from smelt.base.torch_c import below_autograd, disable_autocast, in_batches, recording, saved_tensor_hooks
-from smelt.base.torch_private import address_of_storage, is_view
+from smelt.base.torch_private import address_of_storage, is_view, version_of
 from smelt.graph.ir.meta import TensorMeta, is_lazy
 from smelt.graph.nodes.absent_gradients import hooks_of, quiet, quiet_below
 from smelt.graph.nodes.custom_functions import BackwardState
@@ -208,6 +209,7 @@ class _Saving:
         own: positions of inputs that eager saves by themselves, with what the backward program was compiled for.
         kinds: the latter in a few bytes, to be compared at each call.
         twice: inputs that it saves by themselves and as views, whose memory is saved besides.
+        results: where gradients of a part of the results may be asked, positions of results among what is saved.
         watched_inputs, watched_outputs: tensors whose memory a saved view shares. They are saved as well, so that their
             version counters are checked in backward.
     """
@@ -223,16 +225,21 @@ class _Saving:
         self.watched_inputs = [i for i, t in enumerate(inputs) if _memory(t) in views]
         self.watched_outputs = [i for i, t in enumerate(outputs) if _memory(t) in views]
         self.count = len(saved)
+        self.results = _results_among(
+            [*saved, *self._watched(inputs, outputs)], outputs, self.copied, len(plan.tangents)
+        )
         again = plan.again if plan.why is None else None
         self.twice = ReadTwice(inputs, saved, self.own, self.aliased, plan.joint.saved_both, again)
 
     def besides(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What is saved behind what the backward program reads."""
-        found = [inputs[i] for i in self.watched_inputs]
-        found += [outputs[i] for i in self.watched_outputs]
+        found = self._watched(inputs, outputs)
         if self.twice.holds:  # `data`: eager may not save it, and so allow writes
             found += [inputs[i].data for i in self.twice.all_held(saved_tensor_hooks() is not None)]
         return found
+
+    def _watched(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return [inputs[i] for i in self.watched_inputs] + [outputs[i] for i in self.watched_outputs]
 
     def lay_out(self, saved: list[torch.Tensor], moved: bool, hooked: bool) -> bool:
         """Lay out what the backward finds as its program reads it; False: eager's engine is asked.
@@ -254,6 +261,14 @@ class _Saving:
         """Of the saved tensors those that are saved as they are."""
         others = {*self.copied, *self.aliased}
         return [None if k in others else s for k, s in enumerate(saved)]
+
+
+def _results_among(
+    saved: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], copied: Collection[int], tangents: int
+) -> list[int]:
+    """Positions of what a call returns among what it saves, where gradients of some of these may be absent."""
+    own = {id(each) for each in outputs} if tangents > 1 else ()
+    return [k for k, tensor in enumerate(saved) if id(tensor) in own and k not in copied]
 
 
 def _memory(tensor: torch.Tensor) -> int:
@@ -315,6 +330,8 @@ class _Compiled(torch.autograd.Function):
         _touch(plan.joint, inputs)
         saved += saving.besides(inputs, outputs)
         ctx.packed = packed_metas(saved)
+        if saving.results:
+            ctx.versions = [version_of(saved[k]) for k in saving.results]
         ctx.save_for_backward(*saved)
         ctx.set_materialize_grads(False)
         ctx.plan = plan
@@ -328,7 +345,10 @@ class _Compiled(torch.autograd.Function):
         if all(grad is None for grad in grads):  # another graph has no use for what this one gave it
             _quiet(ctx, range(len(plan.joint.gradients)))
             return (None,) * (1 + len(plan.joint.gradients))
-        saved = [*ctx.saved_tensors]
+        try:
+            saved = [*ctx.saved_tensors]
+        except RuntimeError as error:  # one was written to: eager asks only those that lead to the used results
+            saved = _saved_of_used(ctx, plan, grads, error)
         if ctx.packed is not None:
             saved = unpacked(saved, ctx.packed)
         assert plan.saving is not None
@@ -349,6 +369,27 @@ class _Compiled(torch.autograd.Function):
         del saved[plan.saving.count :]
         found = (batched(plan.run) if in_batches() else plan.run)(saved, grads)
         return _by_input(plan, found, absent)
+
+
+def _saved_of_used(
+    ctx: Any, plan: _Plan, grads: Sequence[torch.Tensor | None], error: RuntimeError
+) -> list[torch.Tensor]:
+    """What was saved, where nothing that the derivatives of the used results read was written to.
+
+    Raises:
+        RuntimeError: `error`, where something was, or may have been.
+    """
+    backward, saving = plan.backward, plan.saving
+    absent = tuple(place for place, (k, _) in enumerate(plan.tangents) if grads[k] is None)
+    assert saving is not None
+    if not absent or ctx.packed is not None or not isinstance(backward, (Backward, GivenBackward)):
+        raise error
+    read = backward.reads(absent, len(plan.tangents))
+    if read is None:
+        raise error
+    return read_in_part(
+        ctx, read, saving.count, dict(zip(saving.results, ctx.versions if saving.results else (), strict=True)), error
+    )
 
 
 def _recorded(
