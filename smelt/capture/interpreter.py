@@ -6,6 +6,7 @@ guards, writing to them is put off (`effects`). Objects made during the frame ar
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from types import CellType, CodeType, FunctionType
@@ -51,6 +52,7 @@ from smelt.capture.python.infinite_iterators import refuse_endless
 from smelt.capture.tensors.ambient import Ambient
 from smelt.capture.tensors.step_counts import StepCounts
 from smelt.capture.tensors.tensors import Tensors
+from smelt.graph.ir.symint import has_other_number, has_symint, pinned
 from smelt.graph.trace.trace import TraceTensor
 
 _MISS = object()
@@ -405,6 +407,8 @@ class Interpreter:
             refuse_endless(fn, args)
         refuse_windows(args)
         self.compared.look(fn, args)
+        if fn is dir or id(fn) in _COMPUTING and has_symint(args) and has_other_number(args):
+            args = pinned(args)
         out = self.tensors.watch.run(fn, args, kwargs)
         self.compared.made(fn, out)
         if self.python.made_classes:
@@ -431,6 +435,8 @@ class Interpreter:
 
 
 _MISSING = sources.native.MISSING
+_COMPUTING = frozenset(map(id, (sum, pow, divmod, math.prod)))
+"""Functions that compute with the numbers that they are given, also in lists."""
 _NUMBERS: ClassTable[type] = by_class({torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool})
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import collections
+import decimal
+import enum
+import fractions
 import itertools
 import math
 import operator
+import statistics
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -364,3 +369,38 @@ def test_a_number_that_c_code_compares_or_hashes(asked: Callable[[int], Any]) ->
     for n, scale in ((3, 2), (4, 3), (4, 4), (4, 5)):
         assert torch.equal(run(torch.ones(2), n, scale), torch.ones(2) * asked(n) * scale)
     assert smelt.stats()["recompiles"] - before == 1
+
+
+class Whole(int):
+    """An int of a class of its own."""
+
+
+class Level(enum.IntEnum):
+    LOW, HIGH = 3, 4
+
+
+OTHER_NUMBERS = [Whole, Level, numpy.int64, numpy.float64, fractions.Fraction, decimal.Decimal, complex]
+BESIDE = """
+c == n, n == c, c != n, n in (c, 9), [c, n].index(n), [n, c].count(c)
+c + n, n - c, n * c, sum([c, n]), pow(c, n), (c, 1) == (n, 1)
+{c: 1}.get(n), {c} == {n}, {1: c} == {1: n}, hash(c) == hash(n)
+(3).__add__(n), int.__eq__(3, n), object.__eq__(n, 4), dir(n)[:5]
+fractions.Fraction(3) ** n, divmod(fractions.Fraction(7), n), statistics.mean([n, 2])
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("asked", BESIDE)
+@pytest.mark.parametrize("kind", OTHER_NUMBERS)
+def test_numbers_of_other_classes_beside_one_that_changes(kind: Any, asked: str) -> None:
+    """Symbolic numbers do not know them: none was equal to one that has changed."""
+    fn = eval(f"lambda x, n, c: (x + 1, ({asked}))", globals() | {"statistics": statistics})
+    run = compiled(fn)
+
+    def told(call: Callable[..., Any], *given: Any) -> str:
+        try:
+            return repr(call(torch.ones(2), *given))
+        except (TypeError, AttributeError) as error:
+            return repr(error)
+
+    for n, other in ((3, 3), (4, 4), (4, 3), (3.0, 3), (4.0, 4)):
+        assert told(run, n, kind(other)) == told(fn, n, kind(other))

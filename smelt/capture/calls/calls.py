@@ -50,7 +50,7 @@ from smelt.capture.python.attribute_reads import find_in_class, function_source
 from smelt.capture.python.attribute_writes import is_external
 from smelt.capture.python.effects import CONTAINERS, refuse_past_order
 from smelt.capture.tensors.torch_calls import TENSOR_TYPES, call_tensor_method, call_torch, is_torch_builtin
-from smelt.graph.ir.symint import has_symint
+from smelt.graph.ir.symint import has_symint, pinned
 from smelt.graph.trace.trace import TraceTensor
 
 
@@ -107,6 +107,8 @@ def _call_as_native(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs:
     """A Python function that depends on its arguments alone, and on flags, which are guarded."""
     if fn.__module__ == "inspect":
         _guard_defaults(vm, args)
+    if has_symint((*args, *kwargs.values())) and not is_numpy(fn):  # it may ask which class of number that is
+        args, kwargs = pinned(args), {key: pinned(value) for key, value in kwargs.items()}
     out = call_native(vm, fn, args, kwargs)
     if type(out) is types.FunctionType and id(out) not in vm.python.created:
         refuse_made(vm, fn, (*args, *kwargs.values()))

@@ -150,7 +150,10 @@ def let_go(error: BaseException) -> None:
 def user(fn: Callable[..., object], /, *args: object, **kwargs: object) -> Any:
     """Run one operation of the user's program natively; what it raises is the user's exception."""
     try:
-        return fn(*args, **kwargs)
+        out = fn(*args, **kwargs)
+        if out is NotImplemented and has_symint(args):  # `(3).__add__(n)`
+            return fn(*pinned(args), **kwargs)
+        return out
     except Unsupported as error:
         raise Break(error.what, error.why or "", error.hint or "") from None
     except RecursionError:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING
 
 from torch.overrides import TorchFunctionMode
 
+from smelt.base.class_tables import isinstance
 from smelt.capture import _native as native
 from smelt.capture.core import policy
 from smelt.capture.core.breaks import through_c
@@ -15,7 +17,7 @@ from smelt.capture.core.frames import arguments_in
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.unbacked_text import text_break
 from smelt.capture.python.attribute_reads import python_method
-from smelt.graph.ir.symint import SYMBOLIC_CLASSES, pinned
+from smelt.graph.ir.symint import SYMBOLIC, SYMBOLIC_CLASSES, is_other_number, pinned
 from smelt.graph.trace.trace import text
 
 if TYPE_CHECKING:
@@ -56,8 +58,7 @@ class Watch(TorchFunctionMode):
         What symbolic numbers compute is the compiler's, with all that it calls: torch logs it.
         """
         if slots and type(slots[0]) in SYMBOLIC_CLASSES:
-            args, kwargs = arguments_in(fn, slots)
-            return native.lend(None, fn, args, kwargs)
+            return native.lend(None, symbolic_method, (fn, *slots), {})
         if not policy.is_programs(fn):
             return native.NULL
         return self.tensors.vm.reenter(lambda: call_found(self.tensors.vm, fn, *arguments_in(fn, slots)))
@@ -94,6 +95,29 @@ class Watch(TorchFunctionMode):
             return native.lend(None, through_c, (lambda: run(func, tuple(map(handle, args)), kwargs or {}),), {})
         finally:
             self._on, text.refuse = True, refuse_text
+
+
+def symbolic_method(fn: FunctionType, *slots: object) -> object:
+    """What a method of a symbolic number returns; beside a number that it does not know, that of the plain one."""
+    name = _SYMBOLIC_METHODS.get(id(fn))
+    if len(slots) == 2 and name is not None and is_other_number(type(slots[1])):
+        number, other = pinned(slots[0]), slots[1]
+        return _REFLECTED[name](other, number) if name in _REFLECTED else getattr(operator, name)(number, other)
+    args, kwargs = arguments_in(fn, slots)
+    return fn(*args, **kwargs)
+
+
+_SYMBOLIC_METHODS = {
+    id(method): name
+    for kind in SYMBOLIC
+    for name, method in vars(kind).items()
+    if isinstance(method, FunctionType) and name.startswith("__") and (name in vars(operator) or "__r" in name)
+}
+_REFLECTED = {
+    f"__r{name.strip('_')}__": getattr(operator, name)
+    for name in vars(operator)
+    if name.startswith("__") and f"__r{name.strip('_')}__" in vars(int)
+}
 
 
 def call_found(vm: Interpreter, fn: FunctionType, args: Args, kwargs: Kwargs) -> object:

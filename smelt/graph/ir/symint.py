@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import functools
 import math
+import numbers
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy
 import torch
 from torch import fx
 
@@ -496,6 +498,32 @@ def pinned(value: Any) -> Any:
 _SEQUENCES = classes(list, tuple, torch.Size)
 
 _PLAIN = by_class({torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool})
+
+
+def is_other_number(kind: type) -> bool:
+    """Whether it is a class of numbers that torch's symbolic ones do not know: any but int, float and bool."""
+    if kind in _KNOWN:
+        return False
+    return issubclass(kind, (int, float, complex, numpy.generic)) or issubclass(kind, numbers.Number)
+
+
+_KNOWN = classes(int, float, bool, *SYMBOLIC)
+
+
+def beside_others(left: Any, right: Any) -> tuple[Any, Any]:
+    """Two operands, as plain numbers where one is symbolic and the other a number that it does not know.
+
+    An operator would give another answer than for the number, or none: not equal.
+    """
+    first, second = type(left), type(right)
+    if first in SYMBOLIC_CLASSES and is_other_number(second) or second in SYMBOLIC_CLASSES and is_other_number(first):
+        return pinned(left), pinned(right)
+    return left, right
+
+
+def has_other_number(value: Any) -> bool:
+    """True when a number of another class than int, float and bool is among (nested) arguments."""
+    return any(map(has_other_number, value)) if type(value) in _SEQUENCES else is_other_number(type(value))
 
 
 def has_size(value: Any) -> bool:
