@@ -360,6 +360,7 @@ def test_zeros_of_both_signs(asked: Callable[[float], Any]) -> None:
         lambda n: len({n, *[n, 5]}),
         lambda n: {5: 2}.setdefault((n, 1), n),
         lambda n: {5, n}.pop() and collections.Counter([5])[n] + 1,
+        lambda n: {5: 1}.pop((n, n), 2),
     ],
 )
 def test_a_number_that_c_code_compares_or_hashes(asked: Callable[[int], Any]) -> None:
@@ -377,6 +378,21 @@ class Whole(int):
 
 class Level(enum.IntEnum):
     LOW, HIGH = 3, 4
+
+
+def test_a_counter_counts_once() -> None:
+    """What C code did before it met a number that has no hash is not done again."""
+
+    def fn(x: Any, n: int, held: collections.Counter[int]) -> Any:
+        held.update([5, 5, n])
+        held.subtract((5, n))
+        return x * collections.Counter([5, n, 5])[5], collections.Counter((5, n)), held
+
+    run = compiled(fn)
+    for n in (3, 4, 5, 6):
+        assert repr(run(torch.ones(2), n, collections.Counter([5]))) == repr(
+            fn(torch.ones(2), n, collections.Counter([5]))
+        )
 
 
 OTHER_NUMBERS = [Whole, Level, numpy.int64, numpy.float64, fractions.Fraction, decimal.Decimal, complex]

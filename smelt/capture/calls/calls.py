@@ -146,7 +146,7 @@ def _guard_defaults(vm: Interpreter, args: Args) -> None:
                     _guard_defaults(vm, (vm.load_attr(found, name),))
 
 
-def refuse_made(vm: Interpreter, fn: types.FunctionType, args: Args) -> None:
+def refuse_made(vm: Interpreter, fn: Callable[..., object], args: Args) -> None:
     """A function that was run as it is gave a function, which may hold one that the program makes at each call.
 
     Raises:
@@ -554,6 +554,8 @@ def _with_callbacks(vm: Interpreter, fn: Callable[..., object], args: Args, kwar
 
 def call_native(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
     """Run C code (or a function that depends on its arguments alone) as it is."""
+    if fn is numpy.frompyfunc or fn is numpy.vectorize.__init__:
+        refuse_made(vm, fn, (*args, *kwargs.values()))
     if is_numpy(fn) and not isinstance(fn, type) and not has_symint((*args, *kwargs.values())):
         return vm.hosts.run(fn, args, kwargs)
     if isinstance(fn, types.BuiltinFunctionType):

@@ -164,7 +164,7 @@ def user(fn: Callable[..., object], /, *args: object, **kwargs: object) -> Any:
         if wants_memory(error):
             raise Break("the memory of a tensor is read", "its values are not known yet") from None
         if symbolic(args, error):
-            return user(fn, *plain_numbers(args), **kwargs)
+            return user(fn, *plain_numbers(fn, args), **kwargs)
         raise UserError(error) from None
     except (Break, Restart, UserError):
         raise
@@ -200,7 +200,7 @@ def symbolic(args: Args, error: Exception) -> bool:
     return False
 
 
-def plain_numbers(args: Args) -> tuple[object, ...]:
+def plain_numbers(fn: Callable[..., object], args: Args) -> tuple[object, ...]:
     """Arguments to try such a call with again.
 
     Raises:
@@ -208,7 +208,8 @@ def plain_numbers(args: Args) -> tuple[object, ...]:
         SymbolicNumber: the call may have changed one of its arguments before it failed.
     """
     at = next((at for at, arg in enumerate(args[:-1], 1) if isinstance(arg, _HASHING)), 0)
-    if at and has_symint(args[at]):  # it is hashed before anything changes
+    called = args[at - 2] if at > 1 else fn
+    if at and getattr(called, "__name__", "") in _OF_A_KEY and has_symint(args[at]):  # hashed before anything changes
         return (*args[:at], pinned(args[at]), *args[at + 1 :])
     plain = pinned(args)
     if any(isinstance(arg, _CHANGING) for arg in args):
@@ -218,6 +219,11 @@ def plain_numbers(args: Args) -> tuple[object, ...]:
 
 _CHANGING = (list, dict, set, collections.deque)
 _HASHING = (dict, set, frozenset)
+_OF_A_KEY = frozenset(
+    "contains getitem setitem delitem __contains__ __getitem__ __setitem__ __delitem__ "
+    "get pop setdefault move_to_end add discard remove update".split()
+)
+"""Operators and methods that take a key; `update` with a part of its items may begin again."""
 
 
 def too_deep() -> Break:

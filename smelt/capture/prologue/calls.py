@@ -120,6 +120,8 @@ def is_numpy(fn: object) -> bool:
     module = getattr(fn, "__module__", None)
     if isinstance(fn, numpy.ufunc):
         return True
+    if isinstance(fn, numpy.vectorize):  # what it does is the program's
+        return False
     if not isinstance(module, str) or module.split(".")[0] != "numpy" or module.startswith("numpy.random"):
         return False
     return getattr(fn, "__name__", "") not in ACTING

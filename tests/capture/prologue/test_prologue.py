@@ -6,6 +6,8 @@ import copy
 import math
 import random
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -657,3 +659,23 @@ def test_a_generator_that_the_function_makes_shuffles_a_list(make):
     mine, eager, run = [1, 2, 3, 4], [1, 2, 3, 4], smelt.compile(_shuffled_argument)
     for _ in range(2):
         assert str(run(x, mine)) == str(_shuffled_argument(x, eager)) and mine == eager
+
+
+@pytest.mark.parametrize("kind", [lambda fn: np.vectorize(fn), lambda fn: np.frompyfunc(fn, 1, 1)])
+def test_numpy_holds_a_function_that_is_made_inside(kind: Callable[..., Any]) -> None:
+    """It has the values of its call: a later one got those of an earlier, or symbols."""
+
+    def fn(x: torch.Tensor, n: int) -> tuple[object, ...]:
+        made = kind(lambda v: v + n)
+        return x + 1, made(np.arange(3))
+
+    run = smelt.compile(fn)
+    for n in (3, 4, 5, 4):
+        assert repr(run(torch.ones(2), n)) == repr(fn(torch.ones(2), n))
+
+
+def test_functions_that_numpy_holds_are_told_apart() -> None:
+    """An object that calls the program's function was taken for one of numpy's own."""
+    run = smelt.compile(lambda x, held: (x + 1, held(np.arange(3))))
+    for n in (1, 2, 3):
+        assert run(torch.ones(2), np.vectorize(lambda v, n=n: v + n))[1].tolist() == [n, n + 1, n + 2]
