@@ -164,7 +164,7 @@ def _decompose_node(p: Lowering, node: Node, values: dict[Node, Any], mixed: Mix
     if rule is not None and not host and (any_dtype or _is_complex(node)):
         args = (*args, *_named_p(target, args, kwargs))
         args, kwargs = mixed.moved(p, args), {k: mixed.moved(p, v) for k, v in kwargs.items()}
-        value = _by_rule(rule, p, node, (args, kwargs), plain)
+        value = _by_rule(rule, p, node, (args, kwargs), plain and not mixed.is_of_host(result))
         if value is not NotImplemented:
             return value
     return _called(p, node, (args, kwargs), result, mixed if host else None)

@@ -37,6 +37,10 @@ class Mixed:
         devices = devices_of(node).union(*map(devices_of, node.all_input_nodes))
         return {device.type for device in devices} == {"cpu"}
 
+    def is_of_host(self, result: Any) -> bool:
+        """Whether a result is on the CPU: no kernel makes it, though it may be made like a value of the GPU."""
+        return self.active and isinstance(result, TensorMeta) and result.device.type == "cpu"
+
     def note_creation(self, value: Any, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A tensor that an operator makes on the CPU from nothing can be made on another device."""
         target: Any = node.target

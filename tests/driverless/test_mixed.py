@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import fx
 
@@ -81,3 +82,9 @@ def test_copies_between_devices():
 def test_half_precision_is_converted_on_the_gpu():
     gm = prims_of(lambda x, c: (x.to("cpu", torch.float64), c.to("cuda", torch.bfloat16)), on_cuda(4), torch.ones(4))
     assert all(CPU not in devices_of(n) for n in gm.graph.nodes if n.target is PRIMS["convert"])
+
+
+@pytest.mark.parametrize("size", [0, 3])
+def test_drawn_on_the_cpu_like_a_tensor_of_the_gpu(size: int):
+    gm = prims_of(lambda x: (torch.randint_like(x, 5, device="cpu"), x * 2), on_cuda(size))
+    assert all(n.target is not PRIMS["full"] for n in gm.graph.nodes if CPU in devices_of(n))

@@ -684,6 +684,12 @@ def _batch_norm_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> 
     return _gradients(_as_format(val), weight, None, val, (val.shape[1],), mask)
 
 
+def _batch_norm_with_reserve_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
+    grad, x, weight, *_, mask, _ = args
+    val = val_of(x)
+    return _gradients(_as_format(val), weight, None, val, (val.shape[1],), mask)
+
+
 def _group_norm(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     x, weight, bias, n, _, _, groups, _ = args
     val = val_of(x)
@@ -771,13 +777,12 @@ _RULES: dict[OpOverload, Rule] = {
     aten._batch_norm_with_update.default: _batch_norm_with_reserve("oss"),
     aten._batch_norm_with_update_functional.default: _batch_norm_with_reserve("ossrr"),
     aten.native_batch_norm_backward.default: _batch_norm_backward,
+    aten.batch_norm_backward.default: _empty_gradient(_batch_norm_with_reserve_backward),
     **{
         getattr(aten, f"{name}_backward").default: _empty_gradient(_pair_gradient)
         for name in ("mse_loss", "smooth_l1_loss")
     },
-    **{
-        getattr(aten, f"_adaptive_avg_pool{n}d_backward").default: _empty_gradient(_same_row_major(1)) for n in (2, 3)
-    },
+    **{getattr(aten, f"_adaptive_avg_pool{n}d_backward").default: _empty_gradient(_same_row_major(1)) for n in (2, 3)},
     aten.native_group_norm.default: _group_norm,
     aten.native_group_norm_backward.default: _group_norm_backward,
 }
