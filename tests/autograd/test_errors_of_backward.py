@@ -178,6 +178,25 @@ def test_operators_of_pytorch_whose_derivative_fails(name: str, backend: str) ->
         torch.testing.assert_close(got, want)
 
 
+BESIDE_WRITES: dict[str, Callable[[Tensor], Any]] = {
+    "a source that is larger": lambda x: (x.mul_(2), x.scatter(0, _index(1, 2), torch.ones(4, 4) * x[0, 0])),
+    "all of an orthogonal matrix": lambda x: (x.relu_(), torch.linalg.qr(x.repeat(3, 1), mode="complete")[0]),
+    "a complex view that gets a real number": lambda x: (x * 3, torch.view_as_complex(x.view(-1, 2)).fill_(x.mean())),
+}
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "smelt"])
+@pytest.mark.parametrize("name", BESIDE_WRITES)
+def test_they_fail_there_also_where_a_computed_input_is_written(name: str, backend: str) -> None:
+    told = []
+    for fn in (BESIDE_WRITES[name], smelt.compile(BESIDE_WRITES[name], backend=backend)):
+        result = fn(torch.ones(4, 4, requires_grad=True) * 1)[1].abs().sum()
+        with pytest.raises(RuntimeError) as raised:
+            result.backward()
+        told.append(str(raised.value))
+    assert told[0] == told[1]
+
+
 NO_SECOND: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "cdist": lambda x: torch.cdist(x, x.detach() + 1, p=1.5).sin() * x.sum(),
     "pdist": lambda x: torch.pdist(x.sin(), p=3.0).sin(),

@@ -45,7 +45,7 @@ def errors_of_backward(gm: fx.GraphModule, examples: Sequence[Any]) -> frozenset
         for result in results if isinstance(results, (list, tuple)) else [results]:
             if isinstance(result, torch.Tensor) and result.requires_grad:
                 try:
-                    result.sum().backward(retain_graph=True)
+                    result.backward(torch.ones_like(result), retain_graph=True)
                 except Exception as error:
                     found.add(as_told(error))
     return frozenset(found)
@@ -71,5 +71,7 @@ def _ones(example: torch.Tensor) -> torch.Tensor:
     """Ones, laid out as the example is; zeros for indices, of which there is always one that is valid."""
     value = 1 if example.is_floating_point() or example.is_complex() else 0
     memory = torch.full((extent(example.shape, example.stride()),), value, dtype=example.dtype)
-    made = memory.as_strided(example.shape, example.stride()).requires_grad_(example.requires_grad)
-    return made if example.is_leaf else made.view_as(made)
+    if example.is_leaf:
+        return memory.as_strided(example.shape, example.stride()).requires_grad_(example.requires_grad)
+    # what was computed may be written to, where a view of a leaf may not
+    return memory.requires_grad_().clone().as_strided(example.shape, example.stride())
