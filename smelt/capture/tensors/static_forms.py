@@ -158,8 +158,13 @@ def _nonzero(vm: Interpreter, tensor: TraceTensor, *, as_tuple: bool = False) ->
     count = vm.tensors.speculation.count(tensor)
     if count is None:
         return None
-    found = vm.tensors.run(torch.nonzero_static, (tensor,), {"size": count})
-    by_dimension = vm.tensors.run(torch.Tensor.contiguous, (vm.tensors.run(torch.t, (found,), {}),), {})
+    if type(count) is int and count == 0:
+        shape, stride = (tensor.dim(), 0), (0, 1)
+        options = {"dtype": torch.int64, "device": tensor.device}
+        by_dimension = vm.tensors.run(torch.empty_strided, (shape, stride), options)
+    else:
+        found = vm.tensors.run(torch.nonzero_static, (tensor,), {"size": count})
+        by_dimension = vm.tensors.run(torch.Tensor.contiguous, (vm.tensors.run(torch.t, (found,), {}),), {})
     if as_tuple:
         return tuple(vm.tensors.run(torch.unbind, (by_dimension,), {}))
     return vm.tensors.run(torch.t, (by_dimension,), {})  # as in eager: the indices of a dimension lie together

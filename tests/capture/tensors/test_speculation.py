@@ -234,6 +234,16 @@ def test_places_lie_in_memory_as_in_eager() -> None:
             assert a.equal(b) and (not b.numel() or a.stride() == b.stride())
 
 
+@pytest.mark.parametrize("shape", [(), (5,), (3, 4), (2, 3, 4)])
+def test_no_places_lie_in_memory_as_in_eager(shape: tuple[int, ...]) -> None:
+    def fn(mask: Any) -> Any:
+        return torch.nonzero(mask), torch.argwhere(mask), *torch.where(mask), *torch.nonzero(mask, as_tuple=True)
+
+    mask = torch.zeros(shape, dtype=torch.int64).movedim(-1, 0) if shape else torch.tensor(0)
+    for a, b in zip(smelt.compile(fn, fullgraph=True)(mask), fn(mask), strict=True):
+        assert a.shape == b.shape and a.stride() == b.stride()
+
+
 def chunks(x: Any, ends: Any) -> Any:
     """As the vision towers that attend within windows do: how many windows there are is read from a tensor too."""
     ends = torch.unique_consecutive(ends)
