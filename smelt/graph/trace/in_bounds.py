@@ -12,11 +12,17 @@ from smelt.shapes.size import known_at_most
 
 
 def lies_within(shape: Sequence[int], stride: Sequence[int], offset: int, val: TensorMeta) -> bool:
-    """Whether all elements of a view are for sure among those of a tensor, each of which has memory of its own."""
+    """Whether all elements of a view are for sure among those of a tensor, each of which has memory of its own.
+
+    But for dimensions that repeat all there is along them: what they give several times is one and the same.
+    """
     if is_dense(val.shape, val.stride):
         return offset >= 0 and known_at_most(reach(shape, stride, offset), val.numel)
     sizes = (*shape, *stride, offset, *val.shape, *val.stride)
-    if not all(type(n) is int for n in sizes) or may_overlap(val.shape, val.stride) or val.numel > _SEARCHED:
+    if not all(type(n) is int for n in sizes) or val.numel > _SEARCHED:
+        return False
+    once = [1 if step == 0 else n for n, step in zip(val.shape, val.stride, strict=True)]
+    if may_overlap(once, val.stride):
         return False
     return bool(numpy.isin(places_of(shape, stride, offset), places_of(val.shape, val.stride, 0)).all())
 

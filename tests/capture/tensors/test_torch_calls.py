@@ -297,6 +297,28 @@ def test_as_strided_of_expanded_tensors_with_symbolic_sizes(expand):
         fn(torch.randn(1, 1).expand(1, 3))
 
 
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize(("size", "stride", "offset"), [((3, 2, 4), (0, 1, 1), 0), ((2, 2), (1, 1), 1), ((3,), (2,), 1)])
+def test_as_strided_of_expanded_tensors(grad: bool, size: tuple[int, ...], stride: tuple[int, ...], offset: int):
+    """What is repeated is one and the same: windows of an expanded signal, and its gradient in all its rows."""
+
+    def f(x):
+        y = x.as_strided(size, stride, offset) * 2
+        return y, *(torch.autograd.grad((y * y).sum(), x) if grad else ())
+
+    for base in (torch.arange(6.0)[None].expand(3, 6), torch.arange(24.0).reshape(4, 6)[:, None].expand(4, 2, 6)):
+        x = base.requires_grad_(grad)
+        got, want = smelt.compile(f, fullgraph=True)(x), f(x)
+        assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+
+    def written(x):
+        x.as_strided(size[-1:], stride[-1:], offset).mul_(3)
+        return x + 1
+
+    one, other = (torch.arange(6.0)[None].expand(3, 6) for _ in range(2))
+    assert torch.equal(smelt.compile(written)(one), written(other)) and torch.equal(one, other)
+
+
 def test_as_strided_counts_from_the_begin_of_the_storage():
     whole = torch.arange(12.0)
     part = whole[4:10]
