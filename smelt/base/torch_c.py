@@ -486,6 +486,15 @@ def is_plain_view(view: torch.Tensor) -> bool:
     return plain
 
 
+def is_asked_for(node: Any) -> bool:
+    """Whether the backward that is running gives the gradient of this leaf's node to its caller, not to the leaf."""
+    try:
+        torch._C._will_engine_execute_node(node)
+    except RuntimeError:  # which says just that
+        return True
+    return False
+
+
 clear_product_workspaces: Callable[[], None] = getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)
 """Forget the scratch memory that cuBLAS keeps for each stream; the next product on a stream allocates it anew."""
 

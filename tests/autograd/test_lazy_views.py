@@ -44,6 +44,15 @@ def _element_written(z: torch.Tensor) -> Any:
     return c, z + 1
 
 
+def _conjugate_of_other_memory(z: torch.Tensor) -> Any:
+    c, d, e = (z + 0).conj(), z + 1j, (z + 0).conj()
+    c.set_(z)
+    d.set_(z.conj())
+    e.set_(z.conj())
+    c.mul_(2j)
+    return c, c * 3, d, e + 1, z
+
+
 def _negative(z: torch.Tensor) -> Any:
     n = torch._neg_view(z.real)
     z.mul_(3)
@@ -63,6 +72,7 @@ PROGRAMS: dict[str, Callable[[torch.Tensor], Any]] = {
     "base written": _base_written,
     "imaginary part written": _imaginary_written,
     "element written": _element_written,
+    "conjugate of other memory": _conjugate_of_other_memory,
     "negative": _negative,
     "result": lambda z: z.conj(),
     "adjoint": lambda z: (z.mH, z.H, torch.adjoint(z).contiguous()),

@@ -251,7 +251,16 @@ DRAWS: dict[str, Callable[[Tensor, dict[str, Any]], Tensor]] = {
         checkpoint(lambda y: torch.randn_like(y) * y.cos(), x, **how)
         + checkpoint(lambda y: torch.rand_like(y) * y.sin(), x, **how)
     ),
+    "one in another": lambda x, how: checkpoint(
+        lambda y: nested(y * 2, how).sin() + nn.functional.dropout(y), x, **how
+    ),
 }
+
+
+def nested(x: Tensor, how: dict[str, Any]) -> Tensor:
+    """A call whose random numbers are the same the second time where those around it are others, and the reverse."""
+    other = not how["preserve_rng_state"]
+    return checkpoint(lambda y: nn.functional.dropout(y, 0.5) * y, x, use_reentrant=False, preserve_rng_state=other)
 
 
 @pytest.mark.parametrize("preserved", [False, True])

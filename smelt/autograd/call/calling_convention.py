@@ -37,7 +37,14 @@ from smelt.autograd.call.unpacked import (
 from smelt.autograd.trace.plan import Fresh, Joint, Mutation, SparseGradient, unreached
 from smelt.autograd.trace.rng import Beginning, beginning, draws, from_beginning, generator_devices, seed, with_seeds
 from smelt.base.errors import SmeltError
-from smelt.base.torch_c import below_autograd, disable_autocast, in_batches, recording, saved_tensor_hooks
+from smelt.base.torch_c import (
+    below_autograd,
+    disable_autocast,
+    in_batches,
+    is_asked_for,
+    recording,
+    saved_tensor_hooks,
+)
 from smelt.base.torch_private import address_of_storage, is_view, version_of
 from smelt.graph.ir.meta import TensorMeta, is_lazy
 from smelt.graph.nodes.absent_gradients import hooks_of, quiet, quiet_below
@@ -368,7 +375,7 @@ class _Compiled(torch.autograd.Function):
         ctx.maybe_clear_saved_tensors()  # not under retain_graph: from here on `saved` alone holds them
         del saved[plan.saving.count :]
         found = (batched(plan.run) if in_batches() else plan.run)(saved, grads)
-        return _by_input(plan, found, absent)
+        return _by_input(ctx, found, absent)
 
 
 def _saved_of_used(
@@ -403,7 +410,7 @@ def _recorded(
     anchor = torch.empty(0, device="cpu", requires_grad=True)
     counts = plan.saving.count, len(saved)
     found = _Gradients.apply(anchor, plan, again, counts, *saved, *grads, *_leaves_below(ctx))
-    return _by_input(plan, found, plan.absent(grads))
+    return _by_input(ctx, found, plan.absent(grads))
 
 
 def _leaves_below(ctx: Any) -> list[torch.Tensor]:
@@ -412,10 +419,25 @@ def _leaves_below(ctx: Any) -> list[torch.Tensor]:
     return [node.variable for node in nodes if getattr(node, "variable", None) is not None]
 
 
-def _by_input(plan: _Plan, found: Any, absent: frozenset[int]) -> tuple[torch.Tensor | None, ...]:
+def _by_input(ctx: Any, found: Any, absent: frozenset[int]) -> tuple[torch.Tensor | None, ...]:
+    plan = ctx.plan
+    if plan.joint.asked_for and not in_batches():
+        found = _as_asked(ctx, found)
     if plan.sparse or absent:
         return (None, *(None if i in absent else _gradient(found, k) for i, k in enumerate(plan.joint.gradients)))
     return (None, *(None if k is None else found[k] for k in plan.joint.gradients))
+
+
+def _as_asked(ctx: Any, found: Any) -> list[torch.Tensor]:
+    """The gradients, those of leaves in the derivatives' own layout where the caller asks for them by themselves."""
+    joint, made = ctx.plan.joint, [*found]
+    for i, meta in joint.asked_for.items():
+        node = ctx.next_functions[i][0]
+        if node is not None and (not hasattr(node, "variable") or is_asked_for(node)):
+            gradient = made[joint.gradients[i]]
+            out = torch.empty_strided(meta.shape, meta.stride, dtype=gradient.dtype, device=gradient.device)
+            made[joint.gradients[i]] = out.copy_(gradient)
+    return made
 
 
 def _quiet(ctx: Any, absent: Iterable[int]) -> None:

@@ -52,7 +52,7 @@ from smelt.base.torch_private import is_view, version_of, view_base
 from smelt.base.warned import heard
 from smelt.graph.ir.ancestry import ancestors
 from smelt.graph.ir.gradient_marks import Flow
-from smelt.graph.ir.meta import TensorMeta, is_dense, overlaps, same_steps, without_gaps
+from smelt.graph.ir.meta import TensorMeta, accumulated, is_dense, overlaps, without_gaps
 from smelt.graph.ir.module import GraphModule, remove_dead
 from smelt.graph.ir.seeds import seed_name
 from smelt.graph.ir.symint import owner_of, to_torch
@@ -531,17 +531,18 @@ class _Trace:
         return nodes, positions
 
     def layout_of_gradient(self, i: int) -> TensorMeta:
-        """In memory: as the derivatives leave it; of a leaf its own where this differs, into which the engine copies.
-
-        Of sizes that are 1 the engine takes any stride, and so leaves that of the derivatives.
-        """
+        """In memory: as the derivatives leave it; of a leaf as the engine accumulates it."""
         own, found = self.inputs[i].leaf.place.layout.val, self.found.get(i)
         if found is None:
             return own
         computed = found.place.layout.val
-        if self.examples[i].is_leaf and not same_steps(own.shape, own.stride, computed.stride):
-            return own
-        return computed
+        return accumulated(own, computed) if self.examples[i].is_leaf else computed
+
+    def asked_for(self, positions: Mapping[int, int | SparseGradient]) -> dict[int, TensorMeta]:
+        """By leaf, the layout of its gradient where nobody accumulates it, when that is another one."""
+        made = (i for i, k in positions.items() if isinstance(k, int) and i in self.found)
+        computed = {i: without_gaps(self.found[i].place.layout.val) for i in made}
+        return {i: val for i, val in computed.items() if val.stride != without_gaps(self.layout_of_gradient(i)).stride}
 
     def idle(self, positions: Collection[int]) -> tuple[int, ...]:
         """The inputs that would have a gradient, and have none. One that comes twice has it at the first place."""
@@ -620,6 +621,7 @@ class _Trace:
             outputs=outputs,
             differentiable=differentiable,
             gradients=tuple(positions.get(i) for i in range(len(self.inputs) + len(reals))),
+            asked_for=self.asked_for(positions),
             idle=self.idle(positions) if positions else (),
             seeds=seeds,
             autocast=casting(),

@@ -156,6 +156,8 @@ class Joint:
         num_found: the numbers that it returns last.
         states: what backward methods of the program's own functions have read.
         metas: what `output_metas` is where the graph's own metadata is symbolic and this plan is for given numbers.
+        asked_for: leaves whose gradients have another layout in eager where they are asked for by themselves
+            (`torch.autograd.grad`) than where they are accumulated, with the former.
         spoilt: program outputs and, counted on from them, mutations (their `grad` is false) that have a history and no
             gradients, with what eager says when somebody asks: a value that their history needs was overwritten, or
             it begins inside of the program.
@@ -197,6 +199,7 @@ class Joint:
     num_found: int = 0
     states: tuple[BackwardState, ...] = ()
     metas: tuple[TensorMeta, ...] | None = None
+    asked_for: Mapping[int, TensorMeta] = field(default_factory=dict)
 
     @property
     def plain(self) -> bool:

@@ -449,6 +449,8 @@ class Tensors(Protocol):
     guarded: bool
     read_guarded: bool
     mutated: set[fx.Node]
+    draws_anew: bool
+    drawing_otherwise: set[fx.Node]
     drawing: set[fx.Node]
     looking: set[fx.Node]
     checks: set[fx.Node]

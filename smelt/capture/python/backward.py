@@ -20,11 +20,13 @@ from smelt.capture.core.registry import special
 from smelt.capture.guards.questions import has_hooks, is_leaf, no_hooks
 from smelt.capture.python.effects import has_written
 from smelt.capture.python.gradient_hooks import call_hooks, call_late_hooks, in_order, registered
+from smelt.graph.ir.meta import accumulated, is_dense
 from smelt.graph.nodes.cut_points import cuts, why_cut
 from smelt.graph.nodes.engine_nodes import history
 from smelt.graph.nodes.gradients import gradients
 from smelt.graph.nodes.invalid_history import spoilt
 from smelt.graph.trace.trace import TraceTensor
+from smelt.shapes.size import same
 
 
 @special(torch.Tensor.backward)
@@ -179,15 +181,20 @@ def _add(vm: Interpreter, leaf: TraceTensor, gradient: TraceTensor, taken: set[i
             vm.tensors.run(torch.Tensor.add_, (before, gradient), {}, method="add_")
         return
     if id(gradient.place.storage) in taken or not _fits(gradient, leaf):
-        kept = vm.tensors.run(torch.empty_like, (leaf,), {"requires_grad": False})
+        own = leaf.place.layout.val
+        if is_dense(own.shape, own.stride):
+            kept = vm.tensors.run(torch.empty_like, (leaf,), {"requires_grad": False})
+        else:
+            kept = vm.tensors.run(torch.Tensor.new_empty, (leaf, tuple(own.shape)), {}, method="new_empty")
         gradient = vm.tensors.run(torch.Tensor.copy_, (kept, gradient), {}, method="copy_")
     taken.add(id(gradient.place.storage))
     store_grad(vm, leaf, gradient)
 
 
 def _fits(gradient: TraceTensor, leaf: TraceTensor) -> bool:
-    """The gradient lies in memory as autograd keeps it: as the tensor does."""
-    return gradient.stride() == leaf.stride() and gradient.storage_offset() == 0
+    """The gradient lies in memory as autograd keeps it."""
+    computed = gradient.place.layout.val
+    return accumulated(leaf.place.layout.val, computed) is computed and same(gradient.place.layout.offset, 0)
 
 
 def store_grad(vm: Interpreter, tensor: TraceTensor, value: object) -> None:

@@ -77,6 +77,8 @@ class Tensors:
         writes: True once a node wrote to a tensor in place.
         ops: nodes that compute.
         region: number of the `checkpoint` call that the program is in; becomes `node.meta["checkpoint"]`.
+        draws_anew: that call draws other random numbers the second time.
+        drawing_otherwise: nodes that draw in such a call inside of another one, where just one of the two draws anew.
         drawing: nodes that draw random numbers; checks: nodes that only raise; looking: those that may.
         asserts: some of the checks stand for errors of the program's own; caught: so does what else the graph raises.
         guarded: the program would catch an error of an operation; read_guarded: of a number that it reads from a GPU.
@@ -102,6 +104,8 @@ class Tensors:
         self.made: dict[fx.Node, object] = {}
         self.real: dict[int, torch.Tensor] = {}
         self.region: int | None = None
+        self.draws_anew = False
+        self.drawing_otherwise: set[fx.Node] = set()
         self._alive: list[object] = []
         self._leaves: set[int] = set()
         self.writers: dict[int, list[fx.Node]] = {}
@@ -439,7 +443,7 @@ class Tensors:
         node.meta["at"] = self.vm.where()
         node.meta["callers"] = self.vm.frames[-1].callers if self.vm.frames else None
         gone = set(nodes)
-        for group in (self.mutated, self.drawing):
+        for group in (self.mutated, self.drawing, self.drawing_otherwise):
             if not group.isdisjoint(gone):
                 group -= gone
                 group.add(node)

@@ -47,18 +47,31 @@ def inside(vm: Interpreter, once: bool, stops_early: bool, draws_anew: bool) -> 
     Raises:
         RunsTwice: it has changed something outside, or draws anew, and gradients may be computed through it.
     """
-    outer = vm.tensors.region
-    if outer is not None:  # the outermost tells for all
+    tensors, twice = vm.tensors, not once and torch.is_grad_enabled()
+    if tensors.region is not None:  # the outermost tells for all
+        before = _last_node(tensors.graph)
         yield
+        if twice and draws_anew is not tensors.draws_anew:
+            tensors.drawing_otherwise |= tensors.drawing.intersection(_added(tensors.graph, before))
         return
-    outside = None if once or not torch.is_grad_enabled() else _Outside(vm)
-    vm.tensors.region = next(_regions)
+    outside = _Outside(vm) if twice else None
+    tensors.region, tensors.draws_anew = next(_regions), draws_anew
     try:
         yield
     finally:
-        vm.tensors.region = None
+        tensors.region = None
     if outside is not None:
         outside.check(stops_early, draws_anew)
+
+
+def _last_node(graph: fx.Graph) -> fx.Node | None:
+    return next((n for n in reversed(graph.nodes) if n.op != "placeholder"), None)
+
+
+def _added(graph: fx.Graph, last: fx.Node | None) -> list[fx.Node]:
+    """The nodes that came after `last`, the latest first."""
+    added = itertools.takewhile(lambda node: node is not last, reversed(graph.nodes))
+    return [node for node in added if node.op != "placeholder"]
 
 
 _regions = itertools.count()
@@ -71,7 +84,7 @@ class _Outside:
         self.vm, self.tensors = vm, vm.tensors
         roots = [value for frame in vm.frames for value in (*frame.locals, *frame.stack, frame.kw_names)]
         self.before = Snapshot(vm, roots)
-        self.last = next((n for n in reversed(self.tensors.graph.nodes) if n.op != "placeholder"), None)
+        self.last = _last_node(self.tensors.graph)
 
     def check(self, stops_early: bool, draws_anew: bool) -> None:
         """The function has returned.
@@ -79,8 +92,7 @@ class _Outside:
         Raises:
             RunsTwice: see `inside`.
         """
-        added = itertools.takewhile(lambda node: node is not self.last, reversed(self.tensors.graph.nodes))
-        nodes = [node for node in added if node.op != "placeholder"]
+        nodes = _added(self.tensors.graph, self.last)
         if not any(map(self._needs_gradient, {each for node in nodes for each in (node, *node.all_input_nodes)})):
             return
         if self.before.changed():
@@ -88,7 +100,8 @@ class _Outside:
         writers = self._writers(set(nodes))
         if writers and not (self.vm.effects.graph_writes_again and stops_early):
             raise RunsTwice("writes to a tensor", captured=not stops_early or self._all_again(nodes, writers))
-
+        if self.tensors.drawing_otherwise.intersection(nodes):
+            raise RunsTwice("draws random numbers, in a checkpoint inside with another preserve_rng_state,", False)
         drawing = self.tensors.drawing.intersection(nodes) if draws_anew else set()
         if drawing:
             captured = not stops_early or self._all_again(nodes, drawing)

@@ -187,6 +187,15 @@ def without_gaps(meta: TensorMeta) -> TensorMeta:
     return TensorMeta(meta.shape, meta.dtype, contiguous_stride(meta.shape), meta.device)
 
 
+def accumulated(own: TensorMeta, computed: TensorMeta) -> TensorMeta:
+    """The layout of the first gradient that PyTorch's engine leaves at a leaf: as computed where it is the leaf's.
+
+    Of sizes that are 1 it takes any stride. A leaf with gaps wants rows. (PyTorch: `grad_layout_contract.h`)
+    """
+    wanted = without_gaps(own)
+    return computed if same_steps(wanted.shape, wanted.stride, computed.stride) else wanted
+
+
 def may_overlap(shape: Sequence[int], stride: Sequence[int]) -> bool:
     """True when two positions may be the same element in memory (`expand`, `unfold`)."""
     if is_symbolic(shape) or is_symbolic(stride):

@@ -57,11 +57,11 @@ def _huber_loss(answer: Layout, args: Sequence[Any]) -> Layout:
 
 
 def _with_logits(answer: Layout, args: Sequence[Any]) -> Layout:
-    """What is left of `1 - target`, which the rest is computed into."""
+    """What is left of `1 - target`, which the rest is computed into: it is made like the target."""
     val, target = answer.val, val_of(args[1])
     if not val.shape or val.shape != target.shape:
         return answer
-    return fresh(val, val.shape, None, result_stride(val.shape, [target], True))
+    return fresh(val, val.shape, None, as_before(target).val.stride)
 
 
 def _sorted(answer: Any, args: Sequence[Any]) -> Any:

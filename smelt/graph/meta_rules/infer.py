@@ -395,11 +395,11 @@ def _changed(layout: Layout, **changes: Any) -> Layout:
 
 
 def _like_cpu(position: int) -> Callable[[Layout, Sequence[Any]], Layout]:
-    """Channels last comes out when the argument at `position` is."""
+    """Channels last comes out when the argument at `position` is; in a volume without a batch its depth does."""
 
     def rule(answer: Layout, args: Sequence[Any]) -> Layout:
         val = args[position].place.layout.val
-        if val.ndim != 4 or not is_channels_last(val.shape, val.stride):
+        if not is_channels_last(val.shape, val.stride):
             return answer
         return _changed(answer, stride=channels_last_stride(answer.val.shape))
 
@@ -469,6 +469,8 @@ _STRIDES_BY_RULE = frozenset(
         aten.fill.Scalar,
         aten.linalg_vector_norm.default,
         aten.prod.dim_int,
+        aten.randint_like.default,
+        aten.randint_like.low_dtype,
         aten.rsub.Tensor,
         *UPSAMPLES,
         aten.grid_sampler_2d.default,
@@ -493,7 +495,11 @@ _CPU_ANSWERS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
     aten.pixel_unshuffle.default: _unshuffled_cpu,
     aten.reflection_pad2d.default: _like_cpu(0),
     aten.reflection_pad2d_backward.default: _like_cpu(1),
+    aten.reflection_pad3d.default: _like_cpu(0),
+    aten.reflection_pad3d_backward.default: _like_cpu(1),
     aten.replication_pad2d.default: _like_cpu(0),
     aten.replication_pad2d_backward.default: _like_cpu(1),
+    aten.replication_pad3d.default: _like_cpu(0),
+    aten.replication_pad3d_backward.default: _like_cpu(1),
     aten.upsample_bicubic2d_backward.default: _rows_cpu,
 }

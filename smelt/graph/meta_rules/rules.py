@@ -636,10 +636,12 @@ def _gradients(dx: Layout, weight: Any, bias: Any, x: TensorMeta, shape: Sequenc
 
 
 def _normalized(x: TensorMeta) -> Layout:
-    """On a GPU in the order of `x`; on a CPU channels last where `x` is so but for dimensions of size 1."""
+    """On a GPU in the order of `x`; on a CPU in rows, or channels last where just this is the layout of `x`."""
     if x.device.type == "cuda":
         return _fresh(x, x.shape, None, dense_stride(x))
-    last = channels_last_stride(x.shape) if x.ndim in (4, 5) and not is_row_major(x) else None
+    if is_row_major(x):
+        return _fresh(x, x.shape)
+    last = channels_last_stride(x.shape) if x.ndim in (4, 5) else None
     return _fresh(x, x.shape, None, last) if last and same_steps(x.shape, x.stride, last) else _as_format(x)
 
 

@@ -207,9 +207,10 @@ def loss(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     shape = broadcast(operands)
     if shape is None:
         return None
-    logits = func is aten.binary_cross_entropy_with_logits.default  # the rest is computed into `1 - target`
-    stride = result_stride(shape, operands[1:2], True) if logits else _common_stride(operands, shape)
-    return fresh(operands[0], shape, dtype, stride)
+    if func is aten.binary_cross_entropy_with_logits.default:  # the rest is computed into `1 - target`
+        target = operands[1]
+        return fresh(operands[0], shape, dtype, as_before(target).val.stride if target.shape == shape else None)
+    return fresh(operands[0], shape, dtype, _common_stride(operands, shape))
 
 
 def _common_dtype(operands: Sequence[TensorMeta]) -> torch.dtype:

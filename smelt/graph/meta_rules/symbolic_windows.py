@@ -42,7 +42,7 @@ def _padded(val: TensorMeta, pads: Sequence[int]) -> list[IntLike]:
 
 
 def _mirrored_pad(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """Reflection and replication: images keep their format; a reflection stays inside."""
+    """Reflection and replication: images and volumes keep their format; a reflection stays inside."""
     val, pads = val_of(args[0]), args[1]
     if val.ndim not in (len(pads) // 2 + 1, len(pads) // 2 + 2):
         return None
@@ -51,12 +51,12 @@ def _mirrored_pad(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
             if not max(pads[2 * k : 2 * k + 2]) < val.shape[val.ndim - 1 - k]:
                 return None
     shape = _padded(val, pads)
-    return in_format(val, shape) if len(pads) == 4 and val.device.type == "cpu" else fresh(val, shape)
+    return in_format(val, shape) if len(pads) > 2 and val.device.type == "cpu" else fresh(val, shape)
 
 
 def _mirrored_pad_backward(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     val = val_of(args[1])
-    return in_format(val, val.shape) if len(args[2]) == 4 and val.device.type == "cpu" else fresh(val, val.shape)
+    return in_format(val, val.shape) if len(args[2]) > 2 and val.device.type == "cpu" else fresh(val, val.shape)
 
 
 def _upsample(func: Any, args: Sequence[Any], kwargs: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -25,7 +26,9 @@ aten = torch.ops.aten
 
 def for_stand_ins(target: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> Any:
     """What to call instead of `target`: itself, unless it is one of these and its tensor lacks what it reads."""
-    form = in_checked_form(getattr(target, "__name__", ""), args, kwargs or {})
+    # a function in Python may have the name of one in C, and other arguments: `torch.masked.prod`
+    name = "" if type(target) is FunctionType else getattr(target, "__name__", "")
+    form = in_checked_form(name, args, kwargs or {})
     if form is not None:
         return form
     rules: tuple[Callable[..., Any], ...] = (with_gradients, recurrent_layers, _without_kernel, _by_its_arguments)

@@ -246,8 +246,14 @@ def _repeats(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], r
 
 
 def _set(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    args[0].data = as_traced(args[1:2], {}, recorder)[0][0]
-    return args[0]
+    """The tensor shows the memory of another one, in its own way: a conjugate shows the conjugates of what is there."""
+    tensor, ((source,), _) = args[0], as_traced(args[1:2], {}, recorder)
+    if tensor.place.conjugate is not source.place.conjugate:
+        source = propagate(aten._conj.default, (source,), {}, recorder)
+    if tensor.place.negative is not source.place.negative:
+        source = propagate(aten._neg_view.default, (source,), {}, recorder)
+    tensor.data = source
+    return tensor
 
 
 def _resize(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:

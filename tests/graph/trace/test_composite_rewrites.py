@@ -54,3 +54,15 @@ def test_rows_that_do_not_fit(row):
     for run in (write, smelt.compile(write, backend="eager")):
         with pytest.raises((RuntimeError, IndexError)):
             run(x, mask, row)
+
+
+def test_functions_of_the_name_of_another_one():
+    def fn(x, mask):
+        return torch.masked.prod(x, 1, mask=mask), x.prod(1)
+
+    found = []
+    for run in (fn, smelt.compile(fn, fullgraph=True, dynamic=True)):
+        x = torch.linspace(-1, 1, 12).reshape(3, 4).requires_grad_()
+        results = run(x, torch.arange(12).reshape(3, 4) % 3 > 0)
+        found.append([*results, *torch.autograd.grad(sum(r.sum() for r in results), x)])
+    torch.testing.assert_close(found[1], found[0])
