@@ -32,6 +32,7 @@ from smelt.graph.ir.seeds import is_seed
 from smelt.graph.metadata_checks import given
 from smelt.prims.dtypes import PLAIN, REAL
 from smelt.prims.mixed import Mixed
+from smelt.prims.operand_places import in_their_places
 from smelt.prims.registry import ANY_DTYPE, COMPLEX, DECOMPOSITIONS, LIBRARY, Lowering, is_empty
 from smelt.prims.rules import FAMILIES
 from smelt.prims.table import PRIMS, Kind, Prim
@@ -167,6 +168,7 @@ def _decompose_node(p: Lowering, node: Node, values: dict[Node, Any], mixed: Mix
         value = _by_rule(rule, p, node, (args, kwargs), plain and not mixed.is_of_host(result))
         if value is not NotImplemented:
             return value
+    args = in_their_places(p, node, args, values)
     return _called(p, node, (args, kwargs), result, mixed if host else None)
 
 

@@ -73,6 +73,7 @@ class Lowering(Builder):
         node: the ATen node at hand.
         result: its meta: a TensorMeta, or a tuple of them.
         of_host: what stands for operands that the CPU has, of an operator that runs on a GPU.
+        memories: by value of the joint graph, memory as eager makes it for that, which operators of a library may see.
         seeds: for each device that draws random numbers, the placeholder that its streams start from.
     """
 
@@ -84,6 +85,7 @@ class Lowering(Builder):
         self.result: Any = None
         self.node: Node | None = None
         self.of_host: set[Node] = set()
+        self.memories: dict[Node, Node] = {}
 
     @property
     def out(self) -> TensorMeta:

@@ -64,3 +64,22 @@ def test_as_in_eager(view: str, write: str, beside: bool) -> None:
             assert type(made) is type(right) and (not isinstance(right, str) or made == right)
             if not isinstance(right, str):
                 torch.testing.assert_close(made, right)
+
+
+def test_a_backward_inside_of_the_function() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        with torch.no_grad():
+            part = y[1:]
+            part.mul_(3)
+        (y * x).sum().backward()
+        return part
+
+    found = []
+    for run in (f, smelt.compile(f)):
+        leaf = torch.linspace(-1, 2, 16).view(4, 4).requires_grad_()
+        part = run(leaf)
+        with pytest.raises(RuntimeError, match="created in no_grad mode"):
+            torch.autograd.grad(part.sin().sum(), leaf)
+        found.append((part.requires_grad, part.detach(), leaf.grad))
+    torch.testing.assert_close(found[1], found[0])

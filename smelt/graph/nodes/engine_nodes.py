@@ -23,8 +23,15 @@ def nodes_below(heads: Iterable[Any]) -> Iterator[Any]:
 
 
 def history(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
-    """Every node of the graph that these tensors come from, once."""
-    return nodes_below(tensor.grad_fn for tensor in tensors)
+    """Every node of the graph that these tensors come from, once; none for a tensor that autograd forbids to use."""
+    return nodes_below(map(_node_of, tensors))
+
+
+def _node_of(tensor: torch.Tensor) -> Any:
+    try:
+        return tensor.grad_fn
+    except RuntimeError:  # a view of another mode than that in which its base was written
+        return None
 
 
 def saved_by(node: Any) -> Iterator[Any]:
