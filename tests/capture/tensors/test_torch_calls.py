@@ -298,7 +298,9 @@ def test_as_strided_of_expanded_tensors_with_symbolic_sizes(expand):
 
 
 @pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize(("size", "stride", "offset"), [((3, 2, 4), (0, 1, 1), 0), ((2, 2), (1, 1), 1), ((3,), (2,), 1)])
+@pytest.mark.parametrize(
+    ("size", "stride", "offset"), [((3, 2, 4), (0, 1, 1), 0), ((2, 2), (1, 1), 1), ((3,), (2,), 1)]
+)
 def test_as_strided_of_expanded_tensors(grad: bool, size: tuple[int, ...], stride: tuple[int, ...], offset: int):
     """What is repeated is one and the same: windows of an expanded signal, and its gradient in all its rows."""
 
