@@ -420,3 +420,25 @@ def test_numbers_of_other_classes_beside_one_that_changes(kind: Any, asked: str)
 
     for n, other in ((3, 3), (4, 4), (4, 3), (3.0, 3), (4.0, 4)):
         assert told(run, n, kind(other)) == told(fn, n, kind(other))
+
+
+@pytest.mark.parametrize(
+    ("call", "numbers"),
+    [
+        (torch.nn.functional.elu, (1, 2, 3)),
+        (lambda x, n: torch.nn.functional.one_hot(x.long(), n), (6, 7, 8.0, 7)),
+        (lambda x, n: torch.nn.functional.channel_shuffle(x.view(1, 6, 1), n), (1, 2, 4, 3, 6)),
+    ],
+)
+def test_operators_take_and_refuse_changing_numbers_as_eager(
+    call: Callable[..., Any], numbers: tuple[Any, ...]
+) -> None:
+    run, x = compiled(call), torch.arange(6.0)
+    for n in numbers:
+        results = []
+        for each in (call, run):
+            try:
+                results.append(each(x, n).tolist())
+            except (TypeError, RuntimeError) as error:
+                results.append(str(error))
+        assert results[0] == results[1]

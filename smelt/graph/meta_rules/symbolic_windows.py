@@ -10,6 +10,7 @@ import torch
 
 from smelt.base.torch_private import schema_of
 from smelt.graph.ir.meta import TensorMeta, channels_last_stride, is_channels_last
+from smelt.graph.ir.symint import from_torch
 from smelt.graph.meta_rules.elementwise import settled
 from smelt.graph.meta_rules.layouts import (
     Rule,
@@ -180,6 +181,8 @@ def _grid_sampler_backward(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 def _channel_shuffle(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     val = val_of(args[0])
+    if val.ndim < 3 or from_torch(val.shape[1]) % from_torch(args[1]) != 0:  # the kernel says so
+        return None
     return as_before(val) if _is_empty(val) else in_format(val, val.shape)
 
 

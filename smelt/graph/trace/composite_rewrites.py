@@ -65,7 +65,7 @@ def _power(x: Any, exponent: Any) -> Any:
 
 def _one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     """`functional.one_hot`, which leaves out its check of the classes where it cannot read them: `gather` has one."""
-    if num_classes == -1 or x.dtype is not torch.int64:
+    if num_classes == -1 or x.dtype is not torch.int64 or isinstance(num_classes, (float, torch.SymFloat)):
         return functional.one_hot(x, num_classes)
     classes = torch.arange(num_classes, device=x.device)
     checked = torch.gather(classes, 0, x.reshape(-1)).reshape(x.shape)

@@ -58,7 +58,7 @@ def prelu_backward(p: Lowering, g: Node, x: Node, weight: Node) -> tuple[Node, N
 @decomposition(aten.elu.default)
 def elu(p: Lowering, x: Node, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Node:
     def compute(a: Node) -> Node:
-        below = p.mul(p.expm1(p.mul(a, input_scale)), alpha * scale)
+        below = p.mul(p.expm1(p.mul(a, input_scale)), alpha if scale == 1.0 else alpha * scale)
         return p.where(p.le(a, 0), below, p.mul(a, scale))
 
     return p.pointwise(compute, x)
