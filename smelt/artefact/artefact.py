@@ -17,7 +17,7 @@ from smelt.artefact.codec import Decoder
 from smelt.artefact.container import ArtefactError, Container, read, write
 from smelt.artefact.owner import ERROR, OTHERWISE, Owner, version_from
 from smelt.artefact.references import anchors_of, mark
-from smelt.base.errors import OptionError, shown
+from smelt.base.errors import OptionError, SmeltError, shown
 from smelt.capture import _native as native
 from smelt.compiled_module import make_twin, original_of
 
@@ -62,7 +62,9 @@ class Artefact:
         original = original_of(target)
         try:
             return self._applied(original, otherwise)
-        except (KeyError, ValueError, TypeError, IndexError, SyntaxError) as error:
+        except (SmeltError, MemoryError):
+            raise
+        except Exception as error:  # contents that are none end in any of Python's and PyTorch's errors
             raise ArtefactError(f"{self.name} cannot be applied", why=f"{type(error).__name__}: {error}") from error
 
     def _applied(self, original: Any, otherwise: str) -> Any:

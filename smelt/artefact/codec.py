@@ -162,6 +162,13 @@ class Decoder:
         """Several."""
         return [self(each) for each in data]
 
+    def _error(self, name: Any, args: Any) -> Exception:
+        cls = find(name, self.anchors)
+        if not isinstance(cls, type) or not issubclass(cls, Exception):
+            raise ValueError("an error of no class of errors")
+        made: Exception = cls(*self(args))
+        return made
+
     def _record(self, name: str, fields: list[Any]) -> Any:
         cls, names = RECORDS[name]
         return cls(**dict(zip(names, self.many(fields), strict=True)))
@@ -191,8 +198,8 @@ class Decoder:
         kind = _of_torch(dtype)
         if not self.blobs[number]:
             return torch.empty_strided(shape, stride, dtype=kind, device="cpu")
-        flat = torch.frombuffer(bytearray(self.blobs[number]), dtype=torch.uint8).view(kind)
-        return torch.empty_strided(shape, stride, dtype=kind, device="cpu").copy_(flat.reshape(shape))
+        flat = torch.frombuffer(bytearray(self.blobs[number]), dtype=torch.uint8).view(kind).reshape(shape)
+        return torch.empty_strided(shape, stride, dtype=kind, device="cpu").copy_(flat)
 
 
 def _of_torch(name: str) -> Any:
@@ -232,6 +239,6 @@ _DECODED: dict[str, Callable[..., Any]] = {
     "flow": Decoder._flow,
     "record": Decoder._record,
     "tensor": Decoder._tensor,
-    "error": lambda d, cls, args: find(cls, d.anchors)(*d(args)),
+    "error": Decoder._error,
     "ref": lambda d, name: find(name, d.anchors),
 }

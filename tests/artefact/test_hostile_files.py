@@ -6,7 +6,9 @@ import hashlib
 import json
 import os
 import pickle
+import random
 import zipfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import torch
 import smelt
 from smelt.artefact import container, machine
 from smelt.artefact.container import ArtefactError
+from tests.artefact.fuzz import artefacts, wrong
 from tests.artefact.models import scaled
 
 
@@ -126,8 +129,20 @@ CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "deep": lambda held: version(held)["graph"].update(metas=deep(3000)),
     "a plan without a field": lambda held: version(held)["graph"]["plan"].pop("outputs"),
     "no options": lambda held: version(held)["graph"]["options"].update(nothing=1),
+    "a division by zero": lambda held: version(held)["graph"].update(metas=["div", 1, 0]),
+    "a negative size": lambda held: version(held)["graph"].update(metas=["tensor", 0, "uint8", [-1], [1]]),
+    "a size without end": lambda held: version(held)["graph"].update(
+        metas=["tensor", 0, "uint8", [2**62, 2**62], [1, 1]]
+    ),
+    "a device of no kind": lambda held: version(held)["graph"].update(metas=["device", "nope"]),
+    "an error that is a function": lambda held: version(held)["graph"].update(metas=["error", PRINT, ["tuple", "ran"]]),
+    "a plan that is a list": lambda held: version(held)["graph"].update(plan=[]),
+    "a state that is a list": lambda held: held["contents"].update(state=[1]),
     "source that is none": lambda held: version(held)["residual"].update(source="def residual(:"),
 }
+
+
+PRINT = ["attribute", "builtins", "print"]
 
 
 def stranger(held: dict[str, Any]) -> None:
@@ -144,7 +159,9 @@ def deep(levels: int) -> Any:
 
 
 @pytest.mark.parametrize("case", CHANGES)
-def test_contents_that_are_none(case: str, good: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contents_that_are_none(
+    case: str, good: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path / "cache"))
     if case == "deep":
         (tmp_path / "f").write_bytes(rewritten_deep(good))
@@ -152,6 +169,13 @@ def test_contents_that_are_none(case: str, good: bytes, tmp_path: Path, monkeypa
         (tmp_path / "f").write_bytes(rewritten(good, CHANGES[case]))
     with pytest.raises(smelt.SmeltError):
         smelt.load(tmp_path / "f").apply(scaled)
+    assert "ran" not in capsys.readouterr().out
+
+
+def test_contents_that_are_changed_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slice of `python -m tests.artefact.fuzz`: PyTorch's and Python's own errors came through."""
+    monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path / "cache"))
+    assert wrong(artefacts(tmp_path), random.Random(5), 60, Counter()) == []
 
 
 def rewritten_deep(good: bytes) -> bytes:
