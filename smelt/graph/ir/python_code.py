@@ -14,12 +14,24 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
+from smelt.base.locks import new_lock
 from smelt.base.python_text import is_plain_name
 from smelt.base.torch_private import OpOverload
 
 
 def write_code(module: fx.GraphModule) -> None:
-    """Write the Python code of the module's `forward`, and compile it."""
+    """Write the Python code of the module's `forward`, and compile it.
+
+    One thread at a time: `torch.fx` gives the nodes other names while it writes.
+    """
+    with _writing:
+        _write(module)
+
+
+_writing = new_lock()
+
+
+def _write(module: fx.GraphModule) -> None:
     graph = module._graph
     if all(map(_is_writable, graph.nodes)):
         fx.GraphModule.recompile(module)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import operator
+import sys
+import threading
 from typing import Any
 
 import pytest
@@ -120,3 +122,32 @@ def test_code_is_written_once_for_whoever_holds_the_first_method() -> None:
         for _ in range(3):
             torch.testing.assert_close(held(torch.ones(2)), torch.ones(2).sin())
     assert len(written) == 1
+
+
+def test_threads_that_run_a_module_for_the_first_time() -> None:
+    """While one wrote the code the nodes had other names for another, which read values that nothing had assigned."""
+
+    def run(module: GraphModule, begin: threading.Barrier, found: list[Any]) -> None:
+        begin.wait()
+        found.append(module(torch.ones(1)).item())
+
+    def raced() -> list[Any]:
+        graph = Graph()
+        value = graph.placeholder("x")
+        for k in range(40):
+            value = graph.call_function(torch.mul if k % 2 else torch.add, (value, 2), name="sum")
+        graph.output(value)
+        module, begin, found = GraphModule({}, graph), threading.Barrier(4), list[Any]()
+        threads = [threading.Thread(target=run, args=(module, begin, found)) for _ in range(4)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        return found
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        assert all(len(set(found)) == 1 and len(found) == 4 for found in [raced() for _ in range(40)])
+    finally:
+        sys.setswitchinterval(before)
