@@ -174,8 +174,9 @@ def test_contents_that_are_none(
 
 def test_contents_that_are_changed_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slice of `python -m tests.artefact.fuzz`: PyTorch's and Python's own errors came through."""
+    made = artefacts(tmp_path)
     monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path / "cache"))
-    assert wrong(artefacts(tmp_path), random.Random(5), 60, Counter()) == []
+    assert wrong(made, random.Random(5), 60, Counter()) == []
 
 
 def rewritten_deep(good: bytes) -> bytes:
