@@ -14,7 +14,7 @@ from smelt.abi.fake_kernels import OF_TORCH
 from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.aliasing import shared_arguments
 from smelt.graph.ir.meta import OpaqueMeta, TensorMeta, is_dense
-from smelt.graph.ir.schema import Kind, op_info, sees_strides
+from smelt.graph.ir.schema import COLLECTIVES, Kind, op_info, sees_strides
 from smelt.graph.ir.storage_view import Layout, StorageView, layout_for
 from smelt.graph.trace.trace import TraceTensor, propagate
 from smelt.prims.registry import Lowering
@@ -23,7 +23,7 @@ from smelt.prims.table import PRIMS
 aten = torch.ops.aten
 
 
-_NOT_OF_A_USER = OF_TORCH | {"smelt_forms"}
+_NOT_OF_A_USER = OF_TORCH | {"smelt_forms", *COLLECTIVES}
 """Namespaces of operators that do not ask where a tensor begins, or are given copies of what they write."""
 
 

@@ -335,6 +335,12 @@ UNUSED: dict[str, tuple[Callable[[torch.Tensor], Any], int, int | None]] = {
 """Programs, the result that is used, and the one that is written to (None: the input)."""
 
 
+def _tells_of_each() -> bool:
+    node = torch.ones(1, requires_grad=True).exp().grad_fn
+    return all(hasattr(each, "unpack") and hasattr(each, "data") for each in [node._raw_saved_result])  # type: ignore[union-attr]
+
+
+@pytest.mark.skipif(not _tells_of_each(), reason="this PyTorch tells of all saved tensors of a node or of none")
 @pytest.mark.parametrize("backend", ["smelt", "aot_eager"])
 @pytest.mark.parametrize("name", UNUSED)
 def test_what_unused_results_have_saved_may_be_written_to(name: str, backend: str) -> None:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import smelt
+from smelt.graph.ir.schema import sees_strides
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch was built without distributed")
 WORLD = 2
@@ -154,6 +155,11 @@ def gathered(x: Any) -> Any:
     whole = x.new_empty(WORLD * x.shape[0], *x.shape[1:])
     dist.all_gather_into_tensor(whole, x.detach().contiguous())
     return whole.view(WORLD, *x.shape).sum(0) * x
+
+
+def test_collectives_get_what_the_program_made_contiguous() -> None:
+    """They move memory; some refuse other strides, some releases of PyTorch make a copy."""
+    assert all(sees_strides(getattr(torch.ops._c10d_functional, name).default) for name in ("all_reduce", "broadcast"))
 
 
 def _run(call: Callable[..., Any], x: Any) -> list[Any]:

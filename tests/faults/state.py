@@ -58,7 +58,7 @@ def look(draws: bool = False) -> dict[str, Any]:
         "collection": gc.isenabled(),
         "hooks": (sys.excepthook, sys.unraisablehook, sys.displayhook, threading.excepthook, [*map(id, sys.meta_path)]),
         "signals": [*map(_getsignal, _SIGNALS)],
-        "process": (hash(frozenset(os.environ.items())), os.getcwd(), _umask()),
+        "process": (hash(frozenset(_environment())), os.getcwd(), _umask()),
         "context": {each.name: id(value) for each, value in contextvars.copy_context().items() if value is not None},
         "precision": (torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()),
         "frame hook": (_hook(_interpreter()), native.is_active(), native.owner()),
@@ -73,6 +73,11 @@ def look(draws: bool = False) -> dict[str, Any]:
             str(numpy.random.get_state()),
         )
     return found
+
+
+def _environment() -> list[tuple[str, str]]:
+    """Without the name of the test, which pytest keeps there."""
+    return [(name, value) for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"]
 
 
 def _umask() -> int:

@@ -117,14 +117,15 @@ def _does_more(returns: Sequence[Any]) -> bool:
 def sees_strides(op: OpOverload) -> bool:
     """Whether the operator may do something else for other strides of its arguments: refuse them, or compute wrongly.
 
-    Kernels of a user's library often count on what the program made contiguous. So do some of PyTorch's own.
+    Kernels of a user's library often count on what the program made contiguous. So do some of PyTorch's own, among them
+    all collectives: they move memory.
     """
     space, _, name = op.name().partition("::")
     if space == "smelt_forms":
         space, of_another, name = name.partition("__")
         if not of_another:  # an operator of this compiler's own
             return False
-    return space not in _OWN or "embedding_bag" in name
+    return space not in _OWN or space in COLLECTIVES or "embedding_bag" in name
 
 
 def _space(op: OpOverload) -> str:
@@ -181,7 +182,10 @@ _OF_NEW_TENSORS = [
 ]
 """What operators that make a tensor of no other take in place of an `out=`, which tells it."""
 
-_OWN = ("aten", "prims", "prim", "quantized", "_c10d_functional", "c10d", "c10d_functional")
+COLLECTIVES = ("_c10d_functional", "c10d", "c10d_functional")
+"""Namespaces of PyTorch's collectives."""
+
+_OWN = ("aten", "prims", "prim", "quantized", *COLLECTIVES)
 """Operators of PyTorch itself: one without a twin has a meaning beside its writes."""
 
 

@@ -112,6 +112,22 @@ def test_gradient_of_overlapping_windows_on_a_gpu(last: bool) -> None:
     assert got.stride() == want.stride()
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_gradient_of_overlapping_windows_of_one_row_on_a_gpu() -> None:
+    """Where sizes are 1 the steps of both layouts fit, and PyTorch takes its kernel for channels last."""
+    sizes = {"kernel": (1, 7), "stride": (1, 3), "padding": (0, 2), "ceil": False, "count_padding": True}
+    x = torch.randn(1, 1, 1, 9, dtype=torch.float64, requires_grad=True)
+    pooled = torch.nn.functional.avg_pool2d(x, (1, 7), (1, 3), (0, 2))
+    grad = torch.randn_like(pooled)
+    (want,) = torch.autograd.grad(pooled, x, grad)
+    want = torch.empty_strided(x.shape, (9, 1, 9, 1), device="cuda").copy_(want)
+    given = grad.float().cuda()
+    got = extern("avg_pool2d_backward", {"shape": tuple(x.shape), "divisor": None, **sizes}, [given], [want])(given)
+    torch.testing.assert_close(got, want)
+    assert got.stride() == want.stride()
+
+
 def test_several_results() -> None:
     x = torch.randn(5, 7)
     values, indices = torch.sort(x, dim=0, descending=True)
