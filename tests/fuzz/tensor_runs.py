@@ -61,7 +61,9 @@ def run(
     given = [i.make(sizes, seed, device) for i in program.inputs]
     if change is not None:
         given = [_changed(x, change) for x in given]
-    results = list(fn(*given))
+    # In a reference all dtypes are one: what a cast makes anew in eager, and the program may write to, is the leaf.
+    own = [x.clone() if change is not None and x.is_leaf and x.requires_grad else x for x in given]
+    results = list(fn(*own))
     leaves = [x for x in given if x.is_leaf and x.requires_grad]
     heads = [x for x in results if x.requires_grad]
     gradients: list[torch.Tensor | None] = []
