@@ -175,10 +175,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What every sweep can be told."""
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--target", default="auto", help="auto, cpp or triton (on a CPU through Triton's interpreter)")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--jobs", type=_at_least_one, default=1, help="processes")
     parser.add_argument("--seconds", type=float, default=0.0, help="when to stop; the next run goes on")
     parser.add_argument("--out", type=Path, default=None, help="results and built kernels (default: a folder in /tmp)")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+
+
+def _at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"at least 1 process, not {number}")
+    return number
 
 
 def sweep(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from tests.crew import Crew
+import pytest
+
+from tests.crew import Crew, add_arguments
 
 WORKER = """
 import os, sys, time
@@ -55,3 +58,13 @@ def test_a_worker_that_cannot_begin_is_told(tmp_path: Path) -> None:
         assert "no such thing" in str(error)
     else:
         raise AssertionError("nothing was said")
+
+
+@pytest.mark.parametrize("jobs", ["0", "-1"])
+def test_a_crew_of_nobody_is_refused(jobs: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It would do nothing, and find no difference."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--jobs", jobs])
+    assert "at least 1 process" in capsys.readouterr().err
