@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -98,12 +99,15 @@ def test_nothing_of_two_dtypes(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("beta", "alpha"), [(1, 1), (2, 1), (0, 1), (2, 0)])
-def test_a_matrix_without_rows_adds_nothing(dtype: torch.dtype, beta: int, alpha: int) -> None:
+def test_a_matrix_without_elements_adds_nothing(dtype: torch.dtype, beta: int, alpha: int) -> None:
     def f(x: Tensor, m: Tensor, v: Tensor) -> Tensor:
         return torch.addmv(x, m, v, beta=beta, alpha=alpha)
 
-    given = torch.full((1,), 3, dtype=dtype), torch.ones(0, 10, dtype=dtype), torch.ones(10, dtype=dtype)
-    torch.testing.assert_close(smelt.compile(f)(*given), f(*given), rtol=0, atol=0, check_stride=True)
+    run = smelt.compile(f)
+    for shape, sizes in itertools.product(((), (1,)), ((0, 10), (5, 0), (0, 0))):
+        matrix, vector = torch.ones(sizes, dtype=dtype), torch.ones(sizes[1], dtype=dtype)
+        given = torch.full(shape, 3, dtype=dtype), matrix, vector
+        torch.testing.assert_close(run(*given), f(*given), rtol=0, atol=0, check_stride=True)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch.fx import Node
 
 from smelt.prims.dtypes import LOW_PRECISION
 from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, is_empty, rank_of, shape_of
-from smelt.shapes.size import Size, same
+from smelt.shapes.size import Size, same_all
 
 
 @decomposition(aten.mm.default)
@@ -81,7 +81,7 @@ def mv(p: Lowering, a: Node, v: Node) -> Node:
 
 @decomposition(aten.addmv.default)
 def addmv(p: Lowering, x: Node, a: Node, v: Node, *, beta: Any = 1, alpha: Any = 1) -> Node:
-    if same(shape_of(a)[0], 0) and not is_empty(p.out.shape):  # eager adds nothing to `x`, which broadcasts to no size
+    if is_empty(shape_of(a)) and not same_all(p.out.shape, shape_of(a)[:1]):  # nothing is added to `x` in its own shape
         return p.pointwise(lambda y: y if beta == 1 else p.mul(y, beta), x, dtype=p.out.dtype)
     return _plus(p, x, lambda: mv(p, a, v), beta, alpha)
 
