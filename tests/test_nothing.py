@@ -69,15 +69,12 @@ OTHER_TYPES: dict[str, tuple[Callable[..., Any], Sequence[tuple[int, ...]]]] = {
     "@ of batches": (lambda a, b: a @ b, ((2, 1, 64), (2, 64, 0))),
     "@ of no batch": (lambda a, b: a @ b, ((0, 1, 64), (0, 64, 3))),
     "@ over nothing": (lambda a, b: a @ b, ((2, 0), (0, 3))),
-    "mse_loss": (F.mse_loss, ((0, 3), (0, 3))),
-    "mse_loss, broadcast": (lambda a, b: F.mse_loss(a, b, reduction="sum"), ((0, 3), (0, 3))),
-    "smooth_l1_loss": (F.smooth_l1_loss, ((3, 0), (3, 0))),
 }
 
 
 @pytest.mark.parametrize("name", OTHER_TYPES)
 def test_nothing_of_two_dtypes(name: str) -> None:
-    """Eager multiplies and compares tensors of different dtypes where there is nothing to compute."""
+    """Eager multiplies batches of different dtypes where there is nothing to compute."""
     f, (one, other) = OTHER_TYPES[name]
 
     def given() -> tuple[Tensor, Tensor]:
@@ -92,9 +89,10 @@ def test_nothing_of_two_dtypes(name: str) -> None:
             return type(error)
 
     want, got = run_two(f), run_two(smelt.compile(f))
-    if isinstance(want, type):
-        pytest.skip("eager of this PyTorch refuses it")
-    torch.testing.assert_close(got, want, equal_nan=True, check_stride=True)
+    if isinstance(want, type) or isinstance(got, type):
+        assert got is want
+    else:
+        torch.testing.assert_close(got, want, equal_nan=True, check_stride=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.bfloat16])

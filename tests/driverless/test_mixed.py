@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import fx
+from torch.nn import functional as F
 
 from smelt.autograd.trace.joint import trace_joint
 from smelt.base.options import Options
@@ -82,6 +83,25 @@ def test_copies_between_devices():
 def test_half_precision_is_converted_on_the_gpu():
     gm = prims_of(lambda x, c: (x.to("cpu", torch.float64), c.to("cuda", torch.bfloat16)), on_cuda(4), torch.ones(4))
     assert all(CPU not in devices_of(n) for n in gm.graph.nodes if n.target is PRIMS["convert"])
+
+
+NOTHING: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], tuple[int, ...]]] = {
+    "mse_loss": (lambda x: F.mse_loss(x, (x * 2).detach().half()), (0, 3)),
+    "smooth_l1_loss": (lambda x: F.smooth_l1_loss(x, (x * 2).detach().half()), (3, 0)),
+    "adaptive_avg_pool2d": (lambda x: F.adaptive_avg_pool2d(x, (1, 6)), (2, 0, 3, 6)),
+    "batch_norm": (lambda x: torch.ops.aten._batch_norm_with_update(x, *_statistics(x), 0.1, 1e-5)[0], (0, 3, 2)),
+}
+
+
+def _statistics(x: torch.Tensor) -> list[torch.Tensor]:
+    return [x.new_ones(x.shape[1]) for _ in range(4)]
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_gradients_of_nothing(name: str):
+    """Meta kernels divide by the number of elements, or refuse; the kernels of a GPU do not."""
+    fn, shape = NOTHING[name]
+    assert prims_of(lambda x: (fn(x),), on_cuda(*shape)).graph.output_node() is not None
 
 
 @pytest.mark.parametrize("size", [0, 3])
