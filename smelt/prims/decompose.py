@@ -25,14 +25,14 @@ from smelt.base.torch_private import OpOverload, schema_of
 from smelt.graph.ir.aliasing import memory_of, shared_arguments
 from smelt.graph.ir.functional_form import base_of
 from smelt.graph.ir.gradient_marks import GradientMark
-from smelt.graph.ir.meta import OpaqueMeta, TensorMeta, contiguous_stride, is_dense, same_steps
+from smelt.graph.ir.meta import TensorMeta, contiguous_stride, is_dense, same_steps
 from smelt.graph.ir.module import Graph, GraphModule, remove_dead
 from smelt.graph.ir.schema import sees_strides
 from smelt.graph.ir.seeds import is_seed
 from smelt.graph.metadata_checks import given
 from smelt.prims.dtypes import PLAIN, REAL
 from smelt.prims.mixed import Mixed
-from smelt.prims.operand_places import in_their_places
+from smelt.prims.operand_places import in_their_places, is_strided
 from smelt.prims.registry import ANY_DTYPE, COMPLEX, DECOMPOSITIONS, LIBRARY, Lowering, is_empty
 from smelt.prims.rules import FAMILIES
 from smelt.prims.table import PRIMS, Kind, Prim
@@ -211,16 +211,12 @@ def _as_recorded(
     """
     target: Any = node.target
     args, kwargs = _in_strides(p, node.args, args), _in_strides(p, node.kwargs, kwargs)
-    made = [m for m in (result if isinstance(result, tuple) else (result,)) if _is_strided(m)]
+    made = [m for m in (result if isinstance(result, tuple) else (result,)) if is_strided(m)]
     follows = all(is_dense(m.shape, m.stride) for m in made)
     alike = _lie_alike(node.args, args) and _lie_alike(node.kwargs, kwargs)
     if follows and alike or any(is_unbacked(*m.shape) for m in made):
         return args, kwargs, result
     return args, kwargs, given(target, args, kwargs)
-
-
-def _is_strided(meta: Any) -> bool:
-    return isinstance(meta, TensorMeta) and not isinstance(meta, OpaqueMeta)
 
 
 def _in_strides(p: Lowering, told: Any, own: Any) -> Any:
@@ -229,7 +225,7 @@ def _in_strides(p: Lowering, told: Any, own: Any) -> Any:
     if isinstance(told, dict):
         return {name: _in_strides(p, value, own[name]) for name, value in told.items()}
     said = _metas(told)
-    if not _is_strided(said) or not is_dense(said.shape, said.stride) or _lie_alike(told, own):
+    if not is_strided(said) or not is_dense(said.shape, said.stride) or _lie_alike(told, own):
         return own
     return p.call(PRIMS["clone"], (own,), {}, replace(_metas(own), stride=said.stride))
 
@@ -240,7 +236,7 @@ def _lie_alike(told: Any, own: Any) -> bool:
     if isinstance(told, dict):
         return all(_lie_alike(value, own[name]) for name, value in told.items())
     said, lies = _metas(told), _metas(own)
-    return not (_is_strided(said) and _is_strided(lies)) or same_steps(said.shape, said.stride, lies.stride)
+    return not (is_strided(said) and is_strided(lies)) or same_steps(said.shape, said.stride, lies.stride)
 
 
 def _as_operands_lie(

@@ -44,7 +44,7 @@ def _in_its_place(p: Lowering, told: Any, own: Any, values: dict[Node, Any]) -> 
     """
     if isinstance(told, (list, tuple)):
         return tuple(_in_its_place(p, *each, values) for each in zip(told, own, strict=True))
-    found = _place_of(told) if isinstance(told, Node) and _is_strided(told.meta["val"]) else None
+    found = _place_of(told) if isinstance(told, Node) and is_strided(told.meta["val"]) else None
     if found is None:
         return own
     base, offset = found
@@ -98,5 +98,6 @@ def _is_view(node: Node) -> bool:
     return isinstance(node.target, OpOverload) and op_info(node.target).kind is Kind.VIEW
 
 
-def _is_strided(meta: Any) -> bool:
+def is_strided(meta: Any) -> bool:
+    """Whether it is of a tensor that strides describe."""
     return isinstance(meta, TensorMeta) and not isinstance(meta, OpaqueMeta)

@@ -150,6 +150,7 @@ def _same_row_major(position: int = 0) -> Rule:
 
 
 def _is_empty(val: TensorMeta) -> bool:
+    """Whether it has no elements for sure; nothing is asked of symbolic sizes."""
     return any(same(n, 0) for n in val.shape)
 
 
@@ -687,9 +688,7 @@ def _batch_norm_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> 
 
 
 def _batch_norm_with_reserve_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    grad, x, weight, *_, mask, _ = args
-    val = val_of(x)
-    return _gradients(_as_format(val), weight, None, val, (val.shape[1],), mask)
+    return _batch_norm_backward(func, args[:-1], kwargs)
 
 
 def _group_norm(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
