@@ -82,6 +82,13 @@ def __getattr__(name: str) -> Any:
         for module in sorted(group):
             found = importlib.import_module(module)
             globals().update({each: getattr(found, each) for each in _PLACES[module]})
+    except AttributeError as error:
+        if not getattr(found.__spec__, "_initializing", False):
+            raise
+        raise AttributeError(  # of the same class, as `hasattr` asks
+            f"smelt.{name} is being imported by what a signal handler or finalizer has interrupted\n"
+            f"  try: import {_PLACE.get(name, 'smelt.api')} before the handler is set"
+        ) from error
     except ImportError as error:
         if "_native" not in str(error):
             raise

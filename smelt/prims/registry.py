@@ -14,6 +14,7 @@ import torch
 from torch import fx
 from torch.fx import Node
 
+from smelt.base.imported_again import is_forgotten
 from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.meta import TensorMeta
 from smelt.graph.meta_rules.elementwise import broadcast
@@ -58,7 +59,8 @@ def complex_decomposition(*targets: OpOverload) -> Callable[[Decomposition], Dec
 def _enter_in(table: dict[OpOverload, Decomposition], targets: Sequence[OpOverload]) -> Any:
     def enter(function: Decomposition) -> Decomposition:
         for target in targets:
-            if target in table:
+            before = table.get(target, function)
+            if before is not function and not is_forgotten(before):
                 raise ValueError(f"{target} has two decompositions")
             table[target] = function
         return function

@@ -18,6 +18,7 @@ import torch
 
 from smelt.abi.kernels import KERNELS
 from smelt.base.errors import CompileError
+from smelt.base.imported_again import is_forgotten
 from smelt.base.torch_private import OpOverload, schema_of
 from smelt.graph.ir.meta import TensorMeta, contiguous_stride, is_dense
 from smelt.graph.ir.symint import has_size
@@ -207,7 +208,7 @@ def prim(
     """Enter a primitive; the decorated function is its meta rule: operand metas in, result meta (or tuple) out."""
 
     def enter(meta: Callable[..., Any]) -> Callable[..., Any]:
-        if name in PRIMS:
+        if name in PRIMS and not is_forgotten(PRIMS[name].meta):
             raise CompileError(f"prim {name} is defined twice")
         PRIMS[name] = Prim(name, kind, meta, reference, facts)
         return meta

@@ -24,7 +24,7 @@ from smelt.autograd.trace.views import WRITTEN_VIEWS, read_view, write_memory, w
 from smelt.base.errors import CompileError, Unsupported
 from smelt.base.torch_c import run_recipe
 from smelt.base.torch_private import OpOverload, name_in_namespace, schema_of
-from smelt.graph.ir.functional_form import DRAWING, LIKE, checked_form, drawing_form, flat_form, flattened
+from smelt.graph.ir.functional_form import DRAWING, EXPECT_CLOSE, LIKE, checked_form, drawing_form, flat_form, flattened
 from smelt.graph.ir.meta import (
     TensorMeta,
     contiguous_stride,
@@ -305,7 +305,7 @@ class GraphRecorder:
         assert root is not None
         node = self.value(root)
         args = (node, self.value(a.place), self.value(b.place), rtol, atol, equal_nan)
-        root.node = self._node(torch.ops.smelt_forms.expect_close.default, args, {}, node.meta["val"])
+        root.node = self._node(EXPECT_CLOSE, args, {}, node.meta["val"])
 
     def _items(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Any) -> list[Any]:
         """The nodes of an operator's results: for a list among them a list of nodes, None for no tensor."""

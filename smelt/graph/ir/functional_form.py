@@ -74,9 +74,6 @@ def is_checked_form(target: Any) -> bool:
     return target in _checked
 
 
-_library.define("expect_close(Tensor value, Tensor a, Tensor b, float rtol, float atol, bool equal_nan) -> Tensor")
-
-
 def _expect_close(
     value: torch.Tensor, a: torch.Tensor, b: torch.Tensor, rtol: float, atol: float, equal_nan: bool
 ) -> torch.Tensor:
@@ -86,15 +83,9 @@ def _expect_close(
     return value.clone()
 
 
-_library.impl("expect_close", _expect_close, "CompositeExplicitAutograd")
-
-
 def check_form(name: str, parameters: str, run: Callable[..., torch.Tensor]) -> OpOverload:
     """An operator that computes a flag, or raises."""
-    _library.define(f"{name}({parameters}) -> Tensor")
-    _library.impl(name, run, "CompositeExplicitAutograd")
-    form: OpOverload = getattr(getattr(torch.ops, _SPACE), name).default
-    return form
+    return _operator(name, f"({parameters}) -> Tensor", run)
 
 
 def drawing_form(op: OpOverload) -> OpOverload:
@@ -203,10 +194,26 @@ def _register(
         space, _, rest = op.name().partition("::")
         name = f"{space}__{rest.replace('.', '__')}__{suffix}"
         results = ", ".join(_TYPES[kind] for kind in returned)
-        _library.define(f"{name}({parameters or _parameters(op)}) -> ({results})", tags=_tags(op))
-        _library.impl(name, run, "CompositeExplicitAutograd")
-        form = _forms[op, suffix] = getattr(getattr(torch.ops, _SPACE), name).default
+        schema = f"({parameters or _parameters(op)}) -> ({results})"
+        form = _forms[op, suffix] = _operator(name, schema, run, _tags(op))
     return form
+
+
+def _operator(name: str, schema: str, run: Callable[..., Any], tags: Sequence[torch.Tag] = ()) -> OpOverload:
+    """An operator that runs `run`, of that name or, where an interrupt ended what had defined it, one like it."""
+    ours = getattr(torch.ops, _SPACE)
+    while hasattr(ours, name):
+        name += "_"
+    _library.define(name + schema, tags=tags)
+    _library.impl(name, run, "CompositeExplicitAutograd")
+    form: OpOverload = getattr(ours, name).default
+    return form
+
+
+EXPECT_CLOSE = check_form(
+    "expect_close", "Tensor value, Tensor a, Tensor b, float rtol, float atol, bool equal_nan", _expect_close
+)
+"""A value that is computed with only where two others are close."""
 
 
 _TYPES = {"Tensor": "Tensor", "List[Tensor]": "Tensor[]"}
