@@ -38,6 +38,19 @@ def aligned_mm(p: Builder, a: Node, b: Node) -> Node | None:
     return p.slice(out, (0, 0), stops, (1, 1)) if n or m else out
 
 
+def aligned_addmm(p: Builder, a: Node, b: Node, x: Node, beta: float, alpha: float) -> Node | None:
+    """The rule of the prim `addmm`: the same with a term."""
+    n, k, m = extra = _missing(a.meta["val"], b.meta["val"])
+    if not any(extra):
+        return None
+    shape = x.meta["val"].shape
+    more = tuple(0 if size == 1 else lacks for size, lacks in zip(shape, (n, m)[-len(shape) :], strict=True))
+    term = p.pad(x, (0,) * len(shape), more, 0.0) if any(more) else x
+    out: Node = p.unique(PRIMS["addmm"], (_padded(p, a, (n, k)), _padded(p, b, (k, m)), term, beta, alpha))
+    stops = a.meta["val"].shape[0], b.meta["val"].shape[1]
+    return p.slice(out, (0, 0), stops, (1, 1)) if n or m else out
+
+
 def step(x: TensorMeta) -> int:
     """Elements of which a row should hold a multiple; 1: any number will do."""
     if x.device.type != "cuda":

@@ -17,14 +17,14 @@ from torch import fx
 from torch.fx import Node
 
 from smelt.graph.ir.meta import TensorMeta
-from smelt.prims.aligned import aligned_mm
+from smelt.prims.aligned import aligned_addmm, aligned_mm
 from smelt.prims.ops import PRIMS, Prim
 from smelt.prims.simplify import RULES
 from smelt.prims.simplify_views import VIEW_RULES
 from smelt.prims.table import Kind
 from smelt.shapes.size import Size, same_all
 
-_RULES = RULES | VIEW_RULES | {"mm": aligned_mm}
+_RULES = RULES | VIEW_RULES | {"mm": aligned_mm, "addmm": aligned_addmm}
 
 Value = Any
 """What a prim argument can be: a Node, a Python number, a tuple of these, or a parameter."""

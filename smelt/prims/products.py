@@ -17,10 +17,13 @@ aten = torch.ops.aten
 MATMUL = Facts(
     annihilated_by=(0, 1),
     matmul=True,
+    into=True,
     fresh=True,
     strides=Strides.MATRIX,
     flops=lambda out, first, _: 2 * (out.numel * first.shape[-1]),
 )
+ADDED = replace(MATMUL, annihilated_by=(), linear_in=(0, 2), matmul=False)
+"""Of a product with a term: not one that kernel templates compute, which add what is behind the product's rounding."""
 CONVOLUTION = Facts(
     fresh=True,
     strides=Strides.IMAGES,
@@ -44,6 +47,30 @@ def bmm(a: TensorMeta, b: TensorMeta) -> TensorMeta:
     ok = len(a.shape) == len(b.shape) == 3 and a.shape[0] == b.shape[0] and a.shape[2] == b.shape[1]
     require(ok and a.dtype is b.dtype, f"prim bmm: {a.dtype} {a.shape} @ {b.dtype} {b.shape}")
     return make((a.shape[0], a.shape[1], b.shape[2]), a.dtype, a.device)
+
+
+def _addmm(a: Tensor, b: Tensor, x: Tensor, beta: float, alpha: float) -> Tensor:
+    function = torch.addmm if a.dim() == 2 else torch.baddbmm
+    return function(x, a, b, beta=beta, alpha=alpha)
+
+
+def _sum_meta(product: TensorMeta, x: TensorMeta) -> TensorMeta:
+    sizes = zip(reversed(x.shape), reversed(product.shape), strict=False)
+    ok = len(x.shape) <= len(product.shape) and all(same(n, 1) or known_equal(n, whole) for n, whole in sizes)
+    require(ok and x.dtype is product.dtype, f"{product.dtype} {product.shape} + {x.dtype} {x.shape}")
+    return product
+
+
+@prim("addmm", kind=Kind.PRODUCT, reference=_addmm, facts=ADDED)
+def addmm(a: TensorMeta, b: TensorMeta, x: TensorMeta, beta: float, alpha: float) -> TensorMeta:
+    """beta * x + alpha * (n, k) @ (k, m), rounded once, where x is broadcast to the product."""
+    return _sum_meta(mm(a, b), x)
+
+
+@prim("baddbmm", kind=Kind.PRODUCT, reference=_addmm, facts=ADDED)
+def baddbmm(a: TensorMeta, b: TensorMeta, x: TensorMeta, beta: float, alpha: float) -> TensorMeta:
+    """beta * x + alpha * (batch, n, k) @ (batch, k, m), rounded once, where x is broadcast to the product."""
+    return _sum_meta(bmm(a, b), x)
 
 
 def convolution_shape(

@@ -104,7 +104,8 @@ class Facts:
         annihilated_by: positions of operands; where one of them is 0 everywhere, so is the result.
         linear_in: positions of arguments; where all of them are 0 everywhere, so is the result.
         fold: of a reduction.
-        matmul: (..., n, k) times (..., k, m) -> (..., n, m), by a kernel that writes into a given tensor.
+        matmul: (..., n, k) times (..., k, m) -> (..., n, m).
+        into: its kernel writes into a given tensor, without a copy of its own.
         fresh: the results are nobody else's memory, so that others may be written over them.
         strides: of operands that its kernel reads as they are.
         flops: of a product.
@@ -125,6 +126,7 @@ class Facts:
     linear_in: tuple[int, ...] = ()
     fold: Fold | None = None
     matmul: bool = False
+    into: bool = False
     fresh: bool = False
     strides: Strides = Strides.GIVEN
     flops: Flops | None = None

@@ -228,7 +228,7 @@ class BufferAssignment:
 
 def writes_into(node: Extern) -> bool:
     """Whether it writes into a given tensor without a copy of its own."""
-    return facts_of(node.target).matmul
+    return facts_of(node.target).into
 
 
 def flat(together: Sequence[list[Unit]]) -> list[Unit]:

@@ -337,7 +337,7 @@ def _fits(strides: Strides, view: StridedView, meta: TensorMeta) -> bool:
         return False
     if strides is Strides.IMAGES and (is_channels_last(meta.shape, meta.stride) or _by_element(meta)):
         return same_steps(meta.shape, meta.stride, view.stride)  # its kernels are chosen by them
-    if strides is not Strides.MATRIX:
+    if strides is not Strides.MATRIX or len(view.shape) < 2:
         return True
     (rows, columns), (a, b) = view.shape[-2:], view.stride[-2:]
     return (same(b, 1) and known_at_most(columns, a)) or (same(a, 1) and known_at_most(rows, b))

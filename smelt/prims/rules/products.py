@@ -50,13 +50,22 @@ def _plus(p: Lowering, x: Node, product: Callable[[], Node], beta: Any, alpha: A
     return p.pointwise(compute, product(), *([] if beta == 0 else [x]))
 
 
+def _rounds_once(p: Lowering, *numbers: Any) -> bool:
+    """Whether a library adds a term to a product before it rounds: what is left of two that cancel is exact then."""
+    return p.out.dtype in LOW_PRECISION and not any(isinstance(n, (Node, Size)) for n in numbers)
+
+
 @decomposition(aten.addmm.default)
-def addmm(p: Lowering, x: Node, a: Node, b: Node, *, beta: Any = 1, alpha: Any = 1) -> Node:
+def addmm(p: Lowering, x: Node, a: Node, b: Node, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    if _rounds_once(p, beta, alpha):
+        return p.addmm(a, b, x, beta, alpha)
     return _plus(p, x, lambda: p.mm(a, b), beta, alpha)
 
 
 @decomposition(aten.baddbmm.default)
-def baddbmm(p: Lowering, x: Node, a: Node, b: Node, *, beta: Any = 1, alpha: Any = 1) -> Node:
+def baddbmm(p: Lowering, x: Node, a: Node, b: Node, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    if _rounds_once(p, beta, alpha):
+        return p.baddbmm(a, b, x, beta, alpha)
     *_, rows, depth = shape_of(a)
     work = rows * depth * shape_of(b)[-1]
     by_blas = p.out.device.type == "cuda" or isinstance(work, Size) or work >= _SMALL
@@ -83,6 +92,9 @@ def mv(p: Lowering, a: Node, v: Node) -> Node:
 def addmv(p: Lowering, x: Node, a: Node, v: Node, *, beta: Any = 1, alpha: Any = 1) -> Node:
     if is_empty(shape_of(a)) and not same_all(p.out.shape, shape_of(a)[:1]):  # nothing is added to `x` in its own shape
         return p.pointwise(lambda y: y if beta == 1 else p.mul(y, beta), x, dtype=p.out.dtype)
+    if _rounds_once(p, beta, alpha):
+        column = p.keep(x, (1,)) if rank_of(x) and not same_all(shape_of(x), (1,)) else x
+        return p.reshape(p.addmm(a, p.keep(v, (1,)), column, beta, alpha), p.out.shape)
     return _plus(p, x, lambda: mv(p, a, v), beta, alpha)
 
 
@@ -111,7 +123,10 @@ def linear(p: Lowering, x: Node, weight: Node, bias: Node | None = None) -> Any:
     rows = p.reshape(x, (p.out.numel // max(shape_of(weight)[0], 1), width)) if shape_of(weight)[0] else None
     if rows is None:
         return NotImplemented
-    product = p.reshape(p.mm(rows, p.permute(weight, (1, 0))), p.out.shape)
+    turned = p.permute(weight, (1, 0))
+    if bias is not None and _rounds_once(p):
+        return p.reshape(p.addmm(rows, turned, bias, 1, 1), p.out.shape)
+    product = p.reshape(p.mm(rows, turned), p.out.shape)
     return product if bias is None else p.pointwise(lambda y, b: p.add(y, b), product, bias)
 
 

@@ -47,6 +47,30 @@ def bmm(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec
     return _candidates(a, b, outputs[0], torch.bmm)
 
 
+@register("addmm")
+def addmm(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
+    """beta * x + alpha * a[m, k] @ b[k, n], given a, b and x."""
+    return [_with_term(torch.addmm, params)]
+
+
+@register("baddbmm")
+def baddbmm(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
+    """beta * x + alpha * a[batch, m, k] @ b[batch, k, n], given a, b and x."""
+    return [_with_term(torch.baddbmm, params)]
+
+
+def _with_term(function: Any, params: Mapping[str, Any]) -> Candidate:
+    beta, alpha = params["beta"], params["alpha"]
+
+    def call(a: torch.Tensor, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return function(x, a, b, beta=beta, alpha=alpha)
+
+    def into(result: torch.Tensor, a: torch.Tensor, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return function(x, a, b, beta=beta, alpha=alpha, out=result)
+
+    return Candidate("aten", call, into)
+
+
 def _operands(inputs: list[Spec | None]) -> tuple[Spec, Spec]:
     a, b = inputs
     assert a is not None and b is not None
