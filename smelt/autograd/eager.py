@@ -64,6 +64,7 @@ def laid_out(module: fx.GraphModule, run: Callable[..., Any]) -> Program:
     def program(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         given = tuple(inputs)
         inputs.clear()
+        own = set(map(id, given))  # an input is saved as it is, like eager does: the program may replace its memory
         metas = promised
         outputs = list(run(*given))
         if len(outputs) != len(promised):
@@ -75,7 +76,9 @@ def laid_out(module: fx.GraphModule, run: Callable[..., Any]) -> Program:
         for i in range(count):
             if outputs[i].stride() != metas[i].stride:
                 outputs[i] = restride(outputs[i], metas[i])
-            if is_view(outputs[i]):  # autograd lets nobody write to a view that a custom function returned
+            if (
+                is_view(outputs[i]) and id(outputs[i]) not in own
+            ):  # autograd lets nobody write to a view that a custom function returned
                 outputs[i] = _no_view(outputs[i])
         return outputs
 

@@ -460,6 +460,7 @@ class Tensors(Protocol):
     made: dict[fx.Node, Any]
     writers: dict[int, list[fx.Node]]
     inner: dict[int, int]
+    born: dict[int, int]
     spent: dict[int, Any]
     kept_whole: dict[int, TraceTensor]
     named: list[str]

@@ -38,6 +38,13 @@ def may_be_written(tensor: torch.Tensor) -> bool:
     return is_plain_view(tensor) and not (tensor.requires_grad and base.is_leaf)
 
 
+def show_their_bases(*tensors: torch.Tensor) -> bool:
+    """No view of these was given other memory than its base's (`view.data = x`), where gradients follow a write by its
+    place in the base."""
+    views = ((t, view_base(t)) for t in tensors if t.requires_grad and is_view(t))
+    return all(b is None or b.untyped_storage().data_ptr() == t.untyped_storage().data_ptr() for t, b in views)
+
+
 def is_leaf(tensor: torch.Tensor) -> bool:
     """It was computed from nothing that requires gradients."""
     return tensor.is_leaf

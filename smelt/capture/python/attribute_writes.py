@@ -11,7 +11,7 @@ from smelt.base.class_tables import isinstance
 from smelt.base.torch_private import version_of
 from smelt.capture import _native as native
 from smelt.capture.core import sources
-from smelt.capture.core.breaks import Break, UserError, user, user_raise
+from smelt.capture.core.breaks import Break, Restart, UserError, user, user_raise
 from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.values import C_METHODS
 from smelt.capture.python.attribute_reads import (
@@ -220,10 +220,18 @@ def _store_grad(vm: Interpreter, tensor: TraceTensor, value: object) -> None:
 def store_data(vm: Interpreter, tensor: TraceTensor, value: object) -> None:
     """`tensor.data = value`: the object gets other memory, and everybody else keeps the old one.
 
-    The trace tensor moves to the place of the new values, and residual code makes the assignment.
+    The trace tensor moves to the place of the new values, and residual code makes the assignment. What eager has saved
+    of it by then is the tensor itself: one that the frame makes has to be an argument of the graph that uses it.
+
+    Raises:
+        Restart: the frame makes it; the graph ends before.
     """
     if vm.source_of(tensor) is None:
-        raise Break("tensor.data is assigned", "the tensor object does not exist yet", "write x = value.detach()")
+        stop = Break("tensor.data is assigned", "the tensor object does not exist yet", "write x = value.detach()")
+        born = vm.tensors.born.get(id(tensor), -1) if vm.tensors is vm.outermost else -1
+        if born < 0:
+            raise stop
+        raise Restart(born, stop)
     if tensor.requires_grad:
         raise Break(
             "data of a tensor with gradients is assigned", "its history would be lost", "use copy_() in no_grad()"

@@ -10,11 +10,12 @@ import torch
 from torch import fx
 
 from smelt.base.class_tables import isinstance
+from smelt.base.torch_private import is_view
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Ambient
 from smelt.capture.core.sources import HOST
-from smelt.capture.guards.questions import share_no_memory
+from smelt.capture.guards.questions import share_no_memory, show_their_bases
 from smelt.capture.tensors.graph_module import CapturedGraph
 from smelt.capture.tensors.tensors import Input, Tensors
 from smelt.capture.tensors.writes import layers
@@ -93,12 +94,27 @@ def _separate(tensors: Tensors, inputs: list[Input]) -> None:
         _check_members(members, written_members)
     if not written or not given:
         return
+    _expect_no_moved_views(tensors, given)
     # Members that share memory are views of one another for good. An argument may, at some call, be one of a member.
     for beside in layers(written_members if len(written_members) == len(written) else members) or [[]]:
         group = [*given, *beside]
         if len(group) < 2:
             continue
         _expect_apart(tensors, group)
+
+
+def _expect_no_moved_views(tensors: Tensors, given: Sequence[Input]) -> None:
+    """A write to one of a base and its views counts for all of them, and is part of the history of all of them.
+
+    Raises:
+        Break: one lies in other memory now: the graph takes it for another tensor.
+    """
+    views = [i for i in given if i.tensor.requires_grad and is_view(i.tensor)]
+    if not views:
+        return
+    if not show_their_bases(*(i.tensor for i in views)):
+        raise Break("an argument is written, or its view, which was given other memory", "one history, two memories")
+    tensors.vm.guards.python(show_their_bases, [i.source for i in views])
 
 
 def _expect_apart(tensors: Tensors, group: Sequence[Input]) -> None:

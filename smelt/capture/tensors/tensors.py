@@ -84,6 +84,7 @@ class Tensors:
         guarded: the program would catch an error of an operation; read_guarded: of a number that it reads from a GPU.
         branches: branches on tensors' values may become nodes here, see `conditionals`.
         inner: tensors of functions that transforms have run (`transform_body`), with the step that ran them.
+        born: the step at which each tensor of a node was made, by identity.
         spent: the autograd nodes that a backward in the function has used up, by identity.
         inference: which of them were made in inference mode.
         kept_whole: the tensors that views show whose place in memory the program knows, by the identity of the storage.
@@ -121,6 +122,7 @@ class Tensors:
         self.asserts = self.caught = self.guarded = self.read_guarded = False
         self.reads = Reads(self)
         self.spent: dict[int, object] = {}
+        self.born: dict[int, int] = {}
         self.kept_whole: dict[int, TraceTensor] = {}
         self.named: list[str] = []
         self.computed: dict[int, TraceTensor] = {}
@@ -239,6 +241,7 @@ class Tensors:
         """The node is where the tensor comes from."""
         self.nodes[id(tensor)] = node
         self.made[node] = tensor
+        self.born[id(tensor)] = self.vm.step
         self._alive.append(tensor)
 
     def made_tensors(self) -> Iterator[tuple[fx.Node, TraceTensor]]:
