@@ -1,6 +1,7 @@
 """`view.data = q`: the view keeps its place in the history of its base, and lies in other memory than it.
 
-Eager's graph has saved the view itself, and follows a write to it by its place in the base, wherever `q` begins.
+Eager's graph has saved the view itself, and follows a write to it by its place in the base, wherever `q` begins. So it
+does where the base gets its history (`requires_grad_()`) after the view.
 """
 
 from __future__ import annotations
@@ -156,4 +157,39 @@ def test_arguments_one_of_which_is_written(fn: Callable[[T, T], T], backend: str
             x = torch.arange(12.0).view(4, 3).requires_grad_()
             run(*GIVEN[given](x * 2)).backward()  # type: ignore[no-untyped-call]
             found.append(x.grad)
+        torch.testing.assert_close(found[1], found[0])
+
+
+WRITES: dict[str, Callable[[T, T], Any]] = {
+    "the base": lambda x, v: x.mul_(2),
+    "the view": lambda x, v: v.mul_(2),
+    "data": lambda x, v: v.data.mul_(2),
+    "both": lambda x, v: (v.data.add_(1), x.mul_(2)),
+    "nobody": lambda x, v: None,
+}
+
+
+@pytest.mark.parametrize("backend", ["smelt", "aot_eager"])
+@pytest.mark.parametrize("write", WRITES)
+def test_views_of_a_base_that_requires_gradients_later(write: str, backend: str) -> None:
+    """Autograd gives a view a history where its base has one by now and was written since the view was taken."""
+
+    def program(x: T, early: bool) -> tuple[T, T]:
+        u = x[1:3]
+        if early:
+            WRITES[write](x, u)
+        v = x.view(-1)[6:18]
+        if not early:
+            WRITES[write](x, v)
+        x.requires_grad_()
+        return (x[:2] * u).sum() + (v * v).sum(), u
+
+    compiled = smelt.compile(program, backend=backend)
+    for early in (True, False):
+        found = []
+        for run in (program, compiled):
+            x = torch.arange(24.0).view(4, 6)
+            out, u = run(x, early)
+            out.backward()  # type: ignore[no-untyped-call]
+            found.append((out.detach(), x.grad, u.is_leaf))
         torch.testing.assert_close(found[1], found[0])

@@ -552,6 +552,9 @@ class Tensors(Protocol):
     def writers_of(self, node: fx.Node) -> list[fx.Node]:
         """The nodes that wrote to the memory of the node's tensor so far."""
 
+    def first_view(self, tensor: TraceTensor) -> int | None:
+        """The step that first made another tensor in this one's memory; None where none did, or nobody wrote there."""
+
     def ask_gradient(self, tensor: TraceTensor) -> TraceTensor:
         """`tensor.requires_grad_()` on a tensor that the graph makes and keeps to itself."""
 

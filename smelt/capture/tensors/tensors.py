@@ -395,6 +395,14 @@ class Tensors:
         tensor = self.made.get(node)
         return self.writers.get(id(tensor.place.storage), []) if type(tensor) is TraceTensor else []
 
+    def first_view(self, tensor: TraceTensor) -> int | None:
+        """The step that first made another tensor in this one's memory; None where none did, or nobody wrote there."""
+        memory = tensor.place.storage
+        if not self.writers.get(id(memory)):
+            return None
+        beside = (t for _, t in self.made_tensors() if t.place.storage is memory and id(t) not in self.real)
+        return min((self.born[id(t)] for t in beside), default=None)
+
     def ask_gradient(self, tensor: TraceTensor) -> TraceTensor:
         """`tensor.requires_grad_()` on a tensor that the graph makes and keeps to itself."""
         self.runner.run(torch.Tensor.requires_grad_, (tensor,), {})

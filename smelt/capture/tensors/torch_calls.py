@@ -14,7 +14,7 @@ from smelt.base.python_text import module_name
 from smelt.base.torch_private import OpOverload, OpOverloadPacket, is_view
 from smelt.capture import _native as native
 from smelt.capture.core import sources
-from smelt.capture.core.breaks import Break, user, user_raise
+from smelt.capture.core.breaks import Break, Restart, user, user_raise
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import ATTR, CALL, SPECIAL, TENSOR_METHODS, constant, special
 from smelt.capture.guards.questions import is_not_shared, requires_grad_itself
@@ -130,13 +130,23 @@ DTYPES: dict[type, torch.dtype] = {
 
 
 def _ask_gradient(vm: Interpreter, tensor: TraceTensor) -> object:
-    """`tensor.requires_grad_()` of a tensor that the frame has made."""
+    """`tensor.requires_grad_()` of a tensor that the frame has made.
+
+    Raises:
+        Break: it is from outside, or has a history.
+        Restart: so it is, and the frame took a view and wrote: autograd gives a view a history where its base has one
+            and was written since. What a graph hands out is a view of what was written.
+    """
     if vm.source_of(tensor) is not None or tensor.requires_grad:
-        raise Break(
+        stop = Break(
             "tensor.requires_grad_()",
             "a graph's tensors keep their history: what asks for gradients inside would not be seen outside",
             "call it before the compiled function, on its arguments",
         )
+        first = vm.tensors.first_view(tensor) if vm.tensors is vm.outermost else None
+        if first is None:
+            raise stop
+        raise Restart(first, stop)
     return vm.tensors.ask_gradient(tensor)
 
 
