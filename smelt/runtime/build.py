@@ -19,10 +19,11 @@ import signal
 import time
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from smelt.base.errors import BuildError, SmeltWarning
 from smelt.base.eviction import TemporaryFolder, new_build_folder
@@ -95,6 +96,9 @@ class Compiler:
         return shlex.join(self.command)
 
 
+T = TypeVar("T")
+
+
 @dataclass
 class _Job:
     source: str
@@ -138,14 +142,27 @@ def build(sources: Sequence[str], flags: Sequence[str] = ()) -> list[Library]:
 def stored_library(source: str, options: Options) -> tuple[str, bytes]:
     """The key and the content of a library that `build` has made of a source.
 
+    It is made again where the store does not have it: another process has evicted it, SMELT_CACHE_DIR names another
+    folder by now, or none could keep it.
+
     Raises:
-        BuildError: the store does not have it.
+        BuildError: it cannot be made again.
     """
-    key = _key(source, find_compiler(), flags_for(options))
+    compiler, flags = find_compiler(), flags_for(options)
+    key = _key(source, compiler, flags)
     body = store().get("kernels", key, ".so")
     if body is None:
-        raise BuildError("a built library is not in the cache any more", hint=_FOLDER_HINT)
+        made: dict[str, bytes] = {}
+        _compile_here({key: source}, compiler, flags, made, _keep)
+        body = made[key]
     return key, body
+
+
+def _keep(job: _Job) -> bytes:
+    """What was built, for the store too."""
+    body = job.built.read_bytes()
+    store().put("kernels", job.key, body, ".so")
+    return body
 
 
 def take_library(key: str, body: bytes) -> Library:
@@ -344,7 +361,7 @@ def _compile(missing: dict[str, str], compiler: Compiler, flags: Sequence[str], 
                 if ours.enter_context(store().building("kernels", key)) or late:
                     mine[key] = source
             wanted = {key: source for key, source in mine.items() if not _take_stored(key, found)}
-            _compile_here(wanted, compiler, flags, found)
+            _compile_here(wanted, compiler, flags, found, _publish)
         missing = {key: source for key, source in missing.items() if key not in mine}
         for key in list(missing)[:1]:
             with store().building("kernels", key, until, nobody_waits):
@@ -375,7 +392,14 @@ def _known(key: str, library: Library) -> Library:
         return _libraries.setdefault(key, library)
 
 
-def _compile_here(sources: dict[str, str], compiler: Compiler, flags: Sequence[str], found: dict[str, Library]) -> None:
+def _compile_here(
+    sources: dict[str, str],
+    compiler: Compiler,
+    flags: Sequence[str],
+    found: dict[str, T],
+    publish: Callable[[_Job], T],
+) -> None:
+    """Compile the sources into `found`: what `publish` makes of each, once it is built and was loaded."""
     full: list[Path] = []
     no_room: NoRoom | None = None
     while wanted := {key: source for key, source in sources.items() if key not in found}:
@@ -386,7 +410,7 @@ def _compile_here(sources: dict[str, str], compiler: Compiler, flags: Sequence[s
                 raise no_room from None
             raise BuildError(f"kernels cannot be built: {error.strerror or error}", hint=_FOLDER_HINT) from error
         try:
-            _compile_in(folder, wanted, compiler, flags, found)
+            _compile_in(folder, wanted, compiler, flags, found, publish)
         except NoRoom as error:
             full.append(folder.path.parent)
             no_room = error
@@ -397,7 +421,8 @@ def _compile_in(
     sources: dict[str, str],
     compiler: Compiler,
     flags: Sequence[str],
-    found: dict[str, Library],
+    found: dict[str, T],
+    publish: Callable[[_Job], T],
 ) -> None:
     with folder as name:
         jobs = [_Job(source, key, name) for key, source in sources.items()]
@@ -407,7 +432,7 @@ def _compile_in(
                 _run_all([job], compiler, flags)  # a disk that was full for a moment, a wrapper's mistake
             if (problem := _problem_of(job)) is not None:
                 raise BuildError(f"{compiler.path} wrote a library that cannot be used: {problem}", hint=_HINT)
-            found[job.key] = _publish(job)
+            found[job.key] = publish(job)
 
 
 def _problem_of(job: _Job) -> str | None:

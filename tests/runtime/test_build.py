@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from smelt.base.errors import BuildError, SmeltWarning
+from smelt.base.options import Options
 from smelt.base.store import store
 from smelt.runtime import build as module
 from smelt.runtime.build import build, find_compiler
@@ -227,6 +228,29 @@ def test_a_compiler_that_failed_once_without_saying_so_is_asked_again(
     use_compiler(monkeypatch, tmp_path, f'{once}; exec {real} "$@"')
     (library,) = build([SOURCE.replace("NAME", "again") % 9])
     assert function(library.address("again"))(1) == 9
+
+
+@pytest.mark.parametrize("how", ["another folder", "no folder", "evicted"])
+def test_an_artefact_is_given_a_library_that_the_store_has_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    source = SOURCE.replace("NAME", "gone") % 4
+    build([source])
+    key = module._key(source, find_compiler(), ())
+    if how == "evicted":
+        store().discard("kernels", key, ".so")
+    else:
+        monkeypatch.setenv("SMELT_CACHE_DIR", str(tmp_path / "other"))
+    if how == "no folder":
+        (tmp_path / "other").write_text("")
+        with pytest.warns(SmeltWarning, match="cannot use the cache directory"):
+            store()
+    assert store().get("kernels", key, ".so") is None
+    found, body = module.stored_library(source, Options(contract=True))
+    assert found == key and store().get("kernels", key, ".so") == body
+    made = tmp_path / "made.so"
+    made.write_bytes(body)
+    assert function(module.Library(made).address("gone"))(1) == 4
 
 
 def test_an_entry_that_does_not_load_is_made_again() -> None:

@@ -6,6 +6,7 @@ a symbol in the next version, which then serves every size. `True` begins with s
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -361,7 +362,7 @@ def mark_dynamic(tensor: torch.Tensor, dim: int, *, min: int | None = None, max:
     """
     dim = _checked(tensor, dim)
     for bound in (min, max):
-        if bound is not None and not hasattr(type(bound), "__index__"):
+        if bound is not None and not _is_whole(bound):
             raise OptionError(f"mark_dynamic: a size is a whole number or None, got {shown(bound)}")
     vars(tensor).setdefault(_DYNAMIC, {})[dim] = _range_of(tensor, dim, min, max)
     vars(tensor).get(_STATIC, set()).discard(dim)
@@ -374,10 +375,19 @@ def mark_static(tensor: torch.Tensor, dim: int | None = None) -> None:
         vars(tensor).get(_DYNAMIC, {}).pop(each, None)
 
 
+def _is_whole(value: object) -> bool:
+    """Whether it stands for a whole number: tensors and arrays may do so, by their numbers of elements."""
+    try:
+        operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    return True
+
+
 def _checked(tensor: torch.Tensor, dim: int) -> int:
     if not isinstance(tensor, torch.Tensor):
         raise OptionError(f"sizes of tensors are marked, not of a {type(tensor).__name__}")
-    if not hasattr(type(dim), "__index__"):
+    if not _is_whole(dim):
         raise OptionError(f"a dimension is a whole number, got {shown(dim)}")
     if not -tensor.ndim <= dim < tensor.ndim:
         raise OptionError(f"dimension {dim} of a tensor with {tensor.ndim}")

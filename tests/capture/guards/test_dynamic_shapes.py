@@ -234,6 +234,8 @@ def test_mark_dynamic():
     assert torch.equal(run(y), y.sin() * 65) and versions(run) == 2
     with pytest.raises(OptionError, match="outside of"):
         smelt.mark_dynamic(x, 0, max=3)
+    with pytest.raises(OptionError, match="whole number"):
+        smelt.mark_static(torch.ones(2), torch.ones(2))  # of one element it would be one
     with pytest.raises(OptionError, match="dimension 2"):
         smelt.mark_dynamic(x, 2)
 
