@@ -173,7 +173,7 @@ class Session(Diagnostics):
         place = self.places.get(id(key))
         if place is None:  # in one step, for threads that come at once
             place = self.places.setdefault(id(key), CompileSite(on_one_line(name), key))
-        if place.given_up or policy.builtins_are_replaced() or torch_c.passes_python_by():
+        if place.given_up or policy.is_replaced() or torch_c.passes_python_by():
             return None
         if operator_modes.entered() or self._refused_by_stance(place, read):
             return None

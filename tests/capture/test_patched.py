@@ -122,6 +122,32 @@ def test_what_is_replaced_in_tensors(name: str, other: Any, fn: Callable[[Tensor
     replace_in_tensors(name, other, fn, first)
 
 
+DESCRIBING: list[tuple[str, Any, Callable[[Tensor], Any]]] = [
+    ("shape", property(lambda s: (7,)), lambda x: x * x.shape[0]),
+    ("shape", property(lambda s: (7,)), lambda x: x * 2),
+    ("device", property(lambda s: torch.device("meta")), lambda x: x * len(x.device.type)),
+    ("dtype", property(lambda s: torch.float64), lambda x: x * (2 if x.dtype == torch.float64 else 3)),
+    ("is_quantized", property(lambda s: True), lambda x: x * x.is_quantized),
+    ("requires_grad", property(lambda s: True), lambda x: x * x.requires_grad),
+    ("stride", lambda s, *at: (5, 5), lambda x: x * x.stride()[0]),
+    ("storage_offset", lambda s: 3, lambda x: x * x.storage_offset()),
+    ("numel", lambda s: 77, lambda x: x * x.numel()),
+    ("size", lambda s, *at: 7, lambda x: x * x.size(0)),
+    ("item", lambda s: 5.0, lambda x: torch.relu(x * 2)),
+]
+
+
+@pytest.mark.parametrize("name, other, fn", DESCRIBING, ids=[f"{i}-{each[0]}" for i, each in enumerate(DESCRIBING)])
+def test_what_tensors_tell_of_themselves(name: str, other: Any, fn: Callable[[Tensor], Any]) -> None:
+    """The compiler asks it, too: nothing is compiled while somebody has replaced it, and everything afterwards."""
+    run, x = compiled(fn), torch.tensor([[0.5, 2.0], [1.0, 2.0]])
+    for replaced in (True, False):
+        with mock.patch.object(Tensor, name, other) if replaced else contextlib.nullcontext():
+            want, got = fn(x), run(x)
+        assert torch.equal(want, got) and want.stride() == got.stride()
+        assert len(describe(run._smelt_session).guards) == (not replaced)
+
+
 def test_replaced_indexing() -> None:
     """In a process of its own: once `__getitem__` was replaced, tensors stay sequences for `torch.tensor`."""
     code = "from tests.capture.test_patched import minus, replace_in_tensors\n"

@@ -216,10 +216,31 @@ _OWN = tuple(
 )
 
 
-def builtins_are_replaced() -> bool:
-    """Whether somebody has put other functions in the place of builtins: capture is written with those, too."""
+def is_replaced() -> bool:
+    """Whether somebody has put others in the place of builtins, or of what tensors tell: capture is written with those."""
+    return _builtins_are_replaced() or _tensors_are_replaced()
+
+
+def _builtins_are_replaced() -> bool:
     for name, value in _OWN:
         if _BUILTINS.get(name) is not value:
+            return True
+    return False
+
+
+_DESCRIBING = (
+    "shape dtype device layout requires_grad is_leaf grad_fn data itemsize is_cuda is_meta is_sparse is_quantized "
+    "size stride dim numel storage_offset element_size data_ptr untyped_storage is_conj is_neg is_inference "
+    "_version _base _is_view _is_zerotensor requires_grad_ as_strided detach item _make_wrapper_subclass"
+).split()
+"""What the compiler itself asks of tensors in Python, and how it makes its own."""
+_OWN_OF_TENSORS = tuple((name, getattr(torch.Tensor, name)) for name in _DESCRIBING)
+
+
+def _tensors_are_replaced() -> bool:
+    of_tensors = torch.Tensor
+    for name, value in _OWN_OF_TENSORS:
+        if getattr(of_tensors, name, None) is not value:
             return True
     return False
 
