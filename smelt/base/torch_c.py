@@ -204,6 +204,9 @@ deterministic_algorithms = torch._C._get_deterministic_algorithms
 fills_new_memory = torch._C._get_deterministic_fill_uninitialized_memory
 """Whether memory without values is filled then: `torch.utils.deterministic.fill_uninitialized_memory`."""
 
+warns_always = torch._C._get_warnAlways
+"""Whether torch gives each time the warnings that it gives once otherwise: `torch.set_warn_always`."""
+
 torch_function_modes = torch._C._len_torch_function_stack
 """How many `TorchFunctionMode`s are entered in this thread."""
 

@@ -217,7 +217,7 @@ _OWN = tuple(
 
 
 def is_replaced() -> bool:
-    """Whether somebody has put others in the place of builtins, or of what tensors tell: capture is written with those."""
+    """Whether somebody has put others in the place of builtins or of what tensors tell: capture uses those, too."""
     return _builtins_are_replaced() or _tensors_are_replaced()
 
 

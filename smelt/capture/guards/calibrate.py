@@ -293,6 +293,7 @@ _READERS = (
     _Reader(
         "dispatch modes", torch_c.dispatch_modes, "libc10", "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv", 0, 8
     ),
+    _Reader("warn always", torch_c.warns_always, "libc10", "_ZN3c1012WarningUtils14get_warnAlwaysEv"),
 )  # fmt: skip
 """Device numbers are c10::DeviceType (0 CPU, 1 CUDA)."""
 

@@ -292,9 +292,11 @@ class Tensors:
         try:
             out, written = self._attempt(target, args, kwargs)
         except ValuesNeededError as needed:
+            known = len(self.vm.effects.deferred)
             with self.speculation.yielding():
                 out = settle(self.vm, target, args, kwargs, method)
             if out is not NotImplemented:
+                self.runner.warn(needed.said, known)
                 return out
             try:
                 reads = self.vm.values.are_read or (self.vm.sizes.dynamic is False and _is_factor(kwargs))

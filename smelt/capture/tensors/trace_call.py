@@ -14,6 +14,7 @@ from smelt.base.torch_private import OpOverload
 from smelt.base.warned import Warned, heard
 from smelt.capture.core.breaks import Break, UserError, too_deep, wants_memory
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
+from smelt.capture.python.effects import DeferredWarning
 from smelt.capture.python.warning_places import place_of_torchs
 from smelt.capture.tensors.inference_tensors import InferenceTensors
 from smelt.capture.tensors.reads import version
@@ -29,11 +30,16 @@ from smelt.graph.trace.trace import TraceMode, TraceTensor
 
 
 class ValuesNeededError(Exception):
-    """A call of torch needs the values of a tensor."""
+    """A call of torch needs the values of a tensor.
+
+    Attributes:
+        said: what it has warned of before.
+    """
 
     def __init__(self, error: Unsupported) -> None:
         super().__init__(error.what)
         self.error = error
+        self.said: list[Warned] = []
 
     def stop(self) -> Break:
         """The same as the end of the graph."""
@@ -116,13 +122,25 @@ class Runner:
             with heard(said):
                 out = self._run(target, args, kwargs)
         except UserError:
-            self._warn(said)
+            self.warn(said)
             raise
-        self._warn(said)
+        except ValuesNeededError as needed:
+            needed.said = said
+            raise
+        self.warn(said)
         return out
 
-    def _warn(self, said: list[Warned]) -> None:
+    def warn(self, said: list[Warned], known: int | None = None) -> None:
+        """Have the program be warned.
+
+        Args:
+            known: of so many effects, those behind them have said some of it already: in another form of a call.
+        """
+        deferred = [] if known is None else self.vm.effects.deferred[known:]
+        texts = {str(call.args[0]) for call in deferred if isinstance(call, DeferredWarning)}
         for each in () if self.vm.effects.graph_warns else said:
+            if str(each.message) in texts:
+                continue
             self.vm.effects.warn(place_of_torchs(self.vm, each), each.message, each.category, each.source)
 
     def _run(self, target: object, args: Args, kwargs: Mapping[str, object]) -> Any:

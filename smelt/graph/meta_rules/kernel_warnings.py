@@ -23,25 +23,46 @@ def _has_no_freedom(x: Any, dim: Any = None, *, correction: Any = None, **_: Any
     return known and bool(prod(sizes) <= least)
 
 
-_KERNELS: dict[OpOverload, tuple[Callable[..., bool], Callable[[torch.Tensor], Any]]] = {
-    aten.std.correction: (_has_no_freedom, torch.std),
-    aten.var.correction: (_has_no_freedom, torch.var),
-    aten.std_mean.correction: (_has_no_freedom, torch.std_mean),
-    aten.var_mean.correction: (_has_no_freedom, torch.var_mean),
+def _gives_nothing(kernel: Callable[[torch.Tensor], Any]) -> Callable[..., Any]:
+    """A call of the kernel that warns: of no element."""
+    return lambda x, *_, **__: kernel(torch.empty(0, dtype=x.dtype))
+
+
+def _has_bytes(x: Any, indices: Sequence[Any], *_: Any, **__: Any) -> bool:
+    """A mask is one of bytes: each such mask is warned of."""
+    return any(index is not None and index.dtype is torch.uint8 for index in indices)
+
+
+def _index_by_bytes(x: Any, indices: Sequence[Any], *_: Any, **__: Any) -> Any:
+    masks = sum(index is not None and index.dtype is torch.uint8 for index in indices)
+    return aten.index(torch.empty([0] * masks), [torch.empty(0, dtype=torch.uint8)] * masks)
+
+
+_REDUCING: dict[OpOverload, tuple[Callable[..., bool], Callable[..., Any]]] = {
+    aten.std.correction: (_has_no_freedom, _gives_nothing(torch.std)),
+    aten.var.correction: (_has_no_freedom, _gives_nothing(torch.var)),
+    aten.std_mean.correction: (_has_no_freedom, _gives_nothing(torch.std_mean)),
+    aten.var_mean.correction: (_has_no_freedom, _gives_nothing(torch.var_mean)),
 }
-"""Operator -> whether it warns of arguments, and a function of an empty tensor that warns in the same words."""
+_INDEXING: dict[OpOverload, tuple[Callable[..., bool], Callable[..., Any]]] = dict.fromkeys(
+    (aten.index.Tensor, aten.index_put.default, aten.index_put_.default), (_has_bytes, _index_by_bytes)
+)
+_KERNELS = _REDUCING | _INDEXING
+"""Operator -> whether it warns of arguments, and a call without elements that warns in the same words."""
 
 
-def is_warned_of(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the operator's kernel warns of these arguments."""
-    return func in _KERNELS and _KERNELS[func][0](*args, **kwargs)
+def is_silent_where_asked(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the operator's kernel refuses nothing of these arguments, and warns of them."""
+    return func in _REDUCING and _REDUCING[func][0](*args, **kwargs)
 
 
 def warnings_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Warned]:
     """What the operator's kernel warns of, for arguments of which shapes are known."""
-    if not is_warned_of(func, args, kwargs):
+    if func not in _KERNELS:
         return []
+    warns, call = _KERNELS[func]
     found: list[Warned] = []
-    with heard(found), _disable_current_modes():
-        _KERNELS[func][1](torch.empty(0, dtype=args[0].dtype))
+    if warns(*args, **kwargs):
+        with heard(found), _disable_current_modes():
+            call(*args, **kwargs)
     return [Warned(each.message, each.category, None, 0, each.source) for each in found]

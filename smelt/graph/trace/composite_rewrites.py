@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import FunctionType
@@ -154,6 +155,11 @@ def _interpolate(
     return op(x, to_torch(list(_each(size, space))), *options, *scales)
 
 
+def _upsample(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    warnings.warn("`nn.functional.upsample` is deprecated. Use `nn.functional.interpolate` instead.", stacklevel=1)
+    return _interpolate(x, *args, **kwargs)
+
+
 def _each(value: Any, count: int) -> Sequence[Any]:
     return value if isinstance(value, (list, tuple)) else [value] * count
 
@@ -230,7 +236,7 @@ def _grid_of_one_line(target: Any, theta: torch.Tensor, size: Any, align_corners
 
 _OTHER: dict[Any, Callable[..., Any]] = {
     functional.interpolate: _interpolate,
-    functional.upsample: _interpolate,
+    functional.upsample: _upsample,
     functional.max_pool1d: _max_pool1d,
     torch.max_pool1d: _max_pool1d,
 }

@@ -71,6 +71,16 @@ def no_gradient(x: Tensor) -> Any:
     return y.grad, y
 
 
+def by_bytes(x: Tensor) -> Any:
+    rows, columns = (x.sum(1) > -9).to(torch.uint8), (x.sum(0) > -9)[:3].to(torch.uint8)
+    y = x.clone()
+    return x[rows], x[:, :3][rows, columns], y.index_put((rows,), x)
+
+
+def upsampled(x: Tensor) -> Tensor:
+    return F.upsample(x[None], 6)
+
+
 def caught(x: Tensor) -> Any:
     try:
         return F.softmax(x)
@@ -139,6 +149,7 @@ def in_modules(x: Tensor) -> Tensor:
 
 PROGRAMS = [
     *(one, levels, implicit, repeated, of_sizes, in_torch, copied, no_freedom, no_gradient, caught),
+    *(by_bytes, upsampled),
     *(an_error_for_a_time, silent_for_a_time, recorded, after_a_break, in_a_transform, explicit, in_modules, Layer()),
 ]
 
@@ -202,6 +213,30 @@ def test_one_warning_with_every_backend(backend):
             warnings.simplefilter("always")
             f(torch.ones(2, 3))
         assert len(found) == 1
+
+
+def test_a_form_for_symbolic_sizes_warns_as_well():
+    f = smelt.compile(upsampled)
+    for n in range(3, 6):
+        with pytest.warns(UserWarning, match="upsample") as found:
+            f(torch.ones(2, n))
+        assert len(found) == 1 and found[0].filename == __file__
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("program", [lambda x: x.T * 2, lambda x: torch.cross(x, x)])
+def test_what_torch_says_once_it_says_always_where_it_is_told_to(program, first):
+    x, f = torch.ones(2, 3, 2, dtype=torch.complex64), smelt.compile(program)
+    program(x)  # said once
+    for always in (first, not first, True, first, not first):
+        torch.set_warn_always(always)
+        try:
+            with warnings.catch_warnings(record=True) as found:
+                warnings.simplefilter("always")
+                f(x)
+        finally:
+            torch.set_warn_always(False)
+        assert len(found) == always
 
 
 def test_other_threads_warn_as_before():
