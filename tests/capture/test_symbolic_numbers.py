@@ -442,3 +442,32 @@ def test_operators_take_and_refuse_changing_numbers_as_eager(
             except (TypeError, RuntimeError) as error:
                 results.append(str(error))
         assert results[0] == results[1]
+
+
+POWERS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+    "pow": lambda x, n: x.pow(n),
+    "pow_": lambda x, n: (x * 1).pow_(n),
+    "exponent": lambda x, n: torch.pow(x, exponent=n),
+    "**=": lambda x, n: operator.ipow(x * 1, n),
+    "float_power": lambda x, n: x.float_power(n),
+    "foreach": lambda x, n: torch._foreach_pow([x, x], n)[0],
+    "lp_pool1d": lambda x, n: torch.nn.functional.lp_pool1d(x[None], n, 2),
+    "lp_pool2d": lambda x, n: torch.nn.functional.lp_pool2d(x[None, None], norm_type=n, kernel_size=(1, 2)),
+    "lerp": lambda x, n: torch.lerp(x, x * x, n),
+    "lerp_": lambda x, n: (x * 1).lerp_(x * x, n - 2),
+}
+
+
+@pytest.mark.parametrize("differentiated", [False, True])
+@pytest.mark.parametrize("name", POWERS)
+def test_exponents_and_weights_that_change(name: str, differentiated: bool) -> None:
+    """PyTorch's formulas of derivatives compare an exponent with 0, which it cannot do with a symbol."""
+    run = compiled(POWERS[name])
+    for n in (2, 3, 5, 2):
+        found = []
+        for fn in (POWERS[name], run):
+            x = torch.linspace(0.5, 2, 6)[None].requires_grad_(differentiated)
+            out = fn(x, n)
+            found.append((out.detach(), *(torch.autograd.grad(out.sum(), x) if differentiated else ())))
+        for want, got in zip(*found, strict=True):
+            torch.testing.assert_close(got, want)

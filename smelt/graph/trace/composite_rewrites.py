@@ -51,17 +51,31 @@ def _by_its_arguments(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) 
         return partial(_grid_of_one_line, target)
     if target is operator.setitem:
         return next((form for form, fits in _WRITES.items() if fits(*args)), None)
-    if target in _POWERS and len(args) > 1 and isinstance(args[1], torch.SymInt):
-        return _power
+    if any(isinstance(each, torch.SymInt) for each in (*args[1:2], *map(kwargs.get, _EXPONENTS))):
+        return partial(_with_power, target) if _is_power(target) else None
     return None
 
 
-_POWERS = (operator.pow, torch.pow)
+_POWERS = frozenset("pow pow_ ipow float_power float_power_ __pow__ __ipow__ _foreach_pow _foreach_pow_".split())
+_POOLS_BY_POWERS = (functional.lp_pool1d, functional.lp_pool2d, functional.lp_pool3d)
 
 
-def _power(x: Any, exponent: Any) -> Any:
-    """`x ** n`: the formula of its derivative compares the exponent with 0, which PyTorch does for numbers only."""
-    return x ** (int(exponent) if isinstance(x, torch.Tensor) and x.requires_grad else exponent)
+def _is_power(target: Any) -> bool:
+    if type(target) is FunctionType:
+        return target in _POOLS_BY_POWERS
+    return getattr(target, "__name__", "") in _POWERS
+
+
+def _with_power(target: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """The formula of the derivative of `x ** n` compares the exponent with 0, which PyTorch does for numbers only."""
+    tensors = x if isinstance(x, (list, tuple)) else [x]
+    if any(isinstance(each, torch.Tensor) and each.requires_grad for each in tensors):
+        args = tuple(int(n) if isinstance(n, torch.SymInt) else n for n in args[:1]) + args[1:]
+        kwargs = {k: int(n) if k in _EXPONENTS and isinstance(n, torch.SymInt) else n for k, n in kwargs.items()}
+    return target(x, *args, **kwargs)
+
+
+_EXPONENTS = ("exponent", "norm_type")
 
 
 def _one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:

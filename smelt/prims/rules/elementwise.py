@@ -437,6 +437,8 @@ def _plus_scaled(p: Lowering, op: Callable[..., Node], x: Node, a: Node, b: Node
 
 @decomposition(aten.lerp.Scalar)
 def lerp(p: Lowering, start: Node, end: Node, weight: Any) -> Node:
+    if isinstance(weight, Size):  # from which of its ends eager's kernels go is known at the call
+        weight = p.full((), weight, compute_dtype(p.out.dtype), p.out.device)
     return _lerp(p, start, end, weight, (2,))
 
 
