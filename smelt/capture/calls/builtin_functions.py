@@ -589,9 +589,31 @@ def identity(vm: Interpreter, args: Args, kwargs: Kwargs) -> int:
         if real is None:
             raise Break("id() of a tensor that the graph makes", "the object does not exist yet")
         return _guarded_id(vm, real, vm.sources[id(args[0])])
+    if type(args[0]) is PrologueValue:
+        array = vm.hosts.read_from(args[0])
+        if array is None:
+            raise Break("id() of an array that the program makes", "the object does not exist yet")
+        return _guarded_id(vm, *array)
+    view = vm.effects.views.get(id(args[0]))
+    if view is not None:
+        return _guarded_id(vm, *view)
     value = vm.effects.original(args[0])
     source = vm.sources.get(id(value))
     return id(value) if source is None else _guarded_id(vm, value, source)
+
+
+def _register_identity() -> None:
+    for fn in (operator.is_, operator.is_not):
+
+        def ask(vm: Interpreter, args: Args, kwargs: Kwargs, fn: Callable[..., bool] = fn) -> bool:
+            if len(args) != 2 or kwargs:
+                return user(fn, *args, **kwargs)
+            return vm.compared.are_one(*args) is (fn is operator.is_)
+
+        special(fn)(ask)
+
+
+_register_identity()
 
 
 @special(hash)

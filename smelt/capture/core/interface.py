@@ -100,7 +100,7 @@ class Effects(Protocol):
     cleared: list[TraceTensor]
     class_writes: set[str]
     tables: set[int]
-    views: dict[int, Source]
+    views: dict[int, tuple[object, Source]]
     shown: set[int]
     appended: dict[int, tuple[list[Any], list[Any]]]
     stores: dict[tuple[str, int, str], Store]
@@ -191,6 +191,9 @@ class Effects(Protocol):
 
 class Compared(Protocol):
     """Objects that C code compared (`python.comparisons.Compared`)."""
+
+    def are_one(self, left: object, right: object) -> bool:
+        """`left is right`, guarded."""
 
     def tell_apart(self, one: object, other: object) -> None:
         """The program has asked whether these are one object, and they are not."""
@@ -691,6 +694,9 @@ class Prologue(Protocol):
 
     def handle(self, value: object) -> Any:
         """The value of an array from outside; anything else unchanged."""
+
+    def read_from(self, value: PrologueValue) -> tuple[ndarray, Source] | None:
+        """The array from outside that it is, and its source."""
 
     def known(self, value: PrologueValue) -> Any:
         """The plain value, taken for granted from now on."""

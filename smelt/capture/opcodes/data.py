@@ -74,13 +74,8 @@ def compare_op(vm: Interpreter, f: Frame, arg: Callable[..., object]) -> None:
 
 @opcode("IS_OP")
 def is_op(vm: Interpreter, f: Frame, arg: int) -> None:
-    right = vm.effects.copies.own(f.stack.pop())
-    left = vm.effects.copies.own(f.stack[-1])
-    same = left is right
-    vm.compared.ask_nan(left, right)
-    if not same:
-        vm.compared.tell_apart(left, right)
-    f.stack[-1] = same != bool(arg)
+    right = f.stack.pop()
+    f.stack[-1] = vm.compared.are_one(f.stack[-1], right) != bool(arg)
 
 
 @opcode("CONTAINS_OP")

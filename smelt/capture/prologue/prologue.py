@@ -132,6 +132,11 @@ class Prologue:
         """The value of an array from outside; anything else unchanged."""
         return self.arrays.get(id(value), value)
 
+    def read_from(self, value: PrologueValue) -> tuple[numpy.ndarray, Source] | None:
+        """The array from outside that it is, and its source."""
+        array = next((array for array, read in self._read.values() if read is value), None)
+        return None if array is None or value.source is None else (array, value.source)
+
     def known(self, value: PrologueValue) -> Any:
         """The plain value, taken for granted from now on.
 

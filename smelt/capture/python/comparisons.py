@@ -15,6 +15,7 @@ from typing import Any, TypeGuard
 from smelt.base.class_tables import isinstance
 from smelt.capture import _native as native
 from smelt.capture.core.interface import Args, Interpreter
+from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.sources import Source, const
 from smelt.capture.core.values import C_METHODS, LEAVES, is_nan
 from smelt.capture.python.effects import CONTAINERS, values_of
@@ -107,7 +108,7 @@ class Compared:
         self.vm.effects.refuse_unguarded(value)
         if type(value) is types.MethodType:
             self._note(self.vm.load_attr(value, "__self__"), hashed, seen)
-        source = self.vm.sources.get(id(value))
+        source = self._source(value)
         if source is None:
             if self._is_constant_function(value):
                 self._functions[id(value)] = value
@@ -139,15 +140,35 @@ class Compared:
                 count += is_nan(value)
         return count
 
+    def are_one(self, left: object, right: object) -> bool:
+        """`left is right`, guarded."""
+        left, right = map(self.vm.effects.copies.own, (left, right))
+        self.ask_nan(left, right)
+        if left is not right:
+            self.tell_apart(left, right)
+        return left is right
+
     def tell_apart(self, one: object, other: object) -> None:
         """The program has asked whether these are one object, and they are not."""
-        a, b = self.vm.sources.get(id(one)), self.vm.sources.get(id(other))
+        a, b = self._source(one), self._source(other)
         if a is not None and b is not None:
             self.vm.guards.different(a, b)
-        elif a is not None and self._is_constant_function(other):
-            self._tell_functions(one, a, [other])
-        elif b is not None and self._is_constant_function(one):
-            self._tell_functions(other, b, [one])
+        elif a is not None:
+            self._tell_constant(one, a, other)
+        elif b is not None:
+            self._tell_constant(other, b, one)
+
+    def _source(self, value: object) -> Source | None:
+        """Where an object was read that is this one, or that this one stands for."""
+        source = self.vm.sources.get(id(value)) or self.vm.effects.views.get(id(value), (None, None))[1]
+        return value.source if source is None and type(value) is PrologueValue else source
+
+    def _tell_constant(self, one: object, source: Source, other: object) -> None:
+        """What is known by its parts is not this object, which is the same at each call."""
+        if self._is_constant_function(other):
+            self._tell_functions(one, source, [other])
+        elif isinstance(other, type) and isinstance(one, type) and id(other) not in self.vm.python.made_classes:
+            self.vm.guards.different(source, const(other, other.__qualname__))
 
     def _is_constant_function(self, value: object) -> TypeGuard[types.FunctionType]:
         return type(value) is types.FunctionType and id(value) not in self.vm.python.created

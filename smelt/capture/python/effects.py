@@ -222,7 +222,7 @@ class Effects:
         self.class_writes: set[str] = set()  # names that were written on any class
         self.class_dicts: dict[int, interface.ClassDict] = {}  # those that the program has looked at
         self.tables: set[int] = set()  # dictionaries of buffers, some of which were assigned as attributes
-        self.views: dict[int, Source] = {}  # views that stand for those from outside
+        self.views: dict[int, tuple[object, Source]] = {}  # the view that each stands for, its source
         self.shown: set[int] = set()  # the dictionaries of these
         self._keys: dict[tuple[int, object], object] = {}
         self.copies = Copies()

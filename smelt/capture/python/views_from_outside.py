@@ -38,6 +38,7 @@ def read_view(vm: Interpreter, view: object, source: Source) -> object:
     """A view that stands for it, over the mirror of the dictionary."""
     key = id(view), "view"
     if key in vm.reads:
+        vm.guards.same(vm.effects.views[id(vm.reads[key])][1], source)
         return vm.reads[key]
     held = viewed(view)
     if type(held) is not dict and type(held) is not collections.OrderedDict or len(held) > _MOST or _has_owner(held):
@@ -46,7 +47,7 @@ def read_view(vm: Interpreter, view: object, source: Source) -> object:
     vm.effects.shown.add(id(held))
     mirror = vm.effects.mirror(vm.external(held, sources.called(source, viewed, "viewed")))
     vm.reads[key] = shown = _MAKE[type(view)](mirror)
-    vm.effects.views[id(shown)] = source
+    vm.effects.views[id(shown)] = view, source
     vm.keep(view)
     vm.keep(shown)
     return shown

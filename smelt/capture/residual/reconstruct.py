@@ -163,7 +163,7 @@ class Rebuild:
             return self.fetched(value.source)
         if type(value) is PrologueValue:
             return self.fetched(value.source) if value.source is not None else self.vm.hosts.use(value)
-        source = self.vm.sources.get(id(value)) or self.vm.effects.views.get(id(value))
+        source = self.vm.sources.get(id(value)) or self.vm.effects.views.get(id(value), (None, None))[1]
         if source is not None:
             return self.fetched(source)
         if kind in SYMBOLIC_CLASSES:  # read now: what the residual does next may reshape the tensor that tells it

@@ -268,6 +268,49 @@ def test_a_function_of_the_same_code_is_not_another_one(name):
             assert got[1] == want[1]
 
 
+_MADE: dict[str, Callable[[], Any]] = {
+    "values": lambda: {"a": 1}.values(),
+    "keys": lambda: {"a": 1}.keys(),
+    "items, ordered": lambda: collections.OrderedDict(a=1).items(),
+    "proxy": lambda: types.MappingProxyType({"a": 1}),
+    "array": lambda: np.ones(2),
+    "class": lambda: type("T", (), {}),
+    "list": lambda: [1],
+    "iterator": lambda: iter([1]),
+}
+_WHICH_OBJECT: dict[str, Callable[..., Any]] = {
+    "is": lambda x, v, held: (x * 2, v is held[0], held[0] is not v),
+    "is, of two arguments": lambda x, v, held: (x * 2, (lambda a, b: a is b)(v, *held)),
+    "is, behind a break": lambda x, v, held: (x.tolist(), v is held[0]),
+    "id": lambda x, v, held: (x * 2, id(v) == id(held[0])),
+    "is, of a global": lambda x, v, held: (x * 2, v is KEPT_OBJECT[0]),
+    "by C code": lambda x, v, held: (x * 2, operator.is_(v, held[0]), list(map(operator.is_not, [v], held))),
+}
+KEPT_OBJECT: list[Any] = [None]
+
+
+@pytest.mark.parametrize("kind", _MADE)
+@pytest.mark.parametrize("way", _WHICH_OBJECT)
+def test_an_equal_object_is_not_the_same_one(way: str, kind: str) -> None:
+    kept = KEPT_OBJECT[0] = _MADE[kind]()
+    values = [kept, _MADE[kind](), kept, _MADE[kind]()]
+    for order in (values, values[::-1], [kept, *values]):
+        run = compiled(_WHICH_OBJECT[way], recompile_limit=8)
+        for each in order:
+            want = _WHICH_OBJECT[way](torch.ones(1), each, [kept])
+            assert run(torch.ones(1), each, [kept])[1:] == want[1:]
+
+
+@pytest.mark.parametrize("kind", ["values", "class"])
+def test_an_equal_object_is_not_equal(kind: str) -> None:
+    """Views of values and classes are equal to themselves alone."""
+    kept, other = _MADE[kind](), _MADE[kind]()
+    run = compiled(lambda x, v: (x + 1, v == kept, v in (kept, 5), [kept].count(v)), recompile_limit=8)
+    for each in (kept, other, kept, _MADE[kind](), kept):
+        same = each is kept
+        assert run(torch.ones(1), each)[1:] == (same, same, int(same))
+
+
 NAN = float("nan")
 OTHER = float("nan")
 PART = complex(NAN, 1)
