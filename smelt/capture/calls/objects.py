@@ -19,7 +19,7 @@ from smelt.capture.core.breaks import Break, user
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.made_classes import note_statement
 from smelt.capture.core.registry import CALL, SPECIAL, special
-from smelt.capture.core.values import LEAVES, is_written
+from smelt.capture.core.values import HEAP, IMMUTABLE_TYPE, LEAVES, is_written
 from smelt.capture.python.attribute_reads import find_in_class, load_generic, python_method
 from smelt.capture.python.effects import CONTAINERS
 from smelt.graph.trace.trace import TraceTensor
@@ -63,7 +63,7 @@ def build_class(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 def construct(vm: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> object:
     """`type.__call__(cls, ...)`: `__new__`, then `__init__` when that gave an instance."""
-    if isinstance(getattr(cls, "__del__", None), types.FunctionType):
+    if _does_something_last(cls):
         raise Break(f"a {cls.__name__} is made", "its __del__ runs when Python drops it")
     new, init = _python(vm, cls, "__new__"), _python(vm, cls, "__init__")
     if new is None and init is None:
@@ -82,6 +82,12 @@ def construct(vm: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> object:
     elif (start := getattr(cls, "__init__")) is not object.__init__:  # noqa: B009
         calls.call_native(vm, start, (obj, *args), kwargs)
     return obj
+
+
+def _does_something_last(cls: type) -> bool:
+    """Whether a class of the program's has a `__del__`, perhaps of C code: a file's calls `close` and `flush`."""
+    flags = cls.__flags__
+    return bool(flags & HEAP and not flags & IMMUTABLE_TYPE) and any("__del__" in vars(base) for base in cls.__mro__)
 
 
 def _python(vm: Interpreter, cls: type, name: str) -> object:

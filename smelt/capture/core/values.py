@@ -70,6 +70,9 @@ FIELD: type = type(vars(collections.namedtuple("_Point", "x"))["x"])
 HEAP = 1 << 9
 """Py_TPFLAGS_HEAPTYPE: a class statement made the class."""
 
+IMMUTABLE_TYPE = 1 << 8
+"""Py_TPFLAGS_IMMUTABLETYPE: C code made it, and its attributes stay."""
+
 
 _SHOWN = frozenset(
     {("decimal", "Decimal"), ("fractions", "Fraction"), ("zoneinfo", "ZoneInfo")}

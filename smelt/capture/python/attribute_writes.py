@@ -13,7 +13,7 @@ from smelt.capture import _native as native
 from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break, Restart, UserError, user, user_raise
 from smelt.capture.core.interface import Interpreter
-from smelt.capture.core.values import C_METHODS
+from smelt.capture.core.values import C_METHODS, IMMUTABLE_TYPE
 from smelt.capture.python.attribute_reads import (
     MISS,
     find_in_class,
@@ -91,7 +91,7 @@ def _expect_room(obj: object, name: str, value: object, raw: object, has_dict: b
         Break: its class says in C whether it does.
     """
     if isinstance(obj, type):
-        if obj.__flags__ & _IMMUTABLE:
+        if obj.__flags__ & IMMUTABLE_TYPE:
             user(setattr, obj, name, value)
         _refuse_own_record(obj, name)
     elif raw is not MISS and hasattr(type(raw), "__set__"):
@@ -99,9 +99,6 @@ def _expect_room(obj: object, name: str, value: object, raw: object, has_dict: b
             raise Break(f"attribute {name!r} of a {type(obj).__name__} is written", "C code looks at the value")
     elif not has_dict and not isinstance(obj, types.ModuleType):
         user(object.__setattr__, obj, name, value)
-
-
-_IMMUTABLE = 1 << 8
 
 
 def _refuse_own_record(cls: type, name: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import io
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
@@ -318,6 +320,53 @@ def test_what_a_later_call_replaces(capsys: Any) -> None:
     half = len(lines) // 2
     assert lines[:half] == lines[half:]
     assert lines[:half] == ["replaced", "replaced", "dies one", "replaced", "dies two", "replaced"]
+
+
+class Log(io.TextIOBase):
+    """A file: the C code of its base closes it when it dies."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def write(self, text: str) -> int:
+        self.lines.append(text)
+        return len(text)
+
+    def flush(self) -> None:
+        self.lines.append("flush")
+
+
+class Bytes(io.BytesIO):
+    def close(self) -> None:
+        print("closed", self.getvalue())
+        super().close()
+
+
+class Last:
+    """What C code calls when it dies is no function."""
+
+    __del__ = functools.partialmethod(lambda self, word: print(word), "called last")
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+@pytest.mark.parametrize("make", [Log, Bytes, Last])
+def test_finalizers_of_c_code(make: Callable[[], Any], breaks: bool, capsys: Any) -> None:
+    def program(x: torch.Tensor) -> Any:
+        made = make()
+        lines = getattr(made, "lines", None)
+        y = x * 2
+        if breaks:
+            smelt.graph_break()
+        print("end")
+        del made
+        return y + 1, lines
+
+    x = torch.ones(2)
+    want = program(x), capsys.readouterr().out
+    fast = smelt.compile(program)
+    for _ in range(2):
+        got = fast(x), capsys.readouterr().out
+        assert torch.equal(got[0][0], want[0][0]) and (got[0][1], got[1]) == (want[0][1], want[1])
 
 
 def test_one_graph_stays_one() -> None:
