@@ -231,6 +231,43 @@ def test_optimizer_step_alone():
     assert smelt.stats()["graphs"] == 1
 
 
+_VIEWS = {
+    "rows": lambda y: y[1:],
+    "flat": lambda y: y.view(-1),
+    "transposed columns": lambda y: y.t()[::2],
+    "no elements": lambda y: y[3:],
+    "expanded": lambda y: y[:1].expand(4, 3),
+}
+
+
+@pytest.mark.parametrize("backend", ["smelt", "aot_eager"])
+@pytest.mark.parametrize("write", [False, True])
+@pytest.mark.parametrize("view", _VIEWS)
+def test_views_without_history_of_what_has_been_spent(view, write, backend):
+    """They require gradients as their base does, and have no history."""
+
+    def step(x):
+        y = x.sin()
+        y.sum().backward()
+        with torch.no_grad():
+            if write:
+                y.mul_(2)
+            v = _VIEWS[view](y)
+        return y[1:] * 2, v, y
+
+    compiled = smelt.compile(step, backend=backend)
+    for _ in range(2):
+        found = []
+        for run in (step, compiled):
+            x = torch.arange(9.0).view(3, 3).requires_grad_()
+            _, v, y = run(x)
+            facts = (v.requires_grad, v.is_leaf, v.stride(), v._is_view(), v.storage_offset(), y.is_leaf)
+            found.append((v.detach(), y.detach(), x.grad, facts))
+            with pytest.raises(RuntimeError, match="second time"):
+                y.sum().backward()
+        torch.testing.assert_close(found[1], found[0])
+
+
 def test_the_loss_that_is_returned_has_been_spent():
     model = _model()
 

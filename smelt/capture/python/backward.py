@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from smelt.base.class_tables import isinstance
+from smelt.base.torch_private import is_view, view_base
 from smelt.capture.core.breaks import Break, user_raise
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import special
@@ -210,6 +211,30 @@ def store_grad(vm: Interpreter, tensor: TraceTensor, value: object) -> None:
 def is_spent(vm: Interpreter, tensor: TraceTensor) -> bool:
     """A backward has used up (part of) the history of the tensor."""
     return bool(vm.tensors.spent) and any(id(node) in vm.tensors.spent for node in history([tensor]))
+
+
+def base_that_is_spent(vm: Interpreter, tensor: TraceTensor) -> TraceTensor | None:
+    """What a tensor is a view of without a history of its own (`torch.no_grad()`), where `is_spent` says so of that."""
+    if not (vm.tensors.spent and tensor.requires_grad and is_view(tensor)):
+        return None
+    try:
+        if tensor.grad_fn is not None:
+            return None
+    except RuntimeError:  # it was written since, which eager says to whoever asks for a history
+        pass
+    base = view_base(tensor)
+    if type(base) is not TraceTensor or base.dtype is not tensor.dtype or tensor.place.layout.val.symbolic:
+        return None
+    lazy = tensor.is_conj() or tensor.is_neg()
+    return base if not lazy and id(base) in vm.tensors.nodes and is_spent(vm, base) else None
+
+
+def view_without_history(
+    base: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...], distance: int
+) -> torch.Tensor:
+    """The view of the base that begins so many elements behind it, as it is taken under `torch.no_grad()`."""
+    with torch.no_grad():
+        return base.as_strided(shape, stride, base.storage_offset() + distance)
 
 
 def spent(tensor: torch.Tensor, *origins: torch.Tensor) -> torch.Tensor:

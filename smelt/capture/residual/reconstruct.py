@@ -39,7 +39,13 @@ from smelt.capture.core.values import (
     is_written,
     own_dict,
 )
-from smelt.capture.python.backward import is_spent, leaves_below, spent
+from smelt.capture.python.backward import (
+    base_that_is_spent,
+    is_spent,
+    leaves_below,
+    spent,
+    view_without_history,
+)
 from smelt.capture.python.effects import hashes, items_of, set_items
 from smelt.capture.residual.remade import exhausted, ordered_fill, remake_match, set_state, used_up
 from smelt.capture.tensors.reads import ended
@@ -206,6 +212,11 @@ class Rebuild:
             given = [f"_out[{len(self.outputs) - 1}]"]
             given += [self(leaf) for leaf in leaves_below([tensor]) if id(leaf) in self.vm.sources]
             return self.assign(tensor, f"{self.constant(spent, 'spent')}({', '.join(given)})")
+        base = base_that_is_spent(self.vm, tensor)
+        if base is not None:
+            distance = tensor.place.layout.offset - base.place.layout.offset
+            place = f"{self._tensor(base)}, {tuple(tensor.shape)}, {tensor.stride()}, {distance}"
+            return self.assign(tensor, f"{self.constant(view_without_history, 'view')}({place})")
         self.outputs.append(tensor)
         name = self._made[id(tensor)] = f"_out[{len(self.outputs) - 1}]"
         return name
