@@ -23,12 +23,12 @@ from smelt.prims.table import PRIMS
 aten = torch.ops.aten
 
 
-_NOT_OF_A_USER = OF_TORCH | {"smelt_forms", *COLLECTIVES}
-"""Namespaces of operators that do not ask where a tensor begins, or are given copies of what they write."""
+_NOT_OF_A_USER = OF_TORCH | {*COLLECTIVES}
+"""Namespaces of operators that do not ask where a tensor begins."""
 
 
 def in_their_places(p: Lowering, node: Node, args: tuple[Any, ...], values: dict[Node, Any]) -> tuple[Any, ...]:
-    """The operands of a node; those of an operator of a user's library that only reads them as eager has them."""
+    """The operands of a node; those of an operator of a user's library, or of its form on copies, as eager has them."""
     target = node.target
     if not isinstance(target, OpOverload) or target.namespace in _NOT_OF_A_USER:
         return args

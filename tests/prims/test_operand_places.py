@@ -47,3 +47,38 @@ def test_operators_find_views_where_eager_has_them(name: str, layout: str) -> No
         found = [run(OF[layout]()) for _ in range(2)]
         torch.testing.assert_close(found[0], function(OF[layout]()))
         torch.testing.assert_close(found[1], found[0])
+
+
+library.define("put(Tensor x, Tensor(a!) y) -> Tensor")
+library.impl("put", lambda x, y: torch.empty_strided(y.shape, y.stride()).copy_(y.copy_(x * 2)), "CPU")
+library.impl("put", lambda x, y: torch.empty_strided(y.shape, y.stride(), device="meta"), "Meta")
+PUT = torch.ops.smelt_operand_places.put
+
+WRITTEN: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "a part": lambda x, y: PUT(x[:, :3], y[:, :3]),
+    "once more": lambda x, y: (PUT(x[:, :3], y[:, :3]), PUT(x[:, 1:4] + 1, y[:, :3])),
+    "elsewhere": lambda x, y: (PUT(x[:, :3], y[:, :3]), PUT(x[:, 1:4] + 1, y[:, 1:4])),
+    "turned": lambda x, y: (PUT(x.t(), y.t()), PUT(x.t() + 1, y.t())),
+    "steps": lambda x, y: (PUT(x[:, :2], y[:, ::2]), y.add_(1), PUT(x[:, 2:], y[:, ::2])),
+}
+MADE: dict[str, Callable[[Tensor], Tensor]] = {
+    "zeros": lambda x: torch.zeros(3, 4),
+    "one value": lambda x: x.sum() * torch.ones(3, 4),
+    "values": lambda x: x * 3,
+    "a row again": lambda x: x[0].expand(3, 4) * 2,
+}
+
+
+@pytest.mark.parametrize("backend", ["smelt", "aot_eager"])
+@pytest.mark.parametrize("made", MADE)
+@pytest.mark.parametrize("name", WRITTEN)
+def test_operators_write_to_views_with_eagers_gaps(name: str, made: str, backend: str) -> None:
+    """What is written lies with the gaps of the view, also where it was written before, or is one value for all."""
+
+    def function(x: Tensor) -> Any:
+        y = MADE[made](x)
+        return WRITTEN[name](x, y), y
+
+    compiled = smelt.compile(function, backend=backend)
+    for layout in OF:
+        torch.testing.assert_close(compiled(OF[layout]()), function(OF[layout]()), check_stride=True)
