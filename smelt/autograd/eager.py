@@ -74,7 +74,8 @@ def laid_out(module: fx.GraphModule, run: Callable[..., Any]) -> Program:
             numbers |= {as_symbol(m): n for m, n in zip(promised[count:], outputs[count:], strict=True)}
             metas = tuple(meta_in_numbers(meta, numbers) for meta in promised[:count])
         for i in range(count):
-            if outputs[i].stride() != metas[i].stride:
+            found = outputs[i].numel() or not symbolic  # values tell that there are none: the operator's own strides
+            if found and outputs[i].stride() != metas[i].stride:
                 outputs[i] = restride(outputs[i], metas[i])
             if (
                 is_view(outputs[i]) and id(outputs[i]) not in own

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 import torch
 
 import smelt
@@ -60,3 +63,11 @@ def test_results_that_are_views_inside_may_be_written() -> None:
             y.sum().backward()
             found.append((y.detach(), x.grad))
         torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("backend", ["smelt", "aot_eager"])
+@pytest.mark.parametrize("find", [torch.argwhere, torch.nonzero, lambda x: x[x > 0], lambda x: x[x[:, 0] > 0].clone()])
+def test_strides_where_a_later_call_finds_none(find: Callable[[torch.Tensor], torch.Tensor], backend: str) -> None:
+    compiled = smelt.compile(find, backend=backend)
+    for x in (torch.eye(3, 2), torch.zeros(3, 2), torch.ones(3, 2), torch.zeros(3, 2)):
+        torch.testing.assert_close(compiled(x), find(x), check_stride=True)
