@@ -34,7 +34,9 @@ def test_large_tensors_are_filled_late_small_ones_at_once() -> None:
         nn.init.normal_(read)
         copied = read.clone()
         scratch = torch.empty(500, 500).normal_()
-    assert len(weights._pending) == 2
+    waiting = {name for name, value in model.named_parameters() if value.data_ptr() in weights._pending}
+    assert waiting - {"linear.weight"} == {"methods", "through_data"}  # torch 2.13 reads what `trunc_normal_` draws
+    assert len(weights._pending) == len(waiting)
     weights.fill(model)
     for value in (model.linear.weight, model.methods, model.through_data, copied):
         assert value.isfinite().all()
