@@ -18,6 +18,9 @@ from smelt.graph.ir.seeds import devices_of, is_mixed
 from smelt.prims.registry import DECOMPOSITIONS, Lowering
 from smelt.prims.table import PRIMS
 
+_NAMES = frozenset({torch.ops.aten.alias.default, torch.ops.aten.detach.default})
+"""Operators that give a value another name, as the saved one of an input: it is copied once under all of them."""
+
 
 class Mixed:
     """The devices of one graph.
@@ -31,8 +34,8 @@ class Mixed:
         self.made: dict[Node, Callable[[Lowering, torch.device], Node]] = {}
 
     def on_host(self, node: Node) -> bool:
-        """Whether everything that an ATen node reads and gives is on the CPU."""
-        if not self.active:
+        """Whether everything that an ATen node reads and gives is on the CPU, and it is more than another name."""
+        if not self.active or node.target in _NAMES:
             return False
         devices = devices_of(node).union(*map(devices_of, node.all_input_nodes))
         return {device.type for device in devices} == {"cpu"}
