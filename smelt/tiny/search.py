@@ -7,6 +7,7 @@ trainings (`trial`). The public code of the paper does not contain its search.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import zlib
@@ -160,16 +161,19 @@ def evolve(
     depth, choices = count if depth is None else depth, len(RATIOS) + 1
     allowed = np.array([1, *(layer >= count - depth for layer in range(count))])
 
+    @functools.cache
+    def takes(scheme: tuple[int, ...]) -> int:
+        return memory(graph, _scheme(scheme)).total
+
     def fit(genes: np.ndarray) -> np.ndarray:
         genes = genes.copy()
-        while memory(graph, _scheme(genes)).total > limit and genes.any():
+        while takes(tuple(genes.tolist())) > limit and genes.any():
             at = random.choice(np.flatnonzero(genes))
             genes[at] -= 1
         return genes
 
     def value(genes: np.ndarray) -> tuple[float, int]:
-        scheme = _scheme(genes)
-        return found.of(scheme), -memory(graph, scheme).total
+        return found.of(_scheme(genes)), -takes(tuple(genes.tolist()))
 
     def drawn() -> np.ndarray:
         sparse = random.integers(0, choices, count) * (random.random(count) < random.random())
