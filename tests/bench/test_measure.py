@@ -10,7 +10,9 @@ import pytest
 
 from smelt.bench import workloads
 from smelt.bench.measure import Plan, measure_row, taking_part
-from smelt.bench.processes.process import Failure, cache_environment, run_task
+from smelt.bench.processes.process import Failure, Server, cache_environment, run_task
+from smelt.bench.processes.server import OPTIMIZERS
+from smelt.bench.processes.servers import Servers
 from smelt.bench.results import Result, Row
 from smelt.bench.workload import Batch, Settings, Workload
 from smelt.bench.workloads import find_workload
@@ -22,7 +24,8 @@ PLAN = Plan(rounds=5, warmup=2, timeout_s=120)
 @pytest.fixture(scope="module")
 def row() -> Row:
     names = ["eager", *(HERE + name for name in ("identity", "wrong", "refusing", "late"))]
-    return measure_row(find_workload("tiny-mlp"), Settings(), names, PLAN)
+    with Server([OPTIMIZERS]) as server:
+        return measure_row(find_workload("tiny-mlp"), Settings(), names, PLAN, server=server)
 
 
 def test_eager_and_a_right_contender_pass(row: Row) -> None:
@@ -75,8 +78,8 @@ def test_a_crash_and_the_time_limit_are_failures() -> None:
     task = {"task": "start", "model": "tiny-mlp", "settings": Settings().to_dict(), "steps": 0}
     crash = run_task(task | {"contender": HERE + "crashing"}, {}, 120)
     assert isinstance(crash, Failure) and crash.status == "fail_run" and "SIGABRT" in crash.error
-    hang = run_task(task | {"contender": HERE + "hanging"}, {}, 15)
-    assert hang == Failure("timeout", "no end after 15 s")
+    hang = run_task(task | {"contender": HERE + "hanging"}, {}, 1)
+    assert hang == Failure("timeout", "no end after 1 s")
 
 
 def test_the_workers_process_does_not_import_the_compiler(tmp_path: Path) -> None:
@@ -114,7 +117,10 @@ def test_starts_side_by_side_are_measured_and_flagged() -> None:
     names = ["eager", *(HERE + name for name in ("identity", "wrong", "refusing"))]
     seen: list[tuple[str, str]] = []
     plan = Plan(rounds=3, warmup=1, cold=False, side_by_side=2, unjudged=(HERE + "identity",), timeout_s=120)
-    row = measure_row(find_workload("tiny-mlp"), Settings(), names, plan, lambda _, *phase: seen.append(phase))
+    with Servers(2, [OPTIMIZERS]) as servers:
+        row = measure_row(
+            find_workload("tiny-mlp"), Settings(), names, plan, lambda _, *phase: seen.append(phase), servers
+        )
     assert seen == [("all", "cold starts, 2 at a time"), ("all", "steps")]
     assert row.side_by_side == 2
     statuses = [row.results[name].status for name in names]

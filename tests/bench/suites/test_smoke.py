@@ -9,6 +9,7 @@ import pytest
 from smelt.base.options import environment
 from smelt.bench.measure import Plan, measure_row
 from smelt.bench.processes.process import Server
+from smelt.bench.processes.server import OPTIMIZERS
 from smelt.bench.results import Row
 from smelt.bench.workload import Settings
 from smelt.bench.workloads import find_workload
@@ -27,12 +28,12 @@ MODELS = {
     "torchbench/tts_angular": "an LSTM",
     "torchbench/demucs": "random augmentation inside of forward",
 }
-PLAN = Plan(rounds=2, warmup=1, cold=False, timeout_s=300)
+PLAN = Plan(rounds=1, warmup=0, cold=False, timeout_s=300)
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with Server(["transformers", "timm", "torchvision"]) as started:
+    with Server(["transformers", "timm", "torchvision", OPTIMIZERS]) as started:
         yield started
 
 
