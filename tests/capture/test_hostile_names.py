@@ -21,6 +21,7 @@ from torch import Tensor
 
 import smelt
 from smelt.graph.ir.printer import print_graph
+from tests.capture import failing_asserts
 from tests.capture.harness import compiled
 
 RUN = "__import__('builtins').ran.append(1)"
@@ -171,12 +172,7 @@ def variables(name: str) -> Made:
 
 @place
 def parameters(name: str) -> Made:
-    def fn(x: Tensor, *, a: int = 3) -> Any:
-        y = x * a
-        assert (y < 0).all(), "no"
-        return y
-
-    return renamed(fn, a="x_" if name == "x" else name), (torch.ones(2),)
+    return renamed(failing_asserts.below_zero, a="x_" if name == "x" else name), (torch.ones(2),)
 
 
 @place
@@ -334,12 +330,7 @@ def devices_and_types(name: str) -> Made:
 
 @place
 def messages(name: str) -> Made:
-    def fn(x: Tensor) -> Any:
-        y = x * 2
-        assert (y > 5).all(), name
-        return y
-
-    return fn, (torch.ones(2),)
+    return failing_asserts.above_five(name), (torch.ones(2),)
 
 
 @place

@@ -168,8 +168,9 @@ def main(backend: str) -> None:
         assert describe(run._smelt_session).graph_count == 1, fn
     if torch.__version__ >= "2.13":
         check_gradients(backend)
-    print("fine")
+    print(backend, "is fine")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    for name in sys.argv[1:]:
+        main(name)
