@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import shutil
@@ -13,7 +14,8 @@ from typing import Any
 
 # Before anything imports smelt: the environment of the whole session, also of subprocesses.
 os.environ["SMELT_STRICT"] = "1"
-os.environ["SMELT_CACHE_DIR"] = tempfile.mkdtemp(prefix="smelt-test-cache-")
+if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share it: what one has built is there for the others
+    os.environ["SMELT_CACHE_DIR"] = tempfile.mkdtemp(prefix="smelt-test-cache-")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: Ctrl-C would reach no child
@@ -74,9 +76,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
+def pytest_collection_finish() -> None:
+    """A million objects that were imported live as long as the tests: no look for garbage goes through them again."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_sessionfinish() -> None:
     """Remove the session's cache folder."""
-    shutil.rmtree(os.environ["SMELT_CACHE_DIR"], ignore_errors=True)
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        shutil.rmtree(os.environ["SMELT_CACHE_DIR"], ignore_errors=True)
 
 
 @pytest.fixture

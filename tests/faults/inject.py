@@ -195,7 +195,11 @@ def _hold_codes() -> None:
     """CPython 3.12 and 3.13 take a reference too many from a code object where there is no memory for its function:
     with more of them it lives on."""
     hold = ctypes.pythonapi.Py_IncRef
+    frozen = gc.get_freeze_count()
+    gc.unfreeze()  # what tests have imported is among them
     waiting: list[Any] = [each.__code__ for each in gc.get_objects() if isinstance(each, FunctionType)]
+    if frozen:
+        gc.freeze()
     while waiting:
         code = waiting.pop()
         if id(code) in _held:
