@@ -118,6 +118,7 @@ OF_TYPES: dict[str, Function] = {
     "max_pool1d of int": lambda x: F.max_pool1d(x.long()[None, None], 2),
     "max_pool1d of int, a module": lambda x: torch.nn.MaxPool1d(3, 1)(x.int()[None]) + 1,
     "cross of bool": lambda x: torch.linalg.cross((x[: len(x) // 6 * 3].view(-1, 3) > 0), x[:3] > 0),
+    "cross of two types": lambda x: torch.cross(x[:3, None], x[:3, None].double(), dim=0),
     "eigvals of half": lambda x: torch.linalg.eigvals(x.half().view(-1, 2, 2)),
     "eig of bfloat16": lambda x: torch.linalg.eig(x.bfloat16().view(-1, 2, 2)),
     "multilabel_margin_loss of int": lambda x: F.multilabel_margin_loss(x.long(), torch.zeros(len(x)).long()),
@@ -138,6 +139,22 @@ def test_types_and_numbers_that_operators_refuse_at_any_size(name: str, size: in
     expected = outcome(function, x)
     assert expected is not None
     assert outcome(smelt.compile(function), x) is expected
+
+
+@pytest.mark.parametrize("others", [torch.float64, torch.bfloat16, torch.complex64], ids=str)
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_convolutions_of_two_types_are_refused_where_they_stand(dims: int, others: torch.dtype) -> None:
+    def program(x: torch.Tensor, w: torch.Tensor) -> Any:
+        try:
+            return convolve(x, w)
+        except RuntimeError:
+            return x + 1
+
+    convolve = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
+    x, w = torch.rand(1, 2, *[5] * dims), torch.rand(3, 2, *[2] * dims)
+    run = smelt.compile(program, fullgraph=True)
+    assert torch.equal(run(x, w.to(others)), x + 1)
+    torch.testing.assert_close(run(x, w), convolve(x, w))
 
 
 @pytest.mark.parametrize(

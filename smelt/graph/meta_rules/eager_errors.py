@@ -180,11 +180,13 @@ def _tells_enough(
 
 
 def _is_unusual(func: OpOverload, values: Sequence[Any]) -> bool:
-    """Whether an operator of a library is given a type that LAPACK and most gradients do not know."""
-    first = next(tensors_among(values), None)
-    if first is None or _elsewhere(values):
+    """Whether an operator of a library is given a type that LAPACK and most gradients do not know, or several types."""
+    dtypes = [tensor.place.layout.val.dtype for tensor in tensors_among(values)]
+    if not dtypes or _elsewhere(values):
         return False
-    dtype = first.place.layout.val.dtype
+    dtype = dtypes[0]
+    if len({each for each in dtypes if each.is_floating_point or each.is_complex}) > 1:
+        return "backward" not in func.name()  # derivatives of layers hold their statistics in another
     if not (dtype.is_floating_point or dtype.is_complex):
         return "embedding" not in func.name()
     return "linalg" in func.name() and dtype.itemsize < 4
