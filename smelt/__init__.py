@@ -78,12 +78,13 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'smelt' has no attribute {name!r}")
     # all of a group at once: what a program reads of a module while it is captured is there already
     group = ALONE if _PLACE.get(name) in ALONE else _PLACES.keys() - ALONE
+    found = None
     try:
         for module in sorted(group):
             found = importlib.import_module(module)
             globals().update({each: getattr(found, each) for each in _PLACES[module]})
     except AttributeError as error:
-        if not getattr(found.__spec__, "_initializing", False):
+        if not getattr(getattr(found, "__spec__", None), "_initializing", False):
             raise
         raise AttributeError(  # of the same class, as `hasattr` asks
             f"smelt.{name} is being imported by what a signal handler or finalizer has interrupted\n"
