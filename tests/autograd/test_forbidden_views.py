@@ -66,20 +66,32 @@ def test_as_in_eager(view: str, write: str, beside: bool) -> None:
                 torch.testing.assert_close(made, right)
 
 
-def test_a_backward_inside_of_the_function() -> None:
-    def f(x: torch.Tensor) -> torch.Tensor:
+@pytest.mark.parametrize("write", [None, "before", "behind", "base"])
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_backward_inside_of_the_function(beside: bool, write: str | None) -> None:
+    """`write`: what is written, before or behind the backward; `beside`: what the view shows is a result as well."""
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = x * 2
         with torch.no_grad():
             part = y[1:]
-            part.mul_(3)
+            if write == "before":
+                part.mul_(3)
         (y * x).sum().backward()
-        return part
+        with torch.no_grad():
+            if write in ("behind", "base"):
+                (part if write == "behind" else y).mul_(3)
+        return (part, y) if beside else (part,)
 
+    refused = "created in no_grad mode" if write else "not have been used"
     found = []
     for run in (f, smelt.compile(f)):
         leaf = torch.linspace(-1, 2, 16).view(4, 4).requires_grad_()
-        part = run(leaf)
-        with pytest.raises(RuntimeError, match="created in no_grad mode"):
+        part, *base = run(leaf)
+        with pytest.raises(RuntimeError, match=refused):
             torch.autograd.grad(part.sin().sum(), leaf)
-        found.append((part.requires_grad, part.detach(), leaf.grad))
+        for y in base:
+            with pytest.raises(RuntimeError, match="second time"):
+                torch.autograd.grad(y.sin().sum(), leaf)
+        found.append((part.requires_grad, part.detach(), *[y.detach() for y in base], leaf.grad))
     torch.testing.assert_close(found[1], found[0])

@@ -217,11 +217,8 @@ def base_that_is_spent(vm: Interpreter, tensor: TraceTensor) -> TraceTensor | No
     """What a tensor is a view of without a history of its own (`torch.no_grad()`), where `is_spent` says so of that."""
     if not (vm.tensors.spent and tensor.requires_grad and is_view(tensor)):
         return None
-    try:
-        if tensor.grad_fn is not None:
-            return None
-    except RuntimeError:  # it was written since, which eager says to whoever asks for a history
-        pass
+    if not is_refused(tensor) and tensor.grad_fn is not None:
+        return None
     base = view_base(tensor)
     if type(base) is not TraceTensor or base.dtype is not tensor.dtype or tensor.place.layout.val.symbolic:
         return None
@@ -229,12 +226,28 @@ def base_that_is_spent(vm: Interpreter, tensor: TraceTensor) -> TraceTensor | No
     return base if not lazy and id(base) in vm.tensors.nodes and is_spent(vm, base) else None
 
 
+def is_refused(view: torch.Tensor) -> bool:
+    """Whether autograd refuses to make a history of a view, because it or its base was written since it was taken."""
+    try:
+        _ = view.grad_fn
+        return False
+    except RuntimeError:
+        return True
+
+
 def view_without_history(
-    base: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...], distance: int
+    base: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...], distance: int, written: bool
 ) -> torch.Tensor:
-    """The view of the base that begins so many elements behind it, as it is taken under `torch.no_grad()`."""
+    """The view of the base that begins so many elements behind it, as it is taken under `torch.no_grad()`.
+
+    Args:
+        written: since it was taken one of the two was written, so that autograd refuses whoever uses it.
+    """
     with torch.no_grad():
-        return base.as_strided(shape, stride, base.storage_offset() + distance)
+        view = base.as_strided(shape, stride, base.storage_offset() + distance)
+    if written:
+        torch.autograd.graph.increment_version(base)
+    return view
 
 
 def spent(tensor: torch.Tensor, *origins: torch.Tensor) -> torch.Tensor:

@@ -41,6 +41,7 @@ from smelt.capture.core.values import (
 )
 from smelt.capture.python.backward import (
     base_that_is_spent,
+    is_refused,
     is_spent,
     leaves_below,
     spent,
@@ -215,7 +216,7 @@ class Rebuild:
         base = base_that_is_spent(self.vm, tensor)
         if base is not None:
             distance = tensor.place.layout.offset - base.place.layout.offset
-            place = f"{self._tensor(base)}, {tuple(tensor.shape)}, {tensor.stride()}, {distance}"
+            place = f"{self._tensor(base)}, {tuple(tensor.shape)}, {tensor.stride()}, {distance}, {is_refused(tensor)}"
             return self.assign(tensor, f"{self.constant(view_without_history, 'view')}({place})")
         self.outputs.append(tensor)
         name = self._made[id(tensor)] = f"_out[{len(self.outputs) - 1}]"
