@@ -19,9 +19,12 @@ pytestmark = pytest.mark.skipif(malloc.freed() == 0, reason="the C library does 
 
 
 def leave_holes() -> list[bytes]:
-    """Some 40 MiB in small pieces are freed, below pieces that are not."""
-    pieces = [bytes(4096) for _ in range(20_000)]
-    kept = pieces[::200]
+    """Some 80 MiB in pieces are freed, below pieces that are not.
+
+    Each has whole pages for itself, also where the heap has holes that other tests have left.
+    """
+    pieces = [bytes(32768) for _ in range(2_500)]
+    kept = pieces[::25]
     del pieces
     return kept
 
