@@ -134,12 +134,16 @@ def _largest(x: torch.Tensor) -> torch.Tensor:
 
 
 def shared_memory(results: Any, given: Any) -> list[str]:
-    """Which results lie in the memory of an argument, or of an earlier result."""
+    """Which results lie in the memory of an argument, or of an earlier result, and which are one object."""
     owners: dict[int, str] = {}
     for i, x in enumerate(t for t in tree_leaves(given) if isinstance(t, torch.Tensor)):
         owners.setdefault(_memory(x), f"argument {i}")
     told = []
+    objects: dict[int, str] = {}
     for i, x in enumerate(t for t in tree_leaves(results) if isinstance(t, torch.Tensor)):
+        if objects.setdefault(id(x), f"result {i}") != f"result {i}":
+            told.append(f"result {i} is {objects[id(x)]}")
+            continue
         owner = owners.setdefault(_memory(x), f"result {i}")
         if _memory(x) and owner != f"result {i}":
             told.append(f"result {i} in {owner}")

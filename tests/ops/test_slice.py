@@ -102,6 +102,7 @@ def test_the_judge_sees_shared_memory_and_changed_bits() -> None:
     x, y = torch.ones(4), torch.ones(2)
     assert shared_memory([x[1:], y * 2], [y, x]) == ["result 0 in argument 1"]
     assert shared_memory([(z := x * 2), z[::2]], [x]) == ["result 1 in result 0"]
+    assert shared_memory([(z := x[3:]), z, x[3:]], []) == ["result 1 is result 0", "result 2 in result 0"]
     held = [torch.tensor([1.0, float("nan")])]
     before = [held[0].clone()]
     assert same_bits(held, before)
