@@ -143,7 +143,12 @@ def test_types_and_numbers_that_operators_refuse_at_any_size(name: str, size: in
 
 @pytest.mark.parametrize("others", [torch.float64, torch.bfloat16, torch.complex64], ids=str)
 @pytest.mark.parametrize("dims", [1, 2, 3])
-def test_convolutions_of_two_types_are_refused_where_they_stand(dims: int, others: torch.dtype) -> None:
+@pytest.mark.parametrize("sizes", [(1, 2, 5), (8, 64, 9)])
+def test_convolutions_of_two_types_are_refused_where_they_stand(
+    sizes: tuple[int, int, int], dims: int, others: torch.dtype
+) -> None:
+    """Small ones are asked as they are, larger ones in small sizes."""
+
     def program(x: torch.Tensor, w: torch.Tensor) -> Any:
         try:
             return convolve(x, w)
@@ -151,10 +156,31 @@ def test_convolutions_of_two_types_are_refused_where_they_stand(dims: int, other
             return x + 1
 
     convolve = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
-    x, w = torch.rand(1, 2, *[5] * dims), torch.rand(3, 2, *[2] * dims)
+    batch, channels, size = sizes
+    x, w = torch.rand(batch, channels, *[size] * dims), torch.rand(3, channels, *[2] * dims)
     run = smelt.compile(program, fullgraph=True)
     assert torch.equal(run(x, w.to(others)), x + 1)
     torch.testing.assert_close(run(x, w), convolve(x, w))
+
+
+@pytest.mark.parametrize("size", [4, 70])
+def test_layers_of_two_types(size: int) -> None:
+    """What `grid_sample` refuses, and `solve_triangular` computes in the type of the matrix."""
+
+    def sample(x: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+        return F.grid_sample(x, grid, align_corners=False)
+
+    x, grid = torch.rand(1, 2, size, size), torch.rand(1, size, size, 2, dtype=torch.float64)
+    for run in (sample, smelt.compile(sample)):
+        with pytest.raises(RuntimeError, match="scalar type"):
+            run(x, grid)
+
+    def solve(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.solve_triangular(a, b, upper=True) * 2
+
+    a, b = torch.rand(size, size).triu() + torch.eye(size) * size, torch.rand(size, 3)
+    for given in ((a.double(), b), (a, b.double())):
+        torch.testing.assert_close(smelt.compile(solve)(*given), solve(*given))
 
 
 @pytest.mark.parametrize(

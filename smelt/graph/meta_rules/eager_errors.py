@@ -6,7 +6,7 @@ meet it where it stands, with what it did before it done, and not when a whole g
 tensors on the CPU that are small the operator runs once for each new layout of its arguments. An error that it raises
 for zeros and for ones alike does not come from values: any call with these layouts raises it. Where the arguments are
 large, and no number among them is a size, it runs on smaller ones (see `Sizes`): types and numbers are refused whatever
-the size is.
+the size is. Where a number may be one, so does what is accepted of one floating type, and refused of several.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from smelt.base.errors import SmeltError, Unsupported
 from smelt.base.process_state import keep
 from smelt.base.torch_private import OpOverload, name_in_namespace, schema_of
 from smelt.base.warned import heard
-from smelt.graph.ir.meta import extent
+from smelt.graph.ir.meta import TensorMeta, extent
 from smelt.graph.ir.schema import Kind, OpInfo
 from smelt.graph.ir.storage_view import Layout, PlacedTensor, Storage
 from smelt.graph.meta_rules.kernel_warnings import is_silent_where_asked
@@ -56,7 +56,9 @@ def refusal(
     if not _may_run(func, info, args, kwargs, doubted is not None):
         return None
     if _is_large(info, args, kwargs, doubted is not None):
-        return _refusal_of_small(func, info, args, kwargs) if doubted is None and not _has_sizes(func) else None
+        if doubted is not None or _has_sizes(func) and not _is_refused_for_types(func, info, args, kwargs):
+            return None
+        return _refusal_of_small(func, info, args, kwargs)
     error = _attempt(func, info, args, kwargs, 0)
     if error is None and doubted is not None:
         raise Unsupported(f"{func} cannot be traced", why=f"its metadata rule refuses what it accepts: {doubted}")
@@ -81,6 +83,19 @@ def _refusal_of_small(
     if error is None or (_elsewhere((*args, *kwargs.values())) and any(name in str(error) for name in _ON_A_GPU)):
         return None
     return marked(error)
+
+
+def _is_refused_for_types(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether several floating types are all that can be wrong with smaller tensors: of one type they are accepted."""
+    values = (*args, *kwargs.values())
+    found = list(filter(_is_inexact, (tensor.place.layout.val.dtype for tensor in tensors_among(values))))
+    if len(set(found)) < 2:
+        return False
+    return not any(_attempt(func, info, args, kwargs, 1, Sizes(values, step), found[0]) for step in (1, 3))
+
+
+def _is_inexact(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
 
 
 class Sizes:
@@ -185,7 +200,7 @@ def _is_unusual(func: OpOverload, values: Sequence[Any]) -> bool:
     if not dtypes or _elsewhere(values):
         return False
     dtype = dtypes[0]
-    if len({each for each in dtypes if each.is_floating_point or each.is_complex}) > 1:
+    if len(set(filter(_is_inexact, dtypes))) > 1:
         return "backward" not in func.name()  # derivatives of layers hold their statistics in another
     if not (dtype.is_floating_point or dtype.is_complex):
         return "embedding" not in func.name()
@@ -251,6 +266,10 @@ def tensors_among(values: Sequence[Any]) -> Iterator[PlacedTensor]:
             yield from tensors_among(value)
 
 
+def _type_of(val: TensorMeta, inexact: torch.dtype | None) -> torch.dtype:
+    return inexact if inexact is not None and _is_inexact(val.dtype) else val.dtype
+
+
 def _attempt(
     func: OpOverload,
     info: OpInfo,
@@ -258,7 +277,9 @@ def _attempt(
     kwargs: Mapping[str, Any],
     fill: int,
     sizes: Sizes | None = None,
+    inexact: torch.dtype | None = None,
 ) -> Exception | None:
+    """The error of one run; `inexact`: the type that all floating and complex tensors have then."""
     shared = _shared_memory((*args, *kwargs.values()), fill) if sizes is None else {}
     creates = next(tensors_among((*args, *kwargs.values())), None) is None
     named = {a.name: value for a, value in zip(schema_of(func).arguments, args, strict=False)} | dict(kwargs)
@@ -267,14 +288,12 @@ def _attempt(
     def real(value: Any) -> Any:
         kind = type(value)
         if issubclass(kind, PlacedTensor):
-            val = value.place.layout.val
+            val, memory = value.place.layout.val, shared.get(value.place.storage)
             shape, stride = tuple(map(hint, val.shape)), tuple(map(hint, val.stride))
-            if sizes is not None:
-                shape, stride = sizes.shrink(shape, stride)
-            memory = shared.get(value.place.storage)
             if memory is not None:
                 return memory.as_strided(shape, stride, hint(value.place.layout.offset))
-            return torch.empty_strided(shape, stride, dtype=val.dtype, device=_CPU).fill_(fill)
+            small = (shape, stride) if sizes is None else sizes.shrink(shape, stride)
+            return torch.empty_strided(*small, dtype=_type_of(val, inexact), device=_CPU).fill_(fill)
         if kind is Size:
             return hint(value)
         if kind is Real:

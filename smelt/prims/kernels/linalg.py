@@ -94,9 +94,9 @@ def pinv(a: TensorMeta, atol: TensorMeta | None, rtol: TensorMeta | None, hermit
 
 @kernel("solve_triangular", aten.linalg_solve_triangular.default, Facts(linear_in=(1,)))
 def solve_triangular(a: TensorMeta, b: TensorMeta, upper: bool, left: bool, unitriangular: bool) -> TensorMeta:
-    """X with a X = b, or X a = b unless left; a is triangular."""
+    """X with a X = b, or X a = b unless left; a is triangular, and X of its type."""
     lead = _lead(a, b)
-    return _matrix(lead, b.shape[-2], b.shape[-1], b)
+    return _matrix(lead, b.shape[-2], b.shape[-1], a)
 
 
 def _lead(a: TensorMeta, b: TensorMeta) -> Shape:
