@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(malloc.freed() == 0, reason="the C library does 
 def leave_holes() -> list[bytes]:
     """Some 80 MiB in pieces are freed, below pieces that are not, by which the process has grown.
 
-    The holes that other tests have left in the heap have no pages in memory then, and a piece has whole pages for itself.
+    The holes that other tests have left in the heap have no pages then, and a piece has whole pages for itself.
     """
     malloc.give_back()
     malloc.release_freed()  # the process was as small as this
