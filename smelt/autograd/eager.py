@@ -77,10 +77,9 @@ def laid_out(module: fx.GraphModule, run: Callable[..., Any]) -> Program:
             found = outputs[i].numel() or not symbolic  # values tell that there are none: the operator's own strides
             if found and outputs[i].stride() != metas[i].stride:
                 outputs[i] = restride(outputs[i], metas[i])
+            # autograd lets nobody write to a view that a custom function returned
             if is_view(outputs[i]) and id(outputs[i]) not in own:
-                outputs[i] = _no_view(
-                    outputs[i]
-                )  # autograd lets nobody write to a view that a custom function returned
+                outputs[i] = _no_view(outputs[i])
         return outputs
 
     return program

@@ -54,3 +54,15 @@ def saved_unchecked(node: Any) -> list[tuple[torch.Tensor, Callable[[], Any]]] |
     if not all(hasattr(each, "data") and hasattr(each, "unpack") for each in raw):
         return None
     return [(each.data, each.unpack) for each in raw]
+
+
+def forbidden(out: torch.Tensor) -> str | None:
+    """What autograd says to whoever uses a view whose memory was written, of which it does not make a new history.
+
+    Such views are what a `torch.autograd.Function` returned, one of several (`chunk`), or taken without gradients.
+    """
+    try:
+        _ = out.grad_fn
+    except RuntimeError as error:
+        return str(error)
+    return None

@@ -7,7 +7,8 @@ kernel that computes the operand, and the columns too many are cut off by a view
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import Node
@@ -30,23 +31,26 @@ LEAST = 256
 
 def aligned_mm(p: Builder, a: Node, b: Node) -> Node | None:
     """The rule of the prim `mm`: (n, k) @ (k, m) by a larger product; None where it is right as it is."""
-    n, k, m = extra = _missing(a.meta["val"], b.meta["val"])
-    if not any(extra):
-        return None
-    out: Node = p.unique(PRIMS["mm"], (_padded(p, a, (n, k)), _padded(p, b, (k, m))))
-    stops = a.meta["val"].shape[0], b.meta["val"].shape[1]
-    return p.slice(out, (0, 0), stops, (1, 1)) if n or m else out
+    return _aligned(p, "mm", a, b, lambda n, m: ())
 
 
 def aligned_addmm(p: Builder, a: Node, b: Node, x: Node, beta: float, alpha: float) -> Node | None:
     """The rule of the prim `addmm`: the same with a term."""
+
+    def with_term(n: int, m: int) -> tuple[Any, ...]:
+        shape = x.meta["val"].shape
+        more = tuple(0 if size == 1 else lacks for size, lacks in zip(shape, (n, m)[-len(shape) :], strict=True))
+        return p.pad(x, (0,) * len(shape), more, 0.0) if any(more) else x, beta, alpha
+
+    return _aligned(p, "addmm", a, b, with_term)
+
+
+def _aligned(p: Builder, prim: str, a: Node, b: Node, others: Callable[[int, int], tuple[Any, ...]]) -> Node | None:
+    """The larger product, cut; `others`: further arguments, given how many rows and columns the result lacks."""
     n, k, m = extra = _missing(a.meta["val"], b.meta["val"])
     if not any(extra):
         return None
-    shape = x.meta["val"].shape
-    more = tuple(0 if size == 1 else lacks for size, lacks in zip(shape, (n, m)[-len(shape) :], strict=True))
-    term = p.pad(x, (0,) * len(shape), more, 0.0) if any(more) else x
-    out: Node = p.unique(PRIMS["addmm"], (_padded(p, a, (n, k)), _padded(p, b, (k, m)), term, beta, alpha))
+    out: Node = p.unique(PRIMS[prim], (_padded(p, a, (n, k)), _padded(p, b, (k, m)), *others(n, m)))
     stops = a.meta["val"].shape[0], b.meta["val"].shape[1]
     return p.slice(out, (0, 0), stops, (1, 1)) if n or m else out
 

@@ -40,7 +40,7 @@ from smelt.autograd.trace.plan import (
     Spoilt,
     View,
 )
-from smelt.autograd.trace.reachability import comes_through_function, forbidden, heads_of
+from smelt.autograd.trace.reachability import comes_through_function, heads_of
 from smelt.autograd.trace.reads import JointReads
 from smelt.autograd.trace.recomputed import is_recomputed
 from smelt.autograd.trace.rng import seeded_devices
@@ -48,7 +48,7 @@ from smelt.autograd.trace.saved import Reads, read_as_saved, results_as_saved, s
 from smelt.base.errors import Unsupported
 from smelt.base.options import Options
 from smelt.base.torch_c import disable_autocast, engine_in_this_thread, inference_mode, is_plain_view
-from smelt.base.torch_private import is_view, version_of, view_base
+from smelt.base.torch_private import forbidden, is_view, version_of, view_base
 from smelt.base.warned import heard
 from smelt.graph.ir.ancestry import ancestors
 from smelt.graph.ir.gradient_marks import Flow

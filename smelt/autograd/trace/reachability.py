@@ -74,15 +74,3 @@ def comes_through_function(out: torch.Tensor, base: torch.Tensor, steps: int) ->
         following = [(before, k) for before, k in node.next_functions if before is not None]
         node, place = following[0] if len(following) == 1 else (None, 0)
     return node is not None and node is end and hasattr(type(node), "_forward_cls") and place != base.output_nr
-
-
-def forbidden(out: torch.Tensor) -> str | None:
-    """What autograd says to whoever uses a view whose memory was written, of which it does not make a new history.
-
-    Such views are what a `torch.autograd.Function` returned, one of several (`chunk`), or taken without gradients.
-    """
-    try:
-        _ = out.grad_fn
-    except RuntimeError as error:
-        return str(error)
-    return None

@@ -149,6 +149,9 @@ class Effects(Protocol):
     def containers_changed(self) -> bool:
         """The program wrote to a container from outside."""
 
+    def source_behind(self, value: object) -> Source | None:
+        """Where an object from outside was read, or the view from outside that this one stands for."""
+
     def original(self, value: object) -> Any:
         """The container that a mirror or a copy stands for; anything else unchanged."""
 

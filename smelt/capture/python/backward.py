@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from smelt.base.class_tables import isinstance
-from smelt.base.torch_private import is_view, view_base
+from smelt.base.torch_private import forbidden, is_view, view_base
 from smelt.capture.core.breaks import Break, user_raise
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import special
@@ -217,22 +217,13 @@ def base_that_is_spent(vm: Interpreter, tensor: TraceTensor) -> TraceTensor | No
     """What a tensor is a view of without a history of its own (`torch.no_grad()`), where `is_spent` says so of that."""
     if not (vm.tensors.spent and tensor.requires_grad and is_view(tensor)):
         return None
-    if not is_refused(tensor) and tensor.grad_fn is not None:
+    if forbidden(tensor) is None and tensor.grad_fn is not None:
         return None
     base = view_base(tensor)
     if type(base) is not TraceTensor or base.dtype is not tensor.dtype or tensor.place.layout.val.symbolic:
         return None
     lazy = tensor.is_conj() or tensor.is_neg()
     return base if not lazy and id(base) in vm.tensors.nodes and is_spent(vm, base) else None
-
-
-def is_refused(view: torch.Tensor) -> bool:
-    """Whether autograd refuses to make a history of a view, because it or its base was written since it was taken."""
-    try:
-        _ = view.grad_fn
-        return False
-    except RuntimeError:
-        return True
 
 
 def view_without_history(

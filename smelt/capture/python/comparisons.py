@@ -160,7 +160,7 @@ class Compared:
 
     def _source(self, value: object) -> Source | None:
         """Where an object was read that is this one, or that this one stands for."""
-        source = self.vm.sources.get(id(value)) or self.vm.effects.views.get(id(value), (None, None))[1]
+        source = self.vm.effects.source_behind(value)
         return value.source if source is None and type(value) is PrologueValue else source
 
     def _tell_constant(self, one: object, source: Source, other: object) -> None:

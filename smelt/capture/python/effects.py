@@ -406,6 +406,12 @@ class Effects:
         """The program wrote to a container from outside."""
         return bool(self.appended) or any(mirror.changed for mirror in self.mirrors.values())
 
+    def source_behind(self, value: object) -> Source | None:
+        """Where an object from outside was read, or the view from outside that this one stands for."""
+        source = self.vm.sources.get(id(value))
+        shown = self.views.get(id(value)) if source is None else None
+        return source if shown is None else shown[1]
+
     def original(self, value: object) -> object:
         """The container that a mirror or a copy stands for; anything else unchanged."""
         value = self.copies.own(value)

@@ -15,6 +15,7 @@ import torch
 
 from smelt.base.class_tables import isinstance
 from smelt.base.python_text import LITERALS, arguments, is_plain_name, module_name, new_name, quoted
+from smelt.base.torch_private import forbidden
 from smelt.base.warned import heard
 from smelt.capture._native import NULL, generator_at, iterator_place, put_iterator
 from smelt.capture.calls.calls import Trampoline
@@ -41,7 +42,6 @@ from smelt.capture.core.values import (
 )
 from smelt.capture.python.backward import (
     base_that_is_spent,
-    is_refused,
     is_spent,
     leaves_below,
     spent,
@@ -170,7 +170,7 @@ class Rebuild:
             return self.fetched(value.source)
         if type(value) is PrologueValue:
             return self.fetched(value.source) if value.source is not None else self.vm.hosts.use(value)
-        source = self.vm.sources.get(id(value)) or self.vm.effects.views.get(id(value), (None, None))[1]
+        source = self.vm.effects.source_behind(value)
         if source is not None:
             return self.fetched(source)
         if kind in SYMBOLIC_CLASSES:  # read now: what the residual does next may reshape the tensor that tells it
@@ -216,8 +216,9 @@ class Rebuild:
         base = base_that_is_spent(self.vm, tensor)
         if base is not None:
             distance = tensor.place.layout.offset - base.place.layout.offset
-            place = f"{self._tensor(base)}, {tuple(tensor.shape)}, {tensor.stride()}, {distance}, {is_refused(tensor)}"
-            return self.assign(tensor, f"{self.constant(view_without_history, 'view')}({place})")
+            place = f"{self._tensor(base)}, {tuple(tensor.shape)}, {tensor.stride()}, {distance}"
+            written = forbidden(tensor) is not None
+            return self.assign(tensor, f"{self.constant(view_without_history, 'view')}({place}, {written})")
         self.outputs.append(tensor)
         name = self._made[id(tensor)] = f"_out[{len(self.outputs) - 1}]"
         return name

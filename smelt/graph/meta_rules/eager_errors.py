@@ -202,7 +202,7 @@ def _is_unusual(func: OpOverload, values: Sequence[Any]) -> bool:
     dtype = dtypes[0]
     if len(set(filter(_is_inexact, dtypes))) > 1:
         return "backward" not in func.name()  # derivatives of layers hold their statistics in another
-    if not (dtype.is_floating_point or dtype.is_complex):
+    if not _is_inexact(dtype):
         return "embedding" not in func.name()
     return "linalg" in func.name() and dtype.itemsize < 4
 
