@@ -2,8 +2,9 @@
 
 A contender is named `eager`, `torch.compile`, `smelt`, or `package.module:function` with
 `function(model, settings) -> callable` (used to test the bench itself). After a compiler may follow, each with a colon,
-a mode (`torch.compile:reduce-overhead`, which counts before the run's mode), `step` (`smelt:step`: the whole training
-step) and another of smelt's backends (`smelt:aot_eager`).
+a mode (`torch.compile:reduce-overhead`, which counts before the run's mode), `regions` (the repeated blocks alone; of
+torch.compile by Accelerate's `compile_regions`), `step` (`smelt:step`: the whole training step) and another of smelt's
+backends (`smelt:aot_eager`).
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ RIVAL_MODES: dict[str, dict[str, Any]] = {
 """torch.compile's modes as its options: it takes a mode or options, not both (`torch._inductor.list_mode_options`)."""
 
 
+STEP, REGIONS = "step", "regions"
+"""What may follow a compiler's name besides modes and backends."""
+
+
 def eager(model: nn.Module, settings: Settings) -> Prepared:
     """The model as it is."""
     return model
@@ -48,16 +53,21 @@ def eager(model: nn.Module, settings: Settings) -> Prepared:
 
 @dataclass(frozen=True)
 class TorchCompile:
-    """The rival. torch loads its compiler when it is asked to compile, so that its import counts as cold start."""
+    """The rival. torch loads its compiler when it is asked to compile, so that its import counts as cold start.
+
+    regions: Accelerate compiles the repeated blocks.
+    """
 
     mode: str | None = None
+    regions: bool = False
 
     def __call__(self, model: nn.Module, settings: Settings) -> Prepared:
         mode = self.mode or settings.mode
+        compile: Any = importlib.import_module("accelerate.utils").compile_regions if self.regions else torch.compile
         if not settings.eager_rng:
-            return torch.compile(model, mode=mode, dynamic=settings.dynamic)
+            return compile(model, mode=mode, dynamic=settings.dynamic)
         options = RIVAL_MODES[mode or DEFAULT] | {"fallback_random": True}
-        return torch.compile(model, dynamic=settings.dynamic, options=options)
+        return compile(model, dynamic=settings.dynamic, options=options)
 
 
 @dataclass(frozen=True)
@@ -65,23 +75,34 @@ class SmeltCompile:
     """The compiler of this project, imported when it is asked to compile for the same reason.
 
     whole_step: it gets the whole training step, with the optimizer, where there is one.
+    regions: the repeated blocks are compiled.
     """
 
     mode: str | None = None
     backend: str = "smelt"
     whole_step: bool = False
+    regions: bool = False
 
     def __call__(self, target: Any, settings: Settings) -> Prepared:
         mode, options = self.mode or settings.mode, None
         if settings.eager_rng:  # a mode is a set of options, and only one of the two is accepted
             mode, options = None, MODES[mode or DEFAULT] | {"eager_rng": True}
-        compile = load_compiler().compile
+        compiler = load_compiler()
+        compile = compiler.compile_regions if self.regions else compiler.compile
         return compile(target, backend=self.backend, mode=mode, dynamic=settings.dynamic, options=options)
 
 
 smelt_compile = SmeltCompile()
 
-EXAMPLES = ("eager", "torch.compile", "torch.compile:reduce-overhead", "smelt", "smelt:step", "smelt:reduce-overhead")
+EXAMPLES = (
+    "eager",
+    "torch.compile",
+    "torch.compile:reduce-overhead",
+    "smelt",
+    "smelt:step",
+    "smelt:reduce-overhead",
+    "smelt:regions",
+)
 """What an unknown name is answered with."""
 
 
@@ -94,14 +115,15 @@ def find_contender(name: str) -> Prepare:
     family, *parts = name.split(":")
     mode = mode_of(name)
     rest = [part for part in parts if part != mode]
-    backends = [part for part in rest if part != "step"]
-    twice = len(parts) - len({*parts}) or len([part for part in parts if part in MODES]) > 1
+    regions, step = REGIONS in rest, STEP in rest
+    backends = [part for part in rest if part not in (REGIONS, STEP)]
+    wrong = len(parts) - len({*parts}) or len([part for part in parts if part in MODES]) > 1 or (regions and step)
     if name == "eager":
         return eager
-    if family == "torch.compile" and not rest and not twice:
-        return TorchCompile(mode)
-    if family == "smelt" and len(backends) < 2 and "" not in parts and not twice:
-        return SmeltCompile(mode, backends[0] if backends else "smelt", "step" in rest)
+    if family == "torch.compile" and not step and not backends and not wrong:
+        return TorchCompile(mode, regions)
+    if family == "smelt" and len(backends) < 2 and "" not in parts and not wrong:
+        return SmeltCompile(mode, backends[0] if backends else "smelt", step, regions)
     if family not in ("torch.compile", "smelt") and len(parts) == 1:
         return getattr(importlib.import_module(family), parts[0])
     raise unknown_name("contender", name, EXAMPLES)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 bench = typer.Typer(
     cls=DefaultGroup,
     help="Measure eager, torch.compile and smelt side by side: `bench MODEL...`, `--suite`, `overhead`, `bandwidth`, "
-    "`report`.",
+    "`aot`, `regional`, `report`.",
     no_args_is_help=True,
 )
 
@@ -206,6 +206,51 @@ def aot(
         values = run_ahead(found, Settings(train=train), rounds, command(), Console(), json)
     if len(values) < len(found):
         raise typer.Exit(1)
+
+
+@bench.command()
+def regional(
+    models: Annotated[
+        list[str] | None, typer.Argument(help="8-layers, 32-layers, 64-layers (small); 1B, 3B, 8B, 13B (published).")
+    ] = None,
+    batches: Annotated[str, typer.Option(help="Batch sizes, by commas.")] = "1,4",
+    length: Annotated[int, typer.Option(min=1, help="Tokens of a sequence.")] = 128,
+    train: Annotated[
+        bool, typer.Option("--train/--forward", help="Backward too, or forward with gradients on.")
+    ] = False,
+    dtype: Annotated[str | None, typer.Option(help="fp32 (default on a CPU), fp16 (default on a GPU) or bf16.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    contenders: Annotated[
+        str, typer.Option(help="Who is measured, by commas.")
+    ] = "eager,torch.compile,torch.compile:regions,smelt,smelt:regions",
+    rounds: Annotated[int, typer.Option(min=1, help="Timed passes of each contender.")] = 50,
+    json: Annotated[Path | None, typer.Option(help="Where to keep the figures.", callback=output_file)] = None,
+) -> None:
+    """Decoders compiled whole and by regions: cold start and step, the rows of Accelerate's published table."""
+    from smelt.bench.contenders import find_contender
+    from smelt.bench.meter import check_device
+    from smelt.bench.regional.measure import Passes, chosen_dtype
+    from smelt.bench.regional.models import chosen_decoders
+    from smelt.bench.regional.table import failures, run_regional
+
+    with complaints():
+        check_device(device)
+        names = list(dict.fromkeys(filter(None, (name.strip() for name in contenders.split(",")))))
+        for name in names:
+            find_contender(name)
+        passes = Passes(1, length, train, chosen_dtype(dtype, device), device)
+        found = chosen_decoders(models or (), device)
+        rows = run_regional(found, _sizes(batches), passes, names, rounds, command(), Console(), json)
+    if any(failures(rows)):
+        raise typer.Exit(1)
+
+
+def _sizes(text: str) -> list[int]:
+    """Batch sizes by commas, each once."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise OptionError(f"--batches wants whole numbers from 1 by commas, got {text!r}")
+    return list(dict.fromkeys(map(int, parts)))
 
 
 @bench.command()

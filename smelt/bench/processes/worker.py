@@ -28,6 +28,7 @@ from smelt.bench.meter import meter_of
 from smelt.bench.overhead import call_overhead, guard_overhead
 from smelt.bench.processes.process import phase_file_of
 from smelt.bench.processes.turns import alone
+from smelt.bench.regional import measure as regional
 from smelt.bench.steps import Stepper, build_batch, build_model, use_tf32
 from smelt.bench.workload import Settings
 from smelt.bench.workloads import find_workload
@@ -196,6 +197,22 @@ def ahead(model: str, settings: dict[str, Any]) -> dict[str, Any]:
         return save(model, read_settings(settings))
 
 
+def first_pass(model: str, contender: str, passes: dict[str, Any]) -> dict[str, Any]:
+    """A decoder's first pass, see `smelt.bench.regional.measure`."""
+    with failing_as("eager_fails" if contender == "eager" else "fail_compile"):
+        given = regional.Passes(**passes)
+        use_tf32(given.settings())
+        return regional.first_pass(model, contender, given)
+
+
+def passes_in_turn(model: str, contenders: Sequence[str], passes: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """Passes of a decoder by several contenders in turn, see `smelt.bench.regional.measure`."""
+    with failing_as("fail_run"):
+        given = regional.Passes(**passes)
+        use_tf32(given.settings())
+        return regional.passes_in_turn(model, contenders, given, rounds)
+
+
 def tell_phase(name: str) -> None:
     """Write down what is being done, for the parent to read if this process does not end well."""
     phase_file.write_text(name)
@@ -213,6 +230,8 @@ TASKS: dict[str, Callable[..., dict[str, Any]]] = {
     "bandwidth": bandwidth,
     "census": census,
     "ahead": ahead,
+    "first_pass": first_pass,
+    "passes_in_turn": passes_in_turn,
 }
 
 

@@ -1,0 +1,1 @@
+"""Whole compilation beside that of the repeated blocks: the rows of Accelerate's table of regional compilation."""

@@ -1,0 +1,75 @@
+"""The decoders of the table: Llamas with random weights, of sizes for two cores and of published ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from smelt.base.errors import unknown_name
+from smelt.bench.builders import transformers_model
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A Llama: how many layers, how wide they are, query heads and those of keys, and the width inside of a layer."""
+
+    layers: int
+    width: int
+    heads: int
+    key_heads: int
+    inner: int
+    vocabulary: int
+
+    def build(self) -> nn.Module:
+        """The model with random weights, in eval mode, as it is measured."""
+        config: dict[str, Any] = {
+            "num_hidden_layers": self.layers,
+            "hidden_size": self.width,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.key_heads,
+            "intermediate_size": self.inner,
+            "vocab_size": self.vocabulary,
+        }
+        return transformers_model("LlamaForCausalLM", "LlamaConfig", **config)().eval()
+
+
+DECODERS = {
+    "tiny": Decoder(2, 32, 2, 1, 64, 100),
+    "8-layers": Decoder(8, 256, 4, 2, 1024, 8000),
+    "32-layers": Decoder(32, 256, 4, 2, 1024, 8000),
+    "64-layers": Decoder(64, 256, 4, 2, 1024, 8000),
+    "1B": Decoder(16, 2048, 32, 8, 8192, 128256),
+    "3B": Decoder(28, 3072, 24, 8, 8192, 128256),
+    "8B": Decoder(32, 4096, 32, 8, 14336, 128256),
+    "13B": Decoder(40, 5120, 40, 40, 13824, 32032),
+}
+"""By name; the last four are those of the published table."""
+
+USUAL = {"cpu": ("8-layers", "32-layers"), "cuda": ("1B", "3B", "8B", "13B")}
+"""What is measured unless models are named."""
+
+
+def find_decoder(name: str) -> Decoder:
+    """The decoder of that name.
+
+    Raises:
+        OptionError: there is none (lists those there are).
+    """
+    if name not in DECODERS:
+        raise unknown_name("model", name, tuple(DECODERS))
+    return DECODERS[name]
+
+
+def chosen_decoders(names: Sequence[str], device: str) -> list[str]:
+    """The names that are given, each once, else the usual ones of a device.
+
+    Raises:
+        OptionError: there is no decoder of a name.
+    """
+    chosen = list(dict.fromkeys(names)) or list(USUAL[device.partition(":")[0]])
+    for name in chosen:
+        find_decoder(name)
+    return chosen
