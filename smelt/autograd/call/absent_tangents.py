@@ -18,6 +18,7 @@ import torch
 from torch import fx
 
 from smelt.base.locks import new_lock
+from smelt.base.process_state import preserving
 from smelt.base.torch_private import OpOverload, schema_of
 from smelt.graph.ir.gradient_marks import Chosen, GradientMark, Materialized, flow_of
 from smelt.graph.ir.meta import TensorMeta, inverse, memory_order
@@ -109,8 +110,9 @@ class Backward:
 
     def _program(self, absent: tuple[int, ...]) -> Program:
         known = self.programs.get(absent)
-        if known is not None:
-            return known
+        return known if known is not None else preserving(self._made, absent)  # an interrupt leaves no lock held
+
+    def _made(self, absent: tuple[int, ...]) -> Program:
         with self.lock:
             if absent not in self.programs:
                 self.programs[absent] = self.make(without_tangents(self.graph, absent))

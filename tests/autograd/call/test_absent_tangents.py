@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import sys
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 import smelt
 from smelt import driver
 from smelt.autograd.call import absent_tangents
+from smelt.base.locks import held_locks
 from smelt.graph.ir.meta import TensorMeta, contiguous_stride
 
 
@@ -353,3 +355,25 @@ def test_absent_sums_of_turned_values(used: int) -> None:
         run(x)[used].sum().backward()
         found.append(x.grad)
     torch.testing.assert_close(*found)
+
+
+def test_no_lock_is_held_when_the_call_that_gives_it_back_fails():
+    """As a profile function that raises does it, between the compilation of a backward and the end of its block."""
+    x = torch.randn(4, requires_grad=True)
+    result = smelt.compile(lambda x: (x.sin(), x.cos()))(x)[0].sum()
+    before = held_locks()
+
+    def profile(frame, event, called):
+        if event == "c_call" and frame.f_code.co_filename == absent_tangents.__file__ and "exit" in str(called):
+            sys.setprofile(None)
+            raise OSError("no")
+
+    sys.setprofile(profile)
+    try:
+        with pytest.raises(OSError, match="no"):
+            result.backward(retain_graph=True)
+    finally:
+        sys.setprofile(None)
+    assert held_locks() == before
+    result.backward()
+    torch.testing.assert_close(x.grad, x.detach().cos())
