@@ -1,4 +1,5 @@
-"""A disk that refuses the n-th call, or all from the n-th on: `python -m tests.faults.disk`; `--every 25` is a slice.
+"""A disk that refuses the n-th call, or all from the n-th on: `python -m tests.faults.disk`; `--every 25` is a slice,
+`--shard 0/4` the first of four processes that share the whole.
 
 `disk.c` is preloaded into a process that compiles into a fresh cache, loads from a filled one, writes traces and
 reports, evicts, saves and loads archives and artefacts. For every n the results are right (or an archive or artefact
@@ -155,16 +156,18 @@ def differ(got: list[torch.Tensor]) -> list[str]:
     return [] if all(map(torch.allclose, got, want)) else ["the results differ"]
 
 
-def campaign(names: list[str], every: int, seed: int, root: Path) -> list[str]:
-    """Each `every`-th call of each scenario is refused once, and from there on."""
+def campaign(names: list[str], every: int, seed: int, shard: tuple[int, int], root: Path) -> list[str]:
+    """Each `every`-th call of each scenario is refused once, and from there on; of these one share of so many."""
     torch.set_num_threads(1)
     disk, rng, wrong, number = Disk(), random.Random(seed), list[str](), 0
     for name in names:
         total, found = disk.strike(name, root / name, 0, errno.EIO, False)
         for lasting in (False, True):
             for at in range(1 + rng.randrange(every), total + 1, every):
-                number += 1
-                found += disk.strike(name, root / str(number), at, rng.choice(ERRORS), lasting)[1]
+                number, error = number + 1, rng.choice(ERRORS)
+                if number % shard[1] != shard[0]:
+                    continue
+                found += disk.strike(name, root / str(number), at, error, lasting)[1]
                 shutil.rmtree(root / str(number), ignore_errors=True)
         print(f"{name}: {total} calls on files, {len(found)} wrong", flush=True)
         wrong += found
@@ -177,6 +180,7 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=1, help="the n-th call for each so many")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default=",".join(SCENARIOS))
+    parser.add_argument("--shard", default="0/1", help="0/4 is the first of four that share the calls")
     given = parser.parse_args()
     if _PRELOADED not in os.environ:
         with tempfile.TemporaryDirectory() as folder:
@@ -189,7 +193,9 @@ def main() -> int:
             return subprocess.run(
                 [sys.executable, "-m", "tests.faults.disk", *sys.argv[1:]], env=os.environ | more
             ).returncode
-    wrong = campaign(given.only.split(","), given.every, given.seed, Path(os.environ[_PRELOADED], "disks"))
+    index, shards = map(int, given.shard.split("/"))
+    root = Path(os.environ[_PRELOADED], "disks")
+    wrong = campaign(given.only.split(","), given.every, given.seed, (index, shards), root)
     print(*wrong, sep="\n")
     return 1 if wrong else 0
 
