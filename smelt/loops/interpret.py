@@ -137,6 +137,8 @@ class Interpreter:
         return Expr(((atom, 1),), 0)
 
     def random(self, seed: Value, stream: int, index: Expr, count: IntLike) -> Value:
+        if seed.numel() == 0:  # a space without elements has no seed either
+            return torch.zeros(self.ranges, device=self.device)
         everything = PRIMS["random"].reference(seed.reshape(-1)[0], stream, (value_in(count, self.sizes),))
         return everything[self.number(index)]
 
