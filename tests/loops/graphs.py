@@ -11,6 +11,8 @@ import torch
 from torch import fx
 
 from smelt.graph.ir.meta import TensorMeta, contiguous_stride
+from smelt.loops.interpret import interpret
+from smelt.loops.lower import lower
 from smelt.prims.ops import PRIMS
 from smelt.shapes.size import IntLike, Size
 
@@ -180,3 +182,10 @@ def real_inputs(gm: fx.GraphModule, high: int = 4) -> list[torch.Tensor]:
 def run_eager(gm: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The prims' eager references."""
     return list(gm(*inputs))
+
+
+def interpreted(build: Callable[..., Any], *tensors: torch.Tensor) -> list[torch.Tensor]:
+    """What the loop interpreter makes of `build(g, *inputs)`, one value or a tuple of them, for these tensors."""
+    g = GraphBuilder()
+    made = build(g, *(g.input(*t.shape, dtype=t.dtype, stride=t.stride()) for t in tensors))
+    return interpret(lower(g.build(*(made if isinstance(made, tuple) else (made,)))), tensors)
