@@ -94,3 +94,14 @@ def test_parts_of_which_the_last_is_short_are_paired_with_the_whole() -> None:
     assert joined == variable(part) * 4 + variable(row) + constant(0)
     refused = align([(1, Var("x", 11))], [(1, row), (4, part)], Names(), limits=({}, {row: (part, 10)}))
     assert isinstance(refused, str)
+
+
+def test_align_splits_what_differs():
+    names = Names()
+    batch, row, width = Var("b", 4), Var("s", 8), Var("w", 12)
+    both, heads, depth = Var("bs", 32), Var("h", 3), Var("d", 4)
+    found = align([(1, width), (12, row), (96, batch)], [(1, depth), (4, heads), (12, both)], names)
+    assert not isinstance(found, str)
+    assert [p.size for p in found.left[width]] == [4, 3]
+    assert [p.size for p in found.right[both]] == [8, 4]
+    assert isinstance(align([(1, width)], [(2, width)], names), str)

@@ -52,3 +52,24 @@ def test_a_buffer_is_written_over_one_that_ends_there(seed: int) -> None:
         assert (units[step].number, new, old) in asked and plan.offsets[new] == plan.offsets[old]
         assert old in units[step].reads and not any(old in unit.reads for unit in units[step + 1 :])
         assert aligned(sizes[old]) == aligned(sizes[new])
+
+
+def test_memory_plan_never_overlaps_live_buffers():
+    rng = random.Random(0)
+    for _ in range(50):
+        count = rng.randint(2, 25)
+        units, sizes = [], {}
+        for i in range(count):
+            reads = tuple({f"b{rng.randrange(i)}" for _ in range(rng.randint(1, 3))}) if i else ()
+            units.append(Unit(i, reads, (f"b{i}",), i))
+            sizes[f"b{i}"] = rng.randint(1, 1000)
+        plan = plan_memory(units, sizes, lambda number, out, source: rng.random() < 0.5)
+        last = {n: s for s, u in enumerate(units) for n in (*u.reads, *u.writes)}
+        for i, a in enumerate(sizes):
+            assert plan.offsets[a] % ALIGN == 0 and plan.offsets[a] + sizes[a] <= plan.size
+            for j, b in enumerate(sizes):
+                if i < j <= last[a] and not (plan.in_place.get(b) == a and j == last[a]):
+                    apart = (
+                        plan.offsets[a] + sizes[a] <= plan.offsets[b] or plan.offsets[b] + sizes[b] <= plan.offsets[a]
+                    )
+                    assert apart, (a, b)

@@ -40,3 +40,15 @@ def test_order_is_the_defined_one(seed: int) -> None:
     draw.shuffle(units)
     got = [unit.number for unit in order_units(units, size.__getitem__, kept)]
     assert got == by_definition(units, size, kept)
+
+
+def test_order_keeps_operands_first_and_frees_memory_early():
+    units = [
+        Unit(0, ("x",), ("big1",), 0),
+        Unit(1, ("x",), ("big2",), 1),
+        Unit(2, ("big1",), ("small1",), 2),
+        Unit(3, ("big2",), ("small2",), 3),
+    ]
+    size = {"x": 0, "big1": 100, "big2": 100, "small1": 1, "small2": 1}.__getitem__
+    order = [u.number for u in order_units(units, size, {"small1", "small2"})]
+    assert order == [0, 2, 1, 3]

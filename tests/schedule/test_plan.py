@@ -1,0 +1,134 @@
+"""smelt/schedule/plan.py: whole schedules, from loops to kernels in order."""
+
+from dataclasses import replace
+
+import torch
+
+from smelt.base.options import Options
+from smelt.loops.lower import lower
+from smelt.schedule.machine import CPU, GPU
+from smelt.schedule.plan import Schedule, schedule
+from tests.loops.graphs import GraphBuilder
+
+
+def plan_of(g: GraphBuilder, *outputs: object) -> Schedule:
+    return schedule(lower(g.build(*outputs)), Options())
+
+
+def test_pointwise_chains_have_no_buffers():
+    g = GraphBuilder()
+    x = g.input(8, 16)
+    plan = plan_of(g, g.exp(g.mul(g.add(x, 1.0), 2.0)))
+    (group,) = plan.groups.values()
+    assert len(group.members) == 1 and plan.memory.size == 0
+
+
+def test_what_waits_for_a_value_is_in_no_kernel_before_it():
+    for machine in (CPU, GPU):
+        for after in (None, "mm", "neg"):
+            g = GraphBuilder()
+            x, w, v = g.input(64, 64), g.input(64, 64), g.input(64, 64)
+            first = g.exp(x)
+            turn = g.neg(g.mm(first, w))  # "neg" is computed inside of the kernel that reads it
+            again = g.add(g.exp(x), v)
+            again.meta["after"] = after
+            program = lower(g.build(g.mm(again, w), g.mul(turn, v), first))
+            assert program.after == ({again.name: after} if after else {})
+            plan = schedule(program, Options(), None, machine)
+            (early,) = (step for step, n in enumerate(plan.steps) if n in plan.groups and first.name in plan.made_by(n))
+            (late,) = (step for step, n in enumerate(plan.steps) if n in plan.groups and "add" in plan.made_by(n))
+            product = next(step for step, n in enumerate(plan.steps) if "mm" in _made_by(plan, n))
+            assert (late > product > early) == (after is not None), (machine, after)
+            assert (late == early) == (after is None)
+
+
+def _made_by(plan: Schedule, number: int) -> list[str]:
+    return [plan.externs[number].name] if number in plan.externs else plan.made_by(number)
+
+
+def test_a_kernel_comes_with_its_first_member():
+    """The last value shares the kernel of the first, which all others wait for: these are not made before it."""
+    g = GraphBuilder()
+    x = g.input(64, 64)
+    y = g.exp(x)
+    for _ in range(3):
+        y = g.mm(y, g.exp(g.input(64, 64)))
+    plan = plan_of(g, y, g.neg(x))
+    first, *_ = plan.steps
+    assert list(plan.groups[first].members) == ["exp", "neg"]
+    made = [plan.groups[n].members.keys() if n in plan.groups else plan.externs[n].name for n in plan.steps]
+    assert [m for m in made if isinstance(m, str)] == ["mm", "mm_1", "mm_2"]
+    assert [at for at, m in enumerate(made) if isinstance(m, str)] == [2, 4, 6]
+
+
+def test_bool_and_int_layouts_are_kept():
+    g = GraphBuilder()
+    x = g.input(4, 6, stride=(1, 4))
+    plan = plan_of(g, g.gt(x, 0.0))
+    assert plan.strides["gt"] == (1, 4)
+    assert plan.program.nodes["gt"].meta.dtype is torch.bool
+
+
+def updates_of(g: GraphBuilder, *outputs: object, updates: dict[int, str]) -> dict[str, str]:
+    return schedule(lower(g.build(*outputs)), Options(), updates).over_inputs
+
+
+def test_a_new_value_is_written_over_its_input():
+    g = GraphBuilder()
+    x, y = g.input(64), g.input(64)
+    assert updates_of(g, g.add(x, y), updates={0: "x0"}) == {"add": "x0"}
+
+
+def test_a_new_value_waits_for_other_readers_of_the_old_one():
+    g = GraphBuilder()
+    x, w = g.input(16, 16), g.input(16, 16)
+    new = g.add(x, w)
+    plan = schedule(lower(g.build(new, g.mm(x, w))), Options(), {0: "x0"})
+    assert plan.over_inputs == {"add": "x0"}
+    assert plan.steps[-1] in plan.groups
+
+
+def test_an_input_that_is_read_at_other_places_is_not_written_over():
+    g = GraphBuilder()
+    x = g.input(16, 16)
+    assert updates_of(g, g.add(x, g.permute(x, (1, 0))), updates={0: "x0"}) == {}
+
+
+def test_an_old_value_that_is_returned_is_not_written_over():
+    g = GraphBuilder()
+    x = g.input(16)
+    assert updates_of(g, g.add(x, 1.0), x, updates={0: "x0"}) == {}
+
+
+def test_a_value_that_the_new_one_needs_and_that_needs_the_old_one_is_no_cycle():
+    g = GraphBuilder()
+    x, w = g.input(16, 16), g.input(16, 16)
+    new = g.add(x, 1.0)
+    assert updates_of(g, new, g.add(g.mm(new, w), x), updates={0: "x0"}) == {}
+
+
+def test_on_a_gpu_a_value_lies_over_one_that_it_is_computed_from():
+    g = GraphBuilder()
+    x, w = g.input(64, 64), g.input(64, 64)
+    grad = g.mm(w, g.input(64, 64))
+    first, second = g.exp(x), g.mul(grad, x)
+    gm = g.build(g.mm(second, g.mm(first, w)))
+    for machine in (GPU, replace(GPU, overwrites_unused=True)):
+        plan = schedule(lower(gm), Options(), None, machine)
+        assert len(plan.groups) == 1
+        wanted = first if machine.overwrites_unused else second
+        assert plan.memory.in_place == {wanted.name: grad.name}
+
+
+def test_large_gradients_of_one_weight_are_added_up_as_they_come():
+    """They do not all lie in memory until the last one is there."""
+    size = 512 * 1024 * 4
+    for machine in (CPU, GPU):
+        for count, most in ((3, 4), (12, 6)):
+            g = GraphBuilder()
+            total = None
+            for _ in range(count):
+                product = g.mm(g.input(512, 64), g.input(64, 1024))
+                total = product if total is None else g.add(total, product)
+            plan = schedule(lower(g.build(total)), Options(), None, machine)
+            assert plan.memory.size <= most * size, (machine, count)
