@@ -13,6 +13,7 @@ from smelt.base.errors import CompileError
 from smelt.graph.ir.meta import TensorMeta, contiguous_stride
 from smelt.loops.interpret import Interpreter, interpret, laid_out, run_node, scattered
 from smelt.loops.ir import (
+    REFUSE,
     Condition,
     Constant,
     Extern,
@@ -124,6 +125,24 @@ def test_indirect_places_wrap_only_where_they_may() -> None:
 
     assert element((4,), read(True), {"x": X, "p": places}).tolist() == [9, 9, 1, 1]
     assert element((2,), read(False), {"x": X, "p": places[::2]}).tolist() == [9, 1]
+
+
+def test_operators_conversions_and_refusals() -> None:
+    wrong = torch.tensor([False, True, False, False])
+
+    def body(refused: bool) -> Any:
+        def element(ops: Any, i: Any) -> Any:
+            x = ops.load("x", (constant(1), i[0]))
+            half = ops.apply("mul", torch.float32, x, ops.constant(0.5, torch.float32))
+            checked = ops.apply(f"{REFUSE}1", torch.float32, half, ops.load("w", i)) if refused else half
+            return ops.convert(checked, torch.float32, torch.int32)
+
+        return element
+
+    assert element((4,), body(False), {"x": X, "w": wrong}, torch.int32).tolist() == [2, 2, 3, 3]
+    assert element((4,), body(True), {"x": X, "w": wrong & False}, torch.int32).tolist() == [2, 2, 3, 3]
+    with pytest.raises(IndexError, match="out of range"):
+        element((4,), body(True), {"x": X, "w": wrong}, torch.int32)
 
 
 @pytest.mark.parametrize("kind", ["sum", "amax", "amin", "prod", "any", "all", "argmax"])
