@@ -24,8 +24,8 @@ def describe_program(name: str, target: str, plan: Schedule, steps: Steps, text_
     facts = ProgramFacts(name, target, arena=plan.memory.size, symbolic=bool(plan.program.symbols))
     facts.types = {name: _type(plan, name) for name in plan.program.nodes}
     for number in plan.steps:
-        made = [plan.externs[number].name] if _is_library(plan, number) else plan.made_by(number)
-        step = steps.of.get(made[0]) or Step(origins_of(plan.program, computed_by(plan, number)))
+        made = _made_by(plan, number)
+        step = steps.of.get(made[0]) or _step(plan, number)
         facts.units.append(_unit(plan, number, made, step, text_of, facts.sources))
     facts.memory = _memory(plan)
     used = {name for unit in facts.units for name in (*unit.makes, *unit.reads)}
@@ -35,6 +35,16 @@ def describe_program(name: str, target: str, plan: Schedule, steps: Steps, text_
 
 def _is_library(plan: Schedule, number: int) -> bool:
     return number in plan.externs and number not in plan.products
+
+
+def _made_by(plan: Schedule, number: int) -> list[str]:
+    return [plan.externs[number].name] if _is_library(plan, number) else plan.made_by(number)
+
+
+def _step(plan: Schedule, number: int) -> Step:
+    """A unit of which codegen wrote no step."""
+    names = _made_by(plan, number) if _is_library(plan, number) else computed_by(plan, number)
+    return Step(origins_of(plan.program, names))
 
 
 def _unit(plan: Schedule, number: int, made: list[str], step: Step, text_of: TextOf, sources: dict[str, str]) -> Unit:
@@ -118,8 +128,7 @@ def _memory(plan: Schedule) -> list[int]:
     kept = {output.name for output in plan.program.outputs}
     change = [0] * (len(plan.steps) + 1)
     for position, number in enumerate(plan.steps):
-        made = [plan.externs[number].name] if _is_library(plan, number) else plan.made_by(number)
-        for name in made:
+        for name in _made_by(plan, number):
             node = plan.program.nodes[name]
             over = name in plan.memory.in_place or name in plan.over_inputs or name in plan.over_others
             if isinstance(node, Item) or over or not (name in plan.stored or isinstance(node, Extern)):
