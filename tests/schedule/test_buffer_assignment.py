@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from dataclasses import replace
 
 import torch
+from torch import fx
 
 from smelt.base.options import Options
 from smelt.codegen.cpp.host import render_cpp
+from smelt.loops.ir import Extern
 from smelt.loops.lower import lower
+from smelt.schedule.buffer_assignment import BufferAssignment, flat, joined, writes_into
+from smelt.schedule.dependencies import Names
 from smelt.schedule.describe import describe
+from smelt.schedule.fuse import fuse
 from smelt.schedule.machine import CPU, GPU
-from smelt.schedule.plan import Schedule, schedule
+from smelt.schedule.memory import ALIGN
+from smelt.schedule.order import Unit
+from smelt.schedule.plan import Schedule, _Planner, schedule
+from smelt.schedule.realize import realize
 from tests.loops.graphs import GraphBuilder
 
 
@@ -144,3 +153,76 @@ def test_on_a_gpu_the_largest_intermediate_lies_outside_of_an_arena_that_is_shar
     plan = planned(1 << 24)
     assert "scatter_add" in plan.apart and plan.memory.size < 1 << 23
     assert planned(1 << 20).apart == set()  # too little
+
+
+def assignment(
+    g: GraphBuilder, *outputs: object, updates: dict[int, str] | None = None, held: Container[str] = ()
+) -> BufferAssignment:
+    """What a planner asks, before anything is placed."""
+    program = lower(g.build(*outputs))
+    real, names = realize(program), Names()
+    fused = fuse(program, real, names)
+    stored = {name for name in real.stored if name in fused.number_of}
+    return _Planner(program, real, fused, stored, {}, {}, held, CPU).places
+
+
+def test_what_may_lie_in_the_arena() -> None:
+    g = GraphBuilder()
+    x, w = g.input(64, 64), g.input(64, 64)
+    product = g.mm(g.exp(x), w)
+    values, _ = g.topk(product, 3, 1, True, True)
+    shown = g.sin(g.add(product, 1.0))
+    places = assignment(g, shown, g.neg(values), held={"x0"})
+    found = {name for name in places.fused.number_of if places.in_arena(name)}
+    assert {"exp", "mm"} <= found and not found & {"x0", "x1", "topk", shown.name, "neg", values.name}
+    assert places.inside("exp") == places.outside(shown.name) == 64 * 64 * 4 and places.outside("exp") == 0
+    assert (places.outside("x0"), places.outside("x1")) == (0, 64 * 64 * 4), "the caller holds one of them"
+    places.apart = {"exp"}
+    assert not places.in_arena("exp") and places.outside("exp") == 64 * 64 * 4
+    places.cover({shown.name: "mm"})
+    assert not places.in_arena("mm") and places.outside(shown.name) == 0 and not places.is_fresh("mm")
+    places.uncover({shown.name: "mm"})
+    assert places.in_arena("mm") and not places.over_others and not places.covered
+
+
+def test_small_buffers_take_whole_lines_of_the_arena() -> None:
+    g = GraphBuilder()
+    places = assignment(g, g.mm(g.exp(g.input(3, 3)), g.input(3, 3)))
+    assert places.inside("exp") == ALIGN and places.nbytes("exp") == 36
+
+
+def test_only_kernels_that_write_into_a_given_tensor_do() -> None:
+    g = GraphBuilder()
+    g.build(g.mm(g.input(4, 4), g.input(4, 4)), *g.topk(g.input(4, 4), 2, 1, True, True))
+    externs = [node for node in lower(fx.GraphModule({}, g.graph)).nodes.values() if isinstance(node, Extern)]
+    assert {node.target.name: writes_into(node) for node in externs} == {"mm": True, "topk": False}
+
+
+def test_units_that_run_at_the_same_time_are_one() -> None:
+    one, other = Unit(3, ("x", "y"), ("a",), 7), Unit(5, ("y", "z"), ("b",), 2)
+    both = joined([one, other])
+    assert (both.number, both.reads, both.writes, both.position) == (3, ("x", "y", "z"), ("a", "b"), 7)
+    assert joined([other]) is other and flat([[one, other], [], [one]]) == [one, other, one]
+
+
+def test_memory_in_use_is_the_arena_until_its_end_and_all_else() -> None:
+    g = GraphBuilder()
+    x, w = g.input(64, 64), g.input(64, 64)
+    early = g.mm(g.exp(x), w)
+    places = assignment(g, early, g.mm(early, w), held={"x0", "x1"})
+    units = list(places_order(places))
+    plan = places.placed([[unit] for unit in units])
+    size = 64 * 64 * 4
+    assert plan.size == size and places.arena_end(units, plan) == 1
+    assert places.needs(units, plan) == [size, 2 * size, 2 * size]
+    places.apart = {"exp"}
+    assert places.placed([[unit] for unit in units]).size == 0
+
+
+def places_order(places: BufferAssignment) -> Iterable[Unit]:
+    """exp, mm, mm as units."""
+    for number, group in places.fused.groups.items():
+        yield Unit(number, ("x0",), tuple(group.members), number)
+    for number, node in places.fused.others.items():
+        if isinstance(node, Extern):
+            yield Unit(number, node.inputs, (node.name,), number)

@@ -1,14 +1,18 @@
 """smelt/schedule/plan.py: whole schedules, from loops to kernels in order."""
 
+import itertools
 from dataclasses import replace
 
+import pytest
 import torch
 
 from smelt.base.options import Options
+from smelt.loops.ir import Constant, Input, Item, Scatter
 from smelt.loops.lower import lower
-from smelt.schedule.machine import CPU, GPU
+from smelt.schedule.machine import CPU, GPU, Machine
 from smelt.schedule.plan import Schedule, schedule
 from tests.loops.graphs import GraphBuilder
+from tests.loops.random_graphs import RandomGraph
 
 
 def plan_of(g: GraphBuilder, *outputs: object) -> Schedule:
@@ -132,3 +136,76 @@ def test_large_gradients_of_one_weight_are_added_up_as_they_come():
                 total = product if total is None else g.add(total, product)
             plan = schedule(lower(g.build(total)), Options(), None, machine)
             assert plan.memory.size <= most * size, (machine, count)
+
+
+def reads_and_writes(plan: Schedule, number: int) -> tuple[set[str], set[str]]:
+    """Of a unit, from what its kernels access and its call is given."""
+    groups = [
+        plan.groups[n]
+        for n in (plan.products[number].parts if number in plan.products else [number])
+        if n in plan.groups
+    ]
+    writes = {name for group in groups for name in group.members if name in plan.stored}
+    reads = {name for group in groups for name in group.accesses} - {n for g in groups for n in g.members}
+    if number in plan.externs:
+        extern = plan.externs[number]
+        reads |= {plan.buffer_of(name) for name in extern.inputs}
+        items = {n.name for n in plan.program.nodes.values() if isinstance(n, Item) and n.inputs == (extern.name,)}
+        writes |= items if isinstance(extern.meta, tuple) else {extern.name}
+    return reads - writes, writes
+
+
+@pytest.mark.parametrize("machine", [CPU, GPU, replace(GPU, takes_over=True), replace(CPU, bundles=True)])
+@pytest.mark.parametrize("seed", range(6))
+def test_whole_schedules(seed: int, machine: Machine) -> None:
+    """Every buffer is written once and before it is read, and its memory is nobody else's until its last use."""
+    graph = RandomGraph(300 + seed)
+    graph.pool.append(graph.g.mm(graph.g.input(24, 16), graph.g.exp(graph.g.input(16, 8))))
+    plan = schedule(lower(graph.build(24)), Options(), {}, machine)
+    units = [reads_and_writes(plan, number) for number in plan.steps]
+    there = {name for name, node in plan.program.nodes.items() if isinstance(node, (Input, Constant))}
+    for reads, writes in units:
+        assert reads <= there and not writes & there
+        there |= writes
+    outputs = {output.name for output in plan.program.outputs}
+    assert outputs <= there and plan.stored <= there
+    uses: dict[str, list[int]] = {}
+    for step, (reads, writes) in enumerate(units):
+        for name in reads | writes:
+            uses.setdefault(name, []).append(step)
+    assert all(plan.last_use[name] == steps[-1] for name, steps in uses.items())
+    assert not plan.memory.offsets.keys() & outputs and not plan.apart & outputs
+    together = {n: at for at, bundle in enumerate(plan.bundles) for n in bundle}
+    for one, other in itertools.combinations(plan.memory.offsets, 2):
+        first, second = sorted((one, other), key=lambda name: uses[name][0])
+        begin, end = plan.memory.offsets[first], plan.memory.offsets[first] + plan.program.nodes[first].meta.nbytes
+        after, last = plan.memory.offsets[second], plan.memory.offsets[second] + plan.program.nodes[second].meta.nbytes
+        if end <= after or last <= begin:
+            continue
+        ended = uses[first][-1] < uses[second][0]
+        assert ended or plan.memory.in_place.get(second) == first and uses[first][-1] == uses[second][0]
+        if ended:
+            writer, reader = plan.steps[uses[second][0]], plan.steps[uses[first][-1]]
+            assert writer not in together or together[writer] != together.get(reader), "run at the same time"
+
+
+def test_arguments_of_calls_are_found_in_the_buffers_that_they_view() -> None:
+    g = GraphBuilder()
+    x, w = g.input(8, 16), g.input(4, 16)
+    plan = plan_of(g, g.mm(x, g.permute(w, (1, 0))))
+    assert plan.buffer_of("permute") == "x1" and plan.buffer_of("x0") == "x0"
+    assert plan.arena_end == -1 and plan.steps == list(plan.externs)
+
+
+def test_a_scatter_starts_in_the_memory_of_its_base() -> None:
+    def planned(updates: dict[int, str]) -> tuple[Schedule, Scatter]:
+        g = GraphBuilder()
+        x, place, src = g.input(9, 4), g.input(6, 4, dtype=torch.int64), g.input(6, 4)
+        plan = schedule(lower(g.build(g.scatter_add(x, 0, place, src))), Options(), updates)
+        node = plan.program.nodes["scatter_add"]
+        assert isinstance(node, Scatter)
+        return plan, node
+
+    for updates in ({}, {0: "x0"}):
+        plan, node = planned(updates)
+        assert plan.starts_in_place(node) == bool(updates) == bool(plan.over_inputs)

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import fx
+
 from smelt.base.options import Options
+from smelt.loops.interpret import interpret
+from smelt.loops.ir import LoopProgram, Reduction
 from smelt.loops.lower import lower
-from smelt.schedule.machine import GPU
+from smelt.schedule.dependencies import Names
+from smelt.schedule.machine import CPU, GPU, Machine
 from smelt.schedule.plan import schedule
-from smelt.schedule.split import part_size, rows_per_part
+from smelt.schedule.realize import realize
+from smelt.schedule.split import PART, part_size, rows_per_part, split_reductions
 from tests.loops.graphs import GraphBuilder
 from tests.loops.symbolic import SymbolicBuilder
 
@@ -34,3 +46,100 @@ def test_sums_are_split_into_parts_of_one_row():
     x = g.input(128, 32, 149, 149, stride=(149 * 149 * 32, 1, 149 * 32, 32))
     plan = schedule(lower(g.build(g.sum(g.mul(x, x), (0, 2, 3)))), Options(), None, GPU)
     assert len(plan.groups) >= 2
+
+
+def halves(gm: fx.GraphModule, machine: Machine) -> tuple[LoopProgram, LoopProgram]:
+    """The program, and the same with its long reductions in two."""
+    program = lower(gm)
+    real = realize(program)
+    return program, split_reductions(program, real, Names(), machine)
+
+
+MACHINES = {
+    "rows": replace(CPU, split_elements=1, parallel=64),
+    "few parts": replace(CPU, split_elements=1, parallel=8, max_parts=3),
+    "a gpu": replace(GPU, split_elements=1, column_programs=16, column_block=4),
+    "short parts": replace(CPU, split_elements=1, parallel=512, rows_per_part=16, elements_per_part=16),
+}
+SHAPES = [
+    ((4096,), (0,)), ((97 * 31,), (0,)), ((2053,), (0,)), ((64, 3), (0,)), ((113, 6), (0,)), ((3, 40, 64), (1, 2)),
+    ((5, 7, 11, 13), (0, 2, 3)), ((2, 96, 1, 5), (1, 2)), ((1031, 2), (0, 1)), ((6, 1000), (1,)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("kind", ["sum", "amax", "prod", "any"])
+def test_two_halves_give_the_whole(kind: str, machine: str) -> None:
+    """Whole numbers, which no order of additions changes; of products most factors are 1."""
+    split = 0
+    for shape, dims in SHAPES:
+        g = GraphBuilder()
+        dtype = torch.bool if kind == "any" else torch.int64
+        gm = g.build(getattr(g, kind)(g.input(*shape, dtype=dtype), dims))
+        program, parts = halves(gm, MACHINES[machine])
+        x = torch.randint(-99, 99, shape)
+        x = x > 97 if kind == "any" else x if kind != "prod" else torch.where(x > 90, -1, 1)
+        (want,), (got,) = interpret(program, [x]), interpret(parts, [x])
+        assert torch.equal(got, want)
+        split += len(parts.nodes) > len(program.nodes)
+    assert split >= 5
+
+
+def test_parts_of_narrow_floats_are_rounded_once() -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        g = GraphBuilder()
+        _, parts = halves(g.build(g.sum(g.input(1 << 16, dtype=dtype), (0,))), CPU)
+        part, rest = (node for node in parts.nodes.values() if isinstance(node, Reduction))
+        assert part.dtype is part.meta.dtype is rest.dtype is torch.float32 and rest.meta.dtype is dtype
+        assert part.name == rest.name + PART and rest.inputs == (part.name,)
+
+
+def test_what_is_short_finds_or_has_many_rows_stays_whole() -> None:
+    for build in (
+        lambda g: g.sum(g.input(CPU.split_elements - 1), (0,)),
+        lambda g: g.argmax(g.input(1 << 17), 0),
+        lambda g: g.sum(g.input(CPU.parallel, 1 << 15), (1,)),
+    ):
+        g = GraphBuilder()
+        program, parts = halves(g.build(build(g)), CPU)
+        assert list(program.nodes) == list(parts.nodes)
+    g = GraphBuilder()
+    program, parts = halves(g.build(g.sum(g.input(CPU.split_elements), (0,))), CPU)
+    assert len(parts.nodes) == len(program.nodes) + 1
+    g = GraphBuilder()
+    assert len(halves(g.build(g.sum(g.input(CPU.parallel - 1, 1 << 15), (1,))), CPU)[1].nodes) == 3
+
+
+def test_symbolic_sizes_are_cut_into_parts_of_a_fixed_size() -> None:
+    g = SymbolicBuilder(600, 5)
+    n, m = g.symbols
+    gm = g.build(g.sum(g.input(n, m, dtype=torch.int64), (0,)), g.amax(g.input(n, m, dtype=torch.int64), (0, 1)))
+    _, parts = halves(gm, replace(CPU, split_elements=1))
+    assert len([node for node in parts.nodes.values() if isinstance(node, Reduction)]) == 4
+    for sizes in ((600, 5), (1, 1), (31, 3), (32, 2), (65, 7)):
+        x, y = torch.randint(-99, 99, sizes), torch.randint(-99, -9, sizes)
+        total, top = interpret(parts, [x, y, *sizes])
+        assert torch.equal(total, x.sum(0)) and torch.equal(top, y.amax())
+    assert not g.known.assumed
+
+
+def test_the_part_that_is_nearest_to_what_is_wanted() -> None:
+    """Of trailing dimensions times a divisor of the next one, by ratio; none where there would be too many parts."""
+    for sizes in ([4096], [8, 512], [4, 56, 56], [788], [97], [6, 35], [1, 12], [2]):
+        total = math.prod(sizes)
+        suffixes = [math.prod(sizes[d + 1 :]) for d in range(len(sizes))]
+        may = {s * n for s, size in zip(suffixes, sizes, strict=True) for n in range(1, size + 1) if size % n == 0}
+        for wanted, most in ((16, 256), (1, 4), (300, 2), (5, 1000)):
+            able = [part for part in may if part > 1 and 2 <= total // part <= most]
+            found = part_size(sizes, wanted, most)
+            assert (found is None) == (not able)
+            if found is not None:
+                assert found in able
+                assert abs(math.log(found / wanted)) == min(abs(math.log(part / wanted)) for part in able)
+
+
+def test_rows_of_a_part_divide_every_total_or_are_a_power_of_two() -> None:
+    for total, wanted in itertools.product((1, 7, 12, 48, 96, 1000, 1031), (1, 2, 5, 16, 50, 100)):
+        rows = rows_per_part(total, wanted)
+        divisors = [n for n in range(1, wanted + 1) if total % n == 0 and 2 * n > 1 << wanted.bit_length() - 1]
+        assert rows == (max(divisors) if divisors else 1 << wanted.bit_length() - 1) and rows <= wanted
