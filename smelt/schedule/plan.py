@@ -359,7 +359,7 @@ class _Planner:
         for number, group in self.fused.groups.items():
             if number in self.unit_of:
                 continue
-            reads = tuple(self.source(n) for n in group.accesses if n not in group.members)
+            reads = tuple(n for n in group.accesses if n not in group.members)
             writes = tuple(n for n in group.members if n in self.stored)
             yield Unit(number, reads, writes, group.position)
         items: dict[str, list[str]] = {}
@@ -369,7 +369,7 @@ class _Planner:
         for number, node in self.externs.items():
             if node.name in self.in_units:
                 continue
-            reads = tuple(dict.fromkeys(self.source(self.buffer(name)) for name in node.inputs))
+            reads = tuple(dict.fromkeys(self.buffer(name) for name in node.inputs))
             writes = tuple(items.get(node.name, [])) if isinstance(node.meta, tuple) else (node.name,)
             yield Unit(number, reads, writes or (node.name,), number)
 
@@ -385,7 +385,3 @@ class _Planner:
     def buffer(self, name: str) -> str:
         view = self.real.views.get(name)
         return view.base if view is not None else name
-
-    def source(self, name: str) -> str:
-        """The buffer a read waits for."""
-        return name

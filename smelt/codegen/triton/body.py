@@ -31,7 +31,7 @@ from smelt.shapes.expr import Atom, Expr, Runtime, flat_index
 from smelt.shapes.size import IntLike, Size, same
 
 CALLS = re.compile(r"\b(m_\w+|random_\w+)\(")
-"""The step of SplitMix64."""
+"""Functions of the library that a text calls."""
 
 
 class TileBody(OpsRenderer):
