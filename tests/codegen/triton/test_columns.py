@@ -12,7 +12,7 @@ from smelt.codegen.triton.tiles import column_warps
 from smelt.loops.lower import lower
 from smelt.schedule.machine import GPU
 from smelt.schedule.plan import schedule
-from tests.codegen.triton.test_kernels import check, kernels
+from tests.codegen.triton.test_kernel import check, kernels
 from tests.loops.graphs import GraphBuilder
 
 pytest.importorskip("triton")

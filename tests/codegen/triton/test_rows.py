@@ -13,7 +13,7 @@ from smelt.loops.lower import lower
 from smelt.runtime.triton.build import build
 from smelt.schedule.machine import GPU, H100
 from smelt.schedule.plan import schedule
-from tests.codegen.triton.test_kernels import check
+from tests.codegen.triton.test_kernel import check
 from tests.loops import graphs
 from tests.loops.graphs import GraphBuilder
 
