@@ -30,8 +30,7 @@ from smelt.codegen.triton.second_way import SecondWay, second_way
 from smelt.schedule.origins import computed_by, origins_of
 from smelt.schedule.plan import Schedule
 from smelt.schedule.products import Product
-from smelt.schedule.realize import metas_of
-from smelt.shapes.size import IntLike, Symbol, same
+from smelt.shapes.size import Symbol, same
 
 
 def render_triton(
@@ -247,6 +246,3 @@ class TritonHost(Host):
 
     def addresses(self) -> dict[int, str]:
         return {}
-
-    def nbytes(self, name: str) -> IntLike:
-        return metas_of(self.nodes[name]).nbytes
