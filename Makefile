@@ -108,7 +108,7 @@ test-faults: setup
 
 # Behaviour, the smoke suite and both sweeps with each buffer in memory of its own, watched after every kernel.
 MEMORY_TESTS ?= tests/test_api.py tests/test_program.py tests/test_dynamic.py tests/test_models.py tests/test_whole_step.py \
-    tests/autograd tests/codegen/test_programs.py tests/ops tests/fuzz/test_tensors.py tests/bench/suites/test_smoke.py
+    tests/autograd tests/codegen/cpp/test_kernel.py tests/ops tests/fuzz/test_tensors.py tests/bench/suites/test_smoke.py
 test-memory: export SMELT_DEBUG_MEMORY = 1
 test-memory: setup
 	$(BIN)/python -m pytest -n $(WORKERS) $(MEMORY_TESTS) $(ARGS)

@@ -47,7 +47,7 @@ case ${1:-} in
             tests/capture/test_guard_memos.py tests/capture/test_lifetimes.py tests/capture/test_session.py \
             tests/capture/core/test_generators.py tests/capture/residual/test_resumption.py \
             tests/runtime/test_launch.py tests/runtime/library/test_gemm.py \
-            tests/runtime/library/test_depthwise_cpu.py tests/runtime/test_memory.py tests/codegen/test_programs.py \
+            tests/runtime/library/test_depthwise_cpu.py tests/runtime/test_memory.py tests/codegen/cpp/test_kernel.py \
             tests/autograd/call/test_calling_convention.py tests/test_memory_back.py
         ;;
 esac

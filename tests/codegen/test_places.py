@@ -15,7 +15,7 @@ import smelt
 from smelt.schedule.buffer_assignment import BufferAssignment
 from smelt.schedule.memory import MemoryPlan
 from smelt.schedule.order import Unit
-from tests.codegen.test_programs import check
+from tests.codegen.cpp.test_kernel import check
 from tests.codegen.test_symbolic import run_at
 from tests.loops.graphs import GraphBuilder
 from tests.loops.random_graphs import RandomGraph, SymbolicRandomGraph

@@ -12,7 +12,7 @@ from smelt.codegen.cpp.host import render_cpp
 from smelt.graph.ir.meta import contiguous_stride
 from smelt.loops.lower import lower
 from smelt.schedule.plan import Schedule, schedule
-from tests.codegen.test_programs import check
+from tests.codegen.cpp.test_kernel import check
 from tests.codegen.test_symbolic import run_at
 from tests.loops.graphs import GraphBuilder
 from tests.loops.symbolic import SymbolicBuilder
