@@ -122,6 +122,10 @@ def test_columns_are_not_wider_than_an_accumulator() -> None:
         assert sizes(found, Role.INNER) == inner
     assert MAX_COLUMN_WIDTH == 4096
     g = GraphBuilder()
+    x, apart = g.input(16, 2, 8), g.input(2, 8, stride=(32, 1))
+    total = g.sum(g.mul(x, g.broadcast_in_dim(apart, (16, 2, 8), (1, 2))), (0,))
+    assert sizes(group(g, total), Role.INNER) == [2, 8], "the larger of two operands tells what one row is"
+    g = GraphBuilder()
     found = group(g, g.sum(g.input(16, 2, 8, stride=(64, 32, 1)), (0,)))
     assert (sizes(found, Role.KEPT), sizes(found, Role.INNER)) == ([2], [8]), "rows with gaps between them are not one"
 
@@ -193,5 +197,7 @@ def test_labels_are_short() -> None:
     found = group(g, g.exp(g.input(3)))
     (member,) = found.members.values()
     assert found.label() == "exp"
+    found.members = {name: member for name in "abcd"}
+    assert found.label() == "a+b+c+d"
     found.members = {name: member for name in "abcdef"}
     assert found.label() == "a+b+c+d+2 more"

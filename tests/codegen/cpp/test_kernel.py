@@ -1,4 +1,4 @@
-"""smelt/codegen/cpp/kernel.py: C++ kernels of whole programs, from a prim graph to running code, against the prims' eager references."""
+"""smelt/codegen/cpp/kernel.py: C++ kernels of whole programs, built and run, against the prims' eager references."""
 
 import functools
 
