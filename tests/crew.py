@@ -51,6 +51,7 @@ class Crew:
         self.command, self.results, self.jobs, self.stuck, self.told = command, results, jobs, stuck, told
         self.environment = {**os.environ, "SMELT_STRICT": "1", **(environment or {})}
         self.environment.setdefault("OMP_NUM_THREADS", "1")
+        self.environment.setdefault("PYTHONFAULTHANDLER", "1")  # a worker that crashes says where
         self.end = time.monotonic() + seconds if seconds else float("inf")
         self.lock = threading.Lock()
         self.failed = ""  # how workers fail that have not begun a task
@@ -153,7 +154,8 @@ def _end(worker: subprocess.Popen[bytes]) -> None:
 
 
 def _tail(path: Path) -> str:
-    return path.read_text(errors="replace")[-600:]
+    before, crash, stack = path.read_text(errors="replace").rpartition("Fatal Python error")
+    return crash + stack[:3000] if crash else stack[-600:]
 
 
 def serve(work: Callable[[str], dict[str, Any]]) -> None:
