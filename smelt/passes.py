@@ -18,6 +18,7 @@ from torch import fx
 from smelt.abi.rendered import Rendered
 from smelt.abi.steps import Timing
 from smelt.autograd.trace.joint import Joint
+from smelt.base.options import environment
 from smelt.base.report import Report
 from smelt.codegen.triton.host import print_kernels
 from smelt.graph.ir.printer import print_graph
@@ -25,9 +26,11 @@ from smelt.graph.verify import verified
 from smelt.loops.describe import describe as describe_loops
 from smelt.loops.ir import LoopProgram
 from smelt.loops.split_by_device import Chain
+from smelt.loops.verify import verify as verify_loops
 from smelt.schedule.describe import describe as describe_schedule
 from smelt.schedule.facts import describe_program
 from smelt.schedule.plan import Schedule
+from smelt.schedule.verify import verify as verify_schedule
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -62,9 +65,13 @@ class Runner:
                 verified(module, "joint")
             case LoopProgram():
                 self.report.add(f"4_{self.program}_loops.txt", lambda: describe_loops(made))
+                if environment().verify:
+                    verify_loops(made)
             case Schedule():
                 self.report.plan = made if self.report.programs is not None else None
                 self.report.add(f"5_{self.program}_schedule.txt", lambda: describe_schedule(made))
+                if environment().verify:
+                    verify_schedule(made)
             case Rendered(device=None):
                 self.report.add(f"6_{self.program}_kernels.cpp", lambda: "\n".join(made.cpp_sources))
                 self.report.add(f"7_{self.program}_host.py", lambda: made.host_source)

@@ -16,7 +16,10 @@ from smelt import pipeline
 from smelt.graph.verify import InvalidGraph
 from smelt.loops.describe import describe
 from smelt.loops.ir import LoopProgram
+from smelt.loops.verify import InvalidLoops
 from smelt.passes import Runner
+from smelt.schedule.plan import Schedule
+from smelt.schedule.verify import InvalidSchedule
 
 
 def tiny(fn: Any) -> None:
@@ -119,6 +122,40 @@ def test_it_is_verified(name: str, monkeypatch: pytest.MonkeyPatch, trace: Path)
     with pytest.raises(InvalidGraph, match="joint graph|prims graph"):
         call(smelt.compile(fn))
     assert list(trace.glob(f"*/{file}"))  # the graph that is wrong is there to be looked at
+
+
+def lost_load(loops: LoopProgram) -> None:
+    """Record of the last value that it reads nothing."""
+    name, node = next((name, node) for name, node in reversed(loops.nodes.items()) if node.inputs)
+    loops.nodes[name] = dataclasses.replace(node, inputs=())
+
+
+def lost_step(plan: Schedule) -> None:
+    plan.steps.pop()
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "error", "file"),
+    [
+        ("lower", lost_load, InvalidLoops, "4_*_loops.txt"),
+        ("schedule", lost_step, InvalidSchedule, "5_*_schedule.txt"),
+    ],
+)
+def test_loops_and_schedules_are_verified(
+    name: str, spoil: Callable[[Any], None], error: type, file: str, monkeypatch: pytest.MonkeyPatch, trace: Path
+) -> None:
+    run = getattr(pipeline, name)
+
+    def spoilt(*args: Any, **kwargs: Any) -> Any:
+        made = run(*args, **kwargs)
+        spoil(made)
+        return made
+
+    spoilt.__name__ = name
+    monkeypatch.setattr(pipeline, name, spoilt)
+    with pytest.raises(error):
+        tiny(smelt.compile(square))
+    assert list(trace.glob(f"*/{file}"))
 
 
 def described(value: Any) -> list[str]:

@@ -256,24 +256,13 @@ class Host:
         body(*makes)
         repeats = bool(self.made) and not self.first_updates_inputs(step)
         named = ", ".join(f"{name!r}: {self.variable[name]}" for name in dict.fromkeys(self.made))
-        taken = [name for name in self.taken(step) if name in self.plan.apart]
+        taken = [name for name in self.plan.read_by(self.plan.steps[step.last]) if name in self.plan.apart]
         with body.block(f"for _ in w.step({index}, {{{named}}}, {taken}, {repeats}):"):
             body(*(line for line in run.text().splitlines() if line and line not in makes))
             body("pass")
         ended = self.ended_at(index)
         if ended:
             body(f"w.ended({', '.join(ended)})")
-
-    def taken(self, step: _Step) -> list[str]:
-        """The buffers that a step reads."""
-        if step.externs is not None:
-            return [self.plan.buffer_of(name) for name in step.externs.inputs]
-        number = step.groups[0]
-        parts = [number] if step.product is None else step.product.parts
-        factors = [] if step.product is None else [operand.view.base for operand in step.product.operands]
-        made = self.plan.made_by(number)
-        read = (name for part in parts for name in self.plan.groups[part].accesses if name not in made)
-        return list(dict.fromkeys([*factors, *read]))
 
     def step_at(self, position: int) -> int:
         """The step to which a position of the plan belongs."""

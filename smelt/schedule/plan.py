@@ -108,6 +108,17 @@ class Schedule:
             return list(self.groups[number].members)
         return [product.name, *(name for part in product.parts for name in self.groups[part].members)]
 
+    def read_by(self, number: int) -> list[str]:
+        """Buffers that a unit reads and does not make, each once."""
+        product, extern = self.products.get(number), self.externs.get(number)
+        if extern is not None and product is None:
+            return list(dict.fromkeys(self.buffer_of(name) for name in extern.inputs))
+        parts = [number] if product is None else product.parts
+        factors = [] if product is None else [operand.view.base for operand in product.operands]
+        made = self.made_by(number)
+        read = (name for part in parts for name in self.groups[part].accesses if name not in made)
+        return list(dict.fromkeys([*factors, *read]))
+
     def starts_in_place(self, node: Scatter) -> bool:
         """Whether a scatter writes into the memory of its base, so that nothing is copied first."""
         places = (self.over_inputs, self.over_others, self.memory.in_place)
