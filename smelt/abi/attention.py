@@ -22,6 +22,7 @@ class Sums(enum.Enum):
     ROWS = "(batch, heads, rows)"
     PADDED = "(batch, heads, padded rows); without rows where nobody wants it"
     COLUMN = "(batch, heads, rows, 1); without elements where nobody wants it"
+    BY_ROW = "(batch, heads, rows), all heads of a row together in memory; of float64 in float64"
 
 
 class Fourth(enum.Enum):
@@ -49,6 +50,11 @@ class Attention:
     about: tuple[str, str]
 
     @property
+    def tensors(self) -> tuple[str, ...]:
+        """The tensors that the forward takes."""
+        return tuple(name for name in self.forward if name in TENSORS)
+
+    @property
     def gradients_of(self) -> tuple[str, ...]:
         """The tensors that the backward takes."""
         return tuple(name for name in self.backward if name in TENSORS or name == "sums")
@@ -62,6 +68,17 @@ def padded(rows: int) -> int:
 ATTENTIONS = {
     kind: Attention(kind, tuple(forward.split()), tuple(backward.split()), sums, fourth, about)
     for kind, forward, backward, sums, fourth, about in (
+        (
+            "cpu",
+            "q k v dropout causal bias scale",
+            "grad q k v out sums dropout causal bias scale",
+            Sums.BY_ROW,
+            Fourth.NOTHING,
+            (
+                "softmax(q k^T * scale + bias) v -> (out, logsumexp of each row). scale None means 1/sqrt(width).",
+                "Gradients by q, k and v of attention_cpu.",
+            ),
+        ),
         (
             "flash",
             "q k v causal scale",
@@ -109,4 +126,5 @@ ATTENTIONS = {
     )
 }
 """`tiled` is our own. `dropout`: the share of weights that is dropped, the seed is None where it is 0; `precision`: of
-products of float32, "tf32" or "ieee". The others are the library's and drop no weights."""
+products of float32, "tf32" or "ieee". The others are the library's and drop no weights: `cpu`, which has the parameter,
+refuses any share but 0."""

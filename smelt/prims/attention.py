@@ -1,9 +1,9 @@
-"""Attention by fused kernels on CUDA: three of the library, and `attention_tiled` of our own.
+"""Attention by fused kernels: the library's for CPUs, three of it for CUDA, and `attention_tiled` of our own.
 
 All take (batch, heads, length, width). Those of the library drop no weights here: where they do, torch's own operator
 stays, which draws from the device's generator. Their signatures are those of `abi/attention.py`, the kernels are in
-`runtime/library/fused_attention.py` and `runtime/library/tiled_attention.py`; the references compute the same by plain
-products.
+`runtime/library/`: `fallback.py` (CPUs), `fused_attention.py` and `tiled_attention.py`. The references of those for
+CUDA compute the same by plain products.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from torch import Tensor
 from smelt.abi.attention import ATTENTIONS, Attention, Fourth, Sums, padded
 from smelt.graph.ir.meta import TensorMeta
 from smelt.prims import random_bits
-from smelt.prims.products import ATTENTION, ATTENTION_BACKWARD, by_rows
-from smelt.prims.table import Facts, Kind, Strides, make, pointwise_like, prim
+from smelt.prims.table import Facts, Kind, Shape, Strides, make, pointwise_like, prim
+from smelt.shapes.size import same_all
+
+aten = torch.ops.aten
 
 Given = Mapping[str, Any]
 """The arguments of a call by name."""
@@ -37,17 +39,34 @@ ANNOTATIONS = {
     "precision": "str",
 }
 
+FLOPS = Facts(flops=lambda _, q, k: 4 * (q.numel * k.shape[2]))
+FLOPS_BACKWARD = Facts(flops=lambda _, grad, q: 10 * (grad.numel * q.shape[2]))
+
 # -- what kernels give
 
 
+def _by_rows(shape: Shape, like: TensorMeta) -> TensorMeta:
+    """(batch, heads, length, width) in memory order batch, length, heads, width, as projections have it."""
+    _, h, n, w = shape
+    return TensorMeta(shape, like.dtype, (n * h * w, w, h * w, 1), like.device)
+
+
 def _forward_metas(kind: Attention, given: Given) -> tuple[TensorMeta, TensorMeta]:
-    q, v = given["q"], given["v"]
-    return by_rows((*q.shape[:3], v.shape[3]), q), _sums_meta(kind, q, given.get("sums", True))
+    q, shape = given["q"], (*given["q"].shape[:3], given["v"].shape[3])
+    if kind.kind != "cpu":
+        out = _by_rows(shape, q)
+    else:  # in the layout of q
+        out = pointwise_like((q,), q.dtype) if same_all(shape, q.shape) else make(shape, q.dtype, q.device)
+    return out, _sums_meta(kind, q, given.get("sums", True))
 
 
 def _sums_meta(kind: Attention, q: TensorMeta, wanted: bool) -> TensorMeta:
     shape: tuple[int, ...] = q.shape[:3]
     match kind.sums:
+        case Sums.BY_ROW:
+            _, heads, rows = shape
+            wide = q.dtype if q.dtype is torch.float64 else torch.float32
+            return TensorMeta(shape, wide, (rows * heads, 1, heads), q.device)
         case Sums.PADDED:
             shape = (*q.shape[:2], padded(q.shape[2]) if wanted else 0)
         case Sums.COLUMN:
@@ -56,7 +75,7 @@ def _sums_meta(kind: Attention, q: TensorMeta, wanted: bool) -> TensorMeta:
 
 
 def _backward_metas(kind: Attention, given: Given) -> tuple[TensorMeta | None, ...]:
-    found: list[TensorMeta | None] = [by_rows(x.shape, x) for x in (given["q"], given["k"], given["v"])]
+    found: list[TensorMeta | None] = [_by_rows(x.shape, x) for x in (given["q"], given["k"], given["v"])]
     q, bias = given["q"], given.get("bias")
     match kind.fourth:
         case Fourth.BIAS:
@@ -71,7 +90,16 @@ def _wanted(found: list[Any], given: Given) -> tuple[Any, ...]:
     return tuple(one if wanted else None for one, wanted in zip(found, mask, strict=True))
 
 
-# -- the same in plain products
+# -- the same by torch's operators
+
+
+def _of_library(kind: Attention, given: Given) -> tuple[Tensor, ...]:
+    """The library's own kernel for CPUs, forward or backward."""
+    op = aten._scaled_dot_product_flash_attention_for_cpu
+    if "grad" in given:
+        op = aten._scaled_dot_product_flash_attention_for_cpu_backward
+    *first, bias, scale = given.values()
+    return tuple(op(*first, attn_mask=bias, scale=scale))
 
 
 def _scores(given: Given) -> Tensor:
@@ -135,6 +163,8 @@ def _enter(kind: Attention, backward: bool, facts: Facts) -> None:
     names = kind.backward if backward else kind.forward
     metas: Callable[[Attention, Given], Any] = _backward_metas if backward else _forward_metas
     run: Callable[[Attention, Given], Any] = _backward if backward else _forward
+    if kind.kind == "cpu":
+        run = _of_library
 
     def meta(*args: Any) -> Any:
         return metas(kind, dict(zip(names, args, strict=True)))
@@ -153,5 +183,5 @@ def _enter(kind: Attention, backward: bool, facts: Facts) -> None:
 
 for _kind in ATTENTIONS.values():
     _strides = Strides.ROWS if _kind.kind == "tiled" else Strides.GIVEN
-    _enter(_kind, False, replace(ATTENTION, strides=_strides))
-    _enter(_kind, True, replace(ATTENTION_BACKWARD, strides=_strides))
+    _enter(_kind, False, replace(FLOPS, strides=_strides))
+    _enter(_kind, True, replace(FLOPS_BACKWARD, strides=_strides))

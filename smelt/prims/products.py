@@ -1,4 +1,4 @@
-"""Primitives with kernels of their own: matrix products, convolution, attention. Never recomputed by default."""
+"""Primitives with kernels of their own: matrix products and convolution. Never recomputed by default."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from smelt.graph.ir.meta import TensorMeta, contiguous_stride
-from smelt.prims.table import Facts, Kind, Shape, Strides, make, pointwise_like, prim, require
+from smelt.prims.table import Facts, Kind, Shape, Strides, make, prim, require
 from smelt.shapes.size import known_equal, same, same_all
 
 aten = torch.ops.aten
@@ -29,8 +29,6 @@ CONVOLUTION = Facts(
     strides=Strides.IMAGES,
     flops=lambda out, _, second: 2 * (out.numel * math.prod(second.shape[1:])),
 )
-ATTENTION = Facts(flops=lambda _, q, k: 4 * (q.numel * k.shape[2]))
-ATTENTION_BACKWARD = Facts(flops=lambda _, grad, q: 10 * (grad.numel * q.shape[2]))
 
 
 @prim("mm", kind=Kind.PRODUCT, reference=torch.mm, facts=MATMUL)
@@ -193,72 +191,3 @@ def convolution_backward(
         return make(like, grad.dtype, grad.device)
 
     return gradient(mask[0], x.shape), gradient(mask[1], w.shape), gradient(mask[2], (grad.shape[1],))
-
-
-def by_rows(shape: Shape, like: TensorMeta) -> TensorMeta:
-    """(batch, heads, length, width) in memory order batch, length, heads, width, as projections have it."""
-    _, h, n, w = shape
-    return TensorMeta(shape, like.dtype, (n * h * w, w, h * w, 1), like.device)
-
-
-def _attention(
-    q: Tensor, k: Tensor, v: Tensor, dropout: float, causal: bool, bias: Tensor | None, scale: float | None
-) -> tuple[Tensor, Tensor]:
-    op = aten._scaled_dot_product_flash_attention_for_cpu
-    return tuple(op(q, k, v, dropout, causal, attn_mask=bias, scale=scale))
-
-
-@prim("attention_cpu", kind=Kind.PRODUCT, reference=_attention, facts=ATTENTION)
-def attention_cpu(
-    q: TensorMeta,
-    k: TensorMeta,
-    v: TensorMeta,
-    dropout: float,
-    causal: bool,
-    bias: TensorMeta | None,
-    scale: float | None,
-) -> tuple[TensorMeta, TensorMeta]:
-    """softmax(q k^T * scale + bias) v over (batch, heads, length, width) -> (out, logsumexp).
-
-    scale None means 1/sqrt(width). out has the layout of q; logsumexp is (batch, heads, length) in
-    float32 or wider.
-    """
-    batch, heads, length, width = q.shape[0], q.shape[1], q.shape[2], v.shape[3]
-    shape = (batch, heads, length, width)
-    wide = q.dtype if q.dtype is torch.float64 else torch.float32
-    sums = TensorMeta((batch, heads, length), wide, (length * heads, 1, heads), q.device)
-    out = pointwise_like((q,), q.dtype) if same_all(shape, q.shape) else make(shape, q.dtype, q.device)
-    return out, sums
-
-
-def _attention_backward(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    logsumexp: Tensor,
-    dropout: float,
-    causal: bool,
-    bias: Tensor | None,
-    scale: float | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    op = aten._scaled_dot_product_flash_attention_for_cpu_backward
-    return tuple(op(grad, q, k, v, out, logsumexp, dropout, causal, attn_mask=bias, scale=scale))
-
-
-@prim("attention_cpu_backward", kind=Kind.PRODUCT, reference=_attention_backward, facts=ATTENTION_BACKWARD)
-def attention_cpu_backward(
-    grad: TensorMeta,
-    q: TensorMeta,
-    k: TensorMeta,
-    v: TensorMeta,
-    out: TensorMeta,
-    logsumexp: TensorMeta,
-    dropout: float,
-    causal: bool,
-    bias: TensorMeta | None,
-    scale: float | None,
-) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
-    """Gradients with respect to q, k and v; memory order batch, length, heads, width."""
-    return by_rows(q.shape, q), by_rows(k.shape, k), by_rows(v.shape, v)

@@ -1,4 +1,4 @@
-"""Matrix products, convolution and attention: the scale and the added term leave the product, so that they fuse."""
+"""Matrix products and convolution: the scale and the added term leave the product, so that they fuse."""
 
 from __future__ import annotations
 
@@ -186,39 +186,3 @@ def convolution_backward(
     space = (0, *range(2, rank + 2))
     db = p.convert(p.sum(p.widen(g), space), dtype_of(g)) if mask[2] else None
     return dx, dw, db
-
-
-# -- attention
-
-
-@decomposition(aten._scaled_dot_product_flash_attention_for_cpu.default)
-def attention(
-    p: Lowering,
-    q: Node,
-    k: Node,
-    v: Node,
-    dropout: float = 0.0,
-    causal: bool = False,
-    *,
-    attn_mask: Node | None = None,
-    scale: float | None = None,
-) -> Any:
-    return p.attention_cpu(q, k, v, dropout, causal, attn_mask, scale)
-
-
-@decomposition(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
-def attention_backward(
-    p: Lowering,
-    g: Node,
-    q: Node,
-    k: Node,
-    v: Node,
-    out: Node,
-    logsumexp: Node,
-    dropout: float,
-    causal: bool,
-    *,
-    attn_mask: Node | None = None,
-    scale: float | None = None,
-) -> Any:
-    return p.attention_cpu_backward(g, q, k, v, out, logsumexp, dropout, causal, attn_mask, scale)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from smelt.abi.attention import ATTENTIONS
 from smelt.abi.fake_kernels import OF_TORCH, check_results, in_same_order, is_of_torch
 from smelt.abi.kernels import BINDINGS, KERNELS
 from smelt.base.errors import CompileError
@@ -20,6 +21,7 @@ from smelt.runtime.memory import empty_strided
 
 aten = torch.ops.aten
 Call = Callable[..., Any]
+ON_CPU = ATTENTIONS["cpu"]
 
 
 @dataclass(frozen=True)
@@ -36,23 +38,21 @@ def _only(bind: Callable[[Mapping[str, Any]], Call]) -> Callable[..., list[Candi
     return candidates
 
 
-def _attention(p: Mapping[str, Any]) -> Call:
-    op, dropout, causal, scale = aten._scaled_dot_product_flash_attention_for_cpu.default, *_attention_params(p)
-    return lambda q, k, v, bias=None: op(q, k, v, dropout, causal, attn_mask=bias, scale=scale)
+def _attention(op: Call, tensors: Sequence[str]) -> Callable[[Mapping[str, Any]], Call]:
+    """The library's attention for CPUs. `tensors`: names of those that it takes, of which the bias may be missing."""
+    assert tensors[-1] == "bias"
+    first = len(tensors) - 1
 
+    def bind(p: Mapping[str, Any]) -> Call:
+        dropout, causal, scale = p["dropout"], p["causal"], p["scale"]
 
-def _attention_backward(p: Mapping[str, Any]) -> Call:
-    op, dropout, causal, scale = (
-        aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
-        *_attention_params(p),
-    )
-    return lambda grad, q, k, v, out, logsumexp, bias=None: op(
-        grad, q, k, v, out, logsumexp, dropout, causal, attn_mask=bias, scale=scale
-    )
+        def call(*given: torch.Tensor | None) -> Any:
+            bias = given[first] if len(given) > first else None
+            return op(*given[:first], dropout, causal, attn_mask=bias, scale=scale)
 
+        return call
 
-def _attention_params(p: Mapping[str, Any]) -> tuple[float, bool, float | None]:
-    return p["dropout"], p["causal"], p["scale"]
+    return bind
 
 
 def _sort(p: Mapping[str, Any]) -> Call:
@@ -87,8 +87,10 @@ def _avg_pool(p: Mapping[str, Any]) -> Call:
 
 
 for _name, _bind in {
-    "attention_cpu": _attention,
-    "attention_cpu_backward": _attention_backward,
+    "attention_cpu": _attention(aten._scaled_dot_product_flash_attention_for_cpu.default, ON_CPU.tensors),
+    "attention_cpu_backward": _attention(
+        aten._scaled_dot_product_flash_attention_for_cpu_backward.default, ON_CPU.gradients_of
+    ),
     "sort": _sort,
     "topk": _topk,
     "cumsum": _scan(torch.cumsum),

@@ -129,6 +129,8 @@ def _stored(sums: Tensor, kind: str, rows: int) -> Tensor:
         case Sums.PADDED:
             rest = padded(rows) - rows
             return torch.nn.functional.pad(sums, (0, rest), value=math.inf) if rest else sums.contiguous()
+        case Sums.BY_ROW:
+            raise AssertionError(f"attention_{kind} is no kernel of a GPU")
 
 
 def _rows(sums: Tensor, kind: str, rows: int) -> Tensor:

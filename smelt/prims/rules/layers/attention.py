@@ -1,4 +1,4 @@
-"""Scaled dot product attention as the engine of CUDA dispatches it: to one of three fused kernels of the library.
+"""Scaled dot product attention as PyTorch dispatches it: on CUDA to one of three fused kernels of the library.
 
 The memory-efficient one knows no TF32, and the numbers of its dropout come from the CPU: in its place stands a kernel
 of our own for float32 where products may be rounded to TF32, and wherever weights are dropped by the graph's seed.
@@ -57,6 +57,29 @@ def _backward(p: Lowering, name: str, **given: Any) -> Any:
     for value, meta in kept:
         as_eager_lays_out(value, meta)
     return values
+
+
+@decomposition(aten._scaled_dot_product_flash_attention_for_cpu.default)
+def cpu(
+    p: Lowering,
+    q: Node,
+    k: Node,
+    v: Node,
+    dropout: float = 0.0,
+    causal: bool = False,
+    *,
+    attn_mask: Optional = None,
+    scale: float | None = None,
+) -> Any:
+    how = {"dropout": dropout, "causal": causal, "bias": attn_mask, "scale": scale}
+    return _emit(p, "attention_cpu", {"q": q, "k": k, "v": v, **how})
+
+
+@decomposition(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
+def cpu_backward(p: Lowering, g: Node, *args: Any, attn_mask: Optional = None, scale: float | None = None) -> Any:
+    q, k, v, out, sums, dropout, causal = args
+    how = {"dropout": dropout, "causal": causal, "bias": attn_mask, "scale": scale}
+    return _emit(p, "attention_cpu_backward", {"grad": g, "q": q, "k": k, "v": v, "out": out, "sums": sums, **how})
 
 
 @decomposition(aten._scaled_dot_product_flash_attention.default)
