@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from smelt.base.errors import SmeltError
 from smelt.cli.bench import complaints
@@ -67,8 +68,6 @@ def demo(
     quick: Annotated[bool, typer.Option("--quick", help="On a few images: it learns next to nothing.")] = False,
 ) -> None:
     """Have a network learn new kinds of clothing on an emulated board, by five schemes, with live accuracy."""
-    from rich.console import Console
-
     from smelt.tiny.boards.board import find_board
     from smelt.tiny.project.demo import QUICK, Size, run_demo
 

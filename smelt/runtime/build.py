@@ -19,14 +19,13 @@ import signal
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from smelt.base.errors import BuildError, SmeltWarning
-from smelt.base.eviction import TemporaryFolder, new_build_folder
+from smelt.base.eviction import new_build_folder
 from smelt.base.locks import new_lock
 from smelt.base.options import Options, environment
 from smelt.base.private_folder import read_private
@@ -96,9 +95,6 @@ class Compiler:
         return shlex.join(self.command)
 
 
-T = TypeVar("T")
-
-
 @dataclass
 class _Job:
     source: str
@@ -152,17 +148,10 @@ def stored_library(source: str, options: Options) -> tuple[str, bytes]:
     key = _key(source, compiler, flags)
     body = store().get("kernels", key, ".so")
     if body is None:
-        made: dict[str, bytes] = {}
-        _compile_here({key: source}, compiler, flags, made, _keep)
-        body = made[key]
+        with closing(_built({key: source}, compiler, flags)) as jobs:
+            body = next(jobs).built.read_bytes()
+        store().put("kernels", key, body, ".so")
     return key, body
-
-
-def _keep(job: _Job) -> bytes:
-    """What was built, for the store too."""
-    body = job.built.read_bytes()
-    store().put("kernels", job.key, body, ".so")
-    return body
 
 
 def take_library(key: str, body: bytes) -> Library:
@@ -361,7 +350,9 @@ def _compile(missing: dict[str, str], compiler: Compiler, flags: Sequence[str], 
                 if ours.enter_context(store().building("kernels", key)) or late:
                     mine[key] = source
             wanted = {key: source for key, source in mine.items() if not _take_stored(key, found)}
-            _compile_here(wanted, compiler, flags, found, _publish)
+            with closing(_built(wanted, compiler, flags)) as jobs:
+                for job in jobs:
+                    found[job.key] = _publish(job)
         missing = {key: source for key, source in missing.items() if key not in mine}
         for key in list(missing)[:1]:
             with store().building("kernels", key, until, nobody_waits):
@@ -392,17 +383,12 @@ def _known(key: str, library: Library) -> Library:
         return _libraries.setdefault(key, library)
 
 
-def _compile_here(
-    sources: dict[str, str],
-    compiler: Compiler,
-    flags: Sequence[str],
-    found: dict[str, T],
-    publish: Callable[[_Job], T],
-) -> None:
-    """Compile the sources into `found`: what `publish` makes of each, once it is built and was loaded."""
+def _built(sources: dict[str, str], compiler: Compiler, flags: Sequence[str]) -> Generator[_Job, None, None]:
+    """Compile sources: each with its library, which was loaded once and lies in a folder that goes away afterwards."""
     full: list[Path] = []
     no_room: NoRoom | None = None
-    while wanted := {key: source for key, source in sources.items() if key not in found}:
+    left = dict(sources)
+    while left:
         try:
             folder = new_build_folder(store().root, full)
         except OSError as error:
@@ -410,29 +396,24 @@ def _compile_here(
                 raise no_room from None
             raise BuildError(f"kernels cannot be built: {error.strerror or error}", hint=_FOLDER_HINT) from error
         try:
-            _compile_in(folder, wanted, compiler, flags, found, publish)
+            with folder as name:
+                jobs = [_Job(source, key, name) for key, source in left.items()]
+                _run_all(jobs, compiler, flags)
+                for job in jobs:
+                    _check(job, compiler, flags)
+                    yield job
+                    del left[job.key]
         except NoRoom as error:
             full.append(folder.path.parent)
             no_room = error
 
 
-def _compile_in(
-    folder: TemporaryFolder,
-    sources: dict[str, str],
-    compiler: Compiler,
-    flags: Sequence[str],
-    found: dict[str, T],
-    publish: Callable[[_Job], T],
-) -> None:
-    with folder as name:
-        jobs = [_Job(source, key, name) for key, source in sources.items()]
-        _run_all(jobs, compiler, flags)
-        for job in jobs:
-            if _problem_of(job) is not None:
-                _run_all([job], compiler, flags)  # a disk that was full for a moment, a wrapper's mistake
-            if (problem := _problem_of(job)) is not None:
-                raise BuildError(f"{compiler.path} wrote a library that cannot be used: {problem}", hint=_HINT)
-            found[job.key] = publish(job)
+def _check(job: _Job, compiler: Compiler, flags: Sequence[str]) -> None:
+    """Refuse a library that cannot be loaded, also when it is made once more."""
+    if _problem_of(job) is not None:
+        _run_all([job], compiler, flags)  # a disk that was full for a moment, a wrapper's mistake
+    if (problem := _problem_of(job)) is not None:
+        raise BuildError(f"{compiler.path} wrote a library that cannot be used: {problem}", hint=_HINT)
 
 
 def _problem_of(job: _Job) -> str | None:

@@ -116,8 +116,8 @@ class Schedule:
         parts = [number] if product is None else product.parts
         factors = [] if product is None else [operand.view.base for operand in product.operands]
         made = self.made_by(number)
-        read = (name for part in parts for name in self.groups[part].accesses if name not in made)
-        return list(dict.fromkeys([*factors, *read]))
+        read = (name for part in parts for name in self.groups[part].accesses)
+        return [name for name in dict.fromkeys([*factors, *read]) if name not in made]
 
     def starts_in_place(self, node: Scatter) -> bool:
         """Whether a scatter writes into the memory of its base, so that nothing is copied first."""

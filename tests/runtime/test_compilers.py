@@ -149,7 +149,12 @@ def test_a_wait_for_many_kernels_has_one_time_limit(tmp_path: Path, monkeypatch:
     sources = [SOURCE.replace("42", str(number)) for number in range(6)]
     monkeypatch.setenv("SMELT_BUILD_TIMEOUT_S", "2")
     compiled: list[str] = []
-    monkeypatch.setattr(module, "_compile_here", lambda sources, *_: compiled.extend(sources))
+
+    def built(sources: dict[str, str], *_: object) -> Iterator[None]:
+        compiled.extend(sources)
+        yield from ()
+
+    monkeypatch.setattr(module, "_built", built)
     keys = {module._key(source, find_compiler(), ()): source for source in sources}
     held = [store().building("kernels", key) for key in keys]
     for each in held:
