@@ -335,7 +335,9 @@ def render_part(
     device = triton_device(part, options)
     counts = [n.meta["val"] for n in part.graph.nodes if n.op == "placeholder" and isinstance(n.meta["val"], Size)]
     empty = {i - len(counts): s for i, n in enumerate(counts) for s in symbols(n) if may_be_empty(s)}
-    target = Target(device, updates, _held(part, name), device is not None and _takes_parts(device, options))
+    target = Target(
+        device, updates, _caller_owned(part, name), device is not None and _may_split_products(device, options)
+    )
     with at_least(1, list(empty.values())):
         rendered = to_program(part, target, options, Runner(report, name))
     if empty:
@@ -366,15 +368,15 @@ def compile_emptied(
         return None
 
 
-def _held(part: fx.GraphModule, name: str) -> Container[int]:
-    """Positions of a program's inputs that somebody else holds: all of a forward, of a backward what is marked so."""
+def _caller_owned(part: fx.GraphModule, name: str) -> Container[int]:
+    """Positions of inputs whose buffers outlive the call: all of a forward, of a backward what is marked so."""
     inputs = [node for node in part.graph.nodes if node.op == "placeholder"]
     if not name.startswith("backward"):
         return range(len(inputs))
-    return {at for at, node in enumerate(inputs) if "held" in node.meta}
+    return {at for at, node in enumerate(inputs) if "caller_owned" in node.meta}
 
 
-def _takes_parts(device: torch.device, options: Options) -> bool:
+def _may_split_products(device: torch.device, options: Options) -> bool:
     """Whether tensor cores may multiply float32 in parts; not the interpreter, which tries what is asked for, and not
     where results must be the same in each run: which way is faster is measured."""
     if device.type != "cuda" or options.gemm != "auto" or torch.are_deterministic_algorithms_enabled():

@@ -79,8 +79,8 @@ class Target:
 
     device: torch.device | None
     updates: Mapping[int, str] | None
-    held: Container[int]
-    parts: bool
+    caller_owned: Container[int]
+    split_products: bool
 
 
 def to_program(part: fx.GraphModule, target: Target, options: Options, run: Runner) -> Rendered:
@@ -88,7 +88,9 @@ def to_program(part: fx.GraphModule, target: Target, options: Options, run: Runn
     on_gpu = target.device is not None
     loops = run("loops", lower, part, atomic_words=on_gpu)
     machine = GPU if on_gpu else CPU
-    plan = run("schedule", schedule, loops, options, target.updates, machine, target.held, target.parts)
+    plan = run(
+        "schedule", schedule, loops, options, target.updates, machine, target.caller_owned, target.split_products
+    )
     if environment().debug_memory:
         lines = {n.name: str(n.meta["line"]) for n in part.graph.nodes if n.meta.get("line") is not None}
         plan = run("schedule", watch, plan, lines)

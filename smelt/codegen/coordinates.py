@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from smelt.loops.ir import Index
 from smelt.schedule.dependencies import Names
-from smelt.schedule.group import Group, Member, Place, Role, substituted
+from smelt.schedule.group import Group, Member, NestLevel, Role, substituted
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
 from smelt.shapes.expr import Atom, Expr, Quotient, Remainder, Var, flat_index, variable
@@ -61,13 +61,13 @@ class Coordinates:
     def places(self) -> Iterable[tuple[Expr, int]]:
         """Memory places of all accesses with the bytes of one element, and index numbers."""
         for member in self.members.values():
-            if member.name in self.plan.stored and member.place is not Place.COLUMN:
+            if member.name in self.plan.stored and member.nest_level is not NestLevel.COLUMN:
                 expr, size = self.place(member.name, member.index)
                 yield expr, size * self.plan.machine.loops.write_weight
             for read in member.reads:
                 if read.name in self.plan.stored and read.name not in self.members:
                     yield self.place(read.name, read.index)
-            for expr in member.places:
+            for expr in member.index_values:
                 yield expr, 0
 
     def place(self, name: str, index: Index) -> tuple[Expr, int]:
@@ -136,7 +136,9 @@ class Coordinates:
         while changed:
             changed = False
             forms = [expr for expr, _ in self.places()]
-            own = [m for m in self.members.values() if m.name not in self.plan.stored or m.place is Place.COLUMN]
+            own = [
+                m for m in self.members.values() if m.name not in self.plan.stored or m.nest_level is NestLevel.COLUMN
+            ]
             for u, v in zip(self.order, self.order[1:], strict=False):
                 if self.roles[u] is self.roles[v] and self.mergeable(u, v, forms, own):
                     joined = self.names.fresh(u.size * v.size)

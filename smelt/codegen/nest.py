@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from smelt.codegen.coordinates import Coordinates
-from smelt.schedule.group import Group, Member, Place, Role, substituted
+from smelt.schedule.group import Group, Member, NestLevel, Role, substituted
 from smelt.schedule.plan import Schedule
 from smelt.shapes.expr import Atom, Expr, Var, variable
 from smelt.shapes.size import (
@@ -153,8 +153,8 @@ class _Builder(Coordinates):
         return Nest(
             self.members, kept, folded, inner, parallel, self.group.flat, self.limits, self.tiled, self.unrolled,
             self.tail, work if isinstance(work, Size) else None,
-            make_block(folded) if self.group.has(Place.COLUMN) else None,
-            make_block(inner[:-1]) if self.group.has(Place.ROW) else None,
+            make_block(folded) if self.group.has(NestLevel.COLUMN) else None,
+            make_block(inner[:-1]) if self.group.has(NestLevel.ROW) else None,
         )  # fmt: skip
 
     def ops(self) -> int:
@@ -163,7 +163,7 @@ class _Builder(Coordinates):
     def block_sums(self) -> None:
         """Long row sums run in blocks, whose sums are added up: fewer roundings follow one another."""
         inner = self.of(Role.INNER)
-        if inner and hint(inner[-1].size) >= 2 * BLOCK and self.group.has(Place.ROW):
+        if inner and hint(inner[-1].size) >= 2 * BLOCK and self.group.has(NestLevel.ROW):
             self.chunk(inner[-1], BLOCK, Role.INNER)
 
     def narrow_columns(self) -> None:
@@ -171,7 +171,7 @@ class _Builder(Coordinates):
         inner = self.of(Role.INNER)
         width = math.prod(hint(v.size) for v in inner)
         symbolic = is_symbolic(v.size for v in inner)  # accumulators have a fixed size
-        if not self.group.has(Place.COLUMN) or self.group.has(Place.ROW) or self.group.has(Place.OUTER):
+        if not self.group.has(NestLevel.COLUMN) or self.group.has(NestLevel.ROW) or self.group.has(NestLevel.OUTER):
             return
         if not inner or (width < 2 * self.loops.columns and not symbolic):
             return
@@ -187,7 +187,7 @@ class _Builder(Coordinates):
     def unroll_columns(self) -> None:
         """Take four rows at a time: a quarter of the accumulator traffic, and of the roundings in a row."""
         folded = self.of(Role.FOLDED)
-        if not folded or self.group.has(Place.ROW) or self.group.has(Place.OUTER):
+        if not folded or self.group.has(NestLevel.ROW) or self.group.has(NestLevel.OUTER):
             return
         last = folded[-1]
         if not known_divides(UNROLL, last.size) and not isinstance(last.size, Size):

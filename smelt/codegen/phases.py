@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from smelt.codegen.nest import Nest
 from smelt.loops.ir import Pointwise
 from smelt.schedule.dependencies import operands_first, weight
-from smelt.schedule.group import Member, Place
+from smelt.schedule.group import Member, NestLevel
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
 from smelt.shapes.size import Size, hint, known_equal
@@ -48,15 +48,15 @@ class Phases:
         member = self.nest.members.get(name)
         if name in self._depth or (name in self.plan.stored and member is None):
             return ()
-        return () if member is not None and member.place is Place.COLUMN else self.nodes[name].inputs
+        return () if member is not None and member.nest_level is NestLevel.COLUMN else self.nodes[name].inputs
 
     def _depth_of(self, name: str) -> int:
         member = self.nest.members.get(name)
         if member is None and name in self.plan.stored:
             return 0
-        if member is not None and member.place is Place.ROW:
+        if member is not None and member.nest_level is NestLevel.ROW:
             return self.depth_of_source(member) + 1
-        if member is not None and member.place is Place.COLUMN:
+        if member is not None and member.nest_level is NestLevel.COLUMN:
             return 0
         return max((self.depth(source) for source in self.nodes[name].inputs), default=0)
 
@@ -66,11 +66,11 @@ class Phases:
         for member in self.nest.members.values():
             if self.depth_of_source(member) != phase:
                 continue
-            if member.place is Place.ROW:
+            if member.nest_level is NestLevel.ROW:
                 rows.append(member)
-            elif member.place is Place.COLUMN:
+            elif member.nest_level is NestLevel.COLUMN:
                 columns.append(member)
-            elif member.place is Place.INNER and member.name in self.plan.stored:
+            elif member.nest_level is NestLevel.INNER and member.name in self.plan.stored:
                 stores.append(member)
         return rows, columns, stores
 
@@ -80,8 +80,8 @@ class Phases:
         for member in self.nest.members.values():
             if member.name not in self.plan.stored:
                 continue
-            if (member.place is Place.OUTER and self.depth_of_source(member) == phase) or (
-                member.place is Place.ROW and self.depth_of_source(member) + 1 == phase
+            if (member.nest_level is NestLevel.OUTER and self.depth_of_source(member) == phase) or (
+                member.nest_level is NestLevel.ROW and self.depth_of_source(member) + 1 == phase
             ):
                 found.append(member)
         return found
@@ -126,11 +126,11 @@ class Phases:
         """Pass the phases that need `name` on to its operands: one only, where the value is kept after it."""
         member = self.nest.members.get(name)
         phases = needed[name]
-        if member is not None and member.place in (Place.ROW, Place.COLUMN):
+        if member is not None and member.nest_level in (NestLevel.ROW, NestLevel.COLUMN):
             phases = {self.depth_of_source(member)}
         elif self.is_stored(name) or name in self.temporaries:
             phases = {self.depth(name)}
-        elif member is not None and member.place is Place.OUTER:
+        elif member is not None and member.nest_level is NestLevel.OUTER:
             return
         for source in self.nodes[name].inputs:
             if source in needed:

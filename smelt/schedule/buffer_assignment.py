@@ -25,7 +25,7 @@ class BufferAssignment:
         apart: intermediates with memory of their own.
 
     Args:
-        held: inputs that somebody else holds, so that they do not end with their last use.
+        caller_owned: inputs that somebody else holds, so that they do not end with their last use.
     """
 
     def __init__(
@@ -35,10 +35,10 @@ class BufferAssignment:
         fused: Fused,
         overwriting: Overwriting,
         updates: Mapping[str, str],
-        held: Container[str],
+        caller_owned: Container[str],
     ) -> None:
         self.program, self.real, self.fused, self.overwriting = program, real, fused, overwriting
-        self.updates, self.held, self.limits = updates, held, overwriting.machine.buffers
+        self.updates, self.caller_owned, self.limits = updates, caller_owned, overwriting.machine.buffers
         self.outputs = {o.name for o in program.outputs if o.name is not None}
         self.outputs |= behind(overwriting.sharing, self.outputs)  # the caller holds their memory, too
         self.over_others: dict[str, str] = {}
@@ -69,7 +69,9 @@ class BufferAssignment:
                     if last[old] != at:
                         continue
                     if old in memory.offsets:
-                        large = hint(self.nbytes(old)) >= max(limits.planned_bytes, memory.size // limits.planned_part)
+                        large = hint(self.nbytes(old)) >= max(
+                            limits.planned_bytes, memory.size // limits.planned_divisor
+                        )
                         if large and self.may_take_over(unit, new, old):
                             memory = self.cheaper(units, together, memory, new, old)
                     elif (
@@ -126,7 +128,7 @@ class BufferAssignment:
             return memory
         units = flat(together)
         most = max(self.needs(units, memory))
-        least = max(limits.apart_bytes, memory.size // limits.apart_part)
+        least = max(limits.apart_bytes, memory.size // limits.apart_divisor)
         alone = {name for name in memory.offsets if hint(self.nbytes(name)) >= least}
         pairs = memory.in_place.items()
         over = {new: old for new, old in pairs if new in alone and old in alone and self.overwriting.alike(new, old)}
@@ -199,7 +201,7 @@ class BufferAssignment:
     def outside(self, name: str) -> int:
         """Bytes that a buffer takes in other memory, from its first use to its last."""
         if isinstance(self.program.nodes[name], Input):
-            return 0 if name in self.held else hint(self.nbytes(name))
+            return 0 if name in self.caller_owned else hint(self.nbytes(name))
         return 0 if self.in_arena(name) else self.occupied(name)
 
     def nbytes(self, name: str) -> IntLike:

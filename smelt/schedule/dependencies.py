@@ -62,7 +62,7 @@ class Tracer:
     def __init__(self, program: LoopProgram, stored: Collection[str], limit: float = math.inf) -> None:
         self.nodes, self.stored = program.nodes, stored
         self.reads: dict[Access, None] = {}
-        self.places: dict[Expr, None] = {}
+        self.index_values: dict[Expr, None] = {}
         self.cost = 0
         self.ops = 0
         self.checks = False
@@ -93,7 +93,7 @@ class Tracer:
         return value  # what is divided by a number is not checked
 
     def integer(self, expr: Expr, dtype: torch.dtype) -> Any:
-        self.places[expr] = None
+        self.index_values[expr] = None
 
     def apply(self, op: str, dtype: torch.dtype, *args: Any) -> Any:
         self.cost += weight(op)
@@ -109,7 +109,7 @@ class Tracer:
         self.cost += 2
         tested = tuple(c for c in conditions if not c.holds_always())
         for condition in tested:
-            self.places[condition.expr] = None
+            self.index_values[condition.expr] = None
         around = self._inside
         if tested and self.limit < math.inf:
             self._inside = around | {tested}
@@ -123,19 +123,19 @@ class Tracer:
 
     def random(self, seed: Any, stream: int, index: Expr, count: IntLike) -> Any:
         self.cost += weight("random")
-        self.places[index] = None
+        self.index_values[index] = None
 
 
 @dataclass
 class Reads:
     """What one evaluation of a body at `index` reads and costs.
 
-    `places`: index expressions used as numbers. `levels`: how many bodies run inside one another.
+    `index_values`: index expressions used as numbers. `levels`: how many bodies run inside one another.
     `evaluations`: how many do in all. `checks`: whether it refuses some values, such as an index out of range.
     """
 
     accesses: tuple[Access, ...]
-    places: tuple[Expr, ...]
+    index_values: tuple[Expr, ...]
     cost: int
     ops: int
     levels: int
@@ -148,7 +148,7 @@ def trace(program: LoopProgram, stored: Collection[str], body: Body, index: Inde
     tracer = Tracer(program, stored, limit)
     body(tracer, index)
     return Reads(
-        tuple(tracer.reads), tuple(tracer.places), tracer.cost, tracer.ops, 1 + tracer.levels, tracer.evaluations,
+        tuple(tracer.reads), tuple(tracer.index_values), tracer.cost, tracer.ops, 1 + tracer.levels, tracer.evaluations,
         tracer.checks,
     )  # fmt: skip
 

@@ -40,7 +40,7 @@ def _group(group: Group, plan: Schedule) -> list[str]:
             loops.append(f"{role.value} {sizes}")
     head = f"kernel {kind} over {', '.join(loops) or 'x'.join(str(v.size) for v in group.order) or '1'}"
     members = [
-        f"    {name}: {metas_of(member.node)} {member.place.value}{_kept_in(name, plan)}"
+        f"    {name}: {metas_of(member.node)} {member.nest_level.value}{_kept_in(name, plan)}"
         for name, member in group.members.items()
     ]
     read = [name for name in group.accesses if name not in group.members]

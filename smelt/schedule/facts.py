@@ -51,7 +51,7 @@ def _unit(plan: Schedule, number: int, made: list[str], step: Step, text_of: Tex
     if _is_library(plan, number):
         return _library_call(plan, plan.externs[number], step)
     product = plan.products.get(number)
-    groups = [plan.groups[n] for n in (product.parts if product is not None else [number])]
+    groups = [plan.groups[n] for n in (product.group_numbers if product is not None else [number])]
     name, text = text_of(number)
     if text:
         sources[name] = text

@@ -39,7 +39,7 @@ class Role(enum.Enum):
     INNER = "inner"
 
 
-class Place(enum.Enum):
+class NestLevel(enum.Enum):
     """Where in the nest a member's value exists."""
 
     INNER = "inner"
@@ -61,11 +61,11 @@ class Member:
     index: Index
     source: Index
     reads: tuple[Access, ...]
-    places: tuple[Expr, ...]
+    index_values: tuple[Expr, ...]
     cost: int
     ops: int
     levels: int
-    place: Place
+    nest_level: NestLevel
     checks: bool
 
     @property
@@ -95,7 +95,7 @@ def substituted(members: Mapping[str, Member], values: dict[Atom, Expr]) -> dict
             index=moved(member.index),
             source=moved(member.source),
             reads=tuple([Access(read.name, moved(read.index)) for read in member.reads]),
-            places=moved(member.places),
+            index_values=moved(member.index_values),
         )
         for name, member in members.items()
     }
@@ -149,9 +149,9 @@ class Group:
         """Variables of a role, outermost first."""
         return [v for v in self.order if self.roles[v] is role]
 
-    def has(self, place: Place) -> bool:
-        """Whether some member has this place."""
-        return any(member.place is place for member in self.members.values())
+    def has(self, nest_level: NestLevel) -> bool:
+        """Whether some member exists there."""
+        return any(member.nest_level is nest_level for member in self.members.values())
 
     def label(self) -> str:
         """Names of the members, shortened."""
@@ -201,8 +201,8 @@ def group_of(
     by_dim = _loops_by_dimension(shape, order)
     reduced = [v for d, v in enumerate(by_dim) if v is not None and d in node.dims]
     others = [v for d, v in enumerate(by_dim) if v is not None and d not in node.dims]
-    roles, place = reduction_roles(node, reads.accesses, reduced, others, program, real)
-    member = _member(node, tuple(kept), source, reads, place)
+    roles, nest_level = reduction_roles(node, reads.accesses, reduced, others, program, real)
+    member = _member(node, tuple(kept), source, reads, nest_level)
     rank = {Role.KEPT: 0, Role.FOLDED: 1, Role.INNER: 2}
     group = Group(number, {node.name: member}, sorted(order, key=lambda v: rank[roles[v]]), roles, flat=False)
     if node.ragged is not None:
@@ -215,7 +215,7 @@ def group_of(
 
 def pointwise_group(number: int, node: Pointwise, index: Index, order: list[Var], reads: Reads) -> Group:
     """The group of one pointwise value, computed for every `index` over the variables `order`."""
-    member = _member(node, index, index, reads, Place.INNER)
+    member = _member(node, index, index, reads, NestLevel.INNER)
     return Group(number, {node.name: member}, order, dict.fromkeys(order, Role.KEPT), flat=True)
 
 
@@ -230,19 +230,28 @@ def may_refuse(group: Group) -> bool:
     return any(member.checks for member in group.members.values())
 
 
-def _member(node: Pointwise | Reduction, index: Index, source: Index, reads: Reads, place: Place) -> Member:
+def _member(node: Pointwise | Reduction, index: Index, source: Index, reads: Reads, nest_level: NestLevel) -> Member:
     return Member(
-        node, index, source, reads.accesses, reads.places, reads.cost, reads.ops, reads.levels, place, reads.checks
+        node,
+        index,
+        source,
+        reads.accesses,
+        reads.index_values,
+        reads.cost,
+        reads.ops,
+        reads.levels,
+        nest_level,
+        reads.checks,
     )
 
 
 def reduction_roles(
     node: Reduction, reads: Sequence[Access], reduced: list[Var], kept: list[Var], program: LoopProgram, real: Realized
-) -> tuple[dict[Var, Role], Place]:
+) -> tuple[dict[Var, Role], NestLevel]:
     """Row or column: a reduction folds rows when what it reads is contiguous along a reduced dimension."""
     inner, main = innermost(reads, [*kept, *reduced], program, real)
     if inner is None or main is None or inner in reduced or not kept or FOLDS[node.kind].finds:
-        return {**dict.fromkeys(kept, Role.KEPT), **dict.fromkeys(reduced, Role.INNER)}, Place.ROW
+        return {**dict.fromkeys(kept, Role.KEPT), **dict.fromkeys(reduced, Role.INNER)}, NestLevel.ROW
     roles = {**dict.fromkeys(kept, Role.KEPT), **dict.fromkeys(reduced, Role.FOLDED)}
     roles[inner] = Role.INNER
     width = inner.size
@@ -252,7 +261,7 @@ def reduction_roles(
             break
         roles[var] = Role.INNER
         width *= var.size
-    return roles, Place.COLUMN
+    return roles, NestLevel.COLUMN
 
 
 def innermost(
@@ -289,5 +298,5 @@ def _scatter_group(number: int, node: Scatter, program: LoopProgram, real: Reali
 
     reads += trace(program, stored, target, index).accesses
     checks = any(value.checks for value in values)
-    member = Member(node, (), index, tuple(dict.fromkeys(reads)), (), 1, 1, 1, Place.INNER, checks)
+    member = Member(node, (), index, tuple(dict.fromkeys(reads)), (), 1, 1, 1, NestLevel.INNER, checks)
     return Group(number, {node.name: member}, order, dict.fromkeys(order, Role.KEPT), flat=False, scatter=True)

@@ -8,7 +8,7 @@ from smelt.loops.facts import PERIODIC
 from smelt.loops.ir import LoopProgram, Pointwise, Scatter
 from smelt.schedule.dependencies import operands_first
 from smelt.schedule.fuse import Fused
-from smelt.schedule.group import Group, Place, may_refuse
+from smelt.schedule.group import Group, NestLevel, may_refuse
 from smelt.schedule.machine import Machine
 from smelt.schedule.order import Unit
 from smelt.schedule.products import Product
@@ -101,7 +101,7 @@ class Overwriting:
             return False
         if group.scatter:
             return self.writes_into(group.members[output].node, group, source)
-        if not group.flat and group.members[output].place is not Place.AFTER:
+        if not group.flat and group.members[output].nest_level is not NestLevel.AFTER:
             return False
         if number in self.products and (output not in group.members or self.reads_ahead(number, source)):
             return False

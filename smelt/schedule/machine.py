@@ -68,21 +68,20 @@ class Buffers:
     """Where intermediates lie (buffer_assignment.py, memory.py).
 
     Attributes:
-        planned_bytes: of an intermediate whose memory is worth to be planned together with that of a result.
-        planned_part: and it is at least this part of the arena: few are, and the arena is planned anew for each.
-        apart_bytes: of what may have memory of its own, which costs half a microsecond a call.
-        apart_part: and it is at least this part of the arena.
-        apart_saves: all memory is less by at least this part of it where intermediates have memory of their own.
-        shared_bytes: of an arena shared by programs, from which on its largest buffers may lie outside.
-        break_saves: a run of kernels ends early only where more than this part of all memory is saved: each costs a
-            call.
-        two_ways: buffers up to which two ways to place them are tried.
+        planned_bytes: least size of an intermediate whose memory is planned together with that of a result.
+        planned_divisor: it is also at least the arena divided by this. The arena is planned anew for each: few may be.
+        apart_bytes: least size of an intermediate with an allocation of its own, which costs half a microsecond a call.
+        apart_divisor: it is also at least the arena divided by this.
+        apart_saves: such allocations are made where they save at least all memory divided by this.
+        shared_bytes: least size of an arena, shared by programs, whose largest buffers may have their own allocation.
+        break_saves: a run of kernels ends early where that saves at least all memory divided by this: it costs a call.
+        two_ways: most buffers for which two ways to place them are tried.
     """
 
     planned_bytes: int = 1 << 16
-    planned_part: int = 16
+    planned_divisor: int = 16
     apart_bytes: int = 1 << 12
-    apart_part: int = 64
+    apart_divisor: int = 64
     apart_saves: int = 4096
     shared_bytes: int = 32 << 20
     break_saves: int = 8192

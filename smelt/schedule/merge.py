@@ -12,7 +12,7 @@ from dataclasses import replace
 from smelt.loops.ir import LoopProgram
 from smelt.schedule.align import Alignment, align, align_sequences
 from smelt.schedule.dependencies import Access, Names, operands_first, variables_in
-from smelt.schedule.group import MAX_COLUMN_WIDTH, Group, Member, Place, Role, substituted
+from smelt.schedule.group import MAX_COLUMN_WIDTH, Group, Member, NestLevel, Role, substituted
 from smelt.schedule.machine import CPU, Machine
 from smelt.schedule.realize import metas_of
 from smelt.shapes.expr import Var
@@ -57,7 +57,9 @@ def merge_beside(a: Group, b: Group, names: Names, machine: Machine) -> Group | 
 
 def only_columns(group: Group) -> bool:
     """Whether a group reduces columns, and at most goes on with the results."""
-    return group.has(Place.COLUMN) and all(m.place in (Place.COLUMN, Place.AFTER) for m in group.members.values())
+    return group.has(NestLevel.COLUMN) and all(
+        m.nest_level in (NestLevel.COLUMN, NestLevel.AFTER) for m in group.members.values()
+    )
 
 
 def _through(
@@ -81,7 +83,7 @@ def _complete(a: Group, b: Group, aligned: Alignment, names: Names, machine: Mac
     if machine.column_epilogues and _only_folds(a, free_a):
         if b.flat and not free_b and not a.flat:
             return _join(a, b, aligned, after=True)
-        if _only_folds(b, free_b) and (a.has(Place.AFTER) or b.has(Place.AFTER)):
+        if _only_folds(b, free_b) and (a.has(NestLevel.AFTER) or b.has(NestLevel.AFTER)):
             done = align_sequences(free_a, free_b, names, aligned)
             return f"folded loops: {done}" if isinstance(done, str) else _join(a, b, aligned)
     refusal = _pair_free(a, b, free_a, free_b, aligned, names)
@@ -152,7 +154,7 @@ def _join(a: Group, b: Group, aligned: Alignment, after: bool = False) -> Group 
     members = substituted(a.members, aligned.substitution(aligned.left))
     others = substituted(b.members, aligned.substitution(aligned.right))
     if after:
-        others = {name: replace(m, place=Place.AFTER) for name, m in others.items()}
+        others = {name: replace(m, nest_level=NestLevel.AFTER) for name, m in others.items()}
     members |= others
     if not (a.flat and b.flat):
         _place(members, roles)
@@ -183,9 +185,9 @@ def _limits(a: Group, b: Group, aligned: Alignment) -> dict[Var, tuple[Var, IntL
 def _common_role(one: Role, other: Role, a: Group, b: Group) -> Role | None:
     if one is other:
         return one
-    if one is Role.KEPT and other is Role.FOLDED and not a.has(Place.COLUMN):
+    if one is Role.KEPT and other is Role.FOLDED and not a.has(NestLevel.COLUMN):
         return Role.FOLDED
-    if one is Role.FOLDED and other is Role.KEPT and not b.has(Place.COLUMN):
+    if one is Role.FOLDED and other is Role.KEPT and not b.has(NestLevel.COLUMN):
         return Role.FOLDED
     return None
 
@@ -193,9 +195,9 @@ def _common_role(one: Role, other: Role, a: Group, b: Group) -> Role | None:
 def _place(members: dict[str, Member], roles: dict[Var, Role]) -> None:
     inner = {v for v, role in roles.items() if role is Role.INNER}
     for member in members.values():
-        if member.place in (Place.INNER, Place.OUTER):
+        if member.nest_level in (NestLevel.INNER, NestLevel.OUTER):
             used = variables_in(member.index)
-            member.place = Place.INNER if used & inner or not inner else Place.OUTER
+            member.nest_level = NestLevel.INNER if used & inner or not inner else NestLevel.OUTER
 
 
 def _refusal(group: Group, machine: Machine) -> str | None:
@@ -205,7 +207,7 @@ def _refusal(group: Group, machine: Machine) -> str | None:
             made = group.members.get(read.name)
             if made is None or made is member:
                 continue
-            if made.place in (Place.COLUMN, Place.AFTER) and member.place is not Place.AFTER:
+            if made.nest_level in (NestLevel.COLUMN, NestLevel.AFTER) and member.nest_level is not NestLevel.AFTER:
                 return f"{member.name} needs {read.name} after its last row"
             if made.index != read.index:
                 return f"{member.name} reads other elements of {read.name} than the one just computed"
@@ -231,16 +233,16 @@ def _levels(group: Group, most: int) -> int:
         member = members[name]
         own = member.levels + max((levels.get(read.name, 0) for read in member.reads), default=0)
         deepest = max(deepest, own)
-        levels[name] = 0 if member.place in (Place.ROW, Place.COLUMN) else own
+        levels[name] = 0 if member.nest_level in (NestLevel.ROW, NestLevel.COLUMN) else own
     return deepest
 
 
 def _column_refusal(group: Group, machine: Machine) -> str | None:
-    columns = sum(m.place is Place.COLUMN for m in group.members.values())
+    columns = sum(m.nest_level is NestLevel.COLUMN for m in group.members.values())
     if not columns:
         return None
-    rows_too = group.has(Place.ROW) or group.has(Place.OUTER)
-    if group.has(Place.AFTER) and rows_too:
+    rows_too = group.has(NestLevel.ROW) or group.has(NestLevel.OUTER)
+    if group.has(NestLevel.AFTER) and rows_too:
         return "what follows column reductions stands apart from row reductions"
     width = group.size(Role.INNER)
     if not rows_too:
@@ -257,7 +259,7 @@ def _few_parts(group: Group, machine: Machine, rows_too: bool) -> str | None:
     work, parts = group.size(), group.size(Role.KEPT)
     if machine.column_programs and not rows_too:
         parts *= -(-group.size(Role.INNER) // machine.column_block)
-    others = sum(m.place not in (Place.COLUMN, Place.AFTER) for m in group.members.values())
+    others = sum(m.nest_level not in (NestLevel.COLUMN, NestLevel.AFTER) for m in group.members.values())
     if work > 65536 and parts < machine.enough_parallel and others:
         return f"only {group.size(Role.KEPT)} independent parts"
     return None

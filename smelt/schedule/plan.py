@@ -16,13 +16,13 @@ from smelt.loops.ir import Extern, Input, Item, LoopProgram, Scatter
 from smelt.schedule.buffer_assignment import BufferAssignment, flat
 from smelt.schedule.dependencies import Names
 from smelt.schedule.fuse import Decision, Fused, fuse
-from smelt.schedule.group import Group, Place, looks_up, may_refuse
+from smelt.schedule.group import Group, NestLevel, looks_up, may_refuse
 from smelt.schedule.horizontal_fusion import Mobile, Profile, gather
 from smelt.schedule.inplace import Overwriting
 from smelt.schedule.machine import CPU, Machine
 from smelt.schedule.memory import MemoryPlan
 from smelt.schedule.order import CycleError, Unit, order_units
-from smelt.schedule.products import Product, ProductSearch, in_parts
+from smelt.schedule.products import Product, ProductSearch, splits_well
 from smelt.schedule.products_write_outputs import show_products
 from smelt.schedule.realize import Realized, StridedView, metas_of, realize
 from smelt.schedule.repeated_blocks import fuse_blocks
@@ -106,14 +106,14 @@ class Schedule:
         product = self.products.get(number)
         if product is None:
             return list(self.groups[number].members)
-        return [product.name, *(name for part in product.parts for name in self.groups[part].members)]
+        return [product.name, *(name for part in product.group_numbers for name in self.groups[part].members)]
 
     def read_by(self, number: int) -> list[str]:
         """Buffers that a unit reads and does not make, each once."""
         product, extern = self.products.get(number), self.externs.get(number)
         if extern is not None and product is None:
             return list(dict.fromkeys(self.buffer_of(name) for name in extern.inputs))
-        parts = [number] if product is None else product.parts
+        parts = [number] if product is None else product.group_numbers
         factors = [] if product is None else [operand.view.base for operand in product.operands]
         made = self.made_by(number)
         read = (name for part in parts for name in self.groups[part].accesses)
@@ -135,8 +135,8 @@ def schedule(
     options: Options,
     updates: Mapping[int, str] | None = None,
     machine: Machine = CPU,
-    held: Container[int] = frozenset(),
-    parts: bool = False,
+    caller_owned: Container[int] = frozenset(),
+    split_products: bool = False,
 ) -> Schedule:
     """Plan a loop program.
 
@@ -144,17 +144,17 @@ def schedule(
         updates: position of an output -> the input whose new value it is. Where the input is read for the last time by
             the kernel that makes the new value, element by element, the kernel writes over it.
         machine: for which it is.
-        held: positions of inputs that somebody else holds. The others are free after their last use: nobody else holds
-            what a forward saves.
-        parts: whether tensor cores may multiply large products of float32, in parts.
+        caller_owned: positions of inputs whose buffers outlive the call. The others are free after their last use:
+            nobody else holds what a forward saves.
+        split_products: whether tensor cores may multiply large products of float32, in parts.
     """
     try:
-        return _scheduled(program, options, updates, machine, held, parts)
+        return _scheduled(program, options, updates, machine, caller_owned, split_products)
     except CycleError:
         if not machine.repeats:
             raise
     # the kernels of one block, copied to all, wait for each other: those of the whole program do not
-    return _scheduled(program, options, updates, replace(machine, repeats=False), held, parts)
+    return _scheduled(program, options, updates, replace(machine, repeats=False), caller_owned, split_products)
 
 
 def _scheduled(
@@ -162,8 +162,8 @@ def _scheduled(
     options: Options,
     updates: Mapping[int, str] | None,
     machine: Machine,
-    held: Container[int],
-    parts: bool,
+    caller_owned: Container[int],
+    split_products: bool,
 ) -> Schedule:
     names = Names()
     program = show_products(program, updates or {})
@@ -171,21 +171,25 @@ def _scheduled(
     program, fused = _grouped(program, real, names, machine)
     stored = real.stored - _private(program, real, fused)
     products: dict[int, Product] = {}
-    kept = {name for at, name in enumerate(program.inputs) if at in held}
+    kept = {name for at, name in enumerate(program.inputs) if at in caller_owned}
 
     def planned(products: dict[int, Product]) -> Schedule:
         return _Planner(program, real, fused, stored, updates or {}, products, kept, machine).plan()
 
-    if machine.templates and (options.templates or parts):
+    if machine.templates and (options.templates or split_products):
         # What shares a launch takes hardly any time, and would take one of its own around the library's product.
         shared = {n for bundle in planned({}).bundles for n in bundle} if options.max_autotune else set()
 
         def wanted(product: Product) -> bool:
-            return options.templates or in_parts(product, machine.products)
+            return options.templates or splits_well(product, machine.products)
 
         products = ProductSearch(program, real, fused, stored, names, machine, wanted, shared).find()
         if options.gemm == "auto":  # where nothing is saved around it, the library's kernels are the faster ones
-            products = {n: p for n, p in products.items() if p.parts or (parts and in_parts(p, machine.products))}
+            products = {
+                n: p
+                for n, p in products.items()
+                if p.group_numbers or (split_products and splits_well(p, machine.products))
+            }
     return planned(products)
 
 
@@ -214,8 +218,8 @@ def _through_memory(group: Group) -> set[str]:
     read = {name for name in group.accesses if name not in group.members}
     if group.scatter:
         return read | group.members.keys()
-    followed = group.has(Place.AFTER)
-    return read | {name for name, m in group.members.items() if m.place is Place.COLUMN and not followed}
+    followed = group.has(NestLevel.AFTER)
+    return read | {name for name, m in group.members.items() if m.nest_level is NestLevel.COLUMN and not followed}
 
 
 class _Planner:
@@ -227,19 +231,19 @@ class _Planner:
         stored: set[str],
         updates: Mapping[int, str],
         products: dict[int, Product],
-        held: Container[str],
+        caller_owned: Container[str],
         machine: Machine,
     ) -> None:
         self.program, self.real, self.fused, self.stored = program, real, fused, stored
         self.products, self.machine = products, machine
-        self.unit_of = {part: number for number, product in products.items() for part in product.parts}
+        self.unit_of = {part: number for number, product in products.items() for part in product.group_numbers}
         self.in_units = {product.name for product in products.values()}
         self.sharing = find_sharing(program, real.views)
         self.externs = {n: node for n, node in fused.others.items() if isinstance(node, Extern)}
         self.overwriting = Overwriting(program, real, fused, products, machine, self.sharing)
         self.updates = self.overwriting.possible_updates(updates, stored, self.unit_of)
-        self.places = BufferAssignment(program, real, fused, self.overwriting, self.updates, held)
-        self.outputs = self.places.outputs
+        self.buffers = BufferAssignment(program, real, fused, self.overwriting, self.updates, caller_owned)
+        self.outputs = self.buffers.outputs
 
     def over_inputs(self, together: list[list[Unit]]) -> dict[str, str]:
         """New value -> input in whose memory it is made: the step that makes it is the last to read the old one."""
@@ -255,22 +259,22 @@ class _Planner:
     def plan(self) -> Schedule:
         """Order, bundles (where they are wanted), memory."""
         together = [[unit] for unit in self.ordered()]
-        memory = self.places.placed(together)
+        memory = self.buffers.placed(together)
         if self.machine.bundles:
             together, memory = self.bundled(together, memory)
         units, breaks = flat(together), set[int]()
         if self.machine.takes_over:
-            memory = self.places.set_apart(together, self.places.taken_over(together, memory))
-            breaks = self.places.breaks(units, memory)
+            memory = self.buffers.set_apart(together, self.buffers.taken_over(together, memory))
+            breaks = self.buffers.breaks(units, memory)
         else:
-            memory = self.places.largest_apart(together, memory)
+            memory = self.buffers.largest_apart(together, memory)
         last = {name: step for step, unit in enumerate(units) for name in (*unit.writes, *unit.reads)}
         over = self.over_inputs(together)
         return Schedule(
             self.program, [u.number for u in units], self.fused.groups, self.externs, self.stored, self.real.strides,
-            self.real.views, memory, last, self.fused.decisions, over, self.places.over_others, self.products,
-            [[unit.number for unit in step] for step in together if len(step) > 1], self.places.apart,
-            breaks, max(self.places.needs(units, memory)), machine=self.machine,
+            self.real.views, memory, last, self.fused.decisions, over, self.buffers.over_others, self.products,
+            [[unit.number for unit in step] for step in together if len(step) > 1], self.buffers.apart,
+            breaks, max(self.buffers.needs(units, memory)), machine=self.machine,
         )  # fmt: skip
 
     def bundled(self, alone: list[list[Unit]], memory: MemoryPlan) -> tuple[list[list[Unit]], MemoryPlan]:
@@ -292,10 +296,10 @@ class _Planner:
         for most in (limits.moved_bytes, limits.tiny_bytes):
             accounts = [
                 Profile(units, account, kept, memory.in_place, limits.room_bytes)
-                for account in (self.places.inside, self.places.outside)
+                for account in (self.buffers.inside, self.buffers.outside)
             ]
             together = gather(units, mobile, after, accounts, most, limits)
-            placed = self.places.placed(together)
+            placed = self.buffers.placed(together)
             if placed.size <= memory.size + sum(account.highest for account in accounts) // 64 + 2 * limits.room_bytes:
                 return together, placed
         return alone, memory
@@ -310,7 +314,7 @@ class _Planner:
         kind = tuple((metas_of(m.node).dtype, m.ops, m.cost, len(m.reads)) for m in group.members.values())
         alone = self.updates.keys()
         handed = (n for n in group.accesses if n not in alone and not isinstance(self.program.nodes[n], Input))
-        return Mobile(sum(hint(self.places.nbytes(name)) for name in handed), kind)
+        return Mobile(sum(hint(self.buffers.nbytes(name)) for name in handed), kind)
 
     def ordered(self) -> list[Unit]:
         """All units; one that writes over an input comes after all others that read it, if that is possible.
@@ -321,14 +325,14 @@ class _Planner:
         units = list(self.units())
         waits = self.waits()
         if not self.updates:
-            return order_units(units, self.places.occupied, self.outputs, waits)
+            return order_units(units, self.buffers.occupied, self.outputs, waits)
         after = self.before_updates(units)
         for number, others in waits.items():
             after.setdefault(number, set()).update(others)
         try:
-            return order_units(units, self.places.occupied, self.outputs, after)
+            return order_units(units, self.buffers.occupied, self.outputs, after)
         except CycleError:
-            return order_units(units, self.places.occupied, self.outputs, waits)
+            return order_units(units, self.buffers.occupied, self.outputs, waits)
 
     def waits(self) -> dict[int, set[int]]:
         """For some units, others that they wait for without reading anything of theirs."""
@@ -386,7 +390,7 @@ class _Planner:
 
     def product_unit(self, product: Product) -> Unit:
         """A product with the groups around it: whichever way it runs, what it reads is there to the end."""
-        groups = [self.fused.groups[part] for part in product.parts]
+        groups = [self.fused.groups[part] for part in product.group_numbers]
         writes = dict.fromkeys([product.name, *(n for g in groups for n in g.members if n in self.stored)])
         reads = dict.fromkeys([o.view.base for o in product.operands])
         reads |= dict.fromkeys(name for g in groups for name in g.accesses if name not in g.members)

@@ -79,12 +79,12 @@ class Product:
         return [o.prologue for o in self.operands if o.prologue is not None]
 
     @property
-    def parts(self) -> list[int]:
+    def group_numbers(self) -> list[int]:
         """Numbers of all groups of the unit."""
         return [*self.prologues, *([] if self.epilogue is None else [self.epilogue])]
 
 
-def in_parts(product: Product, limits: Products) -> bool:
+def splits_well(product: Product, limits: Products) -> bool:
     """Whether tensor cores multiply a product of float32, in parts that are narrower, faster than the library does
     without them: it has work for all of them, and the rows of the first factor lie in a piece, as tensor cores want it.
     """

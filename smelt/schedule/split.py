@@ -18,7 +18,7 @@ from smelt.graph.ir.meta import TensorMeta
 from smelt.loops.facts import FOLDS
 from smelt.loops.ir import Body, Index, LoopProgram, Node, Ops, Reduction, Value
 from smelt.schedule.dependencies import Names, row_major, trace
-from smelt.schedule.group import Place, Role, fresh_index, reduction_roles
+from smelt.schedule.group import NestLevel, Role, fresh_index, reduction_roles
 from smelt.schedule.machine import CPU, Machine
 from smelt.schedule.realize import Realized
 from smelt.shapes.expr import reshape_index
@@ -61,8 +61,8 @@ def _mixed(long: Sequence[_Long]) -> set[tuple[int, int]]:
 
     Others of the same extent are cut alike, since they may join them there.
     """
-    rows = {r.name for each in long if each.place is Place.ROW for r in each.reads}
-    columns = (each for each in long if each.place is Place.COLUMN)
+    rows = {r.name for each in long if each.nest_level is NestLevel.ROW for r in each.reads}
+    columns = (each for each in long if each.nest_level is NestLevel.COLUMN)
     return {each.extent() for each in columns if any(r.name in rows for r in each.reads)}
 
 
@@ -77,7 +77,7 @@ class _Long:
         by_dim = [None if same(n, 1) else next(sized) for n in node.source_shape]
         self.reduced = [v for d, v in enumerate(by_dim) if v is not None and d in node.dims]
         self.kept = [v for d, v in enumerate(by_dim) if v is not None and d not in node.dims]
-        self.roles, self.place = reduction_roles(node, self.reads, self.reduced, self.kept, program, real)
+        self.roles, self.nest_level = reduction_roles(node, self.reads, self.reduced, self.kept, program, real)
 
     def extent(self) -> tuple[int, int]:
         """(rows that are folded, columns), in the example."""
@@ -96,11 +96,11 @@ class _Long:
         sizes = [node.source_shape[d] for d in node.dims]
         total = math.prod(map(hint, sizes))
         width = math.prod(hint(v.size) for v in self.kept) // max(outer, 1)
-        wanted = _wanted(total, self.place, machine, width, outer, mixed)
+        wanted = _wanted(total, self.nest_level, machine, width, outer, mixed)
         if is_symbolic(sizes):
             # more than for numbers: the calls to come may have many more parts than the example
             return _ragged_halves(node, sizes, max(32, wanted))
-        by_width = self.place is Place.COLUMN and machine.column_programs > 0
+        by_width = self.nest_level is NestLevel.COLUMN and machine.column_programs > 0
         if by_width and mixed:  # all that may meet in a kernel are cut at the same places
             wanted = rows_per_part(total, wanted)
         most = machine.max_parts * (4 if width <= 64 else 1)
@@ -111,9 +111,9 @@ class _Long:
         return _any_halves(node, sizes, part, max(wanted, total // most))
 
 
-def _wanted(total: int, place: Place, machine: Machine, width: int, outer: int, mixed: bool) -> int:
+def _wanted(total: int, nest_level: NestLevel, machine: Machine, width: int, outer: int, mixed: bool) -> int:
     """Elements that a part should have; `width`: columns of a row, `outer`: rows of parts that there are anyway."""
-    column = place is Place.COLUMN
+    column = nest_level is NestLevel.COLUMN
     limit, least = (machine.rows_per_part, 16) if column else (machine.elements_per_part, 1024)
     parts = machine.parallel
     if column and machine.column_programs:

@@ -76,7 +76,7 @@ class _Moments:
 
 
 def _bad_units(plan: Schedule) -> Iterator[str]:
-    inside = {n for product in plan.products.values() for n in product.parts}
+    inside = {n for product in plan.products.values() for n in product.group_numbers}
     inside |= {n for n, node in plan.externs.items() if node.name in {p.name for p in plan.products.values()}}
     wanted = {*plan.products, *({*plan.groups, *plan.externs} - inside)}
     if len(set(plan.steps)) != len(plan.steps) or set(plan.steps) != wanted:

@@ -27,7 +27,7 @@ def products(first, second, order, dtype, machine=GPU, options=None, turned=Fals
     a = g.permute(a, (1, 0)) if turned else a
     b = g.permute(g.input(*(second[d] for d in order), dtype=dtype), order)
     gm = g.build(g.tanh(g.mm(a, b)))
-    return schedule(lower(gm), options or Options(), None, machine, parts=True).products
+    return schedule(lower(gm), options or Options(), None, machine, split_products=True).products
 
 
 @pytest.mark.parametrize("case", CASES)

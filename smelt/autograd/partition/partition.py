@@ -127,7 +127,7 @@ class _Split:
         others = self.results.union(self.inputs, self.as_saved) - self.copied
         for node, value in zip(module.graph.nodes, saved, strict=False):
             if value in others:
-                node.meta["held"] = True  # by the caller: it does not end with its last use
+                node.meta["caller_owned"] = True  # by the caller: it does not end with its last use
             elif value in self.copied:
                 node.meta["val"] = _of_copy(value)
         if self.copied.intersection(saved):

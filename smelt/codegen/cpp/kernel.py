@@ -23,7 +23,7 @@ from smelt.codegen.scope import Scopes, V, close_parallel
 from smelt.loops.facts import FOLDS, PERIODIC
 from smelt.loops.ir import Index, Reduction
 from smelt.schedule.dependencies import row_major
-from smelt.schedule.group import MAX_COLUMN_WIDTH, Group, Member, Place
+from smelt.schedule.group import MAX_COLUMN_WIDTH, Group, Member, NestLevel
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
 from smelt.shapes.expr import Expr, Var, constant, flat_index, variable
@@ -385,7 +385,7 @@ class KernelRenderer(BodyRenderer):
 
     def value_of(self, name: str, index: Index) -> V:
         member = self.nest.members.get(name)
-        if member is not None and member.place in (Place.ROW, Place.COLUMN):
+        if member is not None and member.nest_level in (NestLevel.ROW, NestLevel.COLUMN):
             if name in self.results:
                 return self.results[name]
             return self.from_memory(name, index)
@@ -421,14 +421,14 @@ class KernelRenderer(BodyRenderer):
     # column reductions
 
     def declare_columns(self) -> None:
-        columns = sum(m.place is Place.COLUMN for m in self.nest.members.values())
+        columns = sum(m.nest_level is NestLevel.COLUMN for m in self.nest.members.values())
         width = room = self.nest.size(self.nest.inner)
         if columns and isinstance(width, Size):
             room = 4 * MAX_COLUMN_WIDTH // columns
             if not width <= room:  # next to row values no column can wait for another pass
                 raise CompileError(f"codegen: {columns} column accumulators of {width} elements")
         for member in self.nest.members.values():
-            if member.place is Place.COLUMN:
+            if member.nest_level is NestLevel.COLUMN:
                 assert isinstance(member.node, Reduction)
                 ends = self.nest.row_block.ends if self.nest.row_block is not None else ()
                 one = fold(member.node.kind, member.node.dtype, self.scopes.name("b"), False, ends=ends)
@@ -455,7 +455,7 @@ class KernelRenderer(BodyRenderer):
         return [member.substituted({var: constant(i)}) for i in range(UNROLL)]
 
     def store_columns(self) -> None:
-        members = [m for m in self.nest.members.values() if m.place is Place.COLUMN]
+        members = [m for m in self.nest.members.values() if m.nest_level is NestLevel.COLUMN]
         if not members:
             return
         self.open_columns()

@@ -143,7 +143,7 @@ class TritonHost(Host):
         self.products: list[list[str]] = []
         buffers = {number: [b for k in each for b in k.buffers] for number, each in kernels.items()}
         for number, each in templates.items():
-            parts = (b for part in plan.products[number].parts for b in buffers[part])
+            parts = (b for part in plan.products[number].group_numbers for b in buffers[part])
             buffers[number] = [*parts, *(b for template in each for b in template.kernel.buffers)]
         super().__init__(plan, buffers, bundles)
 

@@ -25,7 +25,7 @@ from smelt.codegen.triton.tiles import STAGES, Axis, Form, Tiling, is_fixed, mak
 from smelt.codegen.triton.vector_access import WORD, accesses
 from smelt.codegen.triton.vector_rows import WordRows
 from smelt.loops.ir import Index, Reduction
-from smelt.schedule.group import Group, Member, Place
+from smelt.schedule.group import Group, Member, NestLevel
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
 from smelt.shapes.expr import flat_index, variable
@@ -199,7 +199,7 @@ class KernelRenderer(TileKernel):
         self.columns: dict[str, tuple[Accumulator, str]] = {}
         self.online: dict[str, str] = {}
         if len(self.axes) == 2 and self.tiling.form is not Form.FLAT:
-            rows = (m for m in self.nest.members.values() if m.place in (Place.ROW, Place.OUTER))
+            rows = (m for m in self.nest.members.values() if m.nest_level in (NestLevel.ROW, NestLevel.OUTER))
             self.row_vectors = sum(m.name in plan.stored for m in rows) >= ROW_VALUES
         if tiling.online:
             self.online = online_sums(self.nest.members, self.phases, plan)
@@ -230,7 +230,7 @@ class KernelRenderer(TileKernel):
             for name, index in accesses:
                 if name in self.plan.stored:
                     found.append(flat_index(index, self.plan.strides[name]).range())
-            found += [place.range() for place in member.places]
+            found += [place.range() for place in member.index_values]
         return found
 
     def open_grid(self) -> None:
@@ -339,7 +339,7 @@ class KernelRenderer(TileKernel):
             self.walk_once(axis, phase)
         self.outer_stores(self.phases.count)
         for member in self.nest.members.values():
-            if member.place is Place.AFTER and member.name in self.plan.stored:
+            if member.nest_level is NestLevel.AFTER and member.name in self.plan.stored:
                 self.store(member.name, member.index, self.load(member.name, member.index))
 
     def whole_rows_of_loop(self) -> None:
@@ -372,12 +372,12 @@ class KernelRenderer(TileKernel):
 
     def start_columns(self) -> None:
         for member in self.nest.members.values():
-            if member.place is Place.COLUMN:
+            if member.nest_level is NestLevel.COLUMN:
                 self.columns[member.name] = self.start(member)
 
     def end_columns(self) -> None:
         for member in self.nest.members.values():
-            if member.place is Place.COLUMN:
+            if member.nest_level is NestLevel.COLUMN:
                 self.store(member.name, member.index, self.end(*self.columns[member.name]))
 
     # folds
@@ -385,7 +385,7 @@ class KernelRenderer(TileKernel):
     def fold_of(self, member: Member) -> Accumulator:
         """How a member folds: rows along the last axis of the tile, columns along the walked one."""
         assert isinstance(member.node, Reduction)
-        mixed_column = self.tiling.form is Form.MIXED and member.place is Place.COLUMN
+        mixed_column = self.tiling.form is Form.MIXED and member.nest_level is NestLevel.COLUMN
         fold = Accumulator(member.node.kind, member.node.dtype, 0 if mixed_column else len(self.axes) - 1)
         self.used |= fold.functions
         return fold
@@ -526,7 +526,7 @@ class KernelRenderer(TileKernel):
 
     def value_of(self, name: str, index: Index) -> V:
         member = self.nest.members.get(name)
-        if member is not None and member.place in (Place.ROW, Place.COLUMN):
+        if member is not None and member.nest_level in (NestLevel.ROW, NestLevel.COLUMN):
             if name in self.results:
                 return self.results[name]
             raise CompileError(f"codegen: {name} is read before it is folded")

@@ -127,7 +127,7 @@ class ProductKernel(TileKernel):
             for name, indices in group.accesses.items():
                 if name in self.plan.stored:
                     found += [flat_index(index, self.plan.strides[name]).range() for index in indices]
-            found += [place.range() for member in group.members.values() for place in member.places]
+            found += [place.range() for member in group.members.values() for place in member.index_values]
         return found
 
     def place(self, operand: Operand, index: Index) -> Expr:

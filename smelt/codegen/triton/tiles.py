@@ -22,7 +22,7 @@ from smelt.codegen.nest import Nest
 from smelt.codegen.triton.vector_access import Words, accesses, row_words
 from smelt.loops.ir import Pointwise
 from smelt.schedule.dependencies import weight
-from smelt.schedule.group import Group, Place, Role
+from smelt.schedule.group import Group, NestLevel, Role
 from smelt.schedule.machine import Tiles
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
@@ -104,11 +104,11 @@ class _Builder(Coordinates):
         kept, folded, inner = (self.of(role) for role in (Role.KEPT, Role.FOLDED, Role.INNER))
         nest = Nest(self.members, kept, folded, inner, False, self.group.flat, self.limits)
         has = self.group.has
-        if self.group.flat or not (has(Place.ROW) or has(Place.COLUMN)):
+        if self.group.flat or not (has(NestLevel.ROW) or has(NestLevel.COLUMN)):
             return self.flat(nest)
-        if not has(Place.COLUMN):
+        if not has(NestLevel.COLUMN):
             return self.rows(nest)
-        if has(Place.ROW) or has(Place.OUTER):
+        if has(NestLevel.ROW) or has(NestLevel.OUTER):
             return self.mixed(nest)
         return self.columns(nest)
 
