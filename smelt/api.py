@@ -18,7 +18,14 @@ from smelt.base.stats import reset_stats
 from smelt.capture import compiled as capture
 from smelt.capture import explain as capture_explain
 from smelt.capture.core.compiler_marks import compiled_here
-from smelt.compiled_module import CompiledModule, Remake, make_twin, original_function, original_of, when_compiled
+from smelt.compiled_module import (
+    CompiledModule,
+    Remake,
+    compiled_module_of,
+    original_function,
+    original_of,
+    when_compiled,
+)
 from smelt.driver import compile_graph
 from smelt.integrations.lightning import take_functions
 
@@ -77,7 +84,7 @@ def compile(
         module = original_of(model)
         call = capture.compile_callable(module, compile_graph, chosen)
         ahead = functools.partial(compile_ahead, options=chosen)
-        return make_twin(module, call, Remake(compile, kwargs, compiled_again, ahead))
+        return compiled_module_of(module, call, Remake(compile, kwargs, compiled_again, ahead))
     function = original_function(model)
     compiled = capture.compile_callable(function, compile_graph, chosen)
     getattr(compiled, "__func__", compiled).aot_compile = CompileAhead(function, chosen)

@@ -1,6 +1,6 @@
-"""The compiled twin of a module: same class family, same state, same keys; only calling it differs.
+"""The compiled form of a module: same class family, same state, same keys; only calling it differs.
 
-The twin shares the original's `__dict__`, so parameters, buffers, hooks, `training` and attributes are one and the
+It shares the original's `__dict__`, so parameters, buffers, hooks, `training` and attributes are one and the
 same for both, and `state_dict()` needs no prefix.
 """
 
@@ -21,7 +21,7 @@ from smelt.base.errors import OptionError
 from smelt.capture.core.compiler_marks import compiled_elsewhere, original_module, written_as_graph
 
 _classes: weakref.WeakValueDictionary[int, type] = weakref.WeakValueDictionary()
-"""By the id of the original class, which lives as long as its twin."""
+"""By the id of the original class, which lives as long as its compiled one."""
 
 
 class _Signature:
@@ -143,7 +143,7 @@ class Remake:
         return self.make_ahead(module, args, kwargs)
 
 
-def make_twin(module: nn.Module, call: Callable[..., Any], remake: Recipe) -> Any:
+def compiled_module_of(module: nn.Module, call: Callable[..., Any], remake: Recipe) -> Any:
     """A module that is an instance of `module`'s class, shares all its state, and runs `call` when called.
 
     Raises:
@@ -151,21 +151,21 @@ def make_twin(module: nn.Module, call: Callable[..., Any], remake: Recipe) -> An
     """
     if isinstance(module, torch.jit.ScriptModule):
         raise OptionError("a TorchScript module cannot be compiled", hint="compile the Python module it was made from")
-    twin: Any = object.__new__(_twin_class(type(module)))
-    object.__setattr__(twin, "__dict__", module.__dict__)
-    object.__setattr__(twin, "_orig_mod", module)
-    object.__setattr__(twin, "_smelt_call", call)
-    object.__setattr__(twin, "_smelt_remake", remake)
-    _share_states(module, twin)
-    return twin
+    compiled: Any = object.__new__(_compiled_class(type(module)))
+    object.__setattr__(compiled, "__dict__", module.__dict__)
+    object.__setattr__(compiled, "_orig_mod", module)
+    object.__setattr__(compiled, "_smelt_call", call)
+    object.__setattr__(compiled, "_smelt_remake", remake)
+    _share_states(module, compiled)
+    return compiled
 
 
-def _share_states(module: nn.Module, twin: nn.Module) -> None:
+def _share_states(module: nn.Module, compiled: nn.Module) -> None:
     """What distributed wrappers (`fully_shard`, `replicate`) know of a module they keep by the object, not in it."""
     states = sys.modules.get("torch.distributed._composable_state")  # if it was not imported, nothing is wrapped
     known: Any = getattr(states, "_module_state_mapping", None)
     if known is not None and module in known:
-        known[twin] = known[module]
+        known[compiled] = known[module]
 
 
 def original_of(module: Any) -> Any:
@@ -192,18 +192,18 @@ def when_compiled(tell: Callable[[type], None]) -> None:
     _when_compiled.append(tell)
 
 
-def _twin_class(cls: type) -> type:
-    twin = _classes.get(id(cls))
-    if twin is None:
+def _compiled_class(cls: type) -> type:
+    compiled = _classes.get(id(cls))
+    if compiled is None:
         for tell in _when_compiled:
             tell(cls)
         try:
-            twin = types.new_class(cls.__name__, (CompiledModule, cls))
+            compiled = types.new_class(cls.__name__, (CompiledModule, cls))
         except TypeError as error:
             raise OptionError(f"a module of class {cls.__name__} cannot be compiled", why=str(error)) from error
-        twin.__module__, twin.__qualname__, twin.__doc__ = cls.__module__, cls.__qualname__, cls.__doc__
-        _classes[id(cls)] = twin
-    return twin
+        compiled.__module__, compiled.__qualname__, compiled.__doc__ = cls.__module__, cls.__qualname__, cls.__doc__
+        _classes[id(cls)] = compiled
+    return compiled
 
 
 def _unpickle(remake: Remake, module: nn.Module) -> Any:

@@ -44,7 +44,7 @@ from smelt.graph.ir.meta import TensorMeta
 from smelt.graph.ir.printer import print_graph
 from smelt.graph.ir.repro_script import describe_inputs, error_of, repro_script, settings_of
 from smelt.graph.nodes.checkpoints import with_checkpoints
-from smelt.graph.nodes.cut_points import in_parts, seams
+from smelt.graph.nodes.cut_points import boundaries, in_parts
 from smelt.graph.nodes.eager_call import EagerCall
 from smelt.graph.nodes.modes import leaving_regions
 from smelt.graph.verify import verified
@@ -116,7 +116,7 @@ def _is_without_memory(gm: fx.GraphModule) -> bool:
 
 
 def compile_pieces(gm: fx.GraphModule, whole: Report, options: Options) -> Callable[..., Any]:
-    """A graph that is cut, at branches on tensors' values or at seams: each piece is compiled when it first runs."""
+    """A graph that is cut, at branches on values or at boundaries: each piece is compiled when it first runs."""
 
     def compile_piece(piece: fx.GraphModule, inputs: Sequence[Any], name: str) -> Callable[..., Any]:
         report = whole.part(name)
@@ -128,7 +128,7 @@ def compile_pieces(gm: fx.GraphModule, whole: Report, options: Options) -> Calla
             return piece.forward
 
     if options.backend == "smelt":
-        calls = (node.target for node in seams(gm.graph) if isinstance(node.target, EagerCall))
+        calls = (node.target for node in boundaries(gm.graph) if isinstance(node.target, EagerCall))
         count_named("extern_ops", Counter(name for call in calls for name in call.operators))
     return Pieces(gm.graph, whole.name, compile_piece, variants_by_kind).run
 

@@ -18,7 +18,7 @@ from torch import nn
 from smelt.api import chosen_options, compile
 from smelt.base.errors import OptionError, SmeltWarning, shown
 from smelt.capture import compiled as capture
-from smelt.compiled_module import CompiledModule, make_twin, original_of
+from smelt.compiled_module import CompiledModule, compiled_module_of, original_of
 from smelt.driver import compile_graph
 
 REST = ("compile", "eager")
@@ -89,7 +89,7 @@ class BlockGroup:
         call = capture.compile_callable(module, compile_graph, self.options, self._first)
         if self._first is None:
             self._first = call
-        return make_twin(module, call, self)
+        return compiled_module_of(module, call, self)
 
     def reduced(self, module: nn.Module) -> tuple[Any, ...]:
         """What pickles of a block hold; all blocks of a model name one group."""

@@ -8,7 +8,7 @@ from smelt.abi.program_facts import ProgramFacts
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """A line of a file; line 0: not known."""
 
     file: str
@@ -23,7 +23,7 @@ class Noted:
     """Something with the line that it belongs to."""
 
     text: str
-    place: Place | None = None
+    location: Location | None = None
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class BreakFacts:
     title: str
     why: str
     hint: str
-    place: Place | None
+    location: Location | None
 
 
 @dataclass
@@ -54,7 +54,7 @@ class GraphFacts:
     stop: BreakFacts | None
     programs: list[ProgramFacts] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
-    lines: frozenset[Place] = frozenset()
+    lines: frozenset[Location] = frozenset()
     has_graph: bool = True
 
 
@@ -80,7 +80,7 @@ class FrameFacts:
     """
 
     name: str
-    place: Place
+    location: Location
     functions: list[FunctionSource]
     versions: list[GraphFacts]
     breaks: list[BreakFacts] = field(default_factory=list)

@@ -19,7 +19,7 @@ from smelt.artefact.owner import ERROR, OTHERWISE, Owner, version_from
 from smelt.artefact.references import anchors_of, mark
 from smelt.base.errors import OptionError, SmeltError, shown
 from smelt.capture import _native as native
-from smelt.compiled_module import make_twin, original_of
+from smelt.compiled_module import compiled_module_of, original_of
 
 MODULE, FUNCTION = "module", "function"
 
@@ -80,7 +80,7 @@ class Artefact:
             decode = Decoder(anchors_of(function, model), self.held.blobs)
             owner.add(version_from(decode, data, slots, function))
         call = calling(original, owner)
-        return call if model is None else make_twin(model, call, Applied(self, otherwise))
+        return call if model is None else compiled_module_of(model, call, Applied(self, otherwise))
 
     def _check_kind(self, model: nn.Module | None) -> None:
         kind = MODULE if model is not None else FUNCTION

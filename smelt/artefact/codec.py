@@ -29,7 +29,7 @@ RECORDS: dict[str, tuple[type, tuple[str, ...]]] = {
         *(plan.Fresh, plan.SameInput, plan.View, plan.Repeated, plan.Constant, plan.Mutation),
         *(plan.SparseGradient, plan.SizeInput, TensorMeta),
     )
-} | {cls.__name__: (cls, cls._fields) for cls in (plan.Derived, plan.Spoilt)}
+} | {cls.__name__: (cls, cls._fields) for cls in (plan.Derived, plan.InvalidHistory)}
 """Records that are made of their fields, in order."""
 
 _TORCH = (torch.dtype, torch.layout, torch.memory_format)

@@ -18,7 +18,7 @@ from smelt.base.errors import SmeltError
 from smelt.capture import _native as native
 from smelt.capture.core.compiler_marks import written_as_graph
 from smelt.capture.hook import prepare
-from smelt.capture.residual.code_places import with_place
+from smelt.capture.residual.code_locations import with_location
 
 ORIGINAL, ERROR = "original", "error"
 OTHERWISE = (ERROR, ORIGINAL)
@@ -138,7 +138,7 @@ def version_from(decode: Decoder, data: dict[str, Any], slots: Slots, function: 
         constants |= _own(graph, [f"smelt: {function.__qualname__}", *residual["named"]])
     module = compile(residual["source"], "<smelt residual>", "exec")
     code = next(c for c in module.co_consts if isinstance(c, CodeType))
-    code = with_place(code, _At(function.__code__, residual["offset"]))
+    code = with_location(code, _At(function.__code__, residual["offset"]))
     lines = [line for *_, line in data["guards"]["checks"]]
     return Version(reader.guards(), code, SimpleNamespace(**constants), lines, data["sources"])
 

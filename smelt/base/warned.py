@@ -28,13 +28,13 @@ class Warned(NamedTuple):
     """A warning of torch's code.
 
     Attributes:
-        place: (globals, file, line) in torch that it points to; None: it points to the program,
+        location: (globals, file, line) in torch that it points to; None: it points to the program,
         up: so many frames above the one that called torch.
     """
 
     message: Warning
     category: type[Warning]
-    place: tuple[dict[str, Any], str, int] | None
+    location: tuple[dict[str, Any], str, int] | None
     up: int
     source: Any
 
@@ -130,17 +130,19 @@ _PLAIN = _MODULE["_showwarnmsg"]
 
 def _add(found: list[Warned], msg: Any, frame: FrameType | None) -> None:
     """Enter a warning that came out of `frame`, with the place in the stack that it points to."""
-    place, beyond = None, 0
+    location, beyond = None, 0
     while frame is not None and not frame.f_code.co_filename.startswith(_HERE):
         if frame.f_code.co_filename.startswith(_GRAPH):
             return  # a function that was captured before, and its warnings with it
-        if place is None and (frame.f_code.co_filename, frame.f_lineno) == (msg.filename, msg.lineno):
-            place = (frame.f_globals, msg.filename, msg.lineno)
+        if location is None and (frame.f_code.co_filename, frame.f_lineno) == (msg.filename, msg.lineno):
+            location = (frame.f_globals, msg.filename, msg.lineno)
         frame = frame.f_back
     if frame is not None and frame.f_code.co_name == "__torch_dispatch__":
         return  # it is about how the compiler looks into an operator
     while (
-        place is None and frame is not None and (frame.f_code.co_filename, frame.f_lineno) != (msg.filename, msg.lineno)
+        location is None
+        and frame is not None
+        and (frame.f_code.co_filename, frame.f_lineno) != (msg.filename, msg.lineno)
     ):
         frame, beyond = frame.f_back, beyond + 1
-    found.append(Warned(msg.message, msg.category, place, beyond, msg.source))
+    found.append(Warned(msg.message, msg.category, location, beyond, msg.source))

@@ -181,10 +181,10 @@ def _region(
             result = native.call(run, args, kwargs, session)
         except BaseException:
             if session.raised:
-                session.settle(returned=False)
+                session.call_ended(returned=False)
             raise
         if session.raised:
-            session.settle(returned=True)
+            session.call_ended(returned=True)
         return result
 
     return compiled

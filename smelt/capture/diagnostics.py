@@ -108,7 +108,7 @@ class Diagnostics:
         """A frame that raised while it was captured has returned."""
         self.raised.setdefault(threading.get_ident(), []).append(reason)
 
-    def settle(self, returned: bool) -> None:
+    def call_ended(self, returned: bool) -> None:
         """A call has ended in which only capture raised somewhere. Unless it returned, another exception is on its way.
 
         Raises:

@@ -7,7 +7,7 @@ import linecache
 from collections.abc import Iterable
 from types import CodeType
 
-from smelt.abi.frame_facts import BreakFacts, FrameFacts, FunctionSource, GraphFacts, Noted, Place
+from smelt.abi.frame_facts import BreakFacts, FrameFacts, FunctionSource, GraphFacts, Location, Noted
 from smelt.abi.program_facts import ProgramFacts
 from smelt.base.report import Report
 from smelt.capture.cache import CacheEntry, CompileSite
@@ -26,7 +26,7 @@ def frame_facts(site: CompileSite, breaks: Iterable[BreakReason]) -> FrameFacts:
         breaks: of the session; those of the frame's lines are among them.
     """
     code: CodeType = getattr(site.key, "code", site.key)
-    begin = _place(At(code, getattr(site.key, "offset", 0)))
+    begin = _location(At(code, getattr(site.key, "offset", 0)))
     assert begin is not None
     versions = [*site.versions]
     functions = [_source(each) for each in _codes(code, versions)]
@@ -35,17 +35,19 @@ def frame_facts(site: CompileSite, breaks: Iterable[BreakReason]) -> FrameFacts:
         begin,
         functions,
         [_graph_facts(version) for version in versions],
-        recompiles=[Noted(f"{c.subject} was {c.before}, is {c.now}", place_of(c.at)) for c in [*site.recompiles]],
+        recompiles=[Noted(f"{c.subject} was {c.before}, is {c.now}", location_of(c.at)) for c in [*site.recompiles]],
         attempts=[*site.attempts],
         given_up=site.given_up,
     )
     facts.breaks = [
-        told for told in map(break_facts, breaks) if told.place is not None and _shows(functions, told.place)
+        told for told in map(break_facts, breaks) if told.location is not None and _shows(functions, told.location)
     ]
-    told = [v.stop.place for v in facts.versions if v.stop is not None] + [change.place for change in facts.recompiles]
-    for place in dict.fromkeys(told):
-        if place is not None and not _shows(facts.functions, place):
-            facts.functions.append(_around(place))
+    told = [v.stop.location for v in facts.versions if v.stop is not None] + [
+        change.location for change in facts.recompiles
+    ]
+    for location in dict.fromkeys(told):
+        if location is not None and not _shows(facts.functions, location):
+            facts.functions.append(_around(location))
     return facts
 
 
@@ -56,30 +58,30 @@ def is_worth_telling(site: CompileSite) -> bool:
 
 def break_facts(reason: BreakReason) -> BreakFacts:
     """The same as plain text, with its line."""
-    return BreakFacts(reason.title, reason.why, reason.hint, place_of(reason.at))
+    return BreakFacts(reason.title, reason.why, reason.hint, location_of(reason.at))
 
 
-def place_of(text: str) -> Place | None:
+def location_of(text: str) -> Location | None:
     """`file:line`"""
     file, _, line = text.rpartition(":")
-    return Place(file, int(line)) if file and line.isdecimal() else None
+    return Location(file, int(line)) if file and line.isdecimal() else None
 
 
-def _place(at: object) -> Place | None:
-    return Place(at.code.co_filename, at.line) if isinstance(at, At) else None
+def _location(at: object) -> Location | None:
+    return Location(at.code.co_filename, at.line) if isinstance(at, At) else None
 
 
 def _graph_facts(version: CacheEntry) -> GraphFacts:
     guards = version.guards
-    places = map(_place, guards.places)
-    noted = [Noted(guards.line(n, with_place=False), place) for n, place in enumerate(places)]
+    places = map(_location, guards.places)
+    noted = [Noted(guards.line(n, with_location=False), location) for n, location in enumerate(places)]
     gm, report = version.residual.gm, version.residual.report
-    computed = [Noted(text, _place(user_line(node))) for node, text in operations(gm)] if gm is not None else []
+    computed = [Noted(text, _location(user_line(node))) for node, text in operations(gm)] if gm is not None else []
     stop = None if version.stop is None else break_facts(version.stop)
     facts = GraphFacts(noted, version.residual.source, computed, stop, has_graph=gm is not None)
     if gm is not None:
-        passed = (_place(at) for node in gm.graph.nodes for at in lines_of(node))
-        facts.lines = frozenset(place for place in passed if place is not None)
+        passed = (_location(at) for node in gm.graph.nodes for at in lines_of(node))
+        facts.lines = frozenset(location for location in passed if location is not None)
     if report is not None:
         facts.programs = [*_programs(report)]
         facts.seconds = _seconds(report)
@@ -121,14 +123,14 @@ def _source(code: CodeType) -> FunctionSource:
     return FunctionSource(code.co_qualname, code.co_filename, max(first, 1), tuple(lines), of_torch)
 
 
-def _around(place: Place) -> FunctionSource:
+def _around(location: Location) -> FunctionSource:
     """The lines near a place."""
-    first = max(place.line - AROUND, 1)
-    lines = [linecache.getline(place.file, number) for number in range(first, place.line + AROUND + 1)]
+    first = max(location.line - AROUND, 1)
+    lines = [linecache.getline(location.file, number) for number in range(first, location.line + AROUND + 1)]
     while lines and not lines[-1]:
         lines.pop()
-    return FunctionSource("lines of another function", place.file, first, tuple(lines))
+    return FunctionSource("lines of another function", location.file, first, tuple(lines))
 
 
-def _shows(functions: Iterable[FunctionSource], place: Place) -> bool:
-    return any(f.file == place.file and 0 <= place.line - f.first < len(f.lines) for f in functions)
+def _shows(functions: Iterable[FunctionSource], location: Location) -> bool:
+    return any(f.file == location.file and 0 <= location.line - f.first < len(f.lines) for f in functions)

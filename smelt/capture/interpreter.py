@@ -73,7 +73,7 @@ class Interpreter:
         tensors: trace tensors, the fx graph and its inputs; `outermost` those of the graph itself, not those of a
             function inside.
         effects: what the program did to the outside; `compared`, `observed` and `finalizers` what follows from it.
-        hosts: what Python computes before the graph runs.
+        prologue: what Python computes before the graph runs.
         ambient: the modes of the thread.
         guards, sizes: what holds of the program's objects, and the symbols among it.
         step: number of the captured frame's instruction that runs.
@@ -95,7 +95,7 @@ class Interpreter:
         self.guards = GuardList(self.where)
         self.sizes = Sizes(changes, dynamic, lambda: str(self.where() or ""), plan.symbols)
         self.ambient: interface.Ambient = Ambient()
-        self.hosts = Prologue(self)
+        self.prologue = Prologue(self)
         self.outermost = Tensors(self)
         self.tensors: interface.Tensors = self.outermost
         self.effects = Effects(self)
@@ -127,7 +127,7 @@ class Interpreter:
         """The user's line that is being interpreted."""
         return self.frames[-1].at if self.frames else None
 
-    def twin(self) -> Interpreter:
+    def sibling(self) -> Interpreter:
         """An interpreter with the same guards, sizes and objects from outside, and tensors and effects of its own."""
         out = Interpreter(self.decode, *self._sizing, speculates=False)
         out.values = NO_VALUES
@@ -138,7 +138,7 @@ class Interpreter:
         out.frames, out.python.left_out = self.frames[:], self.python.left_out[:]
         out.effects.graph_warns = self.effects.graph_warns
         out.effects.graph_writes_again = self.effects.graph_writes_again
-        out.control.branches = out.hosts.allowed = False
+        out.control.branches = out.prologue.allowed = False
         out.control.refused, out.control.pinned = self.control.refused, self.control.pinned
         return out
 
@@ -297,7 +297,7 @@ class Interpreter:
         known = self.sources.get(id(value))
         if known is not None:
             self.guards.same(known, source)
-            return self.hosts.handle(self.tensors.handle(value))
+            return self.prologue.handle(self.tensors.handle(value))
         return READ.find(type(value))(self, value, source)
 
     def check_type(self, value: Any, source: Source) -> None:

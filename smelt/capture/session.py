@@ -85,7 +85,7 @@ from smelt.graph.ir.memo import forget_symbols
 from smelt.graph.nodes.custom_functions import WritingBackward, leave_out_writing
 from smelt.graph.nodes.cut_points import in_parts
 from smelt.shapes.real import Real
-from smelt.shapes.unbacked import Unsettled
+from smelt.shapes.unbacked import DataDependent
 
 CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor], Report, Options], Callable[..., Any]]
 Begin = Callable[[Interpreter], Frame]
@@ -254,7 +254,7 @@ class Session(Diagnostics):
         finally:
             for vm in self._interpreters:
                 plan = plan.avoiding(vm.control.refused, vm.control.pinned)
-                vm.hosts.restore()  # is done already, unless that failed
+                vm.prologue.restore()  # is done already, unless that failed
                 vm.release()
             if heard_from_handlers() is None:  # else what did not work out may have been interrupted
                 place.plan = plan.lasting()
@@ -318,8 +318,8 @@ class Session(Diagnostics):
         try:
             frame = begin(vm)
             stop = vm.run_root(frame, plan.stop_at)
-            if vm.sizes.owner.unsettled is not None:
-                raise vm.sizes.owner.unsettled
+            if vm.sizes.owner.data_dependent is not None:
+                raise vm.sizes.owner.data_dependent
             cause = plan.cause
             if stop is None or cause is None:
                 return vm, frame, stop
@@ -336,7 +336,7 @@ class Session(Diagnostics):
             raise
         finally:
             vm.ambient.restore()
-            vm.hosts.restore()
+            vm.prologue.restore()
 
     def _interpreter(self, place: CompileSite, plan: CapturePlan) -> Interpreter:
         patience = self.options.recompile_limit - 1 if self.options.fullgraph else PATIENCE
@@ -356,14 +356,14 @@ class Session(Diagnostics):
         self, place: CompileSite, vm: Interpreter, plan: CapturePlan, error: BaseException
     ) -> CapturePlan | None:
         """The plan after an attempt that ended with `error`; None: no other plan would help."""
-        unsettled = vm.sizes.owner.unsettled
-        if unsettled is not None:
-            bare(unsettled)  # its context may be an error of torch, whose traceback holds frames of the capture
-            if vm.hosts.inputs.needs(unsettled.names):
-                return dataclasses.replace(plan, why=unsettled.what)
+        data_dependent = vm.sizes.owner.data_dependent
+        if data_dependent is not None:
+            bare(data_dependent)  # its context may be an error of torch, whose traceback holds frames of the capture
+            if vm.prologue.inputs.needs(data_dependent.names):
+                return dataclasses.replace(plan, why=data_dependent.what)
             if plan.reads_first:  # perhaps its value may be taken for granted
-                return plan.assuming(unsettled.what)
-            return plan.stopping(unsettled.step, ended(unsettled))
+                return plan.assuming(data_dependent.what)
+            return plan.stopping(data_dependent.step, ended(data_dependent))
         if isinstance(error, Restart):
             return error.plan or plan.stopping(error.step, error.stop and bare(error.stop))
         return self._without_symbols(place, vm, plan, error)
@@ -436,7 +436,7 @@ class Session(Diagnostics):
             if graph is None:
                 return
         vm.sizes.guard(vm.guards)
-        vm.hosts.guard()
+        vm.prologue.guard()
         vm.compared.guard()
         residual.inputs = []  # a version must not keep the first call's tensors alive
         guards, constants = vm.guards.finish(residual.outputs), residual.namespace(graph)
@@ -452,7 +452,7 @@ class Session(Diagnostics):
         log("graphs", lambda: f"{place.name}, {residual.ops} operations, {len(guards.checks)} guards")
         started = time.perf_counter()
         assert residual.gm is not None
-        reads = vm.tensors.reads.found or vm.hosts.inputs.numbers
+        reads = vm.tensors.reads.found or vm.prologue.inputs.numbers
         if reads and in_parts(residual.gm.graph, self.options.backend):  # pieces are compiled when nobody can go back
             self._without_reads(vm, Unsupported("numbers that tensors tell, in a graph that is cut"))
         try:
@@ -502,15 +502,15 @@ class Session(Diagnostics):
         Raises:
             Restart: to end the graph where such a number is read.
         """
-        if isinstance(error, Unsettled) and vm.hosts.inputs.needs(error.names):
+        if isinstance(error, DataDependent) and vm.prologue.inputs.needs(error.names):
             raise Restart(-1, None) from None
         numbers = [s.origin for s in vm.sizes.owner.symbols if s.origin is not None]
-        numbers += vm.hosts.inputs.origins()
+        numbers += vm.prologue.inputs.origins()
         numbers += [n.origin for n in vm.tensors.reads.known.values() if isinstance(n, Real) and n.origin is not None]
         if not numbers or (environment().strict and not isinstance(error, (Unsupported, SymbolicNumber))):
             return
         log("sizes", lambda: f"a number is read outside of the graph: {error}")
-        if isinstance(error, Unsettled):
+        if isinstance(error, DataDependent):
             raise Restart(error.step, ended(error)) from None
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise Restart(min(n.step for n in numbers), Break("a graph with numbers that tensors tell", why)) from None

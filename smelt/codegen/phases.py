@@ -108,7 +108,7 @@ class Phases:
             if keeps:
                 self.temporaries[name] = f"w{len(self.temporaries)}"
                 total += row
-            self.settle(name, needed)
+            self.pass_phases_on(name, needed)
 
     def needed_in(self) -> dict[str, set[int]]:
         """Values computed in the inner loops, users before operands, each with an empty set of phases."""
@@ -122,7 +122,7 @@ class Phases:
         """Operands that are not in memory before the kernel runs."""
         return (s for s in self.nodes[name].inputs if s in self.nest.members or s not in self.plan.stored)
 
-    def settle(self, name: str, needed: dict[str, set[int]]) -> None:
+    def pass_phases_on(self, name: str, needed: dict[str, set[int]]) -> None:
         """Pass the phases that need `name` on to its operands: one only, where the value is kept after it."""
         member = self.nest.members.get(name)
         phases = needed[name]

@@ -14,7 +14,7 @@ from torch import fx
 
 from smelt.graph.ir.meta import TensorMeta
 from smelt.graph.ir.module import Graph, GraphModule, remove_dead
-from smelt.prims.known_sizes import settled
+from smelt.prims.known_sizes import with_known_sizes
 from smelt.prims.table import PRIMS
 from smelt.shapes.size import Factor, IntLike, Size, Symbol, as_symbol, of_factor, same, substitute
 
@@ -27,7 +27,7 @@ def emptied(gm: fx.GraphModule, zeros: Collection[Symbol]) -> fx.GraphModule:
     """
     known: dict[Factor, IntLike] = dict.fromkeys(zeros, 0)
     for symbol in zeros:  # another one that was found to be equal
-        other = as_symbol(settled(of_factor(symbol)))
+        other = as_symbol(with_known_sizes(of_factor(symbol)))
         if other is not None:
             known[other] = 0
     graph = Graph()
@@ -58,7 +58,7 @@ def _with(value: Any, known: Mapping[Factor, IntLike], env: Mapping[fx.Node, fx.
         case fx.Node():
             return env[value]
         case Size():
-            return substitute(settled(value), known)
+            return substitute(with_known_sizes(value), known)
         case TensorMeta() if value.symbolic:
             return _meta_with(value, known, env)
         case tuple():

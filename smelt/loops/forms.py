@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from smelt.graph.ir.meta import TensorMeta
-from smelt.prims.known_sizes import settled
+from smelt.prims.known_sizes import with_known_sizes
 from smelt.prims.table import Prim
 from smelt.shapes.size import IntLike, Size
 
@@ -57,11 +57,11 @@ def _form(value: Any, names: dict[fx.Node, int]) -> Form:
         return type(value), value
     match value:
         case fx.Node() if isinstance(value.meta["val"], Size):
-            return _form(settled(value), names)
+            return _form(with_known_sizes(value), names)
         case fx.Node():
             return fx.Node, names.setdefault(value, len(names))
         case Size():
-            return Size, settled(value).terms
+            return Size, with_known_sizes(value).terms
         case tuple() | list():
             return (type(value), *[_form(item, names) for item in value])
         case dict():

@@ -30,7 +30,7 @@ from smelt.loops.ir import (
     references,
 )
 from smelt.loops.registry import LOWERINGS, Operand
-from smelt.prims.known_sizes import settled
+from smelt.prims.known_sizes import with_known_sizes
 from smelt.prims.table import Prim
 from smelt.shapes.size import Size, Symbol, as_symbol, same, same_all
 
@@ -63,7 +63,7 @@ def lower(gm: fx.GraphModule, atomic_words: bool = False) -> LoopProgram:
             case "placeholder":
                 if symbols:
                     raise CompileError(f"loops: the tensor {node.name} comes after the symbols")
-                nodes[node.name] = Input(node.name, settled(node.meta["val"]))
+                nodes[node.name] = Input(node.name, with_known_sizes(node.meta["val"]))
                 inputs.append(node.name)
             case "get_attr":
                 nodes[node.name] = _constant(gm, node)
@@ -96,7 +96,7 @@ def _symbol(node: fx.Node, known: Sequence[Symbol]) -> Symbol:
     symbol = as_symbol(node.meta["val"])
     if symbol is None:
         raise CompileError(f"loops: the placeholder {node.name} is {node.meta['val']}, not one symbol")
-    other = as_symbol(settled(node.meta["val"]))
+    other = as_symbol(with_known_sizes(node.meta["val"]))
     return symbol if other is None or other in known else other
 
 
@@ -108,9 +108,9 @@ def _after(node: Extern, earlier: str | None) -> Extern:
 
 
 def _output(value: Any) -> Output:
-    value = settled(value)
+    value = with_known_sizes(value)
     if isinstance(value, fx.Node):
-        return Output(value.name, settled(value.meta["val"]))
+        return Output(value.name, with_known_sizes(value.meta["val"]))
     return Output(None, None, value if isinstance(value, (int, Size)) else None)
 
 
@@ -166,11 +166,11 @@ def _writes_part(node: fx.Node) -> bool:
 
 
 def _write_part(node: fx.Node) -> Node:
-    return movement.write_part(node.name, settled(node.meta["val"]), *(_operands(a) for a in node.args))
+    return movement.write_part(node.name, with_known_sizes(node.meta["val"]), *(_operands(a) for a in node.args))
 
 
 def _lower_call(node: fx.Node) -> Node:
-    target, meta = node.target, settled(node.meta["val"])
+    target, meta = node.target, with_known_sizes(node.meta["val"])
     if target is operator.getitem:
         source, position = node.args
         assert isinstance(source, fx.Node) and isinstance(position, int)
@@ -246,10 +246,10 @@ SUPPORTED = frozenset(
 
 def _operands(value: Any) -> Any:
     if isinstance(value, fx.Node) and not isinstance(value.meta["val"], Size):
-        return Operand(value.name, settled(value.meta["val"]))
+        return Operand(value.name, with_known_sizes(value.meta["val"]))
     if isinstance(value, (tuple, list)):
         return tuple(_operands(item) for item in value)
-    return settled(value)
+    return with_known_sizes(value)
 
 
 def _extern(node: fx.Node, meta: Any) -> Extern:
@@ -268,9 +268,9 @@ def _extern(node: fx.Node, meta: Any) -> Extern:
 def _references(value: Any) -> Any:
     match value:
         case fx.Node():
-            return settled(value) if isinstance(value.meta["val"], Size) else Ref(value.name)
+            return with_known_sizes(value) if isinstance(value.meta["val"], Size) else Ref(value.name)
         case Size():
-            return settled(value)
+            return with_known_sizes(value)
         case tuple():
             return tuple(map(_references, value))
         case list():

@@ -22,7 +22,7 @@ from smelt.graph.ir.meta import TensorMeta, contiguous_stride, is_dense
 from smelt.graph.ir.module import Graph, GraphModule
 from smelt.graph.ir.schema import is_random
 from smelt.graph.trace.unbacked import holds
-from smelt.prims.known_sizes import settled
+from smelt.prims.known_sizes import with_known_sizes
 from smelt.prims.table import PRIMS, Kind, Prim
 from smelt.shapes.size import Size, Symbol, as_symbol, of_factor, symbols
 
@@ -275,7 +275,7 @@ class _Split:
     def symbols_of(self, inputs: Iterable[fx.Node], inside: Sequence[fx.Node], results: Sequence[Any]) -> list[Symbol]:
         """The symbols that a graph of these nodes speaks of, in the order in which they come up."""
         seen = [self.meta(n) for n in inputs] + [n.meta["val"] for n in inside] + [n.args for n in inside]
-        return list(dict.fromkeys(s for value in (*seen, *results) for s in _symbols_in(settled(value))))
+        return list(dict.fromkeys(s for value in (*seen, *results) for s in _symbols_in(with_known_sizes(value))))
 
     def build(self, part: Part, level: int, wanted: Iterable[fx.Node]) -> None:
         """The graph that makes what is wanted of this level."""
@@ -330,9 +330,11 @@ def _is_free(node: fx.Node) -> bool:
 def _symbols_of(node: fx.Node) -> Iterator[Symbol]:
     """The numbers that a node's own numbers and sizes are made of."""
     given = (node.args, dict(node.kwargs))
-    yield from _symbols_in(given if node.target is holds else settled(given))  # a check is of what it makes known
+    yield from _symbols_in(
+        given if node.target is holds else with_known_sizes(given)
+    )  # a check is of what it makes known
     if as_symbol(node.meta["val"]) is None and not _is_read(node):
-        yield from _symbols_in(settled(node.meta["val"]))
+        yield from _symbols_in(with_known_sizes(node.meta["val"]))
 
 
 def _symbols_in(value: Any) -> Iterator[Symbol]:

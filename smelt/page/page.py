@@ -90,9 +90,9 @@ def _breaks(run: RunFacts) -> Markup:
 
 
 def _break_row(reason: BreakFacts, links: dict[str, str]) -> Markup:
-    place = str(reason.place) if reason.place is not None else ""
-    link = links.get(place)
-    shown = element("a", place, href=f"#{link}") if link else element("span", place)
+    location = str(reason.location) if reason.location is not None else ""
+    link = links.get(location)
+    shown = element("a", location, href=f"#{link}") if link else element("span", location)
     return element("li", shown, show_break(reason))
 
 
@@ -122,10 +122,10 @@ def _contents(frames: list[FrameFacts]) -> Markup:
 
 def _slowest(frames: list[FrameFacts]) -> Iterator[Markup]:
     programs = [
-        (_program_id(f"f{number}", version, place), program)
+        (_program_id(f"f{number}", version, location), program)
         for number, frame in enumerate(frames, 1)
         for version, graph in enumerate(frame.versions)
-        for place, program in enumerate(graph.programs)
+        for location, program in enumerate(graph.programs)
     ]
     rows = slowest(programs)
     if rows is not None:
@@ -148,10 +148,10 @@ def _frame(frame: FrameFacts, name: str, first: int, sources: Sources) -> Markup
     for number, version in enumerate(frame.versions):
         graphs.append(_version(version, f"{name}-v{number}", graph, sources))
         graph += version.has_graph
-    place = f"{os.path.basename(frame.place.file)}:{frame.place.line}"
+    location = f"{os.path.basename(frame.location.file)}:{frame.location.line}"
     return element(
         "section",
-        element("h2", element("code", frame.name), " ", element("small", place, title=str(frame.place))),
+        element("h2", element("code", frame.name), " ", element("small", location, title=str(frame.location))),
         given_up,
         attempts,
         source_of(frame, name, first),

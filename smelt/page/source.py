@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from smelt.abi.frame_facts import BreakFacts, FrameFacts, FunctionSource, Noted, Place
+from smelt.abi.frame_facts import BreakFacts, FrameFacts, FunctionSource, Location, Noted
 from smelt.page.markup import Markup, element, joined, plural, shortened
 
 LONGEST_LINE = 1000
@@ -38,16 +38,16 @@ def source_of(frame: FrameFacts, name: str, first_graph: int) -> Markup:
     lines = _lines(frame, first_graph)
     shown: list[Markup] = []
     of_torch: list[Markup] = []
-    known: set[Place] = set()
+    known: set[Location] = set()
     for number, function in enumerate(frame.functions):
-        known |= {Place(function.file, function.first + i) for i in range(max(len(function.lines), 1))}
+        known |= {Location(function.file, function.first + i) for i in range(max(len(function.lines), 1))}
         body = _function(function, lines, f"{name}-s{number}")
         if number:
             body = joined(element("h4", "called: ", element("code", function.name), " ", _where(function)), body)
         (of_torch if number and function.of_torch else shown).append(body)
     if of_torch:
         shown.append(element("details", element("summary", f"{plural(len(of_torch), 'function')} of torch"), of_torch))
-    elsewhere = {place: line for place, line in lines.items() if place not in known and _has_notes(line)}
+    elsewhere = {location: line for location, line in lines.items() if location not in known and _has_notes(line)}
     return joined(shown, _elsewhere(elsewhere, name) if elsewhere else None)
 
 
@@ -55,38 +55,38 @@ def _where(function: FunctionSource) -> Markup:
     return element("span", f"{function.file}:{function.first}", class_="place")
 
 
-def _lines(frame: FrameFacts, first_graph: int) -> dict[Place, _Line]:
+def _lines(frame: FrameFacts, first_graph: int) -> dict[Location, _Line]:
     """What there is to say of each line."""
-    lines: dict[Place, _Line] = defaultdict(_Line)
+    lines: dict[Location, _Line] = defaultdict(_Line)
     graph = first_graph
     for version in frame.versions:
         for operation in version.operations:
-            if operation.place is not None:
-                lines[operation.place].operations += 1
-        for place in version.lines:
-            lines[place].graphs.append(graph)
-        if version.stop is not None and version.stop.place is not None:
-            lines[version.stop.place].breaks.append((graph, version.stop))
+            if operation.location is not None:
+                lines[operation.location].operations += 1
+        for location in version.lines:
+            lines[location].graphs.append(graph)
+        if version.stop is not None and version.stop.location is not None:
+            lines[version.stop.location].breaks.append((graph, version.stop))
         for guard in version.guards:
-            if guard.place is not None:
-                lines[guard.place].guards.append(guard.text)
+            if guard.location is not None:
+                lines[guard.location].guards.append(guard.text)
         graph += version.has_graph
     for reason in frame.breaks:
-        if reason.place is not None:
-            lines[reason.place].breaks.append((0, reason))
+        if reason.location is not None:
+            lines[reason.location].breaks.append((0, reason))
     for change in frame.recompiles:
-        place = change.place or frame.place
-        lines[place].recompiles.append(change.text)
+        location = change.location or frame.location
+        lines[location].recompiles.append(change.text)
     return dict(lines)
 
 
-def _function(function: FunctionSource, lines: dict[Place, _Line], name: str) -> Markup:
+def _function(function: FunctionSource, lines: dict[Location, _Line], name: str) -> Markup:
     if not function.lines:
         return element("p", "There is no source: the code was made while the program ran.", class_="quiet")
     indent = min((len(text) - len(text.lstrip()) for text in function.lines if text.strip()), default=0)
     rows = []
     for number, text in enumerate(function.lines, function.first):
-        line = lines.get(Place(function.file, number))
+        line = lines.get(Location(function.file, number))
         rows.append(_row(number, text[indent:].rstrip("\n"), line, f"{name}-l{number}"))
     return element("div", element("div", rows, class_="lines"), class_="source", tabindex=0)
 
@@ -142,12 +142,12 @@ def show_break(reason: BreakFacts) -> Markup:
     )
 
 
-def _elsewhere(lines: dict[Place, _Line], name: str) -> Markup:
+def _elsewhere(lines: dict[Location, _Line], name: str) -> Markup:
     """What belongs to lines whose source is not shown."""
     rows = []
-    for number, (place, line) in enumerate(lines.items()):
+    for number, (location, line) in enumerate(lines.items()):
         what = plural(line.operations, "operation") if line.operations else ""
-        head = element("div", element("code", str(place)), " ", what, class_="elsewhere", id=f"{name}-e{number}")
+        head = element("div", element("code", str(location)), " ", what, class_="elsewhere", id=f"{name}-e{number}")
         rows.append(joined(head, element("div", _notes(line), class_="notes")))
     breaks = any(line.breaks for line in lines.values())
     title = element("summary", f"{plural(len(lines), 'line')} of other files")
@@ -158,6 +158,6 @@ def noted_list(notes: Sequence[Noted]) -> Markup:
     """Lines of Python with their places."""
     return element(
         "pre",
-        element("code", "\n".join(f"{note.text}{f'  # {note.place}' if note.place else ''}" for note in notes)),
+        element("code", "\n".join(f"{note.text}{f'  # {note.location}' if note.location else ''}" for note in notes)),
         tabindex=0,
     )

@@ -15,23 +15,27 @@ _PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device
 """Most arguments."""
 
 
-def settled(value: Any) -> Any:
+def with_known_sizes(value: Any) -> Any:
     """A meta or an argument with what is known about its symbols put in, so that equal sizes have equal forms."""
     if value.__class__ in _PLAIN:
         return value
     match value:
         case TensorMeta(shape=shape, stride=stride):
-            return replace(value, shape=settled(shape), stride=settled(stride)) if value.symbolic else value
+            return (
+                replace(value, shape=with_known_sizes(shape), stride=with_known_sizes(stride))
+                if value.symbolic
+                else value
+            )
         case Size():
             return value.owner.simplify(value)
         case fx.Node() if isinstance(value.meta.get("val"), Size):
-            return settled(value.meta["val"])
+            return with_known_sizes(value.meta["val"])
         case tuple():
-            return tuple(map(settled, value))
+            return tuple(map(with_known_sizes, value))
         case list():
-            return list(map(settled, value))
+            return list(map(with_known_sizes, value))
         case dict():
-            return {key: settled(item) for key, item in value.items()}
+            return {key: with_known_sizes(item) for key, item in value.items()}
         case slice():
-            return slice(settled(value.start), settled(value.stop), settled(value.step))
+            return slice(with_known_sizes(value.start), with_known_sizes(value.stop), with_known_sizes(value.step))
     return value

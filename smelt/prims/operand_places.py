@@ -87,7 +87,7 @@ def _taken(meta: TensorMeta, path: Sequence[Node]) -> Layout | None:
                 made = propagate(step.target, (made, *step.args[1:]), step.kwargs, None)  # type: ignore[arg-type]
     except RuntimeError:  # a view of what was a copy in the program
         return None
-    layout: Layout = made.place.layout
+    layout: Layout = made.storage_view.layout
     return layout
 
 

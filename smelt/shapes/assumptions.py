@@ -37,7 +37,7 @@ from smelt.shapes.size import (
     symbols,
     text,
 )
-from smelt.shapes.unbacked import Origin, Unsettled, is_unbacked, numbers_in, unsettled, usually
+from smelt.shapes.unbacked import DataDependent, Origin, data_dependent, is_unbacked, numbers_in, usually
 
 _KEEP = "keep it in tensors until after the graph, or read it outside of the compiled function"
 
@@ -111,7 +111,7 @@ class Assumptions:
         expects: told of each fact that compiled code is to check, with the text and class of the error.
         granted: counts those facts.
         small_is_usual: sizes of 0 and 1 that only values tell are no special case: PyTorch's derivative formulas run.
-        unsettled: the same for a question about a number that only values tell.
+        data_dependent: the same for a question about a number that only values tell.
     """
 
     def __init__(self, where: Callable[[], str] | None = None) -> None:
@@ -121,7 +121,7 @@ class Assumptions:
         self.where = where or (lambda: "")
         self.kept: set[Symbol] = set()
         self.refused: SpecializationError | None = None
-        self.unsettled: Unsettled | None = None
+        self.data_dependent: DataDependent | None = None
         self.small_is_usual = False
         self.expects: Callable[[Assumed, str, str], None] | None = None
         self.serial = next(_serials)
@@ -175,18 +175,18 @@ class Assumptions:
         """Nobody can tell.
 
         Raises:
-            Unsettled: always.
+            DataDependent: always.
         """
         numbers = [number for value in values for number in numbers_in(value)]
-        if self.unsettled is None:  # of its own: whoever is asked would keep the frames of the one that is raised
-            self.unsettled = unsettled(asked, numbers, self.where(), hint)
-        raise unsettled(asked, numbers, self.where(), hint)
+        if self.data_dependent is None:  # of its own: whoever is asked would keep the frames of the one that is raised
+            self.data_dependent = data_dependent(asked, numbers, self.where(), hint)
+        raise data_dependent(asked, numbers, self.where(), hint)
 
     def may_compute(self, compute: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Whether a graph may compute with floats that values tell: Python raises where tensors give inf or nan.
 
         Raises:
-            Unsettled: it may not.
+            DataDependent: it may not.
         """
         if not is_unbacked(*args) or compute in _NEVER_RAISE:
             return

@@ -29,7 +29,7 @@ class Origin:
     at: str
 
 
-class Unsettled(Unsupported):
+class DataDependent(Unsupported):
     """A question about a number that only values tell, which no bounds settle.
 
     Attributes:
@@ -57,7 +57,7 @@ def is_unbacked(*values: Any) -> bool:
     return any(True for value in values for _ in numbers_in(value))
 
 
-def unsettled(asked: str, among: Iterable[Any], at: str, hint: str) -> Unsettled:
+def data_dependent(asked: str, among: Iterable[Any], at: str, hint: str) -> DataDependent:
     """The refusal of a question.
 
     Args:
@@ -66,7 +66,7 @@ def unsettled(asked: str, among: Iterable[Any], at: str, hint: str) -> Unsettled
     """
     found = {number.name: number.origin for number in among}
     read = "; ".join(f"{name} is read at {origin.at}" for name, origin in found.items())
-    error = Unsettled(
+    error = DataDependent(
         f"{asked} is asked of a number that only the values of tensors tell",
         at=at or None,
         why=f"{f'{at} asks, and ' if at else ''}{read}",

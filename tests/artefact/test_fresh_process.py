@@ -21,7 +21,7 @@ import importlib.abc, sys
 ALLOWED = {
     "smelt.capture._native", "smelt.capture.hook", "smelt.capture.core", "smelt.capture.guards.questions",
     "smelt.capture.residual", "smelt.capture.residual.remade",
-    "smelt.capture.residual.code_places", "smelt.capture.core.compiler_marks",
+    "smelt.capture.residual.code_locations", "smelt.capture.core.compiler_marks",
     "smelt.capture.core.by_code",
     "smelt.capture.core.policy", "smelt.capture.guards", "smelt.capture.guards.calibrate", "smelt.capture.guards.flag",
     "smelt.autograd.trace.plan", "smelt.autograd.trace.rng",

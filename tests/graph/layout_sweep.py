@@ -297,7 +297,7 @@ def _answer(call: Call, make: Any) -> list[TensorMeta]:
     args, kwargs = tree_map(make, (call.args, call.kwargs), is_leaf=_is_given)
     with TraceMode(), torch.no_grad():
         out = call.func(*args, **kwargs)
-    return [x.place.layout.val for x in tree_leaves(out) if isinstance(x, TraceTensor)]
+    return [x.storage_view.layout.val for x in tree_leaves(out) if isinstance(x, TraceTensor)]
 
 
 def _in_numbers(metas: list[TensorMeta], values: dict[Any, int]) -> list[Found]:
@@ -359,7 +359,7 @@ def _other_sizes(call: Call, symbols: _Symbols, metas: list[TensorMeta]) -> Iter
         def real(x: Any, values: Any = values, again: Any = again) -> Any:
             if not isinstance(x, Given):
                 return x
-            meta = meta_in_numbers(again.traced(x).place.layout.val, values)
+            meta = meta_in_numbers(again.traced(x).storage_view.layout.val, values)
             fill = int(x.dtype.is_floating_point or x.dtype.is_complex)  # indices stay inside: kernels do not check all
             memory = torch.full((extent(meta.shape, meta.stride) + x.offset,), fill, dtype=x.dtype)
             return memory.as_strided(meta.shape, meta.stride, x.offset)

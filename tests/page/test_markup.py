@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from smelt.abi.frame_facts import BreakFacts, FrameFacts, FunctionSource, GraphFacts, Noted, Place, RunFacts
+from smelt.abi.frame_facts import BreakFacts, FrameFacts, FunctionSource, GraphFacts, Location, Noted, RunFacts
 from smelt.abi.program_facts import ProgramFacts, Unit
 from smelt.abi.steps import Origin, Step
 from smelt.page.markup import bytes_text, element, number_text, seconds_text, visible
@@ -50,19 +50,21 @@ def outline(page: str) -> Outline:
 
 def run_of(text: str) -> RunFacts:
     """The text in every place that a program reaches."""
-    place = Place(text, 3)
+    location = Location(text, 3)
     step = Step((Origin(f"{text}:3", text), Origin(f"{text}:4", text, True)))
     units = [
         Unit("kernel", text, step, text, text, (text,), (), 1, 2, 3),
         Unit("library call", text, step, "", "", ("y",), (text,), 1, 2, 3),
     ]
     program = ProgramFacts(text, "C++", units, {text: text}, {text: text}, [1, 2], 3)
-    stop = BreakFacts(text, text, text, place)
-    graph = GraphFacts([Noted(text, place)], text, [Noted(text, place)], stop, [program], {text: 1.0})
-    graph.lines = frozenset([place])
+    stop = BreakFacts(text, text, text, location)
+    graph = GraphFacts([Noted(text, location)], text, [Noted(text, location)], stop, [program], {text: 1.0})
+    graph.lines = frozenset([location])
     function = FunctionSource(text, text, 1, (f"def f(x):  # {text}\n", f"    {text}\n", "    return x\n"))
     other = FunctionSource(text, f"{text}2", 1, (), True)
-    frame = FrameFacts(text, place, [function, other], [graph], [stop], [Noted(text, Place("else", 1))], [text], True)
+    frame = FrameFacts(
+        text, location, [function, other], [graph], [stop], [Noted(text, Location("else", 1))], [text], True
+    )
     eager, notes = {text: 1}, [text]
     return RunFacts(text, [frame], [stop], {"graphs": 1}, {text: 1.0}, [], eager, text, notes)
 

@@ -647,7 +647,7 @@ def _wrap_training(joint: Joint, forward: Program, backward: Program, again: Dou
     """
     plan = _Plan(joint, forward, backward, again)
     finish = finisher(joint)
-    plain = all(type(o) is Fresh and o.index == i for i, o in enumerate(joint.outputs)) and not joint.spoilt
+    plain = all(type(o) is Fresh and o.index == i for i, o in enumerate(joint.outputs)) and not joint.invalid_histories
     simple = plain and not plan.with_grad
     apply = _Compiled.apply if torch.is_grad_enabled() else functools.partial(recording, True, _Compiled.apply)
     run = _apart(apply, plan) if joint.idle else lambda *inputs: apply(_computed(plan, inputs), *inputs)

@@ -1,4 +1,4 @@
-"""A torch-level graph with branches on tensors' values, or with seams, in; a callable that runs it in pieces out.
+"""A torch-level graph with branches on tensors' values, or with eager boundaries, in; what runs it in pieces out.
 
 The graph is cut there. Each piece, and each way of a branch, is compiled as a graph of its own when it first runs,
 since only then the tensors that it gets are known; PyTorch's autograd links what they give. A way that is never taken
@@ -78,7 +78,7 @@ class Pieces:
         self.scope: dict[str, Any] = {}
         self.taken: list[list[int]] = []
         self.given: list[list[int]] = []
-        self.place: dict[fx.Node, int] = {}
+        self.storage_view: dict[fx.Node, int] = {}
         self.enters = False
         nodes = list(graph.nodes)
         self.inputs = [self._number(node) for node in nodes if node.op == "placeholder"]
@@ -88,7 +88,7 @@ class Pieces:
         for at, node in enumerate(nodes):
             if isinstance(node.target, (Conditional, EagerBoundary)):
                 self._add_region(region, needed, at)
-                self._add_branch(node) if isinstance(node.target, Conditional) else self._add_seam(node)
+                self._add_branch(node) if isinstance(node.target, Conditional) else self._add_boundary(node)
                 region = []
             elif node.op not in ("placeholder", "output") and not _takes_result(node):
                 region.append(node)
@@ -96,7 +96,7 @@ class Pieces:
         self.run = self._written()
 
     def _number(self, node: fx.Node) -> int:
-        return self.place.setdefault(node, len(self.place))
+        return self.storage_view.setdefault(node, len(self.storage_view))
 
     def _named(self, called: Callable[..., Any]) -> str:
         name = f"f{len(self.scope)}"
@@ -115,7 +115,7 @@ class Pieces:
         operands = operands_of(region, outputs)
         name = f"{self.name}_{len(self.lines)}"
         piece = Piece(cut_out(region, operands, outputs), name, self.compile_piece)
-        taken, given = [self.place[n] for n in operands], [self._number(n) for n in outputs]
+        taken, given = [self.storage_view[n] for n in operands], [self._number(n) for n in outputs]
         call = f"{self._named(self.variants(piece.version, VERSIONS))}({_values(taken)})"
         self._add(f"{_values(given)} = {call}" if given else call, taken, given)
 
@@ -127,14 +127,14 @@ class Pieces:
             for truth, way in (("true", target.true), ("false", target.false))
         )
         results = [user for user in node.users if _takes_result(user)]
-        condition, *operands = (self.place[each] for each in node.args if isinstance(each, fx.Node))
+        condition, *operands = (self.storage_view[each] for each in node.args if isinstance(each, fx.Node))
         line = f"r = ({true} if v{condition} else {false})({_values(operands)})"
         given = [self._number(result) for result in results]
         if given:
             line += f"; {_values(given)} = {''.join(f'r[{result.args[1]!r}], ' for result in results)}"
         self._add(f"{line}; del r", [condition, *operands], given)
 
-    def _add_seam(self, node: fx.Node) -> None:
+    def _add_boundary(self, node: fx.Node) -> None:
         """Its results, and each that is taken from them by itself."""
         target: Any = node.target
         operands, parts = node.all_input_nodes, [user for user in node.users if _takes_result(user)]
@@ -145,13 +145,13 @@ class Pieces:
             return [*(out[part.args[1]] for part in parts), None if parts else out]
 
         given = [self._number(each) for each in (*parts, node)]
-        taken = [self.place[each] for each in operands]
+        taken = [self.storage_view[each] for each in operands]
         self._add(f"{_values(given)} = {self._named(run)}({_values(taken)})", taken, given)
         self.enters |= target.leaves
 
     def _last_uses(self) -> list[list[int]]:
         """Values are let go after their last use: what autograd does not keep is free for others."""
-        kept = {self.place[node] for node in self.output.all_input_nodes}
+        kept = {self.storage_view[node] for node in self.output.all_input_nodes}
         dead: list[list[int]] = []
         for taken, given in zip(reversed(self.taken), reversed(self.given), strict=True):
             dead.append([at for at in dict.fromkeys([*taken, *given]) if at not in kept])
@@ -180,10 +180,10 @@ class Pieces:
     def _returned(self, value: Any) -> str:
         """What the graph returns, as text: a row of values, or containers of values and constants."""
         if isinstance(value, fx.Node) or value is None:
-            return "None" if value is None else f"v{self.place[value]}"
+            return "None" if value is None else f"v{self.storage_view[value]}"
         if type(value) is tuple and value:
             return f"({''.join(f'{self._returned(each)}, ' for each in value)})"
-        name = self._named(lambda values: fx.node.map_arg(value, lambda node: values[f"v{self.place[node]}"]))
+        name = self._named(lambda values: fx.node.map_arg(value, lambda node: values[f"v{self.storage_view[node]}"]))
         return f"{name}(locals())"
 
 
@@ -192,7 +192,7 @@ def _values(places: Sequence[int]) -> str:
 
 
 def _takes_result(node: fx.Node) -> bool:
-    """The node names one output of a branch or a seam."""
+    """The node names one output of a branch or a boundary."""
     owner = node.args[0] if node.target is operator.getitem else None
     return isinstance(owner, fx.Node) and isinstance(owner.target, (Conditional, EagerBoundary))
 

@@ -16,7 +16,7 @@ from smelt.autograd.trace.plan import Constant, Derived, Fresh, Joint, OutputPla
 from smelt.base.errors import SmeltError
 from smelt.base.torch_c import recording, uncounted
 from smelt.graph.ir.storage_view import Step
-from smelt.graph.nodes.invalid_history import spoilt
+from smelt.graph.nodes.invalid_history import with_invalid_history
 
 aten = torch.ops.aten
 _DETACH, _DTYPE = aten.detach.default, aten.view.dtype
@@ -28,7 +28,7 @@ def finisher(joint: Joint) -> Finish:
     plans = joint.outputs
 
     def finish(inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-        if joint.spoilt:
+        if joint.invalid_histories:
             _spoil(joint, inputs, results)
         call = _Call(inputs, results)
         for plan in plans:
@@ -41,8 +41,8 @@ def finisher(joint: Joint) -> Finish:
 def _spoil(joint: Joint, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
     """Give results, and inputs that were written, histories that nobody can go back through."""
     tensors = [*results[: joint.num_outputs], *(inputs[m.input] for m in joint.mutations)]
-    for i, (error, origins) in joint.spoilt.items():
-        spoilt(tensors[i], error, [inputs[k] for k in origins if inputs[k] is not tensors[i]])
+    for i, (error, origins) in joint.invalid_histories.items():
+        with_invalid_history(tensors[i], error, [inputs[k] for k in origins if inputs[k] is not tensors[i]])
 
 
 class _FromFunction(torch.autograd.Function):

@@ -48,11 +48,11 @@ def identity(op: OpOverload, args: Sequence[Any]) -> fx.Node | None:
 
 
 def _same(rec: Values, args: Sequence[Any], kwargs: Mapping[str, Any], val: TensorMeta) -> fx.Node:
-    return rec.value(args[0].place)
+    return rec.value(args[0].storage_view)
 
 
 def _cast(rec: Values, args: Sequence[Any], kwargs: Mapping[str, Any], val: TensorMeta) -> fx.Node:
-    node = rec.value(args[0].place)
+    node = rec.value(args[0].storage_view)
     have = node.meta["val"]
     if have.device != val.device:
         return rec.emit(aten._to_copy.default, node, dtype=val.dtype, device=val.device)
@@ -88,11 +88,11 @@ def _new_memory(rec: Values, args: Sequence[Any], kwargs: Mapping[str, Any], val
 
 
 def _reshape(rec: Values, args: Sequence[Any], kwargs: Mapping[str, Any], val: TensorMeta) -> fx.Node:
-    return rec.emit(aten.view.default, rec.value(args[0].place), list(val.shape))
+    return rec.emit(aten.view.default, rec.value(args[0].storage_view), list(val.shape))
 
 
 def _copy(rec: Values, args: Sequence[Any], kwargs: Mapping[str, Any], val: TensorMeta) -> fx.Node:
-    return rec.like(rec.value(args[1].place), args[0].place)
+    return rec.like(rec.value(args[1].storage_view), args[0].storage_view)
 
 
 PURE: dict[OpOverload, Callable[[Values, Sequence[Any], Mapping[str, Any], TensorMeta], fx.Node]] = {
@@ -130,15 +130,15 @@ PURE: dict[OpOverload, Callable[[Values, Sequence[Any], Mapping[str, Any], Tenso
 
 
 def _write_copy(rec: Values, args: Sequence[Any], kwargs: Mapping[str, Any]) -> fx.Node:
-    return rec.value(args[1].place)
+    return rec.value(args[1].storage_view)
 
 
 def _write_scalar(rec: Values, args: Sequence[Any], kwargs: Mapping[str, Any]) -> fx.Node:
-    return full(rec, args[0].place.layout.val, args[1])
+    return full(rec, args[0].storage_view.layout.val, args[1])
 
 
 def _write_zero(rec: Values, args: Sequence[Any], kwargs: Mapping[str, Any]) -> fx.Node:
-    return full(rec, args[0].place.layout.val, 0)
+    return full(rec, args[0].storage_view.layout.val, 0)
 
 
 WRITES: dict[OpOverload, Callable[[Values, Sequence[Any], Mapping[str, Any]], fx.Node]] = {

@@ -104,7 +104,7 @@ class GraphRecorder:
 
     def bind(self, tensor: TraceTensor, node: fx.Node) -> None:
         """`node` is the value of `tensor`, which must be the root of its storage."""
-        tensor.place.node, tensor.place.version = node, tensor.place.storage.version
+        tensor.storage_view.node, tensor.storage_view.version = node, tensor.storage_view.storage.version
 
     def value(self, place: StorageView) -> fx.Node:
         """The current value of a place."""
@@ -177,7 +177,7 @@ class GraphRecorder:
 
     def _values(self, args: Any) -> Any:
         if type(args) is TraceTensor:
-            return self.value(args.place)
+            return self.value(args.storage_view)
         if isinstance(args, (list, tuple)):
             return type(args)(map(self._values, args))
         return args
@@ -191,8 +191,8 @@ class GraphRecorder:
             return type(args)(map(self._strided_values, args))
         if type(args) is not TraceTensor:
             return args
-        node, val = self.value(args.place), args.place.layout.val
-        is_copy = args.place.parent is None and is_view_node(node)  # whose strides nobody knows
+        node, val = self.value(args.storage_view), args.storage_view.layout.val
+        is_copy = args.storage_view.parent is None and is_view_node(node)  # whose strides nobody knows
         if not is_dense(val.shape, val.stride):
             return node
         if same_steps(val.shape, val.stride, node.meta["val"].stride) and not is_copy:
@@ -265,9 +265,9 @@ class GraphRecorder:
     def pure(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Any, outputs: Any) -> None:
         """A pure operator: `outputs` get the node, or an item of it each."""
         if type(outputs) is TraceTensor:
-            val = outputs.place.layout.val
+            val = outputs.storage_view.layout.val
             if op is aten.clone.default and not self.backward and "memory_format" not in kwargs:
-                self.cloned.add(args[0].place.storage)
+                self.cloned.add(args[0].storage_view.storage)
             rule = PURE.get(op)
             if self.eager_draws and op in LIKE:
                 into, given = LIKE[op]
@@ -292,7 +292,7 @@ class GraphRecorder:
 
     def _checked(self, info: TraceTensor, api_name: str, *, is_matrix: bool) -> None:
         """What computed `info` raises by itself where it tells of a failure: nodes have no effects."""
-        node = self.value(info.place)
+        node = self.value(info.storage_view)
         made, place = node.args if node.target is operator.getitem else (None, None)
         if not isinstance(made, fx.Node) or not isinstance(place, int) or not isinstance(made.target, OpOverload):
             raise Unsupported(f"{api_name} in a graph", why="nothing tells where it is known whether it succeeded")
@@ -301,10 +301,10 @@ class GraphRecorder:
 
     def expect_close(self, a: TraceTensor, b: TraceTensor, rtol: float, atol: float, equal_nan: bool) -> None:
         """The memory of `a` holds what an operator hands on that checks it: nodes have no effects."""
-        root = a.place.storage.root
+        root = a.storage_view.storage.root
         assert root is not None
         node = self.value(root)
-        args = (node, self.value(a.place), self.value(b.place), rtol, atol, equal_nan)
+        args = (node, self.value(a.storage_view), self.value(b.storage_view), rtol, atol, equal_nan)
         root.node = self._node(EXPECT_CLOSE, args, {}, node.meta["val"])
 
     def _items(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Any) -> list[Any]:
@@ -338,9 +338,9 @@ class GraphRecorder:
         """A writing operator: compute the new values functionally, then assign them."""
         rule = WRITES.get(op)
         if rule is not None and kwargs.get("generator") is None:
-            self.assign(args[0].place, self.like(rule(self, args, kwargs), args[0].place))
+            self.assign(args[0].storage_view, self.like(rule(self, args, kwargs), args[0].storage_view))
             return
-        if op in _INTO and same_all(args[-1], kwargs["out"].place.layout.val.shape):
+        if op in _INTO and same_all(args[-1], kwargs["out"].storage_view.layout.val.shape):
             draw, given = _INTO[op]
             filled = (kwargs["out"], *(args[i] for i in given))
             return self.write(draw, op_info(draw), filled, {}, answer, outputs)
@@ -395,18 +395,18 @@ class GraphRecorder:
         traced = trace_like(tensor, requires_grad=False)
         remember(traced, tensor)
         if tensor.numel() == 1:
-            self.bind(traced, full(self, traced.place.layout.val, tensor.item()))
+            self.bind(traced, full(self, traced.storage_view.layout.val, tensor.item()))
             return traced
         name = f"constant{sum(1 for _ in self.root.buffers())}"
         self.root.register_buffer(name, tensor.detach())
         node = self.graph.create_node("get_attr", name)
-        node.meta["val"] = traced.place.layout.val
+        node.meta["val"] = traced.storage_view.layout.val
         self.bind(traced, node)
         return traced
 
     def changed_constants(self) -> bool:
         """True when the traced program wrote to a real tensor that was no input."""
-        return any(t.place.storage.version > 0 for _, t in self._constants.values())
+        return any(t.storage_view.storage.version > 0 for _, t in self._constants.values())
 
     # -- parts of write ---------------------------------------------------------------------------------------------
 
@@ -425,7 +425,7 @@ class GraphRecorder:
         if op_info(function).composite:
             with TraceMode(self):
                 made = run_recipe(function, args, kwargs)
-            return [self.value(t.place) for t in (made if isinstance(made, (list, tuple)) else [made])]
+            return [self.value(t.storage_view) for t in (made if isinstance(made, (list, tuple)) else [made])]
         answer = answer_for(function, args, kwargs)
         if isinstance(answer, Layout):
             return [
@@ -443,7 +443,7 @@ class GraphRecorder:
             whether there is anything special about them.
         """
         target, *rest = args
-        val = target.place.layout.val
+        val = target.storage_view.layout.val
         if self.eager_draws:
             rest = _positional(op, args, self._options(op, kwargs))[1:]
             self._overwrite(target, self._draw(op, val, rest), None)
@@ -454,7 +454,7 @@ class GraphRecorder:
             memory = target.new_empty([extent(val.shape, val.stride)])
             op(memory, *rest, **kwargs)
             drawn = memory.as_strided(val.shape, val.stride, 0)
-        self.assign(target.place, self.value(drawn.place))
+        self.assign(target.storage_view, self.value(drawn.storage_view))
         return True
 
     def _draw(self, op: OpOverload, val: TensorMeta, given: Sequence[Any]) -> fx.Node:
@@ -467,7 +467,7 @@ class GraphRecorder:
         if fresh is not None:
             self.bind(fresh, node)
         else:
-            self.assign(target.place, self.like(node, target.place))
+            self.assign(target.storage_view, self.like(node, target.storage_view))
 
     def like(self, node: fx.Node, place: StorageView) -> fx.Node:
         """`node` with the dtype, device and shape of `place`."""
@@ -589,11 +589,11 @@ def _in_turn(info: OpInfo, op: OpOverload, args: Sequence[Any], kwargs: Mapping[
     """Whether an operator on lists of tensors (`_foreach_add_`) writes memory that another of its items has as well."""
     if not isinstance(args[0] if args else None, (list, tuple)) or len(args[0]) < 2:
         return False
-    written = [id(t.place.storage) for t in argument(op, args, kwargs, info.written[0])]
+    written = [id(t.storage_view.storage) for t in argument(op, args, kwargs, info.written[0])]
     lists = [a for a in args if isinstance(a, (list, tuple)) and a and type(a[0]) is TraceTensor]
     if any(len(a) != len(written) for a in lists):
         return False
     places: dict[int, int] = {}
     shared = set(written)
-    held = ((i, id(t.place.storage)) for a in lists for i, t in enumerate(a))
+    held = ((i, id(t.storage_view.storage)) for a in lists for i, t in enumerate(a))
     return any(places.setdefault(storage, i) != i for i, storage in held if storage in shared)

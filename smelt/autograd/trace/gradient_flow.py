@@ -237,7 +237,7 @@ class GradientFlow:
             return None
         mark = Chosen(self.flow, choice)
         mark.mask = 1 << choice.first + edge
-        nodes = tuple(None if value is None else self.rec.value(self._traced(value).place) for value in values)
+        nodes = tuple(None if value is None else self.rec.value(self._traced(value).storage_view) for value in values)
         return self._recorded(mark, nodes, self._traced(first))
 
     # -- the graph -------------------------------------------------------------------------------------------------
@@ -247,14 +247,14 @@ class GradientFlow:
 
     def _mark(self, mark: GradientMark, gradient: torch.Tensor) -> torch.Tensor:
         traced = self._traced(gradient)
-        if traced.place.rows is not None:  # a sparse one names its rows
+        if traced.storage_view.rows is not None:  # a sparse one names its rows
             return gradient
-        return self._recorded(mark, (self.rec.value(traced.place),), traced)
+        return self._recorded(mark, (self.rec.value(traced.storage_view),), traced)
 
     def _recorded(self, mark: GradientMark, args: tuple[Any, ...], like: TraceTensor) -> TraceTensor:
         node = self.rec.graph.call_function(mark, args)
         node.meta.update(val=next(each for each in args if each is not None).meta["val"], backward=True)
-        out = trace_like(like.place.layout.val, requires_grad=False)
+        out = trace_like(like.storage_view.layout.val, requires_grad=False)
         self.rec.bind(out, node)
         return out
 

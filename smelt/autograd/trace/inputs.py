@@ -29,7 +29,7 @@ class Input:
     node: fx.Node
     leaf: TraceTensor
     seen: TraceTensor
-    place: StorageView
+    storage_view: StorageView
     history: Any
     counts: bool = True
 
@@ -75,7 +75,7 @@ def _root_input(rec: GraphRecorder, example: torch.Tensor, val: TensorMeta, node
     seen = leaf
     if example.requires_grad and not example.is_leaf:
         seen = computed_before(leaf)
-    return Input(node, leaf, seen, seen.place, seen.grad_fn)
+    return Input(node, leaf, seen, seen.storage_view, seen.grad_fn)
 
 
 def _view_input(base: Input, whole: torch.Tensor, part: torch.Tensor) -> Input:
@@ -84,13 +84,13 @@ def _view_input(base: Input, whole: torch.Tensor, part: torch.Tensor) -> Input:
             "two arguments share memory, one of them is written and one requires grad",
             hint="pass the base tensor and take the view inside the compiled function",
         )
-    if base.leaf.place.layout.val.symbolic:
+    if base.leaf.storage_view.layout.val.symbolic:
         raise Unsupported("arguments of symbolic size that share memory, one of them written", hint="dynamic=False")
     offset = (address(part) - address(whole)) // part.dtype.itemsize
     counts = not share_counter(whole, part)
     seen = (base.seen.data if counts else base.seen).as_strided(part.shape, part.stride(), offset)
     assert isinstance(seen, TraceTensor)
-    return Input(base.node, seen, seen, seen.place, None, counts)
+    return Input(base.node, seen, seen, seen.storage_view, None, counts)
 
 
 def _covers(examples: Sequence[torch.Tensor]) -> dict[int, int]:

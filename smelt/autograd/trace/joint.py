@@ -25,11 +25,12 @@ from smelt.autograd.trace.backward_errors import Told, as_told, errors_of_backwa
 from smelt.autograd.trace.functionalize import GraphRecorder, is_view_node
 from smelt.autograd.trace.gradient_flow import GradientFlow
 from smelt.autograd.trace.inputs import make_inputs
-from smelt.autograd.trace.known_sizes import settle
+from smelt.autograd.trace.known_sizes import put_known_sizes
 from smelt.autograd.trace.plan import (
     Constant,
     Derived,
     Fresh,
+    InvalidHistory,
     Joint,
     Mutation,
     OutputPlan,
@@ -37,7 +38,6 @@ from smelt.autograd.trace.plan import (
     SameInput,
     SizeInput,
     SparseGradient,
-    Spoilt,
     View,
 )
 from smelt.autograd.trace.reachability import comes_through_function, heads_of
@@ -94,7 +94,7 @@ class _Total(torch.autograd.Function):
         return (None, *ctx.tangents)
 
 
-class _Spoilt(Exception):
+class _BackwardFailed(Exception):
     """A result cannot be differentiated: trace again, to see which."""
 
 
@@ -121,7 +121,7 @@ def trace_joint(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], opti
                 return _Trace(gm, example_inputs, options, shared, careful, of_eager).run()
             except _SharedWrite:
                 shared = True
-            except _Spoilt:
+            except _BackwardFailed:
                 careful = True
             except RuntimeError as error:
                 of_eager = frozenset() if careful else errors_of_backward(gm, example_inputs)
@@ -154,8 +154,8 @@ def _first_of_storages(inputs: Sequence[Any]) -> dict[Storage, int]:
     """The first input that is the whole of each storage."""
     found: dict[Storage, int] = {}
     for i, one in enumerate(inputs):
-        if one.place.parent is None:
-            found.setdefault(one.place.storage, i)
+        if one.storage_view.parent is None:
+            found.setdefault(one.storage_view.storage, i)
     return found
 
 
@@ -172,7 +172,7 @@ class _Trace:
         of_eager: frozenset[Told],
     ) -> None:
         self.gm, self.options, self.careful, self.of_eager = gm, options, careful, of_eager
-        self.spoilt: dict[int, Spoilt] = {}
+        self.invalid_histories: dict[int, InvalidHistory] = {}
         self.reached: dict[int, int] = {}
         self.flow: Flow | None = None
         self.saved: set[Storage] = set()
@@ -203,8 +203,8 @@ class _Trace:
                 mutations = self.mutations()
                 touched = self.touched(mutations)
                 outputs = tuple(self.plan(results))
-                values = [self.rec.value(t.place) for t in self.program]
-                values += [self.rec.value(self.inputs[m.input].place) for m in mutations]
+                values = [self.rec.value(t.storage_view) for t in self.program]
+                values += [self.rec.value(self.inputs[m.input].storage_view) for m in mutations]
             self.note_saved(mutations)
             self.written = self.versions()
             seed = self.rec.placeholder("seeds", TensorMeta((), torch.int64, (), torch.device("cpu")))
@@ -228,7 +228,7 @@ class _Trace:
 
     def versions(self) -> list[int]:
         """How often what the caller holds was written: the inputs, and the results once the forward is traced."""
-        return [storage.version for storage in (*self.by_storage, *(out.place.storage for out in self.program))]
+        return [storage.version for storage in (*self.by_storage, *(out.storage_view.storage for out in self.program))]
 
     def mutations(self) -> tuple[Mutation, ...]:
         if self.rec.changed_constants():
@@ -236,14 +236,14 @@ class _Trace:
         overlapped = functools.cache(lambda: {i for group in overlapping(self.examples) for i in group})
         found = []
         for i, one in enumerate(self.inputs):
-            if one.seen.place is not one.place:
+            if one.seen.storage_view is not one.storage_view:
                 raise Unsupported("changing the shape or the storage of an argument in place")
-            if self.by_storage.get(one.place.storage) != i or one.place.storage.version == 0:
+            if self.by_storage.get(one.storage_view.storage) != i or one.storage_view.storage.version == 0:
                 continue
             if not self.shared and i in overlapped():
                 raise _SharedWrite
             moved = one.seen.requires_grad and one.seen.grad_fn is not one.history
-            if moved or self.rec.value(one.place) is not one.node:
+            if moved or self.rec.value(one.storage_view) is not one.node:
                 found.append(Mutation(i, moved, self.counted(i)))
         return tuple(found)
 
@@ -262,7 +262,7 @@ class _Trace:
         sharing: dict[Storage, dict[int, TraceTensor]] = {}
         for out in results:
             if isinstance(out, torch.Tensor):
-                sharing.setdefault(self.traced(out).place.storage, {})[id(self.traced(out))] = self.traced(out)
+                sharing.setdefault(self.traced(out).storage_view.storage, {})[id(self.traced(out))] = self.traced(out)
         seen: dict[int, int] = {}
         for i, out in enumerate(results):
             if not isinstance(out, torch.Tensor):
@@ -275,20 +275,20 @@ class _Trace:
                 yield Repeated(seen[id(out)])
             else:
                 seen[id(out)] = i
-                yield self.plan_output(out, sharing[out.place.storage].values())
+                yield self.plan_output(out, sharing[out.storage_view.storage].values())
 
     def traced(self, out: torch.Tensor) -> TraceTensor:
         return out if type(out) is TraceTensor else self.rec.constant(out)
 
     def plan_output(self, out: TraceTensor, sharing: Collection[TraceTensor]) -> OutputPlan:
-        storage = out.place.storage
-        val = out.place.layout.val
+        storage = out.storage_view.storage
+        val = out.storage_view.layout.val
         owner = self.by_storage.get(storage)
         if owner is not None:
             return self.plan_view(out, self.inputs[owner].seen, owner)
-        lazy = out.place.conjugate or out.place.negative
+        lazy = out.storage_view.conjugate or out.storage_view.negative
         seen = lazy or len(sharing) > 1 or storage.resized or not is_dense(val.shape, val.stride)
-        if out.place.parent is not None and seen:
+        if out.storage_view.parent is not None and seen:
             base = _base_of(out, sharing)
             if base is not out:
                 return self.plan_view(out, base, None)
@@ -306,12 +306,12 @@ class _Trace:
         leaves = {i: one.leaf for i, one in enumerate(self.inputs) if one.wants_gradient and self.first[id(one)] == i}
         origins = heads_of([base], leaves) if isinstance(base := view_base(out), torch.Tensor) else {}
         reached = tuple(k for k, found in origins.items() if found)
-        self.spoilt[self.program_index(out)] = Spoilt(RuntimeError(text), reached)
+        self.invalid_histories[self.program_index(out)] = InvalidHistory(RuntimeError(text), reached)
         return True
 
     def plan_view(self, out: TraceTensor, base: TraceTensor, owner: int | None) -> OutputPlan:
         """`out` as a view of input `owner`, or of a program output that is `base`."""
-        steps = _path(out.place, base.place)
+        steps = _path(out.storage_view, base.storage_view)
         after: tuple[Step, ...] = ()
         history = None
         derived = _derived(out, base, len(steps), self.note_forbidden(out))
@@ -319,10 +319,12 @@ class _Trace:
             return View(owner is not None, self.base_index(base, owner), steps, self.program_index(out), (), derived)
         if _has_history(out) and not _replay_has_history(base, steps):
             written = _written_for(out)
-            if not (_leads_to(base.place, written.place) and _leads_to(written.place, out.place)):
+            if not (
+                _leads_to(base.storage_view, written.storage_view) and _leads_to(written.storage_view, out.storage_view)
+            ):
                 why = "it shares memory, and its history comes from a tensor that no views lead to"
                 raise Unsupported("a result with a history of its own", why=why, hint="return a clone() of it")
-            steps, after = _path(written.place, base.place), _path(out.place, written.place)
+            steps, after = _path(written.storage_view, base.storage_view), _path(out.storage_view, written.storage_view)
             history = self.program_index(written)
         return View(owner is not None, self.base_index(base, owner), steps, history, after)
 
@@ -331,7 +333,7 @@ class _Trace:
 
     def program_index(self, tensor: TraceTensor) -> int:
         for i, known in enumerate(self.program):
-            if known is tensor or (known.place is tensor.place and known.place.parent is None):
+            if known is tensor or (known.storage_view is tensor.storage_view and known.storage_view.parent is None):
                 if _has_history(tensor) and not _has_history(known):  # it was met first as the base of a detached view
                     self.program[i] = tensor
                 return i
@@ -357,10 +359,16 @@ class _Trace:
         Parameters are written by optimizers alone.
         """
         given = enumerate(zip(self.inputs, self.examples, strict=True))
-        primals = (i for i, (one, e) in given if not (one.place.storage in self.saved or isinstance(e, Parameter)))
+        primals = (
+            i for i, (one, e) in given if not (one.storage_view.storage in self.saved or isinstance(e, Parameter))
+        )
         results = enumerate(zip(self.program, values, strict=False))
         outputs = (i for i, (out, value) in results if not self.is_saved(out, value))
-        itself = (i for i, one in enumerate(self.inputs) if self.is_saved_itself(one.node, one.leaf.place, one.place))
+        itself = (
+            i
+            for i, one in enumerate(self.inputs)
+            if self.is_saved_itself(one.node, one.leaf.storage_view, one.storage_view)
+        )
         return frozenset(primals), frozenset(outputs), frozenset(itself)
 
     def is_saved_itself(self, node: fx.Node, *places: StorageView) -> bool:
@@ -369,7 +377,7 @@ class _Trace:
 
     def saved_views(self) -> dict[Storage, list[StorageView]]:
         """The views of inputs that eager saves, but for those that a `checkpoint` call takes again."""
-        wholes = {place for one in self.inputs for place in (one.leaf.place, one.place)}
+        wholes = {place for one in self.inputs for place in (one.leaf.storage_view, one.storage_view)}
         views: dict[Storage, list[StorageView]] = {}
         for place in self.saved_places - wholes:
             if place.storage in self.by_storage and not is_recomputed(place):
@@ -384,25 +392,27 @@ class _Trace:
     def cloned(self) -> frozenset[int]:
         """The primals of which the program makes copies that the backward may not take from their memory."""
         given = enumerate(self.inputs)
-        return frozenset(i for i, one in given if one.place.storage in self.rec.cloned and one.node not in self.late)
+        return frozenset(
+            i for i, one in given if one.storage_view.storage in self.rec.cloned and one.node not in self.late
+        )
 
     def saved_as_views(self) -> frozenset[int]:
         """The primals of which eager saves a view."""
         views = self.saved_views()
-        return frozenset(i for i, one in enumerate(self.inputs) if one.place.storage in views)
+        return frozenset(i for i, one in enumerate(self.inputs) if one.storage_view.storage in views)
 
     def read_inputs(self) -> Iterator[Reads]:
         """The inputs that eager's backward reads, or what it computes again."""
         views = self.saved_views()
         for storage, i in self.by_storage.items():
             one = self.inputs[i]
-            itself = self.is_saved_itself(one.node, one.leaf.place, one.place)
+            itself = self.is_saved_itself(one.node, one.leaf.storage_view, one.storage_view)
             if itself or storage in self.saved:
                 yield Reads(one, self.examples[i], itself, views.get(storage, ()))
 
     def is_saved(self, out: TraceTensor, value: fx.Node) -> bool:
         """Eager saves this program output; what is computed in a `checkpoint` call is computed again instead."""
-        return out.place.storage in self.saved and "checkpoint" not in value.meta
+        return out.storage_view.storage in self.saved and "checkpoint" not in value.meta
 
     def leaves_wanted(self) -> list[int]:
         """Positions of the inputs that ask for gradients, each object once."""
@@ -422,8 +432,8 @@ class _Trace:
 
     def tangent(self, i: int, head: TraceTensor) -> TraceTensor:
         """The gradient that the caller has for a result or for the new value of an input."""
-        tangent = trace_like(without_gaps(head.place.layout.val), requires_grad=False)
-        self.rec.bind(tangent, self.rec.placeholder(f"tangents_{i}", tangent.place.layout.val))
+        tangent = trace_like(without_gaps(head.storage_view.layout.val), requires_grad=False)
+        self.rec.bind(tangent, self.rec.placeholder(f"tangents_{i}", tangent.storage_view.layout.val))
         return tangent
 
     def derivatives(
@@ -436,7 +446,7 @@ class _Trace:
         """What PyTorch's engine computes, for those leaves, of the heads and their tangents.
 
         Raises:
-            _Spoilt: an error of the backward pass, which tracing carefully tells from what works.
+            _BackwardFailed: an error of the backward pass, which tracing carefully tells from what works.
         """
         total = _Total.apply(tangents, *heads)
         owner = self.reads.owner
@@ -446,7 +456,7 @@ class _Trace:
         except Exception as error:
             if self.careful or of_backward(error) is None:
                 raise
-            raise _Spoilt from None
+            raise _BackwardFailed from None
         finally:
             owner.small_is_usual = False
 
@@ -456,7 +466,7 @@ class _Trace:
         wanted = self.leaves_wanted()
         roots = self.with_history(mutations)
         if not roots or not wanted:
-            self.spoilt |= {i: Spoilt(None, ()) for i in roots}
+            self.invalid_histories |= {i: InvalidHistory(None, ()) for i in roots}
             return (), {}
         tangents = [self.tangent(i, heads[i]) for i in roots]
         self.rec.backward, self.rec.origin = True, None
@@ -466,7 +476,7 @@ class _Trace:
         with torch.enable_grad(), disable_autocast():
             leaves = [self.inputs[i].leaf for i in wanted]
             if self.careful:
-                roots, tangents = self.without_spoilt(heads, roots, tangents, dict(zip(wanted, leaves, strict=True)))
+                roots, tangents = self.without_invalid(heads, roots, tangents, dict(zip(wanted, leaves, strict=True)))
             if not roots:
                 return (), {}
             grads = self.derivatives(tangents, [heads[i] for i in roots], leaves, wanted)
@@ -486,14 +496,14 @@ class _Trace:
         self.reached = flow.reaching(dict(zip(keys, leaves, strict=True)))
         return grads
 
-    def without_spoilt(
+    def without_invalid(
         self,
         heads: Sequence[TraceTensor],
         roots: Sequence[int],
         tangents: Sequence[TraceTensor],
         leaves: Mapping[int, TraceTensor],
     ) -> tuple[list[int], list[TraceTensor]]:
-        """The roots that have gradients, with their tangents; what eager says of the others goes to `self.spoilt`."""
+        """The roots that have gradients, with their tangents; what eager says of the others is noted."""
         kept = []
         flow = GradientFlow(self.rec, [heads[i] for i in roots])
         for i, tangent in zip(roots, tangents, strict=True):
@@ -508,40 +518,40 @@ class _Trace:
                     raise
                 error.__traceback__ = error.__context__ = None  # they hold the frames of the trace
                 origins = heads_of([heads[i]], leaves)
-                self.spoilt[i] = Spoilt(told, tuple(k for k, found in origins.items() if found))
+                self.invalid_histories[i] = InvalidHistory(told, tuple(k for k, found in origins.items() if found))
         return [i for i, _ in kept], [tangent for _, tangent in kept]
 
     def without_gradients(self, mutations: Sequence[Mutation]) -> tuple[Mutation, ...]:
-        """The same; a spoilt input gets its new value as one without history, and then the history that is spoilt."""
+        """The same; an input of invalid history gets its new value as one without, and then that history."""
         numbered = enumerate(mutations, len(self.program))
-        return tuple(dataclasses.replace(m, grad=m.grad and k not in self.spoilt) for k, m in numbered)
+        return tuple(dataclasses.replace(m, grad=m.grad and k not in self.invalid_histories) for k, m in numbered)
 
     def gradients(self, found: dict[int, TraceTensor]) -> tuple[list[fx.Node], dict[int, int | SparseGradient]]:
         """The gradients that the graph returns, and for each input how its own is made of them."""
         nodes: list[fx.Node] = []
         positions: dict[int, int | SparseGradient] = {}
         for i, gradient in found.items():
-            rows, here = gradient.place.rows, len(nodes)
+            rows, here = gradient.storage_view.rows, len(nodes)
             if rows is None:
                 positions[i] = here
-                nodes.append(self.rec.value(gradient.place))
+                nodes.append(self.rec.value(gradient.storage_view))
             else:
                 positions[i] = SparseGradient(here, here + 1, tuple(gradient.shape), rows.but)
-                nodes += [self.rec.value(rows.indices.place), self.rec.value(rows.values.place)]
+                nodes += [self.rec.value(rows.indices.storage_view), self.rec.value(rows.values.storage_view)]
         return nodes, positions
 
     def layout_of_gradient(self, i: int) -> TensorMeta:
         """In memory: as the derivatives leave it; of a leaf as the engine accumulates it."""
-        own, found = self.inputs[i].leaf.place.layout.val, self.found.get(i)
+        own, found = self.inputs[i].leaf.storage_view.layout.val, self.found.get(i)
         if found is None:
             return own
-        computed = found.place.layout.val
+        computed = found.storage_view.layout.val
         return accumulated(own, computed) if self.examples[i].is_leaf else computed
 
     def asked_for(self, positions: Mapping[int, int | SparseGradient]) -> dict[int, TensorMeta]:
         """By leaf, the layout of its gradient where nobody accumulates it, when that is another one."""
         made = (i for i, k in positions.items() if isinstance(k, int) and i in self.found)
-        computed = {i: without_gaps(self.found[i].place.layout.val) for i in made}
+        computed = {i: without_gaps(self.found[i].storage_view.layout.val) for i in made}
         return {i: val for i, val in computed.items() if val.stride != without_gaps(self.layout_of_gradient(i)).stride}
 
     def idle(self, positions: Collection[int]) -> tuple[int, ...]:
@@ -595,8 +605,8 @@ class _Trace:
         own = [True] * len(self.program) + [m.grad for m in mutations]
         unsaved, unsaved_outputs, saved_itself = self.unsaved(values)
         values = _own_memory(rec, values, own, {self.inputs[m.input].node for m in mutations})
-        kept = [_kept(t.place.layout.val) for t in self.program]
-        metas = [self.inputs[m.input].place.layout.val for m in mutations]
+        kept = [_kept(t.storage_view.layout.val) for t in self.program]
+        metas = [self.inputs[m.input].storage_view.layout.val for m in mutations]
         metas += self.metas_of_gradients(grads, positions)
         found = [*self.reads.nodes.values(), *self.reads.checks]
         found += self.checks_of_dead([*values, *grads, *found])
@@ -611,7 +621,7 @@ class _Trace:
         reals = [real for real, _ in rec.reals.values()]
         _placeholders_first(graph, [node for _, node in rec.reals.values()])
         if self.sizes or self.reads.nodes:
-            settle(graph)
+            put_known_sizes(graph)
         return Joint(
             module=GraphModule(rec.root, graph),
             num_primals=len(self.inputs) + len(reals),
@@ -631,7 +641,7 @@ class _Trace:
             saved_itself=saved_itself,
             saved_both=saved_itself & self.saved_as_views(),
             sizes=self.sizes,
-            spoilt=self.spoilt,
+            invalid_histories=self.invalid_histories,
             reached=self.reached,
             flow=self.flow,
             numbers=self.names_of_numbers(),
@@ -762,18 +772,20 @@ def _base_of(out: TraceTensor, sharing: Collection[TraceTensor]) -> TraceTensor:
 
     It may have changed its shape in place: then views lead from the storage's root to it, and from it to the others.
     """
-    root = out.place.storage.root
+    root = out.storage_view.storage.root
     assert root is not None
     count = root.layout.val.numel
     for each in sharing:
         moved = each if view_base(each) is None else view_base(each)
-        if type(moved) is TraceTensor and all(_leads_to(moved.place, other.place) for other in sharing):
-            val = moved.place.layout.val
-            held = not (moved.place.conjugate or moved.place.negative)  # by the memory: a base is made of its values
-            if held and moved.place is not root and is_dense(val.shape, val.stride) and same(val.numel, count):
+        if type(moved) is TraceTensor and all(_leads_to(moved.storage_view, other.storage_view) for other in sharing):
+            val = moved.storage_view.layout.val
+            held = not (
+                moved.storage_view.conjugate or moved.storage_view.negative
+            )  # by the memory: a base is made of its values
+            if held and moved.storage_view is not root and is_dense(val.shape, val.stride) and same(val.numel, count):
                 return moved
     base = view_base(out)
-    return base if type(base) is TraceTensor and base.place is root else TraceTensor(root)
+    return base if type(base) is TraceTensor and base.storage_view is root else TraceTensor(root)
 
 
 def _kept(val: TensorMeta) -> TensorMeta:

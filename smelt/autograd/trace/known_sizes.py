@@ -16,7 +16,7 @@ from smelt.graph.ir.meta import TensorMeta
 from smelt.shapes.size import Size, simplified
 
 
-def settle(graph: fx.Graph) -> None:
+def put_known_sizes(graph: fx.Graph) -> None:
     """Sizes of tensors and those among arguments, in the form that is known at the end of the trace."""
     for node in graph.nodes:
         val = node.meta["val"] = _meta(node.meta.get("val"))

@@ -119,7 +119,7 @@ class SizeInput:
     dim: int | None
 
 
-class Spoilt(NamedTuple):
+class InvalidHistory(NamedTuple):
     """What a backward raises (None: the output's history leads to no primal), and the primals that it leads to."""
 
     error: Exception | None
@@ -158,9 +158,9 @@ class Joint:
         metas: what `output_metas` is where the graph's own metadata is symbolic and this plan is for given numbers.
         asked_for: leaves whose gradients have another layout in eager where they are asked for by themselves
             (`torch.autograd.grad`) than where they are accumulated, with the former.
-        spoilt: program outputs and, counted on from them, mutations (their `grad` is false) that have a history and no
-            gradients, with what eager says when somebody asks: a value that their history needs was overwritten, or
-            it begins inside of the program.
+        invalid_histories: program outputs and, counted on from them, mutations (their `grad` is false) that have a
+            history and no gradients, with what eager says when somebody asks: a value that their history needs was
+            overwritten, or it begins inside of the program.
         flow: of several results with gradients, which may be absent: what is there then.
         reached: for each primal with a gradient the conditions of `flow` under which it has it.
         idle: primals that require grad and have no gradient, whatever result is used.
@@ -189,7 +189,7 @@ class Joint:
     saved_both: frozenset[int] = frozenset()
     touched: tuple[int, ...] = ()
     idle: tuple[int, ...] = ()
-    spoilt: Mapping[int, Spoilt] = field(default_factory=dict)
+    invalid_histories: Mapping[int, InvalidHistory] = field(default_factory=dict)
     flow: Flow | None = None
     reached: Mapping[int, int] = field(default_factory=dict)
     sizes: tuple[SizeInput, ...] = ()
@@ -205,7 +205,7 @@ class Joint:
     def plain(self) -> bool:
         """Whether a call without gradients returns what its forward program returns, and does nothing else."""
         fresh = all(type(o) is Fresh and o.index == i for i, o in enumerate(self.outputs))
-        return fresh and not self.mutations and not self.touched and not self.spoilt
+        return fresh and not self.mutations and not self.touched and not self.invalid_histories
 
     @property
     def num_forward(self) -> int:

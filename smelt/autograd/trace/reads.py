@@ -45,7 +45,7 @@ class JointReads:
 
     def identity(self, tensor: TraceTensor) -> Hashable:
         """Values never change: a node."""
-        return self.recorder.value(tensor.place)
+        return self.recorder.value(tensor.storage_view)
 
     def origin(self) -> Origin:
         """Where the capture can end instead."""
@@ -53,7 +53,7 @@ class JointReads:
 
     def read(self, number: Size | Real, tensor: TraceTensor) -> None:
         """A value becomes a number: of a whole one its node, of a float the tensor itself is what operators take."""
-        value = self.recorder.value(tensor.place)
+        value = self.recorder.value(tensor.storage_view)
         if isinstance(number, Real):
             value = self.recorder.emit(aten.view.default, value, [])
             self.floats[number.key] = self.recorder.emit(aten._to_copy.default, value, dtype=torch.float64)
@@ -62,7 +62,7 @@ class JointReads:
 
     def measured(self, number: Size, tensor: TraceTensor, dim: int) -> None:
         """The size of a result becomes a number."""
-        self._add(number, aten.sym_size.int, (self.recorder.value(tensor.place), dim))
+        self._add(number, aten.sym_size.int, (self.recorder.value(tensor.storage_view), dim))
 
     def float_node(self, number: Any) -> Any:
         """A floating-point number that a tensor tells, or what the program computes of it, as a tensor."""

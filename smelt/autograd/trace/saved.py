@@ -32,7 +32,7 @@ def saved_places(heads: Iterable[torch.Tensor]) -> Iterator[StorageView]:
         for value in saved_by(node):
             for one in value if isinstance(value, (list, tuple)) else (value,):
                 if type(one) is TraceTensor:
-                    yield one.place
+                    yield one.storage_view
 
 
 class Reads(NamedTuple):
@@ -51,7 +51,7 @@ class Reads(NamedTuple):
     @property
     def large(self) -> bool:
         """It was computed before, and is more than a copy may be taken of."""
-        return not self.example.is_leaf and hint(self.one.leaf.place.layout.val.nbytes) > SMALL
+        return not self.example.is_leaf and hint(self.one.leaf.storage_view.layout.val.nbytes) > SMALL
 
     @property
     def held(self) -> bool:
@@ -77,15 +77,15 @@ def read_as_saved(rec: GraphRecorder, reads: Iterable[Reads]) -> dict[fx.Node, f
     """
     late = {}
     for each in reads:
-        one, node, storage = each.one, each.one.node, each.one.place.storage
+        one, node, storage = each.one, each.one.node, each.one.storage_view.storage
         if each.stays_one or storage.version or node.op != "placeholder":
             continue
         wholes = [one.leaf, one.seen]  # two where the input was computed before
         kind: Literal["held", "input"] = "held" if each.held and storage not in rec.cloned else "input"
         late[node] = _bind_anew(rec, node, wholes, (kind, node.name))
         if each.itself and each.views:
-            memory = _later(rec, node, one.leaf.place.layout.val, ("memory", node.name))
-            ends = {tensor.place for tensor in wholes}
+            memory = _later(rec, node, one.leaf.storage_view.layout.val, ("memory", node.name))
+            ends = {tensor.storage_view for tensor in wholes}
             for place in each.views:
                 place.node, place.version = _seen_in(rec, memory, place, ends), storage.version
     return late
@@ -105,7 +105,7 @@ def results_as_saved(
     That memory is not an input's, though the value may be: copies are not in the graph.
     """
     for i, out in enumerate(program):
-        place, val, root = out.place, out.place.layout.val, out.place.storage.root
+        place, val, root = out.storage_view, out.storage_view.layout.val, out.storage_view.storage.root
         if root is None or place.storage not in saved or not is_dense(val.shape, val.stride):
             continue
         node = rec.value(place)
@@ -129,8 +129,8 @@ def _later(rec: GraphRecorder, node: fx.Node, val: TensorMeta, where: Where) -> 
 
 
 def _bind_anew(rec: GraphRecorder, node: fx.Node, tensors: Sequence[TraceTensor], where: Where) -> fx.Node:
-    later = _later(rec, node, tensors[0].place.layout.val, where)
-    tensors[-1].place.storage.version += 1
+    later = _later(rec, node, tensors[0].storage_view.layout.val, where)
+    tensors[-1].storage_view.storage.version += 1
     for tensor in tensors:
         rec.bind(tensor, later)
     return later

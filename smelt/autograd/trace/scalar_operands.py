@@ -45,9 +45,9 @@ def with_numbers(rec: Numbers, op: OpOverload, args: tuple[Any, ...], kwargs: Ma
     """
     if "alpha" in kwargs and type(kwargs["alpha"]) is not Real and kwargs["alpha"] == 1:
         kwargs = {k: v for k, v in kwargs.items() if k != "alpha"}
-    twin = _TWINS.get(op)
-    if twin is not None and isinstance(vals, TensorMeta) and "alpha" not in kwargs:
-        return _on_tensors(rec, twin, args, kwargs, vals)
+    form = _TENSOR_FORMS.get(op)
+    if form is not None and isinstance(vals, TensorMeta) and "alpha" not in kwargs:
+        return _on_tensors(rec, form, args, kwargs, vals)
     named = _FORMS.get(op)
     if named is not None and _floating(vals):
         return _in_form(rec, op, named, args, kwargs)
@@ -64,12 +64,12 @@ def _pinned(value: Any) -> Any:
 
 
 def _on_tensors(
-    rec: Numbers, twin: tuple[OpOverload, bool], args: tuple[Any, ...], kwargs: Mapping[str, Any], vals: TensorMeta
+    rec: Numbers, form: tuple[OpOverload, bool], args: tuple[Any, ...], kwargs: Mapping[str, Any], vals: TensorMeta
 ) -> Call:
-    if vals.dtype in _HALVES and not vals.shape and _takes_numbers_whole(twin[0], vals.device):
-        wide = rec.emit(twin[0], *_arranged(twin, [_wide(rec, arg) for arg in args]), **kwargs)
+    if vals.dtype in _HALVES and not vals.shape and _takes_numbers_whole(form[0], vals.device):
+        wide = rec.emit(form[0], *_arranged(form, [_wide(rec, arg) for arg in args]), **kwargs)
         return aten._to_copy.default, (wide,), {"dtype": vals.dtype}
-    return twin[0], _arranged(twin, _as_tensors(rec, args)), kwargs
+    return form[0], _arranged(form, _as_tensors(rec, args)), kwargs
 
 
 def _as_tensors(rec: Numbers, args: tuple[Any, ...]) -> list[Any]:
@@ -99,11 +99,11 @@ def _takes_numbers_whole(op: OpOverload, device: torch.device) -> bool:
     return packet in (aten.mul, aten.div) or device.type == "cuda" and packet in (aten.add, aten.sub)
 
 
-def _arranged(twin: tuple[OpOverload, bool], args: list[Any]) -> tuple[Any, ...]:
-    return (args[1], args[0], *args[2:]) if twin[1] else tuple(args)
+def _arranged(form: tuple[OpOverload, bool], args: list[Any]) -> tuple[Any, ...]:
+    return (args[1], args[0], *args[2:]) if form[1] else tuple(args)
 
 
-_TWINS: dict[OpOverload, tuple[OpOverload, bool]] = {
+_TENSOR_FORMS: dict[OpOverload, tuple[OpOverload, bool]] = {
     **{
         getattr(getattr(aten, name), overload): (getattr(aten, name).Tensor, False)
         for name in ("add", "sub", "mul", "div", "eq", "ne", "lt", "le", "gt", "ge")

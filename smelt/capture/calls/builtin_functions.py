@@ -31,7 +31,7 @@ from smelt.capture.core.prologue_value import PrologueMethod, PrologueValue
 from smelt.capture.core.registry import ATTR, special
 from smelt.capture.core.unbacked_text import UnknownText
 from smelt.capture.core.values import C_METHODS, COMPUTED
-from smelt.capture.python import containers, warning_places
+from smelt.capture.python import containers, warning_locations
 from smelt.capture.python.attribute_reads import load_class_attr, load_generic, load_object_attr, python_method
 from smelt.capture.python.attribute_writes import delete_attr, delete_generic, store_attr, store_generic
 from smelt.capture.python.stack_opcodes import read_variable
@@ -409,9 +409,9 @@ def warn(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     if type(level) is PrologueValue or type(skipped) is not tuple:
         raise Break("warnings.warn() with a level that is computed at each call", "it says where the warning points to")
     category = UserWarning if category is None else category
-    place = warning_places.place_of(vm, int(level), tuple(vm.effects.plain(each) for each in skipped))
+    location = warning_locations.location_of(vm, int(level), tuple(vm.effects.plain(each) for each in skipped))
     message, source = (calls.frozen(vm, "warnings.warn", each) for each in (message, source))
-    vm.effects.warn(place, message, category, source)
+    vm.effects.warn(location, message, category, source)
 
 
 def _warn(
@@ -590,7 +590,7 @@ def identity(vm: Interpreter, args: Args, kwargs: Kwargs) -> int:
             raise Break("id() of a tensor that the graph makes", "the object does not exist yet")
         return _guarded_id(vm, real, vm.sources[id(args[0])])
     if type(args[0]) is PrologueValue:
-        array = vm.hosts.read_from(args[0])
+        array = vm.prologue.read_from(args[0])
         if array is None:
             raise Break("id() of an array that the program makes", "the object does not exist yet")
         return _guarded_id(vm, *array)

@@ -422,7 +422,7 @@ def call_instance(vm: Interpreter, obj: Any, args: Args, kwargs: Kwargs) -> obje
 
 @CALL(*NUMPY_FUNCTIONS)
 def call_numpy(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
-    """A function of numpy on plain data gives a constant, or an array of the host program."""
+    """A function of numpy on plain data gives a constant, or an array of the prologue."""
     if not all(map(_is_plain, (*args, *kwargs.values()))):
         raise Break(f"a call of numpy.{fn.__name__}", "it computes with values that are not known yet")
     return call_native(vm, fn, args, kwargs)
@@ -557,7 +557,7 @@ def call_native(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: 
     if fn is numpy.frompyfunc or fn is numpy.vectorize.__init__:
         refuse_made(vm, fn, (*args, *kwargs.values()))
     if is_numpy(fn) and not isinstance(fn, type) and not has_symint((*args, *kwargs.values())):
-        return vm.hosts.run(fn, args, kwargs)
+        return vm.prologue.run(fn, args, kwargs)
     if isinstance(fn, types.BuiltinFunctionType):
         _refuse_unknown_c(fn)
     refuse_past_order(fn, args)
@@ -567,7 +567,7 @@ def call_native(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: 
         args, kwargs = _with_callbacks(vm, fn, args, kwargs)
     out = vm.native(fn, *args, **kwargs)
     if isinstance(out, numpy.ndarray):  # of sizes: they are numbers to it
-        return vm.hosts.run(fn, args, kwargs)
+        return vm.prologue.run(fn, args, kwargs)
     for changed in args[:1]:
         vm.effects.copies.give_back(changed)
     return vm.effects.original(vm.effects.copies.give_back(out))

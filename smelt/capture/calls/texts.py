@@ -42,7 +42,7 @@ def to_text(vm: Interpreter, fn: Callable[..., object], value: object, *rest: ob
     if type(value) in _BOUND and visible(vm, value) is not value:
         raise Break("the text of a method written in C", "it shows an address")
     if type(value) is PrologueValue:
-        return vm.hosts.run(fn, (value, *rest), {})
+        return vm.prologue.run(fn, (value, *rest), {})
     if type(value) is TraceTensor:
         known = known_value(value)
         return UnknownText.of(vm) if known is None else fn(known, *rest)
@@ -107,7 +107,7 @@ def joined(vm: Interpreter, parts: Iterable[Any]) -> object:
     """Text of parts, some of which may be unknown or made anew at each call."""
     parts = list(parts)
     if any(type(part) is PrologueValue for part in parts):
-        return vm.hosts.run("".join, (parts,), {})
+        return vm.prologue.run("".join, (parts,), {})
     unknown = next((part for part in parts if type(part) is UnknownText), None)
     return "".join(parts) if unknown is None else unknown
 

@@ -51,7 +51,7 @@ def jump(vm: Interpreter, f: Frame, value: object, when_true: int, when_false: i
         else:
             value = value.condition
     if type(value) is PrologueValue:
-        return _jump_on_host(vm, f, value, when_true, when_false)
+        return _jump_on_prologue(vm, f, value, when_true, when_false)
     if type(value) is TraceTensor:
         known = vm.control.decided.get(id(value))
         if known is None and vm.tensors.speculation.value(value) is None and value.numel() == 1:
@@ -65,12 +65,14 @@ def jump(vm: Interpreter, f: Frame, value: object, when_true: int, when_false: i
     return None
 
 
-def _jump_on_host(vm: Interpreter, f: Frame, value: PrologueValue, when_true: int, when_false: int) -> object | None:
+def _jump_on_prologue(
+    vm: Interpreter, f: Frame, value: PrologueValue, when_true: int, when_false: int
+) -> object | None:
     """A branch on a random number: both ways in the graph, else a version for the way of this call."""
     place = (id(f.code), f.pc - 1)
     if not value.constant and place not in vm.control.refused and vm.control.branches and vm.tensors.branches:
         try:
-            return jump(vm, f, vm.hosts.inputs.condition(value), when_true, when_false)
+            return jump(vm, f, vm.prologue.inputs.condition(value), when_true, when_false)
         except Break:
             if place not in vm.control.refused:
                 raise
@@ -178,7 +180,7 @@ class _Branch:
         f.pc, f.locals[:], f.stack[:] = start, self.locals, self.stack
         numbers = tensors.number_node.known()
         speculates, tensors.speculation.allowed = tensors.speculation.allowed, False
-        acts = vm.hosts.acts
+        acts = vm.prologue.acts
         vm.control.decided[id(self.condition)] = truth
         if len(vm.control.branching) == 1:
             vm.control.turns = 0
@@ -195,7 +197,7 @@ class _Branch:
             del vm.control.decided[id(self.condition)]
         if result is not (RETURN if self.join == RETURNS else None):
             raise CannotMerge("they do not meet in this function")
-        if vm.hosts.acts != acts:
+        if vm.prologue.acts != acts:
             raise CannotMerge("random numbers are drawn, or arrays of numpy written, in one of them")
         nodes = self._added(last)
         tensors.number_node.restore(numbers)
@@ -218,8 +220,8 @@ class _Branch:
             return
         if any(map(tensors.asked_gradient, nodes)):
             raise CannotMerge("a tensor asks for gradients in one of them")
-        older = {id(t.place.storage) for node, t in tensors.made_tensors() if node not in nodes}
-        given = {id(t.place.storage) for t in tensors.traced.values() if not t.requires_grad}
+        older = {id(t.storage_view.storage) for node, t in tensors.made_tensors() if node not in nodes}
+        given = {id(t.storage_view.storage) for t in tensors.traced.values() if not t.requires_grad}
         for storage, writers in tensors.writers.items():
             if storage in older and storage not in given and not nodes.isdisjoint(writers):
                 raise CannotMerge("one of them writes to a tensor that the function made before")

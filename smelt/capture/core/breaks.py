@@ -204,7 +204,7 @@ def plain_numbers(fn: Callable[..., object], args: Args) -> tuple[object, ...]:
     """Arguments to try such a call with again.
 
     Raises:
-        Unsettled: one of them only values tell.
+        DataDependent: one of them only values tell.
         SymbolicNumber: the call may have changed one of its arguments before it failed.
     """
     at = next((at for at, arg in enumerate(args[:-1], 1) if isinstance(arg, _HASHING)), 0)

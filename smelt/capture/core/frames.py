@@ -161,10 +161,10 @@ def _refuse(
         co_stacksize=blank.co_stacksize,
         co_flags=code.co_flags & _STAR | blank.co_flags & ~_STAR,
     )
-    twin = FunctionType(code, {}, function.__name__, defaults)
-    twin.__kwdefaults__ = kwdefaults
-    twin.__qualname__ = function.__qualname__
-    user(twin, *(None for _ in args), **dict.fromkeys(kwargs))
+    copied = FunctionType(code, {}, function.__name__, defaults)
+    copied.__kwdefaults__ = kwdefaults
+    copied.__qualname__ = function.__qualname__
+    user(copied, *(None for _ in args), **dict.fromkeys(kwargs))
     raise AssertionError(f"the arguments of {function.__qualname__} fit")
 
 

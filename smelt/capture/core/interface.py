@@ -128,7 +128,7 @@ class Effects(Protocol):
     def defer(self, fn: Callable[..., object], args: Args, kwargs: Kwargs, at: At | None = None) -> None:
         """Make a call after the graph has run; `at`: for a function that looks who calls it."""
 
-    def warn(self, place: Any, message: object, category: object, source: object) -> None:
+    def warn(self, location: Any, message: object, category: object, source: object) -> None:
         """Give a warning after the graph has run."""
 
     def make(self, handle: object) -> None:
@@ -509,8 +509,8 @@ class Tensors(Protocol):
     def given(self, value: object, source: Source) -> fx.Node:
         """Another object from outside as an input, for a node that runs as it is."""
 
-    def host_input(self, value: object, source: Source, number: Size | Real | None) -> fx.Node:
-        """A tensor or number that the host program makes, as an input of the graph."""
+    def prologue_input(self, value: object, source: Source, number: Size | Real | None) -> fx.Node:
+        """A tensor or number that the prologue makes, as an input of the graph."""
 
     def is_given(self, tensor: TraceTensor) -> bool:
         """Whether the tensor lies in the memory of an input."""
@@ -591,7 +591,7 @@ class Tensors(Protocol):
         """Whether the graph writes to memory that existed before it."""
 
     def is_written(self, given: Any) -> bool:
-        """Whether the graph writes to an input that is not the host program's."""
+        """Whether the graph writes to an input that is not the prologue's."""
 
     def argument(self, value: object) -> Any:
         """A value as an argument of an fx node."""
@@ -649,7 +649,7 @@ class Ambient(Protocol):
 
 
 class PrologueInputs(Protocol):
-    """The inputs of a graph that its host program makes (`prologue.inputs.PrologueInputs`)."""
+    """The inputs of a graph that its prologue makes (`prologue.inputs.PrologueInputs`)."""
 
     numbers: dict[str, PrologueValue]
 
@@ -669,10 +669,10 @@ class PrologueInputs(Protocol):
         """The value that a number of the graph's inputs is."""
 
     def tensor(self, value: object) -> Any:
-        """A tensor that the host program makes, as an input of the graph."""
+        """A tensor that the prologue makes, as an input of the graph."""
 
     def made(self, tensor: TraceTensor) -> PrologueValue | None:
-        """The value that a tensor is, if the host program makes it."""
+        """The value that a tensor is, if the prologue makes it."""
 
     def condition(self, value: PrologueValue) -> TraceTensor:
         """The truth of a value as a tensor, for a branch."""
@@ -762,7 +762,7 @@ class Interpreter(Protocol):
     @property
     def sizes(self) -> Sizes: ...
     @property
-    def hosts(self) -> Prologue: ...
+    def prologue(self) -> Prologue: ...
     @property
     def outermost(self) -> Tensors: ...
     @property
@@ -782,7 +782,7 @@ class Interpreter(Protocol):
     def where(self) -> At | None:
         """The user's line that is being interpreted."""
 
-    def twin(self) -> Interpreter:
+    def sibling(self) -> Interpreter:
         """An interpreter with the same guards, sizes and objects from outside; tensors and effects of its own."""
 
     def keep(self, value: object) -> None:

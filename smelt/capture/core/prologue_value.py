@@ -18,7 +18,7 @@ from smelt.capture.core.sources import Source
 from smelt.graph.trace.trace import text
 
 
-def twin(array: numpy.ndarray) -> numpy.ndarray:
+def copy_as_laid_out(array: numpy.ndarray) -> numpy.ndarray:
     """A copy in memory of its own that is laid out as the array is."""
     out = array.copy("K")
     if out.strides != array.strides and array.size:
@@ -37,10 +37,10 @@ _SPARSEST = 64
 
 
 class PrologueValue:
-    """What an operation of the host program gives.
+    """What an operation of the prologue gives.
 
     Attributes:
-        hosts: the program that it belongs to.
+        prologue: the program that it belongs to.
         index: its name there is `_h{index}`.
         example: the value at this call.
         constant: it is the same at every call.
@@ -50,12 +50,12 @@ class PrologueValue:
         range: of a number, the least and the largest that it may be, where that is known.
     """
 
-    __slots__ = ("hosts", "index", "example", "constant", "certain", "source", "range", "repeats", "__weakref__")
+    __slots__ = ("prologue", "index", "example", "constant", "certain", "source", "range", "repeats", "__weakref__")
 
     def __init__(
-        self, hosts: Prologue, index: int, example: Any, constant: bool, certain: bool, source: Source | None = None
+        self, prologue: Prologue, index: int, example: Any, constant: bool, certain: bool, source: Source | None = None
     ) -> None:
-        self.hosts, self.index, self.example = hosts, index, example
+        self.prologue, self.index, self.example = prologue, index, example
         self.constant, self.certain, self.source = constant, certain, source
         self.range: tuple[Any, Any] | None = None
         self.repeats = True
@@ -75,25 +75,25 @@ class PrologueValue:
         raise varies(f"a {type(self.example).__name__}")
 
     def __bool__(self) -> bool:
-        return bool(self.hosts.known(self))
+        return bool(self.prologue.known(self))
 
     def __int__(self) -> int:
-        return int(self.hosts.known(self))
+        return int(self.prologue.known(self))
 
     def __float__(self) -> float:
-        return float(self.hosts.known(self))
+        return float(self.prologue.known(self))
 
     def __index__(self) -> int:
-        known: int = self.hosts.known(self).__index__()
+        known: int = self.prologue.known(self).__index__()
         return known
 
     def __hash__(self) -> int:
-        return hash(self.hosts.known(self))
+        return hash(self.prologue.known(self))
 
     def __eq__(self, other: object) -> Any:
         if self is other:
             return True
-        return self.hosts.known(self) == (self.hosts.known(other) if isinstance(other, PrologueValue) else other)
+        return self.prologue.known(self) == (self.prologue.known(other) if isinstance(other, PrologueValue) else other)
 
     def __ne__(self, other: object) -> Any:
         return not self == other

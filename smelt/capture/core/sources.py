@@ -17,7 +17,7 @@ MEMBERS = frozenset({"_parameters", "_buffers", "_modules"})
 """The dictionaries of an nn.Module that hold its parts."""
 
 HOST = -2
-"""The kind of source that an input from the host program has: no guard fetches it."""
+"""The kind of source that an input from the prologue has: no guard fetches it."""
 
 
 class Source:

@@ -172,13 +172,13 @@ class GuardList:
         """Each check as a line of Python with the user's line that asked for it."""
         return [self.line(i) for i in range(len(self.checks))]
 
-    def line(self, number: int, with_place: bool = True) -> str:
+    def line(self, number: int, with_location: bool = True) -> str:
         """One check as Python, and the user's line that asked for it."""
         index, kind, operand = self.checks[number]
         if kind == native.TENSOR and not isinstance(operand, str):
             operand = TensorText(_described(operand))
         text = guard_text(kind, self.sources[index] if index >= 0 else None, operand, self.sources)
-        place = self.places[number] if with_place else None
+        place = self.places[number] if with_location else None
         return on_one_line(f"{text}  # {place}" if place is not None else text)
 
 

@@ -53,7 +53,9 @@ def unary_not(vm: Interpreter, f: Frame, arg: object) -> None:
         f.stack[-1] = PhiValue(value.condition, value.false, value.true, None, value.born, value.asked)
         return
     f.stack[-1] = (
-        vm.hosts.run(operator.not_, (value,), {}) if type(value) is PrologueValue else not containers.truth(vm, value)
+        vm.prologue.run(operator.not_, (value,), {})
+        if type(value) is PrologueValue
+        else not containers.truth(vm, value)
     )
 
 

@@ -1,4 +1,4 @@
-"""Arguments and results of the operations of a host program: as they are now, as examples, and which ones it knows."""
+"""Arguments and results of the operations of a prologue: as they are now, as examples, and which ones it knows."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def may_share(a: object, b: object) -> bool:
 
 
 def fits(value: object) -> bool:
-    """A host program knows such values."""
+    """A prologue knows such values."""
     if type(value) is tuple or type(value) is list:
         return len(value) <= LONGEST and all(map(fits, value))
     if type(value) is dict:

@@ -1,4 +1,4 @@
-"""What is known of functions that host programs call: which draw, which write, which always give one kind of value."""
+"""What is known of functions that prologues call: which draw, which write, which always give one kind of value."""
 
 from __future__ import annotations
 
@@ -90,13 +90,13 @@ def range_of(generator: object, name: str, args: Sequence[Any], named: bool) -> 
     return None
 
 
-_SETTLED: dict[Callable[..., object], Callable[..., bool | None]] = {
+_ANSWERS: dict[Callable[..., object], Callable[..., bool | None]] = {
     operator.lt: lambda low, high, n: True if high < n else False if low >= n else None,
     operator.le: lambda low, high, n: True if high <= n else False if low > n else None,
     operator.gt: lambda low, high, n: True if low > n else False if high <= n else None,
     operator.ge: lambda low, high, n: True if low >= n else False if high < n else None,
 }
-_TURNED: dict[Callable[..., object], Callable[..., object]] = {
+_SWAPPED: dict[Callable[..., object], Callable[..., object]] = {
     operator.lt: operator.gt,
     operator.le: operator.ge,
     operator.gt: operator.lt,
@@ -104,15 +104,15 @@ _TURNED: dict[Callable[..., object], Callable[..., object]] = {
 }
 
 
-def settled(fn: Callable[..., object], left: object, right: object) -> bool | None:
+def answer_by_range(fn: Callable[..., object], left: object, right: object) -> bool | None:
     """Whether a comparison of a number within a range with a plain one always has the same answer; None: it has not."""
-    if fn not in _SETTLED:
+    if fn not in _ANSWERS:
         return None
     if not isinstance(left, PrologueValue):
-        left, right, fn = right, left, _TURNED[fn]
+        left, right, fn = right, left, _SWAPPED[fn]
     if not isinstance(left, PrologueValue) or left.range is None or type(right) is not int and type(right) is not float:
         return None
-    return _SETTLED[fn](*left.range, right)
+    return _ANSWERS[fn](*left.range, right)
 
 
 def is_numpy(fn: object) -> bool:

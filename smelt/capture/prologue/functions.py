@@ -58,7 +58,7 @@ class _NotWhole(Exception):
 
 
 def call_whole(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> object:
-    """The call as one operation of the host program; NotImplemented when the function is to be interpreted."""
+    """The call as one operation of the prologue; NotImplemented when the function is to be interpreted."""
     if not _mentions_drawing(fn) or policy_of(fn) is not Policy.INLINE or vm.tensors is not vm.outermost:
         return NotImplemented
     try:
@@ -72,7 +72,7 @@ def call_whole(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwar
     except _NotWhole:
         return NotImplemented
     try:
-        out = vm.hosts.whole(fn, plain_args, plain_kwargs)
+        out = vm.prologue.whole(fn, plain_args, plain_kwargs)
     except Exception:  # the program may catch it, and then what it drew before counts: it is interpreted
         return NotImplemented
     scan.guard()
@@ -242,4 +242,4 @@ def _is_data(vm: Interpreter, value: object) -> bool:
 
 def _data(vm: Interpreter, value: object) -> Any:
     """Arguments as they are now."""
-    return vm.hosts.arguments(value)
+    return vm.prologue.arguments(value)

@@ -1,4 +1,4 @@
-"""What values of the host program become in the graph: inputs, which are tensors or symbolic numbers."""
+"""What values of the prologue become in the graph: inputs, which are tensors or symbolic numbers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from smelt.shapes.unbacked import LOWEST, Origin
 
 
 class PrologueInputs:
-    """The inputs of one graph that its host program makes.
+    """The inputs of one graph that its prologue makes.
 
     Attributes:
         numbers: by the names of the graph's symbols, the values that they are; `places` are where they were needed.
     """
 
-    def __init__(self, vm: Interpreter, hosts: Prologue) -> None:
-        self.vm, self.hosts = vm, hosts
+    def __init__(self, vm: Interpreter, prologue: Prologue) -> None:
+        self.vm, self.prologue = vm, prologue
         self.numbers: dict[str, PrologueValue] = {}
         self.places: dict[str, tuple[int, int]] = {}
         self._lifted: dict[tuple[int, str], Any] = {}
@@ -56,25 +56,25 @@ class PrologueInputs:
     def _as_index(self, value: PrologueValue, key: bool) -> object:
         if not key:
             raise Break("an array of numpy as argument of a tensor operation", "", "torch.from_numpy(array)")
-        return self.tensor(self.hosts.run(torch.tensor, (value,), {}))
+        return self.tensor(self.prologue.run(torch.tensor, (value,), {}))
 
     def number(self, value: PrologueValue) -> object:
         """A number as an argument of a tensor operation: an input of the graph."""
-        if value.constant or value.index in self.hosts.pinned:
+        if value.constant or value.index in self.prologue.pinned:
             return value.example
         example = value.example
         if isinstance(example, numpy.generic) and not isinstance(example, numpy.bool_):
-            value = self.hosts.run(None, (value,), {}, method="item")
+            value = self.prologue.run(None, (value,), {}, method="item")
             example = value.example
         if type(example) is not int and type(example) is not float or self._place() in self.vm.control.pinned:
-            return self.hosts.known(value)
+            return self.prologue.known(value)
         found = self._lifted.get((value.index, "number"))
         if found is None:
             found = self._lifted[value.index, "number"] = self._number(value, type(example))
         return found
 
     def _number(self, value: PrologueValue, kind: type) -> object:
-        self.hosts.shape(value)
+        self.prologue.shape(value)
         vm, owner = self.vm, self.vm.sizes.owner
         origin = Origin(vm.step, str(vm.where() or "an unknown line"))
         low, high = value.range or (LOWEST, None)
@@ -82,7 +82,7 @@ class PrologueInputs:
         symbol = size if isinstance(size, Real) else owner.symbols[-1]
         self._origins.append(origin)
         self.numbers[symbol.name], self.places[symbol.name] = value, self._place()
-        node = vm.tensors.host_input(value.example, self._source(value), size)
+        node = vm.tensors.prologue_input(value.example, self._source(value), size)
         vm.tensors.number_node.given(size, node)
         return to_torch(size)
 
@@ -105,28 +105,28 @@ class PrologueInputs:
         return self.numbers.get(number.name if hasattr(number, "name") else str(number))
 
     def tensor(self, value: object) -> Any:
-        """A tensor that the host program makes, as an input of the graph."""
+        """A tensor that the prologue makes, as an input of the graph."""
         assert isinstance(value, PrologueValue) and isinstance(value.example, torch.Tensor)
         found = self._lifted.get((value.index, "tensor"))
         if found is None:
-            self.hosts.shape(value)
+            self.prologue.shape(value)
             found = trace_like(value.example)
-            node = self.vm.tensors.host_input(value.example, self._source(value), None)
+            node = self.vm.tensors.prologue_input(value.example, self._source(value), None)
             self.vm.tensors.own(found, node)
             self._lifted[value.index, "tensor"] = found
             self._made[id(found)] = value
         return found
 
     def made(self, tensor: TraceTensor) -> PrologueValue | None:
-        """The value that a tensor is, if the host program makes it."""
+        """The value that a tensor is, if the prologue makes it."""
         return self._made.get(id(tensor))
 
     def condition(self, value: PrologueValue) -> TraceTensor:
         """The truth of a value as a tensor, for a branch."""
         found = self._lifted.get((value.index, "condition"))
         if found is None:
-            truth = value if type(value.example) is bool else self.hosts.run(bool, (value,), {})
-            found = self.tensor(self.hosts.run(torch.tensor, (truth,), {}))
+            truth = value if type(value.example) is bool else self.prologue.run(bool, (value,), {})
+            found = self.tensor(self.prologue.run(torch.tensor, (truth,), {}))
             self._lifted[value.index, "condition"] = found
         return found
 

@@ -38,7 +38,7 @@ def _guard_identity(vm: Interpreter, fn: object) -> None:
 
 
 def call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
-    """A call that may belong into the host program; NotImplemented when it does not."""
+    """A call that may belong into the prologue; NotImplemented when it does not."""
     kind = type(fn)
     if type(fn) is types.MethodType:
         if type(fn.__self__) in GENERATOR_CLASSES:
@@ -51,11 +51,11 @@ def call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
         return call_whole(vm, fn, args, kwargs)
     if kind in _MAKING and (fn in SOURCES or fn in MAKERS):
         _guard_identity(vm, fn)
-        return vm.hosts.run(fn, args, kwargs)
-    if not vm.hosts.ops and not vm.hosts.arrays:  # no values yet
+        return vm.prologue.run(fn, args, kwargs)
+    if not vm.prologue.ops and not vm.prologue.arrays:  # no values yet
         return NotImplemented
     if any(True for _ in values_in((args, kwargs))) and is_plain(fn):
-        return vm.hosts.run(fn, args, kwargs)
+        return vm.prologue.run(fn, args, kwargs)
     return NotImplemented
 
 
@@ -71,7 +71,7 @@ def _drawn(vm: Interpreter, generator: object, example: object, name: str, args:
         raise Break("a list is shuffled", "the order differs from call to call", "torch.randperm")
     if name in ("choice", "sample", "choices") and isinstance(example, random.Random):
         args = (_as_places(vm, args[0]), *args[1:]) if args else args
-    return vm.hosts.run(None, (generator, *args), kwargs, method=name)
+    return vm.prologue.run(None, (generator, *args), kwargs, method=name)
 
 
 _STATES = frozenset({"getstate", "setstate", "get_state", "set_state", "__setstate__", "__getstate__", "__reduce__"})
@@ -92,7 +92,7 @@ def read_array(vm: Interpreter, value: object, source: Source) -> object:
     vm.guards.check(source, native.TYPE_IS, numpy.ndarray)
     vm.guards.check(sources.called(source, layout, "layout"), native.EQ, layout(value))
     vm.register(value, source)
-    return vm.hosts.external(value, source)
+    return vm.prologue.external(value, source)
 
 
 def layout(array: numpy.ndarray) -> tuple[object, ...]:
@@ -107,12 +107,12 @@ def load_attr(vm: Interpreter, value: PrologueValue, name: str) -> object:
     if name == "__class__":
         return type(example)
     if name in _KIND and isinstance(example, (numpy.ndarray, numpy.generic)):
-        vm.hosts.shape(value)
+        vm.prologue.shape(value)
         return getattr(example, name)
     raw = getattr(type(example), name, None)
     if callable(raw):
         return PrologueMethod(value, name)
-    return vm.hosts.run(getattr, (value, name), {})
+    return vm.prologue.run(getattr, (value, name), {})
 
 
 @CALL(PrologueMethod)
@@ -120,21 +120,21 @@ def call_method(vm: Interpreter, method: PrologueMethod, args: Args, kwargs: Kwa
     """A method of a value."""
     if isinstance(method.owner.example, GENERATORS):
         return _drawn(vm, method.owner, method.owner.example, method.name, args, kwargs)
-    return vm.hosts.run(None, (method.owner, *args), kwargs, method=method.name)
+    return vm.prologue.run(None, (method.owner, *args), kwargs, method=method.name)
 
 
 def numpy_call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
     """A function of numpy on plain data; NotImplemented for anything else."""
     if not is_numpy(fn):
         return NotImplemented
-    return vm.hosts.run(fn, args, kwargs)
+    return vm.prologue.run(fn, args, kwargs)
 
 
 def _register() -> None:
     for fn in CLOCKS:
 
         def read(vm: Interpreter, args: Args, kwargs: Kwargs, fn: Callable[..., object] = fn) -> object:
-            return vm.hosts.run(fn, args, kwargs)
+            return vm.prologue.run(fn, args, kwargs)
 
         special(fn)(read)
 
@@ -148,12 +148,12 @@ _register()
 def from_numpy(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """`torch.from_numpy(array)`"""
     (value,) = args
-    vm.hosts.shares(value)
+    vm.prologue.shares(value)
     return _shared_tensor(vm, value)
 
 
 def _shared_tensor(vm: Interpreter, value: PrologueValue) -> TraceTensor:
-    out = vm.hosts.inputs.tensor(vm.hosts.run(torch.from_numpy, (value,), {}))
+    out = vm.prologue.inputs.tensor(vm.prologue.run(torch.from_numpy, (value,), {}))
     vm.tensors.forbid_writes(out)
     return out
 
@@ -165,21 +165,21 @@ def as_tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     if not any(True for _ in values_in((args, kwargs))):
         return call_torch(vm, torch.as_tensor, args, kwargs)
     if type(value) is PrologueValue and isinstance(value.example, numpy.ndarray):
-        vm.hosts.shares(value)
+        vm.prologue.shares(value)
     out = tensor_of(vm, torch.as_tensor, args, kwargs)
     vm.tensors.forbid_writes(out)
     return out
 
 
 def tensor_of(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> Any:
-    """A new tensor of numbers and arrays: made on the CPU by the host program."""
+    """A new tensor of numbers and arrays: made on the CPU by the prologue."""
     named = dict(kwargs)
     device, dtype, grad = named.pop("device", None), named.pop("dtype", None), named.pop("requires_grad", False)
     if named.pop("pin_memory", False):
         raise Break("torch.tensor(pin_memory=True)")
     data = args[0] if args else named.pop("data")
     named["dtype"], named["device"] = dtype, torch.device("cpu")
-    out = vm.hosts.inputs.tensor(vm.hosts.run(fn, (data,), named))
+    out = vm.prologue.inputs.tensor(vm.prologue.run(fn, (data,), named))
     device = torch.get_default_device() if device is None else torch.device(device)
     if device.type != "cpu":
         out = vm.tensors.run(torch.Tensor.to, (out, device), {}, method="to")

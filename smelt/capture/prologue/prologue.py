@@ -1,4 +1,4 @@
-"""The host program of a capture: what Python computes without tensors before the graph runs, at each call, in order.
+"""The prologue of a capture: what Python computes without tensors before the graph runs, at each call, in order.
 
 Random numbers, clocks and arrays of numpy come from here. Every operation runs once while capturing, on examples,
 and is written down; the states of random generators are put back at the end. Residual code runs the same first.
@@ -20,7 +20,7 @@ from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break, UserError, user
 from smelt.capture.core.foreign_memory import refuse_windows
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
-from smelt.capture.core.prologue_value import IMMUTABLE, PrologueValue, twin, values_in, varies
+from smelt.capture.core.prologue_value import IMMUTABLE, PrologueValue, copy_as_laid_out, values_in, varies
 from smelt.capture.core.sources import Source
 from smelt.capture.prologue.arguments import Method, Whole, apart, as_now, examples, fits, is_plain_result, may_share
 from smelt.capture.prologue.calls import (
@@ -33,8 +33,8 @@ from smelt.capture.prologue.calls import (
     PURE_METHODS,
     SEEDED,
     SOURCES,
+    answer_by_range,
     range_of,
-    settled,
 )
 from smelt.capture.prologue.inputs import PrologueInputs
 from smelt.capture.prologue.source import GENERATORS, GLOBAL_GENERATORS, Op, Peek, State, expect, kind_of
@@ -88,7 +88,7 @@ def _note_kind(out: PrologueValue, step: object, drawing: _Drawing, args: Args, 
 
 
 class Prologue:
-    """The host program of one capture.
+    """The prologue of one capture.
 
     Attributes:
         ops: in order.
@@ -122,7 +122,7 @@ class Prologue:
         found = self.arrays.get(id(array))
         if found is None:
             self._count += 1
-            found = PrologueValue(self, self._count - 1, twin(array), False, True, source)
+            found = PrologueValue(self, self._count - 1, copy_as_laid_out(array), False, True, source)
             self.arrays[id(array)] = found
             self._read[id(array)] = array, found
             self.vm.keep(array)
@@ -164,8 +164,8 @@ class Prologue:
         """The kind of the value is taken for granted: residual code checks it."""
         if not value.certain and not value.constant and value.index not in self._checked:
             self._checked.add(value.index)
-            place = next(op.place for op in self.ops if op.value is value)
-            self._add(expect, (value, kind_of(value.example), place), {}, None, pure=False, certain=False)
+            instruction = next(op.instruction for op in self.ops if op.value is value)
+            self._add(expect, (value, kind_of(value.example), instruction), {}, None, pure=False, certain=False)
 
     def length(self, value: PrologueValue) -> object:
         """`len(value)`; that of a text is a value of its own."""
@@ -195,14 +195,14 @@ class Prologue:
             method: the name of a method of the first argument.
 
         Raises:
-            Break: it does not belong into a host program.
+            Break: it does not belong into a prologue.
             UserError: what it raises.
         """
         refuse_windows(args)
         args, kwargs = self.arguments(args), self.arguments(kwargs)
         self._refuse_opaque((*args, *kwargs.values()))
         values = list(values_in((args, kwargs)))
-        answer = settled(fn, *args) if len(args) == 2 and values and not kwargs else None
+        answer = answer_by_range(fn, *args) if len(args) == 2 and values and not kwargs else None
         if answer is not None:
             return answer
         return self._compute(fn, args, kwargs, method, values)

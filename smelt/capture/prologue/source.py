@@ -29,7 +29,7 @@ class Op:
         value: what it gives.
         pure: it does nothing but compute.
         certain: it raises no error, and always gives a value of one kind.
-        place: (code, instruction) in the program.
+        instruction: (code, instruction) in the program.
     """
 
     fn: Callable[..., object]
@@ -38,7 +38,7 @@ class Op:
     value: PrologueValue
     pure: bool
     certain: bool
-    place: tuple[int, int]
+    instruction: tuple[int, int]
 
 
 # -- kinds ------------------------------------------------------------
@@ -52,9 +52,9 @@ class Kind:
 
 
 class OtherKindError(Exception):
-    """A value has another type or shape than while it was captured; `place` is where the program makes it."""
+    """A value has another type or shape than while it was captured; `instruction` is where the program makes it."""
 
-    place: tuple[int, int] | None = None
+    instruction: tuple[int, int] | None = None
 
 
 def kind_of(value: object) -> Kind:
@@ -75,7 +75,7 @@ def _kind(value: object) -> object:
     return kind
 
 
-def expect(value: object, kind: Kind, place: tuple[int, int] | None = None) -> None:
+def expect(value: object, kind: Kind, instruction: tuple[int, int] | None = None) -> None:
     """The value is of this kind.
 
     Raises:
@@ -84,7 +84,7 @@ def expect(value: object, kind: Kind, place: tuple[int, int] | None = None) -> N
     found = _kind(value)
     if found != kind.value:
         error = OtherKindError(f"{found} instead of {kind.value}")
-        error.place = place
+        error.instruction = instruction
         raise error
 
 
@@ -102,13 +102,13 @@ class Steady:
         """The program failed; the frame runs in eager, which draws the same numbers again."""
         if isinstance(error, OtherKindError):
             self._holds = False
-            if error.place is not None:
-                self._unsteady.add(error.place)
+            if error.instruction is not None:
+                self._unsteady.add(error.instruction)
 
 
 @dataclass
-class HostPart:
-    """The host program as residual code calls it.
+class PrologueCall:
+    """The prologue as residual code calls it.
 
     Attributes:
         run: the function `host`; `source` is its text.
@@ -187,9 +187,9 @@ def generators_of(ops: Iterable[Op], vm: Interpreter) -> list[Generator]:
     return list(found.values())
 
 
-def host_part(
+def prologue_call(
     ops: Sequence[Op], used: dict[int, PrologueValue], vm: Interpreter, fetched: Callable[[Source], str]
-) -> HostPart:
+) -> PrologueCall:
     """The function of some operations.
 
     Args:
@@ -206,7 +206,7 @@ def host_part(
     results = [op.value.name for op in ops if op.value.index in used]
     run, source = compiled(text, ops, results, list(read.values()), "host")
     generators = generators_of(ops, vm)
-    return HostPart(run, source, list(read), generators, results, all(op.certain for op in ops))
+    return PrologueCall(run, source, list(read), generators, results, all(op.certain for op in ops))
 
 
 def states_of(generators: Sequence[Generator], given: Sequence[object]) -> list[tuple[Callable[[Any], object], object]]:

@@ -25,7 +25,7 @@ from smelt.graph.ir.meta import accumulated, is_dense
 from smelt.graph.nodes.cut_points import cuts, why_cut
 from smelt.graph.nodes.engine_nodes import history
 from smelt.graph.nodes.gradients import gradients
-from smelt.graph.nodes.invalid_history import spoilt
+from smelt.graph.nodes.invalid_history import with_invalid_history
 from smelt.graph.trace.trace import TraceTensor
 from smelt.shapes.size import same
 
@@ -181,21 +181,23 @@ def _add(vm: Interpreter, leaf: TraceTensor, gradient: TraceTensor, taken: set[i
         with vm.ambient.unrecorded(vm.tensors.graph):
             vm.tensors.run(torch.Tensor.add_, (before, gradient), {}, method="add_")
         return
-    if id(gradient.place.storage) in taken or not _fits(gradient, leaf):
-        own = leaf.place.layout.val
+    if id(gradient.storage_view.storage) in taken or not _fits(gradient, leaf):
+        own = leaf.storage_view.layout.val
         if is_dense(own.shape, own.stride):
             kept = vm.tensors.run(torch.empty_like, (leaf,), {"requires_grad": False})
         else:
             kept = vm.tensors.run(torch.Tensor.new_empty, (leaf, tuple(own.shape)), {}, method="new_empty")
         gradient = vm.tensors.run(torch.Tensor.copy_, (kept, gradient), {}, method="copy_")
-    taken.add(id(gradient.place.storage))
+    taken.add(id(gradient.storage_view.storage))
     store_grad(vm, leaf, gradient)
 
 
 def _fits(gradient: TraceTensor, leaf: TraceTensor) -> bool:
     """The gradient lies in memory as autograd keeps it."""
-    computed = gradient.place.layout.val
-    return accumulated(leaf.place.layout.val, computed) is computed and same(gradient.place.layout.offset, 0)
+    computed = gradient.storage_view.layout.val
+    return accumulated(leaf.storage_view.layout.val, computed) is computed and same(
+        gradient.storage_view.layout.offset, 0
+    )
 
 
 def store_grad(vm: Interpreter, tensor: TraceTensor, value: object) -> None:
@@ -220,7 +222,7 @@ def base_that_is_spent(vm: Interpreter, tensor: TraceTensor) -> TraceTensor | No
     if forbidden(tensor) is None and tensor.grad_fn is not None:
         return None
     base = view_base(tensor)
-    if type(base) is not TraceTensor or base.dtype is not tensor.dtype or tensor.place.layout.val.symbolic:
+    if type(base) is not TraceTensor or base.dtype is not tensor.dtype or tensor.storage_view.layout.val.symbolic:
         return None
     lazy = tensor.is_conj() or tensor.is_neg()
     return base if not lazy and id(base) in vm.tensors.nodes and is_spent(vm, base) else None
@@ -243,7 +245,7 @@ def view_without_history(
 
 def spent(tensor: torch.Tensor, *origins: torch.Tensor) -> torch.Tensor:
     """A result of the graph as eager returns it after its backward: it requires gradients, and has none left."""
-    return spoilt(tensor, RuntimeError(_SPENT), origins)
+    return with_invalid_history(tensor, RuntimeError(_SPENT), origins)
 
 
 _SPENT = (

@@ -23,7 +23,7 @@ from smelt.graph.ir.symint import SYMBOLIC_CLASSES, pinned
 from smelt.graph.trace.trace import TraceTensor
 
 _HOST = -2
-"""The kind of source that an input from the host program has: no guard fetches it."""
+"""The kind of source that an input from the prologue has: no guard fetches it."""
 
 _HASHED = (dict, set, frozenset)
 _SEARCHED = (list, tuple, collections.deque)

@@ -40,7 +40,7 @@ def truth(vm: Interpreter, value: object) -> bool:
             raise tensor_value("a branch on a tensor's value")
         return user(bool, known)
     if kind is PrologueValue:
-        return bool(vm.hosts.known(vm.hosts.run(bool, (value,), {})))
+        return bool(vm.prologue.known(vm.prologue.run(bool, (value,), {})))
     if isinstance(value, CONTAINERS) and python_method(vm, value, "__bool__") is None:
         return length(vm, value) != 0
     method = python_method(vm, value, "__bool__")
@@ -72,7 +72,7 @@ def length(vm: Interpreter, value: object) -> int:
     if type(value) is TraceTensor and python_method(vm, value, "__len__") is None:
         return value.shape[0] if value.dim() else user(len, value)  # `len` itself would pin the size
     if type(value) is PrologueValue:
-        return vm.hosts.length(value)
+        return vm.prologue.length(value)
     value = vm.effects.copies.own(value)
     method = python_method(vm, value, "__len__")
     if method is not None:
@@ -132,7 +132,7 @@ def subscript(vm: Interpreter, obj: object, key: object) -> object:
     if type(obj) is TraceTensor or type(key) is TraceTensor and not issubclass(kind, dict):
         return _tensor_item(vm, obj, key)
     if kind is PrologueValue:
-        return vm.hosts.run(operator.getitem, (obj, key), {})
+        return vm.prologue.run(operator.getitem, (obj, key), {})
     source = vm.sources.get(id(obj))
     if type(key) not in LEAVES and isinstance(obj, _INDEXED):
         key = index(vm, key)
@@ -234,7 +234,7 @@ def store_item(vm: Interpreter, obj: object, key: object, value: object) -> None
             vm.tensors.run(operator.setitem, (obj, tensor_key(vm, obj, key), value), {})
         return
     if type(obj) is PrologueValue:
-        vm.hosts.run(operator.setitem, (obj, key, value), {})
+        vm.prologue.run(operator.setitem, (obj, key, value), {})
         return
     method = python_method(vm, obj, "__setitem__")
     if method is not None:
@@ -296,7 +296,7 @@ def _is_among(vm: Interpreter, container: object, item: object) -> bool:
     if type(container) is TraceTensor:
         return vm.tensors.run(operator.contains, (container, item), {})
     if PrologueValue in (type(container), type(item)) and any(True for _ in values_in((container, item))):
-        return vm.hosts.known(vm.hosts.run(operator.contains, (container, item), {}))
+        return vm.prologue.known(vm.prologue.run(operator.contains, (container, item), {}))
     held = isinstance(container, CONTAINERS)  # C code looks in, whatever a subclass iterates
     if not held and python_method(vm, container, "__iter__") is not None:
         return any(truth(vm, compare(vm, operator.eq, item, other)) for other in each(vm, container))
@@ -308,7 +308,7 @@ def iterate(vm: Interpreter, value: object) -> object:
     if type(value) is TraceTensor and python_method(vm, value, "__iter__") is None:
         return iter(vm.tensors.run(torch.unbind, (value,), {}))
     if type(value) is PrologueValue:
-        return iter(vm.hosts.items(value))
+        return iter(vm.prologue.items(value))
     if type(value) is TracedGenerator:
         return value
     refuse_windows((value,))

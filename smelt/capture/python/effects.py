@@ -27,7 +27,7 @@ from smelt.capture.core.sources import Source
 from smelt.capture.core.unbacked_text import refuse_unknown
 from smelt.capture.core.values import LEAVES, is_foreign, is_shown, own_dict
 from smelt.capture.python.container_copies import Copies
-from smelt.capture.python.warning_places import Place
+from smelt.capture.python.warning_locations import WarningLocation
 from smelt.graph.ir.symint import has_symint, pinned
 from smelt.graph.trace.trace import TraceTensor
 
@@ -89,9 +89,9 @@ class Deferred:
 
 @dataclass(slots=True)
 class DeferredWarning(Deferred):
-    """A warning, with the place that it points to; a number: so many frames above the captured one."""
+    """A warning, with the location that it points to; a number: so many frames above the captured one."""
 
-    place: Place | int = 0
+    location: WarningLocation | int = 0
 
 
 @dataclass(slots=True)
@@ -297,13 +297,13 @@ class Effects:
             self.vm.observed.add(self.vm, fn, args, kwargs)
         self.deferred.append(Deferred(fn, args, kwargs, self.vm.context(), at))
 
-    def warn(self, place: Place | int, message: object, category: object, source: object) -> None:
+    def warn(self, location: WarningLocation | int, message: object, category: object, source: object) -> None:
         """Give a warning after the graph has run."""
         args = message, category, source
         refuse_unknown(args)
         self.vm.work += 1
         self.vm.observed.add(self.vm, _warnings.warn, args, {})
-        self.deferred.append(DeferredWarning(_warnings.warn_explicit, args, {}, self.vm.context(), place=place))
+        self.deferred.append(DeferredWarning(_warnings.warn_explicit, args, {}, self.vm.context(), location=location))
 
     def make(self, handle: object) -> None:
         """Have residual code make an object, unless it was removed by then."""

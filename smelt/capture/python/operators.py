@@ -103,7 +103,7 @@ def binary(vm: Interpreter, fn: Callable[..., object], left: object, right: obje
         fn = fn if first is TraceTensor else _OUT_OF_PLACE.get(fn, fn)
         return vm.tensors.run(fn, (vm.effects.plain(left), vm.effects.plain(right)), {})
     if not own and (first is PrologueValue or second is PrologueValue):
-        return vm.hosts.run(fn, (left, right), {})
+        return vm.prologue.run(fn, (left, right), {})
     for method, obj, other in own:
         out = vm.call(method, (obj, other), {})
         if out is not NotImplemented:
@@ -154,7 +154,7 @@ def unary(vm: Interpreter, fn: Callable[..., object], value: object) -> object:
         replaced = python_method(vm, value, _names(fn)[0][0])
         return vm.tensors.run(fn, (value,), {}) if replaced is None else vm.call(replaced, (value,), {})
     if type(value) is PrologueValue:
-        return vm.hosts.run(fn, (value,), {})
+        return vm.prologue.run(fn, (value,), {})
     if fn is operator.invert and type(value) is bool:
         vm.effects.defer(fn, (value,), {})  # Python 3.12 warns of it, when the program runs
         return user(fn, int(value))
@@ -177,7 +177,7 @@ def compare(vm: Interpreter, fn: Callable[..., object], left: object, right: obj
             return fn is operator.ne
         return vm.tensors.run(fn, (vm.effects.plain(left), vm.effects.plain(right)), {})
     if not own and (first is PrologueValue or second is PrologueValue):
-        return vm.hosts.run(fn, (left, right), {})
+        return vm.prologue.run(fn, (left, right), {})
     for method, obj, other in own:
         out = vm.call(method, (obj, other), {})
         if out is not NotImplemented:

@@ -17,7 +17,7 @@ from smelt.base.python_text import root_package
 from smelt.base.torch_private import OpOverload
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import At
-from smelt.capture.residual.code_places import with_place
+from smelt.capture.residual.code_locations import with_location
 from smelt.graph.ir.meta import extent
 from smelt.graph.nodes.cut_points import EagerBoundary
 from smelt.graph.nodes.gradients import DERIVATIVES
@@ -187,4 +187,4 @@ _CALL = next(c for c in compile("def call(): _next()", "<call>", "exec").co_cons
 
 
 def _call_at(at: At, callee: Callable[[], object]) -> Callable[[], object]:
-    return FunctionType(with_place(_CALL, at), {"_next": callee})
+    return FunctionType(with_location(_CALL, at), {"_next": callee})

@@ -54,7 +54,7 @@ from smelt.capture.torch.modules import ModuleSlice
 from smelt.graph.ir.sym_bool import SymbolicPredicate
 from smelt.graph.ir.symint import SYMBOLIC_CLASSES, as_real, from_torch, has_symint, held
 from smelt.graph.trace.trace import TraceTensor
-from smelt.shapes.unbacked import Unsettled
+from smelt.shapes.unbacked import DataDependent
 
 BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
 """C callables that may be bound to an object of the frame."""
@@ -169,7 +169,7 @@ class Rebuild:
         if type(value) is Unread:
             return self.fetched(value.source)
         if type(value) is PrologueValue:
-            return self.fetched(value.source) if value.source is not None else self.vm.hosts.use(value)
+            return self.fetched(value.source) if value.source is not None else self.vm.prologue.use(value)
         source = self.vm.effects.source_behind(value)
         if source is not None:
             return self.fetched(source)
@@ -205,9 +205,9 @@ class Rebuild:
         made = self._made.get(id(tensor))
         if made is not None:
             return made
-        host = self.vm.hosts.inputs.made(tensor)
+        host = self.vm.prologue.inputs.made(tensor)
         if host is not None and not tensor.requires_grad:
-            return self.vm.hosts.use(host)
+            return self.vm.prologue.use(host)
         if is_spent(self.vm, tensor):
             self.outputs.append(self.vm.tensors.run(torch.Tensor.detach, (tensor,), {}, method="detach"))
             given = [f"_out[{len(self.outputs) - 1}]"]
@@ -215,7 +215,7 @@ class Rebuild:
             return self.assign(tensor, f"{self.constant(spent, 'spent')}({', '.join(given)})")
         base = base_that_is_spent(self.vm, tensor)
         if base is not None:
-            distance = tensor.place.layout.offset - base.place.layout.offset
+            distance = tensor.storage_view.layout.offset - base.storage_view.layout.offset
             place = f"{self._tensor(base)}, {tuple(tensor.shape)}, {tensor.stride()}, {distance}"
             written = forbidden(tensor) is not None
             return self.assign(tensor, f"{self.constant(view_without_history, 'view')}({place}, {written})")
@@ -230,14 +230,14 @@ class Rebuild:
         if asked.fact is None:  # a combination
             try:
                 return repr(asked.ask())
-            except Unsettled as error:
+            except DataDependent as error:
                 raise Restart(error.step, ended(error)) from None
         left, right = (self.vm.sizes.expression(side, self.fetched, self._number) for side in asked.fact[1:3])
         return f"({left} {asked.fact.sign} {right})"
 
     def _number(self, number: object) -> str:
         """A number that a tensor of the graph tells."""
-        host = self.vm.hosts.inputs.named(number)
+        host = self.vm.prologue.inputs.named(number)
         if host is not None:
             return self(host)
         tensor, dim = self.vm.tensors.reads.exposed(number)
@@ -452,7 +452,7 @@ def rebuild_method(r: Rebuild, value: types.MethodType) -> str:
 
 
 @REBUILD(PrologueMethod)
-def rebuild_host_method(r: Rebuild, value: PrologueMethod) -> str:
+def rebuild_prologue_method(r: Rebuild, value: PrologueMethod) -> str:
     """Bound methods of what the program computes outside of the graph, such as arrays."""
     return r.attribute(r(value.owner), value.name)
 

@@ -44,11 +44,11 @@ from smelt.capture.core.interface import Interpreter, Mirror, Store, Tensors
 from smelt.capture.core.liveness import live_slots
 from smelt.capture.core.sources import Source, frame_function
 from smelt.capture.prologue.inputs import HOST
-from smelt.capture.prologue.source import Steady, host_part, states_of
+from smelt.capture.prologue.source import Steady, prologue_call, states_of
 from smelt.capture.python.context_variables import refuse_settings
 from smelt.capture.python.effects import DELETED, Deferred, DeferredWarning, Made, items_of, own_items
-from smelt.capture.python.warning_places import above
-from smelt.capture.residual.code_places import called_at, with_place
+from smelt.capture.python.warning_locations import above
+from smelt.capture.residual.code_locations import called_at, with_location
 from smelt.capture.residual.error_locations import expect_failure, expect_lost, explain_error, repeatable
 from smelt.capture.residual.reconstruct import OWN, Rebuild
 from smelt.capture.residual.resumption import RESUMPTIONS, Resumption
@@ -89,8 +89,8 @@ class Residual:
     def code(self) -> CodeType:
         """The compiled source of the function."""
         module = compile(self.source, "<smelt residual>", "exec")
-        code = next(c for c in module.co_consts if isinstance(c, CodeType))  # the host program comes behind it
-        return code if self.at is None else with_place(code, self.at)
+        code = next(c for c in module.co_consts if isinstance(c, CodeType))  # the prologue comes behind it
+        return code if self.at is None else with_location(code, self.at)
 
     def _shown(self, graph: Callable[..., Any]) -> Callable[..., object]:
         """The graph as a region of PyTorch's profiler, with those of the program in it."""
@@ -303,13 +303,13 @@ class Writer:
     def _warning(self, call: DeferredWarning) -> str:
         """The arguments of `warnings.warn_explicit`."""
         message, category, source = map(self.value, call.args)
-        if isinstance(call.place, int):
-            return f"{message}, {category}, *{self.value.constant(above, 'above')}({call.place}), None, {source}"
-        place = call.place
-        scope = self.fetched(self.vm.globals_source(place.globals))
-        name = place.globals.get("__name__", "<string>")
+        if isinstance(call.location, int):
+            return f"{message}, {category}, *{self.value.constant(above, 'above')}({call.location}), None, {source}"
+        location = call.location
+        scope = self.fetched(self.vm.globals_source(location.globals))
+        name = location.globals.get("__name__", "<string>")
         registry = f"{scope}.setdefault('__warningregistry__', {{}})"
-        where = f"{quoted(place.filename)}, {place.line}, {quoted(name)}, {registry}"
+        where = f"{quoted(location.filename)}, {location.line}, {quoted(name)}, {registry}"
         return f"{message}, {category}, {where}, None, {source}"
 
     def _store(self, store: Store) -> None:
@@ -392,8 +392,8 @@ class Writer:
         """
         for store in self.vm.effects.stores.values():
             if type(store.target) is TraceTensor and store.name == "data":
-                memory = store.value.place.storage
-                if any(t is not store.value and t.place.storage is memory for t in self.value.outputs):
+                memory = store.value.storage_view.storage
+                if any(t is not store.value and t.storage_view.storage is memory for t in self.value.outputs):
                     stop = Break("tensor.data is assigned", "a result shows the same memory, and counts writes with it")
                     raise Restart(store.born, stop)
 
@@ -454,14 +454,14 @@ class Writer:
         refuse_torn(self.vm)
         self._refuse_shown()
         self.vm.close_generators(self.value.makes)
-        tensors, hosts = self.vm.tensors, self.vm.hosts
+        tensors, prologue = self.vm.tensors, self.vm.prologue
         early = [f"{self.value(tensor)}.grad = None" for tensor in self.vm.effects.cleared]
         gm, inputs, ops = close(tensors, self.value.outputs, self.vm.ambient)
-        hosts.check_apart()
+        prologue.check_apart()
         helped = self._is_helped()
-        rewinds = bool(hosts.acts and (tensors.checks or helped))
-        host, host_source = self._host(inputs, rewinds)
-        if host and hosts.acts and gm is not None:
+        rewinds = bool(prologue.acts and (tensors.checks or helped))
+        host, host_source = self._prologue(inputs, rewinds)
+        if host and prologue.acts and gm is not None:
             _refuse_foreign(gm)
         repeats, lost, devices = self._repetition(gm, helped, rewinds)
         self._expect_repeats(repeats, lost)
@@ -487,7 +487,9 @@ class Writer:
         """(whether the frame may run again, whether it may where a GPU has lost values, the devices that draw then)."""
         tensors = self.vm.tensors
         devices = self._drawn_from(helped)
-        restarts = self.restarts and (rewinds or not self.vm.hosts.acts) and (helped if gm is None else repeatable(gm))
+        restarts = (
+            self.restarts and (rewinds or not self.vm.prologue.acts) and (helped if gm is None else repeatable(gm))
+        )
         repeats = restarts and not tensors.writes_inputs() and devices is not None
         lost = restarts and gm is not None and not repeats and tensors.guarded and _writes_on_gpu(tensors)
         return repeats, lost, devices if repeats else None
@@ -568,8 +570,8 @@ class Writer:
             f"    return {self._again()}",
         ]
 
-    def _host(self, inputs: list[Input], rewinds: bool) -> tuple[list[str], str]:
-        """The lines that run the host program, and its source.
+    def _prologue(self, inputs: list[Input], rewinds: bool) -> tuple[list[str], str]:
+        """The lines that run the prologue, and its source.
 
         Args:
             rewinds: the frame may run again because the graph fails.
@@ -577,14 +579,14 @@ class Writer:
         Raises:
             Break: it may fail, and the frame cannot begin again.
         """
-        hosts = self.vm.hosts
+        prologue = self.vm.prologue
         for given in inputs:
             if given.source.kind == HOST:
-                hosts.use(given.source.key)
-        ops = hosts.program()
+                prologue.use(given.source.key)
+        ops = prologue.program()
         if not ops:
             return [], ""
-        part = host_part(ops, hosts.used, self.vm, self.fetched)
+        part = prologue_call(ops, prologue.used, self.vm, self.fetched)
         constant, arguments = self.value.constant, ", ".join(part.arguments)
         target = f"{', '.join(part.results)}{',' * (len(part.results) == 1)} = " if part.results else ""
         run = f"{target}{constant(part.run, 'host')}({arguments})"
@@ -710,7 +712,7 @@ def _refuse_foreign(gm: fx.GraphModule) -> None:
 
 
 def _arguments(inputs: list[Input], all_fetched: bool) -> str:
-    """What the graph is called with: fetched inputs come first in `_f`, the host program's have names."""
+    """What the graph is called with: fetched inputs come first in `_f`, the prologue's have names."""
     if all(i.source.kind != HOST for i in inputs):
         return "*_f" if all_fetched else f"*_f[:{len(inputs)}]"
     parts, start, count = [], 0, 0

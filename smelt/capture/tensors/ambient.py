@@ -18,7 +18,7 @@ from smelt.capture import _native as native
 from smelt.capture.core.breaks import user
 from smelt.capture.core.interface import Args, Kwargs
 from smelt.capture.tensors.operator_modes import DefaultDevices
-from smelt.graph.ir.symint import settled
+from smelt.graph.ir.symint import decided_flags
 from smelt.graph.nodes import modes
 from smelt.graph.nodes.casts import DEVICES, present_casts, set_casts
 
@@ -119,7 +119,7 @@ class Ambient:
 
     def switch(self, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
         """Run a function that switches a mode; one that a number decides is decided here."""
-        args = settled(args)
+        args = decided_flags(args)
         out = fn(*args, **kwargs)
         self.log.append((fn, args, kwargs))
         self.dirty = True

@@ -12,7 +12,7 @@ from smelt.capture.core.interface import Interpreter, Tensors
 from smelt.capture.tensors.torch_calls import RESHAPING
 from smelt.capture.tensors.transform_node import PullbackCall
 from smelt.graph.ir.meta import may_overlap
-from smelt.graph.nodes.cut_points import EagerBoundary, Edge, cuts, seams, why_cut
+from smelt.graph.nodes.cut_points import EagerBoundary, Edge, boundaries, cuts, why_cut
 
 
 def refuse_inside(vm: Interpreter, what: str) -> None:
@@ -56,7 +56,7 @@ def refuse_torn(vm: Interpreter) -> None:
     tensors = vm.tensors
     places = {node: at for at, node in enumerate(tensors.graph.nodes)}
     _refuse_parted_pullbacks(tensors.graph, places)
-    for cut in seams(tensors.graph):
+    for cut in boundaries(tensors.graph):
         if _tears(tensors, places, places[cut]):
             stop = Break(f"{why_cut(cut)}, before a write to a view", "a view and its base are in one part of a graph")
             stop.at = cut.meta.get("at")
@@ -82,7 +82,7 @@ def _tears(tensors: Tensors, places: dict[fx.Node, int], cut: int) -> bool:
         if any(places.get(writer, 0) > cut for writer in writers)
     }
     for node, tensor in tensors.made_tensors():
-        held = tensor.place
+        held = tensor.storage_view
         if id(held.storage) in written and places.get(node, cut) < cut and any(places[u] > cut for u in node.users):
             val = held.layout.val
             if held.parent is not None or may_overlap(val.shape, val.stride):

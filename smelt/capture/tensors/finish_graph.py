@@ -55,7 +55,7 @@ def close(
 
 def _wholes(tensors: Tensors, outputs: Sequence[TraceTensor]) -> list[TraceTensor]:
     """What results show parts of, where the program knows at which place: nobody reads it, but it is in memory."""
-    shown, given = {id(t.place.storage) for t in outputs}, {id(t) for t in outputs}
+    shown, given = {id(t.storage_view.storage) for t in outputs}, {id(t) for t in outputs}
     return [whole for key, whole in tensors.kept_whole.items() if key in shown and id(whole) not in given]
 
 
@@ -88,7 +88,7 @@ def _separate(tensors: Tensors, inputs: list[Input]) -> None:
     tensors_given = (i for i in inputs if i.source.kind != HOST and isinstance(i.tensor, torch.Tensor))
     real = [i for i in tensors_given if not is_opaque(i.tensor)]
     given, members = _by_owner(real)
-    written = [i for i in real if id(tensors.traced[id(i.tensor)].place.storage) in tensors.writers]
+    written = [i for i in real if id(tensors.traced[id(i.tensor)].storage_view.storage) in tensors.writers]
     written_members = _by_owner(written)[1]
     if written_members:
         _check_members(members, written_members)
@@ -144,8 +144,8 @@ def prune(tensors: Tensors) -> None:
     for node in reversed(list(tensors.graph.nodes)):
         if node in gone or node.op in ("placeholder", "output") or node.users or node in tensors.mutated:
             continue
-        seam = isinstance(node.target, EagerBoundary) and not isinstance(node.target, EagerCall)
-        if seam or any(node in kept for kept in (tensors.drawing, tensors.checks, tensors.looking)):
+        boundary = isinstance(node.target, EagerBoundary) and not isinstance(node.target, EagerCall)
+        if boundary or any(node in kept for kept in (tensors.drawing, tensors.checks, tensors.looking)):
             continue
         doomed = [node]
         if node.target in MODE_CHANGES:

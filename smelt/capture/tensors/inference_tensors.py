@@ -28,10 +28,10 @@ class InferenceTensors:
 
     def note(self, tensor: TraceTensor) -> None:
         """The tensor was made in inference mode."""
-        self.made[id(tensor.place.storage)] = tensor.place.storage
+        self.made[id(tensor.storage_view.storage)] = tensor.storage_view.storage
 
     def __contains__(self, tensor: object) -> bool:
-        return type(tensor) is TraceTensor and id(tensor.place.storage) in self.made
+        return type(tensor) is TraceTensor and id(tensor.storage_view.storage) in self.made
 
     def refuse_write(self, tensor: TraceTensor) -> None:
         """

@@ -53,7 +53,7 @@ def strided_scatter(vm: Interpreter, input: object, src: object, *where: object,
     if type(input) is TraceTensor and type(src) is TraceTensor:
         size, stride, first = _where(*where, **named)  # type: ignore[arg-type]
         where, named = from_first_element(vm, input, size, stride, first)[0][1:], {}
-        begins = first is None or where[2] is first and same(input.place.layout.offset, 0)
+        begins = first is None or where[2] is first and same(input.storage_view.layout.offset, 0)
         if torch.is_grad_enabled() and (input.requires_grad or src.requires_grad):
             if not (begins and input.is_contiguous()):
                 storage_offset(vm, input)  # what runs behind the graph counts from there
@@ -103,8 +103,8 @@ def expect_begin(vm: Interpreter, tensor: TraceTensor, size: int) -> None:
         return
     real, source = vm.tensors.real.get(id(whole)), vm.sources.get(id(whole))
     begins = BeginsAtMultiple(size)
-    at = tensor.place.layout.offset
-    if real is not None and source is not None and begins(real) and same(whole.place.layout.offset, 0):
+    at = tensor.storage_view.layout.offset
+    if real is not None and source is not None and begins(real) and same(whole.storage_view.layout.offset, 0):
         vm.guards.python(begins, [source])
     elif source is not None:
         at = from_torch(storage_offset(vm, tensor))
@@ -128,8 +128,8 @@ def from_first_element(
 
 def _whole_of(vm: Interpreter, tensor: TraceTensor) -> TraceTensor | None:
     """The tensor with which the memory of this one came into the graph."""
-    root = tensor.place.storage.root
-    return next((made for _, made in vm.tensors.made_tensors() if made.place is root), None)
+    root = tensor.storage_view.storage.root
+    return next((made for _, made in vm.tensors.made_tensors() if made.storage_view is root), None)
 
 
 def _begin_of(vm: Interpreter, whole: TraceTensor, part: TraceTensor) -> Any:
@@ -137,7 +137,7 @@ def _begin_of(vm: Interpreter, whole: TraceTensor, part: TraceTensor) -> Any:
 
     The graph counts from that place on.
     """
-    begin = storage_offset(vm, whole) - to_torch(whole.place.layout.offset)
+    begin = storage_offset(vm, whole) - to_torch(whole.storage_view.layout.offset)
     return begin if whole.itemsize == part.itemsize else begin * whole.itemsize // part.itemsize
 
 
@@ -146,10 +146,10 @@ _BESIDE = "a graph reads no memory beside its inputs"
 
 def _expect_inside(vm: Interpreter, input: TraceTensor, size: Any, stride: Any, first: Any) -> None:
     """Ends the graph where the elements are not all among those of the tensor that the memory came with."""
-    root = input.place.storage.root
+    root = input.storage_view.storage.root
     if root is None or not isinstance(size, (list, tuple)) or not isinstance(stride, (list, tuple)):
         return  # the operator says what is wrong
-    first = input.place.layout.offset if first is None else first
+    first = input.storage_view.layout.offset if first is None else first
     size, stride, first = from_torch((tuple(size), tuple(stride), first))
     if any(type(n) is not Size and (type(n) is not int or n < 0) for n in (*size, *stride, first)):
         return
@@ -168,7 +168,7 @@ def _expect_inside(vm: Interpreter, input: TraceTensor, size: Any, stride: Any, 
 
 def _readable(tensor: TraceTensor, root: StorageView) -> StorageView:
     """What `as_strided` may show: autograd has gradients only for elements of the tensor that it is called on."""
-    return tensor.place if tensor.requires_grad and torch.is_grad_enabled() else root
+    return tensor.storage_view if tensor.requires_grad and torch.is_grad_enabled() else root
 
 
 def storage_offset(vm: Interpreter, tensor: TraceTensor) -> object:
@@ -182,9 +182,9 @@ def storage_offset(vm: Interpreter, tensor: TraceTensor) -> object:
         whole = _whole_of(vm, tensor)
         if whole is None:
             raise Break("storage_offset() of a tensor that the graph makes", "compiled code lays it out as it likes")
-        begin = to_torch(tensor.place.layout.offset)
+        begin = to_torch(tensor.storage_view.layout.offset)
         if id(whole) in vm.sources:
             return begin + _begin_of(vm, whole, tensor)
-        vm.tensors.kept_whole[id(whole.place.storage)] = whole
+        vm.tensors.kept_whole[id(whole.storage_view.storage)] = whole
         return begin
     return vm.external(real.storage_offset(), sources.called(source, torch.Tensor.storage_offset, "offset"))

@@ -16,7 +16,7 @@ from smelt.graph.trace.trace import TraceTensor, trace_like
 from smelt.shapes.assumptions import Assumptions
 from smelt.shapes.real import Real
 from smelt.shapes.size import Size, as_symbol
-from smelt.shapes.unbacked import Origin, Unsettled
+from smelt.shapes.unbacked import DataDependent, Origin
 
 if TYPE_CHECKING:
     from smelt.capture.tensors.tensors import Tensors
@@ -61,8 +61,8 @@ class Reads:
 
     def identity(self, tensor: TraceTensor) -> Hashable:
         """A place in memory between two writes."""
-        self._kept.append(tensor.place)
-        return id(tensor.place), version(tensor)[1]
+        self._kept.append(tensor.storage_view)
+        return id(tensor.storage_view), version(tensor)[1]
 
     def origin(self) -> Origin:
         """The line that is being interpreted."""
@@ -145,19 +145,19 @@ def name_of(number: object) -> str:
 
 def version(tensor: TraceTensor) -> tuple[int, int]:
     """Changes with every write, whoever counts it."""
-    return version_of(tensor), tensor.place.storage.version
+    return version_of(tensor), tensor.storage_view.storage.version
 
 
 def _shows(out: object, number: object) -> tuple[TraceTensor, int] | None:
     """A tensor of a result that has the number as a size."""
     for each in out if isinstance(out, (list, tuple)) else [out]:
         if type(each) is TraceTensor:
-            for dim, size in enumerate(each.place.layout.val.shape):
+            for dim, size in enumerate(each.storage_view.layout.val.shape):
                 if as_symbol(size) is as_symbol(number):
                     return each, dim
     return None
 
 
-def ended(error: Unsettled) -> Break:
+def ended(error: DataDependent) -> Break:
     """Why the graph ends where a number is read."""
     return Break(error.what, error.why or "", error.hint or "")

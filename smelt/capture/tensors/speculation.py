@@ -118,7 +118,7 @@ class Speculation:
         node = self.tensors.nodes.get(id(tensor))
         if node is None or not self.allowed:
             return None
-        key = (node, question, tensor.place.storage.version)
+        key = (node, question, tensor.storage_view.storage.version)
         if key not in self._asked:
             try:
                 program = self._program(node)

@@ -24,7 +24,9 @@ from smelt.graph.ir.symint import from_torch
 from smelt.graph.trace.trace import TraceTensor
 
 
-def settle(vm: Interpreter, target: object, args: Args, kwargs: Mapping[str, object], method: str | None = None) -> Any:
+def static_form(
+    vm: Interpreter, target: object, args: Args, kwargs: Mapping[str, object], method: str | None = None
+) -> Any:
     """The call again, in a form whose shapes are known, or its answer; NotImplemented when values stay unknown.
 
     Raises:

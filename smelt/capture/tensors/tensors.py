@@ -27,14 +27,14 @@ from smelt.capture.tensors.inference_tensors import InferenceTensors
 from smelt.capture.tensors.number_nodes import NumberNodes
 from smelt.capture.tensors.reads import Reads
 from smelt.capture.tensors.speculation import Speculation
-from smelt.capture.tensors.static_forms import settle
+from smelt.capture.tensors.static_forms import static_form
 from smelt.capture.tensors.trace_call import Runner, ValuesNeededError, name_of
 from smelt.capture.tensors.transform_node import Pullback
 from smelt.capture.tensors.writes import check_refused, check_write
 from smelt.graph.ir.meta import OpaqueMeta, is_alike, is_opaque, may_overlap, meta_of
 from smelt.graph.ir.module import Graph
 from smelt.graph.ir.storage_view import layout_of
-from smelt.graph.ir.symint import SYMBOLIC, as_real, from_torch, settled, to_torch
+from smelt.graph.ir.symint import SYMBOLIC, as_real, decided_flags, from_torch, to_torch
 from smelt.graph.nodes.conditional import Conditional
 from smelt.graph.nodes.cut_points import EagerBoundary
 from smelt.graph.nodes.eager_call import EagerCall
@@ -175,7 +175,7 @@ class Tensors:
         self.traced[id(value)] = traced
         self.real[id(traced)] = value
         self.vm.sources[id(traced)] = source
-        self._owners[id(traced.place.storage)] = value, source
+        self._owners[id(traced.storage_view.storage)] = value, source
         self.own(traced, node)
         if value.is_inference():
             self.inference.note(traced)
@@ -197,19 +197,19 @@ class Tensors:
             self.inputs.append(Input(value, source, known))
         return known
 
-    def host_input(self, value: Any, source: Source, number: Size | Real | None) -> fx.Node:
-        """A tensor or number that the host program makes, as an input of the graph."""
+    def prologue_input(self, value: Any, source: Source, number: Size | Real | None) -> fx.Node:
+        """A tensor or number that the prologue makes, as an input of the graph."""
         node = self._placeholder(source, meta_of(value) if number is None else number)
         self.inputs.append(Input(value, source, node))
         return node
 
     def is_given(self, tensor: TraceTensor) -> bool:
         """Whether the tensor lies in the memory of an input."""
-        return id(tensor.place.storage) in self._owners
+        return id(tensor.storage_view.storage) in self._owners
 
     def forbid_writes(self, tensor: TraceTensor) -> None:
         """The tensor shares its memory with something that the graph does not see."""
-        self._shared.add(id(tensor.place.storage))
+        self._shared.add(id(tensor.storage_view.storage))
 
     def _placeholder(self, source: Source, val: object) -> fx.Node:
         name = _NOT_NAME.sub("_", source.text).strip("_")[-_LONGEST:].lstrip("_0123456789") or "input"
@@ -285,16 +285,16 @@ class Tensors:
         """
         EAGER_CALLS.begin()
         granted = self.vm.sizes.owner.granted
-        args, kwargs = settled(args), {name: settled(value) for name, value in kwargs.items()}
-        if self.vm.hosts.ops or self.vm.hosts.arrays:
-            args = self.vm.hosts.inputs.lift(args, target in INDEXING)
-            kwargs = self.vm.hosts.inputs.lift(kwargs)
+        args, kwargs = decided_flags(args), {name: decided_flags(value) for name, value in kwargs.items()}
+        if self.vm.prologue.ops or self.vm.prologue.arrays:
+            args = self.vm.prologue.inputs.lift(args, target in INDEXING)
+            kwargs = self.vm.prologue.inputs.lift(kwargs)
         try:
             out, written = self._attempt(target, args, kwargs)
         except ValuesNeededError as needed:
             known = len(self.vm.effects.deferred)
             with self.speculation.yielding():
-                out = settle(self.vm, target, args, kwargs, method)
+                out = static_form(self.vm, target, args, kwargs, method)
             if out is not NotImplemented:
                 self.runner.warn(needed.said, known)
                 return out
@@ -307,7 +307,7 @@ class Tensors:
                 note_read(self.vm, args)
             except ValuesNeededError:
                 self.reads.take()
-                out = settle(self.vm, target, args, kwargs, method)
+                out = static_form(self.vm, target, args, kwargs, method)
                 if out is NotImplemented:
                     raise needed.stop() from None
                 return out
@@ -324,15 +324,15 @@ class Tensors:
             if self.runner.drew:  # a program that catches the error goes on with what is left of the generator
                 why = f"random numbers are drawn before it raises {type(error.error).__name__}"
                 raise Break(f"{name_of(target)} fails", why, "mend the call, or its arguments") from None
-            storages = dict.fromkeys(id(tensor.place.storage) for tensor in self.runner.refused)
+            storages = dict.fromkeys(id(tensor.storage_view.storage) for tensor in self.runner.refused)
             check_refused(self.vm, [self._owners[each] for each in storages if each in self._owners])
             raise
 
     def _note_write(self, tensor: TraceTensor, node: fx.Node) -> None:
         self._refuse_shared(tensor)
-        if id(tensor.place.storage) in self._owners:
-            check_write(self.vm, tensor, *self._owners[id(tensor.place.storage)])
-        self.writers.setdefault(id(tensor.place.storage), []).append(node)
+        if id(tensor.storage_view.storage) in self._owners:
+            check_write(self.vm, tensor, *self._owners[id(tensor.storage_view.storage)])
+        self.writers.setdefault(id(tensor.storage_view.storage), []).append(node)
 
     def note(
         self,
@@ -384,7 +384,7 @@ class Tensors:
         self.checks.add(node)
 
     def act(self, target: EagerBoundary, args: Args) -> None:
-        """Record a seam that gives nothing."""
+        """Record a boundary that gives nothing."""
         self.vm.work += 1
         self._record(target, args, {}, None).meta["val"] = None
 
@@ -395,14 +395,14 @@ class Tensors:
     def writers_of(self, node: fx.Node) -> list[fx.Node]:
         """The nodes that wrote to the memory of the node's tensor so far."""
         tensor = self.made.get(node)
-        return self.writers.get(id(tensor.place.storage), []) if type(tensor) is TraceTensor else []
+        return self.writers.get(id(tensor.storage_view.storage), []) if type(tensor) is TraceTensor else []
 
     def first_view(self, tensor: TraceTensor) -> int | None:
         """The step that first made another tensor in this one's memory; None where none did, or nobody wrote there."""
-        memory = tensor.place.storage
+        memory = tensor.storage_view.storage
         if not self.writers.get(id(memory)):
             return None
-        beside = (t for _, t in self.made_tensors() if t.place.storage is memory and id(t) not in self.real)
+        beside = (t for _, t in self.made_tensors() if t.storage_view.storage is memory and id(t) not in self.real)
         return min((self.born[id(t)] for t in beside), default=None)
 
     def ask_gradient(self, tensor: TraceTensor) -> TraceTensor:
@@ -421,14 +421,14 @@ class Tensors:
         """A new tensor with the metadata and the history of one that is `a` or `b`."""
         x, y = (b if a is None else a), (a if b is None else b)
         out: TraceTensor = self.runner.run(_choose, (condition, x, y), {})
-        self._shared |= {id(t.place.storage) for t in (x, y, out) if t is not None}
+        self._shared |= {id(t.storage_view.storage) for t in (x, y, out) if t is not None}
         self._alive += [x, y]
         return out
 
     def _refuse_shared(self, tensor: TraceTensor) -> None:
-        if id(tensor.place.storage) in self._shared:
+        if id(tensor.storage_view.storage) in self._shared:
             raise Break("a write to a tensor that came out of a branch", "it may share its memory with another one")
-        root = tensor.place.storage.root
+        root = tensor.storage_view.storage.root
         if root is not None and may_overlap(root.layout.val.shape, root.layout.val.stride):
             raise Break("a write to an argument whose elements share memory", "a graph's values have an element each")
 
@@ -533,7 +533,7 @@ class Tensors:
             node.meta.setdefault("val", meta_of(out))
             if id(out) not in self.nodes:
                 self.own(out, node)
-                if self.vm.ambient.inference and out.place.parent is None:
+                if self.vm.ambient.inference and out.storage_view.parent is None:
                     self.inference.note(out)
         elif type(out) in TRACED:
             node.meta["val"] = None
@@ -553,12 +553,12 @@ class Tensors:
 
     def writes_inputs(self) -> bool:
         """Whether the graph writes to memory that existed before it."""
-        return any(id(tensor.place.storage) in self.writers for tensor in self.traced.values())
+        return any(id(tensor.storage_view.storage) in self.writers for tensor in self.traced.values())
 
     def is_written(self, given: Input) -> bool:
-        """Whether the graph writes to an input that is not the host program's."""
+        """Whether the graph writes to an input that is not the prologue's."""
         traced = self.traced.get(id(given.tensor))
-        return traced is not None and id(traced.place.storage) in self.writers
+        return traced is not None and id(traced.storage_view.storage) in self.writers
 
     def argument(self, value: Any) -> Any:
         """A value as an argument of an fx node."""

@@ -254,7 +254,7 @@ def _stored_elements(vm: Interpreter, tensor: TraceTensor) -> int:
 def _is_view(vm: Interpreter, tensor: TraceTensor) -> bool:
     """Of an input it is guarded; what the graph makes is one when it shows the memory of another tensor."""
     if id(tensor) not in vm.sources:
-        return tensor.place.parent is not None
+        return tensor.storage_view.parent is not None
     return bool(_of_the_input(vm, tensor, is_view, "_is_view"))
 
 

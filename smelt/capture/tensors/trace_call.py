@@ -15,7 +15,7 @@ from smelt.base.warned import Warned, heard
 from smelt.capture.core.breaks import Break, UserError, too_deep, wants_memory
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.python.effects import DeferredWarning
-from smelt.capture.python.warning_places import place_of_torchs
+from smelt.capture.python.warning_locations import location_of_torchs
 from smelt.capture.tensors.inference_tensors import InferenceTensors
 from smelt.capture.tensors.reads import version
 from smelt.graph.ir.schema import Kind, op_info
@@ -141,7 +141,7 @@ class Runner:
         for each in () if self.vm.effects.graph_warns else said:
             if str(each.message) in texts:
                 continue
-            self.vm.effects.warn(place_of_torchs(self.vm, each), each.message, each.category, each.source)
+            self.vm.effects.warn(location_of_torchs(self.vm, each), each.message, each.category, each.source)
 
     def _run(self, target: object, args: Args, kwargs: Mapping[str, object]) -> Any:
         try:
@@ -188,10 +188,10 @@ class Runner:
             _collect(kwargs, found)
         if target in DERIVATIVES:  # the backward of a function of the program's may write to whatever it holds
             held = (*(tensor for _, tensor in self.vm.tensors.made_tensors()), *found)
-            found = [*{id(tensor.place.storage): tensor for tensor in held}.values()]
+            found = [*{id(tensor.storage_view.storage): tensor for tensor in held}.values()]
         versions = [(version(t), t.requires_grad) for t in found]  # `detach_` writes to the history alone
         outs = _outs(kwargs["out"]) if "out" in kwargs else []
-        before = [(t.place, t.place.storage.version) for t in outs]
+        before = [(t.storage_view, t.storage_view.storage.version) for t in outs]
         self._operators.drew, self._operators.looked, self._operators.refused = False, False, []
         out = self.run(target, args, kwargs)
         if outs:
@@ -208,13 +208,13 @@ class Runner:
                 gave the tensor a history without a derivative, which compiling would ask for.
         """
         for tensor, (place, _) in zip(outs, before, strict=True):
-            if tensor.place is not place and id(tensor) in self.vm.sources:
+            if tensor.storage_view is not place and id(tensor) in self.vm.sources:
                 tensor.move_to(TraceTensor(place))
                 raise Break(f"out= of {name} is an argument that gets another shape", _INPUTS)
         given = _outs(result)
         same = len(given) == len(outs) and all(a is b for a, b in zip(given, outs, strict=True))
         written = any(
-            place.storage.version != count or tensor.place is not place and tensor.place.storage.version
+            place.storage.version != count or tensor.storage_view is not place and tensor.storage_view.storage.version
             for tensor, (place, count) in zip(outs, before, strict=True)
         )
         if not same or not written and any(tensor.numel() for tensor in outs):

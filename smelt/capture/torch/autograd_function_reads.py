@@ -88,52 +88,54 @@ def rehearse(
     Raises:
         Break: it does something that a node cannot stand for: it writes to objects from outside, prints, needs values.
     """
-    twin = vm.twin()
-    twin.tensors.number_node = _Numbers(twin.tensors.graph)
-    vm.keep(twin)
-    given = tuple(_own(twin, arg) if type(arg) is TraceTensor else arg for arg in args)
+    sibling = vm.sibling()
+    sibling.tensors.number_node = _Numbers(sibling.tensors.graph)
+    vm.keep(sibling)
+    given = tuple(_own(sibling, arg) if type(arg) is TraceTensor else arg for arg in args)
     before: list[Check] = []
     after: list[Check] = []
     seen: set[tuple[int, str]] = set()
     try:
-        with _noted(twin, before):
-            outputs, ctx = _forward(twin, cls, given)
+        with _noted(sibling, before):
+            outputs, ctx = _forward(sibling, cls, given)
         if len(outputs) > 1:
             _refuse_written_views(vm, cls, ctx, dict(zip(map(id, given), args, strict=True)))
-        held = _reads_of_class(twin)
+        held = _reads_of_class(sibling)
         if any(ctx.needs_input_grad):
-            seen = _forget_reads(twin)
-            with _noted(twin, after):
-                _backward(twin, cls, ctx, outputs)
+            seen = _forget_reads(sibling)
+            with _noted(sibling, after):
+                _backward(sibling, cls, ctx, outputs)
     except UserError as raised:  # maybe only because the tensors have no values: eager will tell
         raise Break(f"{cls.__name__}.apply", f"it does not run on tensors without values: {raised}") from None
     finally:
-        twin.ambient.restore()
+        sibling.ambient.restore()
     if id(cls) in vm.python.made_classes:
-        _refuse_state_of_a_call(cls, held or _reads_of_class(twin), [*before, *after])
-    seen |= twin.reads.keys() | _containers(twin, [*before, *after])
-    vm.python.read_later |= twin.reads.keys() | _containers(twin, after)
-    _refuse_effects(vm, twin, cls, seen)
-    if twin.tensors.inputs:
+        _refuse_state_of_a_call(cls, held or _reads_of_class(sibling), [*before, *after])
+    seen |= sibling.reads.keys() | _containers(sibling, [*before, *after])
+    vm.python.read_later |= sibling.reads.keys() | _containers(sibling, after)
+    _refuse_effects(vm, sibling, cls, seen)
+    if sibling.tensors.inputs:
         raise Break(f"{cls.__name__}.apply", "it reads tensors that it is not given")
     return _state(vm, cls, before, after), not ctx.materialize_grads
 
 
 @contextmanager
-def _noted(twin: Interpreter, checks: list[Check]) -> Iterator[None]:
+def _noted(sibling: Interpreter, checks: list[Check]) -> Iterator[None]:
     """Write down the checks on what is read meanwhile, also where they are there already."""
-    outer, twin.guards.noted = twin.guards.noted, checks
+    outer, sibling.guards.noted = sibling.guards.noted, checks
     try:
         yield
     finally:
-        twin.guards.noted = outer
+        sibling.guards.noted = outer
         if outer is not None:
             outer += checks
 
 
-def _reads_of_class(twin: Interpreter) -> bool:
+def _reads_of_class(sibling: Interpreter) -> bool:
     """Whether a value was read that a class holds which each call makes anew."""
-    return any(key in twin.python.made_classes and not _stays(found) for (key, _), found in twin.python.lookups.items())
+    return any(
+        key in sibling.python.made_classes and not _stays(found) for (key, _), found in sibling.python.lookups.items()
+    )
 
 
 def _refuse_state_of_a_call(cls: type, held: bool, checks: list[Check]) -> None:
@@ -142,12 +144,12 @@ def _refuse_state_of_a_call(cls: type, held: bool, checks: list[Check]) -> None:
         raise Break(f"{cls.__name__}.apply", "it reads what each call makes anew", "give it to apply as an argument")
 
 
-def _forget_reads(twin: Interpreter) -> set[tuple[int, str]]:
+def _forget_reads(sibling: Interpreter) -> set[tuple[int, str]]:
     """What was read of objects from outside is read again by whoever needs it next."""
-    known = [key for key in twin.reads if twin.is_external(key[0])]
+    known = [key for key in sibling.reads if sibling.is_external(key[0])]
     for key in known:
-        del twin.reads[key]
-    twin.python.lookups.clear()
+        del sibling.reads[key]
+    sibling.python.lookups.clear()
     return set(known)
 
 
@@ -207,20 +209,22 @@ def _refuse_written_views(
             raise Break(f"{cls.__name__}.apply", "it writes to a view that the compiled function is given")
 
 
-def _own(twin: Interpreter, tensor: torch.Tensor) -> TraceTensor:
+def _own(sibling: Interpreter, tensor: torch.Tensor) -> TraceTensor:
     """A tensor of the rehearsal with the metadata of another one."""
-    node = twin.tensors.graph.placeholder("given")
+    node = sibling.tensors.graph.placeholder("given")
     node.meta["val"] = meta_of(tensor)
     own = trace_like(node.meta["val"], requires_grad=tensor.requires_grad)
-    twin.tensors.own(own, node)
+    sibling.tensors.own(own, node)
     return own
 
 
-def _forward(twin: Interpreter, cls: type[torch.autograd.Function], given: Args) -> tuple[tuple[object, ...], Context]:
+def _forward(
+    sibling: Interpreter, cls: type[torch.autograd.Function], given: Args
+) -> tuple[tuple[object, ...], Context]:
     needed = torch.is_grad_enabled()
     ctx = Context(tuple(type(a) is TraceTensor and a.requires_grad and needed for a in given))
-    twin.ambient.switch(torch_c.set_grad_enabled, (False,), {})
-    out, ctx = call_forward(twin, cls, ctx, given)
+    sibling.ambient.switch(torch_c.set_grad_enabled, (False,), {})
+    out, ctx = call_forward(sibling, cls, ctx, given)
     return (tuple(out) if isinstance(out, (tuple, list)) else (out,)), ctx
 
 
@@ -243,20 +247,20 @@ def call_forward(
     return out, ctx
 
 
-def _backward(twin: Interpreter, cls: type[torch.autograd.Function], ctx: Context, outputs: tuple[Any, ...]) -> None:
+def _backward(sibling: Interpreter, cls: type[torch.autograd.Function], ctx: Context, outputs: tuple[Any, ...]) -> None:
     if cls.backward is torch.autograd.Function.backward:  # it has a `vjp`, or no derivative
         return
     constant = {id(tensor) for tensor in ctx.non_differentiable}
     grads = []
     for out in outputs:
         floating = type(out) is TraceTensor and (out.is_floating_point() or out.is_complex())
-        grads.append(_own(twin, out.detach()) if floating and id(out) not in constant else None)
-    found = twin.call(twin.load_attr(cls, "backward"), (ctx, *grads), {})
+        grads.append(_own(sibling, out.detach()) if floating and id(out) not in constant else None)
+    found = sibling.call(sibling.load_attr(cls, "backward"), (ctx, *grads), {})
     given = found if isinstance(found, tuple) else (found,)
     if not ctx.materialize_grads:
         for some in _in_part(grads):  # it may read something else then, or raise
             with suppress(UserError):
-                twin.call(twin.load_attr(cls, "backward"), (ctx, *some), {})
+                sibling.call(sibling.load_attr(cls, "backward"), (ctx, *some), {})
     if len(given) < ctx.count or any(each is not None for each in given[ctx.count :]):
         raise Break(
             f"{cls.__name__}.apply", "its backward gives another number of gradients, which is an error of its own"
@@ -277,17 +281,17 @@ _FEW = 4
 
 
 def _refuse_effects(
-    vm: Interpreter, twin: Interpreter, cls: type[torch.autograd.Function], seen: set[tuple[int, str]]
+    vm: Interpreter, sibling: Interpreter, cls: type[torch.autograd.Function], seen: set[tuple[int, str]]
 ) -> None:
-    if twin.effects.deferred or twin.effects.pending():
+    if sibling.effects.deferred or sibling.effects.pending():
         raise Break(f"{cls.__name__}.apply", "its forward or backward changes something besides tensors")
     if has_written(vm, seen):
         raise Break(f"{cls.__name__}.apply", "it reads what the compiled function has written before")
 
 
-def _containers(twin: Interpreter, checks: Sequence[Check]) -> set[tuple[int, str]]:
+def _containers(sibling: Interpreter, checks: Sequence[Check]) -> set[tuple[int, str]]:
     """The containers whose items, keys or length were checked."""
-    mirrored = {(id(mirror.original), "") for mirror in twin.effects.mirrors.values()}
-    objects = {source: key for key, source in twin.sources.items()}
+    mirrored = {(id(mirror.original), "") for mirror in sibling.effects.mirrors.values()}
+    objects = {source: key for key, source in sibling.sources.items()}
     found = {objects.get(step) for source, _, _ in checks for step in (source, source.base) if step is not None}
     return mirrored | {(key, "") for key in found if key is not None}

@@ -104,8 +104,8 @@ class _Undone:
             node = node.next
         written = [key for key, writers in tensors.writers.items() if not nodes.isdisjoint(writers)]
         older = [t for node, t in tensors.made_tensors() if node not in nodes or node.op == "placeholder"]
-        whole = {id(t.place.storage): t for t in reversed(older) if t.place.parent is None}
-        if any(id(t.place.storage) in written and id(t.place.storage) not in whole for t in older):
+        whole = {id(t.storage_view.storage): t for t in reversed(older) if t.storage_view.parent is None}
+        if any(id(t.storage_view.storage) in written and id(t.storage_view.storage) not in whole for t in older):
             raise CannotUndo("it writes to part of a tensor")
         return [whole[key] for key in written if key in whole]
 

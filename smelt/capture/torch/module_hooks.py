@@ -1,4 +1,4 @@
-"""Calls of modules that have hooks: those around forward are interpreted, those of the backward become seams."""
+"""Calls of modules that have hooks: those around forward are interpreted, those of the backward become boundaries."""
 
 from __future__ import annotations
 

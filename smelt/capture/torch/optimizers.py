@@ -217,7 +217,7 @@ def _count(vm: Interpreter, step: TraceTensor) -> object:
     if real is None or source is None or real.numel() != 1 or real.device.type != "cpu" or real.requires_grad:
         return None
     own = vm.tensors.nodes[id(step)]
-    writers = vm.tensors.writers.get(id(step.place.storage), ())
+    writers = vm.tensors.writers.get(id(step.storage_view.storage), ())
     changes = [change for node in writers if (change := _change(node, own)) is not None]
     if len(changes) < len(writers) or not real.dtype.is_floating_point:
         return None

@@ -111,7 +111,7 @@ class _Outside:
         """Which of its nodes write to tensors that were there before."""
         if nodes.isdisjoint(self.tensors.mutated):
             return set()
-        older = {id(t.place.storage) for node, t in self.tensors.made_tensors() if node not in nodes}
+        older = {id(t.storage_view.storage) for node, t in self.tensors.made_tensors() if node not in nodes}
         written = (writers for storage, writers in self.tensors.writers.items() if storage in older)
         return nodes.intersection(itertools.chain.from_iterable(written))
 

@@ -30,7 +30,7 @@ class Pending(RemovableHandle):
 
     def __init__(self, tensor: TraceTensor, name: str, hook: object, born: int) -> None:
         self.tensor, self.name, self.hook, self.born = tensor, name, hook, born
-        self.version = tensor.place.storage.version
+        self.version = tensor.storage_view.storage.version
         self.removed = False
 
     def remove(self) -> None:
@@ -97,14 +97,14 @@ def _expose(vm: Interpreter, tensor: TraceTensor, name: str) -> None:
     """
     tensors = vm.tensors
     if vm.source_of(tensor) is not None:
-        if id(tensor.place.storage) in tensors.writers:
+        if id(tensor.storage_view.storage) in tensors.writers:
             raise Break(f"tensor.{name}() of an argument that was written", "which of its values is meant is lost")
         return
     refuse_inside(vm, f"tensor.{name}()")
     if tensors.asked_gradient(tensors.nodes[id(tensor)]):
         raise Break(f"tensor.{name}() of a tensor that asked for gradients inside", "it is no tensor of the caller")
     node = tensors.nodes[id(tensor)]
-    writers = tensors.writers.get(id(tensor.place.storage), [])
+    writers = tensors.writers.get(id(tensor.storage_view.storage), [])
     cut_after(vm, {node, *writers}, node)
 
 
@@ -123,7 +123,7 @@ def rebuild_pending(r: Rebuilder, handle: Pending) -> str:
             break
         if not earlier.removed:
             r(earlier)
-    if handle.tensor.place.storage.version != handle.version:
+    if handle.tensor.storage_view.storage.version != handle.version:
         stop = Break("a write to a tensor that has a hook", "the hook is for what the tensor was before")
         raise Restart(handle.born, stop)
     r.acts = r.acts or r.vm.source_of(handle.tensor) is not None

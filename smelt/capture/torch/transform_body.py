@@ -111,7 +111,7 @@ class InnerTensors(Tensors):
 
     def written(self, tensor: object) -> bool:
         """Whether the function wrote to the memory of this tensor."""
-        return type(tensor) is TraceTensor and id(tensor.place.storage) in self.writers
+        return type(tensor) is TraceTensor and id(tensor.storage_view.storage) in self.writers
 
 
 class _LiftedNumbers(NumberNodes):
@@ -227,7 +227,7 @@ def capture_call(vm: Interpreter, region: Region, function: object, given: list[
 
 def _note_inference(tensors: interface.Tensors, results: list[object], given: list[object]) -> None:
     """What a transform makes in inference mode may be a view of memory that it made as well."""
-    known = {id(each.place.storage) for each in given if type(each) is TraceTensor}
+    known = {id(each.storage_view.storage) for each in given if type(each) is TraceTensor}
     for each in results:
-        if type(each) is TraceTensor and id(each.place.storage) not in known:
+        if type(each) is TraceTensor and id(each.storage_view.storage) not in known:
             tensors.inference.note(each)

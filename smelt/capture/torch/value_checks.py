@@ -138,12 +138,12 @@ def _text(vm: Interpreter, message: object) -> str:
     if message is None:
         return _DEFAULT
     owner = vm.sizes.owner
-    before = owner.unsettled
+    before = owner.data_dependent
     try:
         text = vm.call(message, (), {})
     except (Break, UserError):
         text = None
-    owner.unsettled = before
+    owner.data_dependent = before
     return text if isinstance(text, str) else "a torch._check failed"
 
 

@@ -1,7 +1,7 @@
 """Forms of registered operators that graphs can hold: without writes, and with plain results.
 
-A graph holds values, so a node cannot write to its argument. PyTorch's own writing operators have a twin that returns
-the new value (`add_` and `add`); those of a user's library mostly have none, and get one here: the same operator on
+A graph holds values, so a node cannot write to its argument. PyTorch's own writing operators have one that returns the
+new value (`add_` and `add`); those of a user's library mostly have none, and get one here: the same operator on
 copies of what it writes. And a node has one result or a row of them, where an operator may return lists beside tensors.
 Forms are registered operators themselves, so that every stage treats them as any other.
 """

@@ -113,7 +113,7 @@ def is_alike(meta: OpaqueMeta, tensor: torch.Tensor) -> bool:
 
 def meta_of(tensor: torch.Tensor) -> TensorMeta:
     """The metadata of a tensor (real or traced)."""
-    place: Any = getattr(tensor, "place", None)
+    place: Any = getattr(tensor, "storage_view", None)
     if place is not None:
         return replace(place.layout.val, requires_grad=bool(tensor.requires_grad))
     if is_opaque(tensor):

@@ -186,7 +186,7 @@ COLLECTIVES = ("_c10d_functional", "c10d", "c10d_functional")
 """Namespaces of PyTorch's collectives."""
 
 _OWN = ("aten", "prims", "prim", "quantized", *COLLECTIVES)
-"""Operators of PyTorch itself: one without a twin has a meaning beside its writes."""
+"""Operators of PyTorch itself: one without a functional form has a meaning beside its writes."""
 
 
 def _is_written(argument: Argument) -> bool:

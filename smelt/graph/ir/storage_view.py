@@ -156,22 +156,22 @@ class StorageView:
 class Rows(NamedTuple):
     """A sparse gradient: row `indices[0, k]` of the whole receives `values[k]`, for each k where that is not `but`."""
 
-    indices: PlacedTensor
-    values: PlacedTensor
+    indices: ViewedTensor
+    values: ViewedTensor
     but: int | None
 
 
-class PlacedTensor(torch.Tensor):
-    """What `TraceTensor` is made of: a tensor object that knows its place."""
+class ViewedTensor(torch.Tensor):
+    """What `TraceTensor` is made of: a tensor object that knows the storage that it views."""
 
-    __slots__ = ("place",)
-    place: StorageView
+    __slots__ = ("storage_view",)
+    storage_view: StorageView
 
 
 def layout_of(tensor: torch.Tensor) -> Layout:
     """The layout of a real or traced tensor."""
-    if isinstance(tensor, PlacedTensor):
-        return tensor.place.layout
+    if isinstance(tensor, ViewedTensor):
+        return tensor.storage_view.layout
     if tensor.is_nested:
         raise Unsupported("a nested tensor", why="graphs hold tensors of one shape", hint="convert it before the call")
     if is_opaque(tensor):

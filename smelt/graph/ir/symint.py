@@ -471,11 +471,11 @@ def from_torch(value: Any) -> Any:
     return value
 
 
-def settled(value: Any) -> Any:
+def decided_flags(value: Any) -> Any:
     """Comparisons of symbolic numbers, decided, also in tuples: C code knows no symbolic flags."""
     if type(value) is torch.SymBool:
         return bool(value)
-    return tuple(map(settled, value)) if type(value) is tuple else value
+    return tuple(map(decided_flags, value)) if type(value) is tuple else value
 
 
 def has_symint(value: Any) -> bool:

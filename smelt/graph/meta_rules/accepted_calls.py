@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from smelt.graph.ir.meta import TensorMeta, may_overlap
-from smelt.graph.ir.storage_view import PlacedTensor
+from smelt.graph.ir.storage_view import ViewedTensor
 from smelt.graph.meta_rules.elementwise import broadcast
 from smelt.graph.meta_rules.layouts import given, in_range, val_of
 from smelt.shapes.size import Size, known_at_most, same_all
@@ -33,10 +33,10 @@ def is_plain(func: Any, args: Sequence[Any], kwargs: Any) -> bool:
     condition = _PLAIN.get(func)
     if condition is None:
         return False
-    tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, PlacedTensor)]
+    tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, ViewedTensor)]
     if any(val_of(t).device.type != "cpu" for t in tensors):
         return False
-    first = val_of(args[0]) if args and isinstance(args[0], PlacedTensor) else None
+    first = val_of(args[0]) if args and isinstance(args[0], ViewedTensor) else None
     return condition(first, args, given(func, args, kwargs))
 
 
@@ -83,7 +83,7 @@ def _triangle(val: Any, args: Any, named: dict[str, Any]) -> bool:
     return val.dtype in _NUMBERS | {torch.bool} and val.ndim >= 2 and type(named["diagonal"]) in (int, Size)
 
 
-def _turned(val: Any, args: Any, named: dict[str, Any]) -> bool:
+def _flips(val: Any, args: Any, named: dict[str, Any]) -> bool:
     """`flip`"""
     return val.dtype in _NUMBERS | {torch.bool} and _are_dims(val, named["dims"])
 
@@ -222,7 +222,7 @@ _PLAIN: dict[Any, Condition] = {
     aten.linalg_vector_norm.default: _norm,
     aten.topk.default: _largest,
     **dict.fromkeys((aten.tril.default, aten.triu.default), _triangle),
-    aten.flip.default: _turned,
+    aten.flip.default: _flips,
     aten.roll.default: _rolled,
     aten._unsafe_index.Tensor: _picked,
     aten.repeat.default: _repeated,

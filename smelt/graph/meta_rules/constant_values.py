@@ -14,7 +14,7 @@ import torch
 
 from smelt.base.torch_private import OpOverload, schema_of
 from smelt.graph.ir.schema import OpInfo
-from smelt.graph.ir.storage_view import Layout, PlacedTensor, StorageView
+from smelt.graph.ir.storage_view import Layout, StorageView, ViewedTensor
 from smelt.graph.ir.symint import has_size
 from smelt.shapes.real import Real
 from smelt.shapes.size import Size
@@ -37,13 +37,13 @@ _FILLED = frozenset(
 """Operators whose results hold one value."""
 
 
-def known_value(tensor: PlacedTensor) -> torch.Tensor | None:
+def known_value(tensor: ViewedTensor) -> torch.Tensor | None:
     """A real tensor with the elements of a trace tensor, or None when they are not known. Not to be written to."""
-    storage = tensor.place.storage
+    storage = tensor.storage_view.storage
     constant = storage.constant
     if constant is None or storage.version > 0:
         return None
-    return _seen_from(tensor.place, constant)
+    return _seen_from(tensor.storage_view, constant)
 
 
 def _seen_from(place: StorageView, constant: torch.Tensor) -> torch.Tensor:
@@ -54,16 +54,16 @@ def _seen_from(place: StorageView, constant: torch.Tensor) -> torch.Tensor:
     return place.step(_seen_from(place.parent, constant)).resolve_conj().resolve_neg()
 
 
-def remember(tensor: PlacedTensor, value: torch.Tensor) -> None:
+def remember(tensor: ViewedTensor, value: torch.Tensor) -> None:
     """`value`, which nobody else writes to, is what the fresh `tensor` holds."""
     if value.numel() <= LIMIT:
-        tensor.place.storage.constant = value
+        tensor.storage_view.storage.constant = value
 
 
 def forget(written: Any) -> None:
     """The values of a written tensor, or of a list of them, are not followed any further."""
-    if isinstance(written, PlacedTensor):
-        written.place.storage.constant, written.place.storage.filled = None, False
+    if isinstance(written, ViewedTensor):
+        written.storage_view.storage.constant, written.storage_view.storage.filled = None, False
     elif isinstance(written, (list, tuple)):
         for each in written:
             forget(each)
@@ -71,10 +71,10 @@ def forget(written: Any) -> None:
 
 def follow(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
     """Compute the result of a pure operator when the values of all its operands are known."""
-    if not isinstance(out, PlacedTensor) or info.random:
+    if not isinstance(out, ViewedTensor) or info.random:
         return
-    layout: Layout = out.place.layout
-    out.place.storage.filled = func in _FILLED or _keeps_one_value(func, args)
+    layout: Layout = out.storage_view.layout
+    out.storage_view.storage.filled = func in _FILLED or _keeps_one_value(func, args)
     if (
         layout.val.symbolic
         or math.prod(layout.val.shape) > LIMIT
@@ -92,13 +92,13 @@ def follow(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[
     if value._is_zerotensor():  # it has no memory, which operators below the dispatcher's own rules would read
         value = torch.zeros(value.shape, dtype=value.dtype)
     if tuple(value.shape) == layout.val.shape and value.dtype is layout.val.dtype:
-        out.place.storage.constant = value
+        out.storage_view.storage.constant = value
 
 
 def _keeps_one_value(func: OpOverload, args: Sequence[Any]) -> bool:
     """Whether all elements of the result are the same because they are in each operand."""
-    tensors = [a for a in args if isinstance(a, PlacedTensor)]
-    if not tensors or not all(a.place.storage.filled or not a.place.layout.val.shape for a in tensors):
+    tensors = [a for a in args if isinstance(a, ViewedTensor)]
+    if not tensors or not all(a.storage_view.storage.filled or not a.storage_view.layout.val.shape for a in tensors):
         return False
     if any(isinstance(a, (list, tuple)) for a in args):
         return False
@@ -110,7 +110,7 @@ class _UnknownError(Exception):
 
 
 def _real(value: Any) -> Any:
-    if isinstance(value, PlacedTensor):
+    if isinstance(value, ViewedTensor):
         found = known_value(value)
         if found is None:
             raise _UnknownError

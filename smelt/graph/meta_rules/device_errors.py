@@ -16,7 +16,7 @@ import torch
 
 from smelt.base.torch_private import OpOverload, name_in_namespace
 from smelt.graph.ir.schema import Kind, OpInfo
-from smelt.graph.ir.storage_view import PlacedTensor
+from smelt.graph.ir.storage_view import ViewedTensor
 from smelt.graph.meta_rules.eager_errors import SLOW, Sizes, marked, takes_lengths, tensors_among
 from smelt.shapes.real import Real
 from smelt.shapes.size import Size, hint
@@ -49,7 +49,7 @@ _LIMIT = 10_000
 
 def devices_among(values: Sequence[Any]) -> set[torch.device]:
     """The devices of the trace tensors among `values`."""
-    return {tensor.place.layout.val.device for tensor in tensors_among(values)}
+    return {tensor.storage_view.layout.val.device for tensor in tensors_among(values)}
 
 
 def raise_for_devices(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -64,7 +64,7 @@ def refused_for_devices(
 ) -> Exception | None:
     """The error that eager raises for the devices of these trace tensors; None: it takes them."""
     tensors = list(tensors_among((*args, *kwargs.values())))
-    devices = {tensor.place.layout.val.device for tensor in tensors}
+    devices = {tensor.storage_view.layout.val.device for tensor in tensors}
     if func.namespace != "aten" or not devices or devices == {_CPU} or name_in_namespace(func) in _ANY_MIX:
         return None
     if any(device.type == "meta" for device in devices) and len(devices) == 1:
@@ -75,14 +75,14 @@ def refused_for_devices(
     return None if error is None else marked(error)
 
 
-def _by_rule(func: OpOverload, args: Sequence[Any], tensors: Sequence[PlacedTensor]) -> Exception | None:
+def _by_rule(func: OpOverload, args: Sequence[Any], tensors: Sequence[ViewedTensor]) -> Exception | None:
     """Numbers of the CPU (tensors without dimensions) mix with tensors of a GPU, and its indices do; nothing else."""
     if name_in_namespace(func) in _INDEXING:
         return _of_indices(func, args)
     numbers = name_in_namespace(func) not in _NEVER
     found: dict[torch.device, None] = {}
     for tensor in tensors:
-        val = tensor.place.layout.val
+        val = tensor.storage_view.layout.val
         if val.device.type == "meta":
             return None
         if val.shape or val.device != _CPU or not numbers:
@@ -96,14 +96,14 @@ def _by_rule(func: OpOverload, args: Sequence[Any], tensors: Sequence[PlacedTens
 
 
 def _of_indices(func: OpOverload, args: Sequence[Any]) -> Exception | None:
-    own = args[0].place.layout.val.device
+    own = args[0].storage_view.layout.val.device
     if name_in_namespace(func).endswith("index"):
         for index in args[1]:
-            device = own if index is None else index.place.layout.val.device
+            device = own if index is None else index.storage_view.layout.val.device
             if device not in (_CPU, own):
                 place = f"indices should be either on cpu or on the same device as the indexed tensor ({own})"
                 return RuntimeError(place)
-    values = args[2].place.layout.val if len(args) > 2 and isinstance(args[2], PlacedTensor) else None
+    values = args[2].storage_view.layout.val if len(args) > 2 and isinstance(args[2], ViewedTensor) else None
     if values is not None and values.device != own and values.shape:
         text = "Expected all tensors to be on the same device, but found at least two devices"
         return RuntimeError(f"{text}, {own} and {values.device}!")
@@ -116,7 +116,7 @@ def _is_usual(func: OpOverload, dtypes: set[torch.dtype]) -> bool:
     return dtypes == {torch.float32} or usual or any(part in name_in_namespace(func) for part in SLOW)
 
 
-def _may_ask(func: OpOverload, info: OpInfo, tensors: Sequence[PlacedTensor], devices: set[torch.device]) -> bool:
+def _may_ask(func: OpOverload, info: OpInfo, tensors: Sequence[ViewedTensor], devices: set[torch.device]) -> bool:
     """Whether a run on small zeros leaves no trace, and could tell something that metadata does not."""
     if any(part in name_in_namespace(func) for part in _REFUSES_ZEROS):
         return False
@@ -124,20 +124,20 @@ def _may_ask(func: OpOverload, info: OpInfo, tensors: Sequence[PlacedTensor], de
         return False
     if not {device.type for device in devices} <= {"cpu", *_ASKED_ON}:
         return False
-    if len(devices) == 1 and _is_usual(func, {tensor.place.layout.val.dtype for tensor in tensors}):
+    if len(devices) == 1 and _is_usual(func, {tensor.storage_view.layout.val.dtype for tensor in tensors}):
         return False
     return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
 
 
 def _asked(
-    func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[PlacedTensor]
+    func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[ViewedTensor]
 ) -> Exception | None:
     key = (func, _kind_of(args), tuple((name, _kind_of(value)) for name, value in kwargs.items()))
     if key not in _known:
         if len(_known) > _LIMIT:
             _known.clear()
         error = _attempt(func, args, kwargs)
-        mixed = len({tensor.place.layout.val.device for tensor in tensors}) > 1
+        mixed = len({tensor.storage_view.layout.val.device for tensor in tensors}) > 1
         _known[key] = error if error is not None and _counts(error, mixed) else None
     error = _known[key]
     return None if error is None else type(error)(str(error))
@@ -145,8 +145,8 @@ def _asked(
 
 def _kind_of(value: Any) -> Any:
     """What an error about dtypes and devices may depend on."""
-    if isinstance(value, PlacedTensor):
-        val = value.place.layout.val
+    if isinstance(value, ViewedTensor):
+        val = value.storage_view.layout.val
         return val.dtype, len(val.shape), val.device
     if isinstance(value, (list, tuple)):
         return tuple(map(_kind_of, value))
@@ -169,8 +169,8 @@ def _attempt(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     sizes = Sizes((*args, *kwargs.values()), 1)
 
     def real(value: Any) -> Any:
-        if isinstance(value, PlacedTensor):
-            val = value.place.layout.val
+        if isinstance(value, ViewedTensor):
+            val = value.storage_view.layout.val
             shape, stride = tuple(map(hint, val.shape)), tuple(map(hint, val.stride))
             shape, stride = sizes.shrink(shape, stride)
             return torch.empty_strided(shape, stride, dtype=val.dtype, device=val.device).zero_()

@@ -23,7 +23,7 @@ from smelt.base.torch_private import OpOverload, name_in_namespace, schema_of
 from smelt.base.warned import heard
 from smelt.graph.ir.meta import TensorMeta, extent
 from smelt.graph.ir.schema import Kind, OpInfo
-from smelt.graph.ir.storage_view import Layout, PlacedTensor, Storage
+from smelt.graph.ir.storage_view import Layout, Storage, ViewedTensor
 from smelt.graph.meta_rules.kernel_warnings import is_silent_where_asked
 from smelt.shapes.real import Real
 from smelt.shapes.size import Size, hint
@@ -88,7 +88,7 @@ def _refusal_of_small(
 def _is_refused_for_types(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether several floating types are all that can be wrong with smaller tensors: of one type they are accepted."""
     values = (*args, *kwargs.values())
-    found = list(filter(_is_inexact, (tensor.place.layout.val.dtype for tensor in tensors_among(values))))
+    found = list(filter(_is_inexact, (tensor.storage_view.layout.val.dtype for tensor in tensors_among(values))))
     if len(set(found)) < 2:
         return False
     return not any(_attempt(func, info, args, kwargs, 1, Sizes(values, step), found[0]) for step in (1, 3))
@@ -102,7 +102,7 @@ class Sizes:
     """Small sizes in place of those of large tensors: in the same order, equal where they are; 0 and 1 stay."""
 
     def __init__(self, values: Sequence[Any], step: int) -> None:
-        shapes = [map(hint, tensor.place.layout.val.shape) for tensor in tensors_among(values)]
+        shapes = [map(hint, tensor.storage_view.layout.val.shape) for tensor in tensors_among(values)]
         found = sorted({n for shape in shapes for n in shape} - {0, 1})
         self.small = {n: min(n, 2 + step * at) for at, n in enumerate(found)} | {0: 0, 1: 1}
 
@@ -191,12 +191,12 @@ def _tells_enough(
             return False
     if next(tensors_among(values), None) is None and not doubted:
         return info.random and any(isinstance(value, (list, tuple)) for value in args)
-    return all(tensor.place.layout.val.dtype in _DTYPES for tensor in tensors_among(values))
+    return all(tensor.storage_view.layout.val.dtype in _DTYPES for tensor in tensors_among(values))
 
 
 def _is_unusual(func: OpOverload, values: Sequence[Any]) -> bool:
     """Whether an operator of a library is given a type that LAPACK and most gradients do not know, or several types."""
-    dtypes = [tensor.place.layout.val.dtype for tensor in tensors_among(values)]
+    dtypes = [tensor.storage_view.layout.val.dtype for tensor in tensors_among(values)]
     if not dtypes or _elsewhere(values):
         return False
     dtype = dtypes[0]
@@ -213,13 +213,13 @@ _ARGUMENTS = frozenset(
 """Operators that look at types and numbers in the same way on every device; those that draw numbers do, too."""
 
 
-def _is_known(tensor: PlacedTensor) -> bool:
-    return tensor.place.layout.val.device.type in ("cpu", "cuda")
+def _is_known(tensor: ViewedTensor) -> bool:
+    return tensor.storage_view.layout.val.device.type in ("cpu", "cuda")
 
 
 def _elsewhere(values: Sequence[Any]) -> bool:
     """Whether a tensor is not the CPU's: what that one says is about types and numbers alone."""
-    return any(tensor.place.layout.val.device != _CPU for tensor in tensors_among(values))
+    return any(tensor.storage_view.layout.val.device != _CPU for tensor in tensors_among(values))
 
 
 def _is_large(info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], doubted: bool) -> bool:
@@ -228,7 +228,7 @@ def _is_large(info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], doub
     if _elsewhere(values):
         return True
     most = ELEMENTS << 10 if doubted or info.kind is Kind.WRITE and bool(sharing(values)) else ELEMENTS
-    layouts = [tensor.place.layout for tensor in tensors_among(values)]
+    layouts = [tensor.storage_view.layout for tensor in tensors_among(values)]
     return sum(max(_memory(layout), hint(layout.val.numel)) for layout in layouts) > most  # expanded ones are long
 
 
@@ -239,7 +239,7 @@ def _memory(layout: Layout) -> int:
 
 def sharing(values: Sequence[Any]) -> tuple[int, ...]:
     """Which of the tensors among `values` lie in one memory: for each the place of the first in it; () when none do."""
-    storages = [tensor.place.storage for tensor in tensors_among(values)]
+    storages = [tensor.storage_view.storage for tensor in tensors_among(values)]
     first = tuple(map(storages.index, storages))
     return () if first == tuple(range(len(first))) else first
 
@@ -248,7 +248,7 @@ def _shared_memory(values: Sequence[Any], fill: int) -> dict[Storage, torch.Tens
     """Memory for tensors that share it and have one dtype: operators look at how what they write lies to the rest."""
     found: dict[Storage, list[Layout]] = {}
     for tensor in tensors_among(values):
-        found.setdefault(tensor.place.storage, []).append(tensor.place.layout)
+        found.setdefault(tensor.storage_view.storage, []).append(tensor.storage_view.layout)
     out = {}
     for storage, layouts in found.items():
         dtypes = {layout.val.dtype for layout in layouts}
@@ -258,9 +258,9 @@ def _shared_memory(values: Sequence[Any], fill: int) -> dict[Storage, torch.Tens
     return out
 
 
-def tensors_among(values: Sequence[Any]) -> Iterator[PlacedTensor]:
+def tensors_among(values: Sequence[Any]) -> Iterator[ViewedTensor]:
     for value in values:
-        if isinstance(value, PlacedTensor):
+        if isinstance(value, ViewedTensor):
             yield value
         elif isinstance(value, (list, tuple)):
             yield from tensors_among(value)
@@ -287,11 +287,11 @@ def _attempt(
 
     def real(value: Any) -> Any:
         kind = type(value)
-        if issubclass(kind, PlacedTensor):
-            val, memory = value.place.layout.val, shared.get(value.place.storage)
+        if issubclass(kind, ViewedTensor):
+            val, memory = value.storage_view.layout.val, shared.get(value.storage_view.storage)
             shape, stride = tuple(map(hint, val.shape)), tuple(map(hint, val.stride))
             if memory is not None:
-                return memory.as_strided(shape, stride, hint(value.place.layout.offset))
+                return memory.as_strided(shape, stride, hint(value.storage_view.layout.offset))
             small = (shape, stride) if sizes is None else sizes.shrink(shape, stride)
             return torch.empty_strided(*small, dtype=_type_of(val, inexact), device=_CPU).fill_(fill)
         if kind is Size:

@@ -13,7 +13,7 @@ import torch
 from smelt.base.torch_private import OpOverload, schema_of
 from smelt.graph.ir.meta import TensorMeta, channels_last_stride, contiguous_stride, is_dense, may_overlap, same_steps
 from smelt.graph.ir.schema import Kind, OpInfo, op_info
-from smelt.graph.ir.storage_view import Layout, PlacedTensor, layout_for
+from smelt.graph.ir.storage_view import Layout, ViewedTensor, layout_for
 from smelt.shapes.real import Real
 from smelt.shapes.size import (
     IntLike,
@@ -36,7 +36,7 @@ aten = torch.ops.aten
 
 def on_lists(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     """`_foreach_*` on lists of floating-point tensors, alike row by row: each result is like its row."""
-    columns = [a for a in args if isinstance(a, (list, tuple)) and a and isinstance(a[0], PlacedTensor)]
+    columns = [a for a in args if isinstance(a, (list, tuple)) and a and isinstance(a[0], ViewedTensor)]
     if not columns or any(len(column) != len(columns[0]) for column in columns):
         return None
     answers = []
@@ -49,7 +49,7 @@ def on_lists(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _of_row(row: Sequence[Any]) -> Layout | None:
-    if not all(isinstance(each, PlacedTensor) for each in row):
+    if not all(isinstance(each, ViewedTensor) for each in row):
         return None
     first, *others = map(val_of, row)
     if not first.dtype.is_floating_point or not all(_is_alike(first, other) for other in others):
@@ -112,7 +112,7 @@ _LIKE_THE_FIRST = frozenset(
 )
 """Their result is made by `empty_like` before the iterator sees it."""
 
-_TURNED = frozenset({aten.threshold_backward.default, aten.rsub.Tensor})
+_OPERANDS_SWAPPED = frozenset({aten.threshold_backward.default, aten.rsub.Tensor})
 """The iterator meets their operands in the other order."""
 
 _WITHOUT_OPERAND = frozenset(
@@ -123,15 +123,15 @@ _WITHOUT_OPERAND = frozenset(
 
 def val_of(tensor: Any) -> TensorMeta:
     """The metadata of a trace tensor."""
-    return tensor.place.layout.val
+    return tensor.storage_view.layout.val
 
 
 def elementwise(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     """Shape by broadcasting, strides by the operands' order of dimensions, dtype by asking the real operator."""
-    if "memory_format" in kwargs or any(isinstance(v, PlacedTensor) for v in kwargs.values()):
+    if "memory_format" in kwargs or any(isinstance(v, ViewedTensor) for v in kwargs.values()):
         return None
-    operands = [val_of(a) for a in args if isinstance(a, PlacedTensor)]
-    if func in _TURNED:
+    operands = [val_of(a) for a in args if isinstance(a, ViewedTensor)]
+    if func in _OPERANDS_SWAPPED:
         operands.reverse()
     shape = broadcast(operands)
     if shape is None or any(isinstance(a, (list, tuple)) for a in args):
@@ -146,7 +146,7 @@ def elementwise(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 def elementwise_in_place(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     """The written tensor's own layout; the real operator says whether the result's dtype can be cast to it."""
-    operands = [val_of(a) for a in args if isinstance(a, PlacedTensor)]
+    operands = [val_of(a) for a in args if isinstance(a, ViewedTensor)]
     val = val_of(args[0])
     shape = broadcast(operands)
     if kwargs or shape is None or not same_all(shape, val.shape) or may_overlap(val.shape, val.stride):
@@ -154,12 +154,12 @@ def elementwise_in_place(func: OpOverload, args: Sequence[Any], kwargs: Any) -> 
     if any(isinstance(a, (list, tuple)) for a in args):
         return None
     func(_make_tiny(val.dtype, len(val.shape)), *map(_tiny, args[1:]))
-    return args[0].place.layout
+    return args[0].storage_view.layout
 
 
 def _tiny(value: Any) -> Any:
     """A real tensor that promotes as `value` does: no elements, or one where `value` has no dimensions."""
-    if not isinstance(value, PlacedTensor):
+    if not isinstance(value, ViewedTensor):
         return hint(value) if type(value) is Size else value.hint if type(value) is Real else value
     val = val_of(value)
     return _shared_tiny(val.dtype, len(val.shape))
@@ -211,11 +211,11 @@ def dense_stride(val: TensorMeta) -> tuple[int, ...]:
     """The strides that `empty_like` gives."""
     if is_dense(val.shape, val.stride):
         return val.stride
-    shape = settled(val.shape)
+    shape = layout_sizes(val.shape)
     return val.stride if is_dense(shape, val.stride) else result_stride(shape, [replace(val, shape=shape)], False)
 
 
-def settled(shape: tuple[int, ...]) -> tuple[int, ...]:
+def layout_sizes(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The sizes where a layout depends on which of them are 1.
 
     A size that was computed from others (`n - 1`, `n // 2`) may be 1 at some call, where the dimension's stride says
@@ -255,7 +255,7 @@ def result_stride(shape: tuple[int, ...], operands: Sequence[TensorMeta], number
         return alike
     if is_symbolic(shape) and _all_in_rows(shape, operands):
         return contiguous_stride(shape)
-    shape, operands = settled(shape), _settled_operands(operands)
+    shape, operands = layout_sizes(shape), _operands_for_layout(operands)
     rows = [_broadcast_stride(o, shape) for o in operands]
     order = list(range(len(shape) - 1, -1, -1))
     for i in range(1, len(order)):
@@ -279,7 +279,7 @@ def _stride_of_alike(shape: tuple[int, ...], operands: Sequence[TensorMeta]) -> 
     """The strides that operands of one shape and layout hand on; None where they differ."""
     rows = all(map(is_row_major, operands))
     if not rows:
-        shape, operands = settled(shape), _settled_operands(operands)
+        shape, operands = layout_sizes(shape), _operands_for_layout(operands)
         rows = all(map(is_row_major, operands))
     if not all(_has_shape(o, shape) for o in operands):
         return None
@@ -291,9 +291,9 @@ def _stride_of_alike(shape: tuple[int, ...], operands: Sequence[TensorMeta]) -> 
     return operands[0].stride if one else None
 
 
-def _settled_operands(operands: Sequence[TensorMeta]) -> list[TensorMeta]:
+def _operands_for_layout(operands: Sequence[TensorMeta]) -> list[TensorMeta]:
     """The operands with sizes, and with strides made of such sizes, as far as it is settled which sizes are 1."""
-    whole = [replace(o, shape=settled(o.shape)) if o.symbolic else o for o in operands]
+    whole = [replace(o, shape=layout_sizes(o.shape)) if o.symbolic else o for o in operands]
     return [replace(o, stride=_in_known_numbers(o.stride)) if o.symbolic else o for o in whole]
 
 

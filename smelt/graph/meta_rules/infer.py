@@ -16,7 +16,7 @@ from smelt.base.warned import heard
 from smelt.graph.ir.memo import remember
 from smelt.graph.ir.meta import channels_last_stride, contiguous_stride, is_channels_last
 from smelt.graph.ir.schema import Kind, OpInfo, op_info
-from smelt.graph.ir.storage_view import META, Layout, PlacedTensor, StorageView, layout_for, with_index
+from smelt.graph.ir.storage_view import META, Layout, StorageView, ViewedTensor, layout_for, with_index
 from smelt.graph.ir.symint import has_size
 from smelt.graph.meta_rules.accepted_calls import is_plain
 from smelt.graph.meta_rules.corrections import CORRECTIONS
@@ -53,8 +53,8 @@ _answers: dict[tuple[Any, ...], Any] = {}
 
 def _key(value: Any) -> Any:
     kind = type(value)
-    if issubclass(kind, PlacedTensor):
-        return value.place.layout
+    if issubclass(kind, ViewedTensor):
+        return value.storage_view.layout
     if kind is int or kind is float or kind is bool or kind is Size:
         return (value, kind)  # 1, 1.0 and True are equal but promote differently
     if kind is list or kind is tuple:
@@ -186,7 +186,7 @@ def _may_be_empty(func: OpOverload, args: Sequence[Any]) -> bool:
     """
     if schema_of(func).name.endswith("_backward"):
         return False
-    return any(isinstance(a, PlacedTensor) and 0 in a.place.layout.val.shape for a in args)
+    return any(isinstance(a, ViewedTensor) and 0 in a.storage_view.layout.val.shape for a in args)
 
 
 def _mended(
@@ -226,7 +226,7 @@ def _resized_as_computed(
 ) -> Any:
     """An `out=` without elements is laid out as the result would be; meta kernels of PyTorch put it in rows."""
     given = [kwargs.get(name) for name in info.written]
-    if type(answer) is not Layout or not isinstance(given[0], PlacedTensor) or given[0].numel():
+    if type(answer) is not Layout or not isinstance(given[0], ViewedTensor) or given[0].numel():
         return answer
     computed = answer_for(functional, args, {k: v for k, v in kwargs.items() if k not in info.written}).val
     return layout_for(computed.shape, answer.val.dtype, computed.stride, answer.val.device)
@@ -242,8 +242,8 @@ def _on_meta(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mappin
             return value.hint
         if kind is Size:
             return hint(value)
-        if issubclass(kind, PlacedTensor):
-            layout = _at_the_example(value.place.layout)
+        if issubclass(kind, ViewedTensor):
+            layout = _at_the_example(value.storage_view.layout)
             # written arguments need memory of their own: kernels check overlap with the others
             return layout.fresh() if writes else layout.on_meta()
         if isinstance(value, (list, tuple)):
@@ -286,8 +286,8 @@ def _refused_example(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs
 
 def _is_guessed(value: Any) -> bool:
     """The example's size is not known before the values of a tensor are."""
-    if isinstance(value, PlacedTensor):
-        layout = value.place.layout
+    if isinstance(value, ViewedTensor):
+        layout = value.storage_view.layout
         return is_unbacked(*layout.val.shape, *layout.val.stride, layout.offset)
     return any(map(_is_guessed, value)) if isinstance(value, (list, tuple)) else is_unbacked(value)
 
@@ -299,8 +299,8 @@ def _is_symbolic(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 def _has_symbols(value: Any) -> bool:
-    if isinstance(value, PlacedTensor):
-        return _is_open(value.place.layout)
+    if isinstance(value, ViewedTensor):
+        return _is_open(value.storage_view.layout)
     return isinstance(value, (list, tuple)) and any(map(_has_symbols, value))
 
 
@@ -310,8 +310,8 @@ def _pinned(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     def pin(value: Any) -> Any:
         if type(value) is Size:
             return int(value)
-        if isinstance(value, PlacedTensor) and _has_symbols(value):
-            layout = value.place.layout
+        if isinstance(value, ViewedTensor) and _has_symbols(value):
+            layout = value.storage_view.layout
             for size in (*layout.val.shape, *layout.val.stride, layout.offset):
                 int(size)
             return _Pinned(StorageView(_at_the_example(layout)))
@@ -323,14 +323,14 @@ def _pinned(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     return tuple(map(pin, args)), {k: pin(v) for k, v in kwargs.items()}
 
 
-class _Pinned(PlacedTensor):
+class _Pinned(ViewedTensor):
     """A tensor that stands for its layout alone."""
 
     @staticmethod
     def __new__(cls, place: StorageView) -> _Pinned:
         val = place.layout.val
         self = torch.Tensor._make_wrapper_subclass(cls, val.shape, strides=val.stride, dtype=val.dtype)
-        self.place = place
+        self.storage_view = place
         return self
 
     def __init__(self, place: StorageView) -> None:
@@ -376,8 +376,8 @@ def _device(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device:
     stack = [*reversed(args), *kwargs.values()]
     while stack:
         value = stack.pop()
-        if isinstance(value, PlacedTensor):
-            val = value.place.layout.val
+        if isinstance(value, ViewedTensor):
+            val = value.storage_view.layout.val
             if val.shape:
                 return val.device
             scalar = scalar or val.device
@@ -398,7 +398,7 @@ def _like_cpu(position: int) -> Callable[[Layout, Sequence[Any]], Layout]:
     """Channels last comes out when the argument at `position` is; in a volume without a batch its depth does."""
 
     def rule(answer: Layout, args: Sequence[Any]) -> Layout:
-        val = args[position].place.layout.val
+        val = args[position].storage_view.layout.val
         if not is_channels_last(val.shape, val.stride):
             return answer
         return _changed(answer, stride=channels_last_stride(answer.val.shape))
@@ -411,7 +411,7 @@ def _shuffled_cpu(answer: Layout, args: Sequence[Any]) -> Layout:
 
     Without elements in the strides of the argument.
     """
-    val = args[0].place.layout.val
+    val = args[0].storage_view.layout.val
     if 0 in val.shape:
         return _changed(answer, stride=val.stride)
     last = val.ndim == 4 and is_channels_last(val.shape, val.stride)
@@ -420,7 +420,7 @@ def _shuffled_cpu(answer: Layout, args: Sequence[Any]) -> Layout:
 
 def _unshuffled_cpu(answer: Layout, args: Sequence[Any]) -> Layout:
     """Channels last where the argument is; without elements and with nothing to move in the argument's strides."""
-    val = args[0].place.layout.val
+    val = args[0].storage_view.layout.val
     if args[1] == 1 and 0 in val.shape:
         return _changed(answer, stride=val.stride)
     return _like_cpu(0)(answer, args)
@@ -483,7 +483,7 @@ _ANSWERS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {aten.huber_lo
 
 def _volumes_cpu(answer: Sequence[Layout], args: Sequence[Any]) -> Sequence[Layout]:
     """One volume without a batch is channels last where the argument is."""
-    val = args[0].place.layout.val
+    val = args[0].storage_view.layout.val
     return answer if val.ndim != 4 else [in_format_of_volume(val, each.val.shape, each.val.dtype) for each in answer]
 
 

@@ -20,7 +20,7 @@ Rule = Callable[..., Any]
 
 def layout(of: Any) -> Layout:
     """The layout of a trace tensor."""
-    return of.place.layout
+    return of.storage_view.layout
 
 
 def val_of(of: Any) -> TensorMeta:

@@ -15,7 +15,7 @@ from torch import Tensor
 from smelt.base.errors import Unsupported
 from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.meta import TensorMeta
-from smelt.graph.ir.storage_view import Layout, PlacedTensor, layout_for
+from smelt.graph.ir.storage_view import Layout, ViewedTensor, layout_for
 from smelt.graph.meta_rules.infer import depends_on_values
 from smelt.graph.meta_rules.layouts import given, val_of
 
@@ -46,9 +46,9 @@ def _is_steady(shape: Sequence[Any], driver: str | None) -> bool:
 
 def with_gradients(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
     """What to call instead of `torch.linalg.lstsq` on stand-in tensors; None: itself."""
-    if target is not torch.linalg.lstsq or not args or not isinstance(args[0], PlacedTensor):
+    if target is not torch.linalg.lstsq or not args or not isinstance(args[0], ViewedTensor):
         return None
-    return None if _is_steady(args[0].place.layout.val.shape, kwargs.get("driver")) else _with_gradients
+    return None if _is_steady(args[0].storage_view.layout.val.shape, kwargs.get("driver")) else _with_gradients
 
 
 def _with_gradients(a: Tensor, b: Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -12,7 +12,7 @@ import torch
 
 from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.meta import extent
-from smelt.graph.ir.storage_view import Layout, PlacedTensor
+from smelt.graph.ir.storage_view import Layout, ViewedTensor
 
 LARGEST = 1 << 22
 """Elements of all arguments together up to which a kernel is tried."""
@@ -36,8 +36,8 @@ def tried(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
 
     def real(value: Any) -> Any:
         nonlocal left
-        if isinstance(value, PlacedTensor):
-            layout = value.place.layout
+        if isinstance(value, ViewedTensor):
+            layout = value.storage_view.layout
             left -= layout.offset + extent(layout.val.shape, layout.val.stride)
             return _ones(layout) if left >= 0 else None
         return type(value)(map(real, value)) if isinstance(value, (list, tuple)) else value

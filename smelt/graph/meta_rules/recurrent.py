@@ -13,7 +13,7 @@ from torch import Tensor
 
 from smelt.base.torch_c import disable_autocast
 from smelt.graph.ir.meta import contiguous_stride
-from smelt.graph.ir.storage_view import Layout, PlacedTensor, layout_for, layout_of
+from smelt.graph.ir.storage_view import Layout, ViewedTensor, layout_for, layout_of
 
 aten = torch.ops.aten
 
@@ -27,7 +27,7 @@ def recurrent_layers(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -
     if mode is None or kwargs or len(args) != 9 or not isinstance(args[2], (tuple, list)):  # else: packed sequences
         return None
     x = args[0]
-    if not isinstance(x, PlacedTensor) or not x.is_cuda or not torch.backends.cudnn.is_acceptable(x):
+    if not isinstance(x, ViewedTensor) or not x.is_cuda or not torch.backends.cudnn.is_acceptable(x):
         return None
     return lambda *given: _layers(mode, *given)
 
@@ -92,7 +92,7 @@ def recurrent_answer(func: Any, args: Sequence[Any], kwargs: Any) -> tuple[Layou
     """What the operator returns; the sizes of what it keeps for backward only cuDNN knows, which is asked once."""
 
     def real(value: Any) -> Any:
-        if isinstance(value, PlacedTensor):
+        if isinstance(value, ViewedTensor):
             return torch.zeros(value.shape, dtype=value.dtype, device=value.device)
         return [real(each) for each in value] if isinstance(value, (list, tuple)) else value
 
@@ -101,8 +101,8 @@ def recurrent_answer(func: Any, args: Sequence[Any], kwargs: Any) -> tuple[Layou
             return tuple(map(layout_of, func(*map(real, args))))
     except RuntimeError:  # no device to ask: what it keeps is left open
         pass
-    x, hidden = (args[i].place.layout.val for i in (0, 4))
-    cell = None if args[5] is None else args[5].place.layout.val
+    x, hidden = (args[i].storage_view.layout.val for i in (0, 4))
+    cell = None if args[5] is None else args[5].storage_view.layout.val
     out = (*x.shape[:2], (args[8] or args[7]) * (1 + args[13]))
     last = (0,) if cell is None else cell.shape
     shapes = (out, x.dtype), (hidden.shape, x.dtype), (last, x.dtype), ((0,), torch.uint8), ((0,), x.dtype)
@@ -113,7 +113,7 @@ def recurrent_backward_answer(func: Any, args: Sequence[Any], kwargs: Any) -> tu
     """Gradients by input, states and each weight."""
 
     def like(given: Any) -> Layout:
-        val = given.place.layout.val
+        val = given.storage_view.layout.val
         return layout_for(val.shape, val.dtype, contiguous_stride(val.shape), val.device)
 
     x, weights, _, _, hidden, cell = args[:6]

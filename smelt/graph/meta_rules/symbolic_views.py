@@ -10,7 +10,7 @@ import torch
 
 from smelt.graph.ir.meta import TensorMeta, contiguous_stride
 from smelt.graph.ir.storage_view import Layout, layout_for
-from smelt.graph.meta_rules.elementwise import settled
+from smelt.graph.meta_rules.elementwise import layout_sizes
 from smelt.graph.meta_rules.layouts import Rule, fresh, given, layout, moved, val_of, without
 from smelt.shapes.size import FAR, IntLike, Size, hint, known_equal, same, same_all
 from smelt.shapes.unbacked import is_unbacked
@@ -64,7 +64,7 @@ def view_stride(shape: Sequence[IntLike], stride: Sequence[IntLike], new: Sequen
     open_sizes = is_unbacked(*shape, *new)  # nothing is asked of these
     if all((open_sizes and same(n, 1)) or known_equal(a, b) for n, a, b in zip(shape, stride, rows, strict=True)):
         return contiguous_stride(new)  # type: ignore[arg-type]
-    shape, new = settled(tuple(shape)), settled(tuple(new))  # type: ignore[arg-type]
+    shape, new = layout_sizes(tuple(shape)), layout_sizes(tuple(new))  # type: ignore[arg-type]
     out: list[IntLike] = []
     left = list(reversed(new))
     for count, step in _runs(shape, stride):

@@ -11,7 +11,7 @@ import torch
 from smelt.base.torch_private import schema_of
 from smelt.graph.ir.meta import TensorMeta, channels_last_stride, is_channels_last
 from smelt.graph.ir.symint import from_torch
-from smelt.graph.meta_rules.elementwise import settled
+from smelt.graph.meta_rules.elementwise import layout_sizes
 from smelt.graph.meta_rules.layouts import (
     Rule,
     as_before,
@@ -188,7 +188,7 @@ def _channel_shuffle(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 def _is_empty(val: TensorMeta) -> bool:
     """Whether it has no elements, at this call."""
-    return any(same(n, 0) for n in settled(val.shape))
+    return any(same(n, 0) for n in layout_sizes(val.shape))
 
 
 _UPSAMPLES = (

@@ -2,7 +2,7 @@
 
 A hook wants the very tensor that gradients are collected for; inference mode is a mode of the thread. What is compiled
 stands on either side of such a node, the node itself runs as it is, and PyTorch's autograd links the parts. So whatever
-a hook does happens when eager would do it. A graph with seams also runs as plain Python.
+a hook does happens when eager would do it. A graph with eager boundaries also runs as plain Python.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ class Edge(EagerBoundary):
         return None
 
 
-def seams(graph: fx.Graph) -> list[fx.Node]:
-    """The nodes that are seams, in order."""
+def boundaries(graph: fx.Graph) -> list[fx.Node]:
+    """The nodes that are boundaries, in order."""
     return [node for node in graph.nodes if isinstance(node.target, EagerBoundary)]
 
 
 def cuts(graph: fx.Graph) -> list[fx.Node]:
-    """The nodes at which the graph is cut: seams and branches on tensors' values."""
+    """The nodes at which the graph is cut: boundaries and branches on tensors' values."""
     return [node for node in graph.nodes if isinstance(node.target, (EagerBoundary, Conditional))]
 
 
 def in_parts(graph: fx.Graph, backend: str) -> bool:
     """Whether the backend gets the graph in parts, compiled when they first run. In eager a branch is Python's."""
-    return bool(seams(graph)) or backend != "eager" and bool(cuts(graph))
+    return bool(boundaries(graph)) or backend != "eager" and bool(cuts(graph))
 
 
 def drop_idle(graph: fx.Graph) -> None:
-    """Take out seams that cut nothing: a tensor that only the caller reads, a region without a node."""
-    for node in seams(graph):
+    """Take out boundaries that cut nothing: a tensor that only the caller reads, a region without a node."""
+    for node in boundaries(graph):
         if isinstance(node.target, Edge):
             (tensor,) = node.all_input_nodes
             if all(user.op == "output" or isinstance(user.target, Edge) for user in tensor.users):
@@ -79,8 +79,8 @@ def why_cut(node: fx.Node) -> str:
 
 
 def without_regions_at(graph: fx.Graph) -> fx.Graph:
-    """The same graph with no region (gradients, autocast) open at a seam: each is left before and entered after."""
-    if not seams(graph) or not any(node.target in EXITS for node in graph.nodes):
+    """The same graph with no region (gradients, autocast) open at a boundary: each is left before and entered after."""
+    if not boundaries(graph) or not any(node.target in EXITS for node in graph.nodes):
         return graph
     out = Graph()
     copies: dict[fx.Node, fx.Node] = {}

@@ -56,7 +56,9 @@ def once_more(error: Exception) -> Exception:
 _ANCHOR = torch.zeros((), device="cpu", requires_grad=True)
 
 
-def spoilt(tensor: torch.Tensor, error: Exception | None, origins: Sequence[torch.Tensor] = ()) -> torch.Tensor:
+def with_invalid_history(
+    tensor: torch.Tensor, error: Exception | None, origins: Sequence[torch.Tensor] = ()
+) -> torch.Tensor:
     """The tensor, which requires gradients now; a backward that comes to it raises the error.
 
     Args:

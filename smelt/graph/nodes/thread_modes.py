@@ -1,4 +1,4 @@
-"""Modes of the thread that compiled parts run in: inference mode, hooks on what autograd saves. Entered at seams.
+"""Modes of the thread that compiled parts run in: inference mode, hooks on what autograd saves. Entered at boundaries.
 
 What is made in inference mode is a tensor of its own kind, and what is saved goes through the hooks of the program: so
 the mode has to be on while the part runs, and to be off again for the next.
@@ -16,7 +16,7 @@ from smelt.graph.nodes.modes import forget_region, note_region
 
 
 class Entered:
-    """The token that one of these seams hands to the one that leaves the mode.
+    """The token that one of these boundaries hands to the one that leaves the mode.
 
     Args:
         region: a context manager that has been entered; None while capturing.

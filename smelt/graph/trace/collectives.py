@@ -48,7 +48,7 @@ if torch.distributed.is_available():
         """The result of a functional collective: it takes what is contiguous."""
         if type(tensor) is not TraceTensor:
             raise Unsupported("a collective of something else than tensors of the program")
-        val = tensor.place.layout.val
+        val = tensor.storage_view.layout.val
         if not same_all(val.stride, contiguous_stride(val.shape)):
             tensor = propagate(aten.clone.default, (tensor,), {"memory_format": torch.contiguous_format}, recorder)
         begun = propagate(op, (tensor, *args), {}, recorder)
@@ -61,7 +61,7 @@ if torch.distributed.is_available():
 
     def _write_flat(target: Any, value: Any, recorder: Recorder | None) -> None:
         """The same elements in the same order, whatever the target's shape is."""
-        shape = list(target.place.layout.val.shape)
+        shape = list(target.storage_view.layout.val.shape)
         _write(target, propagate(aten.view.default, (value, shape), {}, recorder), recorder)
 
     Args = Sequence[Any]
@@ -90,7 +90,7 @@ if torch.distributed.is_available():
         lists, tensors, boxed, *_ = args
         targets, tensor, group = _only(lists), _only(tensors), _group(boxed)
         whole = _gathered(tensor, group, recorder)
-        rows = whole.place.layout.val.shape[0] // group.size()
+        rows = whole.storage_view.layout.val.shape[0] // group.size()
         parts = propagate(aten.split.Tensor, (whole, rows), {}, recorder)
         for target, part in zip(targets, parts, strict=True):
             own = part if tensor.dim() else propagate(aten.squeeze.dim, (part, 0), {}, recorder)
@@ -104,8 +104,8 @@ if torch.distributed.is_available():
 
     def _reduce_scatter_base(func: OpOverload, args: Args, kwargs: Kwargs, recorder: Recorder | None) -> Any:
         target, tensor, boxed, reduction, *_ = args
-        group, val = _group(boxed), target.place.layout.val
-        if tensor.dim() and val.shape != (tensor.place.layout.val.shape[0] // group.size(), *val.shape[1:]):
+        group, val = _group(boxed), target.storage_view.layout.val
+        if tensor.dim() and val.shape != (tensor.storage_view.layout.val.shape[0] // group.size(), *val.shape[1:]):
             raise Unsupported("a scattered reduction that does not cut rows")
         op = functional.reduce_scatter_tensor.default
         own = _run(op, recorder, tensor, _reduction(reduction), group.size(), group.group_name)
@@ -116,8 +116,8 @@ if torch.distributed.is_available():
         target, tensor, boxed, received, sent, *_ = args
         group = _group(boxed)
         size = group.size()
-        received = list(received) or [target.place.layout.val.shape[0] // size] * size
-        sent = list(sent) or [tensor.place.layout.val.shape[0] // size] * size
+        received = list(received) or [target.storage_view.layout.val.shape[0] // size] * size
+        sent = list(sent) or [tensor.storage_view.layout.val.shape[0] // size] * size
         own = _run(functional.all_to_all_single.default, recorder, tensor, received, sent, group.group_name)
         _write_flat(target, own, recorder)
         return finished_work()

@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import _disable_current_modes
 
-from smelt.graph.ir.storage_view import PlacedTensor
+from smelt.graph.ir.storage_view import ViewedTensor
 from smelt.graph.ir.symint import from_torch, to_torch, whole_product
 from smelt.graph.meta_rules.constant_values import known_value
 from smelt.graph.meta_rules.eager_errors import marked
@@ -38,7 +38,7 @@ def for_stand_ins(target: Any, args: Sequence[Any], kwargs: dict[str, Any] | Non
         if other is not None:
             return other
     form = _OTHER.get(target) if args and target.__hash__ is not None else None
-    if form is None or not isinstance(args[0], PlacedTensor) or not args[0].place.layout.val.symbolic:
+    if form is None or not isinstance(args[0], ViewedTensor) or not args[0].storage_view.layout.val.symbolic:
         return target
     return form
 
@@ -89,19 +89,19 @@ def _one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
 
 def _writes_all_or_nothing(x: Any, key: Any, value: Any) -> bool:
     """`x[flag] = value` with a flag of no dimensions: the indexing code reads it as a Python bool."""
-    if not isinstance(x, PlacedTensor) or not isinstance(key, PlacedTensor):
+    if not isinstance(x, ViewedTensor) or not isinstance(key, ViewedTensor):
         return False
     if key.dtype is not torch.bool or key.ndim or key.device != x.device or not _fits_whole(x, value):
         return False
     return known_value(key) is None
 
 
-def _fits_whole(x: PlacedTensor, value: Any) -> bool:
+def _fits_whole(x: ViewedTensor, value: Any) -> bool:
     if isinstance(value, (bool, int, float)):
         return True
-    if not isinstance(value, PlacedTensor) or value.dtype is not x.dtype or value.device != x.device:
+    if not isinstance(value, ViewedTensor) or value.dtype is not x.dtype or value.device != x.device:
         return False
-    shape, part = x.place.layout.val.shape, value.place.layout.val.shape
+    shape, part = x.storage_view.layout.val.shape, value.storage_view.layout.val.shape
     rest = shape[len(shape) - len(part) :]
     return len(part) <= len(shape) and all(
         known_equal(a, 1) or known_equal(a, b) for a, b in zip(part, rest, strict=True)
@@ -117,19 +117,19 @@ def _fill_if(x: torch.Tensor, flag: torch.Tensor, value: Any) -> None:
 def _writes_where_true(x: Any, key: Any, value: Any) -> bool:
     """`x[mask] = values`: the indexing code asks whether there is one value."""
     return (
-        isinstance(key, PlacedTensor)
+        isinstance(key, ViewedTensor)
         and key.dtype is torch.bool
-        and isinstance(value, PlacedTensor)
+        and isinstance(value, ViewedTensor)
         and value.ndim > 0
-        and value.place.layout.val.symbolic
+        and value.storage_view.layout.val.symbolic
     )
 
 
 def _writes_one_row(x: Any, key: Any, value: Any) -> bool:
     """`x[mask] = row`: how many elements of the mask are true does not matter."""
-    if not all(isinstance(each, PlacedTensor) for each in (x, key, value)) or key.dtype is not torch.bool:
+    if not all(isinstance(each, ViewedTensor) for each in (x, key, value)) or key.dtype is not torch.bool:
         return False
-    whole, chosen, row = (each.place.layout.val for each in (x, key, value))
+    whole, chosen, row = (each.storage_view.layout.val for each in (x, key, value))
     if not 0 < chosen.ndim <= whole.ndim or row.ndim > whole.ndim - chosen.ndim or row.dtype is not whole.dtype:
         return False
     if row.device != whole.device or chosen.device != whole.device:
@@ -213,7 +213,7 @@ _POOLS = (functional.max_pool1d, torch.max_pool1d)
 def _without_kernel(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
     """`max_pool1d` without gradients has no kernel for whole numbers on a CPU. That of images has."""
     x = args[0] if args else None
-    if target not in _POOLS or not isinstance(x, PlacedTensor) or x.ndim not in (2, 3):
+    if target not in _POOLS or not isinstance(x, ViewedTensor) or x.ndim not in (2, 3):
         return None
     return _refused_by_pools if x.is_cpu and not x.dtype.is_floating_point else None
 
@@ -232,7 +232,7 @@ _GRIDS = (functional.affine_grid, torch.affine_grid_generator)
 
 def _has_one_line(theta: Any = None, size: Any = (), align_corners: Any = None) -> bool:
     """Whether a gradient will go through a grid with one place in some dimension: PyTorch makes a tensor of it then."""
-    traced = isinstance(theta, PlacedTensor) and theta.requires_grad and theta.is_floating_point()
+    traced = isinstance(theta, ViewedTensor) and theta.requires_grad and theta.is_floating_point()
     return traced and any(type(n) is int and n == 1 for n in tuple(size)[2:])
 
 

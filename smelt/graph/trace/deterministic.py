@@ -47,7 +47,7 @@ def refuse_without_order(func: OpOverload, args: Sequence[Any], kwargs: Mapping[
 
 
 def _is_on_a_gpu(args: Sequence[Any]) -> bool:
-    return any(tensor.place.layout.val.device.type == "cuda" for tensor in tensors_among(args))
+    return any(tensor.storage_view.layout.val.device.type == "cuda" for tensor in tensors_among(args))
 
 
 def _given(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Any:
@@ -76,7 +76,7 @@ def _has_places(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def _adds_reals(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    dtype = kwargs.get("dtype") or next(iter(tensors_among(args))).place.layout.val.dtype
+    dtype = kwargs.get("dtype") or next(iter(tensors_among(args))).storage_view.layout.val.dtype
     return bool(dtype.is_floating_point or dtype.is_complex)
 
 

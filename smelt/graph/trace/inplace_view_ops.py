@@ -16,25 +16,25 @@ from torch.autograd.graph import increment_version
 
 from smelt.base.torch_c import is_plain_view, swap_implementations
 from smelt.base.torch_private import view_base
-from smelt.graph.ir.storage_view import PlacedTensor
+from smelt.graph.ir.storage_view import ViewedTensor
 
 
 def _turning(name: str) -> Callable[..., Any]:
     """The method `name` of tensors (with its underscore), by the view that it makes."""
     in_place, view = getattr(torch.Tensor, name), getattr(torch.Tensor, name.removesuffix("_"))
 
-    def turn(self: PlacedTensor, *args: Any, **kwargs: Any) -> PlacedTensor:
+    def turn(self: ViewedTensor, *args: Any, **kwargs: Any) -> ViewedTensor:
         if not _becomes_view(self):
-            out: PlacedTensor = in_place(self, *args, **kwargs)
+            out: ViewedTensor = in_place(self, *args, **kwargs)
             return out
         moved = _view_of(self, lambda: view(self, *args, **kwargs))
         if moved is not self:
             swap_implementations(self, moved)
-            self.place, moved.place = moved.place, self.place
+            self.storage_view, moved.storage_view = moved.storage_view, self.storage_view
         increment_version(self)
         return self
 
-    turn.__name__, turn.__qualname__ = name, f"Turned.{name}"
+    turn.__name__, turn.__qualname__ = name, f"InplaceViewOps.{name}"
     return turn
 
 
@@ -69,8 +69,8 @@ def _becomes_view(tensor: torch.Tensor) -> bool:
     return not writes or is_plain_view(tensor) and not base.is_leaf and not tensor.is_leaf
 
 
-class Turned(PlacedTensor):
-    """A tensor that knows its place and turns by becoming a view."""
+class InplaceViewOps(ViewedTensor):
+    """The methods that change a tensor's shape in place: the object becomes a view."""
 
     __slots__ = ()
 

@@ -18,7 +18,7 @@ from smelt.base.torch_private import OpOverload, name_in_namespace
 from smelt.graph.ir.memo import remember
 from smelt.graph.ir.meta import OpaqueMeta, is_opaque
 from smelt.graph.ir.schema import Kind, op_info
-from smelt.graph.ir.storage_view import META, Layout, PlacedTensor, layout_for, layout_of
+from smelt.graph.ir.storage_view import META, Layout, ViewedTensor, layout_for, layout_of
 from smelt.graph.ir.symint import has_size
 from smelt.graph.meta_rules.infer import depends_on_values
 
@@ -30,8 +30,8 @@ _compressed: Any = torch.sparse_compressed_tensor
 def touches(values: Sequence[Any]) -> bool:
     """Whether an opaque tensor is among the arguments."""
     for value in values:
-        if isinstance(value, PlacedTensor):
-            if type(value.place.layout.val) is OpaqueMeta:
+        if isinstance(value, ViewedTensor):
+            if type(value.storage_view.layout.val) is OpaqueMeta:
                 return True
         elif isinstance(value, (list, tuple)) and touches(value):
             return True
@@ -47,13 +47,13 @@ def opaque_answer(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
     """
     question = _QUESTIONS.get(func)
     if question is not None:
-        return question(args[0].place.layout.val)
+        return question(args[0].storage_view.layout.val)
     if name_in_namespace(func) in _ABOUT_ELEMENTS:
         raise depends_on_values(f"{func}")
     if name_in_namespace(func) in _CHECKS:
         return None
     if func is aten._coalesce.default:  # which an example without elements is already
-        return args[0].place.layout
+        return args[0].storage_view.layout
     if op_info(func).kind is Kind.WRITE:
         raise Unsupported(f"{func} on a sparse or quantised tensor", why="a graph's values never change")
     key = (func, *map(_key, args), *((k, _key(v)) for k, v in kwargs.items()))
@@ -67,8 +67,8 @@ _answers: dict[Any, Any] = {}
 
 
 def _key(value: Any) -> Any:
-    if isinstance(value, PlacedTensor):
-        return value.place.layout
+    if isinstance(value, ViewedTensor):
+        return value.storage_view.layout
     if isinstance(value, (list, tuple)):
         return tuple(map(_key, value))
     return (value, type(value))
@@ -76,8 +76,8 @@ def _key(value: Any) -> Any:
 
 def _asked(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     def real(value: Any) -> Any:
-        if isinstance(value, PlacedTensor):
-            return _example(value.place.layout)
+        if isinstance(value, ViewedTensor):
+            return _example(value.storage_view.layout)
         return type(value)(map(real, value)) if isinstance(value, (list, tuple)) else value
 
     if has_size(tuple(args)) or has_size(tuple(kwargs.values())):
@@ -146,7 +146,7 @@ def _quantised(val: OpaqueMeta, device: torch.device) -> torch.Tensor:
     return empty(val.shape, scale=1.0, zero_point=0, dtype=val.dtype, device=device)
 
 
-def stand_in(cls: type[PlacedTensor], val: OpaqueMeta) -> PlacedTensor:
+def stand_in(cls: type[ViewedTensor], val: OpaqueMeta) -> ViewedTensor:
     """An object of a tensor class that looks like such a tensor to C++ code and sends every operator to the class."""
     if val.layout is torch.strided:
         made = torch.Tensor._make_wrapper_subclass(cls, val.shape, dtype=val.dtype, device=val.device)

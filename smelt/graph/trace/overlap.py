@@ -52,7 +52,7 @@ def address(tensor: torch.Tensor) -> int:
 def _memory_of(tensor: torch.Tensor) -> Any:
     """Where addresses can be compared: on a device, also between storages, of which NumPy and DLPack make many."""
     if type(tensor) is TraceTensor:
-        return id(tensor.place.storage)
+        return id(tensor.storage_view.storage)
     return tensor.device if tensor.numel() else id(tensor)
 
 

@@ -23,7 +23,7 @@ from smelt.base.torch_private import OpOverload, name_in_namespace, schema_of
 from smelt.graph.ir.functional_form import DRAWING
 from smelt.graph.ir.meta import extent, may_overlap
 from smelt.graph.ir.schema import OpInfo, find_op, sees_strides
-from smelt.graph.ir.storage_view import Layout, PlacedTensor
+from smelt.graph.ir.storage_view import Layout, ViewedTensor
 from smelt.graph.meta_rules.constant_values import known_value
 from smelt.graph.trace.in_bounds import every_place, places_of
 
@@ -60,22 +60,22 @@ DRAWN_ALIKE = DRAWING - {aten.bernoulli_.Tensor}
 
 def is_one_value(source: Any) -> bool:
     """Whether all elements of what is copied are the same: autograd copies such gradients of `zero_` through views."""
-    if not isinstance(source, PlacedTensor):
+    if not isinstance(source, ViewedTensor):
         return False
-    if source.place.storage.filled:
+    if source.storage_view.storage.filled:
         return True
     known = known_value(source)
     if known is not None and known.numel() and bool((known == known.reshape(-1)[0]).all()):
         return True
-    shape, stride, _ = _numbers(source.place.layout)
+    shape, stride, _ = _numbers(source.storage_view.layout)
     return 0 not in shape and all(n == 1 or s == 0 for n, s in zip(shape, stride, strict=True))
 
 
-def _is_one_for_each_place(target: PlacedTensor, source: Any) -> bool:
+def _is_one_for_each_place(target: ViewedTensor, source: Any) -> bool:
     """Whether elements of the target that share memory are given one element of the source."""
-    if not isinstance(source, PlacedTensor) or source.place.storage is target.place.storage:
+    if not isinstance(source, ViewedTensor) or source.storage_view.storage is target.storage_view.storage:
         return False
-    (shape, written, _), (own, steps, _) = _numbers(target.place.layout), _numbers(source.place.layout)
+    (shape, written, _), (own, steps, _) = _numbers(target.storage_view.layout), _numbers(source.storage_view.layout)
     steps = tuple(0 if n == 1 else s for n, s in zip(own, steps, strict=True))
     read = (0,) * (len(shape) - len(own)) + steps  # as it is repeated; the copy itself has looked whether it fits
     if written == read:
@@ -103,17 +103,17 @@ def _places_of_parameters(func: OpOverload) -> dict[str, int]:
 
 def written_tensors(
     func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> list[PlacedTensor]:
+) -> list[ViewedTensor]:
     """The tensors that a call writes to."""
     return [tensor for name in info.written for tensor in _tensors(argument(func, args, kwargs, name))]
 
 
-_Named = list[tuple[str, PlacedTensor]]
+_Named = list[tuple[str, ViewedTensor]]
 
 
 def _steps(
     func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Iterator[tuple[list[PlacedTensor], _Named]]:
+) -> Iterator[tuple[list[ViewedTensor], _Named]]:
     """What is written at once, with what is read for it and by which parameter: operators on lists go item by item."""
     if not name_in_namespace(func).startswith("_foreach_"):
         given = [*zip(_places_of_parameters(func), args, strict=False), *kwargs.items()]
@@ -123,20 +123,20 @@ def _steps(
     lists = [value for value in (*args, *kwargs.values()) if isinstance(value, (list, tuple))]
     for i, target in enumerate(written_tensors(func, info, args, kwargs)):
         items = [value[i] for value in lists if len(value) > i]
-        yield [target], [("", one) for one in items if isinstance(one, PlacedTensor) and one is not target]
+        yield [target], [("", one) for one in items if isinstance(one, ViewedTensor) and one is not target]
 
 
-def _tensors(value: Any) -> Iterator[PlacedTensor]:
-    if isinstance(value, PlacedTensor):
+def _tensors(value: Any) -> Iterator[ViewedTensor]:
+    if isinstance(value, ViewedTensor):
         yield value
     elif isinstance(value, (list, tuple)):
         for one in value:
             yield from _tensors(one)
 
 
-def repeats(tensor: PlacedTensor) -> bool:
+def repeats(tensor: ViewedTensor) -> bool:
     """Whether two elements are the same memory."""
-    layout = tensor.place.layout
+    layout = tensor.storage_view.layout
     if not may_overlap(layout.val.shape, layout.val.stride):
         return False
     shape, stride, offset = _numbers(layout)
@@ -148,20 +148,20 @@ def repeats(tensor: PlacedTensor) -> bool:
     return len(numpy.unique(found)) < len(found)
 
 
-def _reads_written(func: OpOverload, target: PlacedTensor, name: str, other: PlacedTensor) -> bool:
+def _reads_written(func: OpOverload, target: ViewedTensor, name: str, other: ViewedTensor) -> bool:
     """Whether elements of `other` that belong to another place of the result than their own are written."""
-    if target.place.storage is not other.place.storage:
+    if target.storage_view.storage is not other.storage_view.storage:
         return False
     if sees_strides(func):  # a user's library: nothing tells what it does
         return True
-    own, read = target.place.layout, other.place.layout
+    own, read = target.storage_view.layout, other.storage_view.layout
     if own is read and _in_place(func, name):
         return False
     return _meet(own, read)
 
 
 def _in_place(func: OpOverload, name: str) -> bool:
-    """Whether the operator may overwrite what it is given as `name`, element by element or as its twin does."""
+    """Whether the operator may overwrite what it is given as `name`: element by element, or as its in-place form."""
     operator = name_in_namespace(func)
     if torch.Tag.pointwise in func.tags or operator in _POINTWISE or operator.startswith("_foreach_"):
         return True

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from smelt.base.errors import Unsupported
-from smelt.graph.ir.storage_view import PlacedTensor, Rows
+from smelt.graph.ir.storage_view import Rows, ViewedTensor
 
 aten = torch.ops.aten
 Call = Callable[..., Any]
@@ -21,7 +21,7 @@ Call = Callable[..., Any]
 SUM, MEAN = 0, 1
 
 
-def from_rows(call: Call, size: Sequence[int], rows: Rows) -> PlacedTensor:
+def from_rows(call: Call, size: Sequence[int], rows: Rows) -> ViewedTensor:
     """A gradient of the given size: zeros, and the rows added up at their places."""
     values, places = rows.values, call(aten.view.default, rows.indices, [-1])
     if rows.but is not None:
@@ -30,11 +30,11 @@ def from_rows(call: Call, size: Sequence[int], rows: Rows) -> PlacedTensor:
         values = call(aten.masked_fill.Scalar, values, dropped, 0)
     base = call(aten.new_zeros.default, values, list(size))
     dense = call(aten.index_add.default, base, 0, places, values)
-    dense.place.rows = rows
+    dense.storage_view.rows = rows
     return dense
 
 
-def of_coordinates(call: Call, size: Sequence[int], indices: PlacedTensor, values: PlacedTensor) -> PlacedTensor:
+def of_coordinates(call: Call, size: Sequence[int], indices: ViewedTensor, values: ViewedTensor) -> ViewedTensor:
     """`torch.sparse_coo_tensor(indices, values, size)` of a backward.
 
     Raises:
@@ -45,7 +45,7 @@ def of_coordinates(call: Call, size: Sequence[int], indices: PlacedTensor, value
     return from_rows(call, size, Rows(indices, values, None))
 
 
-def of_bags(call: Call, args: Sequence[Any]) -> PlacedTensor:
+def of_bags(call: Call, args: Sequence[Any]) -> ViewedTensor:
     """The sparse gradient of `embedding_bag`: each row read gets the gradient of its bag, scaled as it was.
 
     Args:
@@ -70,7 +70,7 @@ def of_bags(call: Call, args: Sequence[Any]) -> PlacedTensor:
     return from_rows(call, (rows, grad.shape[1]), Rows(places, values, padding if padding >= 0 else None))
 
 
-def bag_of_each(call: Call, offsets: PlacedTensor, count: int) -> PlacedTensor:
+def bag_of_each(call: Call, offsets: ViewedTensor, count: int) -> ViewedTensor:
     """For each of `count` places the last bag that begins at or before it."""
     places = call(aten.arange.default, count, dtype=offsets.dtype, device=offsets.device)
     after = call(aten.searchsorted.Tensor, offsets, places, right=True)

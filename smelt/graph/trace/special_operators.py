@@ -96,7 +96,7 @@ def _lazy(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], reco
     """A view whose values are the conjugates, or the negatives, of what the memory holds."""
     if not isinstance(args[0], torch.Tensor):
         return _conjugate(func, args, kwargs, recorder)
-    place = as_traced(args, kwargs, recorder)[0][0].place
+    place = as_traced(args, kwargs, recorder)[0][0].storage_view
     return TraceTensor(StorageView(place.layout, place, Step(func, (), {}, None)))
 
 
@@ -141,9 +141,9 @@ def _refuse_misfits(tensor: TraceTensor, indices: Sequence[Any]) -> None:
     Raises:
         IndexError: as eager does. Sizes that only values tell are not compared.
     """
-    sizes, first = tensor.place.layout.val.shape, 0
+    sizes, first = tensor.storage_view.layout.val.shape, 0
     for index in indices:
-        mask = index.place.layout.val.shape if _is_mask(index) else ()
+        mask = index.storage_view.layout.val.shape if _is_mask(index) else ()
         for at, (a, b) in enumerate(zip(mask, sizes[first:], strict=False)):
             if not is_unbacked(a, b) and a != b:
                 text = f"The shape of the mask {[*map(int, mask)]} at index {at} does not match"
@@ -175,7 +175,7 @@ def _on_real(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], r
 
     def real(value: Any) -> Any:
         if type(value) is TraceTensor:
-            val = value.place.layout.val
+            val = value.storage_view.layout.val
             out = torch.empty_strided(val.shape, val.stride, dtype=val.dtype, device=val.device)
             return out.requires_grad_(value.requires_grad)
         return value
@@ -216,7 +216,7 @@ def _channel_shuffle(
 
 def _same_storage(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
     """Whether two storages hold as many elements: asked of a tensor and its forward derivative."""
-    one, other = (root_of(a.place).layout.val if type(a) is TraceTensor else meta_of(a) for a in args[:2])
+    one, other = (root_of(a.storage_view).layout.val if type(a) is TraceTensor else meta_of(a) for a in args[:2])
     return bool(extent(one.shape, one.stride) == extent(other.shape, other.stride))
 
 
@@ -248,9 +248,9 @@ def _repeats(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], r
 def _set(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
     """The tensor shows the memory of another one, in its own way: a conjugate shows the conjugates of what is there."""
     tensor, ((source,), _) = args[0], as_traced(args[1:2], {}, recorder)
-    if tensor.place.conjugate is not source.place.conjugate:
+    if tensor.storage_view.conjugate is not source.storage_view.conjugate:
         source = propagate(aten._conj.default, (source,), {}, recorder)
-    if tensor.place.negative is not source.place.negative:
+    if tensor.storage_view.negative is not source.storage_view.negative:
         source = propagate(aten._neg_view.default, (source,), {}, recorder)
     tensor.data = source
     return tensor
@@ -260,15 +260,15 @@ def _resize(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], re
     tensor, shape = args[0], tuple(args[1])
     if tuple(tensor.shape) == shape:
         return tensor
-    place, stride = TraceTensor(tensor.place), contiguous_stride(shape)
-    whole, first = root_of(tensor.place).layout.val, tensor.place.layout.offset
+    place, stride = TraceTensor(tensor.storage_view), contiguous_stride(shape)
+    whole, first = root_of(tensor.storage_view).layout.val, tensor.storage_view.layout.offset
     if kwargs.get("memory_format") not in (None, torch.contiguous_format):
         raise Unsupported("resize_() in another memory format", hint="make a new tensor of the wanted shape")
     if not whole.numel:
         tensor.move_to(propagate(aten.new_empty.default, (place, shape), {}, recorder))
     elif first + extent(shape, stride) <= extent(whole.shape, whole.stride):
         expect_new_shape(func, tensor)
-        tensor.place.storage.resized = True
+        tensor.storage_view.storage.resized = True
         tensor.move_to(propagate(aten.as_strided.default, (place, shape, stride, first), {}, recorder))
     else:  # its views grow with it
         raise Unsupported("resize_() beyond a tensor's memory", hint="make a new tensor of the wanted shape")
@@ -288,7 +288,7 @@ def _strided(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], r
 def _scattered(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
     """Eager writes to a copy in the tensor's strides (dense where one is 0): in windows one write changes several."""
     (value,), _ = as_traced(args[:1], {}, recorder)
-    shape, stride = value.place.layout.val.shape, value.place.layout.val.stride
+    shape, stride = value.storage_view.layout.val.shape, value.storage_view.layout.val.stride
     if may_overlap(shape, stride) and not any(
         same(s, 0) and not same(n, 1) for n, s in zip(shape, stride, strict=True)
     ):
@@ -305,7 +305,7 @@ def _scattered_places(
     """
     (value, src, *where), kwargs = as_traced(args, kwargs, recorder)
     answer_for(func, (value, src, *where), kwargs)  # refuses what eager does
-    layout = value.place.layout
+    layout = value.storage_view.layout
     shape, stride = layout.val.shape, layout.val.stride
     if may_overlap(shape, stride):
         raise Unsupported(f"{func} of elements that share memory", why="what is written to one shows in others")
@@ -341,9 +341,9 @@ def _sum_of_gradients(
 ) -> Any:
     out = ordinary(func, op_info(func), args, kwargs, recorder)
     if recorder is not None and recorder.backward and len(args) == 2 and not kwargs:
-        a, b = (x.place.rows if type(x) is TraceTensor else None for x in args)
+        a, b = (x.storage_view.rows if type(x) is TraceTensor else None for x in args)
         if a is not None and b is not None:
-            out.place.rows = sparse.add_rows(_call(recorder), a, b)
+            out.storage_view.rows = sparse.add_rows(_call(recorder), a, b)
     return out
 
 

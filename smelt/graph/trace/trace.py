@@ -38,7 +38,7 @@ from smelt.graph.meta_rules.constant_values import follow, forget, known_value
 from smelt.graph.meta_rules.device_errors import devices_among, raise_for_devices
 from smelt.graph.meta_rules.infer import DataDependent, answer_for, depends_on_values
 from smelt.graph.trace.deterministic import refuse_without_order
-from smelt.graph.trace.inplace_view_ops import Turned
+from smelt.graph.trace.inplace_view_ops import InplaceViewOps
 from smelt.graph.trace.opaque import MAKERS, opaque_answer, stand_in, touches
 from smelt.graph.trace.overlapping_writes import argument, expect_apart, written_tensors
 from smelt.graph.trace.unbacked import NEED_ELEMENTS, expect_elements
@@ -77,7 +77,7 @@ text = _Text()
 switch("text of tensors", lambda: text.refuse, lambda before: setattr(text, "refuse", before))
 
 
-class TraceTensor(Turned):
+class TraceTensor(InplaceViewOps):
     """A tensor with metadata, autograd history and a place, but no data."""
 
     __slots__ = ()
@@ -87,7 +87,7 @@ class TraceTensor(Turned):
         val, offset = place.layout.val, place.layout.offset
         if type(val) is OpaqueMeta:
             opaque = stand_in(cls, val)
-            opaque.place = place
+            opaque.storage_view = place
             return opaque  # type: ignore[return-value]
         shape, stride = val.shape, val.stride
         if val.symbolic or offset.__class__ is Size:
@@ -96,7 +96,7 @@ class TraceTensor(Turned):
             cls, shape, strides=stride, storage_offset=offset, dtype=val.dtype, device=val.device
         )
         refuse_address(self, val.symbolic or offset.__class__ is Size)
-        self.place = place
+        self.storage_view = place
         if place.conjugate:
             set_conjugate(self, True)
         if place.negative:
@@ -117,14 +117,14 @@ class TraceTensor(Turned):
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         if text.refuse is not None:
             text.refuse()
-        return f"TraceTensor({self.place.layout.val}{', requires_grad' if self.requires_grad else ''})"
+        return f"TraceTensor({self.storage_view.layout.val}{', requires_grad' if self.requires_grad else ''})"
 
     @property
     def data(self) -> torch.Tensor:
         """The same place without autograd history, as for real tensors."""
         out: TraceTensor = _data.__get__(self)
-        assert out.place.step is not None
-        out.place.step.data = next(Step.counts)
+        assert out.storage_view.step is not None
+        out.storage_view.step.data = next(Step.counts)
         return out
 
     @data.setter
@@ -134,12 +134,12 @@ class TraceTensor(Turned):
         self.move_to(other)
         step = Step(aten.detach.default, (), {}, None)
         step.data = next(Step.counts)
-        self.place = StorageView(other.place.layout, other.place, step)
+        self.storage_view = StorageView(other.storage_view.layout, other.storage_view, step)
 
     def move_to(self, other: TraceTensor) -> None:
         """The object has the place of `other`, its own history and its own version counter."""
         _data.__set__(self, other)
-        self.place = other.place
+        self.storage_view = other.storage_view
 
     def tolist(self) -> Any:
         value = known_value(self)
@@ -160,7 +160,7 @@ class TraceTensor(Turned):
         raise depends_on_values("tensor.__dlpack__()")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TraceTensor:
-        out = TraceTensor(StorageView(self.place.layout))
+        out = TraceTensor(StorageView(self.storage_view.layout))
         out.requires_grad_(self.requires_grad)
         memo[id(self)] = out
         return out
@@ -253,8 +253,8 @@ class _Before(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, leaf: TraceTensor) -> TraceTensor:
         ctx.set_materialize_grads(False)  # a function of the program may give no gradient
-        out = TraceTensor(StorageView(leaf.place.layout))
-        out.place.node, out.place.version = leaf.place.node, 0
+        out = TraceTensor(StorageView(leaf.storage_view.layout))
+        out.storage_view.node, out.storage_view.version = leaf.storage_view.node, 0
         return out
 
     @staticmethod
@@ -355,8 +355,8 @@ def ordinary(
     args, kwargs = as_traced(args, kwargs, recorder)
     about = _ABOUT_SIZES.get(func)
     if about is not None:
-        return about(args[0].place.layout, *args[1:])
-    if func in NEED_ELEMENTS and args[0].place.layout.val.symbolic:
+        return about(args[0].storage_view.layout, *args[1:])
+    if func in NEED_ELEMENTS and args[0].storage_view.layout.val.symbolic:
         expect_elements(func, args, kwargs)
     refuse_without_order(func, args, kwargs)
     answer = answer_for(func, args, kwargs)
@@ -427,7 +427,7 @@ def tensors_for(answer: Any) -> Any:
 
 
 def _view(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Any) -> Any:
-    parent = args[0].place
+    parent = args[0].storage_view
     if func is aten.as_strided.default:  # says where in the storage, whatever it is called on
         parent = memory_of_its_type(parent)
         args, kwargs = (args[0], args[1], args[2], answer.offset), {}
@@ -504,7 +504,7 @@ def _write(
 def _expect_shape_of_history(func: OpOverload, target: Any, args: Sequence[Any]) -> None:
     """Forget what is known of a tensor that is written; refuse where its history is of another shape."""
     forget(target)
-    if type(target) is TraceTensor and target.place.storage.reshaped and torch.is_grad_enabled():
+    if type(target) is TraceTensor and target.storage_view.storage.reshaped and torch.is_grad_enabled():
         if any(type(a) is TraceTensor and a.requires_grad for a in args):
             raise _reshaped(func)
 
@@ -514,7 +514,7 @@ def _write_unrecorded(
 ) -> None:
     """Count the writes, and let each `out=` have the shape of what it is given."""
     for target in written_tensors(func, info, args, kwargs):  # counters miss those of operators from user libraries
-        target.place.storage.version += 1
+        target.storage_view.storage.version += 1
     for one, returned in zip(answers, info.returned, strict=False):
         out = kwargs.get(returned) if returned is not None else None
         if type(one) is Layout and type(out) is TraceTensor:
@@ -527,7 +527,7 @@ def resize_out(target: TraceTensor, val: TensorMeta) -> TraceTensor | None:
     Raises:
         Unsupported: it has elements, in another shape.
     """
-    if val.shape == target.place.layout.val.shape:
+    if val.shape == target.storage_view.layout.val.shape:
         return None
     if target.numel():
         raise Unsupported("out= with a tensor of another shape", hint="pass one of the result's shape")
@@ -572,7 +572,7 @@ def _without_ratios(
     tensors = _ON_TENSORS.get(func)
     if tensors is None or not isinstance(args[0], TraceTensor):
         return func, tuple(float(a) if isinstance(a, Ratio) else a for a in args)
-    dtype = args[0].place.layout.val.dtype
+    dtype = args[0].storage_view.layout.val.dtype
     wide = torch.float64 if args[0].ndim and dtype.is_floating_point else torch.get_default_dtype()
 
     def made(value: Any) -> Any:
@@ -607,7 +607,7 @@ def _view_in_place(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, A
     if view is None:
         raise Unsupported(f"{func} cannot be traced", why="it changes a tensor's shape in place")
     expect_new_shape(func, args[0])
-    args[0].move_to(propagate(view, (TraceTensor(args[0].place), *args[1:]), kwargs, recorder))
+    args[0].move_to(propagate(view, (TraceTensor(args[0].storage_view), *args[1:]), kwargs, recorder))
     return args[0]
 
 
@@ -619,7 +619,7 @@ def expect_new_shape(func: OpOverload, tensor: TraceTensor) -> None:
     """
     if not is_view(tensor):
         return
-    storage = tensor.place.storage
+    storage = tensor.storage_view.storage
     if tensor.requires_grad and (storage.version or not torch.is_grad_enabled()):
         raise _reshaped(func)
     storage.reshaped = True

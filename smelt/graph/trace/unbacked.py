@@ -18,7 +18,7 @@ import torch
 from smelt.base.process_state import switch
 from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.meta import TensorMeta, contiguous_stride
-from smelt.graph.ir.storage_view import Layout, PlacedTensor
+from smelt.graph.ir.storage_view import Layout, ViewedTensor
 from smelt.graph.ir.sym_bool import SymbolicPredicate, compare
 from smelt.graph.ir.symint import SizeNode
 from smelt.graph.meta_rules.infer import depends_on_values
@@ -84,9 +84,9 @@ def current(what: str) -> Any:
 # -- reads ---------------------------------------------------------------------------------------------------------
 
 
-def read_scalar(tensor: PlacedTensor, what: str) -> Size | Real:
+def read_scalar(tensor: ViewedTensor, what: str) -> Size | Real:
     """The value of a tensor of one element as a number."""
-    val = tensor.place.layout.val
+    val = tensor.storage_view.layout.val
     numbers = current(what)
     if val.dtype is torch.bool or val.dtype.is_complex:
         raise depends_on_values(what)

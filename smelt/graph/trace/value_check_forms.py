@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from smelt.graph.ir.storage_view import PlacedTensor
+from smelt.graph.ir.storage_view import ViewedTensor
 from smelt.graph.ir.sym_bool import SymbolicPredicate, compare
 from smelt.graph.ir.symint import from_torch
 from smelt.graph.trace import product_gradients
@@ -19,7 +19,7 @@ def in_checked_form(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> C
     if form is None:
         return None
     tensor = args[0] if args else kwargs.get("input")
-    return form[1] if isinstance(tensor, PlacedTensor) and form[0](args, kwargs) else None
+    return form[1] if isinstance(tensor, ViewedTensor) and form[0](args, kwargs) else None
 
 
 def _require(condition: torch.Tensor, text: str) -> None:

@@ -32,38 +32,38 @@ def test_equal_nodes_are_one(rec: GraphRecorder) -> None:
     x = bound(rec, 3)
     with TraceMode(rec):
         a, b, c, d = x * 2, x * 2, x * 2.0, x * True
-    assert rec.value(a.place) is rec.value(b.place)
-    assert len({rec.value(t.place) for t in (a, c, d)}) == 3
+    assert rec.value(a.storage_view) is rec.value(b.storage_view)
+    assert len({rec.value(t.storage_view) for t in (a, c, d)}) == 3
 
 
 def test_zero_and_minus_zero_are_two(rec: GraphRecorder) -> None:
     x = bound(rec, 3)
     with TraceMode(rec):
-        assert rec.value((x + 0.0).place) is not rec.value((x + -0.0).place)
+        assert rec.value((x + 0.0).storage_view) is not rec.value((x + -0.0).storage_view)
 
 
 def test_random_nodes_are_never_merged(rec: GraphRecorder) -> None:
     x = bound(rec, 3)
     with TraceMode(rec):
         a, b = torch.rand_like(x), torch.rand_like(x)
-    assert rec.value(a.place) is not rec.value(b.place)
-    assert rec.value(a.place).meta["random"]
+    assert rec.value(a.storage_view) is not rec.value(b.storage_view)
+    assert rec.value(a.storage_view).meta["random"]
 
 
 def test_a_write_is_seen_by_older_views_and_not_by_older_values(rec: GraphRecorder) -> None:
     x = bound(rec, 3, 4)
-    row, before = x[1], rec.value(x.place)
+    row, before = x[1], rec.value(x.storage_view)
     with TraceMode(rec):
         x.mul_(2)
-    assert rec.value(x.place) is not before
-    assert rec.value(row.place).args[0] is rec.value(x.place)
+    assert rec.value(x.storage_view) is not before
+    assert rec.value(row.storage_view).args[0] is rec.value(x.storage_view)
 
 
 def test_a_write_through_a_view_changes_its_base(rec: GraphRecorder) -> None:
     x = bound(rec, 3, 4)
     with TraceMode(rec):
         x.t()[1].fill_(7)
-    node = rec.value(x.place)
+    node = rec.value(x.storage_view)
     assert node.target is aten.permute.default and node.args[0].target is aten.select_scatter.default
 
 
@@ -76,10 +76,10 @@ def test_views_that_nobody_reads_are_no_nodes(rec: GraphRecorder) -> None:
 
 def test_low_precision_writes_keep_the_dtype(rec: GraphRecorder) -> None:
     x = trace_like(torch.zeros(3, dtype=torch.float16))
-    rec.bind(x, rec.placeholder("x", x.place.layout.val))
+    rec.bind(x, rec.placeholder("x", x.storage_view.layout.val))
     with TraceMode(rec):
         x.add_(trace_like_bound(rec))
-    assert rec.value(x.place).meta["val"].dtype is torch.float16
+    assert rec.value(x.storage_view).meta["val"].dtype is torch.float16
 
 
 def trace_like_bound(rec: GraphRecorder) -> TraceTensor:
@@ -93,9 +93,9 @@ def test_literals_and_constants(rec: GraphRecorder) -> None:
         number, several = torch.tensor(2.5), torch.tensor([1.0, 2.0])
         y = x + outside
         z = x * outside
-    assert rec.value(number.place).target is aten.full.default
-    assert rec.value(several.place).op == "get_attr"
-    assert rec.value(y.place).args[1] is rec.value(z.place).args[1]
+    assert rec.value(number.storage_view).target is aten.full.default
+    assert rec.value(several.storage_view).op == "get_attr"
+    assert rec.value(y.storage_view).args[1] is rec.value(z.storage_view).args[1]
     assert number.item() == 2.5
     assert not rec.changed_constants()
 
@@ -124,15 +124,15 @@ def test_foreach_writes(rec: GraphRecorder) -> None:
         torch._foreach_add_([a, b], 1.0)
         torch._foreach_mul_([a, b], [a.sum(), b.sum()][0])
     for t in (a, b):
-        assert rec.value(t.place).meta["val"].shape == tuple(t.shape)
-        assert t.place.storage.version == 2
+        assert rec.value(t.storage_view).meta["val"].shape == tuple(t.shape)
+        assert t.storage_view.storage.version == 2
 
 
 def test_is_view_node(rec: GraphRecorder) -> None:
     x = bound(rec, 3, 4)
     with TraceMode(rec):
         view, value = x.t(), x * 2
-    assert is_view_node(rec.value(view.place)) and not is_view_node(rec.value(value.place))
+    assert is_view_node(rec.value(view.storage_view)) and not is_view_node(rec.value(value.storage_view))
 
 
 def test_lists_whose_tensors_share_memory_are_written_in_turn() -> None:

@@ -36,8 +36,8 @@ def test_nonleaf_keeps_history() -> None:
 def test_overlap_is_a_view_of_the_one_that_covers() -> None:
     base = torch.zeros(4, 4)
     row, whole = make_inputs(GraphRecorder(), [base[1], base], shared=True)
-    assert row.place.storage is whole.place.storage and whole.place.parent is None
-    assert row.place.layout.offset == 4
+    assert row.storage_view.storage is whole.storage_view.storage and whole.storage_view.parent is None
+    assert row.storage_view.layout.offset == 4
 
 
 def test_overlap_without_cover_or_with_gradients_is_refused() -> None:

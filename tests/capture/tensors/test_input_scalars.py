@@ -21,10 +21,10 @@ class Ring(nn.Module):
         self.register_buffer("place", torch.zeros(1, dtype=torch.long))
 
     def forward(self, x: Any) -> Any:
-        at = int(self.place)
+        at = int(self.storage_view)
         before = self.held.sum(1) + x.sum()
         self.held[:, at : at + len(x)] = x.T
-        self.place[0] = (at + len(x)) % 32
+        self.storage_view[0] = (at + len(x)) % 32
         return before
 
 
@@ -34,7 +34,7 @@ def test_position_in_a_buffer_is_an_input() -> None:
     for step in range(20):
         x = torch.full((4, 3), float(step))
         assert torch.equal(run(x), eager(x))
-        assert torch.equal(model.held, eager.held) and torch.equal(model.place, eager.place)
+        assert torch.equal(model.held, eager.held) and torch.equal(model.storage_view, eager.storage_view)
 
 
 def test_position_in_a_buffer_through_all_stages() -> None:

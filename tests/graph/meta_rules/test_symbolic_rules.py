@@ -106,7 +106,7 @@ def check(name, fn, val, shape):
         meta = meta_in_numbers(val, values)
         real = fn(torch.empty_strided(meta.shape, meta.stride).copy_(torch.rand(meta.shape)))
         for ours, theirs in zip(flat(traced), flat(real), strict=True):
-            made = meta_in_numbers(ours.place.layout.val, values)
+            made = meta_in_numbers(ours.storage_view.layout.val, values)
             assert (made.shape, made.stride, made.dtype) == (theirs.shape, theirs.stride(), theirs.dtype)
 
 

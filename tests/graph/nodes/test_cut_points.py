@@ -1,4 +1,4 @@
-"""Graphs with seams: regions are closed at them, and running the graph stays the same."""
+"""Graphs with eager boundaries: regions are closed at them, and running the graph stays the same."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def _graph():
 
 def test_no_region_is_open_at_a_seam():
     graph = without_regions_at(_graph())
-    (seam,) = cuts(graph)
+    (boundary,) = cuts(graph)
     depth, found = 0, {}
     for node in graph.nodes:
         depth += (node.target in modes.EXITS) - (node.target in modes.EXITS.values())
         found[node] = depth
-    assert found[seam] == 0 and depth == 0 and max(found.values()) == 2
+    assert found[boundary] == 0 and depth == 0 and max(found.values()) == 2
 
 
 def test_the_modes_of_each_node_stay():

@@ -69,15 +69,15 @@ def test_metadata_is_that_of_real_tensors(name: str) -> None:
 def test_a_second_answer_is_remembered_but_not_shared() -> None:
     x = trace_like(example())
     a, b = x.exp(), x.exp()
-    assert a.place.layout is b.place.layout and a.place.storage is not b.place.storage
+    assert a.storage_view.layout is b.storage_view.layout and a.storage_view.storage is not b.storage_view.storage
 
 
 def test_views_share_a_storage_and_writes_return_the_tensor() -> None:
     x = trace_like(example())
-    assert x[0].place.storage is x.place.storage
-    assert x.mul(2).place.storage is not x.place.storage
+    assert x[0].storage_view.storage is x.storage_view.storage
+    assert x.mul(2).storage_view.storage is not x.storage_view.storage
     assert x.add_(1) is x
-    assert x.detach().place.storage is x.place.storage
+    assert x.detach().storage_view.storage is x.storage_view.storage
 
 
 def test_creation_needs_the_mode() -> None:
@@ -173,7 +173,7 @@ def test_resize_within_the_memory() -> None:
     y = x[1:]
     y.resize_(3, 2)
     assert (y.shape, y.stride(), y.storage_offset()) == ((3, 2), (2, 1), 5)
-    assert y.place.storage is x.place.storage
+    assert y.storage_view.storage is x.storage_view.storage
     with pytest.raises(Unsupported, match="beyond"):
         y.resize_(16)
 

@@ -23,7 +23,7 @@ _NOWHERE = "sys", 1 if sys.version_info < (3, 12) else 0, "sys", vars(sys).setde
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WarningLocation:
     """Where a warning points to: a line of a file, with the globals of what runs there."""
 
     globals: dict[str, Any]
@@ -31,7 +31,7 @@ class Place:
     line: int
 
 
-def place_of(vm: Interpreter, level: int, skipped: tuple[str, ...] = ()) -> Place | int:
+def location_of(vm: Interpreter, level: int, skipped: tuple[str, ...] = ()) -> WarningLocation | int:
     """The place that `warnings.warn(stacklevel=level)` points to; a number: so many frames above the captured one.
 
     Args:
@@ -41,43 +41,43 @@ def place_of(vm: Interpreter, level: int, skipped: tuple[str, ...] = ()) -> Plac
         Break: frames above the captured one would have to be told apart by their files.
     """
     level = max(level, 2 if skipped else 1)
-    for k, place in enumerate(_places(vm)):
-        if k and skipped and place.filename.startswith(skipped):
+    for k, location in enumerate(_locations(vm)):
+        if k and skipped and location.filename.startswith(skipped):
             continue
         level -= 1
         if not level:
-            return place
+            return location
     if skipped:
         raise Break("warnings.warn(skip_file_prefixes=...) that points to a caller", "its file is known at the call")
     return level
 
 
-def _places(vm: Interpreter) -> Iterator[Place]:
+def _locations(vm: Interpreter) -> Iterator[WarningLocation]:
     """Where the frames stand that eager would have, innermost first, up to the captured one."""
     for depth in reversed(range(len(vm.frames))):
         frame = vm.frames[depth]
-        yield Place(frame.globals, frame.code.co_filename, frame.at.line)
+        yield WarningLocation(frame.globals, frame.code.co_filename, frame.at.line)
         if depth and depth in vm.python.left_out:
             yield from _of_modules()
 
 
 @functools.cache
-def _of_modules() -> tuple[Place, ...]:
+def _of_modules() -> tuple[WarningLocation, ...]:
     """Where `nn.Module._call_impl` and `_wrapped_call_impl` call without hooks."""
     places = []
     for function, call in ((nn.Module._call_impl, "return forward_call("), (_WRAPPED, "return self._call_impl(")):
         lines, first = inspect.getsourcelines(function)
         line = next((k for k, text in enumerate(lines) if call in text), 0)
-        places.append(Place(function.__globals__, function.__code__.co_filename, first + line))
+        places.append(WarningLocation(function.__globals__, function.__code__.co_filename, first + line))
     return tuple(places)
 
 
 _WRAPPED = nn.Module._wrapped_call_impl
 
 
-def place_of_torchs(vm: Interpreter, warned: Warned) -> Place | int:
+def location_of_torchs(vm: Interpreter, warned: Warned) -> WarningLocation | int:
     """The same of a warning that torch has given."""
-    return place_of(vm, warned.up + 1) if warned.place is None else Place(*warned.place)
+    return location_of(vm, warned.up + 1) if warned.location is None else WarningLocation(*warned.location)
 
 
 def above(level: int) -> tuple[str, int, str, dict[object, object]]:

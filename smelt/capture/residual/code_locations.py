@@ -10,7 +10,7 @@ from typing import Protocol
 from smelt.capture import _native as native
 
 
-class Place(Protocol):
+class Instruction(Protocol):
     """An instruction of the user's code."""
 
     @property
@@ -37,7 +37,7 @@ def _call(fn: Callable[..., object], /, *args: object, **kwargs: object) -> obje
 Position = tuple[int | None, int | None, int | None, int | None]
 
 
-def with_place(code: CodeType, at: Place) -> CodeType:
+def with_location(code: CodeType, at: Instruction) -> CodeType:
     """Replacement code that tracebacks, debuggers and coverage take for the user's line.
 
     The table says one place for all instructions (format: CPython Objects/locations.md, the long form).
