@@ -115,7 +115,7 @@ def test_inputs_are_written_over_once_no_index_was_out_of_range() -> None:
         g = GraphBuilder()
         x, table, place = g.input(4096), g.input(9), g.input(16, dtype=torch.int64)
         program = lower(g.build(g.mul(x, 0.5), g.gather(table, 0, place)))
-        return host(schedule(program, Options(), updates, held=range(3)))
+        return host(schedule(program, Options(), updates, caller_owned=range(3)))
 
     refuse = "if workspace.fault[0]:"
     plain, over = lines(None), lines({0: "x0"})

@@ -37,7 +37,7 @@ def test_arena_is_reused():
         y = g.mm(g.exp(y), w)
     plan = schedule(lower(g.build(g.exp(y))), Options(), machine=replace(CPU, takes_over=False))
     assert plan.memory.size <= 2 * 256 * 256 * 4 < plan.memory.naive
-    assert schedule(lower(g.build(g.exp(y))), Options(), held=range(2)).needed <= plan.memory.size
+    assert schedule(lower(g.build(g.exp(y))), Options(), caller_owned=range(2)).needed <= plan.memory.size
 
 
 def sum_of_product_and_rows(rows: int) -> GraphBuilder:
@@ -129,7 +129,7 @@ def test_a_run_of_kernels_ends_where_memory_would_pile_up():
     made = [g.exp(g.input(512, 512 + i)) for i in range(6)]
     plan = plan_of(g, *made)
     assert plan.breaks == set(plan.steps[1:])
-    assert not schedule(lower(g.build(*made)), Options(), held=range(6)).breaks
+    assert not schedule(lower(g.build(*made)), Options(), caller_owned=range(6)).breaks
 
 
 def test_a_result_lies_where_a_convolutions_did():
@@ -156,14 +156,14 @@ def test_on_a_gpu_the_largest_intermediate_lies_outside_of_an_arena_that_is_shar
 
 
 def assignment(
-    g: GraphBuilder, *outputs: object, updates: dict[int, str] | None = None, held: Container[str] = ()
+    g: GraphBuilder, *outputs: object, updates: dict[int, str] | None = None, caller_owned: Container[str] = ()
 ) -> BufferAssignment:
     """What a planner asks, before anything is placed."""
     program = lower(g.build(*outputs))
     real, names = realize(program), Names()
     fused = fuse(program, real, names)
     stored = {name for name in real.stored if name in fused.number_of}
-    return _Planner(program, real, fused, stored, {}, {}, held, CPU).places
+    return _Planner(program, real, fused, stored, {}, {}, caller_owned, CPU).buffers
 
 
 def test_what_may_lie_in_the_arena() -> None:
@@ -172,7 +172,7 @@ def test_what_may_lie_in_the_arena() -> None:
     product = g.mm(g.exp(x), w)
     values, _ = g.topk(product, 3, 1, True, True)
     shown = g.sin(g.add(product, 1.0))
-    places = assignment(g, shown, g.neg(values), held={"x0"})
+    places = assignment(g, shown, g.neg(values), caller_owned={"x0"})
     found = {name for name in places.fused.number_of if places.in_arena(name)}
     assert {"exp", "mm"} <= found and not found & {"x0", "x1", "topk", shown.name, "neg", values.name}
     assert places.inside("exp") == places.outside(shown.name) == 64 * 64 * 4 and places.outside("exp") == 0
@@ -209,7 +209,7 @@ def test_memory_in_use_is_the_arena_until_its_end_and_all_else() -> None:
     g = GraphBuilder()
     x, w = g.input(64, 64), g.input(64, 64)
     early = g.mm(g.exp(x), w)
-    places = assignment(g, early, g.mm(early, w), held={"x0", "x1"})
+    places = assignment(g, early, g.mm(early, w), caller_owned={"x0", "x1"})
     units = list(places_order(places))
     plan = places.placed([[unit] for unit in units])
     size = 64 * 64 * 4

@@ -7,7 +7,7 @@ from smelt.loops.lower import lower
 from smelt.schedule.dependencies import Names
 from smelt.schedule.describe import describe
 from smelt.schedule.fuse import _Fusion
-from smelt.schedule.group import Place, Role
+from smelt.schedule.group import NestLevel, Role
 from smelt.schedule.machine import CPU
 from smelt.schedule.plan import Schedule, schedule
 from smelt.schedule.precedence import bits
@@ -69,8 +69,8 @@ def test_column_reductions_join_the_row_kernel_through_parts():
     g = GraphBuilder()
     x, grad, w, mean, rstd = g.input(512, 96), g.input(512, 96), g.input(96), g.input(512), g.input(512)
     plan = plan_of(g, *graphs.layer_norm_backward(g, grad, x, mean, rstd, w))
-    groups = [group for group in plan.groups.values() if group.has(Place.ROW)]
-    assert len(groups) == 1 and groups[0].has(Place.COLUMN)
+    groups = [group for group in plan.groups.values() if group.has(NestLevel.ROW)]
+    assert len(groups) == 1 and groups[0].has(NestLevel.COLUMN)
 
 
 def test_refusals_speak():

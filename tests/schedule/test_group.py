@@ -14,7 +14,7 @@ from smelt.schedule.dependencies import Names
 from smelt.schedule.group import (
     MAX_COLUMN_WIDTH,
     Group,
-    Place,
+    NestLevel,
     Role,
     fresh_index,
     group_of,
@@ -62,7 +62,7 @@ def test_a_pointwise_value_is_flat_and_all_its_loops_are_alike() -> None:
         "add": [(variable(a), zero, variable(b))], "x0": [(variable(a), zero, variable(b))], "x1": [(variable(b),)],
     }  # fmt: skip
     (member,) = found.members.values()
-    assert member.place is Place.INNER and member.ops == 2 and not member.checks and not may_refuse(found)
+    assert member.nest_level is NestLevel.INNER and member.ops == 2 and not member.checks and not may_refuse(found)
     assert (found.size(), found.size(Role.INNER), found.size(Role.KEPT, Role.INNER)) == (24, 1, 24)
 
 
@@ -72,24 +72,24 @@ ROWS = (8, 6, 16)
 @pytest.mark.parametrize(
     ("dims", "stride", "place", "kept", "folded", "inner"),
     [
-        ((2,), None, Place.ROW, [8, 6], [], [16]),
-        ((1, 2), None, Place.ROW, [8], [], [6, 16]),
-        ((0, 1, 2), None, Place.ROW, [], [], [8, 6, 16]),
-        ((0,), None, Place.COLUMN, [], [8], [6, 16]),  # both kept dimensions are one row of memory
-        ((0, 1), None, Place.COLUMN, [], [8, 6], [16]),
-        ((1,), None, Place.COLUMN, [8], [6], [16]),
-        ((2,), (1, 128, 8), Place.COLUMN, [6], [16], [8]),  # memory follows the first dimension
-        ((0,), (1, 128, 8), Place.ROW, [6, 16], [], [8]),
-        ((0, 2), (1, 128, 8), Place.ROW, [6], [], [8, 16]),
+        ((2,), None, NestLevel.ROW, [8, 6], [], [16]),
+        ((1, 2), None, NestLevel.ROW, [8], [], [6, 16]),
+        ((0, 1, 2), None, NestLevel.ROW, [], [], [8, 6, 16]),
+        ((0,), None, NestLevel.COLUMN, [], [8], [6, 16]),  # both kept dimensions are one row of memory
+        ((0, 1), None, NestLevel.COLUMN, [], [8, 6], [16]),
+        ((1,), None, NestLevel.COLUMN, [8], [6], [16]),
+        ((2,), (1, 128, 8), NestLevel.COLUMN, [6], [16], [8]),  # memory follows the first dimension
+        ((0,), (1, 128, 8), NestLevel.ROW, [6, 16], [], [8]),
+        ((0, 2), (1, 128, 8), NestLevel.ROW, [6], [], [8, 16]),
     ],
 )
 def test_what_is_folded_along_memory_is_a_row(
-    dims: tuple[int, ...], stride: Any, place: Place, kept: list[int], folded: list[int], inner: list[int]
+    dims: tuple[int, ...], stride: Any, place: NestLevel, kept: list[int], folded: list[int], inner: list[int]
 ) -> None:
     g = GraphBuilder()
     found = group(g, g.sum(g.input(*ROWS, stride=stride), dims))
     (member,) = found.members.values()
-    assert member.place is place and not found.flat and found.has(place)
+    assert member.nest_level is place and not found.flat and found.has(place)
     assert (sizes(found, Role.KEPT), sizes(found, Role.FOLDED), sizes(found, Role.INNER)) == (kept, folded, inner)
     ranks = [[Role.KEPT, Role.FOLDED, Role.INNER].index(found.roles[v]) for v in found.order]
     assert ranks == sorted(ranks), "kept loops are outermost, inner ones innermost"
@@ -99,20 +99,20 @@ def test_what_is_folded_along_memory_is_a_row(
 def test_a_place_is_found_along_the_loop_whatever_memory_says() -> None:
     g = GraphBuilder()
     found = group(g, g.argmax(g.input(8, 16), 0))
-    assert found.members["argmax"].place is Place.ROW and sizes(found, Role.INNER) == [8]
+    assert found.members["argmax"].nest_level is NestLevel.ROW and sizes(found, Role.INNER) == [8]
 
 
 def test_the_operand_with_most_bytes_decides_and_rows_of_one_are_no_loops() -> None:
     g = GraphBuilder()
     x, y = g.input(64, 32), g.input(32)
     both = g.mul(g.mul(x, g.broadcast_in_dim(y, (64, 32), (1,))), x)
-    assert group(g, g.sum(both, (0,))).has(Place.COLUMN)
+    assert group(g, g.sum(both, (0,))).has(NestLevel.COLUMN)
     g = GraphBuilder()
     turned, narrow = g.input(64, 32, stride=(1, 64)), g.input(64, 32, dtype=torch.int8)
-    assert group(g, g.sum(g.mul(turned, g.convert(narrow, torch.float32)), (0,))).has(Place.ROW)
+    assert group(g, g.sum(g.mul(turned, g.convert(narrow, torch.float32)), (0,))).has(NestLevel.ROW)
     g = GraphBuilder()
     found = group(g, g.sum(g.input(1, 5, 1, 7), (1, 2)))
-    assert found.has(Place.COLUMN) and (sizes(found, Role.FOLDED), sizes(found, Role.INNER)) == ([5], [7])
+    assert found.has(NestLevel.COLUMN) and (sizes(found, Role.FOLDED), sizes(found, Role.INNER)) == ([5], [7])
 
 
 def test_columns_are_not_wider_than_an_accumulator() -> None:
@@ -151,7 +151,7 @@ def test_symbolic_sizes_are_loops_and_assume_nothing() -> None:
     g = SymbolicBuilder(5, 7)
     n, m = g.symbols
     found = group(g, g.sum(g.input(n, m, 3), (0,)))
-    assert found.has(Place.COLUMN) and [str(v.size) for v in found.variables(Role.INNER)] == ["s1", "3"]
+    assert found.has(NestLevel.COLUMN) and [str(v.size) for v in found.variables(Role.INNER)] == ["s1", "3"]
     assert found.size() == 5 * 7 * 3 and not g.known.assumed
 
 

@@ -13,7 +13,7 @@ from torch import fx
 from smelt.loops.ir import LoopProgram
 from smelt.loops.lower import lower
 from smelt.schedule.dependencies import Names
-from smelt.schedule.group import Group, Place, Role, group_of
+from smelt.schedule.group import Group, NestLevel, Role, group_of
 from smelt.schedule.machine import CPU, GPU, Fusion, Machine
 from smelt.schedule.merge import merge, merge_beside, only_columns
 from smelt.schedule.realize import metas_of, realize
@@ -94,7 +94,7 @@ def test_a_row_reduction_and_what_is_computed_elsewhere_of_its_rows() -> None:
     two = Two(softmax_top)
     found = whole(two.merged(), two)
     assert not found.flat and (sizes(found, Role.KEPT), sizes(found, Role.INNER)) == ([5], [7])
-    assert [m.place for m in found.members.values()] == [Place.ROW, Place.INNER]
+    assert [m.nest_level for m in found.members.values()] == [NestLevel.ROW, NestLevel.INNER]
     two.a, two.b = two.b, two.a
     two.a.position, two.b.position = 2, 4
     assert sizes(whole(two.merged(), two), Role.INNER) == [7], "whichever comes first"
@@ -110,11 +110,11 @@ def test_what_follows_a_row_is_outside_of_its_loop_or_in_another_one() -> None:
         top = g.amax(x, (1,))
         return top, g.sub(x, repeated(g, top, (5, 7), (1,)))
 
-    for build, place in ((outside, Place.OUTER), (inside, Place.INNER)):
+    for build, place in ((outside, NestLevel.OUTER), (inside, NestLevel.INNER)):
         two = Two(build)
         found = whole(two.merged(), two)
         (name,) = two.b.members
-        assert found.members[name].place is place and found.has(Place.ROW)
+        assert found.members[name].nest_level is place and found.has(NestLevel.ROW)
 
 
 def sums(dims: tuple[int, ...], shape: tuple[int, ...] = (6, 8)) -> Callable[[GraphBuilder], tuple[fx.Node, fx.Node]]:
@@ -129,7 +129,7 @@ def test_rows_and_columns_of_one_buffer() -> None:
     two = Two(sums((0,)))
     found = whole(two.merged(), two)
     assert (sizes(found, Role.KEPT), sizes(found, Role.FOLDED), sizes(found, Role.INNER)) == ([], [6], [8])
-    assert [m.place for m in found.members.values()] == [Place.ROW, Place.COLUMN]
+    assert [m.nest_level for m in found.members.values()] == [NestLevel.ROW, NestLevel.COLUMN]
     kept = whole(Two(sums((1,), (3, 6, 8))).merged(), Two(sums((1,), (3, 6, 8))))
     assert (sizes(kept, Role.KEPT), sizes(kept, Role.FOLDED), sizes(kept, Role.INNER)) == ([3], [6], [8])
 
@@ -160,7 +160,7 @@ def test_what_is_computed_of_columns_follows_them_where_the_machine_can() -> Non
     assert isinstance(Two(follows).merged(CPU), str)
     two = Two(follows)
     found = whole(two.merged(GPU), two)
-    assert [m.place for m in found.members.values()] == [Place.COLUMN, Place.AFTER] and only_columns(found)
+    assert [m.nest_level for m in found.members.values()] == [NestLevel.COLUMN, NestLevel.AFTER] and only_columns(found)
     assert (sizes(found, Role.FOLDED), sizes(found, Role.INNER)) == ([6], [8])
 
 

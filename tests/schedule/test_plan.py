@@ -142,7 +142,7 @@ def reads_and_writes(plan: Schedule, number: int) -> tuple[set[str], set[str]]:
     """Of a unit, from what its kernels access and its call is given."""
     groups = [
         plan.groups[n]
-        for n in (plan.products[number].parts if number in plan.products else [number])
+        for n in (plan.products[number].group_numbers if number in plan.products else [number])
         if n in plan.groups
     ]
     writes = {name for group in groups for name in group.members if name in plan.stored}
