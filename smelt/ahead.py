@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -23,6 +23,7 @@ from smelt.artefact.artefact import FUNCTION, MODULE, Artefact, function_of, slo
 from smelt.artefact.codec import Encoder
 from smelt.artefact.container import ArtefactError, Container
 from smelt.artefact.guards import Asked, GuardWriter, stable, values_of
+from smelt.artefact.left_state import LeftState
 from smelt.artefact.programs import Kept, ProgramWriter
 from smelt.artefact.references import Names, anchors_of, mark
 from smelt.autograd.call.absent_tangents import Backward, without_tangents
@@ -33,11 +34,13 @@ from smelt.base.options import Options
 from smelt.base.report import Report
 from smelt.base.torch_c import inference_mode
 from smelt.capture import _native as native
-from smelt.capture.cache import CacheEntry, CompileSite
-from smelt.capture.core.breaks import UserError
+from smelt.capture.cache import CacheEntry, CompileSite, Reader
+from smelt.capture.core.breaks import BreakReason, UserError
 from smelt.capture.core.frames import bind
 from smelt.capture.core.plan import CapturePlan
 from smelt.capture.interpreter import Interpreter
+from smelt.capture.python.effects import Store
+from smelt.capture.residual.residual import Residual
 from smelt.capture.session import Session
 from smelt.driver import Halves, halves_of, render_and_build
 from smelt.graph.ir.user_line import user_line
@@ -47,6 +50,9 @@ from smelt.runtime.library.externs import Spec, spec_of
 from smelt.runtime.tune import remembered
 
 _ELSEWHERE = "move it out of the function, or compile the functions on either side ahead, each by itself"
+
+MOST_STATES = 5
+"""Versions for one kind of call: a number that changes is one of its own for 0, for 1, and for all others."""
 
 MOST_BACKWARDS = 8
 """Results with gradients, up to which each gets a backward of its own: their sums serve every set of results."""
@@ -74,7 +80,8 @@ class Ahead(Artefact):
         """Compile a version for such calls, in the present mode (`torch.no_grad()`, `model.eval()`); returns itself.
 
         Raises:
-            Unsupported: the function is not one graph.
+            Unsupported: the function is not one graph, or each call leaves what the next one needs a version of its own
+                for.
             ArtefactError: the graph is for a GPU, or depends on what another process could not find.
         """
         args, kwargs = pytree.tree_map(functools.partial(_stand_in, self._device()), (args, kwargs))
@@ -82,11 +89,13 @@ class Ahead(Artefact):
             args = (self.model, *args)
         kept: list[Kept] = []
         session = _AheadSession(functools.partial(_compile, kept), self.options)
-        found = session.version(self.function, args, kwargs)
+        versions = []
         try:
-            self.held.contents["versions"].append(self._data(found, kept[0] if kept else None))
+            for found in session.versions(self.function, args, kwargs):
+                versions.append(self._data(found, kept.pop() if kept else None))
         finally:
-            found.entry.remove()
+            session.end()
+        self.held.contents["versions"] += versions
         return self
 
     def _device(self) -> torch.device:
@@ -181,34 +190,72 @@ class _AheadSession(Session):
 
     def __init__(self, compile_graph: Callable[..., Any], options: Options) -> None:
         super().__init__(compile_graph, dataclasses.replace(options, fullgraph=True))
+        self.stores: list[Store] = []
+        self.is_external: Callable[[int], bool] = frozenset[int]().__contains__
 
     def _interpreter(self, place: CompileSite, plan: CapturePlan) -> Interpreter:
         vm = super()._interpreter(place, plan)
         vm.tensors.speculation.allowed = False
         return vm
 
-    def version(self, function: FunctionType, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CacheEntry:
-        """What is compiled for such a call.
+    def versions(self, function: FunctionType, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[CacheEntry]:
+        """What is compiled for such a call, and for those after it where they need other versions.
 
         Raises:
             TypeError: the arguments do not fit the function.
-            Unsupported: it cannot be captured as a whole.
+            Unsupported: it cannot be captured as a whole, or too many versions would be needed.
         """
         try:
             slots = bind(function, function.__defaults__, function.__kwdefaults__, tuple(args), dict(kwargs))
         except UserError as error:
             raise error.error from None
-        code = function.__code__
+        given = tuple(slots[: native.argument_slots(function.__code__)])
+        left = LeftState()
         try:
-            self.frame(code, function, tuple(slots[: native.argument_slots(code)]), function.__globals__)
+            for _ in range(MOST_STATES):
+                yield self._one(function, given)
+                if not left.put(self.stores, self.is_external):
+                    return
+                changes = Reader(given, function.__globals__, function).changes(self._site(function).versions)
+                if len(changes) < len(self._site(function).versions):  # one of them fits
+                    return
+            raise Unsupported(
+                f"each call of {function.__qualname__} needs a version of its own",
+                why=str(changes[-1]),
+                hint="keep what changes in a tensor: versions do not depend on values of buffers",
+            )
+        finally:
+            left.take_away()
+
+    def _site(self, function: FunctionType) -> CompileSite:
+        return self.places[id(function.__code__)]
+
+    def _one(self, function: FunctionType, slots: tuple[Any, ...]) -> CacheEntry:
+        code = function.__code__
+        place = self.places.get(id(code))
+        before = 0 if place is None else len(place.versions)
+        try:
+            self.frame(code, function, slots, function.__globals__)
         except Unsupported as error:
             if error.hint is not None:
                 raise
             raise Unsupported(error.what, at=error.at, why=error.why, hint=_ELSEWHERE) from None
         place = self.places.get(id(code))
-        if place is None or not place.versions:
+        if place is None or len(place.versions) == before:
             raise Unsupported(f"{function.__qualname__} cannot be compiled ahead", why=self._why_not())
         return place.versions[-1]
+
+    def _install(
+        self, key: native.Place, place: CompileSite, vm: Interpreter, residual: Residual, reason: BreakReason | None
+    ) -> None:
+        self.stores, self.is_external = [*vm.effects.stores.values()], frozenset(vm.sources).__contains__
+        super()._install(key, place, vm, residual, reason)
+
+    def end(self) -> None:
+        """Nothing that was compiled stays in this process."""
+        for place in self.places.values():
+            for version in place.versions:
+                version.entry.remove()
 
     def _why_not(self) -> str:
         return "; ".join(str(reason) for reason in self.breaks) or "capture leaves it alone, or it raises"

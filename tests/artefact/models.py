@@ -222,3 +222,34 @@ def many_kinds(x: Tensor, names: str) -> tuple[Any, ...]:
     next(begun), next(table), next(table), next(table, None)
     found = PAIR.match(names)
     return Named(y=x.sin(), z=x + 1), begun, table, found
+
+
+class Stateful(nn.Module):
+    """Writes attributes that it reads: `what` says which."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.inner, self.what = nn.Linear(4, 4), what
+        self.count, self.ready, self.text, self.scale = 0, False, "", 0.5
+        self.inner.count = 7  # type: ignore[assignment]
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.inner(x)
+        if self.what == "count":
+            self.count += 1
+            return y * self.count
+        if self.what == "ready":
+            first, self.ready = not self.ready, True
+            return y + 1 if first else y * 2
+        if self.what == "late":
+            if not hasattr(self, "offset"):
+                self.offset = 3
+            return y + self.offset
+        if self.what == "inner":
+            self.inner.count = 11 - self.inner.count  # type: ignore[operator,assignment]
+            return y * self.inner.count
+        if self.what == "text":
+            self.text += "x"
+            return y * len(self.text)
+        self.scale *= 2
+        return y * self.scale

@@ -16,7 +16,7 @@ import smelt
 from smelt.artefact.container import ArtefactError
 from smelt.runtime import tune
 from tests.artefact import models
-from tests.artefact.models import ARGUMENTS, Branching, Classifier, Loud, Statistics
+from tests.artefact.models import ARGUMENTS, Branching, Classifier, Loud, Stateful, Statistics
 
 
 def spec(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = False) -> Tensor:
@@ -392,3 +392,28 @@ def test_numbers_that_are_read_are_those_of_each_call(function: Any, tmp_path: A
     for _ in range(3):
         x = torch.randn(4, 3)
         torch.testing.assert_close(compiled(x), function(x))
+
+
+@pytest.mark.parametrize("what", ["count", "ready", "late", "inner"])
+def test_calls_after_one_that_wrote_what_it_reads(what: str, tmp_path: Any) -> None:
+    torch.manual_seed(0)
+    model, x = Stateful(what), torch.randn(3, 4)
+    eager = copy.deepcopy(model)
+    before = {name: value for name, value in vars(model).items() if not name.startswith("_")}
+    artefact = through_a_file(smelt.compile(model).aot_compile(spec(3, 4)), tmp_path)
+    assert {name: value for name, value in vars(model).items() if not name.startswith("_")} == before
+    assert model.inner.count == 7
+    compiled = artefact.apply(model)
+    for _ in range(5):
+        torch.testing.assert_close(compiled(x), eager(x))
+    assert (model.count, model.ready, model.inner.count) == (eager.count, eager.ready, eager.inner.count)
+
+
+@pytest.mark.parametrize(
+    "what, error, told", [("text", smelt.Unsupported, "self.text"), ("scale", ArtefactError, "numbers that change")]
+)
+def test_versions_without_end_are_refused(what: str, error: type[Exception], told: str) -> None:
+    model = Stateful(what)
+    with pytest.raises(error, match=told):
+        smelt.compile(model).aot_compile(spec(3, 4))
+    assert (model.text, model.scale) == ("", 0.5)
