@@ -37,9 +37,9 @@ from smelt.capture import _native as native
 from smelt.capture.cache import CacheEntry, CompileSite, Reader
 from smelt.capture.core.breaks import BreakReason, UserError
 from smelt.capture.core.frames import bind
+from smelt.capture.core.interface import Store
 from smelt.capture.core.plan import CapturePlan
 from smelt.capture.interpreter import Interpreter
-from smelt.capture.python.effects import Store
 from smelt.capture.residual.residual import Residual
 from smelt.capture.session import Session
 from smelt.driver import Halves, halves_of, render_and_build

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from smelt.base.class_tables import isinstance
+from smelt.capture.core.interface import Store
 from smelt.capture.core.sources import MEMBERS
 from smelt.capture.core.values import own_dict
-from smelt.capture.python.effects import DELETED, Store
+from smelt.capture.python.effects import DELETED
 from smelt.shapes.size import Size, hint
 
 PLAIN = (int, float, bool, str, bytes, type(None), Size)
@@ -55,7 +56,7 @@ def _attributes(store: Store) -> dict[str, Any] | None:
     """The dictionary that an assignment writes to; None where it does something else."""
     if store.kind != "attr" or isinstance(store.target, type):
         return None
-    held = own_dict(store.target)
+    held: dict[str, Any] | None = own_dict(store.target)
     if held is None or hasattr(getattr(type(store.target), store.name, None), "__set__"):
         return None
     member = store.name not in held and any(store.name in (held.get(table) or ()) for table in MEMBERS)
