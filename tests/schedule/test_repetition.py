@@ -124,6 +124,30 @@ def test_a_result_of_one_layer_alone_ends_the_blocks() -> None:
     assert LEAST_BLOCKS <= checked(found, loops).last - found.first + 1 <= 28
 
 
+def test_what_else_reads_one_layer_ends_the_blocks() -> None:
+    g = GraphBuilder()
+    x, early = g.input(4, 8), []
+    for at in range(40):
+        x = plain(g, x, at)
+        early += [g.neg(x)] if at == 12 else []
+    loops = lower(g.build(g.sum(x, (0, 1)), *early))
+    found = checked(find_repetition(loops), loops)
+    assert LEAST_BLOCKS <= found.last - found.first + 1 <= 28
+    for name, number in found.block.items():
+        if found.first <= number < found.last:
+            users = [len(loops.users()[each]) for each in found.places[name][0][found.places[name][1] :][:2]]
+            assert users[0] == users[1]
+
+
+def test_blocks_begin_and_end_where_the_chains_do() -> None:
+    loops = program(30)
+    found = checked(find_repetition(loops), loops)
+    products = [name for name in loops.nodes if name.startswith("mm")]
+    assert [found.places[name] for name in products] == [(products, at) for at in range(30)]
+    assert [found.block[name] - found.block[products[0]] for name in products] == [*range(30)]
+    assert found.last - found.first + 1 >= 28
+
+
 def test_every_layer_reads_one_value_or_gives_a_result() -> None:
     g = GraphBuilder()
     x, shared, results = g.input(4, 8), g.input(8, 8), []

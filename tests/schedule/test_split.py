@@ -121,6 +121,34 @@ def test_symbolic_sizes_are_cut_into_parts_of_a_fixed_size() -> None:
         total, top = interpret(parts, [x, y, *sizes])
         assert torch.equal(total, x.sum(0)) and torch.equal(top, y.amax())
     assert not g.known.assumed
+    shapes = [str(node.source_shape[0]) for node in parts.nodes.values() if node.name.endswith(PART)]
+    assert shapes == ["((s0 + 31) // 32)", "((s0 + 127) // 128)"], "no part is empty"
+
+
+def test_short_trailing_dimensions_stay_whole() -> None:
+    g = GraphBuilder()
+    _, parts = halves(g.build(g.sum(g.input(1031, 3, 2), (0, 1, 2))), replace(CPU, split_elements=1, parallel=8))
+    (part,) = (node for node in parts.nodes.values() if node.name.endswith(PART))
+    assert part.source_shape[2:] == (3, 2) and part.ragged is not None and part.ragged[2] == 1031
+
+
+@pytest.mark.parametrize("machine", [CPU, GPU])
+def test_columns_that_meet_rows_are_cut_at_the_same_places(machine: Machine) -> None:
+    """All column sums of one extent, whatever they read, if one of them may share its loop with rows."""
+    g = GraphBuilder()
+    x, y = g.input(5000, 96), g.input(5000, 96)
+    gm = g.build(g.sum(x, (1,)), g.sum(x, (0,)), g.sum(g.exp(y), (0,)))
+    _, parts = halves(gm, machine)
+    cut = [node.source_shape for node in parts.nodes.values() if node.name.endswith(PART)]
+    assert len(cut) == 2 and cut[0] == cut[1]
+    alone = halves(g_alone(), machine)[1]
+    (own,) = (node.source_shape for node in alone.nodes.values() if node.name.endswith(PART))
+    assert (own == cut[0]) is (machine is CPU), "alone, a GPU shares columns out by their width"
+
+
+def g_alone() -> fx.GraphModule:
+    g = GraphBuilder()
+    return g.build(g.sum(g.input(5000, 96), (0,)))
 
 
 def test_the_part_that_is_nearest_to_what_is_wanted() -> None:
