@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from smelt.loops.ir import Index
 from smelt.schedule.dependencies import Names
-from smelt.schedule.group import Group, Member, NestLevel, Role, substituted
+from smelt.schedule.group import Group, NestLevel, Role, substituted
 from smelt.schedule.plan import Schedule
 from smelt.schedule.realize import metas_of
 from smelt.shapes.expr import Atom, Expr, Quotient, Remainder, Var, flat_index, variable
@@ -136,11 +136,8 @@ class Coordinates:
         while changed:
             changed = False
             forms = [expr for expr, _ in self.places()]
-            own = [
-                m for m in self.members.values() if m.name not in self.plan.stored or m.nest_level is NestLevel.COLUMN
-            ]
             for u, v in zip(self.order, self.order[1:], strict=False):
-                if self.roles[u] is self.roles[v] and self.mergeable(u, v, forms, own):
+                if self.roles[u] is self.roles[v] and self.mergeable(u, v, forms):
                     joined = self.names.fresh(u.size * v.size)
                     at = self.order.index(u)
                     self.order[at : at + 2] = [joined]
@@ -151,7 +148,8 @@ class Coordinates:
                     changed = True
                     break
 
-    def mergeable(self, u: Var, v: Var, forms: Sequence[Expr], own: Sequence[Member]) -> bool:
+    def mergeable(self, u: Var, v: Var, forms: Sequence[Expr]) -> bool:
+        """Whether two neighbours are one loop in all places."""
         if same(u.size, 0) or same(v.size, 0):
             return False
         if any(x == low or base.coefficient(x) for low, (base, _) in self.limits.items() for x in (u, v)):
