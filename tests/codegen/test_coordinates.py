@@ -76,6 +76,12 @@ def test_arranged_loops_make_the_same_steps(name: str) -> None:
     assert set(roles) == {c.roles[v] for v in c.order}
 
 
+def test_loops_of_a_role() -> None:
+    c = coordinates(PROGRAMS["rows"])
+    assert [v.size for v in c.of(Role.KEPT)] == [4, 3] and [v.size for v in c.of(Role.INNER)] == [5]
+    assert c.of(Role.FOLDED) == [] and c.of(Role.KEPT) + c.of(Role.INNER) == c.order
+
+
 @pytest.mark.parametrize(
     ("name", "sizes"),
     [("contiguous", [60]), ("transposed", [3, 4, 6]), ("repeated", [4, 6]), ("ones", []), ("sliced", [16])],

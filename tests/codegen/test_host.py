@@ -91,6 +91,29 @@ def test_a_program_of_one_or_no_input_and_results_that_are_no_tensors() -> None:
     assert run(plan_of(GraphBuilder())) == []
 
 
+def test_a_product_writes_into_the_shape_that_the_caller_wants() -> None:
+    g = GraphBuilder()
+    x, w = g.input(6, 4), g.input(4, 5)
+    logits = g.mm(x, w)
+    a, b = torch.randn(6, 4), torch.randn(4, 5)
+    (shown,) = run(plan_of(g, g.reshape(logits, (2, 3, 5))), a, b)
+    torch.testing.assert_close(shown, (a @ b).reshape(2, 3, 5))
+
+
+def test_a_product_lies_apart_or_in_what_it_is_written_over() -> None:
+    g = GraphBuilder()
+    x, w = g.input(6, 4), g.input(4, 4)
+    plan = plan_of(g, g.mm(g.mm(x, w), w))
+    first = next(name for name in plan.memory.offsets)
+    a, b = torch.randn(6, 4), torch.randn(4, 4)
+    assert "mm_0.into(v[0]" in render_cpp(plan).host_source
+    plan.memory.offsets.clear()
+    plan.apart.add(first)
+    assert "mm_0.into(o0, " in render_cpp(plan).host_source
+    (got,) = run(plan, a, b)
+    torch.testing.assert_close(got, a @ b @ b)
+
+
 def host(plan: Schedule) -> list[str]:
     """The lines of `call`."""
     text = render_cpp(plan).host_source
@@ -124,6 +147,8 @@ def test_inputs_are_written_over_once_no_index_was_out_of_range() -> None:
     runs = [i for i, line in enumerate(over) if line.startswith("launch")]
     assert len(runs) == 2 and runs[0] < first < runs[1] < last
     assert len([line for line in plain if line.startswith("launch")]) == 1
+    g = GraphBuilder()
+    assert refuse not in host(plan_of(g, g.mul(g.input(4096), 0.5), updates={0: "x0"}))
 
 
 def test_an_arena_is_given_back_when_nobody_needs_it() -> None:

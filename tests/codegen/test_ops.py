@@ -49,7 +49,7 @@ class Text(OpsRenderer):
         return self.define(f"{mask.text} ? {value.text} : {other.text}")
 
     def is_member(self, name: str, index: Index) -> bool:
-        return name in self.members
+        return name in self.members or super().is_member(name, index)
 
     def constant(self, value: Any, dtype: torch.dtype) -> V:
         return V(str(value), dtype, 0)

@@ -86,6 +86,29 @@ def test_what_is_stored_is_read_back_instead() -> None:
     assert names(found.roots(1)[2]) == ["exp"] and names(found.roots(2)[2]) == ["div"]
 
 
+def test_operands_of_what_a_row_keeps_are_not_kept_beside_it() -> None:
+    def build(g: GraphBuilder, shown: bool) -> Any:
+        x = g.input(*SHAPE)
+        costly = g.exp(g.sub(x, repeated(g, g.amax(x, (1,)), SHAPE, (1,))))
+        square = g.tanh(costly)
+        made = g.div(square, repeated(g, g.sum(square, (1,)), SHAPE, (1,)))
+        return (made, square) if shown else made
+
+    assert phases(lambda g: build(g, False)).temporaries == {"tanh": "w0"}
+    assert phases(lambda g: build(g, True)).temporaries == {}
+
+
+def test_results_of_rows_are_stored_when_they_are_there() -> None:
+    def build(g: GraphBuilder) -> Any:
+        x = g.input(*SHAPE)
+        top = g.amax(x, (1,))
+        total = g.sum(g.exp(g.sub(x, repeated(g, top, SHAPE, (1,)))), (1,))
+        return top, total, g.div(x, repeated(g, total, SHAPE, (1,)))
+
+    found = phases(build)
+    assert [names(found.outer_stores(phase)) for phase in range(4)] == [[], ["amax"], ["sum_1"], []]
+
+
 def test_a_symbolic_width_has_room_for_the_widest_row() -> None:
     g = SymbolicBuilder(6, 32)
     n, m = g.symbols
