@@ -119,6 +119,15 @@ def test_new_values_of_inputs_take_no_memory() -> None:
     assert facts(g, new, updates={0: "x0"}).memory == [0] and facts(g, new).memory == [64 * 4]
 
 
+def test_a_value_over_another_takes_its_memory() -> None:
+    g = GraphBuilder()
+    a, b, c = g.input(1024, 64), g.input(64, 1024), g.input(1024, 1024)
+    plan = schedule(lower(g.build(g.mul(g.mm(a, b), c))), Options())
+    assert plan.over_others == {"mul": "mm"}
+    found = describe_program("f", "cpp", plan, Steps(), lambda number: ("k", ""))
+    assert found.memory == [1024 * 1024 * 4] * 2
+
+
 def test_sizes_that_change_are_those_of_the_first_call() -> None:
     g = SymbolicBuilder(6)
     (n,) = g.symbols

@@ -106,6 +106,13 @@ def test_reads_under_conditions_are_guarded() -> None:
     assert "const bool m2 = (i >= 1) & ((i - 1) % 3 == 0);" in body.at(1)
 
 
+def test_a_guarded_read_stands_where_its_condition_is_known() -> None:
+    body = Body()
+    zero = v("0.0f", F32, 0)
+    body.masked([Condition(J, None, 9)], lambda: body.load(body.f32, (I, constant(0))), zero)
+    assert body.at(2)[1].startswith("const float t0 = m0 ? ") and not any("t0" in line for line in body.at(1))
+
+
 CONVERSIONS = [
     (F32, BOOL, "const bool t0 = x != 0;"),
     (F32, BF16, "const float t0 = bf16_round((float)x);"),
@@ -146,10 +153,11 @@ def test_a_float_that_was_truncated_is_not_simply_itself_again() -> None:
     body.constant(2.0**40, F32)
     body.convert(v("x", F32), F32, I32)
     assert body.at(2) == ["const int32_t t0 = (int32_t)(x + zero0);"]
-    body = Body()
-    body.constant(2**31 - 1, I64)
-    body.convert(v("x", F32), F32, I32)
-    assert body.at(2) == ["const int32_t t0 = (int32_t)x;"]
+    for number, beyond in ((2**31 - 1, False), (1 - 2**31, False), (2**31, True), (-(2**31) - 1, True)):
+        body = Body()
+        body.constant(number, I64)
+        body.convert(v("x", F32), F32, I32)
+        assert body.at(2) == [f"const int32_t t0 = (int32_t){'(x + zero0)' if beyond else 'x'};"]
 
 
 def test_operators_round_and_compare_and_are_computed_once() -> None:
@@ -233,6 +241,10 @@ def test_random_numbers_count_in_32_bits_and_mix_what_is_above() -> None:
     assert body.at(0)[0] == "const uint64_t key0 = random_key(s, u0);" and body.arguments.streams == [9]
     assert body.at(1) == ["const uint32_t c0 = (uint32_t)(50 * i + 4);"]
     assert body.at(2) == ["const float t0 = random_uniform(key1, key2, c0 + (uint32_t)(j));"] and made.dtype is F32
+    for place, start in ((J + 4, "const uint32_t c0 = (uint32_t)(4);"), (J + I, "const uint32_t c0 = (uint32_t)(i);")):
+        body = Body()
+        body.random(v("s", I64, 0), 9, place, 5000)
+        assert start in [*body.at(0), *body.at(1)] and "c0 + (uint32_t)(j)" in body.at(2)[0]
     body = Body()
     body.random(v("s", I64, 0), 9, Expr(I.terms, 0) * 50 + J, 2**32 + 1)
     assert "0x9E3779B1" in body.at(2)[0] and ">> 32" in body.at(2)[0]

@@ -82,6 +82,9 @@ def test_symbols_have_slots_and_decide_how_to_launch_when_the_program_is_made() 
     ((types, _, arguments),) = calls(rendered)
     (slot,) = re.findall(r"\(int64_t\)P\[(\d+)\]", arguments)
     assert f"{slot}: s0" in text and types.endswith("int64_t")
+    assert rendered.steps is not None
+    (step,) = rendered.steps.segments["segment0"]
+    assert step.arguments[-1] == (int(slot), 0)
     (place,) = re.findall(r"(\d+): offsets\[0\]", text)
     assert f"P[{place}]" in arguments, "places in the arena are found for each size"
 
