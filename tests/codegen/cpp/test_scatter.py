@@ -84,6 +84,22 @@ def test_columns_are_shared_out_and_rows_run_in_order() -> None:
     assert found.index("omp parallel for schedule(static)") < found.index("for (int64_t k0")
 
 
+def test_a_large_base_is_copied_by_all_threads_in_vectors() -> None:
+    g = GraphBuilder()
+    x, place, src = g.input(4096, 512), g.input(9, dtype=torch.int64), g.input(9, 512)
+    lines = [line.strip() for line in text(g, g.index_put(x, (place, None), src, True)).splitlines()]
+    outer, inner = (next(i for i, line in enumerate(lines) if f"int64_t {name} = 0" in line) for name in ("i0", "i1"))
+    assert lines[outer - 1] == "#pragma omp parallel for" and lines[inner - 1] == "#pragma omp simd"
+
+
+def test_checks_of_single_elements_are_collected_in_vectors() -> None:
+    g = GraphBuilder()
+    x, place, src = g.input(6, 40), g.input(9, 40, dtype=torch.int64), g.input(9, 40)
+    found = text(g, g.scatter_add(x, 0, place, src))
+    assert "#pragma omp simd reduction(|:bad0)" in found and re.search(r"if \(bad0\) \*a\d = bad0;", found)
+    assert "reduction(|:bad" not in rows(9, 40), "a place of a whole row is looked at once"
+
+
 def test_little_work_stays_on_one_thread() -> None:
     assert "parallel" not in rows(3, 4)
     g = SymbolicBuilder(40)
