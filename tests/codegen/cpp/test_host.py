@@ -23,7 +23,7 @@ CALL = re.compile(r"\(\(void \(\*\)\((.*?)\)\)P\[(\d+)\]\)\((.*)\);")
 
 
 def plan_of(g: GraphBuilder, *outputs: object, machine: object = CPU) -> Schedule:
-    return schedule(lower(g.build(*outputs)), Options(), None, machine, held=range(9))
+    return schedule(lower(g.build(*outputs)), Options(), None, machine, caller_owned=range(9))
 
 
 def calls(rendered: Rendered) -> list[tuple[str, int, str]]:
