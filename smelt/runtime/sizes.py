@@ -9,16 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from smelt.runtime.tuned import VERSIONS
 from smelt.runtime.workspace import Workspaces
-
-MOST_VERSIONS = 128
-"""Tuples of sizes that stay prepared."""
-
-IDLE_BYTES = 256 << 20
-"""Intermediates' memory that versions may keep while they wait, besides that of the last one used."""
-
-NEAR = 4
-"""Versions whose sizes differ less than this many times share the choice of kernels, which is made by timing."""
 
 
 class Timed(Protocol):
@@ -57,7 +49,10 @@ class Sized:
     def _new(self, sizes: tuple[int, ...]) -> Version:
         version = self.at(*sizes)
         for others, known in reversed(list(self.versions.items())):
-            if all(a < NEAR * b and b < NEAR * a for a, b in zip(sizes, others, strict=True)):
+            if all(
+                a < VERSIONS.near_factor * b and b < VERSIONS.near_factor * a
+                for a, b in zip(sizes, others, strict=True)
+            ):
                 for mine, other in zip(version.externs, known.externs, strict=True):
                     mine.follow(other)
                 break
@@ -67,11 +62,11 @@ class Sized:
 
     def _make_room(self) -> None:
         """Forget the oldest versions, and the memory of those that wait."""
-        while len(self.versions) >= MOST_VERSIONS:
+        while len(self.versions) >= VERSIONS.kept:
             del self.versions[next(iter(self.versions))]
         idle = 0
         for version in reversed(self.versions.values()):
             if version.workspaces is not None:
                 idle += version.workspaces.bytes * len(version.workspaces.free)
-                if idle > IDLE_BYTES:
+                if idle > VERSIONS.idle_bytes:
                     version.workspaces.free.clear()

@@ -18,23 +18,10 @@ from smelt.base.locks import new_lock
 from smelt.base.store import content_key
 from smelt.base.version import VERSION
 from smelt.runtime.build import cpu_features
+from smelt.runtime.tuned import TIMING
 from smelt.runtime.tuner import Tuner
 
-LEAST_RUNS = 3
-"""Runs of every candidate; one of them may be disturbed, and the first pays for one-time set-up."""
-MOST_RUNS = 6
-"""Runs of candidates that stay close to each other."""
-LONG_S = 0.03
-"""A candidate that has used this much time gets no further run: disturbances matter little to long operations."""
-STEADY = 1.3
-"""Only a winner with a second run within this factor of its best is written to the store."""
-
-LOST = 1.5
-"""A clear loss: this many times the time of the winner."""
-LOSSES = 3
-"""Clear losses in a family, without a better result, after which a candidate is no longer tried there."""
-
-_tuner: Tuner[str] = Tuner("tune", tie=1.05, close=1.15)
+_tuner: Tuner[str] = Tuner("tune", tie=TIMING.tie_factor, close=TIMING.close_factor)
 _lock = new_lock()
 _losses: dict[tuple[str, str], float] = {}
 """(family, candidate) -> clear losses; infinitely negative once it came close to winning."""
@@ -133,7 +120,7 @@ def measure(
     """
     runs: dict[str, list[float]] = {name: [] for name in candidates}
     active = list(candidates)
-    for turn in range(MOST_RUNS):
+    for turn in range(TIMING.max_runs):
         for name in list(active):
             try:
                 runs[name].append(seconds(candidates[name]))
@@ -145,8 +132,8 @@ def measure(
         if len(runs) == 1:
             break
         least = min(min(times) for times in runs.values())
-        active = [name for name in active if sum(runs[name]) < LONG_S]
-        if turn + 1 >= LEAST_RUNS:
+        active = [name for name in active if sum(runs[name]) < TIMING.long_s]
+        if turn + 1 >= TIMING.min_runs:
             active = [name for name in active if not _tuner.is_behind(min(runs[name]), least)]
             if len(active) < 2:
                 break
@@ -155,18 +142,18 @@ def measure(
 
 def _hopeless(family: str, name: str) -> bool:
     with _lock:
-        return bool(family) and _losses.get((family, name), 0) >= LOSSES
+        return bool(family) and _losses.get((family, name), 0) >= TIMING.max_losses
 
 
 def _record(family: str, name: str, ratio: float) -> None:
-    change = 1.0 if ratio >= LOST else float("-inf")
+    change = 1.0 if ratio >= TIMING.lost_factor else float("-inf")
     _losses[family, name] = _losses.get((family, name), 0.0) + change
 
 
 def _steady(times: list[float]) -> bool:
     """Whether the best time was seen (nearly) twice, or the operation is long enough to trust one run."""
     ordered = sorted(times)
-    return ordered[0] >= LONG_S or (len(ordered) > 1 and ordered[1] <= STEADY * ordered[0])
+    return ordered[0] >= TIMING.long_s or (len(ordered) > 1 and ordered[1] <= TIMING.steady_factor * ordered[0])
 
 
 def forget() -> None:

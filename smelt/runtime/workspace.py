@@ -23,14 +23,9 @@ from smelt.abi.faults import Checks, fault_error
 from smelt.runtime.device_arena import Arena, Arenas, device_arenas
 from smelt.runtime.launch import Table
 from smelt.runtime.memory import fresh
+from smelt.runtime.tuned import WORKSPACES
 
 ALIGN = 64
-
-LARGE = 1 << 12
-"""Bytes of an arena that is borrowed for each call."""
-
-ADDRESSES = 4
-"""Of a borrowed arena, for which a program keeps workspaces: the same step over and over needs one or two."""
 
 
 class Workspace:
@@ -89,7 +84,7 @@ class Workspaces:
         self.borrow: Callable[[], torch.Tensor] | None = None
         self.at: dict[int, Workspace] = {}
         if device is None or device.type == "cpu":
-            if arena >= LARGE:
+            if arena >= WORKSPACES.borrowed_bytes:
                 self.borrow = fresh((arena,), (1,), torch.uint8)
                 self.give = self._return
         else:
@@ -120,7 +115,7 @@ class Workspaces:
 
     def _return(self, workspace: Workspace) -> None:
         workspace.block = None
-        if len(self.at) >= ADDRESSES:
+        if len(self.at) >= WORKSPACES.addresses:
             self.at.clear()  # addresses change once more, which is rare: so nothing is ordered
         self.at[workspace.address] = workspace
 

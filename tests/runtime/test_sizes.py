@@ -1,5 +1,6 @@
 """Versions of a program for tuples of sizes: made once each, choices are handed on, memory of idle ones is given up."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -7,6 +8,7 @@ import torch
 from smelt.runtime import sizes
 from smelt.runtime.library.externs import Candidate, ExternKernel, Spec
 from smelt.runtime.sizes import Sized, Version
+from smelt.runtime.tuned import VERSIONS
 from smelt.runtime.workspace import Workspaces
 
 OUT = [Spec((1,), (1,), torch.float32)]
@@ -46,7 +48,7 @@ def test_near_sizes_follow_the_choice_of_kernels():
 
 
 def test_the_oldest_are_forgotten(monkeypatch):
-    monkeypatch.setattr(sizes, "MOST_VERSIONS", 3)
+    monkeypatch.setattr(sizes, "VERSIONS", replace(VERSIONS, kept=3))
     made = Maker()
     program = Sized(made, 1)
     for value in (2, 3, 4, 5):
@@ -55,7 +57,7 @@ def test_the_oldest_are_forgotten(monkeypatch):
 
 
 def test_idle_versions_give_their_memory_back(monkeypatch):
-    monkeypatch.setattr(sizes, "IDLE_BYTES", 1000)
+    monkeypatch.setattr(sizes, "VERSIONS", replace(VERSIONS, idle_bytes=1000))
     program = Sized(Maker(room=640), 1)
     for value in (2, 3, 4):
         program([value])

@@ -14,6 +14,7 @@ import smelt
 from smelt.base.store import store
 from smelt.runtime import tune
 from smelt.runtime.tune import choose, forget, measure, remembered
+from smelt.runtime.tuned import TIMING
 
 
 @pytest.fixture(autouse=True)
@@ -64,14 +65,14 @@ def test_setup_and_disturbances_do_not_decide(monkeypatch: pytest.MonkeyPatch) -
 def test_clear_losers_and_long_runs_are_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     runs = measure({"a": clock.candidate("a", 1e-3), "b": clock.candidate("b", 5e-3)})
-    assert len(runs["b"]) == tune.LEAST_RUNS
+    assert len(runs["b"]) == TIMING.min_runs
     runs = measure({"a": clock.candidate("a", 1.0), "b": clock.candidate("b", 5.0)})
     assert [len(times) for times in runs.values()] == [1, 1]
 
 
 def test_candidates_that_always_lose_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    for size in range(tune.LOSSES + 1):
+    for size in range(TIMING.max_losses + 1):
         clock.calls.clear()
         good, bad = clock.candidate("good", 1e-3), clock.candidate("bad", 2e-3)
         assert choose(f"op {size}", {"good": good, "bad": bad}, family="op") == "good"

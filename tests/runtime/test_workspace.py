@@ -5,7 +5,8 @@ import torch
 
 from smelt.runtime import memory
 from smelt.runtime.launch import data_ptr
-from smelt.runtime.workspace import ADDRESSES, ALIGN, LARGE, Workspaces
+from smelt.runtime.tuned import WORKSPACES
+from smelt.runtime.workspace import ALIGN, Workspaces
 
 
 def test_views_and_slots():
@@ -38,7 +39,7 @@ def test_fault_word_is_reachable():
 
 
 def large(views=()):
-    return Workspaces(2, LARGE, {1: 77}, {}, list(views))
+    return Workspaces(2, WORKSPACES.borrowed_bytes, {1: 77}, {}, list(views))
 
 
 @pytest.mark.skipif(not memory.RECYCLING, reason="the heap that counts bytes is off")
@@ -47,7 +48,7 @@ def test_a_large_arena_is_borrowed_for_the_call():
     before = memory.report()["live"]
     first, second = pool.take(), other.take()
     assert first.table.get(0) != second.table.get(0) and first.table.get(0) % ALIGN == 0
-    assert memory.report()["live"] >= before + 2 * LARGE
+    assert memory.report()["live"] >= before + 2 * WORKSPACES.borrowed_bytes
     pool.give(first)
     other.give(second)
     assert memory.report()["live"] == before
@@ -69,12 +70,12 @@ def test_at_the_same_address_the_workspace_is_ready():
 def test_few_addresses_are_kept():
     pool = large()
     blocks = []
-    for _ in range(3 * ADDRESSES):
+    for _ in range(3 * WORKSPACES.addresses):
         workspace = pool.take()
         blocks.append(workspace.block)
         pool.give(workspace)
-        assert 1 <= len(pool.at) <= ADDRESSES
-    assert len({block.data_ptr() for block in blocks}) == 3 * ADDRESSES
+        assert 1 <= len(pool.at) <= WORKSPACES.addresses
+    assert len({block.data_ptr() for block in blocks}) == 3 * WORKSPACES.addresses
 
 
 def test_an_arena_of_a_call_that_failed_is_free():

@@ -8,9 +8,7 @@ from typing import Any
 import torch
 
 from smelt.runtime import _native
-
-AHEAD = 500_000
-"""Cycles that the device waits before what is timed: launches queue up meanwhile, and their cost is not measured."""
+from smelt.runtime.tuned import KERNEL_TIMING
 
 
 class DeviceClock:
@@ -25,7 +23,7 @@ class DeviceClock:
     def time(self, run: Callable[[], object]) -> float:
         with torch.cuda.device(self.device):
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            torch.cuda._sleep(AHEAD)
+            torch.cuda._sleep(KERNEL_TIMING.lead_cycles)
             start.record()
             run()
             end.record()

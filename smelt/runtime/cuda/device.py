@@ -22,23 +22,12 @@ from smelt.base.locks import new_flag
 from smelt.base.options import Owner
 from smelt.runtime.device_arena import Arena, Arenas, device_arenas
 from smelt.runtime.launch import read_fast
+from smelt.runtime.tuned import RECORDINGS
 
 Program = Callable[[list[Any]], list[Any]]
 
 Prepare = Callable[[Callable[[torch.Tensor], "torch.Tensor | None"]], list[Any]]
 """Makes inputs; it is given what makes memory like a tensor's that recordings share, or None where there is no room."""
-
-LITTLE = 32 << 20
-PART = 32
-"""Recordings may keep so many bytes, or that part of the most memory so far, beyond what they use at once."""
-
-FEW = 6
-PART_OF_FEW = 8
-"""The part where there are at most so many kinds of calls: a graph or three, which do not hand memory on to others."""
-
-UNUSED = 64 << 20
-UNUSED_PART = 8
-"""So many bytes, or that part of what PyTorch's allocator has, may stay with it unused when something is recorded."""
 
 _DLPACK_TYPES = {"cpu": 1, "cuda": 2}
 
@@ -159,8 +148,12 @@ class Device:
         more = 0 if made else results
         unused = more + sum(each.kept_bytes for each in own) - most_used
         idle = more + sum(each.kept_bytes - each.used_bytes() for each in everybody) - results
-        part = PART if self._kinds.get(owner, 0) > FEW else PART_OF_FEW
-        spare = max(0, unused - max(LITTLE, self._most_memory // part), idle - self.free_memory() // 2)
+        part = (
+            RECORDINGS.spare_divisor
+            if self._kinds.get(owner, 0) > RECORDINGS.few_kinds
+            else RECORDINGS.spare_divisor_of_few
+        )
+        spare = max(0, unused - max(RECORDINGS.spare_bytes, self._most_memory // part), idle - self.free_memory() // 2)
         if not spare:  # what is refused hands out nothing that is kept
             self._most_used[owner] = most_used
         return spare
@@ -230,7 +223,9 @@ class Device:
 
     def _give_back_unused(self) -> None:
         reserved = torch.cuda.memory_reserved(self.index)
-        if reserved - torch.cuda.memory_allocated(self.index) > max(UNUSED, reserved // UNUSED_PART):
+        if reserved - torch.cuda.memory_allocated(self.index) > max(
+            RECORDINGS.unused_bytes, reserved // RECORDINGS.unused_divisor
+        ):
             torch.cuda.empty_cache()
 
     def _abandon(self, graph: Any, pool: Any) -> None:

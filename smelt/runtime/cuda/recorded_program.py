@@ -25,27 +25,7 @@ from smelt.runtime.cuda.device import Device, Program
 from smelt.runtime.cuda.observation import Observation, bytes_of, kind_of
 from smelt.runtime.cuda.recording import Recording, Unrecordable, check_tensor
 from smelt.runtime.launch import data_ptr
-
-PATIENCE = 2
-"""Calls that run plain because tensors of earlier ones are in use, before there is another recording for that."""
-
-SELDOM = 20
-"""Replays after which such a call no longer counts."""
-
-COPIED_IN = 256 << 20
-"""Bytes of inputs that a call may copy; with more it runs plain."""
-
-COPIED_OUT = 16 << 20
-"""Bytes of results that are handed out as copies where callers keep them while they call again."""
-
-FEW = 8
-"""Number of results that are handed out as copies, where nobody says which of them are for callers."""
-
-KNOWN_KINDS = 64
-"""Kinds of calls of which is remembered what was observed."""
-
-LITTLE = 1 << 20
-"""Bytes of inputs that lie elsewhere than where they were seen before, with which a call is still of a known kind."""
+from smelt.runtime.tuned import RECORDINGS
 
 
 @dataclass
@@ -220,7 +200,7 @@ class RecordedProgram:
 
     def _begin(self, key: tuple[Any, ...], inputs: list[Any]) -> _Kind:
         """The first call of a kind."""
-        if len(self.kinds) >= KNOWN_KINDS:
+        if len(self.kinds) >= RECORDINGS.known_kinds:
             del self.kinds[next(iter(self.kinds))]
         self.device.begin_kind(self.owner)
         kind = self.kinds[key] = _Kind(Observation(inputs))
@@ -231,17 +211,17 @@ class RecordedProgram:
         known = self.kinds.get(kind_of(inputs, ()))
         if known is None or not known.tuned:
             return None
-        if bytes_of(inputs, known.observed.moved(inputs, key, self.moving)) > LITTLE:
+        if bytes_of(inputs, known.observed.moved(inputs, key, self.moving)) > RECORDINGS.moved_bytes:
             return None
         kind = self.kinds[key] = _Kind(copy.copy(known.observed), tuned=True)
         return kind
 
     def _waits(self) -> bool:
         """Whether it is too early for another recording only because tensors are in use."""
-        if self.replays - self.last_wait > SELDOM:
+        if self.replays - self.last_wait > RECORDINGS.seldom_replays:
             self.waits = 0
         self.waits, self.last_wait = self.waits + 1, self.replays
-        return self.full or self.waits <= PATIENCE
+        return self.full or self.waits <= RECORDINGS.patience_calls
 
     def _copy_kept(self, busy: Recording) -> bool:
         """Whether what callers keep of the last replay is handed out as copies from now on."""
@@ -256,11 +236,11 @@ class RecordedProgram:
 
         Such as what forward saves for backward; before that is recorded, nobody knows.
         """
-        if size > COPIED_OUT or any(place in self.device.fixed for place in places):
+        if size > RECORDINGS.copied_out_bytes or any(place in self.device.fixed for place in places):
             return False
         if self.visible is None:
             others = any(other.refused is None and not other.made for other in self.others())
-            if len(kept) > FEW or others:
+            if len(kept) > RECORDINGS.copied_out_results or others:
                 return False
         elif any(i >= self.visible for i in kept):
             return False
@@ -285,7 +265,7 @@ class RecordedProgram:
     def _record(self, kind: _Kind, inputs: list[Any], cause: str) -> list[Any] | str:
         empty = {i for i, t in enumerate(inputs) if isinstance(t, torch.Tensor) and not t.numel()}
         size = bytes_of(inputs, self.moving)
-        if size > COPIED_IN:
+        if size > RECORDINGS.copied_in_bytes:
             return f"{_plural(len(self.moving), 'input')} of {size >> 20} MiB would be copied at each call"
         if self.made >= self.limit:
             return self._give_up(cause)

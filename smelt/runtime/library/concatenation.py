@@ -16,9 +16,7 @@ from smelt.runtime import _native
 from smelt.runtime.library.externs import Candidate, Spec, register
 from smelt.runtime.library.fallback import Slot, overload
 from smelt.runtime.memory import fresh
-
-SMALL = 1 << 18
-"""Bytes of a result up to which one thread copies them as fast as several."""
+from smelt.runtime.tuned import LIBRARY
 
 
 @register("aten.cat.default")
@@ -35,7 +33,7 @@ def cat(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec
         return ways
     if not all(_lies_in_rows(each) and each.dtype is out.dtype for each in (*parts, out)):
         return ways
-    if math.prod(out.shape) * out.dtype.itemsize > SMALL:
+    if math.prod(out.shape) * out.dtype.itemsize > LIBRARY.serial_copy_bytes:
         return ways
     return [_copies(dim, parts, out), *ways]
 

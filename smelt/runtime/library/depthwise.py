@@ -24,6 +24,7 @@ from smelt.runtime.library.depthwise_source import Window
 from smelt.runtime.library.externs import Candidate, Spec, empty_as
 from smelt.runtime.triton.kernels import Kernels, Segment
 from smelt.runtime.triton.plan import Argument, Launch
+from smelt.runtime.tuned import DEPTHWISE
 
 Params = Mapping[str, Any]
 
@@ -37,25 +38,6 @@ MOST_ELEMENTS = 2**31 - 1
 
 MOST_TAPS = 121
 """Elements of a window for whose sums a thread of the gradient by the weight has registers."""
-
-ALONG = 8
-"""Places in a row of a thread, at most: more would meet the same elements, but fewer threads fit a multiprocessor."""
-
-SMALL = 9
-"""Elements of a window up to which a thread of the gradient by the weight has four places in a row, else two."""
-
-HELD = 110
-"""Float32 numbers that such a thread has at hand, if it can: with more, too few threads fit a multiprocessor."""
-
-THREADS = 128
-BUSY = 132 * 512
-"""Threads that keep a large GPU busy; with fewer, each makes fewer places."""
-
-PROGRAMS = 528
-"""Programs of a gradient by the weight: four for each of 132 multiprocessors."""
-
-LEAST_STEPS = 4
-"""Rows that a thread of the weight gradient walks at least."""
 
 
 def fits(params: Params, x: Spec, w: Spec, out: Spec) -> bool:
@@ -113,7 +95,7 @@ class Shape:
         while found > least:
             unused, with_half = -columns % found, -columns % (found // 2)
             threads = batch * channels * rows * -(-columns // found) // self.vector
-            if threads >= BUSY and unused <= with_half + columns / 8:
+            if threads >= DEPTHWISE.busy_threads and unused <= with_half + columns / 8:
                 break
             found //= 2
         return -(-found // least) * least
@@ -156,7 +138,14 @@ def forward_kernel(shape: Shape, bias: bool) -> DepthwiseKernel:
     """Of x, w and the bias."""
     stride = shape.params["stride"][1]
     # the further windows are apart, the less they have in common, and the more a thread would read
-    along = shape.along(shape.out, ALONG if stride == 1 else ALONG // 2 if shape.size[1] >= 2 * stride else ALONG // 4)
+    along = shape.along(
+        shape.out,
+        DEPTHWISE.row_elements
+        if stride == 1
+        else DEPTHWISE.row_elements // 2
+        if shape.size[1] >= 2 * stride
+        else DEPTHWISE.row_elements // 4,
+    )
     text = source.forward_source(shape.window(along), bias)
     operands = shape.operands("read", "w", "bias", "made")
     return _by_items("forward", text, operands, shape.numbers(shape.x, shape.out, along, shape.vector), shape)
@@ -165,7 +154,7 @@ def forward_kernel(shape: Shape, bias: bool) -> DepthwiseKernel:
 def input_kernel(shape: Shape) -> DepthwiseKernel:
     """Of the gradient by the result and w."""
     stride = shape.params["stride"][1]
-    along = shape.along(shape.x, ALONG if stride == 1 else ALONG // 2, stride)
+    along = shape.along(shape.x, DEPTHWISE.row_elements if stride == 1 else DEPTHWISE.row_elements // 2, stride)
     text = source.input_source(shape.window(along))
     operands = shape.operands("read", "w", "made")
     return _by_items("input", text, operands, shape.numbers(shape.out, shape.x, along, shape.vector), shape)
@@ -174,28 +163,30 @@ def input_kernel(shape: Shape) -> DepthwiseKernel:
 def _by_items(
     name: str, text: str, operands: Mapping[str, str], numbers: Mapping[str, int], shape: Shape
 ) -> DepthwiseKernel:
-    config = Config((("V", shape.vector), ("BLOCK", THREADS)), THREADS // 32)
+    config = Config((("V", shape.vector), ("BLOCK", DEPTHWISE.threads)), DEPTHWISE.threads // 32)
     return DepthwiseKernel(name, text, operands, numbers, config, [(numbers["items"], "BLOCK")])
 
 
 def weight_kernels(shape: Shape, gradient: Spec) -> tuple[DepthwiseKernel, DepthwiseKernel, Spec]:
     """Of the gradient by the result and x: the one that makes parts, the one that adds them up, and the parts."""
     (high, wide), (batch, channels, _, columns) = shape.size, shape.out.shape
-    window = shape.window(min(4 if high * wide <= SMALL else 2, ceil_power(columns)))
-    vector = min(shape.vector, floor_power(HELD // window.held()))
+    window = shape.window(min(4 if high * wide <= DEPTHWISE.small_window_elements else 2, ceil_power(columns)))
+    vector = min(shape.vector, floor_power(DEPTHWISE.registers // window.held()))
     block = _channel_block(channels, vector)
-    places, blocks = THREADS * vector // block, -(-channels // block)
+    places, blocks = DEPTHWISE.threads * vector // block, -(-channels // block)
     walk, (begin, steps) = window.walk()[0], _steps(window, shape.x.shape[2], shape.out.shape[2])
     groups = -(-columns // window.along)
-    segments = max(1, min(PROGRAMS * places // (batch * walk * groups * blocks), steps // LEAST_STEPS))
+    segments = max(
+        1, min(DEPTHWISE.weight_programs * places // (batch * walk * groups * blocks), steps // DEPTHWISE.min_rows)
+    )
     length = -(-steps // segments)
     segments = -(-steps // length)
     items = batch * walk * segments * groups
-    turns = max(1, round(-(-items // places) * blocks / PROGRAMS))
+    turns = max(1, round(-(-items // places) * blocks / DEPTHWISE.weight_programs))
     count, cells = -(-items // (places * turns)), channels * high * wide
     numbers = shape.numbers(shape.x, shape.out, window.along, channels) | {"items": items}
     numbers = {"turns": turns, "segments": segments, "length": length, "begin": begin} | numbers
-    config = Config((("V", shape.vector), ("PLACES", places), ("CHANNELS", block)), THREADS // 32)
+    config = Config((("V", shape.vector), ("PLACES", places), ("CHANNELS", block)), DEPTHWISE.threads // 32)
     operands = shape.operands("made", "read") | {"parts": "*fp32"}
     extents = [(channels, "CHANNELS"), (count, None)]
     parts = DepthwiseKernel("weight", source.weight_source(window), operands, numbers, config, extents)

@@ -21,9 +21,7 @@ from smelt.base.stats import count_named
 from smelt.runtime.memory import empty_strided, trim
 from smelt.runtime.refusals import is_refused_call, tell
 from smelt.runtime.tune import Clock, choose, remembered
-
-LARGE = 16 << 20
-"""Bytes of results from which on candidates being timed do not keep the memory of the last one's."""
+from smelt.runtime.tuned import LIBRARY
 
 
 @dataclass(frozen=True)
@@ -140,7 +138,7 @@ class ExternKernel:
         runs = {c.name: c.call for c in self.candidates}
         if self.clock is not None and len(runs) > 1 and self.clock.recording():
             return _conformed(self.candidates[0].call(*tensors), self.outputs)  # nothing can be timed now
-        large = sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in self.outputs) >= LARGE
+        large = sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in self.outputs) >= LIBRARY.released_bytes
         timed = {name: _given_back(run) for name, run in runs.items()} if large else runs
         self.chosen = self._decide("call", timed, tensors)
         if self.clock is not None:

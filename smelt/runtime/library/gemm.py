@@ -15,6 +15,7 @@ import torch
 from smelt.runtime import _native
 from smelt.runtime.library.externs import Candidate, Spec, register
 from smelt.runtime.memory import fresh
+from smelt.runtime.tuned import LIBRARY
 
 DECLARATION = """\
 typedef struct {
@@ -29,9 +30,6 @@ native/gemm.h. Call it outside parallel regions; strides count elements; bias ma
 
 address = _native.sgemm_address
 """The address of the native product, an `smelt_sgemm`."""
-
-SMALL = 64**3
-"""Multiplications below which the call costs more than the arithmetic: no timing, the call with the least overhead."""
 
 
 @register("mm")
@@ -85,7 +83,7 @@ def _adds_one_row(params: Mapping[str, Any], a: Spec | None, b: Spec | None, x: 
     """
     assert a is not None and b is not None and x is not None
     plain = a.dtype is torch.bfloat16 and params["beta"] == params["alpha"] == 1
-    large = math.prod(a.shape) * b.shape[-1] > SMALL
+    large = math.prod(a.shape) * b.shape[-1] > LIBRARY.untimed_multiplications
     one_row = (len(x.shape) == 1 or x.stride[0] == 0) and x.stride[-1] == 1  # it asks for no other strides
     return plain and large and one_row and x.shape[-1] == b.shape[-1] and torch.backends.mkldnn.is_available()
 
@@ -109,7 +107,7 @@ def _candidates(a: Spec, b: Spec, out: Spec, function: Any) -> list[Candidate]:
     aten = _aten(out, function)
     if a.dtype is not torch.float32:
         return [aten]
-    own = _own(a, b, out, certain=a.shape[-1] * out.shape[-1] * out.shape[-2] <= SMALL)
+    own = _own(a, b, out, certain=a.shape[-1] * out.shape[-1] * out.shape[-2] <= LIBRARY.untimed_multiplications)
     onednn = [_onednn()] if len(a.shape) == 2 and torch.backends.mkldnn.is_available() else []
     return [own, *onednn, aten]  # equal times go to the one that needs no allocation
 

@@ -29,15 +29,12 @@ from smelt.runtime.triton.align import Variants, moved_in
 from smelt.runtime.triton.build import Build, triton_identity
 from smelt.runtime.triton.plan import Argument, Launch, PlannedLaunch
 from smelt.runtime.triton.tune import Choice, Target, choose, fastest, race, stand_ins, with_stand_ins
+from smelt.runtime.tuned import KERNEL_TIMING
 from smelt.runtime.tuner import Tuner
 
 LIBRARY = "library"
 
-GAIN = 1.1
-"""So many times as fast as the library's call a template must be. By itself it looks better than in the program: on an
-H100 the kernels of a step of BERT take 17.4 ms with the 36 templates that win so, and without any."""
-
-_tuner: Tuner[str] = Tuner("triton-product", tie=1.0, close=GAIN)
+_tuner: Tuner[str] = Tuner("triton-product", tie=1.0, close=KERNEL_TIMING.template_gain)
 forget = _tuner.forget
 
 Run = Callable[..., None]

@@ -21,22 +21,15 @@ from smelt.runtime.launch import Table
 from smelt.runtime.triton.build import Build, triton_identity
 from smelt.runtime.triton.effects import kernel_effects
 from smelt.runtime.triton.plan import Argument, PlannedLaunch
+from smelt.runtime.tuned import KERNEL_TIMING
 from smelt.runtime.tuner import Tuner
-
-ROUNDS = 3
-"""Times that each candidate is measured."""
-ENOUGH_S = 5e-4
-"""Launches between two events take about this long together."""
-MOST_LAUNCHES = 50
-MOST_COPIED = 1 << 30
-"""Bytes of memory that stand in for what a kernel changes; a launch that would need more is not timed."""
 
 _TELLS = re.compile(r"\bm_refuse\((\w+),")
 """Through which parameter a kernel tells of a check that fails, before it traps."""
 
 K = TypeVar("K")
 
-_tuner: Tuner[int] = Tuner("triton-tune", tie=1.02, close=1.25)
+_tuner: Tuner[int] = Tuner("triton-tune", tie=KERNEL_TIMING.tie_factor, close=KERNEL_TIMING.close_factor)
 
 
 class Clock(tune.Clock, Protocol):
@@ -158,7 +151,7 @@ def stand_ins(clock: Clock, launch: PlannedLaunch, table: Table) -> tuple[dict[A
             at.setdefault(table.get(argument[0]) + argument[1], []).append((name, argument))
     replaced: dict[Argument, int] = {}
     kept: list[Any] = []
-    left = MOST_COPIED
+    left = KERNEL_TIMING.max_copied_bytes
     for address, users in at.items():
         names = {name for name, _ in users}
         if names & tells:
@@ -216,9 +209,9 @@ def race(clock: Clock, makers: Mapping[K, Maker]) -> dict[K, float]:
             if error.code not in (1, 2, 701):  # more than the device has: another candidate may fit
                 raise
             continue
-        count = max(1, min(MOST_LAUNCHES, int(ENOUGH_S / max(seconds, 1e-9))))
+        count = max(1, min(KERNEL_TIMING.max_launches, int(KERNEL_TIMING.window_s / max(seconds, 1e-9))))
         runs[name] = make(count), count
-    for _ in range(ROUNDS):
+    for _ in range(KERNEL_TIMING.rounds):
         for name, (run, count) in runs.items():
             if times and _tuner.is_behind(times.get(name, 0.0), min(times.values())):
                 continue

@@ -3,6 +3,7 @@
 import gc
 import threading
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from smelt.runtime.cuda import device as cuda_device
 from smelt.runtime.cuda import recorded_program
 from smelt.runtime.cuda.graphs import Recorder
 from smelt.runtime.cuda.recording import Recording
+from smelt.runtime.tuned import RECORDINGS
 from tests.runtime.fake_device import FakeDevice
 
 CPU = torch.device("cpu")
@@ -118,7 +120,7 @@ def test_callers_that_keep_small_results_get_copies(device, recorder):
 
 
 def test_much_that_is_kept_is_not_copied_but_ends_recording(device, recorder, monkeypatch):
-    monkeypatch.setattr(recorded_program, "COPIED_OUT", 8)
+    monkeypatch.setattr(recorded_program, "RECORDINGS", replace(RECORDINGS, copied_out_bytes=8))
     call = recorder.wrap(lambda inputs: [inputs[0] * 2], "forward")
     kept = []
     with pytest.warns(SmeltWarning, match="tensors of earlier calls were in use, and 8 CUDA graphs") as found:
@@ -153,7 +155,7 @@ def regions(device, number, size):
 
 
 def test_results_that_are_never_in_use_together_are_not_all_kept(device, monkeypatch):
-    monkeypatch.setattr(cuda_device, "LITTLE", 4 << 12)
+    monkeypatch.setattr(cuda_device, "RECORDINGS", replace(RECORDINGS, spare_bytes=4 << 12))
     calls = regions(device, 12, 1 << 10)
     with torch.no_grad():
         for step in range(5):
@@ -168,7 +170,7 @@ def test_results_that_are_never_in_use_together_are_not_all_kept(device, monkeyp
 
 
 def test_results_that_are_in_use_together_are_kept(device, monkeypatch):
-    monkeypatch.setattr(cuda_device, "LITTLE", 4 << 12)
+    monkeypatch.setattr(cuda_device, "RECORDINGS", replace(RECORDINGS, spare_bytes=4 << 12))
     calls = regions(device, 12, 1 << 10)
     with torch.no_grad():
         for step in range(5):
@@ -183,7 +185,7 @@ def test_results_that_are_in_use_together_are_kept(device, monkeypatch):
 
 def test_what_is_refused_lets_nobody_keep_more(device, monkeypatch):
     """A program with large results that were never in use: they do not count as memory that is used at once."""
-    monkeypatch.setattr(cuda_device, "LITTLE", 4 << 12)
+    monkeypatch.setattr(cuda_device, "RECORDINGS", replace(RECORDINGS, spare_bytes=4 << 12))
     calls = regions(device, 12, 1 << 10)
     large = Recorder(CPU, name="large", backend=device).wrap(lambda inputs: [inputs[0].repeat(32)], "forward")
     with torch.no_grad():
@@ -198,8 +200,8 @@ def test_what_is_refused_lets_nobody_keep_more(device, monkeypatch):
 
 
 def test_large_models_may_keep_a_part_of_their_memory(device, monkeypatch):
-    monkeypatch.setattr(cuda_device, "LITTLE", 0)
-    device.memory = cuda_device.PART * 14 * (4 << 10)
+    monkeypatch.setattr(cuda_device, "RECORDINGS", replace(RECORDINGS, spare_bytes=0))
+    device.memory = RECORDINGS.spare_divisor * 14 * (4 << 10)
     calls = regions(device, 12, 1 << 10)
     with torch.no_grad():
         for _ in range(5):
@@ -212,7 +214,7 @@ def test_large_models_may_keep_a_part_of_their_memory(device, monkeypatch):
 @pytest.mark.parametrize("graphs, recorded", [(1, True), (8, False)])
 def test_a_model_that_is_one_graph_may_keep_what_its_backward_does_not_read(device, monkeypatch, graphs, recorded):
     """The caller drops half of what forward hands out before backward begins, in which that memory could be used."""
-    monkeypatch.setattr(cuda_device, "LITTLE", 0)
+    monkeypatch.setattr(cuda_device, "RECORDINGS", replace(RECORDINGS, spare_bytes=0))
     device.memory = 16 * (4 << 10)
     weight = torch.nn.Parameter(torch.ones(1 << 10))
     recorder = Recorder(CPU, name="model", backend=device)
@@ -233,7 +235,7 @@ def test_a_model_that_is_one_graph_may_keep_what_its_backward_does_not_read(devi
 @pytest.mark.parametrize("plenty", [True, False])
 def test_models_that_take_turns_keep_what_each_needs(device, monkeypatch, plenty):
     """As long as memory is plenty: a generator and its critic, training and evaluation of two compiled models."""
-    monkeypatch.setattr(cuda_device, "LITTLE", 100 << 10)
+    monkeypatch.setattr(cuda_device, "RECORDINGS", replace(RECORDINGS, spare_bytes=100 << 10))
     calls = []
     for _ in range(4):
         recorder = Recorder(CPU, name="model", backend=device, owner=Owner())
@@ -251,7 +253,7 @@ def test_models_that_take_turns_keep_what_each_needs(device, monkeypatch, plenty
 
 
 def test_one_size_of_many_is_refused_alone(device, recorder, monkeypatch):
-    monkeypatch.setattr(cuda_device, "LITTLE", 0)
+    monkeypatch.setattr(cuda_device, "RECORDINGS", replace(RECORDINGS, spare_bytes=0))
     call = recorder.wrap(lambda inputs: [inputs[0] + 1], "forward")
     weights = [torch.nn.Parameter(torch.zeros(size)) for size in (64, 63)]  # they stay where they are: no buffers
     with torch.no_grad():
@@ -339,7 +341,7 @@ def test_an_input_that_moves_once_it_was_recorded(device, recorder):
 
 
 def test_much_input_is_not_copied(device, recorder, monkeypatch):
-    monkeypatch.setattr(recorded_program, "COPIED_IN", 100)
+    monkeypatch.setattr(recorded_program, "RECORDINGS", replace(RECORDINGS, copied_in_bytes=100))
     call = recorder.wrap(lambda inputs: [inputs[0] * 2], "forward")
     xs = [torch.full((100,), float(i)) for i in range(5)]
     for i, x in enumerate(xs):

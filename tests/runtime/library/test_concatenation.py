@@ -5,9 +5,9 @@ import pytest
 import torch
 
 import smelt
-from smelt.runtime.library.concatenation import SMALL
 from smelt.runtime.library.externs import extern
 from smelt.runtime.library.fallback import Slot
+from smelt.runtime.tuned import LIBRARY
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int8, torch.bool, torch.complex64)
 
@@ -62,7 +62,7 @@ def test_results_are_new_each_time():
         [torch.rand(4, 3).t() for _ in range(70)],
         [torch.rand(3, 8)[:, ::2] for _ in range(70)],
         [torch.rand(3, 1).expand(3, 4) for _ in range(70)],
-        [torch.rand(3, SMALL // 2), torch.rand(3, 4)],
+        [torch.rand(3, LIBRARY.serial_copy_bytes // 2), torch.rand(3, 4)],
     ],
     ids=["transposed", "steps", "expanded", "large"],
 )

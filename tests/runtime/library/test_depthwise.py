@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from smelt.runtime.library import depthwise
 from smelt.runtime.library.depthwise import DepthwiseKernel, Shape, forward_kernel, input_kernel, weight_kernels
 from smelt.runtime.library.externs import Spec, extern
 from smelt.runtime.triton.build import build
+from smelt.runtime.tuned import DEPTHWISE
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.usefixtures("triton_device")
@@ -184,8 +185,7 @@ def test_memory_that_begins_anywhere(monkeypatch: pytest.MonkeyPatch, name: str,
 @pytest.mark.parametrize(("programs", "steps"), [(1, 100), (1000, 1)])
 def test_rows_are_shared_out_and_added_up(monkeypatch: pytest.MonkeyPatch, programs: int, steps: int) -> None:
     """Few programs walk many images each; many have a few rows. Equal calls give equal bits."""
-    monkeypatch.setattr(depthwise, "PROGRAMS", programs)
-    monkeypatch.setattr(depthwise, "LEAST_STEPS", steps)
+    monkeypatch.setattr(depthwise, "DEPTHWISE", replace(DEPTHWISE, weight_programs=programs, min_rows=steps))
     for case in (Case((5, 16, 12, 16)), Case((3, 8, 9, 8), stride=(2, 1), padding=(0, 2)), CASES["dilated"]):
         given = operands(case)
         mask = (False, True, False)

@@ -13,7 +13,8 @@ from smelt.runtime import _native
 from smelt.runtime.build import build
 from smelt.runtime.launch import Table, launch
 from smelt.runtime.library.externs import extern
-from smelt.runtime.library.gemm import DECLARATION, SMALL, address
+from smelt.runtime.library.gemm import DECLARATION, address
+from smelt.runtime.tuned import LIBRARY
 
 
 def matrix(rows: int, columns: int, layout: str, lead: tuple[int, ...] = ()) -> torch.Tensor:
@@ -185,7 +186,7 @@ def test_generated_code_calls_the_product() -> None:
 
 def test_small_products_are_not_timed() -> None:
     a = torch.randn(16, 16)
-    assert 16**3 <= SMALL and len(extern("mm", {}, [a, a], [a]).candidates) == 1
+    assert 16**3 <= LIBRARY.untimed_multiplications and len(extern("mm", {}, [a, a], [a]).candidates) == 1
     assert repr(extern("mm", {}, [a, a], [a], only="aten")) == "<extern mm aten>"
 
 

@@ -21,6 +21,7 @@ from smelt.runtime.triton import build as triton_build
 from smelt.runtime.triton import products as triton_products
 from smelt.runtime.triton import tune as triton_tune
 from smelt.runtime.triton.kernels import Kernels
+from smelt.runtime.tuned import KERNEL_TIMING
 from tests.runtime.fake_cuda import FakeCuda
 from tests.runtime.triton.test_tune import Compiler
 from tests.runtime.triton_sources import ADD, add_kernel
@@ -224,7 +225,7 @@ def test_what_the_ways_change_is_copied_and_the_winner_runs_once(fake: FakeCuda)
 def test_what_cannot_be_copied_is_the_librarys(fake: FakeCuda) -> None:
     in_place = ADD.replace("tl.store(out + i", "tl.store(a + i")
     case = Case(fake, {}, after=in_place)
-    case.clock.sizes = {2 << 20: triton_tune.MOST_COPIED + 1}
+    case.clock.sizes = {2 << 20: KERNEL_TIMING.max_copied_bytes + 1}
     assert case() == ([8], 1)
 
 

@@ -19,6 +19,7 @@ from smelt.runtime.triton import build as triton_build
 from smelt.runtime.triton import tune as triton_tune
 from smelt.runtime.triton.kernels import Kernels
 from smelt.runtime.triton.worker import Reply
+from smelt.runtime.tuned import KERNEL_TIMING
 from tests.runtime.fake_cuda import FakeCuda
 from tests.runtime.triton_sources import ADD, add_kernel
 
@@ -107,7 +108,7 @@ def test_the_fastest_wins(fake: FakeCuda) -> None:
     run(table())
     assert fake.launched()[-1].grid[0] == 8  # the call itself
     assert clock.timed.count(16) == clock.timed.count(4) == 2  # once to count, once to see that it is far behind
-    assert clock.timed.count(8) == 1 + triton_tune.ROUNDS
+    assert clock.timed.count(8) == 1 + KERNEL_TIMING.rounds
     before = fake["launches"]
     run(table())
     assert [one.grid[0] for one in fake.launched()[before:]] == [8]
@@ -154,7 +155,7 @@ def test_short_kernels_are_launched_many_times(fake: FakeCuda) -> None:
     kernels(fake, clock, source()).segment([LAUNCH])(table())
     grids = [one.grid[0] for one in fake.launched()]
     # each twice alone, then in three rounds, or one where it is far behind; then the call
-    assert grids.count(16) == 2 + 3 * triton_tune.MOST_LAUNCHES + 1
+    assert grids.count(16) == 2 + 3 * KERNEL_TIMING.max_launches + 1
     assert grids.count(8) == 2 + 1 and grids.count(4) == 2 + 5
 
 
@@ -214,7 +215,7 @@ def test_one_buffer_under_two_names_is_copied_once(fake: FakeCuda) -> None:
     assert {(one.values[0], one.values[2]) for one in fake.launched()[:-1]} == {(copy.data_ptr(),) * 2}
 
 
-@pytest.mark.parametrize("size", [None, triton_tune.MOST_COPIED + 1])
+@pytest.mark.parametrize("size", [None, KERNEL_TIMING.max_copied_bytes + 1])
 def test_what_cannot_be_copied_is_not_timed(fake: FakeCuda, size: int | None) -> None:
     clock = FakeClock(fake, {})
     clock.sizes = {} if size is None else {2 << 20: size}
