@@ -2,7 +2,7 @@
 
 The graph is cut there. Each piece, and each way of a branch, is compiled as a graph of its own when it first runs,
 since only then the tensors that it gets are known; PyTorch's autograd links what they give. A way that is never taken
-is never compiled, and a layer that is skipped now and then is compiled once. Seams run as they are.
+is never compiled, and a layer that is skipped now and then is compiled once. Eager boundaries run as they are.
 """
 
 from __future__ import annotations

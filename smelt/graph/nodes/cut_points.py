@@ -1,4 +1,4 @@
-"""Seams: nodes of a torch-level graph at which it is cut, because Python of the program acts between the parts.
+"""Eager boundaries: nodes of a torch-level graph at which it is cut, because Python of the program acts there.
 
 A hook wants the very tensor that gradients are collected for; inference mode is a mode of the thread. What is compiled
 stands on either side of such a node, the node itself runs as it is, and PyTorch's autograd links the parts. So whatever
