@@ -244,3 +244,16 @@ def test_inside_of_another_compiled_function() -> None:
     with torch.no_grad():
         w.fill_(100.0)
     assert _shown(outer(m, other)) == [[100.0] * 3, [3.0] * 3]
+
+
+def doubled(x: Tensor) -> Tensor:
+    return x * 2
+
+
+decorated = smelt.compile(doubled)
+
+
+def test_a_compiled_function_beside_its_original_is_not_pickled() -> None:
+    """Functions are pickled by name, and the name leads to another one: so it is with those that a decorator makes."""
+    with pytest.raises(pickle.PicklingError, match="not the same object"):
+        pickle.dumps(decorated)

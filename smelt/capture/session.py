@@ -184,8 +184,8 @@ class Session(Diagnostics):
     def _attempt_alone(self, key: native.Place, place: CompileSite, read: Reader, begin: Begin) -> WhenReturned:
         before = len(place.versions)
         with self._lock:
-            if len(place.versions) != before:  # another thread made one meanwhile: try it first
-                return None
+            if len(place.versions) != before or place.given_up:
+                return None  # another thread made one meanwhile: try it first; or it has failed, which it told
             return self._attempt_locked(key, place, read, begin)
 
     def _attempt_locked(self, key: native.Place, place: CompileSite, read: Reader, begin: Begin) -> WhenReturned:

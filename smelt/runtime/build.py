@@ -503,4 +503,13 @@ def _refused(process: CompilerProcess, status: int, compiler: Compiler) -> Build
         return BuildError(f"{compiler.path} {what}", why=shown or None, hint=hint)
     if status == 128 + signal.SIGXFSZ or _OUT_OF_ROOM.search(shown):
         return NoRoom(f"{compiler.path} had no room for its files", why=shown or None, hint=_FOLDER_HINT)
+    if (signalled := _signal_of(status)) is not None:
+        return BuildError(f"{compiler.path} was ended by {signalled}", why=shown or None, hint=_HINT)
+    shown = shown or f"it ended with exit status {status} and said nothing"
     return BuildError(f"{compiler.path} refused a generated kernel:\n{shown}", why=f"compiler: {compiler.version}")
+
+
+def _signal_of(status: int) -> str | None:
+    """The signal that ended a compiler, or the shell that waits for it; None where it has ended itself."""
+    number = -status if status < 0 else status - 128
+    return signal.Signals(number).name if number in {each.value for each in signal.Signals} else None

@@ -6,6 +6,7 @@ import random
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -45,6 +46,10 @@ def broken(x: torch.Tensor, n: int) -> Any:
         smelt.graph_break()
         return total, error.args
     return total * 2, [n]
+
+
+def multiplied(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
 
 
 def writing(x: torch.Tensor, n: int) -> Any:
@@ -94,3 +99,34 @@ def test_threads(resets: bool) -> None:
     if errors:
         raise errors[0]
     assert calls[0] > 0
+
+
+def test_threads_that_wait_for_a_compilation_that_fails_do_not_repeat_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else eight threads wait eight times for a compiler that hangs, one after another."""
+    monkeypatch.setenv("SMELT_STRICT", "0")
+    tried: list[int] = []
+
+    def hangs(gm: Any, inputs: Any) -> Any:
+        tried.append(threading.get_ident())
+        while waiting():
+            time.sleep(0.01)
+        raise RuntimeError("no compiler ends")
+
+    def waiting() -> bool:
+        frames = sys._current_frames()
+        return any(
+            frame is not None and frame.f_code.co_name != "_attempt_alone"
+            for frame in (frames.get(t.ident or 0) for t in threads if t.ident not in tried)
+        )
+
+    run = smelt.compile(multiplied, backend=hangs)
+    results: list[torch.Tensor] = []
+    threads = [threading.Thread(target=lambda: results.append(run(torch.ones(3)))) for _ in range(4)]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(tried) == 1 and len(results) == 4 and all(torch.equal(r, torch.full((3,), 2.0)) for r in results)
+    assert [str(each.message) for each in told if "no compiler ends" in str(each.message)]

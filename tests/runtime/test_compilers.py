@@ -88,6 +88,18 @@ def test_of_what_a_compiler_says_only_the_beginning_is_kept(
     assert len(str(raised.value)) < 100_000
 
 
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [("kill -SEGV $$", "ended by SIGSEGV"), ("kill -ABRT $$", "ended by SIGABRT"), ("exit 3", "exit status 3")],
+)
+def test_how_a_compiler_ends_that_says_nothing_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, told: str
+) -> None:
+    use(monkeypatch, tmp_path, end)
+    with pytest.raises(BuildError, match=told):
+        build([SOURCE])
+
+
 @pytest.mark.parametrize("output", ["yes", "yes >&2", "sleep 100 & wait", "trap '' TERM INT HUP; sleep 100"])
 def test_a_process_that_goes_on_ends_in_time(output: str) -> None:
     process = CompilerProcess(["/bin/sh", "-c", output], 0.5)
