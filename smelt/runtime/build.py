@@ -275,7 +275,8 @@ def _ask_version(command: tuple[str, ...]) -> tuple[str, bool]:
     if process.timed_out:
         raise BuildError(f"{what} did not end within {process.limit_s:g} s and was stopped", hint=_HINT)
     if status != 0 or not said:
-        raise BuildError(f"{what} failed", why=errors[:1000] or None, hint=_HINT)
+        # drivers tell much of themselves before they tell what failed
+        raise BuildError(f"{what} failed", why=errors[-1000:] or None, hint=_HINT)
     named = _DRIVER.search(f"{said}\n{errors}")
     return said.splitlines()[0], named is not None and _is_driver(command[0], named[1], named[2])
 

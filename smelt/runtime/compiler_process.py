@@ -23,16 +23,18 @@ from smelt.base.process_state import switch
 
 _WATCH = r"""
 exec 3<&0 </dev/null
-"$@" 3<&- &
-compiler=$!
 { read -r _ <&3; kill -KILL 0; } >/dev/null 2>&1 &
 watch=$!
-wait "$compiler"
+"$@" 3<&-
 status=$?
 kill -KILL "$watch" 2>/dev/null
 exit "$status"
 """
-"""Standard input is the socket. A read that ends, without a line, ends the group."""
+"""Standard input is the socket. A read that ends, without a line, ends the group.
+
+The compiler runs in the foreground: `wait` for a background one never ends where SIGCHLD is blocked, as it is in
+threads of programs that take their signals in one of them, and masks are inherited.
+"""
 _KEPT_BYTES = 1 << 18
 """Of what a compiler says: what comes first tells what is wrong."""
 

@@ -107,6 +107,22 @@ def test_a_process_that_goes_on_ends_in_time(output: str) -> None:
     assert len(process.output) + len(process.errors) < 1_000_000
 
 
+def test_a_thread_that_takes_no_signals_hears_of_the_end() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        process = CompilerProcess(["/bin/sh", "-c", "sleep 0.1; exit 3"], 5.0)
+        assert process.wait() == 3 and not process.timed_out
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def test_why_a_compiler_does_not_tell_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = 'i=0; while [ $i -lt 99 ]; do echo "Configured with: --prefix=/usr" >&2; i=$((i + 1)); done'
+    use(monkeypatch, tmp_path, "exit 1", version=f'{said}; echo "cannot execute as" >&2; exit 1')
+    with pytest.raises(BuildError, match="cannot execute as"):
+        build([SOURCE])
+
+
 def test_one_that_ended_before_anybody_looked_has_not_run_out_of_time() -> None:
     process = CompilerProcess(["/bin/sh", "-c", "exit 3"], 0.01)
     time.sleep(1.0)
