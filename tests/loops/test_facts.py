@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from smelt.codegen.cpp import target as cpp
 from smelt.codegen.cpp.reductions import fold
 from smelt.codegen.cpp.target import Renderer
+from smelt.codegen.cpp.vector_math import PRELUDE
 from smelt.codegen.triton import target as triton
 from smelt.codegen.triton.reductions import Accumulator
 from smelt.codegen.triton.target import operator
@@ -182,3 +184,11 @@ def test_kinds_of_facts() -> None:
         n for n, p in PRIMS.items() if p.kind in (Kind.POINTWISE, Kind.RANDOM)
     }
     assert set(PERIODIC) == {"sin", "cos"} and NO_FACTS.cost == 1
+
+
+def test_functions_of_the_c_library_are_declared() -> None:
+    """Kernels include no <math.h>: what a text calls with a suffix for float stands in the prelude."""
+    texts = (text for text in cpp.FLOAT_OPS.values() if isinstance(text, str))
+    called = {name for text in texts for name in re.findall(r"([a-z]\w*)\{f\}\(", text)}
+    declared = {*re.findall(r"M\((\w+)\)", PRELUDE)}
+    assert called and called <= declared, f"declare in PRELUDE of vector_math.py: {sorted(called - declared)}"
