@@ -176,7 +176,7 @@ class Lowering(Builder):
         if dims is None or (not isinstance(dims, int) and len(dims) == 0):
             return tuple(range(rank))
         given = (dims,) if isinstance(dims, int) else dims
-        return tuple(sorted({d % rank if rank else 0 for d in given})) if rank else ()
+        return tuple(sorted({d % rank for d in given})) if rank else ()
 
 
 def _promotes_as(operand: Any) -> Any:

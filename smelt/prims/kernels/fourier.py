@@ -1,4 +1,7 @@
-"""Discrete Fourier transforms. `normalization`: 0 none, 1 over the square root of the length, 2 over the length."""
+"""Discrete Fourier transforms over dimensions that are not negative.
+
+`normalization`: 0 none, 1 over the square root of the length, 2 over the length.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,13 @@ from smelt.prims.table import LINEAR, Shape, kernel, make, require
 aten = torch.ops.aten
 
 
-def _at(x: TensorMeta, d: int) -> int:
-    return d % len(x.shape)
-
-
 @kernel("fft_r2c", aten._fft_r2c.default, LINEAR)
 def fft_r2c(x: TensorMeta, dim: Shape, normalization: int, onesided: bool) -> TensorMeta:
     """The transform of real x over dims; onesided: only the first half along the last of them."""
     require(x.dtype in COMPLEX and bool(dim), f"prim fft_r2c: {x.dtype} over {dim}")
     shape = list(x.shape)
     if onesided:
-        shape[_at(x, dim[-1])] = shape[_at(x, dim[-1])] // 2 + 1
+        shape[dim[-1]] = shape[dim[-1]] // 2 + 1
     return make(tuple(shape), COMPLEX[x.dtype], x.device)
 
 
@@ -36,7 +35,7 @@ def fft_c2c(x: TensorMeta, dim: Shape, normalization: int, forward: bool) -> Ten
 def fft_c2r(x: TensorMeta, dim: Shape, normalization: int, last_dim_size: int) -> TensorMeta:
     """The real inverse transform over dims of x, the first half along the last of them, which gets last_dim_size."""
     require(x.dtype in REAL and bool(dim), f"prim fft_c2r: {x.dtype} over {dim}")
-    last = _at(x, dim[-1])
+    last = dim[-1]
     shape = (*x.shape[:last], last_dim_size, *x.shape[last + 1 :])
     return make(shape, REAL[x.dtype], x.device)
 

@@ -56,10 +56,9 @@ def multilabel_margin_loss_backward(
 
 
 def _alignments(log_probs: TensorMeta, targets: TensorMeta, longest: int) -> tuple[TensorMeta, TensorMeta]:
-    steps, batch = log_probs.shape[0], log_probs.shape[1] if len(log_probs.shape) == 3 else 1
-    losses = (batch,) if len(log_probs.shape) == 3 else ()
+    steps, batch = log_probs.shape[:2]
     return (
-        make(losses, log_probs.dtype, log_probs.device),
+        make((batch,), log_probs.dtype, log_probs.device),
         make((batch, steps, 2 * longest + 1), log_probs.dtype, log_probs.device),
     )
 

@@ -84,8 +84,8 @@ def addbmm(p: Lowering, x: Node, a: Node, b: Node, *, beta: Any = 1, alpha: Any 
 
 
 @decomposition(aten.mv.default)
-def mv(p: Lowering, a: Node, v: Node) -> Node:
-    return p.reshape(p.mm(a, p.keep(v, (1,))), shape_of(a)[:1])
+def mv(p: Lowering, a: Node, v: Node) -> Any:
+    return p.reshape(p.mm(a, p.keep(v, (1,))), shape_of(a)[:1]) if _multiplies(a, v) else NotImplemented
 
 
 @decomposition(aten.addmv.default)
@@ -117,12 +117,9 @@ def addr(p: Lowering, x: Node, a: Node, b: Node, *, beta: Any = 1, alpha: Any = 
 
 @decomposition(aten.linear.default)
 def linear(p: Lowering, x: Node, weight: Node, bias: Node | None = None) -> Any:
-    if rank_of(weight) != 2 or not rank_of(x):
+    if rank_of(weight) != 2 or not rank_of(x) or not shape_of(weight)[0]:
         return NotImplemented
-    *lead, width = shape_of(x)
-    rows = p.reshape(x, (p.out.numel // max(shape_of(weight)[0], 1), width)) if shape_of(weight)[0] else None
-    if rows is None:
-        return NotImplemented
+    rows = p.reshape(x, (p.out.numel // shape_of(weight)[0], shape_of(x)[-1]))
     turned = p.permute(weight, (1, 0))
     if bias is not None and _rounds_once(p):
         return p.reshape(p.addmm(rows, turned, bias, 1, 1), p.out.shape)
@@ -133,10 +130,9 @@ def linear(p: Lowering, x: Node, weight: Node, bias: Node | None = None) -> Any:
 # -- convolution
 
 
-def _each(values: Sequence[int] | int, rank: int) -> tuple[int, ...]:
+def _each(values: Sequence[int], rank: int) -> tuple[int, ...]:
     """One entry per spatial dimension from ATen's list, which may hold a single entry for all."""
-    given = (values,) if isinstance(values, int) else tuple(values)
-    return given * rank if len(given) == 1 else given
+    return tuple(values) * rank if len(values) == 1 else tuple(values)
 
 
 @decomposition(aten.convolution.default)
@@ -153,7 +149,7 @@ def convolution(
     groups: int,
 ) -> Any:
     rank = rank_of(weight) - 2
-    if rank_of(x) != rank + 2 or is_empty(p.out.shape):
+    if is_empty(p.out.shape):
         return NotImplemented
     sizes = (_each(v, rank) for v in (stride, padding, dilation))
     return p.convolution(x, weight, bias, *sizes, transposed, _each(output_padding, rank), groups)
@@ -175,8 +171,6 @@ def convolution_backward(
     mask: Sequence[bool],
 ) -> Any:
     rank = rank_of(weight) - 2
-    if rank_of(x) != rank + 2:
-        return NotImplemented
     sizes = [_each(v, rank) for v in (stride, padding, dilation)]
     options = (*sizes, transposed, _each(output_padding, rank), groups)
     # the bias gradient is a plain sum of g: as a reduction it fuses with what made g
