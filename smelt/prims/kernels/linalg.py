@@ -125,7 +125,8 @@ def lu(a: TensorMeta, pivot: bool) -> Metas:
     """(P, L, U) with a = P L U; P is empty without pivots."""
     lead, m, n = _split("lu", a)
     k = _least(m, n)
-    return _matrix(lead, m, m, a) if pivot else _plain((0,), a), _matrix(lead, m, k, a), _matrix(lead, k, n, a)
+    permutation = _plain((*lead, m, m) if pivot else (0,), a)
+    return permutation, _matrix(lead, m, k, a), _matrix(lead, k, n, a)
 
 
 @kernel("lu_unpack", aten.lu_unpack.default)
@@ -154,7 +155,8 @@ def solve(a: TensorMeta, b: TensorMeta, left: bool, check_errors: bool) -> Metas
     if vector:
         result = _plain(a.shape[:-1], b)
     else:
-        result = _matrix(_lead(a, b), b.shape[-2], b.shape[-1], b)
+        both, (rows, columns) = _lead(a, b), b.shape[-2:]
+        result = _matrix(both, rows, columns, b) if left else _plain((*both, rows, columns), b)
     return result, _same(a), _plain((*lead, n), a, torch.int32), _plain(lead, a, torch.int32)
 
 
