@@ -18,6 +18,7 @@ from smelt.prims import ops
 from smelt.prims.decompose import decompose, fallbacks
 from smelt.prims.random_bits import uniform
 from smelt.prims.registry import DECOMPOSITIONS, decomposition
+from tests.prims.prim_check import names
 
 aten = torch.ops.aten
 
@@ -48,10 +49,6 @@ class Joint:
     def done(self, *outputs: Any) -> fx.GraphModule:
         self.graph.output(outputs)
         return fx.GraphModule(self.root, self.graph)
-
-
-def names(gm: fx.GraphModule) -> list[str]:
-    return [n.target.name for n in gm.graph.nodes if n.op == "call_function" and hasattr(n.target, "name")]
 
 
 X = torch.randn(3, 4)

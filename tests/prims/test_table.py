@@ -15,6 +15,7 @@ from smelt.prims import ops
 from smelt.prims.rules.kernels import arguments
 from smelt.prims.table import PRIMS, Kind, Prim
 from tests.prims.kernel_calls import kernel_calls
+from tests.prims.prim_check import agree, to_meta
 
 CPU = torch.device("cpu")
 
@@ -145,22 +146,6 @@ def cases() -> dict[str, list[list[Any]]]:
 
 
 CASES = cases()
-
-
-def to_meta(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return meta_of(value)
-    return tuple(map(to_meta, value)) if isinstance(value, tuple) else value
-
-
-def agree(value: Any, meta: Any) -> None:
-    if isinstance(meta, tuple):
-        for v, m in zip(value, meta, strict=True):
-            agree(v, m)
-    elif meta is None:
-        assert value is None
-    else:
-        assert (tuple(value.shape), value.dtype, value.device) == (meta.shape, meta.dtype, meta.device)
 
 
 def test_every_prim_has_a_case():
