@@ -72,8 +72,6 @@ def put_at(p: Lowering, x: Node, indices: Indices, values: Node, accumulate: boo
         return NotImplemented
     aligned = tuple(None if i is None else p.convert(i, torch.int64) for i in aligned)
     shape = _target_shape(x, aligned)
-    if len(shape_of(values)) > len(shape):  # extra leading dimensions of size 1
-        values = p.reshape(values, shape_of(values)[len(shape_of(values)) - len(shape) :])
     values = p.broadcast(p.convert(values, dtype_of(x)), shape)
     return p.index_put(x, aligned, values, accumulate)
 

@@ -89,9 +89,11 @@ def mv(p: Lowering, a: Node, v: Node) -> Any:
 
 
 @decomposition(aten.addmv.default)
-def addmv(p: Lowering, x: Node, a: Node, v: Node, *, beta: Any = 1, alpha: Any = 1) -> Node:
+def addmv(p: Lowering, x: Node, a: Node, v: Node, *, beta: Any = 1, alpha: Any = 1) -> Any:
     if is_empty(shape_of(a)) and not same_all(p.out.shape, shape_of(a)[:1]):  # nothing is added to `x` in its own shape
         return p.pointwise(lambda y: y if beta == 1 else p.mul(y, beta), x, dtype=p.out.dtype)
+    if not _multiplies(a, v):
+        return NotImplemented
     if _rounds_once(p, beta, alpha):
         column = p.keep(x, (1,)) if rank_of(x) and not same_all(shape_of(x), (1,)) else x
         return p.reshape(p.addmm(a, p.keep(v, (1,)), column, beta, alpha), p.out.shape)

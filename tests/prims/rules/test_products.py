@@ -172,6 +172,7 @@ def test_products_that_are_no_prims() -> None:
     check(aten.bmm.default, a[None], b[None], fallback=True)
     check(aten.bmm.default, f(1, 2, 0), f(1, 0, 3).float(), fallback=True)
     check(aten.mv.default, a, b[:, 0], fallback=True)
+    check(aten.addmv.default, a.any(1), a, b[:, 0], fallback=True)
     check(aten.addr.default, torch.ones(2, 2).bool(), torch.ones(2).bool(), torch.ones(2).bool(), fallback=True)
 
 
