@@ -156,11 +156,11 @@ def tanh_backward(p: Lowering, g: Node, y: Node) -> Node:
 def logit_backward(p: Lowering, g: Node, x: Node, eps: float | None = None) -> Node:
     def compute(g: Node, a: Node) -> Node:
         low, high = (0.0, 1.0) if eps is None else (eps, 1 - eps)
-        inside = p.logical_and(p.ge(a, low), p.le(a, high))
+        outside = p.logical_or(p.lt(a, low), p.gt(a, high))  # NaN is not
         slope = p.div(g, p.mul(a, p.sub(1.0, a)))
-        if eps is None and p.out.device.type == "cpu":  # at both ends, of which one may be -0.0
+        if not eps and p.out.device.type == "cpu":  # at both ends, of which one may be -0.0
             slope = p.where(p.logical_or(p.eq(a, 0.0), p.eq(a, 1.0)), p.mul(g, math.inf), slope)
-        return p.where(inside, slope, math.nan if eps is None else 0.0)
+        return p.where(outside, math.nan if eps is None else 0.0, slope)
 
     return p.pointwise(compute, g, x)
 
@@ -273,6 +273,8 @@ def softshrink(p: Lowering, x: Node, limit: float = 0.5) -> Node:
 
 @decomposition(aten.hardshrink_backward.default, aten.softshrink_backward.default)
 def shrink_backward(p: Lowering, g: Node, x: Node, limit: float) -> Node:
+    limit = rounded(limit, dtype_of(x))
+
     def compute(g: Node, a: Node) -> Node:
         return p.where(p.logical_and(p.ge(a, -limit), p.le(a, limit)), 0.0, g)
 

@@ -140,9 +140,8 @@ def smooth_l1_loss(p: Lowering, x: Node, target: Node, reduction: int = MEAN, be
 def smooth_l1_loss_backward(p: Lowering, g: Node, x: Node, target: Node, reduction: int, beta: float) -> Node:
     def compute(a: Node, t: Node) -> Node:
         off = p.sub(a, t)
-        if beta == 0:
-            return p.sign(off)
-        return p.where(p.lt(p.abs(off), beta), p.div(off, beta), p.sign(off))
+        inside = p.where(p.ge(off, beta), 1.0, p.div(off, beta))  # NaN is, and stays what it is
+        return p.where(p.le(off, -beta), -1.0, inside)
 
     return _gradient(p, compute, reduction, g, x, target)
 

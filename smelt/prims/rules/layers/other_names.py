@@ -108,7 +108,7 @@ def rrelu(
 def rrelu_backward(
     p: Lowering, g: Node, x: Node, noise: Node, lower: float, upper: float, training: bool, of_result: bool
 ) -> Node:
-    if training and upper - lower > 1e-6:
+    if training:
         return p.pointwise(lambda g, n: p.mul(g, n), g, noise)
     slope = (lower + upper) / 2
     return p.pointwise(lambda g, a: p.where(p.gt(a, 0), g, p.mul(g, slope)), g, x)
