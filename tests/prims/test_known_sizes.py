@@ -6,7 +6,7 @@ import torch
 from torch import fx
 
 from smelt.graph.ir.meta import TensorMeta
-from smelt.prims.known_sizes import settled
+from smelt.prims.known_sizes import with_known_sizes
 from smelt.shapes.assumptions import Assumptions
 
 CPU = torch.device("cpu")
@@ -15,12 +15,12 @@ CPU = torch.device("cpu")
 def test_a_symbol_that_is_known() -> None:
     env = Assumptions()
     a, b = env.symbol(4), env.symbol(6)
-    assert settled(a) is not None and settled(a) == a and not isinstance(settled(a), int)
+    assert with_known_sizes(a) is not None and with_known_sizes(a) == a and not isinstance(with_known_sizes(a), int)
     assert int(a) == 4  # pins it
-    assert settled(a) == 4 and type(settled(a)) is int
-    assert type(settled(a + 1)) is int and settled(a + 1) == 5
-    assert type(settled(b)) is type(b)
-    assert str(settled(a * b)) == str(4 * b) != str(a * b)
+    assert with_known_sizes(a) == 4 and type(with_known_sizes(a)) is int
+    assert type(with_known_sizes(a + 1)) is int and with_known_sizes(a + 1) == 5
+    assert type(with_known_sizes(b)) is type(b)
+    assert str(with_known_sizes(a * b)) == str(4 * b) != str(a * b)
 
 
 def test_inside_of_arguments() -> None:
@@ -31,7 +31,7 @@ def test_inside_of_arguments() -> None:
     size.meta["val"] = a
     tensor.meta["val"] = TensorMeta((a, 3), torch.float32, (3, 1), CPU)
     int(a)
-    got = settled(([a, "name"], {"k": (a, None)}, slice(a, None, a + 1), size, tensor, 2.5))
+    got = with_known_sizes(([a, "name"], {"k": (a, None)}, slice(a, None, a + 1), size, tensor, 2.5))
     assert got == ([4, "name"], {"k": (4, None)}, slice(4, None, 5), 4, tensor, 2.5)
     flat = [got[0][0], got[1]["k"][0], got[2].start, got[2].step, got[3]]
     assert {type(n) for n in flat} == {int}
@@ -44,7 +44,7 @@ def test_metas() -> None:
     meta = TensorMeta((b, a), torch.float16, (a, 1), CPU, True)
     plain = TensorMeta((2, 3), torch.float16, (3, 1), CPU)
     int(a)
-    got = settled(meta)
+    got = with_known_sizes(meta)
     assert got == TensorMeta((b, 4), torch.float16, (4, 1), CPU, True)
     assert type(got.shape[1]) is type(got.stride[0]) is int and type(got.shape[0]) is type(b)
-    assert settled(plain) is plain
+    assert with_known_sizes(plain) is plain

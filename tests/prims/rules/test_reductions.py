@@ -45,16 +45,17 @@ def compare(op: Any, *args: Any, scale: float = 1.0, **kwargs: Any) -> None:
 def test_sums_means_extremes(shape: tuple[int, ...], dims: Any, keepdim: bool) -> None:
     if not valid(shape, dims):
         return
-    for x in (f(*shape), torch.ones(shape).bfloat16(), f(*shape).permute(*range(len(shape))[::-1]) if shape else f()):
+    others = [f(2, 3, 4).permute(2, 1, 0), f(*shape).bfloat16()] if shape == (4, 3, 2) else []
+    for x in (f(*shape), *others):
         for op in (aten.sum.dim_IntList, aten.mean.dim, aten.nansum.default):
             compare(op, x, dims, keepdim)
         compare(aten.amax.default, x, dims or [], keepdim)
         compare(aten.amin.default, x, dims or [], keepdim)
         compare(aten.logsumexp.default, x, dims or [], keepdim)
-        for correction in (0, 1, 3, 1.5):
+        for correction in (0, 1.5) if keepdim else (1, 3):
             for op in (aten.var.correction, aten.std.correction, aten.var_mean.correction, aten.std_mean.correction):
                 compare(op, x, dims, correction=correction, keepdim=keepdim, scale=2.0)
-        for order in (2, 1, 0, math.inf, -math.inf, 3, 0.5):
+        for order in (2, 0, math.inf, 3) if keepdim else (1, -math.inf, 0.5):
             compare(aten.linalg_vector_norm.default, x, order, dims, keepdim, scale=2.0)
     whole = torch.randint(-3, 3, shape)
     compare(aten.sum.dim_IntList, whole, dims, keepdim)

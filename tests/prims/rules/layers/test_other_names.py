@@ -82,6 +82,7 @@ def test_slopes_that_are_drawn(training: bool) -> None:
     call = (x, noise, 0.2, 0.6, training)
     if not training:
         check(aten.rrelu_with_noise_functional.default, *call)
+        check(aten.rrelu_with_noise_functional.default, x, noise)
         return
     op = aten.rrelu_with_noise_functional.default
     gm, inputs = aten_graph(op, call, {}, op(*call))
