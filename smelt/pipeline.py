@@ -87,10 +87,8 @@ def to_program(part: fx.GraphModule, target: Target, options: Options, run: Runn
     """The kernels and the host program of a part."""
     on_gpu = target.device is not None
     loops = run("loops", lower, part, atomic_words=on_gpu)
-    machine = GPU if on_gpu else CPU
-    plan = run(
-        "schedule", schedule, loops, options, target.updates, machine, target.caller_owned, target.split_products
-    )
+    given = (target.updates, GPU if on_gpu else CPU, target.caller_owned, target.split_products)
+    plan = run("schedule", schedule, loops, options, *given)
     if environment().debug_memory:
         lines = {n.name: str(n.meta["line"]) for n in part.graph.nodes if n.meta.get("line") is not None}
         plan = run("schedule", watch, plan, lines)

@@ -126,6 +126,10 @@ def test_no_function_is_long() -> None:
     assert not {name: n for name, n in found.items() if n > MOST_LINES}
 
 
+def test_the_pipeline_is_a_page() -> None:
+    assert len((PACKAGE / "pipeline.py").read_text().splitlines()) < 100
+
+
 def test_no_function_takes_many_decisions() -> None:
     found = complex_functions()
     assert not found, f"split these functions (limit {MOST_DECISIONS}): {found}"
