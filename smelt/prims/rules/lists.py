@@ -40,7 +40,7 @@ def _unary(rule: Decomposition) -> Decomposition:
 
 
 def _pairwise(name: str) -> Decomposition:
-    def compute(p: Lowering, x: Node, y: Any, alpha: Any = 1) -> Any:
+    def compute(p: Lowering, x: Node, y: Any, alpha: Any) -> Any:
         if dtype_of(x) is torch.bool:
             return NotImplemented
         if isinstance(alpha, Node) or alpha != 1:
