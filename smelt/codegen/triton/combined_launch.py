@@ -31,7 +31,7 @@ from smelt.shapes.size import hint
 VECTOR = 16
 """Elements are read in wide words where the size is a multiple of it."""
 
-NestLevel = Callable[[str], Hashable]
+Location = Callable[[str], Hashable]
 """What two buffers have in common that one pointer serves."""
 
 
@@ -101,7 +101,7 @@ def _stored_by(groups: Iterable[Group], plan: Schedule) -> tuple[str, ...]:
     return tuple(name for group in groups for name in group.members if name in plan.stored)
 
 
-def places_of(plan: Schedule) -> NestLevel:
+def places_of(plan: Schedule) -> Location:
     """Buffers that lie over each other, and have elements of one type, are told apart by nothing."""
 
     def place(buffer: str) -> Hashable:
@@ -120,7 +120,7 @@ Members = list[tuple[Group, _Member]]
 
 
 def _launches(
-    classes: list[tuple[_Body, Members]], plan: Schedule, place: NestLevel
+    classes: list[tuple[_Body, Members]], plan: Schedule, place: Location
 ) -> Iterator[list[tuple[_Body, Members]]]:
     """Bodies and members of each launch, within the bounds of one. Large kernels share it with their like alone."""
     limits = plan.machine.launches
@@ -140,7 +140,7 @@ def _launches(
         yield chosen
 
 
-def _parts(members: Members, place: NestLevel, most: int) -> Iterator[Members]:
+def _parts(members: Members, place: Location, most: int) -> Iterator[Members]:
     """The members of a class in as few parts as the pointers of a launch allow."""
     part: Members = []
     known: set[Hashable] = set()
@@ -157,7 +157,7 @@ def _parts(members: Members, place: NestLevel, most: int) -> Iterator[Members]:
 class _Shared(Arguments):
     """Parameters in which buffers at one place are one pointer."""
 
-    def __init__(self, place: NestLevel) -> None:
+    def __init__(self, place: Location) -> None:
         super().__init__()
         self.place = place
         self.numbers: dict[Hashable, int] = {}
@@ -172,7 +172,7 @@ class _Shared(Arguments):
 class _MemberRenderer(KernelRenderer):
     """Renders a flat kernel as a function of the number of its program and of its size."""
 
-    def __init__(self, tiling: Tiling, plan: Schedule, label: str, place: NestLevel) -> None:
+    def __init__(self, tiling: Tiling, plan: Schedule, label: str, place: Location) -> None:
         super().__init__(tiling, plan, label)
         self.arguments = _Shared(place)
 
@@ -217,7 +217,7 @@ class _MemberRenderer(KernelRenderer):
 class _Launch:
     """Writes the kernel of a bundle."""
 
-    def __init__(self, classes: list[Class], plan: Schedule, place: NestLevel) -> None:
+    def __init__(self, classes: list[Class], plan: Schedule, place: Location) -> None:
         self.plan, self.place = plan, place
         ordered = [(body, sorted(members, key=lambda m: -m.programs)) for body, members in classes]
         self.classes = sorted(ordered, key=lambda c: -sum(m.programs for m in c[1]))
