@@ -120,3 +120,11 @@ def test_the_functions_of_the_library_that_texts_call() -> None:
     for kind, finds in (("argmax", True), ("argmin", True), ("amax", False), ("any", False)):
         assert Accumulator(kind, torch.float32, 0).finds is finds
     assert LAST_PLACE == torch.iinfo(torch.int64).max
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_small_whole_numbers_are_held_in_32_bits(dtype: torch.dtype) -> None:
+    made = Accumulator("sum", dtype, 0)
+    narrow = dtype.itemsize < 4 and not dtype.is_floating_point
+    assert (made.held == "tl.int32") is (narrow or dtype is torch.int32)
+    assert made.prepared("x") == ("x.to(tl.int32)" if narrow else "x")

@@ -56,6 +56,12 @@ def test_floats_are_read_as_they_are_rounded(value: float, dtype: torch.dtype) -
     assert same_bits(float(got), torch.tensor(value, dtype=torch.float64).to(dtype).item())
 
 
+def test_a_zero_below_zero_is_computed() -> None:
+    """What Triton's `full` is given it takes for 0."""
+    assert literal(-0.0, torch.float32) == "(tl.full([], -1.0, tl.float32) * 0.0)"
+    assert "* 0.0" not in literal(0.0, torch.float32) + literal(-1.0, torch.float64)
+
+
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool], ids=str)
 def test_whole_numbers_are_read_as_they_are(dtype: torch.dtype) -> None:
     info = SimpleNamespace(min=0, max=1) if dtype is torch.bool else torch.iinfo(dtype)
