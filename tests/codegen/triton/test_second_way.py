@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from smelt.abi.random_source import key_step
 from smelt.base.options import Options
 from smelt.codegen.triton.host import _kernels
 from smelt.codegen.triton.kernel import TritonKernel
-from smelt.codegen.triton.second_way import _stream, second_way
+from smelt.codegen.triton.second_way import SecondWay, _Buffers, _stream, second_way
 from smelt.loops.lower import lower
 from smelt.prims.random_bits import uniform
 from smelt.schedule.machine import GPU
@@ -130,3 +131,19 @@ def test_a_kernel_that_computes_a_product_has_none() -> None:
     plan, (kernel,) = planned(g, g.exp(g.input(4)))
     product = TritonKernel(kernel.source, kernel.buffers, (), ())
     assert second_way(product, plan, CPU) is None and second_way(kernel, plan, CPU) is not None
+
+
+def test_what_lies_at_one_place_has_one_pointer() -> None:
+    """A bundle's kernel is given the memory of an input, in which the new value lies, once."""
+    g = GraphBuilder()
+    x = g.input(1024)
+    program = lower(g.build(g.mul(g.add(x, 1.0), 2.0), g.exp(g.input(1024))))
+    plan = schedule(program, Options(target="triton"), {0: "x0"}, GPU)
+    assert plan.over_inputs == {"mul": "x0"} and "add" not in plan.stored
+    number = next(n for n in plan.groups if "mul" in plan.made_by(n))
+    (kernel,) = _kernels(plan, number, False)
+    memory = Memory()
+    address = memory.put(torch.arange(1024.0))
+    buffers = _Buffers(SecondWay(replace(kernel, buffers=("x0",)), plan, CPU), memory, [address], {})
+    assert buffers.known("x0") and buffers.known("mul") and torch.equal(buffers["mul"], memory.at[address])
+    assert not buffers.known("add") and not buffers.known("exp")
