@@ -226,3 +226,14 @@ def places_order(places: BufferAssignment) -> Iterable[Unit]:
     for number, node in places.fused.others.items():
         if isinstance(node, Extern):
             yield Unit(number, node.inputs, (node.name,), number)
+
+
+def test_on_a_gpu_nothing_lies_outside_of_an_arena_that_is_as_large_without_it() -> None:
+    """Three intermediates of one size at a time: the largest is less than half."""
+    g = GraphBuilder()
+    index, x = g.input(64, dtype=torch.int64), g.input(64)
+    zeros = [g.full((1 << 22,), float(i), torch.float32, torch.device("cpu")) for i in range(3)]
+    one, two, three = (g.scatter_add(zero, 0, index, x) for zero in zeros)
+    made = g.sum(g.mul(g.mul(one, two), three), (0,))
+    plan = schedule(lower(g.build(made)), Options(), None, GPU)
+    assert plan.apart == set() and plan.memory.size >= 3 * (1 << 24)

@@ -130,6 +130,9 @@ def test_rows_and_columns_of_one_buffer() -> None:
     found = whole(two.merged(), two)
     assert (sizes(found, Role.KEPT), sizes(found, Role.FOLDED), sizes(found, Role.INNER)) == ([], [6], [8])
     assert [m.nest_level for m in found.members.values()] == [NestLevel.ROW, NestLevel.COLUMN]
+    turned = Two(sums((0,), (6, 3, 1024)))
+    found = whole(turned.merged(), turned)
+    assert [hint(v.size) for v in found.order] == [3, 6, 1024], "folded loops are inside of kept ones"
     kept = whole(Two(sums((1,), (3, 6, 8))).merged(), Two(sums((1,), (3, 6, 8))))
     assert (sizes(kept, Role.KEPT), sizes(kept, Role.FOLDED), sizes(kept, Role.INNER)) == ([3], [6], [8])
 

@@ -11,7 +11,7 @@ from smelt.loops.ir import Constant, Input, Item, Scatter
 from smelt.loops.lower import lower
 from smelt.schedule.machine import CPU, GPU, Machine
 from smelt.schedule.plan import Schedule, schedule
-from tests.loops.graphs import GraphBuilder
+from tests.loops.graphs import GraphBuilder, softmax
 from tests.loops.random_graphs import RandomGraph
 
 
@@ -209,3 +209,24 @@ def test_a_scatter_starts_in_the_memory_of_its_base() -> None:
     for updates in ({}, {0: "x0"}):
         plan, node = planned(updates)
         assert plan.starts_in_place(node) == bool(updates) == bool(plan.over_inputs)
+
+
+def test_only_what_others_read_or_the_caller_gets_is_stored() -> None:
+    g = GraphBuilder()
+    x, w = g.input(64, 64), g.input(64, 64)
+    rows = softmax(g, x, 1)
+    plan = plan_of(g, g.mm(rows, w), g.sum(g.tanh(g.mm(w, x)), (0,)))
+    made = {name for group in plan.groups.values() for name in group.members}
+    assert {"amax", "div"} <= made and "amax" not in plan.stored and "div" in plan.stored
+
+
+def test_a_new_value_waits_only_for_what_may_refuse_the_call() -> None:
+    g = GraphBuilder()
+    x, table, place = g.input(64), g.input(9), g.input(6, dtype=torch.int64)
+    a, b = g.input(8, 8), g.input(8, 8)
+    new, found = g.mul(x, 0.5), g.gather(table, 0, place)
+    program = lower(g.build(new, found, g.exp(g.mm(a, b))))
+    plan = schedule(program, Options(), {0: "x0"})
+    assert plan.over_inputs == {"mul": "x0"}
+    steps = {name: at for at, n in enumerate(plan.steps) if n in plan.groups for name in plan.made_by(n)}
+    assert steps["gather"] < steps["mul"] < steps["exp"]
