@@ -48,6 +48,7 @@ from smelt.graph.nodes.cut_points import cuts, in_parts, why_cut
 from smelt.program import Bound, load
 from smelt.runtime.library.externs import Spec, spec_of
 from smelt.runtime.tune import remembered
+from smelt.shapes.unbacked import is_unbacked
 
 _ELSEWHERE = "move it out of the function, or compile the functions on either side ahead, each by itself"
 
@@ -278,6 +279,15 @@ def _compile(
             why="the parts are compiled when they run",
             hint=_ELSEWHERE,
         )
+    found = next(filter(_finds_a_size, gm.graph.nodes), None)
+    if found is not None:
+        at = user_line(found)
+        raise Unsupported(
+            f"{getattr(found.target, '__name__', found.target)} gives as many elements as values tell",
+            at=str(at) if at is not None else None,
+            why="programs compiled ahead have no such sizes",
+            hint=_ELSEWHERE,
+        )
     with no_collection():
         name_devices(gm)
         joint, device, halves = halves_of(gm, example_inputs, report, options)
@@ -302,6 +312,12 @@ def _compile(
         )
         report.forget()
     return _never
+
+
+def _finds_a_size(node: fx.Node) -> bool:
+    """Whether a size of its result is known only when it has run."""
+    metas = pytree.tree_leaves(node.meta.get("val"), is_leaf=lambda value: hasattr(value, "shape"))
+    return any(is_unbacked(*meta.shape) for meta in metas if hasattr(meta, "shape"))
 
 
 def _never(*_: Any) -> Any:

@@ -46,8 +46,8 @@ AsModule = Annotated[bool, typer.Option("-m", help="Run a module, as `python -m`
 
 
 def _expect_script(script: str, module: bool) -> None:
-    """Refuse a file that is not there."""
-    if not module and not Path(script).is_file():
+    """Refuse a file that is not there; a folder with a `__main__.py` is a script, as for Python."""
+    if not module and not Path(script).is_file() and not (Path(script) / "__main__.py").is_file():
         raise typer.BadParameter(f"there is no file {script}", param_hint="SCRIPT")
 
 

@@ -58,7 +58,7 @@ def _run(target: str, module: bool) -> None:
     if module:
         sys.path.insert(0, os.getcwd())
         _run_in_main(target)
-    elif zipfile.is_zipfile(path):
+    elif path.is_dir() or zipfile.is_zipfile(path):
         sys.path[0:1] = [target]
         _run_in_main("__main__", alter_argv=False)
     else:

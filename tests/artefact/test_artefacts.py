@@ -355,9 +355,16 @@ def _branches_apart(x: Tensor) -> Tensor:
     return x[:1] if x.sum() > 0 else x - 1
 
 
+def _finds(x: Tensor) -> Tensor:
+    y = x + 1
+    found = y.nonzero()
+    return y[found[:, 0]] * 2
+
+
 @pytest.mark.parametrize(
     "function, what",
     [
+        (_finds, "nonzero gives as many elements as values tell"),
         (_breaks, "a call of time.sleep"),
         (_breaks_on_purpose, "graph_break"),
         (_branches, "the graph is cut at a branch on a tensor's value"),

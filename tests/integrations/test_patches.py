@@ -186,5 +186,12 @@ def test_a_script_that_fails(tmp_path: Path) -> None:
 def test_modules_and_missing_files(tmp_path: Path) -> None:
     done = ran(tmp_path, SCRIPT, "-m", "script", "3")
     assert done.returncode == 3, done.stderr
+    (tmp_path / "folder").mkdir()
+    done = ran(tmp_path, SCRIPT, "folder")  # without a __main__.py
+    assert done.returncode == 2 and "there is no file folder" in done.stderr
+    (tmp_path / "folder" / "__main__.py").write_text("import beside, sys; print(sys.argv, __name__)")
+    (tmp_path / "folder" / "beside.py").touch()
+    done = ran(tmp_path, SCRIPT, "folder", "-m")
+    assert done.returncode == 0 and done.stdout == "['folder', '-m'] __main__\n", done.stderr
     done = ran(tmp_path, SCRIPT, "no_such.py")
     assert done.returncode == 2 and "no_such.py" in done.stderr
