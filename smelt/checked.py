@@ -8,12 +8,14 @@ errors are not to be hidden (SMELT_STRICT); others pay nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+import functools
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
+from smelt.abi.staged import Staged
 from smelt.autograd.call.sized import meta_in_numbers
 from smelt.base.errors import SmeltError
 from smelt.base.options import environment
@@ -54,6 +56,8 @@ class _Boundary:
 
     def around(self, program: Program) -> Program:
         """The program with checks."""
+        if isinstance(program, Staged):
+            return Staged(functools.partial(self._steps, program), program.places)
 
         def run(inputs: list[Any]) -> list[Any]:
             numbers = {s: inputs[i] for i, s in enumerate(self.symbols) if s is not None and i < len(inputs)}
@@ -63,6 +67,13 @@ class _Boundary:
             return results
 
         return run
+
+    def _steps(self, program: Staged, inputs: list[Any]) -> Iterator[list[Any]]:
+        """The same of a program in stages, which has no symbols."""
+        self._check(self.given, inputs, {})
+        for places, given in zip(program.places, program.begin(inputs), strict=True):
+            self._check([self.made[place] for place in places], given, {})
+            yield given
 
     def _check(self, recorded: Sequence[tuple[str, Any, bool]], tensors: Sequence[Any], numbers: Any) -> None:
         for (what, val, in_order), tensor in zip(recorded, tensors, strict=False):

@@ -34,6 +34,7 @@ from smelt.base.precision import products_round_to_tf32
 from smelt.base.process_state import preserving
 from smelt.base.report import Report, saved_report
 from smelt.base.stats import count, count_named
+from smelt.base.torch_private import ddp_bucket_bytes
 from smelt.capture.core.signals import raise_if_signalled
 from smelt.capture.guards.kinds import variants_by_kind
 from smelt.capture.tensors.ambient import outside_anomaly_mode, outside_inference_mode, outside_saved_tensor_hooks
@@ -335,9 +336,9 @@ def render_part(
     device = triton_device(part, options)
     counts = [n.meta["val"] for n in part.graph.nodes if n.op == "placeholder" and isinstance(n.meta["val"], Size)]
     empty = {i - len(counts): s for i, n in enumerate(counts) for s in symbols(n) if may_be_empty(s)}
-    target = Target(
-        device, updates, _caller_owned(part, name), device is not None and _may_split_products(device, options)
-    )
+    in_stages = 0 if empty else _stage_bytes(part, device, options, name)
+    may_split = device is not None and _may_split_products(device, options)
+    target = Target(device, updates, _caller_owned(part, name), may_split, in_stages)
     with at_least(1, list(empty.values())):
         rendered = to_program(part, target, options, Runner(report, name))
     if empty:
@@ -374,6 +375,27 @@ def _caller_owned(part: fx.GraphModule, name: str) -> Container[int]:
     if not name.startswith("backward"):
         return range(len(inputs))
     return {at for at, node in enumerate(inputs) if "caller_owned" in node.meta}
+
+
+STAGES = 16
+"""Into so many stages a backward is cut at most by itself: each costs a node of autograd's."""
+
+
+def _stage_bytes(part: fx.GraphModule, device: torch.device | None, options: Options, name: str) -> int:
+    """Bytes of gradients that a backward hands out while it goes on; 0: it hands out all at its end.
+
+    A backward in stages is launched kernel by kernel: one that is recorded is cut only where that was asked for.
+    """
+    if name != "backward":  # parts of one are called by a host program that waits for all of their results
+        return 0
+    if options.stages >= 0:
+        return options.stages
+    if device is not None and device.type == "cuda" and options.cuda_graphs:
+        return 0
+    wanted = ddp_bucket_bytes()
+    made = part.graph.output_node().meta["val"]
+    total = sum(int(m.nbytes) for m in made if isinstance(m, TensorMeta) and not isinstance(m.nbytes, Size))
+    return max(wanted, total // STAGES) if wanted else 0
 
 
 def _may_split_products(device: torch.device, options: Options) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from smelt.abi.staged import Staged
 from smelt.autograd.call.unpacked import copy_of
 from smelt.autograd.trace.plan import Joint
 from smelt.base.options import Options, environment
@@ -32,7 +33,7 @@ class Recordings:
     """
 
     def __init__(self, joint: Joint, device: torch.device | None, report: Report, options: Options) -> None:
-        self.joint = joint
+        self.joint, self.graph_name = joint, report.name
         self.names = [node.name for node in joint.module.graph.nodes if node.op == "placeholder"]
         self.on_gpu = device is not None and device.type == "cuda"
         self.waiting = _waiting_operator(joint.module.graph)
@@ -55,6 +56,14 @@ class Recordings:
         if self.waiting is not None:
             return f"{self.waiting} waits for the GPU"
         return "its sizes change, and each would need one (mode='reduce-overhead' makes them)"
+
+    def _in_stages(self, program: Program) -> bool:
+        """Whether the program gives results out while it goes on: one recording would give all at its end."""
+        if not isinstance(program, Staged):
+            return False
+        why = f"{self.graph_name}, backward: no CUDA graph: its gradients are reduced while it goes on"
+        count_named("cuda_graph_reasons", {why: 1})
+        return True
 
     def of_part(self, program: Program) -> Program:
         """A part of a program, as it runs."""
@@ -80,7 +89,9 @@ class Recordings:
                 first, "forward", written=set(written.values()), visible=self.joint.num_forward, inputs=self.names
             )
         return [first] + [
-            program if parts else self.recorder.wrap(program, "backward", written=(), visible=0)
+            program
+            if parts or self._in_stages(program)
+            else self.recorder.wrap(program, "backward", written=(), visible=0)
             for program, parts in zip(backward, in_parts[1:], strict=True)
         ]
 

@@ -31,8 +31,7 @@ from smelt.prims.decompose import decompose
 from smelt.prims.passes.channels_last import with_channels_last
 from smelt.prims.passes.sums_of_rows import add_rows_into_sums
 from smelt.schedule.machine import CPU, GPU
-from smelt.schedule.plan import schedule
-from smelt.schedule.watched import watch
+from smelt.schedule.plan import schedule, watch
 from smelt.shapes.size import Symbol
 
 PRIM_PASSES = (add_rows_into_sums, with_channels_last)
@@ -81,13 +80,14 @@ class Target:
     updates: Mapping[int, str] | None
     caller_owned: Container[int]
     split_products: bool
+    stage_bytes: int = 0
 
 
 def to_program(part: fx.GraphModule, target: Target, options: Options, run: Runner) -> Rendered:
     """The kernels and the host program of a part."""
     on_gpu = target.device is not None
     loops = run("loops", lower, part, atomic_words=on_gpu)
-    given = (target.updates, GPU if on_gpu else CPU, target.caller_owned, target.split_products)
+    given = (target.updates, GPU if on_gpu else CPU, target.caller_owned, target.split_products, target.stage_bytes)
     plan = run("schedule", schedule, loops, options, *given)
     if environment().debug_memory:
         lines = {n.name: str(n.meta["line"]) for n in part.graph.nodes if n.meta.get("line") is not None}

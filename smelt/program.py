@@ -10,6 +10,7 @@ import torch
 
 from smelt.abi.arena import place_buffers
 from smelt.abi.rendered import Rendered
+from smelt.abi.staged import Staged
 from smelt.base.malloc import release_freed
 from smelt.base.options import Options
 from smelt.prims.table import PRIMS
@@ -73,6 +74,7 @@ def load(
         "Watch": Watch,
         "Sized": Sized,
         "Version": Version,
+        "Staged": Staged,
         "torch": torch,
         "address": addresses.__getitem__,
         "libraries": libraries,  # loaded as long as the host program, which has their addresses

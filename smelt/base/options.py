@@ -46,6 +46,7 @@ class Options:
     target: str = _user("auto", "auto: C++ on a CPU, Triton on a GPU; cpp; triton (on a CPU through its interpreter)")
     contract: bool = _user(False, "a product and a sum of two operators may be rounded once, which eager never does")
     max_autotune: bool = _user(False, "time more kernel candidates on a GPU; no effect on a CPU")
+    stages: int = _user(-1, "bytes of gradients that a backward hands out at once: 0 all at its end, -1 a DDP bucket")
     owner: Owner = dataclasses.field(default_factory=Owner, compare=False, repr=False)
 
     @property

@@ -7,6 +7,7 @@ are C callables without a Python frame, so calls of compiled code may use them. 
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -66,3 +67,16 @@ def forbidden(out: torch.Tensor) -> str | None:
     except RuntimeError as error:
         return str(error)
     return None
+
+
+def ddp_bucket_bytes() -> int:
+    """Bytes of the gradient buckets of the DistributedDataParallel module whose forward is running.
+
+    0 where there is none, or no group of processes.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return 0
+    parallel = sys.modules.get("torch.nn.parallel.distributed")
+    module = None if parallel is None else getattr(parallel.DistributedDataParallel, "_active_ddp_module", None)
+    return 0 if module is None else int(module.bucket_bytes_cap)

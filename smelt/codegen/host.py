@@ -3,6 +3,8 @@
 What it needs by name is handed in by whoever executes it: `extern`, `Slot`, `Workspaces`, `launch`, `launch_short`,
 `fresh`, `torch`, `address(name)` (of kernels and segments) and `constants`.
 
+Where results are handed out in stages, the text defines `steps`, a generator, and `call` over it (`Staged`).
+
 With symbolic sizes the text defines `at(s0, ...)`, which makes the program for given values of the symbols, and `call`
 makes and keeps these versions (`Sized`; it needs `Version` and `place_buffers` as well). Kernels then find their sizes
 in the table, next to their pointers.
@@ -28,6 +30,7 @@ from smelt.schedule.origins import origins_of
 from smelt.schedule.plan import Schedule
 from smelt.schedule.products import Product
 from smelt.schedule.realize import StridedView, metas_of
+from smelt.schedule.stages import Stage
 from smelt.shapes.size import IntLike, same, same_all
 
 
@@ -69,6 +72,7 @@ class Host:
         self.constants: list[torch.Tensor] = []
         self.segments: list[list[str]] = []
         self.symbols = plan.program.symbols
+        self.stages = [] if plan.watched is not None else plan.stages
         self.views: dict[tuple[int | str, torch.dtype, tuple[IntLike, ...], tuple[IntLike, ...]], int] = {}
         self.view_names: dict[StridedView, str] = {}
         self.inputs = plan.program.inputs
@@ -191,6 +195,7 @@ class Host:
                 body(f"del {', '.join(names)}")
             if index == ended and self.uses_workspace():  # not for an arena of tensors without elements
                 body("release(workspace)")
+            self.hand_out(body, step)
         head = self.head()
         call = self.call_text(body)
         return head + "\n" + call if not self.symbols else self.sized(head, call)
@@ -198,7 +203,7 @@ class Host:
     def call_text(self, body: Writer) -> str:
         """The function `call` around its steps."""
         call = Writer()
-        with call.block("def call(inputs):"):
+        with call.block(f"def {'steps' if self.stages else 'call'}(inputs):"):
             call('"""Boxed: takes the tensors in the list, which it empties; returns the list of results."""')
             call(*self.watching())
             if self.inputs:
@@ -216,10 +221,37 @@ class Host:
                 call(*REFUSE)
             if self.uses_workspace():
                 call("give(workspace)")
-            results = [self.variable[o.name] if o.name else str(o.number) for o in self.plan.program.outputs]
-            listed = f"[{', '.join(results)}]"
-            call(f"return {listed if self.plan.watched is None else f'w.returned({listed})'}")
+            self.give_results(call)
+        if self.stages:
+            call("", f"call = Staged(steps, {tuple(stage.results for stage in self.stages)})")
         return call.text()
+
+    def give_results(self, call: Writer) -> None:
+        """The end of a call."""
+        results = [self.variable[o.name] if o.name else str(o.number) for o in self.plan.program.outputs]
+        listed = f"[{', '.join(results)}]"
+        if self.stages:
+            self.give_stage(call, self.stages[-1])
+        else:
+            call(f"return {listed if self.plan.watched is None else f'w.returned({listed})'}")
+
+    def hand_out(self, body: Writer, step: _Step) -> None:
+        """The results that are final after a step, but for the last ones."""
+        for stage in self.stages[:-1]:
+            if stage.last == step.last:
+                if self.fault and not self.asserts:
+                    body(*REFUSE)
+                self.give_stage(body, stage)
+
+    def give_stage(self, body: Writer, stage: Stage) -> None:
+        """Hand out a stage's results and keep no reference: autograd takes a gradient as it is where nobody has it."""
+        outputs = [self.plan.program.outputs[i] for i in stage.results]
+        body(f"given = [{', '.join(self.variable[o.name] if o.name else str(o.number) for o in outputs)}]")
+        names = dict.fromkeys(self.variable[o.name] for o in outputs if o.name)
+        own = [name for name in names if name.isidentifier()]
+        if own:
+            body(f"del {', '.join(own)}")
+        body("yield given")
 
     def watching(self) -> list[str]:
         """How a call begins in the debug mode for memory: with copies of the inputs that it writes over."""

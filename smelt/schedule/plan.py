@@ -28,6 +28,7 @@ from smelt.schedule.realize import Realized, StridedView, metas_of, realize
 from smelt.schedule.repeated_blocks import fuse_blocks
 from smelt.schedule.sharing import behind, find_sharing
 from smelt.schedule.split import split_reductions
+from smelt.schedule.stages import Stage, Stages
 from smelt.shapes.size import IntLike, hint, is_symbolic, same
 
 
@@ -68,6 +69,7 @@ class Schedule:
         needed: bytes in use at most, in the arena and outside of it; inputs that others hold are not counted.
         watched: in the debug mode for memory, what host programs say of buffers.
         machine: for which it is.
+        stages: of results that are handed out before the program ends; empty: all are at its end.
     """
 
     program: LoopProgram
@@ -89,6 +91,7 @@ class Schedule:
     needed: int = 0
     watched: Watched | None = None
     machine: Machine = CPU
+    stages: list[Stage] = field(default_factory=list)
 
     @functools.cached_property
     def on_gpu(self) -> bool:
@@ -137,6 +140,7 @@ def schedule(
     machine: Machine = CPU,
     caller_owned: Container[int] = frozenset(),
     split_products: bool = False,
+    stage_bytes: int = 0,
 ) -> Schedule:
     """Plan a loop program.
 
@@ -147,14 +151,17 @@ def schedule(
         caller_owned: positions of inputs whose buffers outlive the call. The others are free after their last use:
             nobody else holds what a forward saves.
         split_products: whether tensor cores may multiply large products of float32, in parts.
+        stage_bytes: of results that are handed out as soon as they are final; 0: all are when the program ends.
     """
     try:
-        return _scheduled(program, options, updates, machine, caller_owned, split_products)
+        return _scheduled(program, options, updates, machine, caller_owned, split_products, stage_bytes)
     except CycleError:
         if not machine.repeats:
             raise
     # the kernels of one block, copied to all, wait for each other: those of the whole program do not
-    return _scheduled(program, options, updates, replace(machine, repeats=False), caller_owned, split_products)
+    return _scheduled(
+        program, options, updates, replace(machine, repeats=False), caller_owned, split_products, stage_bytes
+    )
 
 
 def _scheduled(
@@ -164,6 +171,7 @@ def _scheduled(
     machine: Machine,
     caller_owned: Container[int],
     split_products: bool,
+    stage_bytes: int,
 ) -> Schedule:
     names = Names()
     program = show_products(program, updates or {})
@@ -174,7 +182,7 @@ def _scheduled(
     kept = {name for at, name in enumerate(program.inputs) if at in caller_owned}
 
     def planned(products: dict[int, Product]) -> Schedule:
-        return _Planner(program, real, fused, stored, updates or {}, products, kept, machine).plan()
+        return _Planner(program, real, fused, stored, updates or {}, products, kept, machine, stage_bytes).plan()
 
     if machine.templates and (options.templates or split_products):
         # What shares a launch takes hardly any time, and would take one of its own around the library's product.
@@ -233,8 +241,11 @@ class _Planner:
         products: dict[int, Product],
         caller_owned: Container[str],
         machine: Machine,
+        stage_bytes: int,
     ) -> None:
         self.program, self.real, self.fused, self.stored = program, real, fused, stored
+        self.stage_bytes = stage_bytes
+        self.stages: Stages | None = None
         self.products, self.machine = products, machine
         self.unit_of = {part: number for number, product in products.items() for part in product.group_numbers}
         self.in_units = {product.name for product in products.values()}
@@ -258,7 +269,11 @@ class _Planner:
 
     def plan(self) -> Schedule:
         """Order, bundles (where they are wanted), memory."""
-        together = [[unit] for unit in self.ordered()]
+        units = self.ordered()
+        if self.stage_bytes and not self.updates and not self.program.symbols:
+            self.stages = Stages(units, self.program, self.sharing, self.stage_bytes, self.waits())
+            units = self.stages.ordered(units)
+        together = [[unit] for unit in units]
         memory = self.buffers.placed(together)
         if self.machine.bundles:
             together, memory = self.bundled(together, memory)
@@ -270,11 +285,13 @@ class _Planner:
             memory = self.buffers.largest_apart(together, memory)
         last = {name: step for step, unit in enumerate(units) for name in (*unit.writes, *unit.reads)}
         over = self.over_inputs(together)
+        stages = [] if self.stages is None else self.stages.ends(together)
+        breaks |= {units[stage.last + 1].number for stage in stages[:-1]}  # a run of kernels ends with its stage
         return Schedule(
             self.program, [u.number for u in units], self.fused.groups, self.externs, self.stored, self.real.strides,
             self.real.views, memory, last, self.fused.decisions, over, self.buffers.over_others, self.products,
             [[unit.number for unit in step] for step in together if len(step) > 1], self.buffers.apart,
-            breaks, max(self.buffers.needs(units, memory)), machine=self.machine,
+            breaks, max(self.buffers.needs(units, memory)), machine=self.machine, stages=stages,
         )  # fmt: skip
 
     def bundled(self, alone: list[list[Unit]], memory: MemoryPlan) -> tuple[list[list[Unit]], MemoryPlan]:
@@ -291,6 +308,9 @@ class _Planner:
         for waiting in (self.before_updates(units), self.waits()):
             for number, others in waiting.items():
                 after.setdefault(number, set()).update(n for n in others if place[n] < place[number])
+        gates = {} if self.stages is None else self.stages.gates(units, mobile)
+        for number, others in gates.items():
+            after.setdefault(number, set()).update(others)
         kept = self.outputs | set(self.updates.values())
         limits = self.machine.bundling
         for most in (limits.moved_bytes, limits.tiny_bytes):
@@ -400,3 +420,24 @@ class _Planner:
     def buffer(self, name: str) -> str:
         view = self.real.views.get(name)
         return view.base if view is not None else name
+
+
+def watch(plan: Schedule, lines: Mapping[str, str]) -> Schedule:
+    """The schedule of the debug mode for memory: every kernel by itself, no memory used twice.
+
+    So a host program can look at each buffer (runtime's `Watch`).
+
+    What is written over an input of the program stays there: that is what the program does to its caller's memory.
+
+    Args:
+        lines: the user's line that a value comes from.
+    """
+    shared = plan.memory.offsets.keys() | set(plan.over_others.values())
+    return replace(
+        plan,
+        memory=MemoryPlan(),
+        apart=plan.apart | shared,
+        over_others={},
+        bundles=[],
+        watched=Watched(dict(lines), frozenset(shared)),
+    )

@@ -15,8 +15,8 @@ def asked(monkeypatch, options, device) -> bool:
     """What the schedule is told."""
     told = []
 
-    def schedule(*args):
-        told.append(args[-1])
+    def schedule(program, options, updates, machine, held, parts, stage_bytes):
+        told.append(parts)
         raise InterruptedError
 
     g = GraphBuilder()

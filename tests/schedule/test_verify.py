@@ -10,9 +10,8 @@ import pytest
 from smelt.base.options import Options
 from smelt.loops.lower import lower
 from smelt.schedule.machine import CPU, GPU, Machine
-from smelt.schedule.plan import Schedule, schedule
+from smelt.schedule.plan import Schedule, schedule, watch
 from smelt.schedule.verify import InvalidSchedule, verify
-from smelt.schedule.watched import watch
 from tests.loops.graphs import GraphBuilder
 from tests.loops.random_graphs import RandomGraph
 

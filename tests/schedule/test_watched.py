@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from smelt.base.options import Options
 from smelt.loops.lower import lower
-from smelt.schedule.plan import Schedule, schedule
-from smelt.schedule.watched import watch
+from smelt.schedule.plan import Schedule, schedule, watch
 from tests.loops.graphs import GraphBuilder
 
 

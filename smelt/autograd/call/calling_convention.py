@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import increment_version
 
+from smelt.abi.staged import Staged
 from smelt.autograd.call.absent_tangents import Backward, GivenBackward, sum_of_gradients
 from smelt.autograd.call.backward_notes import note_line
 from smelt.autograd.call.batched import batched
@@ -24,6 +25,7 @@ from smelt.autograd.call.outputs import finisher
 from smelt.autograd.call.replaced_memory import ReadTwice
 from smelt.autograd.call.saved_in_part import read_in_part
 from smelt.autograd.call.sized import wrap_reading, wrap_sized
+from smelt.autograd.call.stages import Handover, chain_of
 from smelt.autograd.call.unpacked import (
     copy_of,
     hold_memory,
@@ -181,6 +183,7 @@ class _Plan:
         self.draws = self.why is None and draws(joint)
         self.generators = generator_devices(joint) if self.draws else ()
         self.sparse = any(type(k) is SparseGradient for k in joint.gradients)
+        self.chain = chain_of(joint, backward)
         self._absent: dict[tuple[int, ...], frozenset[int]] = {}
         self._alone: dict[Program, Program] = {}
 
@@ -188,8 +191,12 @@ class _Plan:
         """A backward program as it runs: below autograd, outside of autocast regions."""
         found = self._alone.get(program)
         if found is None:
-            found = self._alone[program] = excluding(program, below_autograd, disable_autocast)
+            found = self._alone[program] = self.within(program)
         return found
+
+    def within(self, program: Program) -> Program:
+        """A function inside of what backward programs run in."""
+        return excluding(program, below_autograd, disable_autocast)
 
     def run(self, saved: list[torch.Tensor], grads: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
         """The backward program."""
@@ -283,8 +290,9 @@ def _memory(tensor: torch.Tensor) -> int:
     return address_of_storage(tensor.untyped_storage()) if tensor.numel() else id(tensor)
 
 
-_Call = tuple[_Plan, Sequence[torch.Tensor], list[torch.Tensor], Beginning | None]
-"""One call that was computed: its plan, its inputs, what the forward program has made, and where draws come from."""
+_Call = tuple[_Plan, Sequence[torch.Tensor], list[torch.Tensor], Beginning | None, Handover | None]
+"""One call that was computed: its plan, its inputs, what the forward program has made, where draws come from, and what
+the nodes of its stages share."""
 
 
 def _computed(plan: _Plan, inputs: Sequence[torch.Tensor]) -> _Call:
@@ -294,9 +302,9 @@ def _computed(plan: _Plan, inputs: Sequence[torch.Tensor]) -> _Call:
     """
     begin = beginning(plan.joint, plan.generators) if plan.draws else None
     if begin is None or not begin.seeds:
-        return plan, inputs, recording(False, plan.forward, [*inputs]), begin
+        return plan, inputs, recording(False, plan.forward, [*inputs]), begin, None
     with with_seeds(begin):
-        return plan, inputs, recording(False, plan.forward, [*inputs]), begin
+        return plan, inputs, recording(False, plan.forward, [*inputs]), begin, None
 
 
 def _begin_saving(plan: _Plan, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> _Saving:
@@ -311,8 +319,8 @@ class _Compiled(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: _Call, *edges: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """`edges` are the inputs, those that gradients never reach detached."""
-        plan, inputs, results, ctx.begin = call
+        """`edges` are the inputs, those that gradients never reach detached; last the one to later stages, if any."""
+        plan, inputs, results, ctx.begin, ctx.handover = call
         saving = plan.saving
         if saving is None:
             saving = _begin_saving(plan, inputs, results)
@@ -348,6 +356,18 @@ class _Compiled(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        handover: Handover | None = ctx.handover
+        if handover is None:
+            return _Compiled.gradients(ctx, *grads)
+        handover.program = None  # of a backward before this one that came to an early end
+        absent = frozenset(range(len(ctx.plan.joint.gradients)))
+        if any(grad is not None for grad in grads):
+            absent = ctx.plan.absent(grads)
+        return handover.first(_Compiled.gradients(ctx, *grads), absent, ctx.hooks)
+
+    @staticmethod
+    def gradients(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        """What `backward` returns; of a program in stages what is known at the first one."""
         plan: _Plan = ctx.plan
         if all(grad is None for grad in grads):  # another graph has no use for what this one gave it
             _quiet(ctx, range(len(plan.joint.gradients)))
@@ -374,8 +394,9 @@ class _Compiled(torch.autograd.Function):
             ctx.inputs = plan.memory.release(ctx.inputs)
         ctx.maybe_clear_saved_tensors()  # not under retain_graph: from here on `saved` alone holds them
         del saved[plan.saving.count :]
-        found = (batched(plan.run) if in_batches() else plan.run)(saved, grads)
-        return _by_input(ctx, found, absent)
+        if in_batches():
+            return _by_input(ctx, batched(plan.run)(saved, grads), absent)
+        return _by_input(ctx, _gradients(plan, saved, grads, ctx.handover), absent)
 
 
 def _saved_of_used(
@@ -453,9 +474,16 @@ def _quiet(ctx: Any, absent: Iterable[int]) -> None:
 
 
 def _gradients(
-    plan: _Plan, saved: list[torch.Tensor], grads: Sequence[torch.Tensor | None]
+    plan: _Plan,
+    saved: list[torch.Tensor],
+    grads: Sequence[torch.Tensor | None],
+    handover: Handover | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """Run the backward program. It empties `saved`: memory that it has read for the last time is free for gradients."""
+    """Run the backward program. It empties `saved`: memory that it has read for the last time is free for gradients.
+
+    Args:
+        handover: where the program goes on after its first stage, if it has any.
+    """
     program, tangents = plan.backward, plan.tangents
     absent = tuple(place for place, (k, _) in enumerate(tangents) if grads[k] is None)
     if absent and isinstance(program, (Backward, GivenBackward)):
@@ -465,6 +493,10 @@ def _gradients(
         ((absent, program),) = programs
         tangents = tuple(each for place, each in enumerate(tangents) if place not in absent)
     saved += [_tangent(grads[k], meta) for k, meta in tangents]
+    if handover is not None and isinstance(program, Backward):
+        ((_, program),) = program.without((), len(tangents))
+    if handover is not None and isinstance(program, Staged):
+        return tuple(handover.start(program, saved, plan.within))  # type: ignore[arg-type]
     try:
         return tuple(plan.alone(program)(saved))
     except Exception as error:
@@ -650,7 +682,7 @@ def _wrap_training(joint: Joint, forward: Program, backward: Program, again: Dou
     plain = all(type(o) is Fresh and o.index == i for i, o in enumerate(joint.outputs)) and not joint.invalid_histories
     simple = plain and not plan.with_grad
     apply = _Compiled.apply if torch.is_grad_enabled() else functools.partial(recording, True, _Compiled.apply)
-    run = _apart(apply, plan) if joint.idle else lambda *inputs: apply(_computed(plan, inputs), *inputs)
+    run = _apart(apply, plan) if joint.idle or plan.chain else lambda *inputs: apply(_computed(plan, inputs), *inputs)
     if simple:
         return run
     written = [joint.mutations[k].input for k in plan.with_grad]
@@ -694,12 +726,15 @@ def _overwrite_all(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tenso
 
 
 def _apart(apply: Callable[..., Any], plan: _Plan) -> Callable[..., Any]:
-    """Inputs that gradients never reach are no part of the caller's autograd graph."""
+    """Inputs that gradients never reach are no part of the caller's autograd graph; others may be a later node's."""
 
     def run(*inputs: torch.Tensor) -> Any:
         call, edges = _computed(plan, inputs), [*inputs]
         for i in plan.joint.idle:
             edges[i] = edges[i].detach()
-        return apply(call, *edges)
+        if plan.chain is None:
+            return apply(call, *edges)
+        handover, more = plan.chain.begin(edges)
+        return apply((*call[:-1], handover), *edges, *more)
 
     return run

@@ -1,0 +1,189 @@
+"""A backward program in stages, as nodes of autograd's: each stage's node gives its gradients before the next one runs.
+
+The engine takes a gradient to its leaf, and calls the hooks there, before it goes on to a node that was made earlier.
+So the call of a compiled graph is a chain of nodes: the first one begins the program and gives what is final at its
+first stage, and a gradient without elements to the node of the second stage, which goes on with the program. Hooks of
+leaves, such as those of DistributedDataParallel, so run while kernels are still to be launched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from smelt.abi.staged import Staged
+from smelt.autograd.call.absent_tangents import Backward
+from smelt.autograd.call.backward_notes import note_line
+from smelt.autograd.trace.plan import Joint
+from smelt.graph.nodes.absent_gradients import quiet, quiet_below
+
+Gradients = tuple[torch.Tensor | None, ...]
+
+
+class Chain:
+    """How the inputs of one compiled graph are spread over nodes.
+
+    Args:
+        stages: for each one, the positions of the inputs whose gradients it gives; the first is the call's own node.
+        joint: the plan of the call.
+        device: of its gradients.
+    """
+
+    def __init__(self, stages: Sequence[Sequence[int]], joint: Joint, device: torch.device) -> None:
+        self.stages, self.device = [list(stage) for stage in stages], device
+        self.places = {i: k for i, k in enumerate(joint.gradients) if isinstance(k, int)}
+        self.token = torch.empty(0, device=device)
+
+    def begin(self, edges: list[torch.Tensor]) -> tuple[Handover, list[torch.Tensor]]:
+        """Make the nodes of one call but for the first one, whose edges are left, and the edge to them."""
+        handover = Handover(self)
+        edge: list[torch.Tensor] = []
+        with torch.enable_grad():
+            for number in range(len(self.stages) - 1, 0, -1):
+                edge = [_Stage.apply(handover, number, *(edges[i] for i in self.stages[number]), *edge)]
+        for stage in self.stages[1:]:
+            for i in stage:
+                edges[i] = self.token
+        return handover, edge
+
+
+def chain_of(joint: Joint, backward: object) -> Chain | None:
+    """The chain for a graph whose backward was compiled in stages; None: it is one node."""
+    if not isinstance(backward, Backward) or not all(isinstance(k, int | None) for k in joint.gradients):
+        return None
+    program = next((p for p in backward.programs.values() if isinstance(p, Staged)), None)
+    if program is None:
+        return None
+    stages = _inputs_by_stage(joint, program)
+    devices = [joint.tangent_meta(i).device for i in joint.differentiable]
+    device = next((d for d in devices if d.type != "cpu"), torch.device("cpu"))
+    return Chain(stages, joint, device) if len(stages) > 1 else None
+
+
+def _inputs_by_stage(joint: Joint, program: Staged) -> list[list[int]]:
+    """The inputs whose gradients each stage gives; but for the first one, stages that give none are left out."""
+    stage_of = {place: number for number, places in enumerate(program.places) for place in places}
+    stages: list[list[int]] = [[] for _ in program.places]
+    for i, place in enumerate(joint.gradients):
+        if isinstance(place, int):
+            stages[stage_of[place]].append(i)
+    return [stages[0], *filter(None, stages[1:])]
+
+
+class Handover:
+    """What the nodes of one call hand to each other in a backward.
+
+    Attributes:
+        program: goes on with the backward program, which has not given all results.
+        found: gradients that are known and not yet given, by their place among the program's results.
+        left: the same by input, where they were computed all at once.
+        absent: inputs that have none in this backward; hooks: of inputs that were computed.
+    """
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        self.program: Iterator[list[Any]] | None = None
+        self.resume: Callable[[list[Any]], list[Any]] = _next
+        self.places: Iterator[tuple[int, ...]] = iter(())
+        self.found: dict[int, torch.Tensor] = {}
+        self.left: dict[int, torch.Tensor | None] = {}
+        self.absent: frozenset[int] = frozenset()
+        self.hooks: dict[int, Any] = {}
+
+    def start(self, program: Staged, inputs: list[Any], within: Callable[[Any], Any]) -> list[torch.Tensor | None]:
+        """Run the first stage of a backward program.
+
+        Args:
+            within: what programs run inside of, given a boxed function.
+
+        Returns:
+            its results, None for those of later stages.
+        """
+        self.program, self.places, self.resume = program.begin(inputs), iter(program.places), within(_next)
+        self.found.clear()
+        self._advance()
+        return [self.found.pop(place, None) for place in range(program.count)]
+
+    def _advance(self) -> None:
+        """Run one more stage."""
+        places = next(self.places, None)
+        if places is None:
+            self.program = None
+            return
+        try:
+            given = self.resume([self.program])
+        except Exception as error:
+            self.program = None
+            note_line(error)
+            raise
+        for place in places:
+            self.found[place] = given[0]
+            del given[0]
+
+    def first(self, made: Gradients, absent: frozenset[int], hooks: dict[int, Any]) -> Gradients:
+        """What the first node returns of the gradients that it has: its own, and what brings the engine to the next.
+
+        Args:
+            made: one for each argument of the node but for the last one.
+        """
+        self.absent, self.hooks, self.left = absent, hooks, {}
+        own = [*made]
+        for stage in self.chain.stages[1:]:
+            for i in stage:
+                if self.program is None:
+                    self.left[i] = own[i + 1]
+                own[i + 1] = None
+        del made
+        return (*own, self.chain.token.detach())
+
+    def take(self, number: int) -> list[torch.Tensor | None]:
+        """The gradients of a later node's inputs."""
+        inputs = self.chain.stages[number]
+        if self.left:
+            return [self.left.pop(i) for i in inputs]
+        places = [self.chain.places[i] for i in inputs]
+        while self.program is not None and any(place not in self.found for place in places):
+            self._advance()
+        taken = [None if i in self.absent else self.found.get(k) for i, k in zip(inputs, places, strict=True)]
+        for place in places:
+            self.found.pop(place, None)
+        if number == len(self.chain.stages) - 1:
+            self._end()
+        return taken
+
+    def _end(self) -> None:
+        """Let the program end after its last results, which gives its memory back."""
+        while self.program is not None:
+            self._advance()
+        self.found.clear()
+
+
+def _next(program: list[Iterator[list[Any]]]) -> list[Any]:
+    return next(program[0])
+
+
+class _Stage(torch.autograd.Function):
+    """A stage of a call's backward as a node, which the engine comes to by a tensor without elements."""
+
+    @staticmethod
+    def forward(ctx: Any, handover: Handover, number: int, *edges: torch.Tensor) -> torch.Tensor:
+        """`edges`: the stage's inputs, and the tensor that leads to the next stage."""
+        ctx.handover, ctx.number = handover, number
+        ctx.set_materialize_grads(False)
+        return torch.empty(0, device=handover.chain.device)
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor | None) -> Gradients:
+        handover: Handover = ctx.handover
+        inputs = handover.chain.stages[ctx.number]
+        for at, i in enumerate(inputs):
+            if i in handover.absent:
+                node = ctx.next_functions[at][0]
+                if node is not None:
+                    quiet_below(node)
+                    if i in handover.hooks:
+                        quiet(handover.hooks[i]())
+        last = ctx.number == len(handover.chain.stages) - 1
+        return (None, None, *handover.take(ctx.number), *(() if last else (handover.chain.token.detach(),)))
