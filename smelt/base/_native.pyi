@@ -36,10 +36,11 @@ def set_preserver(
     The dict `found` is emptied when no thread is inside of `preserving` any more.
     """
 
-def watch_handlers(functions: tuple[FunctionType, ...], /) -> None:
+def watch_handlers(functions: tuple[FunctionType, ...], leave: Callable[[], Callable[[], object]], /) -> None:
     """These handle signals: until the outermost `preserving` ends, what they raise is raised at the end of each.
 
     In the main thread, which runs handlers. What they raise is noted as it leaves them, whatever becomes of it.
+    `leave()` is called before one that interrupts no other, and what it gives is called after it.
     """
 
 def heard_from_handlers() -> BaseException | None:

@@ -93,6 +93,7 @@ class _Drawn(threading.local):
 
     undo: list[Callable[[], object]] | None = None
     first: tuple[list[tuple[Switch, Any]], Any] = ([], ())  # what the outermost call has found: state and held locks
+    interrupted = False  # by a handler of signals, which runs now
 
 
 _drawn = _Drawn()
@@ -113,11 +114,11 @@ def saved() -> Callable[[BaseException | None], None]:
 
     After a failure that includes random generators.
     """
-    if _native.inside()[0] == 1 and threading.get_ident() == threading.main_thread().ident:
-        _native.watch_handlers(tuple(_handlers()))
     own = [(each, each.read()) for each in SWITCHES if not each.shared]
     if _native.inside()[0] == 1:
         _drawn.first = own, held_locks()
+        if threading.get_ident() == threading.main_thread().ident:
+            _native.watch_handlers(tuple(_handlers()), _as_the_program)
     restore_shared = _saved_shared()
     outer = _drawn.undo
     undo: list[Callable[[], object]] = []
@@ -160,6 +161,34 @@ def _saved_shared() -> Callable[[], None]:
             _write(values)
 
     return restore
+
+
+def _as_the_program() -> Callable[[], None]:
+    """Give this thread the state that the outermost compilation has found, as what gives it back the present one.
+
+    For a handler of signals: what it computes or saves is not traced, and gradients are on where they were.
+    """
+    present = [(each, each.read()) for each, _ in _drawn.first[0]]
+
+    def back() -> None:
+        _drawn.interrupted = False
+        _write(present)
+
+    _drawn.interrupted = True
+    try:
+        _write(_drawn.first[0])
+    except BaseException:
+        back()
+        raise
+    return back
+
+
+def interrupts_compilation() -> bool:
+    """Whether this thread runs a handler that came in the middle of a compilation.
+
+    Nothing is compiled there: the interrupted one may hold locks, its own or of executors, that never come free.
+    """
+    return _drawn.interrupted
 
 
 _getsignal: Callable[[int], Any] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)

@@ -29,7 +29,7 @@ from smelt.base.log import log
 from smelt.base.malloc import give_back
 from smelt.base.options import Options, environment
 from smelt.base.precision import products_round_to_tf32
-from smelt.base.process_state import preserving
+from smelt.base.process_state import interrupts_compilation, preserving
 from smelt.base.report import Report, saved_report
 from smelt.base.stats import count, spend
 from smelt.base.text import on_one_line
@@ -175,7 +175,7 @@ class Session(Diagnostics):
             place = self.places.setdefault(id(key), CompileSite(on_one_line(name), key))
         if place.given_up or policy.is_replaced() or torch_c.passes_python_by():
             return None
-        if operator_modes.entered() or self._refused_by_stance(place, read):
+        if interrupts_compilation() or operator_modes.entered() or self._refused_by_stance(place, read):
             return None
         if self.options.fullgraph and self.raised.get(threading.get_ident()):
             return None  # the whole has failed to be one graph, which `static_forms` will tell: no parts of it

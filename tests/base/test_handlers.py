@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 import smelt
 from smelt.base._native import heard_from_handlers
@@ -127,6 +128,55 @@ def test_it_arrives(handler: str, swallowed: Callable[[], None]) -> None:
             swallowed()  # outside it is the program's alone
         assert preserving(lambda: 3) == 3
     assert not left_behind()
+
+
+class Refuses(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise AssertionError(f"{func} is traced")
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_handler_computes_with_the_state_of_the_program(raises: bool) -> None:
+    """One that saves a model when a job is about to end, for example."""
+    weight, made = torch.ones(3, requires_grad=True), []
+
+    def handler(*_: Any) -> None:
+        made.append((weight * 2, torch.is_inference_mode_enabled()))
+        if raises:
+            raise OutOfTime
+
+    def compiles() -> Any:
+        with Refuses() as mode, torch.no_grad():
+            with contextlib.suppress(OutOfTime):
+                come()
+            assert _get_current_dispatch_mode() is mode and not torch.is_grad_enabled()
+            with contextlib.suppress(AssertionError):
+                return weight + 1
+
+    with handled_by(handler), pytest.raises(OutOfTime) if raises else contextlib.nullcontext():
+        assert preserving(compiles) is None
+    ((result, inference),) = made
+    assert result.tolist() == [2.0] * 3 and result.requires_grad and not inference and torch.is_grad_enabled()
+
+
+def test_nothing_is_compiled_in_a_handler_that_interrupts_a_compilation() -> None:
+    """The interrupted one may hold the lock of an executor, for example."""
+    run, made, lock = smelt.compile(lambda x: x * 3), [], threading.Lock()
+
+    def backend(gm: Any, inputs: Any) -> Any:
+        with lock:
+            come()
+        return gm
+
+    def handler(*_: Any) -> None:
+        made.append((run(torch.ones(2)), smelt.stats()["graphs"]))
+
+    smelt.reset()
+    with handled_by(handler):
+        assert smelt.compile(lambda x: x + 1, backend=backend)(torch.ones(2)).tolist() == [2.0, 2.0]
+    ((result, graphs),) = made
+    assert result.tolist() == [3.0, 3.0] and graphs == 0 and smelt.stats()["graphs"] == 1
+    assert run(torch.ones(2)).tolist() == [3.0, 3.0] and smelt.stats()["graphs"] == 2
 
 
 def test_what_a_handler_has_handled_does_not_arrive() -> None:

@@ -13,6 +13,7 @@ static Py_ssize_t count;
 static unsigned long watcher; /* the thread that watches, while there is something to watch */
 static int handling;             /* handlers may interrupt each other */
 static PyObject *heard;          /* strong; NULL: no handler has raised */
+static PyObject *leave;          /* strong; gives the thread the program's state, and what takes that back */
 static vectorcallfunc ordinary; /* of functions whose vectorcall nobody has replaced; 3.13 does not export it */
 
 static vectorcallfunc before_ours(PyObject *function) {
@@ -38,11 +39,26 @@ static PyObject *current_error(void) {
     return found;
 }
 
+/* A handler that saves a model or computes is no part of what is traced. */
+static PyObject *call_as_the_program(vectorcallfunc call, PyObject *function, PyObject *const *args, size_t flagged) {
+    PyObject *back = PyObject_CallNoArgs(leave);
+    if (!back) return NULL;
+    PyObject *result = call(function, args, flagged, NULL);
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    PyObject *done = PyObject_CallNoArgs(back);
+    Py_DECREF(back);
+    if (!done) Py_CLEAR(result);
+    if (type) PyErr_Restore(type, error, traceback); /* it came first */
+    Py_XDECREF(done);
+    return result;
+}
+
 static PyObject *call_watched(PyObject *function, PyObject *const *args, size_t flagged, PyObject *names) {
     vectorcallfunc call = before_ours(function);
     if (!is_of_a_signal(args, flagged, names)) return call(function, args, flagged, names);
-    handling++;
-    PyObject *result = call(function, args, flagged, names);
+    PyObject *result = handling++ ? call(function, args, flagged, names)
+                                  : call_as_the_program(call, function, args, flagged);
     if (!--handling && !result) Py_XSETREF(heard, current_error());
     return result;
 }
@@ -72,14 +88,16 @@ static int find_ordinary(void) {
     return ordinary ? 0 : -1;
 }
 
-PyObject *watch_handlers(PyObject *module, PyObject *functions) {
-    if (!PyTuple_Check(functions)) return PyErr_Format(PyExc_TypeError, "watch_handlers() wants a tuple of functions");
+PyObject *watch_handlers(PyObject *module, PyObject *args) {
+    PyObject *functions, *outside;
+    if (!PyArg_ParseTuple(args, "O!O:watch_handlers", &PyTuple_Type, &functions, &outside)) return NULL;
     unwatch_handlers();
     Py_ssize_t given = PyTuple_GET_SIZE(functions);
     if (watcher || !given) Py_RETURN_NONE;
     if (find_ordinary() < 0) return NULL;
     if (!(watched = PyMem_Calloc((size_t)given, sizeof(Watched)))) return PyErr_NoMemory();
     watcher = PyThread_get_thread_ident();
+    Py_XSETREF(leave, Py_NewRef(outside));
     for (Py_ssize_t i = 0; i < given; i++) {
         PyFunctionObject *function = (PyFunctionObject *)PyTuple_GET_ITEM(functions, i);
         if (!PyFunction_Check(function) || function->vectorcall == call_watched) continue;

@@ -10,7 +10,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
-PyObject *watch_handlers(PyObject *module, PyObject *functions);
+PyObject *watch_handlers(PyObject *module, PyObject *args);
 PyObject *heard_from_handlers(PyObject *module, PyObject *ignored);
 PyObject *arrives(PyObject *result); /* steals `result`; NULL with what a handler has raised, if one has */
 PyObject *end_threads_alone(PyObject *module, PyObject *ignored);

@@ -95,9 +95,9 @@ static PyMethodDef methods[] = {
      "preserving(fn, *args, **kwargs): fn(...); what the preserver saved before is restored after it"},
     {"inside", inside, METH_NOARGS, "how many calls of preserving() this thread is inside of, and how many threads are"},
     {"forget_other_threads", forget_other_threads, METH_NOARGS, "they are gone: the process has been forked"},
-    {"watch_handlers", watch_handlers, METH_O,
-     "watch_handlers(functions): handlers of signals; until the outermost call of preserving() ends, what they raise is "
-     "raised at the end of each"},
+    {"watch_handlers", watch_handlers, METH_VARARGS,
+     "watch_handlers(functions, leave): handlers of signals; until the outermost call of preserving() ends, what they "
+     "raise is raised at the end of each; each runs between leave() and a call of what that gave"},
     {"heard_from_handlers", heard_from_handlers, METH_NOARGS,
      "what a handler of a signal has raised since it is watched, or None"},
     {"end_threads_alone", end_threads_alone, METH_NOARGS,
