@@ -28,9 +28,9 @@ setup(
     ext_modules=[
         *extension("smelt.base._native", "smelt/base/native", "*.c", "*.h", libraries=("dl",)),
         *extension("smelt.autograd._native", "smelt/autograd/native", "*.c", "*.h", libraries=("dl",)),
-        *extension("smelt.capture._native", "smelt/capture/native", "*.c", "*.h", libraries=("dl", "pthread")),
+        *extension("smelt.capture._native", "smelt/capture/native", "**/*.c", "**/*.h", libraries=("dl", "pthread")),
         *extension(
-            "smelt.runtime._native", "smelt/runtime", "_native*.c", "native/*.c", "native/*.h", libraries=("dl",)
+            "smelt.runtime._native", "smelt/runtime", "_native*.c", "native/**/*.c", "native/**/*.h", libraries=("dl",)
         ),
     ],
 )

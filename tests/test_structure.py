@@ -108,6 +108,7 @@ def test_the_list_of_modules_without_one_shrinks() -> None:
 
 def test_no_folder_is_large() -> None:
     sizes = Counter(where(path.parent) for path in modules() if path.name != "__init__.py")
+    sizes.update(where(path.parent) for kind in ("*.c", "*.h") for path in PACKAGE.rglob(kind))
     large = {folder: n for folder, n in sizes.items() if n > MOST_FILES}
     assert not large
 

@@ -112,7 +112,7 @@ def device_checks() -> DeviceChecks:
 
 
 def failure() -> str | None:
-    """What is known of the kernel that ended the context (for native/cuda.c); None where it was none that checks."""
+    """What is known of the kernel that ended the context (for cuda.c); None where it was none that checks."""
     return _made[0].tell() if _made else None
 
 

@@ -4,10 +4,10 @@
  * A kernel is `void f(char **P)`: P holds the base pointers of inputs, outputs, arena and external results. The table
  * borrows: the host program keeps the tensors alive while it launches. No part of this file links torch. */
 #include "native/concatenate.h"
-#include "native/cuda.h"
-#include "native/depthwise.h"
+#include "native/cuda/cuda.h"
+#include "native/products/depthwise.h"
 #include "native/fresh.h"
-#include "native/gemm_module.h"
+#include "native/products/gemm_module.h"
 #include "native/nonzero.h"
 #include "native/recorded.h"
 #include "native/table.h"

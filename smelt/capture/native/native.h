@@ -2,12 +2,12 @@
  *   frame.c    PEP 523 evaluator: swaps replacements into frames, injects resumed frames
  *   running.c  where the evaluator acts: call, Compiled, Quiet
  *   handled.c  the exception that is being handled, as the program sees it
- *   entries.c  compiled versions per place (a code object or a resume point);  points.c  resume points
- *   guards.c   the Guards type;  steps.c, program.c  what it is compiled to;  evaluate.c  its evaluation, over reads.h,
+ *   entries.c  compiled versions per compile site (a code object or a resume point);  points.c  resume points
+ *   guards/    guards.c the Guards type;  steps.c, program.c  what it is compiled to;  evaluate.c  its evaluation, over reads.h,
  *              dicts.h (fetches), checks.h, checks.c and memos.h (what was read before)
  *   tensor.c   TensorSpec: tensor metadata through calibrated reads;  state.c  ambient modes of torch
  *   variants.c the Variants type: versions of a function by the kinds of its inputs, outside of frames
- *   shortcuts.c, sizes.c  native answers to questions for Python
+ *              shortcuts.c, sizes.c  native answers to questions for Python
  *   module.c   the module's table
  * Everything runs under the GIL. Nothing here links torch. */
 #ifndef SMELT_CAPTURE_NATIVE_H

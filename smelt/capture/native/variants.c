@@ -2,7 +2,7 @@
  *
  * The kind of an input is a TensorSpec, a number or None, or whatever else `kind_of` gives, which is asked for it again
  * then; beside them stands what `mode()` gives, such as whether gradients are recorded. */
-#include "guards.h"
+#include "guards/guards.h"
 #include "tensor.h"
 #include <structmember.h>
 

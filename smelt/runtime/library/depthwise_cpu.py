@@ -1,4 +1,4 @@
-"""The gradients of depthwise convolutions on the CPU: by their weight with native/depthwise.c, the others by ATen.
+"""The gradients of depthwise convolutions on the CPU: by their weight with depthwise.c, the others by ATen.
 
 oneDNN's, for images in channels-last memory, takes up to 256 weights of scratch for each weight: 12 MiB a call where
 the whole training step of a small model takes 40. The native one takes next to none and is faster: see `convolution`.

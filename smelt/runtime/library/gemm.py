@@ -1,4 +1,4 @@
-"""Matrix products: ATen (MKL here), oneDNN's linear, and smelt's own kernel (native/gemm.c), timed per shape.
+"""Matrix products: ATen (MKL here), oneDNN's linear, and smelt's own kernel (native/products/gemm.c), timed per shape.
 
 On processors for which MKL has no tuned path (AMD), oneDNN and the own kernel run fp32 products at more than twice the
 speed of `torch.mm`. The own kernel writes into a given tensor, takes any strides and needs no allocation.
@@ -26,7 +26,7 @@ typedef struct {
 typedef void (*smelt_sgemm)(const smelt_gemm *, const float *a, const float *b, float *c, const float *bias);
 """
 """What generated code needs to call the native product through its address: `smelt_gemm` and `smelt_sgemm` of
-native/gemm.h. Call it outside parallel regions; strides count elements; bias may be NULL."""
+native/products/gemm.h. Call it outside parallel regions; strides count elements; bias may be NULL."""
 
 address = _native.sgemm_address
 """The address of the native product, an `smelt_sgemm`."""

@@ -2,7 +2,7 @@
 
 A kernel is built for the pointers that its source declares divisible. What a program allocates itself is so; an input,
 a saved tensor, a constant, or what a library or a custom operator returns may begin at any element. Segments look at
-all these pointers at each call (native/cuda_segment.c) and ask here for another plan where some are not.
+all these pointers at each call (native/cuda/cuda_segment.c) and ask here for another plan where some are not.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     segment0 = kernels.segment([(0, ((1572864, "XBLOCK"),), ((1, 0), (7, 0), (0, 4096), 768)), ...])
     segment0(table)
 
-A segment launches its kernels in order on the device's current stream (native/cuda_segment.c). Nothing waits for the
+A segment launches its kernels in order on the device's current stream (cuda_segment.c). Nothing waits for the
 builds before the first call, so kernels compile while later stages and other segments are made.
 """
 

@@ -31,7 +31,7 @@ from tests.runtime.fake_cuda import FakeCuda
 from tests.runtime.triton_sources import ADD, add_kernel
 
 MOST_VARIANTS = 16
-"""Sets of pointers for which a segment has a plan of their own (native/cuda_segment.c)."""
+"""Sets of pointers for which a segment has a plan of their own (native/cuda/cuda_segment.c)."""
 
 LAUNCH = (0, ((1024, "XBLOCK"),), ((1, 0), (2, 0), (3, 0), 1024))
 

@@ -14,7 +14,7 @@
 #include "cuda.h"
 #include "cuda_driver.h"
 #include "cuda_plan.h"
-#include "table.h"
+#include "../table.h"
 #include <stddef.h>
 #include <string.h>
 

@@ -4,8 +4,8 @@
 #include "depthwise.h"
 #include "gemm.h"
 #include "isa.h"
-#include "tensor.h"
-#include "threads.h"
+#include "../tensor.h"
+#include "../threads.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,8 +1,8 @@
 /* Python face of the matrix product: the Gemm type and its functions. */
 #include "gemm_module.h"
 #include "gemm.h"
-#include "tensor.h"
-#include "threads.h"
+#include "../tensor.h"
+#include "../threads.h"
 #include <structmember.h>
 
 typedef struct {

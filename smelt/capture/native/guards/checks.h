@@ -3,7 +3,7 @@
 #define SMELT_CAPTURE_CHECKS_H
 
 #include "reads.h"
-#include "tensor.h"
+#include "../tensor.h"
 
 int has_keys(PyObject *dict, PyObject *keys);
 int all_different(const int32_t *indices, size_t count, PyObject **values);

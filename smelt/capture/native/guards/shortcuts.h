@@ -3,7 +3,7 @@
 #define SMELT_CAPTURE_SHORTCUTS_H
 
 #include "sizes.h"
-#include "tensor.h"
+#include "../tensor.h"
 
 /* Order is the number that Python sees, as names with "SHORT_" before them. */
 enum { S_APART, S_EQUAL_NUMBERS, S_NO_HOOKS, SHORTCUT_COUNT };

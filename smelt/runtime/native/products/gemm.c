@@ -11,7 +11,7 @@
 #define _GNU_SOURCE
 #include "gemm.h"
 #include "isa.h"
-#include "threads.h"
+#include "../threads.h"
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef SMELT_CAPTURE_SIZES_H
 #define SMELT_CAPTURE_SIZES_H
 
-#include "native.h"
+#include "../native.h"
 
 /* Order is the number that Python sees. */
 #define SIZE_OPS(X) \
