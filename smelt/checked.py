@@ -57,7 +57,7 @@ class _Boundary:
     def around(self, program: Program) -> Program:
         """The program with checks."""
         if isinstance(program, Staged):
-            return Staged(functools.partial(self._steps, program), program.places)
+            return Staged(functools.partial(self._steps, program), program.positions)
 
         def run(inputs: list[Any]) -> list[Any]:
             numbers = {s: inputs[i] for i, s in enumerate(self.symbols) if s is not None and i < len(inputs)}
@@ -71,8 +71,8 @@ class _Boundary:
     def _steps(self, program: Staged, inputs: list[Any]) -> Iterator[list[Any]]:
         """The same of a program in stages, which has no symbols."""
         self._check(self.given, inputs, {})
-        for places, given in zip(program.places, program.begin(inputs), strict=True):
-            self._check([self.made[place] for place in places], given, {})
+        for positions, given in zip(program.positions, program.begin(inputs), strict=True):
+            self._check([self.made[position] for position in positions], given, {})
             yield given
 
     def _check(self, recorded: Sequence[tuple[str, Any, bool]], tensors: Sequence[Any], numbers: Any) -> None:

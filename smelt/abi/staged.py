@@ -17,18 +17,18 @@ class Staged:
     """The program over its stages.
 
     Args:
-        steps: runs it; what it hands out at each stage are the results at the stage's places, in order.
-        places: for each stage, the positions of its results. Each result belongs to one stage.
+        steps: runs it; what it hands out at each stage are the results at the stage's positions, in order.
+        positions: for each stage, the positions of its results. Each result belongs to one stage.
     """
 
-    def __init__(self, steps: Steps, places: Sequence[Sequence[int]]) -> None:
-        self.begin, self.places = steps, tuple(map(tuple, places))
-        self.count = sum(map(len, self.places))
+    def __init__(self, steps: Steps, positions: Sequence[Sequence[int]]) -> None:
+        self.begin, self.positions = steps, tuple(map(tuple, positions))
+        self.count = sum(map(len, self.positions))
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         """All results."""
         results: list[Any] = [None] * self.count
-        for places, given in zip(self.places, self.begin(inputs), strict=True):
-            for place, value in zip(places, given, strict=True):
-                results[place] = value
+        for positions, given in zip(self.positions, self.begin(inputs), strict=True):
+            for position, value in zip(positions, given, strict=True):
+                results[position] = value
         return results

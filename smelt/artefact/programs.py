@@ -59,7 +59,7 @@ class KnownBackward(Backward):
             return [(absent, self.programs[absent])]
         if self.draws and not self.affine and () in self.programs:
             return [((), self.programs[()])]
-        parts = [] if self.affine else list(self._parts(absent, count))
+        parts = [] if self.affine else list(self._subsets(absent, count))
         if not parts or any(part not in self.programs for part in parts):
             raise ArtefactError(
                 "the artefact has no backward for this set of results",

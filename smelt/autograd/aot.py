@@ -80,12 +80,12 @@ def aot_autograd(
                 forward, backward = min_cut(module, joint, options)
             case made:
                 forward, backward = made(without_tangents(module, ()), joint)
-        run, again = _program(forward, fw_compiler), DoubleBackward(gm, joint, backend)
+        run, double_backward = _program(forward, fw_compiler), DoubleBackward(gm, joint, backend)
         if backward is None:
-            return wrap(joint, run, None, again)
+            return wrap(joint, run, None, double_backward)
         programs = Backward(backward, lambda graph: _program(graph, second))
         programs.compile()
-        return wrap(joint, run, programs, again)
+        return wrap(joint, run, programs, double_backward)
 
     backend.__name__ = f"aot_autograd_{getattr(fw_compiler, '__name__', type(fw_compiler).__name__)}"
     return backend

@@ -38,10 +38,10 @@ def compile_aot_eager(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor]
     # PyTorch's operators draw from its own generator, so nothing else may: bits are eager's
     joint = trace_joint(gm, example_inputs, dataclasses.replace(options, eager_rng=True))
     forward, backward = split(joint)
-    again = DoubleBackward(gm, joint, lambda graph, examples: compile_aot_eager(graph, examples, options))
+    double_backward = DoubleBackward(gm, joint, lambda graph, examples: compile_aot_eager(graph, examples, options))
     if backward is None:
-        return wrap(joint, eager_program(forward), None, again)
-    return wrap(joint, eager_program(forward), Backward(backward, eager_program), again)
+        return wrap(joint, eager_program(forward), None, double_backward)
+    return wrap(joint, eager_program(forward), Backward(backward, eager_program), double_backward)
 
 
 def eager_program(module: fx.GraphModule) -> Program:

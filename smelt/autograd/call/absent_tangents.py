@@ -66,7 +66,7 @@ class Backward:
         self._program(())
 
     def without(self, absent: tuple[int, ...], count: int) -> list[tuple[tuple[int, ...], Program]]:
-        """The programs for calls in which the tangents at these places of the graph are absent, and are not given.
+        """The programs for calls in which the tangents at these positions of the graph are absent, and are not given.
 
         Each comes with the tangents that are absent for it, of `count`; the gradients are the sum of what they return.
         """
@@ -77,11 +77,11 @@ class Backward:
             return [(absent, self._program(absent))]
         if self.draws:  # each program would draw numbers of its own
             return [((), self)]
-        return [(part, self._program(part)) for part in self._parts(absent, count)]
+        return [(subset, self._program(subset)) for subset in self._subsets(absent, count)]
 
     def reads(self, absent: tuple[int, ...], count: int) -> frozenset[int] | None:
-        """Of what is saved, the places of what the programs for such calls read; None: nobody knows."""
-        return frozenset().union(*(self._read(part) for part, _ in self.without(absent, count)))
+        """Of what is saved, the positions of what the programs for such calls read; None: nobody knows."""
+        return frozenset().union(*(self._read(subset) for subset, _ in self.without(absent, count)))
 
     def _read(self, absent: tuple[int, ...]) -> frozenset[int]:
         inputs = [n for n in without_tangents(self.graph, absent).graph.nodes if n.op == "placeholder"]
@@ -97,14 +97,14 @@ class Backward:
         """A function of the program is given zeros, or None: what it makes of them is no part of a sum."""
         return any(isinstance(n.target, (Materialized, Chosen)) for n in self.graph.graph.nodes)
 
-    def _parts(self, absent: tuple[int, ...], count: int) -> Iterator[tuple[int, ...]]:
+    def _subsets(self, absent: tuple[int, ...], count: int) -> Iterator[tuple[int, ...]]:
         """Sets of absent tangents whose programs are given, together, each of the others once: the fewest first."""
         left = set(range(count)).difference(absent)
-        for part in sorted([*self.programs], key=len):
-            used = set(range(count)).difference(part)
+        for subset in sorted([*self.programs], key=len):
+            used = set(range(count)).difference(subset)
             if used and used <= left:
                 left -= used
-                yield part
+                yield subset
         for i in sorted(left):
             yield tuple(k for k in range(count) if k != i)
 
@@ -131,7 +131,7 @@ class GivenBackward:
 
     def without(self, absent: tuple[int, ...], count: int) -> list[tuple[tuple[int, ...], Program]]:
         """As that of the backward that this is made of."""
-        return [(part, self._given(program)) for part, program in self.backward.without(absent, count)]
+        return [(subset, self._given(program)) for subset, program in self.backward.without(absent, count)]
 
     def reads(self, absent: tuple[int, ...], count: int) -> frozenset[int] | None:
         """As that of the backward that this is made of: what it gives comes behind what is saved."""
@@ -156,7 +156,7 @@ def sum_of_gradients(results: Sequence[Sequence[Any]]) -> list[Any]:
 def likely_backward(
     gm: fx.GraphModule, metas: Sequence[TensorMeta], some: bool = False
 ) -> tuple[fx.GraphModule | None, tuple[int, ...]]:
-    """The backward that a training step is likely to run, and the places of the tangents that it is not given.
+    """The backward that a training step is likely to run, and the positions of the tangents that it is not given.
 
     Where one number is returned with other results, it is the loss, and nobody asks for gradients of the others: the
     backward with them is compiled once somebody does. Of other results nobody knows which are used, and there is none.
@@ -175,7 +175,7 @@ def likely_backward(
 
 
 def without_tangents(gm: fx.GraphModule, absent: Sequence[int]) -> fx.GraphModule:
-    """The graph without these of its inputs called `tangents_...`, by their place among them, and what they lead to.
+    """The graph without these of its inputs called `tangents_...`, by their position among them, and what they lead to.
 
     It has no marks of gradients any more: what they stand for depends on what is absent. A function of the program that
     raises gives nothing: a call that comes to it raises before (`plan.unreached`).
@@ -273,8 +273,8 @@ class _Without:
             return self.empty(args[0]) or self.empty(args[1])
         if isinstance(node.target, Prim) and facts.annihilated_by == (0,):
             return self.empty(args[0])
-        places = facts.linear_in or LINEAR_IN.get(name, (0,) if name.endswith("_backward") else ())
-        return bool(places) and all(i < len(args) and self.empty(args[i]) for i in places)
+        positions = facts.linear_in or LINEAR_IN.get(name, (0,) if name.endswith("_backward") else ())
+        return bool(positions) and all(i < len(args) and self.empty(args[i]) for i in positions)
 
     def is_zero(self, node: fx.Node) -> bool:
         if node.target is operator.getitem:  # only some results of its operand may be
@@ -325,8 +325,8 @@ def _memory(meta: TensorMeta) -> tuple[list[int], set[int]]:
     """The dimensions from the outermost in memory on, and those along which elements repeat; as they are with gaps."""
     repeated = {d for d in range(meta.ndim) if type(meta.stride[d]) is int and meta.stride[d] == 0}
     kept = [d for d in range(meta.ndim) if d not in repeated]
-    part = replace(meta, shape=tuple(meta.shape[d] for d in kept), stride=tuple(meta.stride[d] for d in kept))
-    order = memory_order(part)
+    reduced = replace(meta, shape=tuple(meta.shape[d] for d in kept), stride=tuple(meta.stride[d] for d in kept))
+    order = memory_order(reduced)
     if order is None:
         return [*range(meta.ndim)], set()
     return [kept[i] for i in order] + sorted(repeated), repeated

@@ -25,7 +25,7 @@ def note_line(error: Exception) -> None:
 def _called(entry: TracebackType, steps: Steps) -> str:
     """What the failing line of a host program calls, by the name that it loads."""
     for instruction in dis.get_instructions(entry.tb_frame.f_code):
-        place = instruction.positions
-        if place is not None and place.lineno == entry.tb_lineno and instruction.argval in steps.externs:
+        location = instruction.positions
+        if location is not None and location.lineno == entry.tb_lineno and instruction.argval in steps.externs:
             return label(steps.externs[instruction.argval].origins)
     return ""

@@ -58,7 +58,10 @@ Compiled = Callable[..., tuple[Any, ...]]
 
 
 def wrap(
-    joint: Joint, compiled_forward: Program, compiled_backward: Program | None, again: DoubleBackward | None = None
+    joint: Joint,
+    compiled_forward: Program,
+    compiled_backward: Program | None,
+    double_backward: DoubleBackward | None = None,
 ) -> Compiled:
     """The callable `(*inputs) -> tuple` of a compiled graph.
 
@@ -66,19 +69,21 @@ def wrap(
         joint: the plan of the call.
         compiled_forward: primals (and seeds) -> program outputs, new values of written inputs, saved tensors.
         compiled_backward: saved tensors and tangents -> gradients; None when nothing is differentiable.
-        again: makes second derivatives.
+        double_backward: makes second derivatives.
     """
     if joint.num_found and not joint.reads:
         compiled_forward = _without_found(compiled_forward, joint.num_found)
     if joint.reads:
-        made = functools.partial(wrap, again=again)
+        made = functools.partial(wrap, double_backward=double_backward)
         return wrap_reading(joint, compiled_forward, compiled_backward, made, _below)
     if joint.sizes or joint.numbers or joint.reals:
-        return wrap_sized(joint, compiled_forward, compiled_backward, functools.partial(wrap, again=again))
+        return wrap_sized(
+            joint, compiled_forward, compiled_backward, functools.partial(wrap, double_backward=double_backward)
+        )
     forward = _bare(joint, compiled_forward)
     if compiled_backward is None or not joint.differentiable:
         return _wrap_inference(joint, forward)
-    return _wrap_training(joint, forward, compiled_backward, again)
+    return _wrap_training(joint, forward, compiled_backward, double_backward)
 
 
 def _without_found(program: Program, count: int) -> Program:
@@ -154,18 +159,20 @@ class _Plan:
     """Everything about one compiled graph that its calls share.
 
     Attributes:
-        tangents: for each of the graph's, its place among the gradients that autograd brings, and its metadata.
+        tangents: for each of the graph's, its position among the gradients that autograd brings, and its metadata.
         saving: how saved tensors relate to the caller's memory; found at the first call, the same at each.
         sparse: some gradients are sparse tensors.
-        again: makes second derivatives; why: the reason for which there are none.
+        double_backward: makes second derivatives; why: the reason for which there are none.
         memory: how calls remember their inputs for them; found at the first call.
         draws: calls remember where their random numbers come from; generators: whose states, beside seeds.
         computed: inputs that are no leaves; found at the first call.
     """
 
-    def __init__(self, joint: Joint, forward: Program, backward: Program, again: DoubleBackward | None) -> None:
-        self.again = again
-        self.why = "nobody compiled its gradients again" if again is None else again.refusal
+    def __init__(
+        self, joint: Joint, forward: Program, backward: Program, double_backward: DoubleBackward | None
+    ) -> None:
+        self.double_backward = double_backward
+        self.why = "nobody compiled its gradients again" if double_backward is None else double_backward.refusal
         self.joint, self.backward = joint, backward
         self.forward = excluding(forward, below_autograd)
         self.num_outputs, self.num_forward = joint.num_outputs, joint.num_forward
@@ -204,7 +211,7 @@ class _Plan:
 
     def absent(self, grads: Sequence[torch.Tensor | None]) -> frozenset[int]:
         """Primals that have no gradient because no used output depends on them: eager gives None, not zeros."""
-        unused = tuple(k for k, (place, _) in enumerate(self.tangents) if grads[place] is None)
+        unused = tuple(k for k, (position, _) in enumerate(self.tangents) if grads[position] is None)
         known = self._absent.get(unused)
         if known is None:
             known = self._absent[unused] = unreached(self.joint, unused)
@@ -242,14 +249,14 @@ class _Saving:
         self.results = _results_among(
             [*saved, *self._watched(inputs, outputs)], outputs, self.copied, len(plan.tangents)
         )
-        again = plan.again if plan.why is None else None
-        self.twice = ReadTwice(inputs, saved, self.own, self.aliased, plan.joint.saved_both, again)
+        double_backward = plan.double_backward if plan.why is None else None
+        self.twice = ReadTwice(inputs, saved, self.own, self.aliased, plan.joint.saved_both, double_backward)
 
     def besides(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What is saved behind what the backward program reads."""
         found = self._watched(inputs, outputs)
         if self.twice.holds:  # `data`: eager may not save it, and so allow writes
-            found += [inputs[i].data for i in self.twice.all_held(saved_tensor_hooks() is not None)]
+            found += [inputs[i].data for i in self.twice.all_retained(saved_tensor_hooks() is not None)]
         return found
 
     def _watched(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -326,12 +333,14 @@ class _Compiled(torch.autograd.Function):
             saving = _begin_saving(plan, inputs, results)
         ctx.hooks = {i: hooks_of(inputs[i]) for i in plan.computed}
         saved = results[plan.num_forward :]
-        if plan.why is None and plan.again is not None:
+        if plan.why is None and plan.double_backward is not None:
             if plan.memory is None:
-                plan.memory = Memory(inputs, saving.uncopied(saved), plan.again.needed, saving.twice.remembered)
+                plan.memory = Memory(
+                    inputs, saving.uncopied(saved), plan.double_backward.needed, saving.twice.remembered
+                )
             ctx.inputs = plan.memory.note(inputs)
             ctx.version = plan.memory.version(inputs)
-            ctx.places = plan.memory.places(inputs)
+            ctx.marks = plan.memory.marks(inputs)
         for k in saving.copied:
             saved[k] = copy_of(saved[k])
         hold_memory(saved, saving.aliased)
@@ -408,7 +417,7 @@ def _saved_of_used(
         RuntimeError: `error`, where something was, or may have been.
     """
     backward, saving = plan.backward, plan.saving
-    absent = tuple(place for place, (k, _) in enumerate(plan.tangents) if grads[k] is None)
+    absent = tuple(position for position, (k, _) in enumerate(plan.tangents) if grads[k] is None)
     assert saving is not None
     if not absent or ctx.packed is not None or not isinstance(backward, (Backward, GivenBackward)):
         raise error
@@ -424,13 +433,13 @@ def _recorded(
     ctx: Any, plan: _Plan, saved: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None], moved: bool
 ) -> tuple[torch.Tensor | None, ...]:
     """What `backward` returns under `create_graph=True`. `moved`: of inputs that are read twice one is another now."""
-    again = _MOVED if moved else _again(ctx, plan, saved, grads)
-    if isinstance(again, tuple):
-        return again
+    outcome = _MOVED if moved else _by_double_backward(ctx, plan, saved, grads)
+    if isinstance(outcome, tuple):
+        return outcome
     assert plan.saving is not None
     anchor = torch.empty(0, device="cpu", requires_grad=True)
     counts = plan.saving.count, len(saved)
-    found = _Gradients.apply(anchor, plan, again, counts, *saved, *grads, *_leaves_below(ctx))
+    found = _Gradients.apply(anchor, plan, outcome, counts, *saved, *grads, *_leaves_below(ctx))
     return _by_input(ctx, found, plan.absent(grads))
 
 
@@ -485,13 +494,13 @@ def _gradients(
         handover: where the program goes on after its first stage, if it has any.
     """
     program, tangents = plan.backward, plan.tangents
-    absent = tuple(place for place, (k, _) in enumerate(tangents) if grads[k] is None)
+    absent = tuple(position for position, (k, _) in enumerate(tangents) if grads[k] is None)
     if absent and isinstance(program, (Backward, GivenBackward)):
         programs = program.without(absent, len(tangents))
         if len(programs) > 1:
             return _sum_of(programs, plan, saved, grads)
         ((absent, program),) = programs
-        tangents = tuple(each for place, each in enumerate(tangents) if place not in absent)
+        tangents = tuple(each for position, each in enumerate(tangents) if position not in absent)
     saved += [_tangent(grads[k], meta) for k, meta in tangents]
     if handover is not None and isinstance(program, Backward):
         ((_, program),) = program.without((), len(tangents))
@@ -558,7 +567,7 @@ def _in_new_state(
     if not all(state.same_before() for state in changed):
         raise _out_of_date(changed[0], "its forward reads it, too, and would have to be traced again as it was")
     with torch.enable_grad():
-        found = _again(ctx, plan, saved, grads, changed=True)
+        found = _by_double_backward(ctx, plan, saved, grads, changed=True)
     if isinstance(found, str):
         raise _out_of_date(changed[0], found)
     return found if torch.is_grad_enabled() else tuple(None if each is None else each.detach() for each in found)
@@ -575,7 +584,7 @@ def _out_of_date(state: BackwardState, why: str) -> SmeltError:
 _MOVED = "other memory was put in an input's place (`x.data = y`) after the call"
 
 
-def _again(
+def _by_double_backward(
     ctx: Any,
     plan: _Plan,
     saved: Sequence[torch.Tensor],
@@ -583,30 +592,32 @@ def _again(
     changed: bool = False,
 ) -> tuple[torch.Tensor | None, ...] | str:
     """What `backward` returns, with a history of its own; or why there is none."""
-    again, memory = plan.again, plan.memory
-    if again is None or memory is None or plan.why is not None:
+    double_backward, memory = plan.double_backward, plan.memory
+    if double_backward is None or memory is None or plan.why is not None:
         return plan.why or ""
-    if not again.wanted:  # a function of the program gives no gradients
+    if not double_backward.wanted:  # a function of the program gives no gradients
         return (None,) * (1 + len(plan.joint.gradients))
-    inputs = again.inputs_of(memory.recall(ctx.inputs, saved))
+    inputs = double_backward.inputs_of(memory.recall(ctx.inputs, saved))
     if inputs is None:
         return "an input that it begins from is gone: keep a reference to what the function is called with"
     if memory.version(inputs) != ctx.version:
         return "an input was written to after the call"
     assert plan.saving is not None
     hooked = ctx.packed is not None
-    former = memory.as_they_were(inputs, plan.saving.twice.former(saved, hooked), ctx.places, hooked)
+    former = memory.as_they_were(inputs, plan.saving.twice.former(saved, hooked), ctx.marks, hooked)
     if former is None:
         return _MOVED
     inputs = former
 
     def run(_: list[torch.Tensor], given: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
         return tuple(
-            again(inputs, [_tangent_again(given[k], meta) for k, meta in plan.tangents], bool(changed)).values()
+            double_backward(
+                inputs, [_differentiable_tangent(given[k], meta) for k, meta in plan.tangents], bool(changed)
+            ).values()
         )
 
     with from_beginning(ctx.begin):
-        found = dict(zip(again.wanted, (batched(run) if in_batches() else run)([], grads), strict=True))
+        found = dict(zip(double_backward.wanted, (batched(run) if in_batches() else run)([], grads), strict=True))
     absent = plan.absent(grads)
     return (None, *(None if i in absent else found.get(i) for i in range(len(plan.joint.gradients))))
 
@@ -615,26 +626,26 @@ def _of_two(
     ctx: Any, plan: _Plan, saved: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]
 ) -> tuple[torch.Tensor | None, ...]:
     """What `backward` returns where eager reads what is in an input's place now, and what was computed before."""
-    again, memory = plan.again, plan.memory
-    known = again is not None and memory is not None and ctx.begin is None
-    inputs = again.inputs_of(memory.recall(ctx.inputs, saved)) if known else None  # type: ignore[union-attr]
+    double_backward, memory = plan.double_backward, plan.memory
+    known = double_backward is not None and memory is not None and ctx.begin is None
+    inputs = double_backward.inputs_of(memory.recall(ctx.inputs, saved)) if known else None  # type: ignore[union-attr]
     if inputs is not None and memory is not None and memory.version(inputs) != ctx.version:
         raise RuntimeError("smelt: the .data of an input was replaced after the call, and another one was written to")
     recorded, absent = torch.is_grad_enabled(), plan.absent(grads)
     with torch.enable_grad():
-        tangents = [_tangent_again(grads[k], meta) for k, meta in plan.tangents]
+        tangents = [_differentiable_tangent(grads[k], meta) for k, meta in plan.tangents]
     assert plan.saving is not None
 
     def moved(among: Collection[int]) -> bool:
         assert inputs is not None and memory is not None
-        return memory.moved(inputs, ctx.places, ctx.packed is not None, among)
+        return memory.moved(inputs, ctx.marks, ctx.packed is not None, among)
 
     found = plan.saving.twice.gradients(inputs, saved, tangents, moved, ctx.packed is not None)
     made = [None if i in absent else found.get(i) for i in range(len(plan.joint.gradients))]
     return (None, *(each if recorded or each is None else each.detach() for each in made))
 
 
-def _tangent_again(grad: torch.Tensor | None, meta: TensorMeta) -> torch.Tensor | None:
+def _differentiable_tangent(grad: torch.Tensor | None, meta: TensorMeta) -> torch.Tensor | None:
     """As `_tangent`, but differentiable; None when there is none."""
     if grad is None:
         return None
@@ -671,13 +682,15 @@ class _Gradients(torch.autograd.Function):
         )
 
 
-def _wrap_training(joint: Joint, forward: Program, backward: Program, again: DoubleBackward | None) -> Compiled:
+def _wrap_training(
+    joint: Joint, forward: Program, backward: Program, double_backward: DoubleBackward | None
+) -> Compiled:
     """Gradients are wanted even where the caller is in no_grad now (calls are guarded to be like this one).
 
     A frame resumed inside `with torch.no_grad()` leaves the block within the graph; what is computed without history in
     it is marked as such one by one.
     """
-    plan = _Plan(joint, forward, backward, again)
+    plan = _Plan(joint, forward, backward, double_backward)
     finish = finisher(joint)
     plain = all(type(o) is Fresh and o.index == i for i, o in enumerate(joint.outputs)) and not joint.invalid_histories
     simple = plain and not plan.with_grad

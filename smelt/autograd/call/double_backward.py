@@ -28,7 +28,7 @@ from smelt.graph.nodes.custom_functions import forget_state
 from smelt.graph.nodes.modes import enter_autocast, exit_autocast
 
 aten = torch.ops.aten
-CompileAgain = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Callable[..., Any]]
+CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor]], Callable[..., Any]]
 
 
 class DoubleBackward:
@@ -36,11 +36,11 @@ class DoubleBackward:
 
     Args:
         gm: the torch-level graph; joint: what was made of it.
-        compile_again: as the graph itself was compiled.
+        compile_graph: as the graph itself was compiled.
     """
 
-    def __init__(self, gm: fx.GraphModule, joint: Joint, compile_again: CompileAgain) -> None:
-        self.gm, self.joint, self.compile = gm, joint, compile_again
+    def __init__(self, gm: fx.GraphModule, joint: Joint, compile_graph: CompileGraph) -> None:
+        self.gm, self.joint, self.compile = gm, joint, compile_graph
         self.casts = present_casts()
         self._made: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._in_numbers = False
@@ -81,7 +81,7 @@ class DoubleBackward:
         graph = self.joint.module.graph
         primals = {node: i for i, node in enumerate(n for n in graph.nodes if n.op == "placeholder")}
         output: Any = graph.output_node().args[0]
-        waiting = [node for node in self.joint.parts(output)[1] if isinstance(node, fx.Node)]
+        waiting = [node for node in self.joint.split_results(output)[1] if isinstance(node, fx.Node)]
         seen = set(waiting)
         while waiting:
             for node in before(waiting.pop()):
@@ -278,15 +278,15 @@ class Memory:
         remembered: frozenset[int],
     ) -> None:
         self.leaves = frozenset(i for i, t in enumerate(inputs) if t.is_leaf and t.requires_grad)
-        places = {id(t): k for k, t in enumerate(saved)}
-        self.saved = {i: places[id(t)] for i, t in enumerate(inputs) if id(t) in places and i not in self.leaves}
+        positions = {id(t): k for k, t in enumerate(saved)}
+        self.saved = {i: positions[id(t)] for i, t in enumerate(inputs) if id(t) in positions and i not in self.leaves}
         self.kept = needed - self.leaves - self.saved.keys()
         self._let_go = [i for i in range(len(inputs)) if i not in self.leaves and i not in self.kept]
         self._checked = sorted(needed - self.saved.keys())  # autograd checks what it saves
         self._remembered = needed & remembered
         alone = needed - remembered
-        self._places = (*sorted(alone - self.saved.keys()), *sorted(alone & self.saved.keys()))
-        self._noted = sum(i not in self.saved for i in self._places)
+        self._marked = (*sorted(alone - self.saved.keys()), *sorted(alone & self.saved.keys()))
+        self._noted = sum(i not in self.saved for i in self._marked)
 
     def note(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
         """What to keep of a call."""
@@ -295,35 +295,35 @@ class Memory:
             noted[i] = None if i in self.saved else TensorWeakRef(inputs[i])
         return noted
 
-    def places(self, inputs: Sequence[torch.Tensor]) -> bytes | None:
-        """Where the inputs lie whose values matter and whose memory nobody holds: `x.data = y` counts as no write."""
-        return memory_marks([*inputs], self._places, True)
+    def marks(self, inputs: Sequence[torch.Tensor]) -> bytes | None:
+        """Addresses of the inputs whose values matter and whose memory is not kept alive (`x.data = y` is no write)."""
+        return memory_marks([*inputs], self._marked, True)
 
     def as_they_were(
-        self, inputs: list[torch.Tensor], former: Mapping[int, torch.Tensor], places: bytes | None, hooked: bool
+        self, inputs: list[torch.Tensor], former: Mapping[int, torch.Tensor], marks: bytes | None, hooked: bool
     ) -> list[torch.Tensor] | None:
         """The inputs with the memory that the call has read; None where that of one is gone.
 
         Args:
             former: the memory that is saved besides.
-            places: of the call.
+            marks: of the call.
             hooked: what is saved has come back through hooks, in memory of any kind.
         """
-        found = self.places(inputs)
+        found = self.marks(inputs)
         size = 8 * self._noted if hooked else None
-        if found is None or places is None or found[:size] != places[:size]:
-            return None if found is not None and places is not None else inputs
+        if found is None or marks is None or found[:size] != marks[:size]:
+            return None if found is not None and marks is not None else inputs
         return [
             in_former_memory(tensor, former[i]) if i in self._remembered else tensor for i, tensor in enumerate(inputs)
         ]
 
-    def moved(self, inputs: Sequence[torch.Tensor], places: bytes | None, hooked: bool, among: Collection[int]) -> bool:
-        """Whether one `among` the inputs may have other memory than at the call; `places`, `hooked`: as there."""
-        found = self.places(inputs)
-        if found is None or places is None:
+    def moved(self, inputs: Sequence[torch.Tensor], marks: bytes | None, hooked: bool, among: Collection[int]) -> bool:
+        """Whether one `among` the inputs may have other memory than at the call; `marks`, `hooked`: as there."""
+        found = self.marks(inputs)
+        if found is None or marks is None:
             return bool(among)
-        known = self._places[: self._noted] if hooked else self._places
-        return any(found[8 * k : 8 * k + 8] != places[8 * k : 8 * k + 8] for k, i in enumerate(known) if i in among)
+        known = self._marked[: self._noted] if hooked else self._marked
+        return any(found[8 * k : 8 * k + 8] != marks[8 * k : 8 * k + 8] for k, i in enumerate(known) if i in among)
 
     def release(self, noted: list[Any]) -> list[Any]:
         """The same, keeping nothing alive that could be let go."""

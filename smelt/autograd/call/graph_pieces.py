@@ -137,14 +137,14 @@ class Pieces:
     def _add_boundary(self, node: fx.Node) -> None:
         """Its results, and each that is taken from them by itself."""
         target: Any = node.target
-        operands, parts = node.all_input_nodes, [user for user in node.users if _takes_result(user)]
+        operands, readers = node.all_input_nodes, [user for user in node.users if _takes_result(user)]
 
         def run(*values: Any) -> list[Any]:
             given = dict(zip(operands, values, strict=True))
             out = target(*fx.node.map_arg(node.args, given.__getitem__))
-            return [*(out[part.args[1]] for part in parts), None if parts else out]
+            return [*(out[reader.args[1]] for reader in readers), None if readers else out]
 
-        given = [self._number(each) for each in (*parts, node)]
+        given = [self._number(each) for each in (*readers, node)]
         taken = [self.storage_view[each] for each in operands]
         self._add(f"{_values(given)} = {self._named(run)}({_values(taken)})", taken, given)
         self.enters |= target.leaves
@@ -187,8 +187,8 @@ class Pieces:
         return f"{name}(locals())"
 
 
-def _values(places: Sequence[int]) -> str:
-    return "".join(f"v{at}, " for at in places)
+def _values(numbers: Sequence[int]) -> str:
+    return "".join(f"v{at}, " for at in numbers)
 
 
 def _takes_result(node: fx.Node) -> bool:

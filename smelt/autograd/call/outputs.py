@@ -131,7 +131,7 @@ class _Call:
         return tensor
 
     def _another(self, tensor: torch.Tensor, steps: Sequence[Step]) -> torch.Tensor:
-        """The tensor; one of its own where it is an output already: `set_` leads two tensors to one place."""
+        """The tensor, or a detached one where it is an output already: after `set_` two tensors may be one view."""
         if steps and self.bases.get(steps[-1]) is tensor and any(tensor is each for each in self.outputs):
             return tensor.detach()
         return tensor

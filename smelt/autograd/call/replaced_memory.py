@@ -30,10 +30,10 @@ class ReadTwice:
         inputs, saved: of the first call; where saved tensors come from is the same at each.
         own, aliased: positions of inputs that are saved by themselves, and as an alias.
         both: those inputs that eager saves in both ways.
-        again: makes gradients of the graph; None where nobody can.
+        double_backward: makes gradients of the graph; None where nobody can.
 
     Attributes:
-        held: inputs whose memory is saved besides, last of all.
+        retained: inputs whose memory is saved besides, last of all.
         kept: other leaves, not the parameters of modules, have theirs saved behind that, in case that another kind of
             tensor is in their place.
         holds: whether there is one of either.
@@ -46,7 +46,7 @@ class ReadTwice:
         own: Own,
         aliased: Sequence[int],
         both: Collection[int],
-        again: DoubleBackward | None,
+        double_backward: DoubleBackward | None,
     ) -> None:
         given = {id(tensor): i for i, tensor in enumerate(inputs)}
         self.aliases = {given[id(saved[k])]: k for k in aliased}
@@ -54,27 +54,27 @@ class ReadTwice:
         self._pairs = [(k, self.aliases[i]) for i, k, _ in found if i in self.aliases]
         self._found = found
         self._both = [(k, meta) for i, k, meta in found if i in both]
-        self._again = again
-        held = again.needed if self._both and again is not None else frozenset[int]()
-        self.held = sorted(held - self.aliases.keys())
-        self.kept = sorted(i for i in self._wanted_in_other_kinds - held if _is_leaf_of_its_own(inputs[i]))
-        self.holds = bool(self.held or self.kept)
+        self._double_backward = double_backward
+        retained = double_backward.needed if self._both and double_backward is not None else frozenset[int]()
+        self.retained = sorted(retained - self.aliases.keys())
+        self.kept = sorted(i for i in self._wanted_in_other_kinds - retained if _is_leaf_of_its_own(inputs[i]))
+        self.holds = bool(self.retained or self.kept)
 
     @property
     def _wanted_in_other_kinds(self) -> frozenset[int]:
         """Inputs saved by themselves alone, whose values at the call matter: eager's engine could run from these."""
-        if self._again is None or self._again.recomputes:
+        if self._double_backward is None or self._double_backward.recomputes:
             return frozenset()
         return self._computed_from & {i for i, _, _ in self._found} - self.aliases.keys()
 
     @property
     def remembered(self) -> frozenset[int]:
         """The inputs whose memory is saved, whoever replaces it."""
-        return frozenset(self.aliases) | frozenset(self.held)
+        return frozenset(self.aliases) | frozenset(self.retained)
 
-    def all_held(self, hooked: bool) -> list[int]:
+    def all_retained(self, hooked: bool) -> list[int]:
         """Inputs whose memory is saved behind all else, in this order."""
-        return [*self.held, *self.kept_where(hooked)]
+        return [*self.retained, *self.kept_where(hooked)]
 
     def kept_where(self, hooked: bool) -> list[int]:
         """Those that are `kept`. Hooks on what is saved (`hooked`) see none of them: eager does not save them."""
@@ -82,9 +82,9 @@ class ReadTwice:
 
     def former(self, saved: Sequence[torch.Tensor], hooked: bool) -> dict[int, torch.Tensor]:
         """The memory of those that the call has read."""
-        held = self.all_held(hooked)
-        first = len(saved) - len(held)
-        return {i: saved[k] for i, k in self.aliases.items()} | {i: saved[first + n] for n, i in enumerate(held)}
+        retained = self.all_retained(hooked)
+        first = len(saved) - len(retained)
+        return {i: saved[k] for i, k in self.aliases.items()} | {i: saved[first + n] for n, i in enumerate(retained)}
 
     def moved(self, saved: Sequence[torch.Tensor]) -> bool:
         """Another tensor is in the place of an input of which the memory that was there is read as well."""
@@ -100,14 +100,14 @@ class ReadTwice:
 
     def with_history(self, moved: bool) -> bool:
         """Whether it is asked because gradients need one, and another tensor is in the place (`moved`)."""
-        return moved and bool(self._both) and self._again is not None and not self._again.recomputes
+        return moved and bool(self._both) and self._double_backward is not None and not self._double_backward.recomputes
 
     @cached_property
     def _computed_from(self) -> frozenset[int]:
-        again = self._again
-        if again is None or again.recomputes:
+        double_backward = self._double_backward
+        if double_backward is None or double_backward.recomputes:
             return frozenset(i for i, _, _ in self._found)
-        return again.computed_from
+        return double_backward.computed_from
 
     def gradients(
         self,
@@ -123,13 +123,18 @@ class ReadTwice:
             RuntimeError: there is no graph that could be run again, the inputs are gone (None), or another tensor is in
                 the place of one whose memory nobody holds.
         """
-        again, known = self._again, {*self.remembered, *self.kept_where(hooked)}
-        if again is None or again.recomputes or inputs is None or moved(self._computed_from - known):
+        double_backward, known = self._double_backward, {*self.remembered, *self.kept_where(hooked)}
+        if (
+            double_backward is None
+            or double_backward.recomputes
+            or inputs is None
+            or moved(self._computed_from - known)
+        ):
             raise RuntimeError(
                 "smelt: the .data of an input was replaced after the call, and the backward reads both the input and "
                 "a view of what it was, or what was computed of it"
             )
-        former = {i: was for i, was in self.former(saved, hooked).items() if i in again.needed}
+        former = {i: was for i, was in self.former(saved, hooked).items() if i in double_backward.needed}
         for i, _, meta in self._found:
             if i not in former and i not in self._computed_from:
                 former[i] = torch.zeros(meta.shape, dtype=meta.dtype, device=meta.device)
@@ -137,7 +142,7 @@ class ReadTwice:
         with torch.enable_grad():
             for i in new:
                 inputs[i] = in_former_memory(inputs[i], former[i])
-        return again.replayed(inputs, tangents, new)
+        return double_backward.replayed(inputs, tangents, new)
 
 
 def _is_leaf_of_its_own(tensor: torch.Tensor) -> bool:

@@ -33,7 +33,7 @@ class Chain:
 
     def __init__(self, stages: Sequence[Sequence[int]], joint: Joint, device: torch.device) -> None:
         self.stages, self.device = [list(stage) for stage in stages], device
-        self.places = {i: k for i, k in enumerate(joint.gradients) if isinstance(k, int)}
+        self.positions = {i: k for i, k in enumerate(joint.gradients) if isinstance(k, int)}
         self.token = torch.empty(0, device=device)
 
     def begin(self, edges: list[torch.Tensor]) -> tuple[Handover, list[torch.Tensor]]:
@@ -64,11 +64,11 @@ def chain_of(joint: Joint, backward: object) -> Chain | None:
 
 def _inputs_by_stage(joint: Joint, program: Staged) -> list[list[int]]:
     """The inputs whose gradients each stage gives; but for the first one, stages that give none are left out."""
-    stage_of = {place: number for number, places in enumerate(program.places) for place in places}
-    stages: list[list[int]] = [[] for _ in program.places]
-    for i, place in enumerate(joint.gradients):
-        if isinstance(place, int):
-            stages[stage_of[place]].append(i)
+    stage_of = {position: number for number, positions in enumerate(program.positions) for position in positions}
+    stages: list[list[int]] = [[] for _ in program.positions]
+    for i, position in enumerate(joint.gradients):
+        if isinstance(position, int):
+            stages[stage_of[position]].append(i)
     return [stages[0], *filter(None, stages[1:])]
 
 
@@ -77,7 +77,7 @@ class Handover:
 
     Attributes:
         program: goes on with the backward program, which has not given all results.
-        found: gradients that are known and not yet given, by their place among the program's results.
+        found: gradients that are known and not yet given, by their position among the program's results.
         left: the same by input, where they were computed all at once.
         absent: inputs that have none in this backward; hooks: of inputs that were computed.
     """
@@ -86,7 +86,7 @@ class Handover:
         self.chain = chain
         self.program: Iterator[list[Any]] | None = None
         self.resume: Callable[[list[Any]], list[Any]] = _next
-        self.places: Iterator[tuple[int, ...]] = iter(())
+        self.positions: Iterator[tuple[int, ...]] = iter(())
         self.found: dict[int, torch.Tensor] = {}
         self.left: dict[int, torch.Tensor | None] = {}
         self.absent: frozenset[int] = frozenset()
@@ -101,15 +101,15 @@ class Handover:
         Returns:
             its results, None for those of later stages.
         """
-        self.program, self.places, self.resume = program.begin(inputs), iter(program.places), within(_next)
+        self.program, self.positions, self.resume = program.begin(inputs), iter(program.positions), within(_next)
         self.found.clear()
         self._advance()
-        return [self.found.pop(place, None) for place in range(program.count)]
+        return [self.found.pop(position, None) for position in range(program.count)]
 
     def _advance(self) -> None:
         """Run one more stage."""
-        places = next(self.places, None)
-        if places is None:
+        positions = next(self.positions, None)
+        if positions is None:
             self.program = None
             return
         try:
@@ -118,8 +118,8 @@ class Handover:
             self.program = None
             note_line(error)
             raise
-        for place in places:
-            self.found[place] = given[0]
+        for position in positions:
+            self.found[position] = given[0]
             del given[0]
 
     def first(self, made: Gradients, absent: frozenset[int], hooks: dict[int, Any]) -> Gradients:
@@ -143,12 +143,12 @@ class Handover:
         inputs = self.chain.stages[number]
         if self.left:
             return [self.left.pop(i) for i in inputs]
-        places = [self.chain.places[i] for i in inputs]
-        while self.program is not None and any(place not in self.found for place in places):
+        positions = [self.chain.positions[i] for i in inputs]
+        while self.program is not None and any(position not in self.found for position in positions):
             self._advance()
-        taken = [None if i in self.absent else self.found.get(k) for i, k in zip(inputs, places, strict=True)]
-        for place in places:
-            self.found.pop(place, None)
+        taken = [None if i in self.absent else self.found.get(k) for i, k in zip(inputs, positions, strict=True)]
+        for position in positions:
+            self.found.pop(position, None)
         if number == len(self.chain.stages) - 1:
             self._end()
         return taken

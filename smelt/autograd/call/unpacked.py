@@ -114,9 +114,9 @@ def _laid_out(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
         once = tuple(slice(1) if step == 0 else slice(None) for step in meta.stride)
         out, tensor = out[once], tensor[once]
     if may_overlap(out.shape, out.stride()):  # windows: what two of them show is equal in both
-        places = torch.arange(size, device=tensor.device).as_strided(out.shape, out.stride())
+        offsets = torch.arange(size, device=tensor.device).as_strided(out.shape, out.stride())
         flat = out.as_strided((size,), (1,))
-        flat[places] = tensor
+        flat[offsets] = tensor
     else:
         out.copy_(tensor)
     return out.as_strided(meta.shape, meta.stride)

@@ -33,7 +33,7 @@ static int holds_others(PyObject *tensor, int complex) {
     return found;
 }
 
-/* Real values with another sign are asked for only where another place does not tell it.
+/* The negative bit of real values is asked for only where the address does not tell it.
  * 1: the mark was made; 0: nothing can be said of such a tensor; -1 with an error set. */
 static int mark_of(PyObject *tensor, int address, uint64_t *mark) {
     enum { COMPLEX = 5 };

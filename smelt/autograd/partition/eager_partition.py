@@ -35,8 +35,8 @@ def split(joint: Joint, module: fx.GraphModule | None = None) -> tuple[fx.GraphM
     module = module or joint.module
     nodes = list(module.graph.nodes)
     (results,) = nodes[-1].args
-    values, gradients, found = joint.parts(results)
-    value_metas, gradient_metas, found_metas = joint.parts(nodes[-1].meta["val"])
+    values, gradients, found = joint.split_results(results)
+    value_metas, gradient_metas, found_metas = joint.split_results(nodes[-1].meta["val"])
     inputs = [n for n in nodes if n.op == "placeholder"]
     count = joint.num_primals + len(joint.seeds)
     if not joint.differentiable:

@@ -47,18 +47,18 @@ class Cut:
         if not self.early:
             return []
         keep = [math.inf if self._inside(n) else self.costs.keep(n) for n in self.early]
-        again = [self.costs.again(n) if n in self.forward else 0.0 for n in self.early]
-        fastest = self._cut(keep, self._penalties(again, heavy=math.inf))
+        recompute_costs = [self.costs.recompute_cost(n) if n in self.forward else 0.0 for n in self.early]
+        fastest = self._cut(keep, self._penalties(recompute_costs, heavy=math.inf))
         if budget >= 1.0:
             return fastest
-        least = self._cut(keep, self._penalties([0.0] * len(again)))
+        least = self._cut(keep, self._penalties([0.0] * len(recompute_costs)))
         target = saved_bytes(least) + budget * (saved_bytes(fastest) - saved_bytes(least))
-        return self._within(target, keep, again, fastest, least)
+        return self._within(target, keep, recompute_costs, fastest, least)
 
-    def _penalties(self, again: Sequence[float], heavy: float | None = None) -> list[float]:
+    def _penalties(self, recompute_costs: Sequence[float], heavy: float | None = None) -> list[float]:
         """Recompute costs, with what must not or (heavy) should not be computed twice made infinite."""
         penalties = []
-        for node, cost in zip(self.early, again, strict=True):
+        for node, cost in zip(self.early, recompute_costs, strict=True):
             if node.op == "placeholder" and node in self.inputs:
                 cost = math.inf  # also where forward itself does not read it
             elif node in self.forward:
@@ -80,7 +80,12 @@ class Cut:
         return all(user.meta.get("checkpoint") == region for user in users)
 
     def _within(
-        self, target: float, keep: Sequence[float], again: Sequence[float], fastest: list[Node], least: list[Node]
+        self,
+        target: float,
+        keep: Sequence[float],
+        recompute_costs: Sequence[float],
+        fastest: list[Node],
+        least: list[Node],
     ) -> list[Node]:
         """The fastest cut that saves at most `target` bytes: recompute costs are scaled down until it fits."""
         if saved_bytes(fastest) <= target:
@@ -88,14 +93,14 @@ class Cut:
         best, low, high = least, -14.0, 3.0  # powers of two
         for _ in range(_BUDGET_STEPS):
             middle = (low + high) / 2
-            found = self._cut(keep, self._penalties([c * 2.0**middle for c in again]))
+            found = self._cut(keep, self._penalties([c * 2.0**middle for c in recompute_costs]))
             if saved_bytes(found) <= target:
                 best, low = found, middle
             else:
                 high = middle
         return best
 
-    def _cut(self, keep: Sequence[float], again: Sequence[float]) -> list[Node]:
+    def _cut(self, keep: Sequence[float], recompute_costs: Sequence[float]) -> list[Node]:
         """The early nodes to save under these costs."""
         count = len(self.early)
         source, sink = 2 * count, 2 * count + 1
@@ -109,8 +114,8 @@ class Cut:
 
         for i, node in enumerate(self.early):
             edge(2 * i, 2 * i + 1, keep[i])
-            if again[i] > 0:
-                edge(source, 2 * i, again[i])
+            if recompute_costs[i] > 0:
+                edge(source, 2 * i, recompute_costs[i])
             for user in node.users:
                 j = number.get(user)
                 if j is not None:

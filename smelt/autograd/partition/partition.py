@@ -71,12 +71,12 @@ class _Split:
         inputs = [n for n in given if "as_saved" not in n.meta]
         count, last = joint.num_primals + len(joint.seeds), len(inputs) - len(joint.sizes)
         self.inputs, self.tangents, self.sizes = inputs[:count], inputs[count:last], inputs[last:]
-        results = joint.parts(output.args[0])  # type: ignore[arg-type]
+        results = joint.split_results(output.args[0])  # type: ignore[arg-type]
         self.values: Sequence[Node] = results[0]
         self.gradients: Sequence[Node | None] = results[1]
         self.found: Sequence[Node] = results[2]
         self.reads = self.found[: len(joint.reads)]
-        self.value_metas, self.gradient_metas, self.found_metas = joint.parts(output.meta["val"])
+        self.value_metas, self.gradient_metas, self.found_metas = joint.split_results(output.meta["val"])
         self.as_saved = as_saved(given, self.inputs, self.values)
         self.late = dependents(self.nodes, [*self.tangents, *self.as_saved, *marks(module.graph)])
         self.needed_forward = ancestors([*nodes_among(self.values), *self.found])

@@ -33,9 +33,9 @@ def read_late(found: AsSaved, needed: Container[Node], chosen: Collection[Node])
 
     Of an input that is saved several times the first is itself, and all others are of the memory that was there.
     """
-    again = {value for n, value in found.items() if n in needed and n.meta["as_saved"][0] == "memory"}
-    again.update(value for value in found.values() if value in chosen)
-    return [n for n, value in found.items() if n in needed or (value in again and _is_first(n))]
+    reread = {value for n, value in found.items() if n in needed and n.meta["as_saved"][0] == "memory"}
+    reread.update(value for value in found.values() if value in chosen)
+    return [n for n, value in found.items() if n in needed or (value in reread and _is_first(n))]
 
 
 def _is_first(late: Node) -> bool:

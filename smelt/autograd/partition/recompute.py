@@ -94,7 +94,7 @@ class Costs:
         level = self.level[node]
         return any(user in self.forward and self.level[user] > level for user in _readers(node))
 
-    def again(self, node: Node) -> float:
+    def recompute_cost(self, node: Node) -> float:
         """Bytes moved (or work in bytes) when backward computes the value from its operands."""
         kind, meta = kind_of(node), node.meta["val"]
         if kind is None:
@@ -103,7 +103,7 @@ class Costs:
             return 0.0
         first = meta[0] if isinstance(meta, tuple) else meta
         count = hint(first.numel) if first is not None else 0
-        work = _work(node, kind, count) + _read_again(node)
+        work = _work(node, kind, count) + _reread_cost(node)
         late = (user for user in _readers(node) if user not in self.forward)
         work += WRITE * nbytes(meta) if any(map(is_barrier, late)) else 0.0
         return work + ((HOLD + WRITE) * nbytes(meta) if self._joins(node) else 0.0)
@@ -155,7 +155,7 @@ def _work(node: Node, kind: Kind, count: int) -> float:
             return 4 * READ * inputs
 
 
-def _read_again(node: Node) -> float:
+def _reread_cost(node: Node) -> float:
     """Bytes read from inputs: they are kept for nothing but not read for nothing."""
     size = nbytes(node.meta["val"])
     inputs = (n for n in map(_base, node.all_input_nodes) if n.op == "placeholder")

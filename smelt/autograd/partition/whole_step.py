@@ -66,17 +66,17 @@ class _Copy:
 
     Attributes:
         of: the copy of each node.
-        again: second copies of early nodes, each before its first reader.
+        recomputed: second copies of early nodes, each before its first reader.
     """
 
     def __init__(self, nodes: Iterable[Node], late: Container[Node], kept: Container[Node]) -> None:
         self.graph, self.late, self.kept = Graph(), late, kept
         self.of: dict[Node, Node] = {}
-        self.again: dict[Node, Node] = {}
+        self.recomputed: dict[Node, Node] = {}
         for node in nodes:
             if node in late:
                 for operand in node.all_input_nodes:
-                    self.compute_again(operand)
+                    self.recompute(operand)
                 self.of[node] = self.graph.node_copy(node, self.for_late)
             else:
                 self.of[node] = self.graph.node_copy(node, self.of.__getitem__)
@@ -84,17 +84,17 @@ class _Copy:
 
     def for_late(self, node: Node) -> Node:
         """What the backward reads in the place of a node."""
-        return self.of[node] if node in self.late or node in self.kept else self.again[node]
+        return self.of[node] if node in self.late or node in self.kept else self.recomputed[node]
 
-    def compute_again(self, node: Node) -> None:
+    def recompute(self, node: Node) -> None:
         """Second copies of a node and of what it needs, as far as they are missing."""
         stack = [node]
         while stack:
             node = stack[-1]
-            if node in self.late or node in self.kept or node in self.again:
+            if node in self.late or node in self.kept or node in self.recomputed:
                 stack.pop()
                 continue
-            waiting = [n for n in node.all_input_nodes if not (n in self.kept or n in self.again)]
+            waiting = [n for n in node.all_input_nodes if not (n in self.kept or n in self.recomputed)]
             if waiting:
                 stack.extend(reversed(waiting))
                 continue
@@ -103,17 +103,17 @@ class _Copy:
             kwargs = fx.node.map_arg(node.kwargs, self.for_late)
             made = self.graph.create_node(node.op, node.target, args, kwargs, f"{node.name}_again")
             made.meta = dict(node.meta)
-            self.again[node] = made
+            self.recomputed[node] = made
 
     def wait(self) -> None:
         """Have second copies, and what the backward computes of them alone, wait for a gradient."""
         nodes = list(self.graph.nodes)
         position = {n: at for at, n in enumerate(nodes)}
-        again = set(self.again.values())
+        recomputed = set(self.recomputed.values())
         late = {made for node, made in self.of.items() if node in self.late}
         gradient: dict[Node, Node | None] = {}
         for node in reversed(nodes):
-            if node in late or node in again:
+            if node in late or node in recomputed:
                 gradient[node] = self._gradient_beside(node, late, gradient, position)
         flowing: set[Node] = set()
         for node in nodes:

@@ -20,14 +20,14 @@ aten = torch.ops.aten
 class Values(Protocol):
     """The part of the recorder that these rules use."""
 
-    def value(self, place: StorageView) -> fx.Node:
-        """The current value of a place."""
+    def value(self, view: StorageView) -> fx.Node:
+        """The current value of a view."""
 
     def emit(self, op: OpOverload, *args: Any, **kwargs: Any) -> fx.Node:
         """Append an operator."""
 
-    def like(self, node: fx.Node, place: StorageView) -> fx.Node:
-        """`node` with the dtype, device and shape of `place`."""
+    def like(self, node: fx.Node, view: StorageView) -> fx.Node:
+        """`node` with the dtype, device and shape of `view`."""
 
 
 def identity(op: OpOverload, args: Sequence[Any]) -> fx.Node | None:

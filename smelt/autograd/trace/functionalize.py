@@ -1,7 +1,7 @@
 """The recorder of the joint trace: writes operators down as a functional ATen graph.
 
-Values never change. A write to a tensor makes a new value for its place, and for every place above it up to the
-storage's root; places beside it notice by the storage's version and are read again when next used. Views are not
+Values never change. A write to a tensor makes a new value for its storage view and for all its parents up to the
+storage's root; sibling views notice by the storage's version and are read again when next used. Views are not
 recorded when they are made but when their value is needed. Equal nodes are merged and operators that change no element
 (clone, detach, a cast to the same dtype) are dropped while recording, so most of what eager would run is never a node.
 """
@@ -106,35 +106,35 @@ class GraphRecorder:
         """`node` is the value of `tensor`, which must be the root of its storage."""
         tensor.storage_view.node, tensor.storage_view.version = node, tensor.storage_view.storage.version
 
-    def value(self, place: StorageView) -> fx.Node:
-        """The current value of a place."""
+    def value(self, view: StorageView) -> fx.Node:
+        """The current value of a storage view."""
         if self.recomputed and self.lines.region() is not None:
-            return self._value_again(place)
-        if place.node is not None and place.version == place.storage.version:
-            return place.node
-        if place.parent is None:
-            raise CompileError(f"a traced tensor {place.layout.val} that this graph did not make")
-        place.node = read_view(self.emit, self.value(place.parent), place)
-        place.version = place.storage.version
-        return place.node
+            return self._recomputed_value(view)
+        if view.node is not None and view.version == view.storage.version:
+            return view.node
+        if view.parent is None:
+            raise CompileError(f"a traced tensor {view.layout.val} that this graph did not make")
+        view.node = read_view(self.emit, self.value(view.parent), view)
+        view.version = view.storage.version
+        return view.node
 
-    def _value_again(self, place: StorageView) -> fx.Node:
+    def _recomputed_value(self, view: StorageView) -> fx.Node:
         """The same in the second run of the `checkpoint` call that the running node of the engine comes from."""
         assert self.recomputed is not None
-        if place.node is not None and place.version == place.storage.version:
-            return self.recomputed.of(place.node)
-        if place.parent is None:
-            raise CompileError(f"a traced tensor {place.layout.val} that this graph did not make")
-        return read_view(self.emit, self._value_again(place.parent), place)
+        if view.node is not None and view.version == view.storage.version:
+            return self.recomputed.of(view.node)
+        if view.parent is None:
+            raise CompileError(f"a traced tensor {view.layout.val} that this graph did not make")
+        return read_view(self.emit, self._recomputed_value(view.parent), view)
 
     def recompute(self, late: Mapping[fx.Node, fx.Node]) -> None:
-        """From here on `checkpoint` calls are computed again with these in the place of inputs."""
+        """From here on the backward recomputes `checkpoint` calls from these values instead of the inputs."""
 
-        def again(node: fx.Node, operand: Callable[[fx.Node], fx.Node]) -> fx.Node:
+        def append_like(node: fx.Node, operand: Callable[[fx.Node], fx.Node]) -> fx.Node:
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), operand)
             return self._node(node.target, args, kwargs, node.meta["val"])  # type: ignore[arg-type]
 
-        self.recomputed = Recomputed(self.graph.nodes, late, again)
+        self.recomputed = Recomputed(self.graph.nodes, late, append_like)
 
     def _note_backward(self, meta: dict[str, Any]) -> None:
         """Note which backward a node belongs to, and to which operation of the forward."""
@@ -144,22 +144,22 @@ class GraphRecorder:
             meta["derivative"] = self.derivative
         meta |= self.lines.of_running()
 
-    def assign(self, place: StorageView, node: fx.Node) -> None:
-        """`place` now has the value `node`; so the places above it change as well."""
-        if _overlaps(place):
-            root = place.storage.root
+    def assign(self, view: StorageView, node: fx.Node) -> None:
+        """`view` now has the value `node`; so the views above it change as well."""
+        if _overlaps(view):
+            root = view.storage.root
             assert root is not None
-            self.assign(root, write_memory(self.emit, self.value(root), node, place))
+            self.assign(root, write_memory(self.emit, self.value(root), node, view))
             return
         values = [node]
         above = []
-        while place.parent is not None:
-            above.append(place)
-            values.append(write_view(self.emit, self.value(place.parent), values[-1], place))
-            place = place.parent
-        place.storage.version += 1
-        for changed, value in zip([*above, place], values, strict=True):
-            changed.node, changed.version = value, place.storage.version
+        while view.parent is not None:
+            above.append(view)
+            values.append(write_view(self.emit, self.value(view.parent), values[-1], view))
+            view = view.parent
+        view.storage.version += 1
+        for changed, value in zip([*above, view], values, strict=True):
+            changed.node, changed.version = value, view.storage.version
 
     def number(self, real: Real) -> fx.Node:
         """A floating-point number that each call brings, as a tensor input without dimensions; or that tensors tell."""
@@ -250,7 +250,7 @@ class GraphRecorder:
         node.meta["val"] = vals
         self._note_origin(node.meta, inside)
         if random:
-            self.drawn += 1  # its place among all that the program draws, used or not
+            self.drawn += 1  # its position among all that the program draws, used or not
             node.meta["random"] = self.drawn
         if key is not None:
             self._known[key] = node
@@ -287,17 +287,17 @@ class GraphRecorder:
             if type(output) is TraceTensor:
                 self.bind(output, item)
             elif isinstance(output, (list, tuple)):
-                for part, node in zip(output, item, strict=True):
-                    self.bind(part, node)
+                for each, node in zip(output, item, strict=True):
+                    self.bind(each, node)
 
     def _checked(self, info: TraceTensor, api_name: str, *, is_matrix: bool) -> None:
         """What computed `info` raises by itself where it tells of a failure: nodes have no effects."""
         node = self.value(info.storage_view)
-        made, place = node.args if node.target is operator.getitem else (None, None)
-        if not isinstance(made, fx.Node) or not isinstance(place, int) or not isinstance(made.target, OpOverload):
+        made, index = node.args if node.target is operator.getitem else (None, None)
+        if not isinstance(made, fx.Node) or not isinstance(index, int) or not isinstance(made.target, OpOverload):
             raise Unsupported(f"{api_name} in a graph", why="nothing tells where it is known whether it succeeded")
         if made.target.namespace == "aten":  # else it is checked already
-            made.target = checked_form(made.target, place, api_name, is_matrix)
+            made.target = checked_form(made.target, index, api_name, is_matrix)
 
     def expect_close(self, a: TraceTensor, b: TraceTensor, rtol: float, atol: float, equal_nan: bool) -> None:
         """The memory of `a` holds what an operator hands on that checks it: nodes have no effects."""
@@ -309,21 +309,25 @@ class GraphRecorder:
 
     def _items(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Any) -> list[Any]:
         """The nodes of an operator's results: for a list among them a list of nodes, None for no tensor."""
-        if not any(isinstance(part, (list, tuple)) for part in answer):
+        if not any(isinstance(each, (list, tuple)) for each in answer):
             node = self._node(op, self._operands(op, tuple(args)), self._options(op, kwargs), _vals(answer))
-            return [None if part is None else self.item(node, i) for i, part in enumerate(answer)]
-        counts = tuple(len(part) if isinstance(part, (list, tuple)) else 0 if part is None else None for part in answer)
-        parts = tuple(flattened(answer))
+            return [None if each is None else self.item(node, i) for i, each in enumerate(answer)]
+        counts = tuple(len(each) if isinstance(each, (list, tuple)) else 0 if each is None else None for each in answer)
+        flat_answer = tuple(flattened(answer))
         form = flat_form(op, counts)
-        if len(parts) == 1:
+        if len(flat_answer) == 1:
             flat = iter(
-                [self._node(form, self._operands(form, tuple(args)), self._options(form, kwargs), _vals(parts[0]))]
+                [
+                    self._node(
+                        form, self._operands(form, tuple(args)), self._options(form, kwargs), _vals(flat_answer[0])
+                    )
+                ]
             )
         else:
-            flat = iter(self._items(form, args, kwargs, parts))
+            flat = iter(self._items(form, args, kwargs, flat_answer))
         return [
-            None if part is None else next(flat) if n is None else [next(flat) for _ in range(n)]
-            for n, part in zip(counts, answer, strict=True)
+            None if each is None else next(flat) if n is None else [next(flat) for _ in range(n)]
+            for n, each in zip(counts, answer, strict=True)
         ]
 
     def write(
@@ -408,7 +412,7 @@ class GraphRecorder:
         """True when the traced program wrote to a real tensor that was no input."""
         return any(t.storage_view.storage.version > 0 for _, t in self._constants.values())
 
-    # -- parts of write ---------------------------------------------------------------------------------------------
+    # -- helpers of write ---------------------------------------------------------------------------------------------
 
     def _functional(self, info: OpInfo, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """Nodes (or lists of nodes) of the functional form: fresh results, then new values of what is written."""
@@ -437,7 +441,7 @@ class GraphRecorder:
         return [items] if len(schema_of(function).returns) == 1 else items
 
     def _drawn(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Random numbers that are eager's, or for elements that share memory: one for each place in memory like theirs.
+        """Random numbers that are eager's, or for elements that share memory (one for each address, as eager draws).
 
         Returns:
             whether there is anything special about them.
@@ -469,9 +473,9 @@ class GraphRecorder:
         else:
             self.assign(target.storage_view, self.like(node, target.storage_view))
 
-    def like(self, node: fx.Node, place: StorageView) -> fx.Node:
-        """`node` with the dtype, device and shape of `place`."""
-        val, want = node.meta["val"], place.layout.val
+    def like(self, node: fx.Node, view: StorageView) -> fx.Node:
+        """`node` with the dtype, device and shape of `view`."""
+        val, want = node.meta["val"], view.layout.val
         if val.device != want.device:
             node = self.emit(aten._to_copy.default, node, dtype=want.dtype, device=want.device)
         elif val.dtype != want.dtype:
@@ -538,12 +542,12 @@ def _positional(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     return [*args, *(kwargs.get(a.name, a.default_value) for a in left)]
 
 
-def _overlaps(place: StorageView) -> bool:
-    """True when some elements of the place, or of one above it, are the same memory."""
-    while place.parent is not None:
-        if may_overlap(place.layout.val.shape, place.layout.val.stride):
+def _overlaps(view: StorageView) -> bool:
+    """True when some elements of the view, or of one above it, are the same memory."""
+    while view.parent is not None:
+        if may_overlap(view.layout.val.shape, view.layout.val.stride):
             return True
-        place = place.parent
+        view = view.parent
     return False
 
 
@@ -593,7 +597,7 @@ def _in_turn(info: OpInfo, op: OpOverload, args: Sequence[Any], kwargs: Mapping[
     lists = [a for a in args if isinstance(a, (list, tuple)) and a and type(a[0]) is TraceTensor]
     if any(len(a) != len(written) for a in lists):
         return False
-    places: dict[int, int] = {}
+    list_of: dict[int, int] = {}
     shared = set(written)
-    held = ((i, id(t.storage_view.storage)) for a in lists for i, t in enumerate(a))
-    return any(places.setdefault(storage, i) != i for i, storage in held if storage in shared)
+    storages = ((i, id(t.storage_view.storage)) for a in lists for i, t in enumerate(a))
+    return any(list_of.setdefault(storage, i) != i for i, storage in storages if storage in shared)

@@ -65,17 +65,17 @@ class GradientFlow:
                 self._come(head.grad_fn, head.output_nr, 1 << i)
         for node in self.order:
             open_ = node in self.functions or node in self.below
-            for each, place in self.edges[node]:
+            for each, position in self.edges[node]:
                 if each is not None:
                     self.visited[each] |= self.visited[node]
                     self.ways[each] += 1
-                    self._come(each, place, self.visited[node])
+                    self._come(each, position, self.visited[node])
                     if open_:
                         self.below.add(each)
 
-    def _come(self, node: Any, place: int, mask: int) -> None:
+    def _come(self, node: Any, position: int, mask: int) -> None:
         if node in self.coming:
-            self._add(self.coming[node], place, mask)
+            self._add(self.coming[node], position, mask)
 
     @contextmanager
     def marked(self) -> Iterator[None]:
@@ -171,12 +171,12 @@ class GradientFlow:
         choice.gives += [each if isinstance(each, Exception) else _bits(each) for each in found]
         self.flow.add(choice)
         out: list[torch.Tensor | None] = [None] * len(node.needs_input_grad)
-        for k, i in self._places(node):
+        for k, i in self._edge_positions(node):
             out[i] = self._chosen(choice, k, [None if isinstance(each, Exception) else each[k] for each in found])
         return tuple(out)
 
     def _patterns(self, visited: int, masks: Sequence[int]) -> set[int]:
-        """The sets of gradients that a function may be given, by place."""
+        """The sets of gradients that a function may be given, by position."""
         count = self.flow.count
         sets: Iterable[int] = range(1, 1 << count) if count <= MOST_RESULTS else (1 << i for i in range(count))
         present = [self.flow.present([i for i in range(count) if not each >> i & 1]) for each in sets]
@@ -207,13 +207,13 @@ class GradientFlow:
             text = f"returned an incorrect number of gradients (expected {count}, got {len(made)})"
             return RuntimeError(f"function {node.name()} {text}")
         out: list[torch.Tensor | None] = [None] * len(self.edges[node])
-        for number, (k, i) in enumerate(self._places(node)):
-            value, (each, place) = made[i], self.edges[node][k]
+        for number, (k, i) in enumerate(self._edge_positions(node)):
+            value, (each, position) = made[i], self.edges[node][k]
             if value is None:
                 continue
             if not isinstance(value, torch.Tensor):
                 return RuntimeError(f"expected Variable or None (got {type(value).__name__})")
-            like = each._input_metadata[place]
+            like = each._input_metadata[position]
             if value.shape != like.shape:
                 try:
                     value = value.sum_to_size(like.shape)
@@ -225,11 +225,11 @@ class GradientFlow:
             out[k] = value.to(like.dtype)
         return out
 
-    def _places(self, node: Any) -> list[tuple[int, int]]:
-        """For each edge that leads somewhere, its place and that of the function's argument."""
+    def _edge_positions(self, node: Any) -> list[tuple[int, int]]:
+        """For each edge that leads somewhere, its position and that of the function's argument."""
         edges = (k for k, (each, _) in enumerate(self.edges[node]) if each is not None)
-        places = (i for i, needed in enumerate(node.needs_input_grad) if needed)
-        return [*zip(edges, places, strict=True)]
+        positions = (i for i, needed in enumerate(node.needs_input_grad) if needed)
+        return [*zip(edges, positions, strict=True)]
 
     def _chosen(self, choice: Choice, edge: int, values: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
         first = next((value for value in values if value is not None), None)
@@ -261,7 +261,7 @@ class GradientFlow:
     # -- afterwards ------------------------------------------------------------------------------------------------
 
     def _gradients(self) -> tuple[dict[Any, dict[int, int]], dict[Any, list[int]]]:
-        """For each node the conditions of the gradients that it is given, by place, and of those that it gives."""
+        """For each node the conditions of the gradients that it is given, by position, and of those that it gives."""
         entries: dict[Any, dict[int, int]] = {node: {} for node in self.order}
         given: dict[Any, list[int]] = {}
         for i, head in enumerate(self.heads):
@@ -275,18 +275,18 @@ class GradientFlow:
                     mask |= each
             gave, choice = self.gave.get(node), self.choices.get(node)
             given[node] = made = []
-            for k, (each, place) in enumerate(self.edges[node]):
+            for k, (each, position) in enumerate(self.edges[node]):
                 if choice is not None and choice.first:
                     made.append(1 << choice.first + k)
                 else:
                     made.append(mask if gave is None or gave[k] else 0)
                 if each is not None:
-                    self._add(entries[each], place, made[-1])
+                    self._add(entries[each], position, made[-1])
         return entries, given
 
     @staticmethod
-    def _add(entries: dict[int, int], place: int, mask: int) -> None:
-        entries[place] = entries.get(place, 0) | mask
+    def _add(entries: dict[int, int], position: int, mask: int) -> None:
+        entries[position] = entries.get(position, 0) | mask
 
     def reaching(self, leaves: Mapping[int, torch.Tensor]) -> dict[int, int]:
         """For each leaf, by its key, the conditions under which it has a gradient, be it zeros."""

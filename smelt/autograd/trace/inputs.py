@@ -78,17 +78,17 @@ def _root_input(rec: GraphRecorder, example: torch.Tensor, val: TensorMeta, node
     return Input(node, leaf, seen, seen.storage_view, seen.grad_fn)
 
 
-def _view_input(base: Input, whole: torch.Tensor, part: torch.Tensor) -> Input:
-    if whole.requires_grad or part.requires_grad:
+def _view_input(base: Input, whole: torch.Tensor, view: torch.Tensor) -> Input:
+    if whole.requires_grad or view.requires_grad:
         raise Unsupported(
             "two arguments share memory, one of them is written and one requires grad",
             hint="pass the base tensor and take the view inside the compiled function",
         )
     if base.leaf.storage_view.layout.val.symbolic:
         raise Unsupported("arguments of symbolic size that share memory, one of them written", hint="dynamic=False")
-    offset = (address(part) - address(whole)) // part.dtype.itemsize
-    counts = not share_counter(whole, part)
-    seen = (base.seen.data if counts else base.seen).as_strided(part.shape, part.stride(), offset)
+    offset = (address(view) - address(whole)) // view.dtype.itemsize
+    counts = not share_counter(whole, view)
+    seen = (base.seen.data if counts else base.seen).as_strided(view.shape, view.stride(), offset)
     assert isinstance(seen, TraceTensor)
     return Input(base.node, seen, seen, seen.storage_view, None, counts)
 

@@ -44,7 +44,7 @@ from smelt.autograd.trace.reachability import comes_through_function, heads_of
 from smelt.autograd.trace.reads import JointReads
 from smelt.autograd.trace.recomputed import is_recomputed
 from smelt.autograd.trace.rng import seeded_devices
-from smelt.autograd.trace.saved import Reads, read_as_saved, results_as_saved, saved_places
+from smelt.autograd.trace.saved import Reads, read_as_saved, results_as_saved, saved_views
 from smelt.base.errors import Unsupported
 from smelt.base.options import Options
 from smelt.base.torch_c import disable_autocast, engine_in_this_thread, inference_mode, is_plain_view
@@ -176,7 +176,7 @@ class _Trace:
         self.reached: dict[int, int] = {}
         self.flow: Flow | None = None
         self.saved: set[Storage] = set()
-        self.saved_places: set[StorageView] = set()
+        self.eager_saved_views: set[StorageView] = set()
         self.found: dict[int, TraceTensor] = {}
         self.late: dict[fx.Node, fx.Node] = {}
         self.rec = GraphRecorder(options.eager_rng)
@@ -348,9 +348,9 @@ class _Trace:
 
     def note_saved(self, mutations: Sequence[Mutation]) -> None:
         """Find what eager's graph saves."""
-        for place in saved_places(self.heads(mutations)):
-            self.saved.add(place.storage)
-            self.saved_places.add(place)
+        for view in saved_views(self.heads(mutations)):
+            self.saved.add(view.storage)
+            self.eager_saved_views.add(view)
 
     def unsaved(self, values: Sequence[fx.Node]) -> tuple[frozenset[int], ...]:
         """The primals and the program outputs (with these values) that it does not save; primals that it saves by
@@ -371,17 +371,17 @@ class _Trace:
         )
         return frozenset(primals), frozenset(outputs), frozenset(itself)
 
-    def is_saved_itself(self, node: fx.Node, *places: StorageView) -> bool:
+    def is_saved_itself(self, node: fx.Node, *views: StorageView) -> bool:
         """Eager saves this very input, and no view of it; a `checkpoint` call reads its inputs again."""
-        return any("checkpoint" in user.meta for user in node.users) or not self.saved_places.isdisjoint(places)
+        return any("checkpoint" in user.meta for user in node.users) or not self.eager_saved_views.isdisjoint(views)
 
     def saved_views(self) -> dict[Storage, list[StorageView]]:
         """The views of inputs that eager saves, but for those that a `checkpoint` call takes again."""
-        wholes = {place for one in self.inputs for place in (one.leaf.storage_view, one.storage_view)}
+        wholes = {view for one in self.inputs for view in (one.leaf.storage_view, one.storage_view)}
         views: dict[Storage, list[StorageView]] = {}
-        for place in self.saved_places - wholes:
-            if place.storage in self.by_storage and not is_recomputed(place):
-                views.setdefault(place.storage, []).append(place)
+        for view in self.eager_saved_views - wholes:
+            if view.storage in self.by_storage and not is_recomputed(view):
+                views.setdefault(view.storage, []).append(view)
         return views
 
     def is_read_late(self, i: int) -> bool:
@@ -555,7 +555,7 @@ class _Trace:
         return {i: val for i, val in computed.items() if val.stride != without_gaps(self.layout_of_gradient(i)).stride}
 
     def idle(self, positions: Collection[int]) -> tuple[int, ...]:
-        """The inputs that would have a gradient, and have none. One that comes twice has it at the first place."""
+        """The inputs that would have a gradient, and have none. One that comes twice has it at the first position."""
         inputs = [(i, self.first[id(one)]) for i, one in enumerate(self.inputs) if one.wants_gradient]
         return tuple(i for i, first in inputs if first not in positions)
 
@@ -651,11 +651,11 @@ class _Trace:
             states=states_of(self.gm.graph),
         )
 
-    def seeds(self, place: fx.Node) -> tuple[torch.device, ...]:
-        """The devices that draw from seeds; each has an input in place of `place`."""
+    def seeds(self, placeholder: fx.Node) -> tuple[torch.device, ...]:
+        """The devices that draw from seeds; each has an input in place of `placeholder`."""
         graph = self.rec.graph
-        following = place.next
-        graph.erase_node(place)
+        following = placeholder.next
+        graph.erase_node(placeholder)
         devices = () if self.options.eager_rng else seeded_devices(graph)
         for k, device in enumerate(devices):
             with graph.inserting_before(following):
@@ -712,8 +712,8 @@ def _run_node(gm: fx.GraphModule, node: fx.Node, args: tuple[Any, ...], kwargs: 
             return gm.get_submodule(target)(*args, **kwargs)
         case "get_attr":
             value: Any = gm
-            for part in target.split("."):
-                value = getattr(value, part)
+            for name in target.split("."):
+                value = getattr(value, name)
             return value
         case other:
             raise Unsupported(f"a graph node of kind {other!r}")
@@ -751,20 +751,20 @@ def _written_for(out: TraceTensor) -> TraceTensor:
     return base if type(base) is TraceTensor and not is_plain_view(out) else out
 
 
-def _path(place: StorageView, start: StorageView) -> tuple[Step, ...]:
-    """The steps from a place to one below it."""
+def _path(view: StorageView, start: StorageView) -> tuple[Step, ...]:
+    """The steps from a view to one below it."""
     steps: list[Step] = []
-    while place is not start and place.parent is not None:
-        assert place.step is not None
-        steps.append(place.step)
-        place = place.parent
+    while view is not start and view.parent is not None:
+        assert view.step is not None
+        steps.append(view.step)
+        view = view.parent
     return tuple(reversed(steps))
 
 
-def _leads_to(start: StorageView, place: StorageView | None) -> bool:
-    while place is not None and place is not start:
-        place = place.parent
-    return place is start
+def _leads_to(start: StorageView, view: StorageView | None) -> bool:
+    while view is not None and view is not start:
+        view = view.parent
+    return view is start
 
 
 def _base_of(out: TraceTensor, sharing: Collection[TraceTensor]) -> TraceTensor:
@@ -779,10 +779,15 @@ def _base_of(out: TraceTensor, sharing: Collection[TraceTensor]) -> TraceTensor:
         moved = each if view_base(each) is None else view_base(each)
         if type(moved) is TraceTensor and all(_leads_to(moved.storage_view, other.storage_view) for other in sharing):
             val = moved.storage_view.layout.val
-            held = not (
+            stores_values = not (
                 moved.storage_view.conjugate or moved.storage_view.negative
             )  # by the memory: a base is made of its values
-            if held and moved.storage_view is not root and is_dense(val.shape, val.stride) and same(val.numel, count):
+            if (
+                stores_values
+                and moved.storage_view is not root
+                and is_dense(val.shape, val.stride)
+                and same(val.numel, count)
+            ):
                 return moved
     base = view_base(out)
     return base if type(base) is TraceTensor and base.storage_view is root else TraceTensor(root)
@@ -851,8 +856,8 @@ def _erase_tangents(graph: fx.Graph, taken: Collection[str]) -> None:
 def _placeholders_first(graph: fx.Graph, numbers: Sequence[fx.Node]) -> None:
     """Tangents are made after the forward; put all inputs at the top, `numbers` after the primals."""
     inputs = [n for n in graph.nodes if n.op == "placeholder" and n not in numbers]
-    place = sum(n.name.startswith("primals_") for n in inputs)
-    inputs[place:place] = numbers
+    position = sum(n.name.startswith("primals_") for n in inputs)
+    inputs[position:position] = numbers
     first = next((n for n in graph.nodes if n.op != "placeholder"), None)
     for node in inputs:
         if first is not None:

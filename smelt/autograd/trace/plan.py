@@ -234,8 +234,8 @@ class Joint:
         names = [node.name for node in self.module.graph.nodes if node.op == "placeholder"]
         return {self.num_outputs + k: names[m.input] for k, m in enumerate(self.mutations) if not m.grad}
 
-    def parts(self, results: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-        """The graph's outputs (or something for each): of the forward, gradients, numbers that it found."""
+    def split_results(self, results: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+        """`results`, one for each output of the graph, split into: of the forward, gradients, numbers that it found."""
         end = len(results) - self.num_found
         return results[: self.num_forward], results[self.num_forward : end], results[end:]
 
@@ -244,7 +244,7 @@ def unreached(joint: Joint, unused: Collection[int]) -> frozenset[int]:
     """The primals whose gradient comes from tangents, but only from such as nobody gave.
 
     Args:
-        unused: places in `joint.differentiable`.
+        unused: positions in `joint.differentiable`.
 
     Raises:
         Exception: what a function of the program raises where it is given None for these.

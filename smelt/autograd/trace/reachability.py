@@ -9,7 +9,7 @@ import torch
 
 
 def heads_of(heads: Sequence[torch.Tensor], leaves: Mapping[int, torch.Tensor]) -> dict[int, frozenset[int]]:
-    """For each leaf, by its key, the places of the heads whose history gives it a gradient, be it zeros.
+    """For each leaf, by its key, the positions of the heads whose history gives it a gradient, be it zeros.
 
     A node of PyTorch's own gives gradients where it gets one; that of a `torch.autograd.Function` wherever the engine
     comes to it, for it is given zeros.
@@ -19,10 +19,10 @@ def heads_of(heads: Sequence[torch.Tensor], leaves: Mapping[int, torch.Tensor]) 
     order = in_order(heads)
     visited = dict.fromkeys(order, 0)
     masks = dict.fromkeys(order, 0)
-    for place, head in enumerate(heads):
+    for position, head in enumerate(heads):
         if head.grad_fn is not None:
-            visited[head.grad_fn] |= 1 << place
-            masks[head.grad_fn] |= 1 << place
+            visited[head.grad_fn] |= 1 << position
+            masks[head.grad_fn] |= 1 << position
     for node in order:
         key = keys.get(id(getattr(node, "variable", None)))
         if key is not None:
@@ -63,14 +63,14 @@ def comes_through_function(out: torch.Tensor, base: torch.Tensor, steps: int) ->
 
     Taken again from `base`, the views would have the derivatives of views and not that of the function.
     """
-    node, place, end = out.grad_fn, out.output_nr, base.grad_fn
+    node, output_nr, end = out.grad_fn, out.output_nr, base.grad_fn
     for _ in range(steps):
         if node is not None and node is end:  # two results of one function, or views of them
-            return hasattr(type(node), "_forward_cls") and place != base.output_nr
+            return hasattr(type(node), "_forward_cls") and output_nr != base.output_nr
         if node is None or "Copy" in node.name():  # written: the history is that of what was written
             return False
         if hasattr(type(node), "_forward_cls"):
             return True
         following = [(before, k) for before, k in node.next_functions if before is not None]
-        node, place = following[0] if len(following) == 1 else (None, 0)
-    return node is not None and node is end and hasattr(type(node), "_forward_cls") and place != base.output_nr
+        node, output_nr = following[0] if len(following) == 1 else (None, 0)
+    return node is not None and node is end and hasattr(type(node), "_forward_cls") and output_nr != base.output_nr

@@ -1,8 +1,8 @@
-"""What is computed again in a backward of what inputs are by then: the insides of `torch.utils.checkpoint` calls.
+"""`torch.utils.checkpoint` calls, recomputed in the backward from the inputs as they are when it runs.
 
-Eager runs such a call once more, and reads the inputs that are in their places then (`x.data = y`). What the formulas
-of derivatives read of it is recorded again, as part of the backward; what they read of the rest is as the forward left
-it.
+Eager runs such a call once more, and reads the inputs' memory of that time (`x.data = y` may have replaced it). Values
+inside the call that derivative formulas read are recorded a second time, in the backward; values from outside the call
+are as the forward left them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Recomputed:
     Args:
         nodes: of the forward, in order.
         late: those inputs, with what they are in the backward.
-        again: appends the like of a node with other operands.
+        append_like: appends the like of a node with other operands.
 
     What a call draws at random is drawn once.
     """
@@ -29,9 +29,9 @@ class Recomputed:
         self,
         nodes: Iterable[fx.Node],
         late: Mapping[fx.Node, fx.Node],
-        again: Callable[[fx.Node, Callable[[fx.Node], fx.Node]], fx.Node],
+        append_like: Callable[[fx.Node, Callable[[fx.Node], fx.Node]], fx.Node],
     ) -> None:
-        self._again = again
+        self._append_like = append_like
         self._made = dict(late)
         self._stale: set[fx.Node] = set()
         for node in nodes:
@@ -56,7 +56,7 @@ class Recomputed:
                 continue
             one = stack.pop()
             if one not in self._made:
-                self._made[one] = self._again(one, lambda n, one=one: self._operand(n, one))  # type: ignore[misc]
+                self._made[one] = self._append_like(one, lambda n, one=one: self._operand(n, one))  # type: ignore[misc]
         return self._made[node]
 
     def _is_inside(self, operand: fx.Node, user: fx.Node) -> bool:
@@ -68,6 +68,6 @@ class Recomputed:
         return self._made.get(operand, operand)
 
 
-def is_recomputed(place: StorageView) -> bool:
+def is_recomputed(view: StorageView) -> bool:
     """It is made in a `checkpoint` call, which makes it again of what its inputs are then."""
-    return place.node is not None and "checkpoint" in place.node.meta
+    return view.node is not None and "checkpoint" in view.node.meta

@@ -1,8 +1,8 @@
-"""The random numbers of a call, and how they are drawn once more: second derivatives run the program again.
+"""The random numbers of a call, and how they are reproduced when second derivatives run the program once more.
 
-A graph's numbers follow from a seed for each device and the place of each operator in the program, or (`eager_rng`, or
-an operator that stays torch's) from the states of PyTorch's generators. A call that may be differentiated twice keeps
-both.
+A graph's numbers follow from a seed for each device and the position of each operator in the program, or (`eager_rng`,
+or an operator that stays torch's) from the states of PyTorch's generators. A call that may be differentiated twice
+keeps both.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from smelt.base.process_state import switch
 from smelt.graph.ir.meta import TensorMeta
 from smelt.graph.ir.seeds import FROM_SEEDS, is_mixed
 
-_again = threading.local()
-switch("seeds", lambda: getattr(_again, "seeds", {}), lambda before: setattr(_again, "seeds", before))
+_replayed = threading.local()
+switch("seeds", lambda: getattr(_replayed, "seeds", {}), lambda before: setattr(_replayed, "seeds", before))
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def seed(device: torch.device) -> torch.Tensor:
 
     It lies on the device, so that nothing waits, and a recorded CUDA graph takes it as an input like any other.
     """
-    given: dict[torch.device, torch.Tensor] = getattr(_again, "seeds", {})
+    given: dict[torch.device, torch.Tensor] = getattr(_replayed, "seeds", {})
     known = given.get(device)
     return torch.empty((), dtype=torch.int64, device=device).random_() if known is None else known
 
@@ -81,12 +81,12 @@ def beginning(joint: Joint, generators: Sequence[torch.device]) -> Beginning:
 @contextmanager
 def with_seeds(begin: Beginning) -> Iterator[None]:
     """A call inside of it takes these seeds."""
-    before = getattr(_again, "seeds", {})
-    _again.seeds = begin.seeds
+    before = getattr(_replayed, "seeds", {})
+    _replayed.seeds = begin.seeds
     try:
         yield
     finally:
-        _again.seeds = before
+        _replayed.seeds = before
 
 
 @contextmanager

@@ -26,8 +26,8 @@ SMALL = 1 << 16
 """Bytes of a value that a copy may be taken of where eager takes none."""
 
 
-def saved_places(heads: Iterable[torch.Tensor]) -> Iterator[StorageView]:
-    """The places of the tensors that the histories of `heads` have saved, but for those overwritten since."""
+def saved_views(heads: Iterable[torch.Tensor]) -> Iterator[StorageView]:
+    """The views of the tensors that the histories of `heads` have saved, but for those overwritten since."""
     for node in history(heads):
         for value in saved_by(node):
             for one in value if isinstance(value, (list, tuple)) else (value,):
@@ -54,14 +54,14 @@ class Reads(NamedTuple):
         return not self.example.is_leaf and hint(self.one.leaf.storage_view.layout.val.nbytes) > SMALL
 
     @property
-    def held(self) -> bool:
+    def stays_alias(self) -> bool:
         """No copy is taken of it."""
         return self.large or isinstance(self.example, Parameter)
 
     @property
     def stays_one(self) -> bool:
         """What the forward finds of it and what the backward finds are one value."""
-        return (self.held and not self.itself) or (self.large and not self.views)
+        return (self.stays_alias and not self.itself) or (self.large and not self.views)
 
 
 def read_as_saved(rec: GraphRecorder, reads: Iterable[Reads]) -> dict[fx.Node, fx.Node]:
@@ -81,20 +81,20 @@ def read_as_saved(rec: GraphRecorder, reads: Iterable[Reads]) -> dict[fx.Node, f
         if each.stays_one or storage.version or node.op != "placeholder":
             continue
         wholes = [one.leaf, one.seen]  # two where the input was computed before
-        kind: Literal["held", "input"] = "held" if each.held and storage not in rec.cloned else "input"
+        kind: Literal["held", "input"] = "held" if each.stays_alias and storage not in rec.cloned else "input"
         late[node] = _bind_anew(rec, node, wholes, (kind, node.name))
         if each.itself and each.views:
             memory = _later(rec, node, one.leaf.storage_view.layout.val, ("memory", node.name))
             ends = {tensor.storage_view for tensor in wholes}
-            for place in each.views:
-                place.node, place.version = _seen_in(rec, memory, place, ends), storage.version
+            for view in each.views:
+                view.node, view.version = _seen_in(rec, memory, view, ends), storage.version
     return late
 
 
-def _seen_in(rec: GraphRecorder, memory: fx.Node, place: StorageView, ends: Container[StorageView]) -> fx.Node:
-    if place in ends or place.parent is None:
+def _seen_in(rec: GraphRecorder, memory: fx.Node, view: StorageView, ends: Container[StorageView]) -> fx.Node:
+    if view in ends or view.parent is None:
         return memory
-    return read_view(rec.emit, _seen_in(rec, memory, place.parent, ends), place)
+    return read_view(rec.emit, _seen_in(rec, memory, view.parent, ends), view)
 
 
 def results_as_saved(
@@ -105,13 +105,13 @@ def results_as_saved(
     That memory is not an input's, though the value may be: copies are not in the graph.
     """
     for i, out in enumerate(program):
-        place, val, root = out.storage_view, out.storage_view.layout.val, out.storage_view.storage.root
-        if root is None or place.storage not in saved or not is_dense(val.shape, val.stride):
+        view, val, root = out.storage_view, out.storage_view.layout.val, out.storage_view.storage.root
+        if root is None or view.storage not in saved or not is_dense(val.shape, val.stride):
             continue
-        node = rec.value(place)
-        made = node.op == "call_function" or (node.op == "placeholder" and place.storage not in inputs)
+        node = rec.value(view)
+        made = node.op == "call_function" or (node.op == "placeholder" and view.storage not in inputs)
         if made and "checkpoint" not in node.meta:
-            rec.assign(place, _later(rec, node, val, ("output", i)))
+            rec.assign(view, _later(rec, node, val, ("output", i)))
 
 
 Where = tuple[Literal["input", "held", "memory", "output"], Any]

@@ -112,7 +112,7 @@ _TENSOR_FORMS: dict[OpOverload, tuple[OpOverload, bool]] = {
     aten.rsub.Scalar: (aten.sub.Tensor, True),
     aten.pow.Tensor_Scalar: (aten.pow.Tensor_Tensor, False),
 }
-"""Operators whose number may as well be a tensor: the one on tensors, and whether its operands change places."""
+"""Operators whose number may as well be a tensor: the overload on tensors, and whether its operands are swapped."""
 
 _HALVES = (torch.float16, torch.bfloat16)
 
@@ -140,8 +140,8 @@ def _in_form(
 
     given = {name: tensor(value) if name in taken else _pinned(value) for name, value in given.items()}
     form = number_form(op, taken)
-    places = [a.name for a in schema_of(form).arguments if not a.kwarg_only and a.name in given]
-    return form, tuple(given.pop(name) for name in places), given
+    names = [a.name for a in schema_of(form).arguments if not a.kwarg_only and a.name in given]
+    return form, tuple(given.pop(name) for name in names), given
 
 
 def _floating(vals: Any) -> bool:

@@ -37,37 +37,37 @@ WRITTEN_VIEWS = frozenset({aten.select_scatter.default, aten.slice_scatter.defau
 """What a tensor becomes when a view of it is written. As values of a graph these have no gaps, whoever calls them."""
 
 
-def read_view(emit: Emit, parent: fx.Node, place: StorageView) -> fx.Node:
-    """The value at `place`, given the value of its parent place."""
-    assert place.step is not None
-    rule = _RULES.get(place.step.op)
-    return rule[0](emit, parent, place) if rule else _read_strided(emit, parent, place)
+def read_view(emit: Emit, parent: fx.Node, view: StorageView) -> fx.Node:
+    """The value at `view`, given the value of its parent view."""
+    assert view.step is not None
+    rule = _RULES.get(view.step.op)
+    return rule[0](emit, parent, view) if rule else _read_strided(emit, parent, view)
 
 
-def write_view(emit: Emit, parent: fx.Node, value: fx.Node, place: StorageView) -> fx.Node:
-    """The parent's new value after `value` was written to its view at `place`."""
-    assert place.step is not None
-    rule = _RULES.get(place.step.op)
-    return rule[1](emit, parent, value, place) if rule else _write_strided(emit, parent, value, place)
+def write_view(emit: Emit, parent: fx.Node, value: fx.Node, view: StorageView) -> fx.Node:
+    """The parent's new value after `value` was written to its view at `view`."""
+    assert view.step is not None
+    rule = _RULES.get(view.step.op)
+    return rule[1](emit, parent, value, view) if rule else _write_strided(emit, parent, value, view)
 
 
-def write_memory(emit: Emit, root: fx.Node, value: fx.Node, place: StorageView) -> fx.Node:
-    """The root's new value after `value` was written to `place`, by positions in memory.
+def write_memory(emit: Emit, root: fx.Node, value: fx.Node, view: StorageView) -> fx.Node:
+    """The root's new value after `value` was written to `view`, by positions in memory.
 
     For places at or below one whose elements overlap (`expand`, `unfold`), where steps would leave stale twins.
     """
-    base = place.storage.root
+    base = view.storage.root
     assert base is not None
-    if place.negative != base.negative:  # the memory does not hold the values
+    if view.negative != base.negative:  # the memory does not hold the values
         value = emit(aten.neg.default, value)
-    if place.conjugate != base.conjugate:
+    if view.conjugate != base.conjugate:
         value = emit(aten._conj_physical.default, value)
-    return _write_positions(emit, root, value, place, base)
+    return _write_positions(emit, root, value, view, base)
 
 
-def _val(place: StorageView | None) -> TensorMeta:
-    assert place is not None
-    return place.layout.val
+def _val(view: StorageView | None) -> TensorMeta:
+    assert view is not None
+    return view.layout.val
 
 
 def _arguments(step: Step | None) -> list[Any]:
@@ -78,35 +78,35 @@ def _arguments(step: Step | None) -> list[Any]:
     return given + [step.kwargs.get(p.name, p.default_value) for p in parameters[len(given) :]]
 
 
-def _dim(place: StorageView, dim: int) -> int:
-    return dim % max(_val(place.parent).ndim, 1)
+def _dim(view: StorageView, dim: int) -> int:
+    return dim % max(_val(view.parent).ndim, 1)
 
 
 # -- same elements -------------------------------------------------------------------------------------------------
 
 
-def _read_same(emit: Emit, parent: fx.Node, place: StorageView) -> fx.Node:
+def _read_same(emit: Emit, parent: fx.Node, view: StorageView) -> fx.Node:
     return parent
 
 
-def _write_same(emit: Emit, parent: fx.Node, value: fx.Node, place: StorageView) -> fx.Node:
+def _write_same(emit: Emit, parent: fx.Node, value: fx.Node, view: StorageView) -> fx.Node:
     return value
 
 
-def _read_reshape(emit: Emit, parent: fx.Node, place: StorageView) -> fx.Node:
-    return emit(aten.view.default, parent, list(_val(place).shape))
+def _read_reshape(emit: Emit, parent: fx.Node, view: StorageView) -> fx.Node:
+    return emit(aten.view.default, parent, list(_val(view).shape))
 
 
-def _write_reshape(emit: Emit, parent: fx.Node, value: fx.Node, place: StorageView) -> fx.Node:
-    return emit(aten.view.default, value, list(_val(place.parent).shape))
+def _write_reshape(emit: Emit, parent: fx.Node, value: fx.Node, view: StorageView) -> fx.Node:
+    return emit(aten.view.default, value, list(_val(view.parent).shape))
 
 
-def _read_dtype(emit: Emit, parent: fx.Node, place: StorageView) -> fx.Node:
-    return _of_rows(emit, aten.view.dtype, parent, _val(place).dtype)
+def _read_dtype(emit: Emit, parent: fx.Node, view: StorageView) -> fx.Node:
+    return _of_rows(emit, aten.view.dtype, parent, _val(view).dtype)
 
 
-def _write_dtype(emit: Emit, parent: fx.Node, value: fx.Node, place: StorageView) -> fx.Node:
-    return _of_rows(emit, aten.view.dtype, value, _val(place.parent).dtype)
+def _write_dtype(emit: Emit, parent: fx.Node, value: fx.Node, view: StorageView) -> fx.Node:
+    return _of_rows(emit, aten.view.dtype, value, _val(view.parent).dtype)
 
 
 def _of_rows(emit: Emit, op: OpOverload, value: fx.Node, *args: Any) -> fx.Node:
@@ -123,82 +123,82 @@ def _of_rows(emit: Emit, op: OpOverload, value: fx.Node, *args: Any) -> fx.Node:
 def _paired(read: OpOverload, write: OpOverload) -> tuple[Read, Write]:
     """A view operator without arguments whose inverse is another operator."""
     return (
-        lambda emit, parent, place: _of_rows(emit, read, parent),
-        lambda emit, parent, value, place: _of_rows(emit, write, value),
+        lambda emit, parent, view: _of_rows(emit, read, parent),
+        lambda emit, parent, value, view: _of_rows(emit, write, value),
     )
 
 
 # -- orders of dimensions ------------------------------------------------------------------------------------------
 
 
-def _order(place: StorageView) -> list[int]:
+def _order(view: StorageView) -> list[int]:
     """The permutation that a transposing step makes."""
-    assert place.step is not None
-    ndim = _val(place.parent).ndim
-    if place.step.op is aten.permute.default:
-        return [d % ndim for d in place.step.args[0]] if ndim else []
+    assert view.step is not None
+    ndim = _val(view.parent).ndim
+    if view.step.op is aten.permute.default:
+        return [d % ndim for d in view.step.args[0]] if ndim else []
     order = list(range(ndim))
     if ndim > 1:
-        a, b = (0, 1) if place.step.op is aten.t.default else (d % ndim for d in place.step.args[:2])
+        a, b = (0, 1) if view.step.op is aten.t.default else (d % ndim for d in view.step.args[:2])
         order[a], order[b] = order[b], order[a]
     return order
 
 
-def _read_permute(emit: Emit, parent: fx.Node, place: StorageView) -> fx.Node:
-    return emit(aten.permute.default, parent, _order(place))
+def _read_permute(emit: Emit, parent: fx.Node, view: StorageView) -> fx.Node:
+    return emit(aten.permute.default, parent, _order(view))
 
 
-def _write_permute(emit: Emit, parent: fx.Node, value: fx.Node, place: StorageView) -> fx.Node:
-    return emit(aten.permute.default, value, inverse(_order(place)))
+def _write_permute(emit: Emit, parent: fx.Node, value: fx.Node, view: StorageView) -> fx.Node:
+    return emit(aten.permute.default, value, inverse(_order(view)))
 
 
 # -- parts ---------------------------------------------------------------------------------------------------------
 
 
-def _read_expand(emit: Emit, parent: fx.Node, place: StorageView) -> fx.Node:
-    return emit(aten.expand.default, parent, list(_val(place).shape))
+def _read_expand(emit: Emit, parent: fx.Node, view: StorageView) -> fx.Node:
+    return emit(aten.expand.default, parent, list(_val(view).shape))
 
 
-def _write_expand(emit: Emit, parent: fx.Node, value: fx.Node, place: StorageView) -> fx.Node:
-    return emit(aten.view.default, value, list(_val(place.parent).shape))
+def _write_expand(emit: Emit, parent: fx.Node, value: fx.Node, view: StorageView) -> fx.Node:
+    return emit(aten.view.default, value, list(_val(view.parent).shape))
 
 
-def _select(place: StorageView) -> tuple[int, int]:
+def _select(view: StorageView) -> tuple[int, int]:
     """(dim, index) of `select`, and of one result of `unbind`."""
-    step = place.step
+    step = view.step
     assert step is not None
     arguments = _arguments(step)
-    dim = _dim(place, arguments[0])
+    dim = _dim(view, arguments[0])
     index = step.index if step.index is not None else arguments[1]
-    return dim, index % _val(place.parent).shape[dim]
+    return dim, index % _val(view.parent).shape[dim]
 
 
-def _read_select(emit: Emit, parent: fx.Node, place: StorageView) -> fx.Node:
-    return emit(aten.select.int, parent, *_select(place))
+def _read_select(emit: Emit, parent: fx.Node, view: StorageView) -> fx.Node:
+    return emit(aten.select.int, parent, *_select(view))
 
 
-def _write_select(emit: Emit, parent: fx.Node, value: fx.Node, place: StorageView) -> fx.Node:
-    return emit(aten.select_scatter.default, parent, value, *_select(place))
+def _write_select(emit: Emit, parent: fx.Node, value: fx.Node, view: StorageView) -> fx.Node:
+    return emit(aten.select_scatter.default, parent, value, *_select(view))
 
 
-def _slice(place: StorageView) -> tuple[int, int, int, int]:
+def _slice(view: StorageView) -> tuple[int, int, int, int]:
     """(dim, start, end, step) of `slice`, and of one result of `split`."""
-    step = place.step
+    step = view.step
     assert step is not None
     arguments = _arguments(step)
     if step.op is aten.slice.Tensor:
         dim, start, end, by = arguments
-        dim = _dim(place, dim)
-        size = _val(place.parent).shape[dim]
+        dim = _dim(view, dim)
+        size = _val(view.parent).shape[dim]
         start = _within(start, size)
-        length = _val(place).shape[dim]
+        length = _val(view).shape[dim]
         end = start + length * by
         return dim, start, end if same(by, 1) or known_at_most(end, size) else min(end, size), by
     sizes, dim = arguments
-    dim = _dim(place, dim)
+    dim = _dim(view, dim)
     assert step.index is not None
     start = step.index * sizes if isinstance(sizes, (int, Size)) else sum(sizes[: step.index])
-    return dim, start, start + _val(place).shape[dim], 1  # type: ignore[return-value]
+    return dim, start, start + _val(view).shape[dim], 1  # type: ignore[return-value]
 
 
 def _within(start: int | None, size: int) -> int:
@@ -211,58 +211,58 @@ def _within(start: int | None, size: int) -> int:
     return start if start <= size else size
 
 
-def _read_slice(emit: Emit, parent: fx.Node, place: StorageView) -> fx.Node:
-    return emit(aten.slice.Tensor, parent, *_slice(place))
+def _read_slice(emit: Emit, parent: fx.Node, view: StorageView) -> fx.Node:
+    return emit(aten.slice.Tensor, parent, *_slice(view))
 
 
-def _write_slice(emit: Emit, parent: fx.Node, value: fx.Node, place: StorageView) -> fx.Node:
-    return emit(aten.slice_scatter.default, parent, value, *_slice(place))
+def _write_slice(emit: Emit, parent: fx.Node, value: fx.Node, view: StorageView) -> fx.Node:
+    return emit(aten.slice_scatter.default, parent, value, *_slice(view))
 
 
-def _read_diagonal(emit: Emit, parent: fx.Node, place: StorageView) -> fx.Node:
-    return emit(aten.diagonal.default, parent, *_arguments(place.step))
+def _read_diagonal(emit: Emit, parent: fx.Node, view: StorageView) -> fx.Node:
+    return emit(aten.diagonal.default, parent, *_arguments(view.step))
 
 
-def _write_diagonal(emit: Emit, parent: fx.Node, value: fx.Node, place: StorageView) -> fx.Node:
-    return emit(aten.diagonal_scatter.default, parent, value, *_arguments(place.step))
+def _write_diagonal(emit: Emit, parent: fx.Node, value: fx.Node, view: StorageView) -> fx.Node:
+    return emit(aten.diagonal_scatter.default, parent, value, *_arguments(view.step))
 
 
-def _read_plain(emit: Emit, parent: fx.Node, place: StorageView) -> fx.Node:
-    assert place.step is not None
-    return emit(place.step.op, parent, *place.step.args, **place.step.kwargs)
+def _read_plain(emit: Emit, parent: fx.Node, view: StorageView) -> fx.Node:
+    assert view.step is not None
+    return emit(view.step.op, parent, *view.step.args, **view.step.kwargs)
 
 
-def _write_unfold(emit: Emit, parent: fx.Node, value: fx.Node, place: StorageView) -> fx.Node:
-    return _write_strided(emit, parent, value, place)
+def _write_unfold(emit: Emit, parent: fx.Node, value: fx.Node, view: StorageView) -> fx.Node:
+    return _write_strided(emit, parent, value, view)
 
 
 # -- anything that strides describe --------------------------------------------------------------------------------
 
 
-def _target(place: StorageView, base: StorageView) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Shape, strides and offset of `place`, the offset relative to the first element of `base`."""
-    val, own = _val(place), _val(base)
+def _target(view: StorageView, base: StorageView) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Shape, strides and offset of `view`, the offset relative to the first element of `base`."""
+    val, own = _val(view), _val(base)
     if val.dtype.itemsize == own.dtype.itemsize:
-        return val.shape, val.stride, place.layout.offset - base.layout.offset
-    bytes = place.layout.offset * val.dtype.itemsize - base.layout.offset * own.dtype.itemsize
+        return val.shape, val.stride, view.layout.offset - base.layout.offset
+    bytes = view.layout.offset * val.dtype.itemsize - base.layout.offset * own.dtype.itemsize
     return val.shape, val.stride, bytes // val.dtype.itemsize
 
 
-def _to_memory(emit: Emit, node: fx.Node, place: StorageView, base: StorageView) -> fx.Node:
+def _to_memory(emit: Emit, node: fx.Node, view: StorageView, base: StorageView) -> fx.Node:
     """The elements of `base` (with value `node`) in memory order, as one dimension; zeros where it has gaps.
 
-    In the type of `place`: an operator of a user's library may show the memory as another one.
+    In the type of `view`: an operator of a user's library may show the memory as another one.
     """
     val = _val(base)
-    shape, stride, offset = _target(place, base)
+    shape, stride, offset = _target(view, base)
     order = memory_order(val)
-    other, size = _val(place).dtype, _val(place).dtype.itemsize
+    other, size = _val(view).dtype, _val(view).dtype.itemsize
     if order is not None and offset >= 0 and reach(shape, stride, offset) * size <= val.numel * val.dtype.itemsize:
         flat = emit(aten.view.default, emit(aten.permute.default, node, order), [val.numel])
         return flat if other is val.dtype else emit(aten.view.dtype, flat, other)
     if order is not None or other is not val.dtype or not lies_within(shape, stride, offset, val):
         raise Unsupported(
-            f"{place.step.op if place.step else 'as_strided'} that reaches outside the tensor it is called on",
+            f"{view.step.op if view.step else 'as_strided'} that reaches outside the tensor it is called on",
             why=f"shape {list(shape)}, stride {list(stride)} of a tensor {val}",
             hint="call it on the base tensor, or use slicing",
         )
@@ -279,10 +279,10 @@ def _from_memory(emit: Emit, flat: fx.Node, val: TensorMeta) -> fx.Node:
     return emit(aten.permute.default, emit(aten.view.default, flat, [val.shape[d] for d in order]), inverse(order))
 
 
-def _read_strided(emit: Emit, parent: fx.Node, place: StorageView) -> fx.Node:
-    assert place.parent is not None
-    flat = _to_memory(emit, parent, place, place.parent)
-    return read_strided(emit, flat, flat.meta["val"].numel, *_target(place, place.parent))
+def _read_strided(emit: Emit, parent: fx.Node, view: StorageView) -> fx.Node:
+    assert view.parent is not None
+    flat = _to_memory(emit, parent, view, view.parent)
+    return read_strided(emit, flat, flat.meta["val"].numel, *_target(view, view.parent))
 
 
 def read_strided(
@@ -341,15 +341,15 @@ def _positions(emit: Emit, flat: fx.Node, shape: Sequence[int], stride: Sequence
     return total
 
 
-def _write_strided(emit: Emit, parent: fx.Node, value: fx.Node, place: StorageView) -> fx.Node:
-    assert place.parent is not None
-    return _write_positions(emit, parent, value, place, place.parent)
+def _write_strided(emit: Emit, parent: fx.Node, value: fx.Node, view: StorageView) -> fx.Node:
+    assert view.parent is not None
+    return _write_positions(emit, parent, value, view, view.parent)
 
 
-def _write_positions(emit: Emit, node: fx.Node, value: fx.Node, place: StorageView, base: StorageView) -> fx.Node:
-    """The new value of `base` (now `node`) after `value` was written to `place`."""
-    flat = _to_memory(emit, node, place, base)
-    positions = _positions(emit, flat, *_target(place, base))
+def _write_positions(emit: Emit, node: fx.Node, value: fx.Node, view: StorageView, base: StorageView) -> fx.Node:
+    """The new value of `base` (now `node`) after `value` was written to `view`."""
+    flat = _to_memory(emit, node, view, base)
+    positions = _positions(emit, flat, *_target(view, base))
     return _from_memory(emit, emit(aten.index_put.default, flat, [positions], value), _val(base))
 
 
