@@ -57,7 +57,7 @@ def _key(value: Any) -> Any:
         return value.storage_view.layout
     if kind is int or kind is float or kind is bool or kind is Size:
         return (value, kind)  # 1, 1.0 and True are equal but promote differently
-    if kind is list or kind is tuple:
+    if issubclass(kind, (list, tuple)):  # those of graphs are kinds of their own
         return tuple(map(_key, value))
     return value
 

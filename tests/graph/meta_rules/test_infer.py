@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.fx.immutable_collections import immutable_list
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 import smelt
@@ -23,6 +24,14 @@ def test_answers_are_layouts_and_remembered() -> None:
     first = answer_for(aten.exp.default, (x,), {})
     assert first.val.shape == (2, 3)
     assert answer_for(aten.exp.default, (trace_like(torch.ones(2, 3)),), {}) is first
+
+
+def test_lists_of_graphs_are_remembered_by_layouts() -> None:
+    """Else each trace has an answer of its own, which keeps its tensors for ever."""
+    for _ in range(2):
+        before = len(infer._answers)
+        answer_for(torch.ops.aten.cat.default, (immutable_list([trace_like(torch.ones(2, 5)) for _ in range(3)]),), {})
+    assert len(infer._answers) == before
 
 
 def test_numbers_of_different_types_have_different_answers() -> None:
