@@ -39,8 +39,8 @@ ANNOTATIONS = {
     "precision": "str",
 }
 
-FLOPS = Facts(flops=lambda _, q, k: 4 * (q.numel * k.shape[2]))
-FLOPS_BACKWARD = Facts(flops=lambda _, grad, q: 10 * (grad.numel * q.shape[2]))
+FLOPS = Facts(flops=lambda _, given: 4 * (given[0].numel * given[1].shape[2]))
+FLOPS_BACKWARD = Facts(flops=lambda _, given: 10 * (given[0].numel * given[1].shape[2]))
 
 # -- what kernels give
 

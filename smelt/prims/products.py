@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,14 +22,14 @@ MATMUL = Facts(
     into=True,
     fresh=True,
     strides=Strides.MATRIX,
-    flops=lambda out, first, _: 2 * (out.numel * first.shape[-1]),
+    flops=lambda made, given: 2 * (made[0].numel * given[0].shape[-1]),
 )
 ADDED = replace(MATMUL, annihilated_by=(), linear_in=(0, 2), matmul=False)
 """Of a product with a term: not one that kernel templates compute, which add what is behind the product's rounding."""
 CONVOLUTION = Facts(
     fresh=True,
     strides=Strides.IMAGES,
-    flops=lambda out, _, second: 2 * (out.numel * math.prod(second.shape[1:])),
+    flops=lambda made, given: 2 * (made[0].numel * math.prod(given[1].shape[1:])),
 )
 
 
@@ -166,7 +168,18 @@ def _convolution_backward(
     return tuple(aten.convolution_backward(grad, x, w, sizes, *options))
 
 
-@prim("convolution_backward", kind=Kind.PRODUCT, reference=_convolution_backward, facts=CONVOLUTION)
+def _flops_of_gradients(made: Sequence[TensorMeta], given: Sequence[TensorMeta]) -> Any:
+    """Of the image and of the weight, as many as the convolution takes; that of the bias is a sum."""
+    grad, _, w = given[:3]
+    return 2 * (grad.numel * math.prod(w.shape[1:])) * sum(len(meta.shape) > 1 for meta in made)
+
+
+@prim(
+    "convolution_backward",
+    kind=Kind.PRODUCT,
+    reference=_convolution_backward,
+    facts=replace(CONVOLUTION, flops=_flops_of_gradients),
+)
 def convolution_backward(
     grad: TensorMeta,
     x: TensorMeta,

@@ -81,8 +81,8 @@ class Fold:
     finds: bool = False
 
 
-Flops = Callable[[TensorMeta, TensorMeta, TensorMeta], Any]
-"""(result, first operand, second operand) -> multiplications and additions."""
+Flops = Callable[[Sequence[TensorMeta], Sequence[TensorMeta]], Any]
+"""(results, but for absent ones; operands) -> multiplications and additions."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 from smelt.abi.program_facts import ProgramFacts, Unit
 from smelt.abi.steps import Step, Steps
 from smelt.graph.ir.meta import TensorMeta
+from smelt.loops.facts import facts_of
 from smelt.loops.ir import Extern, Item, Ref
 from smelt.schedule.group import Group
 from smelt.schedule.origins import computed_by, origins_of
@@ -109,18 +110,12 @@ def _flops(group: Group) -> int:
 
 
 def _flops_of_call(plan: Schedule, extern: Extern) -> int:
-    """Of products and convolutions; two for each product and its sum."""
-    name = str(getattr(extern.target, "name", ""))
-    given = [plan.program.nodes[ref.name] for ref in extern.args if isinstance(ref, Ref)]
-    if len(given) < 2 or not (metas := _metas(extern.meta)):
+    """Of primitives whose record says so: products, convolutions and attention."""
+    count = facts_of(extern.target).flops
+    if count is None:
         return 0
-    first, second = (_metas(node.meta)[0] for node in given[:2])
-    out = math.prod(int(hint(n)) for n in metas[0].shape)
-    if name in ("mm", "bmm", "mv", "dot", "addmm", "baddbmm"):
-        return 2 * out * int(hint(first.shape[-1]))
-    if name == "convolution":
-        return 2 * out * math.prod(int(hint(n)) for n in second.shape[1:])
-    return 0
+    given = [_metas(plan.program.nodes[ref.name].meta)[0] for ref in extern.args if isinstance(ref, Ref)]
+    return int(hint(count(_metas(extern.meta), given)))
 
 
 def _memory(plan: Schedule) -> list[int]:

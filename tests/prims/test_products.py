@@ -178,11 +178,14 @@ def test_counts_of_operations() -> None:
     """A multiplication and an addition for each product of two numbers."""
     flops = {name: prim.facts.flops for name, prim in PRIMS.items() if prim.facts.flops is not None}
     a, b = meta_of(f(2, 3)), meta_of(f(3, 4))
-    assert flops["mm"](ops.mm.meta(a, b), a, b) == 2 * 2 * 3 * 4
+    assert flops["mm"]([ops.mm.meta(a, b)], [a, b]) == 2 * 2 * 3 * 4
     x, w = meta_of(f(2, 4, 5, 5)), meta_of(f(6, 2, 3, 3))
     out = ops.convolution.meta(x, w, None, (1, 1), (0, 0), (1, 1), False, (0, 0), 2)
-    assert flops["convolution"](out, x, w) == 2 * (2 * 6 * 3 * 3) * (2 * 3 * 3)
+    assert flops["convolution"]([out], [x, w]) == 2 * (2 * 6 * 3 * 3) * (2 * 3 * 3)
+    forward, bias = flops["convolution"]([out], [x, w]), meta_of(f(6))
+    assert flops["convolution_backward"]([x, w, bias], [out, x, w]) == 2 * forward
+    assert flops["convolution_backward"]([w], [out, x, w]) == forward
     q, k = meta_of(f(2, 3, 4, 8)), meta_of(f(2, 3, 5, 8))
     both = 2 * (2 * 3 * 4 * 5 * 8)  # scores, and what they weigh
-    assert flops["attention_cpu"](q, q, k) == 2 * both
-    assert flops["attention_cpu_backward"](q, q, k) == 5 * both  # five products of that size
+    assert flops["attention_cpu"]([q], [q, k]) == 2 * both
+    assert flops["attention_cpu_backward"]([q], [q, k]) == 5 * both  # five products of that size

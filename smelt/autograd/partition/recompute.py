@@ -165,10 +165,9 @@ def _reread_cost(node: Node) -> float:
 def _flops(node: Node) -> float:
     """Multiplications and additions of a product, to the nearest factor that matters."""
     meta = node.meta["val"]
-    out = meta if isinstance(meta, TensorMeta) else next(m for m in meta if m is not None)
-    first, second = (n.meta["val"] for n in node.args[:2])  # type: ignore[union-attr]
+    made = [meta] if isinstance(meta, TensorMeta) else [m for m in meta if m is not None]
     assert isinstance(node.target, Prim) and node.target.facts.flops is not None
-    return float(hint(node.target.facts.flops(out, first, second)))
+    return float(hint(node.target.facts.flops(made, [n.meta["val"] for n in node.args if isinstance(n, Node)])))
 
 
 def _fallback(node: Node) -> float:
