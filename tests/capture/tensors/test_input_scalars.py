@@ -21,10 +21,10 @@ class Ring(nn.Module):
         self.register_buffer("place", torch.zeros(1, dtype=torch.long))
 
     def forward(self, x: Any) -> Any:
-        at = int(self.storage_view)
+        at = int(self.place)
         before = self.held.sum(1) + x.sum()
         self.held[:, at : at + len(x)] = x.T
-        self.storage_view[0] = (at + len(x)) % 32
+        self.place[0] = (at + len(x)) % 32
         return before
 
 
