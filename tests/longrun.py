@@ -101,6 +101,24 @@ def training(number: int, width: int, choice: random.Random) -> Run:
     return run
 
 
+def whole_step(number: int, width: int, choice: random.Random) -> Run:
+    """A step with its optimizer in one graph, which reads numbers that change at each call."""
+    model = Block(width)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(torch.ones(3, width)).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    run = Run(smelt.compile(step))
+    run.hold("model", model)
+    run.hold("optimizer", optimizer)
+    return run
+
+
 def function(number: int, width: int, choice: random.Random) -> Run:
     """A function of text, with a constant of its own."""
     text = f"def fn{number}(x, k):\n    y = torch.tanh(x * k[{number}])\n    return (y + x).sum(-1)"
@@ -214,6 +232,7 @@ Kind = Callable[[int, int, random.Random], Run]
 KINDS: tuple[Kind, ...] = (
     shared_class,
     training,
+    whole_step,
     function,
     breaking,
     own_class,

@@ -17,7 +17,7 @@ class Block(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table, self.storage_view = nn.Embedding(100, 32), nn.Embedding(128, 32)
+        self.table, self.place = nn.Embedding(100, 32), nn.Embedding(128, 32)
         self.qkv, self.out = nn.Linear(32, 96), nn.Linear(32, 32)
         self.first, self.second = nn.LayerNorm(32), nn.LayerNorm(32)
         self.mlp = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32))

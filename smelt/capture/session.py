@@ -258,8 +258,7 @@ class Session(Diagnostics):
                 vm.release()
             if heard_from_handlers() is None:  # else what did not work out may have been interrupted
                 place.plan = plan.lasting()
-            if any(vm.sizes.owner.symbols for vm in self._interpreters):
-                forget_symbols()
+            forget_symbols()
             self._interpreters = outer
 
     def _weaker(self, plan: CapturePlan, restart: Restart) -> CapturePlan:

@@ -86,16 +86,16 @@ class Opcodes:
     """
 
     def __init__(self, error: BaseException, place: tuple[CodeType, int] | None = None, turn: int = 1) -> None:
-        self.error, self.storage_view, self.left, self.raised = error, place, turn, False
+        self.error, self.place, self.left, self.raised = error, place, turn, False
         self.found: dict[tuple[CodeType, int], int] = {}
 
     def _frame(self, frame: FrameType, event: str, arg: Any) -> Any:
         code = frame.f_code
-        if self.storage_view is None:
+        if self.place is None:
             wanted = code.co_filename.startswith(OURS) or code.co_filename.endswith(("contextlib.py", "grad_mode.py"))
         else:
-            wanted = code is self.storage_view[0]
-        if not wanted or code.co_flags & RUN_IN_C and self.storage_view is None and "contextlib" in code.co_filename:
+            wanted = code is self.place[0]
+        if not wanted or code.co_flags & RUN_IN_C and self.place is None and "contextlib" in code.co_filename:
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._opcode
@@ -103,10 +103,10 @@ class Opcodes:
     def _opcode(self, frame: FrameType, event: str, arg: Any) -> Any:
         if event == "opcode":
             at = frame.f_code, frame.f_lasti
-            if self.storage_view is None:
+            if self.place is None:
                 if at[1] not in _handlers_begin(frame.f_code):
                     self.found[at] = self.found.get(at, 0) + 1
-            elif at[1] == self.storage_view[1] and not self.raised:
+            elif at[1] == self.place[1] and not self.raised:
                 self.left -= 1
                 if self.left == 0:
                     self.raised = True

@@ -15,7 +15,7 @@ library = torch.library.Library("smelt_operand_places", "DEF")
 library.define("place(Tensor x) -> Tensor")
 library.impl("place", lambda x: torch.tensor([x.storage_offset(), *x.stride()]), "CPU")
 library.impl("place", lambda x: x.new_empty(x.dim() + 1, dtype=torch.int64), "Meta")
-PLACE = torch.ops.smelt_operand_places.storage_view
+PLACE = torch.ops.smelt_operand_places.place
 
 PARTS: dict[str, Callable[[Tensor], Any]] = {
     "all": lambda y: PLACE(y),

@@ -34,7 +34,7 @@ def test_position_in_a_buffer_is_an_input() -> None:
     for step in range(20):
         x = torch.full((4, 3), float(step))
         assert torch.equal(run(x), eager(x))
-        assert torch.equal(model.held, eager.held) and torch.equal(model.storage_view, eager.storage_view)
+        assert torch.equal(model.held, eager.held) and torch.equal(model.place, eager.place)
 
 
 def test_position_in_a_buffer_through_all_stages() -> None:
