@@ -119,8 +119,14 @@ def _source(code: CodeType) -> FunctionSource:
         lines, first = inspect.getsourcelines(code)
     except (OSError, TypeError, SyntaxError, IndexError, UnicodeError):
         lines, first = [], code.co_firstlineno
+    if code.co_filename == "<string>" and not any(_name_in_source(code) in line for line in lines):
+        lines = []  # from 3.13 on the text of `python -c` goes by that name, which `exec` gives to all that it runs
     of_torch = code.co_filename.startswith(TORCH)
     return FunctionSource(code.co_qualname, code.co_filename, max(first, 1), tuple(lines), of_torch)
+
+
+def _name_in_source(code: CodeType) -> str:
+    return {"<lambda>": "lambda", "<module>": ""}.get(code.co_name, code.co_name)
 
 
 def _around(location: Location) -> FunctionSource:
