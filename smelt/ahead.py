@@ -44,7 +44,7 @@ from smelt.capture.residual.residual import Residual
 from smelt.capture.session import Session
 from smelt.driver import Halves, halves_of, render_and_build
 from smelt.graph.ir.user_line import user_line
-from smelt.graph.nodes.cut_points import cuts, in_parts, why_cut
+from smelt.graph.nodes.cut_points import cuts, in_pieces, why_cut
 from smelt.program import Bound, load
 from smelt.runtime.library.externs import Spec, spec_of
 from smelt.runtime.tune import remembered
@@ -270,7 +270,7 @@ def _compile(
 ) -> Callable[..., Any]:
     if options.backend != "smelt":
         raise Unsupported(f"the backend {options.backend!r} compiles nothing ahead", hint='backend="smelt"')
-    if in_parts(gm.graph, options.backend):
+    if in_pieces(gm.graph, options.backend):
         first = cuts(gm.graph)[0]
         at = user_line(first)
         raise Unsupported(

@@ -45,7 +45,7 @@ from smelt.graph.ir.meta import TensorMeta
 from smelt.graph.ir.printer import print_graph
 from smelt.graph.ir.repro_script import describe_inputs, error_of, repro_script, settings_of
 from smelt.graph.nodes.checkpoints import with_checkpoints
-from smelt.graph.nodes.cut_points import boundaries, in_parts
+from smelt.graph.nodes.cut_points import boundaries, in_pieces
 from smelt.graph.nodes.eager_call import EagerCall
 from smelt.graph.nodes.modes import leaving_regions
 from smelt.graph.verify import verified
@@ -70,7 +70,7 @@ def compile_graph(
         SmeltError: a stage cannot do it; capture decides between eager and an error.
     """
     report.add("1_torch.py", lambda: print_graph(gm))
-    if in_parts(gm.graph, options.backend):
+    if in_pieces(gm.graph, options.backend):
         return compile_pieces(gm, report, options)
     report.add(REPRO, functools.partial(_script, gm, example_inputs, report, options))
     with no_collection():

@@ -83,7 +83,7 @@ from smelt.capture.torch import (
 )
 from smelt.graph.ir.memo import forget_symbols
 from smelt.graph.nodes.custom_functions import WritingBackward, leave_out_writing
-from smelt.graph.nodes.cut_points import in_parts
+from smelt.graph.nodes.cut_points import in_pieces
 from smelt.shapes.real import Real
 from smelt.shapes.unbacked import DataDependent
 
@@ -452,7 +452,7 @@ class Session(Diagnostics):
         started = time.perf_counter()
         assert residual.gm is not None
         reads = vm.tensors.reads.found or vm.prologue.inputs.numbers
-        if reads and in_parts(residual.gm.graph, self.options.backend):  # pieces are compiled when nobody can go back
+        if reads and in_pieces(residual.gm.graph, self.options.backend):  # pieces are compiled when nobody can go back
             self._without_reads(vm, Unsupported("numbers that tensors tell, in a graph that is cut"))
         try:
             graph = self.compile_graph(residual.gm, [i.tensor for i in residual.inputs], report, self.options)

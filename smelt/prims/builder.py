@@ -46,7 +46,7 @@ class Builder:
         self.graph = graph
         self.scope: dict[str, Any] = {}
         self._known: dict[Any, Node] = {}
-        self._parts: dict[Node, tuple[Node | None, ...]] = {}
+        self._items: dict[Node, tuple[Node | None, ...]] = {}
 
     def emit(self, prim: Prim, *args: Value, **kwargs: Value) -> Any:
         """The value of one prim application: an existing node, a new one, or a tuple for several results."""
@@ -77,7 +77,7 @@ class Builder:
             node = self._append(prim, prim.name, args, prim.meta(*map(meta_of_value, args)))
             self._known[key] = node
         meta = node.meta["val"]
-        return self.parts(node) if type(meta) is tuple else node
+        return self.items(node) if type(meta) is tuple else node
 
     def _append(self, target: Callable[..., Any], name: str, args: tuple[Value, ...], meta: Any) -> Node:
         node = self.graph.create_node("call_function", target, args, {}, name)
@@ -85,15 +85,15 @@ class Builder:
         node.meta["val"] = meta
         return node
 
-    def parts(self, node: Node) -> tuple[Node | None, ...]:
+    def items(self, node: Node) -> tuple[Node | None, ...]:
         """The getitem nodes of a node with several results; None where the meta is None."""
-        known = self._parts.get(node)
+        known = self._items.get(node)
         if known is None:
             metas = enumerate(node.meta["val"])
             known = tuple(
                 None if m is None else self._append(operator.getitem, node.name, (node, i), m) for i, m in metas
             )
-            self._parts[node] = known
+            self._items[node] = known
         return known
 
     def call(self, target: Callable[..., Any], args: tuple[Value, ...], kwargs: dict[str, Value], meta: Any) -> Any:
@@ -101,7 +101,7 @@ class Builder:
         node = self.graph.create_node("call_function", target, args, kwargs)
         node.meta.update(self.scope)
         node.meta["val"] = meta
-        return self.parts(node) if isinstance(meta, (tuple, list)) else node
+        return self.items(node) if isinstance(meta, (tuple, list)) else node
 
     # -- shorthands that are not prims themselves
 
@@ -115,7 +115,7 @@ class Builder:
         return self.emit(PRIMS["broadcast_in_dim"], x, shape, tuple(range(lead, len(shape))))
 
     def keep(self, x: Node, dims: Sequence[int]) -> Node:
-        """x with dimensions of size 1 put back at dims (places in the result): undoes a reduction's drop."""
+        """x with dimensions of size 1 put back at dims (positions in the result): undoes a reduction's drop."""
         own = x.meta["val"].shape
         rank = len(own) + len(dims)
         rest = iter(own)

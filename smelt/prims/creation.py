@@ -33,7 +33,7 @@ def iota(length: int, start: Number, step: Number, dtype: torch.dtype, device: t
 
 @prim("random", kind=Kind.RANDOM, reference=uniform, facts=Facts(cost=12))
 def random(seed: TensorMeta, stream: int, shape: Shape) -> TensorMeta:
-    """Uniform float32 in [0, 1), a pure function of (seed, stream, row-major place): see random_bits.
+    """Uniform float32 in [0, 1), a pure function of (seed, stream, row-major index): see random_bits.
 
     seed is a 0-d int64 tensor; streams differ between the random nodes of one graph.
     """

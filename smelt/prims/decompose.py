@@ -32,7 +32,7 @@ from smelt.graph.ir.seeds import is_seed
 from smelt.graph.metadata_checks import given
 from smelt.prims.dtypes import PLAIN, REAL
 from smelt.prims.mixed import Mixed
-from smelt.prims.operand_places import in_their_places, is_strided
+from smelt.prims.operand_views import is_strided, with_recorded_strides
 from smelt.prims.registry import ANY_DTYPE, COMPLEX, DECOMPOSITIONS, LIBRARY, Lowering, is_empty
 from smelt.prims.rules import FAMILIES
 from smelt.prims.table import PRIMS, Kind, Prim
@@ -52,7 +52,7 @@ def decompose(gm: fx.GraphModule, options: Options | None = None, apart: bool = 
 
     Placeholders keep names, order and meta. The output node keeps its meta (the strides that the caller expects), and
     so do the values that it returns. An output that decomposed to a mere input, or to the same value as another
-    output, becomes a copy, unless the ATen graph also returned one node in both places.
+    output, becomes a copy, unless the ATen graph also returned one node at both positions.
 
     Args:
         gm: functional ATen graph; every node's `meta["val"]` is a TensorMeta, a tuple of them or a number.
@@ -96,9 +96,9 @@ def fallbacks(gm: fx.GraphModule) -> Counter[str]:
 
     Nor are those of LIBRARY, and what a graph on a GPU computes on the CPU.
     """
-    host = Mixed(gm.graph)
+    mixed = Mixed(gm.graph)
     nodes = (n for n in gm.graph.nodes if n.op == "call_function" and isinstance(n.target, OpOverload))
-    kept = (n.target for n in nodes if base_of(n.target) not in LIBRARY and not host.on_host(n))
+    kept = (n.target for n in nodes if base_of(n.target) not in LIBRARY and not mixed.on_cpu(n))
     return Counter(str(target) for target in kept if target is not torch.ops.aten.sym_size.int)
 
 
@@ -160,16 +160,16 @@ def _decompose_node(p: Lowering, node: Node, values: dict[Node, Any], mixed: Mix
     any_dtype = plain or base in ANY_DTYPE
     rule = (DECOMPOSITIONS if any_dtype else COMPLEX).get(base)
     p.node = node
-    p.of_host.clear()
-    host = mixed.on_host(node)
-    if rule is not None and not host and (any_dtype or _is_complex(node)):
+    p.of_cpu.clear()
+    on_cpu = mixed.on_cpu(node)
+    if rule is not None and not on_cpu and (any_dtype or _is_complex(node)):
         args = (*args, *_named_p(target, args, kwargs))
         args, kwargs = mixed.moved(p, args), {k: mixed.moved(p, v) for k, v in kwargs.items()}
-        value = _by_rule(rule, p, node, (args, kwargs), plain and not mixed.is_of_host(result))
+        value = _by_rule(rule, p, node, (args, kwargs), plain and not mixed.is_of_cpu(result))
         if value is not NotImplemented:
             return value
-    args = in_their_places(p, node, args, values)
-    return _called(p, node, (args, kwargs), result, mixed if host else None)
+    args = with_recorded_strides(p, node, args, values)
+    return _called(p, node, (args, kwargs), result, mixed if on_cpu else None)
 
 
 def _by_rule(rule: Callable[..., Any], p: Lowering, node: Node, given: tuple[Any, dict[str, Any]], plain: bool) -> Any:
@@ -184,8 +184,8 @@ def _by_rule(rule: Callable[..., Any], p: Lowering, node: Node, given: tuple[Any
     return value
 
 
-def _called(p: Lowering, node: Node, given: tuple[Any, dict[str, Any]], result: Any, host: Mixed | None) -> Any:
-    """What an operator without a rule gives, which stays a call. `host`: notes what the host itself makes."""
+def _called(p: Lowering, node: Node, given: tuple[Any, dict[str, Any]], result: Any, creations: Mixed | None) -> Any:
+    """What an operator without a rule gives, which stays a call. `creations` notes what the CPU makes, if given."""
     target: Any = node.target
     args, kwargs = given
     if isinstance(target, OpOverload) and target.namespace == "aten" and shared_arguments(target):
@@ -193,8 +193,8 @@ def _called(p: Lowering, node: Node, given: tuple[Any, dict[str, Any]], result: 
     elif isinstance(target, OpOverload) and sees_strides(target):
         args, kwargs, result = _as_recorded(p, node, args, kwargs, result)
     value = p.call(target, _listed(args), {k: _listed(v, False) for k, v in kwargs.items()}, result)
-    if host is not None:
-        host.note_creation(value, node, args, kwargs)
+    if creations is not None:
+        creations.note_creation(value, node, args, kwargs)
     symbol = as_symbol(result)
     if symbol is not None:  # a number that the program reads: later sizes are expressions over its name
         value._rename(symbol.name)
@@ -298,13 +298,13 @@ def _is_plain(node: Node) -> bool:
 
 def _is_complex(node: Node) -> bool:
     """Only complex numbers of two known parts are between it and plain dtypes."""
-    return all(_plain(m) for m in map(_of_parts, (node.meta["val"], *(n.meta["val"] for n in node.all_input_nodes))))
+    return all(_plain(m) for m in map(_components, (node.meta["val"], *(n.meta["val"] for n in node.all_input_nodes))))
 
 
-def _of_parts(meta: Any) -> Any:
+def _components(meta: Any) -> Any:
     if isinstance(meta, TensorMeta):
         return replace(meta, dtype=REAL.get(meta.dtype, meta.dtype))
-    return tuple(map(_of_parts, meta)) if isinstance(meta, (tuple, list)) else meta
+    return tuple(map(_components, meta)) if isinstance(meta, (tuple, list)) else meta
 
 
 def _is_nothing(meta: Any) -> bool:
@@ -346,9 +346,9 @@ def _finish(p: Lowering, node: Node, values: dict[Node, Any]) -> None:
     owner: dict[Node, Node] = {}
     memory = cache(_memory_of)
 
-    def place(arg: Any, meta: Any) -> Any:
+    def with_layout(arg: Any, meta: Any) -> Any:
         if isinstance(arg, (tuple, list)):
-            return tuple(map(place, arg, meta))
+            return tuple(map(with_layout, arg, meta))
         if not isinstance(arg, Node):
             return arg
         value, source = values[arg], _source(arg)
@@ -360,7 +360,7 @@ def _finish(p: Lowering, node: Node, values: dict[Node, Any]) -> None:
         return _laid_out(p, value, meta)
 
     metas = node.meta.get("val") or _metas(node.args[0])
-    made = p.graph.output(place(node.args[0], metas))
+    made = p.graph.output(with_layout(node.args[0], metas))
     made.meta = {**node.meta, "val": metas}
 
 
@@ -411,8 +411,8 @@ def _lay_out(value: Node, own: TensorMeta, meta: TensorMeta) -> None:
     if value.target is operator.getitem:
         source, position = value.args
         assert isinstance(source, Node) and isinstance(position, int)
-        parts = source.meta["val"]
-        source.meta["val"] = (*parts[:position], made, *parts[position + 1 :])
+        metas = source.meta["val"]
+        source.meta["val"] = (*metas[:position], made, *metas[position + 1 :])
     for view in views:
         view.meta["val"] = view.target.meta(*map(_metas, view.args))  # type: ignore[union-attr]
 

@@ -1,4 +1,4 @@
-"""Reads and writes at data-dependent places. Indices are int64 or int32 tensors and in range.
+"""Reads and writes at data-dependent indices. Indices are int64 or int32 tensors and in range.
 
 Only `index` and `index_put` accept negative indices (counted from the end), and these only with `wrap`.
 An index out of range is an error in eager and undefined here unless the lowering checks it. Where
@@ -45,15 +45,15 @@ def _indexed_shape(name: str, x: TensorMeta, indices: Sequence[TensorMeta | None
     """The shape of x[indices] by numpy's rule: index tensors (equal shapes) take the place of their
     dimensions when these are adjacent, else stand in front."""
     require(len(indices) == len(x.shape), f"prim {name}: {len(indices)} indices for {x.shape}")
-    places = [d for d, i in enumerate(indices) if i is not None]
-    require(bool(places), f"prim {name}: no index")
+    indexed_dims = [d for d, i in enumerate(indices) if i is not None]
+    require(bool(indexed_dims), f"prim {name}: no index")
     found = [i for i in indices if i is not None]
     for i in found:
         _need_index(name, i)
         require(i.shape == found[0].shape, f"prim {name}: indices {i.shape} and {found[0].shape}")
     kept = [n for d, n in enumerate(x.shape) if indices[d] is None]
-    adjacent = places[-1] - places[0] + 1 == len(places)
-    at = places[0] if adjacent else 0
+    adjacent = indexed_dims[-1] - indexed_dims[0] + 1 == len(indexed_dims)
+    at = indexed_dims[0] if adjacent else 0
     return (*kept[:at], *found[0].shape, *kept[at:])
 
 
@@ -101,8 +101,8 @@ def scatter_add(x: TensorMeta, dim: int, index: TensorMeta, src: TensorMeta) -> 
 def _index_put(
     x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool, wrap: bool = True
 ) -> Tensor:
-    places = torch.arange(x.numel(), device=x.device).reshape(x.shape)[_index_arguments(indices)]
-    flat = x.reshape(-1).index_put((places.reshape(-1),), values.reshape(-1), accumulate=accumulate)
+    offsets = torch.arange(x.numel(), device=x.device).reshape(x.shape)[_index_arguments(indices)]
+    flat = x.reshape(-1).index_put((offsets.reshape(-1),), values.reshape(-1), accumulate=accumulate)
     return flat.reshape(x.shape)
 
 

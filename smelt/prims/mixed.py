@@ -33,14 +33,14 @@ class Mixed:
         self.active = is_mixed(graph)
         self.made: dict[Node, Callable[[Lowering, torch.device], Node]] = {}
 
-    def on_host(self, node: Node) -> bool:
+    def on_cpu(self, node: Node) -> bool:
         """Whether everything that an ATen node reads and gives is on the CPU, and it is more than another name."""
         if not self.active or node.target in _NAMES:
             return False
         devices = devices_of(node).union(*map(devices_of, node.all_input_nodes))
         return {device.type for device in devices} == {"cpu"}
 
-    def is_of_host(self, result: Any) -> bool:
+    def is_of_cpu(self, result: Any) -> bool:
         """Whether a result is on the CPU: no kernel makes it, though it may be made like a value of the GPU."""
         return self.active and isinstance(result, TensorMeta) and result.device.type == "cpu"
 
@@ -78,7 +78,7 @@ class Mixed:
         result, made = p.result, self.made.get(arg)
         value = p.emit(PRIMS["to_device"], arg, device) if made is None else made(p, device)
         p.result = result
-        p.of_host.add(value)
+        p.of_cpu.add(value)
         return value
 
 
@@ -87,7 +87,7 @@ def _on(meta: Any, device: torch.device) -> TensorMeta:
     return TensorMeta(meta.shape, meta.dtype, meta.stride, device)
 
 
-def host_values(graph: fx.Graph) -> dict[str, str]:
+def cpu_values(graph: fx.Graph) -> dict[str, str]:
     """The values of the CPU that a prim graph with kernels on a GPU takes or makes, each with what it is for.
 
     A recorded CUDA graph would keep what they were when it was recorded.

@@ -57,7 +57,7 @@ def _index(hit: Node, dim: int) -> Node | None:
 
 
 def _counts(x: Node, dim: int) -> bool:
-    """Whether an element is its place along dim."""
+    """Whether an element is its index along dim."""
     if x.target is not BROADCAST or operands(x)[2] != (dim,) or operands(x)[0].target is not IOTA:
         return False
     length, start, step, *_ = operands(operands(x)[0])

@@ -1,4 +1,4 @@
-"""Pointwise primitives: one result element from the operands' elements at the same place.
+"""Pointwise primitives: one result element from the operands' elements at the same position.
 
 Tensor operands have equal shape and dtype (broadcasting and promotion are explicit prims); a Python
 number stands for a tensor filled with it. NaN propagates through maximum and minimum. Integer overflow

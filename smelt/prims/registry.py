@@ -74,7 +74,7 @@ class Lowering(Builder):
     Attributes:
         node: the ATen node at hand.
         result: its meta: a TensorMeta, or a tuple of them.
-        of_host: what stands for operands that the CPU has, of an operator that runs on a GPU.
+        of_cpu: what stands for operands that the CPU has, of an operator that runs on a GPU.
         memories: by value of the joint graph, memory as eager makes it for that, which operators of a library may see.
         seeds: for each device that draws random numbers, the placeholder that its streams start from.
     """
@@ -86,7 +86,7 @@ class Lowering(Builder):
         self.streams: dict[int, int] = {}
         self.result: Any = None
         self.node: Node | None = None
-        self.of_host: set[Node] = set()
+        self.of_cpu: set[Node] = set()
         self.memories: dict[Node, Node] = {}
 
     @property
@@ -96,7 +96,7 @@ class Lowering(Builder):
         return result[0] if isinstance(result, (tuple, list)) else result
 
     def next_stream(self) -> int:
-        """A random stream that no other node uses. It depends on the node's place among those that draw alone."""
+        """A random stream that no other node uses. It depends on the node's position among those that draw alone."""
         number = self.scope.get("random", 0)
         used = self.streams[number] = self.streams.get(number, -1) + 1
         return int(256 * number + used)
@@ -117,7 +117,7 @@ class Lowering(Builder):
         Args:
             operands: nodes and Python numbers.
             dtype: the common dtype, where it is not the promotion of the operands.
-            unrounded: places of operands of which eager takes a number as it is. It rounds the others to the common
+            unrounded: positions of operands of which eager takes a number as it is. It rounds the others to the common
                 dtype (`x == 0.1` is true for the number of bfloat16 next to 0.1), which matters in low precision.
             unrounded_on_gpu: the same in CUDA's kernels, where they are others.
         """
@@ -129,8 +129,8 @@ class Lowering(Builder):
         if self.out.device.type == "cuda" and unrounded_on_gpu is not None:
             unrounded = unrounded_on_gpu
         ready = []
-        for place, x in enumerate(operands):
-            if common in LOW_PRECISION and not (place in unrounded and self.is_number(x)):
+        for position, x in enumerate(operands):
+            if common in LOW_PRECISION and not (position in unrounded and self.is_number(x)):
                 x = self._rounded(x, common)
             ready.append(self.broadcast(self.convert(x, wide), shape) if isinstance(x, Node) else x)
         return self.convert(compute(*ready), self.out.dtype)
@@ -139,7 +139,7 @@ class Lowering(Builder):
         """Whether eager's kernels take an operand as a number: so a tensor of the CPU without dimensions."""
         if not isinstance(x, Node):
             return True
-        return not x.meta["val"].shape and (self.out.device.type != "cuda" or x in self.of_host)
+        return not x.meta["val"].shape and (self.out.device.type != "cuda" or x in self.of_cpu)
 
     def _rounded(self, x: Any, low: torch.dtype) -> Any:
         """A value or a number as a dtype of low precision holds it; a symbolic number becomes a value."""

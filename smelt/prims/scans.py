@@ -22,8 +22,8 @@ def cumprod(x: TensorMeta, dim: int) -> TensorMeta:
 
 
 def _sort(x: Tensor, dim: int, descending: bool, stable: bool) -> tuple[Tensor, Tensor]:
-    values, places = torch.sort(x, dim=dim, descending=descending, stable=stable)
-    return values, places
+    values, indices = torch.sort(x, dim=dim, descending=descending, stable=stable)
+    return values, indices
 
 
 @prim("sort", kind=Kind.SCAN, reference=_sort)
@@ -33,8 +33,8 @@ def sort(x: TensorMeta, dim: int, descending: bool, stable: bool) -> tuple[Tenso
 
 
 def _topk(x: Tensor, k: int, dim: int, largest: bool, ordered: bool) -> tuple[Tensor, Tensor]:
-    values, places = torch.topk(x, k, dim, largest, ordered)
-    return values, places
+    values, indices = torch.topk(x, k, dim, largest, ordered)
+    return values, indices
 
 
 @prim("topk", kind=Kind.SCAN, reference=_topk)

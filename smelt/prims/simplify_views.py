@@ -53,13 +53,13 @@ def _permute(p: Builder, x: Node, dims: Shape) -> Any:
 
 def _added_ones(small: Shape, large: Shape) -> Shape | None:
     """Where the dimensions of small lie in large, if large is small with sizes of 1 put in."""
-    places: list[int] = []
+    matched: list[int] = []
     for d, n in enumerate(large):
-        if len(places) < len(small) and same(small[len(places)], n):
-            places.append(d)
+        if len(matched) < len(small) and same(small[len(matched)], n):
+            matched.append(d)
         elif not same(n, 1):
             return None
-    return tuple(places) if len(places) == len(small) else None
+    return tuple(matched) if len(matched) == len(small) else None
 
 
 def _broadcast(p: Builder, x: Node, shape: Shape, dims: Shape) -> Any:
@@ -73,9 +73,9 @@ def _broadcast(p: Builder, x: Node, shape: Shape, dims: Shape) -> Any:
         return p.broadcast_in_dim(operands(x)[0], shape, tuple(dims[d] for d in inner))
     if x.target is RESHAPE:
         source = operands(x)[0]
-        places = _added_ones(source.meta["val"].shape, own)
-        if places is not None:
-            return p.broadcast_in_dim(source, shape, tuple(dims[d] for d in places))
+        kept_dims = _added_ones(source.meta["val"].shape, own)
+        if kept_dims is not None:
+            return p.broadcast_in_dim(source, shape, tuple(dims[d] for d in kept_dims))
     if sum(not same(n, 1) for n in shape) == sum(not same(n, 1) for n in own):  # only sizes of 1 come in
         return p.reshape(x, shape)
     return None
@@ -116,14 +116,14 @@ def _end_of_both(first: int, start: int, stop: int, stride: int) -> int | None:
 
 
 def _slice_scatter(p: Builder, x: Node, src: Node, starts: Shape, stops: Shape, steps: Shape) -> Any:
-    """A write to a part of a part (`z[2:5, 1:3] = y`, `z[i, j] = y`) is one write."""
-    ones = src.target is RESHAPE  # put dimensions of 1 back that the part was shown without
+    """A write to a slice of a slice (`z[2:5, 1:3] = y`, `z[i, j] = y`) is one write."""
+    ones = src.target is RESHAPE  # put dimensions of 1 back that the slice was shown without
     written = operands(src)[0] if ones else src
     if written.target is not SLICE_SCATTER:
         return None
-    part, inner, *place = operands(written)
-    part = operands(part)[0] if part.target is RESHAPE and ones else part
-    if part.target is not SLICE or operands(part)[:1] != (x,) or operands(part)[1:] != (starts, stops, steps):
+    region, inner, *bounds = operands(written)
+    region = operands(region)[0] if region.target is RESHAPE and ones else region
+    if region.target is not SLICE or operands(region)[:1] != (x,) or operands(region)[1:] != (starts, stops, steps):
         return None
     whole = src.meta["val"].shape
     kept = _added_ones(written.meta["val"].shape, whole)
@@ -131,7 +131,7 @@ def _slice_scatter(p: Builder, x: Node, src: Node, starts: Shape, stops: Shape, 
         return None
     first, last, jump = [0] * len(whole), [1] * len(whole), [1] * len(whole)
     sizes = [1] * len(whole)
-    for d, a, b, s, n in zip(kept, *place, inner.meta["val"].shape, strict=True):
+    for d, a, b, s, n in zip(kept, *bounds, inner.meta["val"].shape, strict=True):
         first[d], last[d], jump[d], sizes[d] = a, b, s, n
     begin = tuple(map(_begin_of_both, starts, first, last, steps))
     end = tuple(map(_end_of_both, starts, first, last, steps))

@@ -31,8 +31,8 @@ class Kind(enum.Enum):
     REDUCTION = "reduction"
     VIEW = "view"  # an index remap of one operand
     COPY = "copy"  # an index remap that selects among operands or a constant: cat, pad
-    INDEXING = "indexing"  # reads at data-dependent places: gather, index
-    SCATTER = "scatter"  # writes at data-dependent places
+    INDEXING = "indexing"  # reads at data-dependent indices: gather, index
+    SCATTER = "scatter"  # writes at data-dependent indices
     CREATION = "creation"
     RANDOM = "random"
     SCAN = "scan"  # cumsum, sort, topk
@@ -73,7 +73,7 @@ class Fold:
     Attributes:
         combine: two elements to one: "sum", "prod", "max" or "min" (of bools "max" is or, "min" is and).
         neutral: the number that changes nothing; None: the lowest (max) or highest (min) number of the dtype.
-        finds: the result is the place of the first element that wins, not its value.
+        finds: the result is the index of the first element that wins, not its value.
     """
 
     combine: str
@@ -92,7 +92,7 @@ class Facts:
     Attributes:
         cost: of one element, roughly, in additions: what a kernel pays to compute it again.
         takes: the dtypes of the operands of a pointwise primitive.
-        commutative: the operands may change places.
+        commutative: the operands may be swapped.
         boolean: the result is bool whatever the operands are.
         exact: the result for low-precision floats is one of their values: it needs no rounding.
         keeps: dtypes of operands that stay what they are.
@@ -100,7 +100,7 @@ class Facts:
         for_bool: the primitive that computes the same of bools.
         periodic: large arguments are reduced first, which takes more than all the rest.
         divides: eager refuses whole numbers over 0.
-        moves: it reads operands at another place than its own.
+        moves: it reads operands at another position than its own.
         annihilated_by: positions of operands; where one of them is 0 everywhere, so is the result.
         linear_in: positions of arguments; where all of them are 0 everywhere, so is the result.
         fold: of a reduction.
@@ -193,11 +193,11 @@ class Prim:
 
     def schema(self) -> str:
         """`add(x: Tensor, y: Tensor | Number)`: the typed signature as text."""
-        parts = []
+        parameters = []
         for p in self.signature.parameters.values():
             kind = str(p.annotation).replace("TensorMeta", "Tensor").replace("torch.", "")
-            parts.append(f"{p.name}: {kind}" + ("" if p.default is p.empty else f" = {p.default!r}"))
-        return f"{self.name}({', '.join(parts)})"
+            parameters.append(f"{p.name}: {kind}" + ("" if p.default is p.empty else f" = {p.default!r}"))
+        return f"{self.name}({', '.join(parameters)})"
 
 
 PRIMS: dict[str, Prim] = {}

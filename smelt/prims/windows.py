@@ -52,7 +52,7 @@ def _max_pool2d(
 def max_pool2d(
     x: TensorMeta, kernel: Shape, stride: Shape, padding: Shape, dilation: Shape, ceil: bool
 ) -> tuple[TensorMeta, TensorMeta]:
-    """(maximum, int64 place h * width + w in x) of each window; the first maximum wins, NaN above all.
+    """(maximum, int64 position h * width + w in x) of each window; the first maximum wins, NaN above all.
 
     Padding never wins.
     """

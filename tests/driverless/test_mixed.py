@@ -14,7 +14,7 @@ from smelt.autograd.trace.joint import trace_joint
 from smelt.base.options import Options
 from smelt.graph.ir.seeds import devices_of
 from smelt.prims.decompose import decompose, fallbacks
-from smelt.prims.mixed import host_values
+from smelt.prims.mixed import cpu_values
 from smelt.prims.table import PRIMS
 from tests.autograd.joint_examples import graph_of_call
 
@@ -40,7 +40,7 @@ def test_a_constant_is_made_on_the_gpu():
         return (x * torch.tensor(2.0) + torch.ones(()), torch.where(x > 0, x, torch.tensor(0.0)))
 
     gm = prims_of(fn, on_cuda(4, 8))
-    assert not computed_on(gm, CPU) and not host_values(gm.graph)
+    assert not computed_on(gm, CPU) and not cpu_values(gm.graph)
     assert all(n.target is not PRIMS["to_device"] for n in gm.graph.nodes)
 
 
@@ -50,7 +50,7 @@ def test_an_argument_without_dimensions_is_copied_once():
     (move,) = (n for n in gm.graph.nodes if n.target is PRIMS["to_device"])
     assert move.args == (next(n for n in gm.graph.nodes if n.name == "primals_1"), CUDA)
     assert not computed_on(gm, CPU)
-    assert list(host_values(gm.graph)) == ["primals_1"]
+    assert list(cpu_values(gm.graph)) == ["primals_1"]
 
 
 def test_indices_of_the_cpu():

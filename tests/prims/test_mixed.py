@@ -13,7 +13,7 @@ from torch import fx
 
 from smelt.graph.ir.meta import TensorMeta, contiguous_stride
 from smelt.prims import ops
-from smelt.prims.mixed import Mixed, host_values
+from smelt.prims.mixed import Mixed, cpu_values
 from smelt.prims.registry import Lowering
 
 aten = torch.ops.aten
@@ -48,8 +48,8 @@ def test_one_kind_of_device_is_not_mixed() -> None:
     g = Graph(CPU)
     node = g.call(aten.sin.default, meta(CPU), g.s)
     mixed = Mixed(g.graph)
-    assert not mixed.active and not mixed.on_host(node) and not mixed.is_of_host(meta(CPU))
-    assert mixed.moved(lowering(g, meta(CPU)), g.s) is g.s and host_values(g.graph) == {}
+    assert not mixed.active and not mixed.on_cpu(node) and not mixed.is_of_cpu(meta(CPU))
+    assert mixed.moved(lowering(g, meta(CPU)), g.s) is g.s and cpu_values(g.graph) == {}
 
 
 def test_what_is_computed_on_the_host() -> None:
@@ -61,9 +61,9 @@ def test_what_is_computed_on_the_host() -> None:
     pair = g.call(aten.frexp.Tensor, (meta(CPU), meta(CPU)), g.s)
     size = g.call(aten.sym_size.int, 3, g.s)
     mixed = Mixed(g.graph)
-    on_host = [mixed.on_host(n) for n in (host, gpu, both, read, alias, pair, size)]
+    on_host = [mixed.on_cpu(n) for n in (host, gpu, both, read, alias, pair, size)]
     assert mixed.active and on_host == [True, False, False, False, False, True, True]
-    assert mixed.is_of_host(meta(CPU)) and not mixed.is_of_host(meta(CUDA)) and not mixed.is_of_host(3)
+    assert mixed.is_of_cpu(meta(CPU)) and not mixed.is_of_cpu(meta(CUDA)) and not mixed.is_of_cpu(3)
 
 
 def test_arguments_of_an_operator_on_a_gpu_are_copied_once() -> None:
@@ -71,7 +71,7 @@ def test_arguments_of_an_operator_on_a_gpu_are_copied_once() -> None:
     mixed, p = Mixed(g.graph), lowering(g, meta(CUDA, 3))
     first, (second, other), number = mixed.moved(p, (g.s, [g.s, g.x], 2.0))
     assert first is second and first.target is ops.to_device and first.args == (g.s, CUDA)
-    assert other is g.x and number == 2.0 and p.of_host == {first}
+    assert other is g.x and number == 2.0 and p.of_cpu == {first}
     assert p.result == meta(CUDA, 3) and first.meta["val"] == meta(CUDA)
     p.result = (meta(CUDA, 3), meta(CPU))  # where the first result is
     assert mixed.moved(p, g.s) is first
@@ -90,7 +90,7 @@ def test_constants_are_made_on_the_gpu() -> None:
     mixed, p = Mixed(g.graph), lowering(g, meta(CUDA, 3))
     mixed.note_constant(g.s, 2.5)
     made = mixed.moved(p, g.s)
-    assert made.target is ops.full and made.args == ((), 2.5, torch.float32, CUDA) and made in p.of_host
+    assert made.target is ops.full and made.args == ((), 2.5, torch.float32, CUDA) and made in p.of_cpu
 
 
 def test_what_is_made_from_nothing_is_made_again() -> None:
@@ -125,8 +125,8 @@ def test_values_of_the_host_are_named_with_where_they_are_from() -> None:
     node.meta["from"] = "model.py:3"
     g.call(aten.sin.default, meta(CUDA, 3), g.x)
     g.graph.output((node,)).meta["val"] = (meta(CPU),)
-    assert host_values(g.graph) == {"s": "float32[]", node.name: "float32[], from model.py:3"}
+    assert cpu_values(g.graph) == {"s": "float32[]", node.name: "float32[], from model.py:3"}
     for each in g.graph.nodes:
         if each.op != "output":
             each.meta["val"] = replace(each.meta["val"], device=CUDA)
-    assert host_values(g.graph) == {}
+    assert cpu_values(g.graph) == {}

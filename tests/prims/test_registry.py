@@ -118,7 +118,7 @@ def test_which_operands_eager_takes_as_numbers() -> None:
     for p in (on_cpu, on_gpu):
         assert p.is_number(2) and not p.is_number(node_of(meta_of(torch.ones(1))))
     assert on_cpu.is_number(scalar) and not on_gpu.is_number(scalar)
-    on_gpu.of_host.add(scalar)
+    on_gpu.of_cpu.add(scalar)
     assert on_gpu.is_number(scalar)
 
 

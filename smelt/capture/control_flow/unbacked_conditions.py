@@ -12,7 +12,7 @@ from smelt.base.class_tables import isinstance
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Interpreter
 from smelt.graph.ir.sym_bool import SymbolicPredicate, compare, opposite
-from smelt.graph.ir.symint import held, to_torch
+from smelt.graph.ir.symint import symbolic_value, to_torch
 from smelt.graph.trace.trace import TraceTensor
 from smelt.shapes.size import Size, as_symbol
 from smelt.shapes.unbacked import is_unbacked
@@ -24,9 +24,9 @@ def question_of(vm: Interpreter, value: object) -> SymbolicPredicate | None:
     """What the truth of a symbolic number asks, if only values tell it and the graph may read them."""
     if not vm.values.are_read or vm.tensors is not vm.outermost:
         return None
-    question = held(value) if type(value) is torch.SymBool else None
+    question = symbolic_value(value) if type(value) is torch.SymBool else None
     if type(value) is torch.SymInt:
-        question = compare("==", held(value), 0, True)
+        question = compare("==", symbolic_value(value), 0, True)
     if not isinstance(question, SymbolicPredicate) or question.fact is None or question.prove() is not None:
         return None
     return question if is_unbacked(*question.sizes()) else None

@@ -52,7 +52,7 @@ from smelt.capture.residual.remade import exhausted, ordered_fill, remake_match,
 from smelt.capture.tensors.reads import ended
 from smelt.capture.torch.modules import ModuleSlice
 from smelt.graph.ir.sym_bool import SymbolicPredicate
-from smelt.graph.ir.symint import SYMBOLIC_CLASSES, as_real, from_torch, has_symint, held
+from smelt.graph.ir.symint import SYMBOLIC_CLASSES, as_real, from_torch, has_symint, symbolic_value
 from smelt.graph.trace.trace import TraceTensor
 from smelt.shapes.unbacked import DataDependent
 
@@ -193,7 +193,7 @@ class Rebuild:
             return self.vm.sizes.expression(from_torch(value), self.fetched, self._number)
         if kind is torch.SymFloat:
             return self.vm.sizes.real_expression(as_real(from_torch(value)), self.fetched, self._number)
-        return self._answer(held(value))
+        return self._answer(symbolic_value(value))
 
     def _tensor(self, tensor: TraceTensor) -> str:
         source = self.vm.sources.get(id(tensor))

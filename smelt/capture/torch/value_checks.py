@@ -15,7 +15,7 @@ from smelt.capture.core.registry import special
 from smelt.capture.tensors.fallible_ops import note_caught
 from smelt.capture.tensors.torch_calls import call_torch
 from smelt.graph.ir.sym_bool import SymbolicPredicate
-from smelt.graph.ir.symint import held
+from smelt.graph.ir.symint import symbolic_value
 from smelt.graph.meta_rules.constant_values import known_value
 from smelt.graph.trace.trace import TraceTensor
 
@@ -118,7 +118,7 @@ def _check_is_size(vm: Interpreter, i: int | torch.SymInt, message: object = Non
 
 def _check(vm: Interpreter, error_type: type[Exception], cond: object, message: object = None) -> None:
     if type(cond) is torch.SymBool:
-        question = held(cond)
+        question = symbolic_value(cond)
         if isinstance(question, SymbolicPredicate) and question.fact is not None:
             name = error_type.__name__ if getattr(builtins, error_type.__name__, None) is error_type else "RuntimeError"
             if question.expect("", name):

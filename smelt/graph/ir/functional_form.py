@@ -52,13 +52,13 @@ def flat_form(op: OpOverload, counts: tuple[int | None, ...]) -> OpOverload:
     return form
 
 
-def checked_form(op: OpOverload, place: int, api_name: str, is_matrix: bool) -> OpOverload:
-    """The operator that raises what `torch.linalg` raises when result number `place` of `op` tells of a failure."""
-    name = f"checked_{place}_{api_name.replace('.', '_')}_{'matrix' if is_matrix else 'batch'}"
+def checked_form(op: OpOverload, index: int, api_name: str, is_matrix: bool) -> OpOverload:
+    """The operator that raises what `torch.linalg` raises when result number `index` of `op` tells of a failure."""
+    name = f"checked_{index}_{api_name.replace('.', '_')}_{'matrix' if is_matrix else 'batch'}"
 
     def run(*args: Any, **kwargs: Any) -> Any:
         results = op(*args, **kwargs)
-        torch.ops.aten._linalg_check_errors(results[place], api_name, is_matrix=is_matrix)
+        torch.ops.aten._linalg_check_errors(results[index], api_name, is_matrix=is_matrix)
         return results
 
     form = _register(op, name, [str(r.type) for r in schema_of(op).returns], run)
@@ -92,7 +92,7 @@ def drawing_form(op: OpOverload) -> OpOverload:
     """The random operator `op`, which writes to its first argument, on memory of its own: sizes, strides, dtype, device
     and what else `op` takes give the values, without gaps. A kernel draws in the order in which the memory lies, some
     draw other numbers for memory with gaps, and the values of a graph have neither."""
-    rest = [part for part in _parameters(op).split(", *")[0].split(", ")[1:]]
+    rest = [each for each in _parameters(op).split(", *")[0].split(", ")[1:]]
     parameters = ", ".join(["SymInt[] size", "SymInt[] stride", "ScalarType dtype", "Device device", *rest])
 
     def run(size: list[int], stride: list[int], dtype: torch.dtype, device: torch.device, *args: Any) -> torch.Tensor:
@@ -137,19 +137,19 @@ def number_form(op: OpOverload, names: tuple[str, ...]) -> OpOverload:
     Graphs hold numbers that are known when they are called in such tensors. A decomposition of `op` serves the form too
     (`base_of`), if it can compute with them.
     """
-    parts, named = [], False
+    parameters, named = [], False
     for a in schema_of(op).arguments:
         if a.kwarg_only and not named:
-            parts.append("*")
+            parameters.append("*")
             named = True
         kind = str(a.type)
         if a.name in names:
-            parts.append(f"{'Tensor[]' if kind.startswith('List') else 'Tensor'} {a.name}")
+            parameters.append(f"{'Tensor[]' if kind.startswith('List') else 'Tensor'} {a.name}")
         else:
             default = f"={a.default_value}" if a.has_default_value() else ""
-            parts.append(f"{_PARAMETERS[kind]} {a.name}{default}")
+            parameters.append(f"{_PARAMETERS[kind]} {a.name}{default}")
     returned = [str(r.type) for r in schema_of(op).returns]
-    form = _register(op, f"number_{'_'.join(names)}", returned, _on_numbers(op, names), ", ".join(parts))
+    form = _register(op, f"number_{'_'.join(names)}", returned, _on_numbers(op, names), ", ".join(parameters))
     _bases[form] = op
     return form
 

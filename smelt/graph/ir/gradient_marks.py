@@ -2,7 +2,7 @@
 
 A joint graph is traced with a gradient for each result. At a call some may be absent, and then eager's engine leaves
 out whole nodes: what it does not come to gives nothing, which is not zeros. A node of a `torch.autograd.Function` is
-given zeros, or None, for single gradients that are absent. So the places where that shows are marked in the graph:
+given zeros, or None, for single gradients that are absent. So the nodes where that shows are marked in the graph:
 where gradients of different results meet, and what such a function is given. The marks compute nothing, and are gone
 before anything is scheduled.
 """
@@ -29,7 +29,7 @@ class Flow:
         self.choices: list[Choice] = []
 
     def present(self, absent: Container[int]) -> int:
-        """The conditions that hold where these results, by their place, have no gradient."""
+        """The conditions that hold where the results at these positions have no gradient."""
         found = sum(1 << i for i in range(self.count) if i not in absent)
         for choice in self.choices:
             found |= choice.given(found)
@@ -56,9 +56,9 @@ class Choice:
 
     Attributes:
         visited: the results from which the engine comes to it; entries: for each gradient that it is given, those for
-            which that is there. With more than one set of them, `patterns` are those sets (bits by place), the first
+            which that is there. With more than one set of them, `patterns` are those sets (bits by position), the first
             of which is that of the trace.
-        gives: for each pattern the gradients that it gives (bits by place), or the error that it raises.
+        gives: for each pattern the gradients that it gives (bits by position), or the error that it raises.
         edges: how many it may give; first: the bit of the first.
     """
 
@@ -68,7 +68,7 @@ class Choice:
         self.first = 0
 
     def pattern(self, present: int) -> int | None:
-        """Which of `patterns`, by its place, is there; None where the engine does not come to the function."""
+        """The index of the one of `patterns` that is there; None where the engine does not come to the function."""
         if not self.visited & present:
             return None
         found = sum(1 << k for k, mask in enumerate(self.entries) if mask & present)
@@ -111,7 +111,7 @@ class Materialized(GradientMark):
 
 
 class Chosen(GradientMark):
-    """A gradient that the function of `choice` gives: the operand at the pattern's place, None where it gives none."""
+    """A gradient that the function of `choice` gives: the operand at the pattern's index, None where it gives none."""
 
     def __init__(self, flow: Flow, choice: Choice) -> None:
         super().__init__(flow)

@@ -48,9 +48,9 @@ class TensorMeta:
 
     def __str__(self) -> str:
         name = str(self.dtype).removeprefix("torch.")
-        place = "" if self.device.type == "cpu" else f"@{self.device}"
+        device = "" if self.device.type == "cpu" else f"@{self.device}"
         layout = "" if same_all(self.stride, contiguous_stride(self.shape)) else f" stride {list(self.stride)}"
-        return f"{name}{list(self.shape)}{layout}{place}"
+        return f"{name}{list(self.shape)}{layout}{device}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ class OpaqueMeta(TensorMeta):
 
     def __str__(self) -> str:
         kind = "quantized" if self.layout is torch.strided else str(self.layout).removeprefix("torch.")
-        place = "" if self.device.type == "cpu" else f"@{self.device}"
-        return f"{kind} {str(self.dtype).removeprefix('torch.')}{list(self.shape)}{place}"
+        device = "" if self.device.type == "cpu" else f"@{self.device}"
+        return f"{kind} {str(self.dtype).removeprefix('torch.')}{list(self.shape)}{device}"
 
 
 def is_lazy(tensor: torch.Tensor) -> bool:
@@ -99,9 +99,9 @@ def _opaque_meta(tensor: torch.Tensor) -> OpaqueMeta:
         scheme = tensor.qscheme()
         parts = (scheme, tensor.q_per_channel_axis()) if "channel" in str(scheme) else (scheme,)
     else:
-        places, values, dense = _COMPRESSED[tensor.layout](tensor), tensor.values(), tensor.dense_dim()
+        indices, values, dense = _COMPRESSED[tensor.layout](tensor), tensor.values(), tensor.dense_dim()
         blocks = tensor.layout in (torch.sparse_bsr, torch.sparse_bsc)
-        parts = places.dtype, dense, *(values.shape[values.ndim - dense - 2 : values.ndim - dense] if blocks else ())
+        parts = indices.dtype, dense, *(values.shape[values.ndim - dense - 2 : values.ndim - dense] if blocks else ())
     shape, grad = tuple(tensor.shape), bool(tensor.requires_grad)
     return OpaqueMeta(shape, tensor.dtype, contiguous_stride(shape), tensor.device, grad, tensor.layout, parts)
 
@@ -113,9 +113,9 @@ def is_alike(meta: OpaqueMeta, tensor: torch.Tensor) -> bool:
 
 def meta_of(tensor: torch.Tensor) -> TensorMeta:
     """The metadata of a tensor (real or traced)."""
-    place: Any = getattr(tensor, "storage_view", None)
-    if place is not None:
-        return replace(place.layout.val, requires_grad=bool(tensor.requires_grad))
+    view: Any = getattr(tensor, "storage_view", None)
+    if view is not None:
+        return replace(view.layout.val, requires_grad=bool(tensor.requires_grad))
     if is_opaque(tensor):
         return _opaque_meta(tensor)
     return TensorMeta(

@@ -121,8 +121,8 @@ class _Printer:
         module = getattr(target, "__module__", None) or ""
         name: str = getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or repr(target)
         if module in ("torch._C._nn", "torch._C", "torch", "torch._C._VariableFunctions") or not module:
-            for place, prefix in ((torch.nn.functional, "torch.nn.functional."), (torch, "torch."), (builtins, "")):
-                if getattr(place, name.rpartition(".")[2], None) is target:
+            for namespace, prefix in ((torch.nn.functional, "torch.nn.functional."), (torch, "torch."), (builtins, "")):
+                if getattr(namespace, name.rpartition(".")[2], None) is target:
                     self.imports.add("torch.nn.functional")
                     return prefix + name.rpartition(".")[2]
         if module.startswith("torch._VF") or not all(map(is_plain_name, f"{module}.{name}".split("."))):

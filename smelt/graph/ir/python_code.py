@@ -36,7 +36,7 @@ def _write(module: fx.GraphModule) -> None:
     if all(map(_is_writable, graph.nodes)):
         fx.GraphModule.recompile(module)
         return
-    module._graph = _with_held_calls(graph)
+    module._graph = _with_bound_calls(graph)
     try:
         fx.GraphModule.recompile(module)
     finally:
@@ -60,7 +60,7 @@ def _is_called_by_name(node: fx.Node) -> bool:
         return True
     module, name = getattr(target, "__module__", None), getattr(target, "__name__", None)
     if type(name) is not str or type(module) is not str:
-        return module is None and any(getattr(place, str(name), None) is target for place in _TORCH)
+        return module is None and any(getattr(namespace, str(name), None) is target for namespace in _TORCH)
     if module.partition(".")[0] != "torch":
         return True
     return is_plain_name(name) and getattr(sys.modules.get(module), name, None) is target
@@ -84,7 +84,7 @@ def _is_text(value: Any) -> bool:
 _PLAIN = (int, float, bool, str, complex, bytes)
 
 
-def _with_held_calls(graph: fx.Graph) -> fx.Graph:
+def _with_bound_calls(graph: fx.Graph) -> fx.Graph:
     """The graph, its calls that cannot be written being objects that hold their arguments."""
     out, env = fx.Graph(), dict[fx.Node, fx.Node]()
     for node in graph.nodes:
@@ -102,9 +102,9 @@ class _Held:
     __name__ = __qualname__ = "held_call"
 
     def __init__(self, node: fx.Node) -> None:
-        places: dict[fx.Node, Any] = {each: _Read(number) for number, each in enumerate(node.all_input_nodes)}
+        reads: dict[fx.Node, Any] = {each: _Read(number) for number, each in enumerate(node.all_input_nodes)}
         self.target, self.method = node.target, node.op == "call_method"
-        self.args, self.kwargs = map_arg((node.args, node.kwargs), places.__getitem__)
+        self.args, self.kwargs = map_arg((node.args, node.kwargs), reads.__getitem__)
 
     def __call__(self, *given: Any) -> Any:
         args, kwargs = _filled(self.args, given), _filled(self.kwargs, given)

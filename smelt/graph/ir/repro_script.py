@@ -116,8 +116,8 @@ def error_of(error: BaseException | None) -> dict[str, str]:
         return {"kind": "", "message": ""}
     own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(_PACKAGE)]
     met = [f for f in own if not f.filename.startswith(_AROUND)]
-    place = f" in smelt/{met[-1].filename.removeprefix(_PACKAGE)}: {met[-1].name}" if met else ""
-    return {"kind": type(error).__qualname__ + place, "message": str(error)[:_LONGEST]}
+    location = f" in smelt/{met[-1].filename.removeprefix(_PACKAGE)}: {met[-1].name}" if met else ""
+    return {"kind": type(error).__qualname__ + location, "message": str(error)[:_LONGEST]}
 
 
 _PACKAGE = f"{Path(__file__).parents[2]}/"

@@ -82,8 +82,8 @@ class Storage:
     """What stands for memory: every trace tensor that views the same memory has the same Storage.
 
     Attributes:
-        version: counts writes; a place whose value is of an older version must be replayed.
-        root: the place that covers the memory.
+        version: counts writes; a view whose value is of an older version must be replayed.
+        root: the view that covers the memory.
         constant: the real tensor, when the memory holds a constant of the program.
         filled: it holds one value everywhere.
         reshaped: a view of it changed its shape in place. The engine makes the history of views again after a write,
@@ -101,7 +101,7 @@ class Storage:
 
 
 class Step:
-    """One view operator on the way from a parent place to a child: `op(parent, *args, **kwargs)[index]`.
+    """One view operator on the way from a parent view to a child: `op(parent, *args, **kwargs)[index]`.
 
     Attributes:
         grad: the grad mode it was taken in.
@@ -128,10 +128,10 @@ class StorageView:
     """Where a trace tensor's elements are: a storage, and the steps that lead there from the storage's root.
 
     Attributes:
-        layout: metadata of the tensor at this place.
-        parent, step: how it views another place; None for the root.
-        node: the recorder's value of this place as of storage version `version`.
-        rows: what a sparse gradient is made of; the place then stands for it.
+        layout: metadata of the tensor.
+        parent, step: the view that it is taken from, and the operator; None for the root.
+        node: the recorder's value of this view as of storage version `version`.
+        rows: what a sparse gradient is made of, where this view stands for one.
         conjugate, negative: the values are the conjugates or the negatives of what the memory holds (`conj()`).
     """
 

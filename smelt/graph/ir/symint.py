@@ -450,7 +450,7 @@ def floor_divided(left: Any, right: Any) -> Any:
     return to_torch(_on_floats(operator.floordiv, float(a) if isinstance(a, int) else a, b))
 
 
-def held(value: Any) -> Any:
+def symbolic_value(value: Any) -> Any:
     """What a SymInt, SymFloat or SymBool of ours stands for, as it is."""
     return value.node.value if isinstance(value.node, SizeNode) else value
 
@@ -461,10 +461,10 @@ def from_torch(value: Any) -> Any:
         node = value.node
         if not isinstance(node, SizeNode) or node.kind is bool:
             return node.bool_() if isinstance(node, SizeNode) else value
-        held = node.value.owner.simplify(node.value) if isinstance(node.value, Size) else node.value
-        if node.kind is float and isinstance(held, (int, Size)):
-            return Ratio(held, 1) if isinstance(held, Size) else float(held)
-        return held
+        known = node.value.owner.simplify(node.value) if isinstance(node.value, Size) else node.value
+        if node.kind is float and isinstance(known, (int, Size)):
+            return Ratio(known, 1) if isinstance(known, Size) else float(known)
+        return known
     kind = type(value)
     if kind is list or kind is tuple or kind is torch.Size:
         return (list if kind is list else tuple)(map(from_torch, value))

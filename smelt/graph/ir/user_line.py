@@ -13,7 +13,7 @@ TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 def lines_of(node: fx.Node) -> Iterator[Any]:
-    """Places of an operation and of the calls around it, from the inside out; `str(place)` is "file:line"."""
+    """Locations of an operation and of the calls around it, innermost first; `str(location)` is "file:line"."""
     at, callers = node.meta.get("at"), node.meta.get("callers")
     if at is not None:
         yield at
@@ -24,7 +24,7 @@ def lines_of(node: fx.Node) -> Iterator[Any]:
 
 
 def user_line(node: fx.Node) -> Any:
-    """The place in the user's code: of a layer of `torch.nn` where it is called. None: not known."""
+    """The location in the user's code: of a layer of `torch.nn` where it is called. None: not known."""
     innermost = node.meta.get("at")
     if innermost is None or not is_of_torch(innermost):
         return innermost
@@ -32,5 +32,5 @@ def user_line(node: fx.Node) -> Any:
 
 
 def is_of_torch(at: Any) -> bool:
-    """Whether a place lies in PyTorch's own code."""
+    """Whether a location is in PyTorch's own code."""
     return bool(at.code.co_filename.startswith(TORCH))

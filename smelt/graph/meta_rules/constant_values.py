@@ -46,12 +46,12 @@ def known_value(tensor: ViewedTensor) -> torch.Tensor | None:
     return _seen_from(tensor.storage_view, constant)
 
 
-def _seen_from(place: StorageView, constant: torch.Tensor) -> torch.Tensor:
-    """The view of the constant, which fills the place's storage, that the place is."""
-    if place.parent is None:
+def _seen_from(view: StorageView, constant: torch.Tensor) -> torch.Tensor:
+    """`view` of the constant that fills its storage."""
+    if view.parent is None:
         return constant
-    assert place.step is not None
-    return place.step(_seen_from(place.parent, constant)).resolve_conj().resolve_neg()
+    assert view.step is not None
+    return view.step(_seen_from(view.parent, constant)).resolve_conj().resolve_neg()
 
 
 def remember(tensor: ViewedTensor, value: torch.Tensor) -> None:

@@ -28,7 +28,7 @@ def with_gaps_of(val: TensorMeta) -> Layout | None:
 
 
 def _written_view(answer: Layout, args: Sequence[Any]) -> Layout:
-    """The first argument with another view in a place of it: a copy of its memory, gaps included."""
+    """The first argument with a region overwritten: a copy of its memory, gaps included."""
     return with_gaps_of(val_of(args[0])) or answer
 
 
@@ -95,7 +95,7 @@ def _prelu_gradients(answer: Any, args: Sequence[Any]) -> Any:
 
 
 def _written_copy(answer: Layout, args: Sequence[Any]) -> Layout:
-    """The first argument with other values in places of it: made like it."""
+    """The first argument with some elements overwritten: made like it."""
     return as_before(val_of(args[0]))
 
 

@@ -101,8 +101,8 @@ def _of_indices(func: OpOverload, args: Sequence[Any]) -> Exception | None:
         for index in args[1]:
             device = own if index is None else index.storage_view.layout.val.device
             if device not in (_CPU, own):
-                place = f"indices should be either on cpu or on the same device as the indexed tensor ({own})"
-                return RuntimeError(place)
+                message = f"indices should be either on cpu or on the same device as the indexed tensor ({own})"
+                return RuntimeError(message)
     values = args[2].storage_view.layout.val if len(args) > 2 and isinstance(args[2], ViewedTensor) else None
     if values is not None and values.device != own and values.shape:
         text = "Expected all tensors to be on the same device, but found at least two devices"
@@ -113,12 +113,12 @@ def _of_indices(func: OpOverload, args: Sequence[Any]) -> Exception | None:
 def _is_usual(func: OpOverload, dtypes: set[torch.dtype]) -> bool:
     """Whether an operator on tensors of one device is known to take these types, or takes too long to ask."""
     usual = all(dtype.is_floating_point for dtype in dtypes) and name_in_namespace(func) in _PRODUCTS
-    return dtypes == {torch.float32} or usual or any(part in name_in_namespace(func) for part in SLOW)
+    return dtypes == {torch.float32} or usual or any(name in name_in_namespace(func) for name in SLOW)
 
 
 def _may_ask(func: OpOverload, info: OpInfo, tensors: Sequence[ViewedTensor], devices: set[torch.device]) -> bool:
     """Whether a run on small zeros leaves no trace, and could tell something that metadata does not."""
-    if any(part in name_in_namespace(func) for part in _REFUSES_ZEROS):
+    if any(name in name_in_namespace(func) for name in _REFUSES_ZEROS):
         return False
     if info.kind is Kind.VIEW or info.random or info.silent or takes_lengths(func):
         return False
@@ -157,7 +157,7 @@ def _counts(error: Exception, mixed: bool) -> bool:
     text = str(error)
     if type(error) not in (RuntimeError, NotImplementedError) or "CUDA error" in text or "Could not run" in text:
         return False
-    return "not implemented for '" in text or mixed and any(part in text for part in _OF_DEVICES)
+    return "not implemented for '" in text or mixed and any(name in text for name in _OF_DEVICES)
 
 
 _OF_DEVICES = ("same device", "different device", "expected device", "device type", "Device", "CPU Scalar",

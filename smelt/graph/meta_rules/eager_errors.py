@@ -64,10 +64,10 @@ def refusal(
         raise Unsupported(f"{func} cannot be traced", why=f"its metadata rule refuses what it accepts: {doubted}")
     if error is None or isinstance(error, torch.linalg.LinAlgError):  # a matrix of other values may do
         return None
-    again = _attempt(func, info, args, kwargs, 1)
-    if type(again) is not type(error) or str(again) != str(error):
+    second = _attempt(func, info, args, kwargs, 1)
+    if type(second) is not type(error) or str(second) != str(error):
         return None
-    return marked(again)
+    return marked(second)
 
 
 def _refusal_of_small(
@@ -76,10 +76,10 @@ def _refusal_of_small(
     """The error that the operator raises for smaller tensors as well, whatever their sizes are."""
     error = None
     for step, fill in ((1, 0), (1, 1), (3, 1)):
-        again = _attempt(func, info, args, kwargs, fill, Sizes((*args, *kwargs.values()), step))
-        if again is None or (error is not None and (type(again) is not type(error) or str(again) != str(error))):
+        attempt = _attempt(func, info, args, kwargs, fill, Sizes((*args, *kwargs.values()), step))
+        if attempt is None or (error is not None and (type(attempt) is not type(error) or str(attempt) != str(error))):
             return None
-        error = again
+        error = attempt
     if error is None or (_elsewhere((*args, *kwargs.values())) and any(name in str(error) for name in _ON_A_GPU)):
         return None
     return marked(error)
@@ -117,8 +117,8 @@ class Sizes:
 
 @functools.cache
 def _has_sizes(func: OpOverload) -> bool:
-    """Whether numbers among the operator's arguments are sizes or places, which do not fit smaller tensors."""
-    if any(part in name_in_namespace(func) for part in _SHAPING):
+    """Whether numbers among the operator's arguments are sizes or indices, which do not fit smaller tensors."""
+    if any(fragment in name_in_namespace(func) for fragment in _SHAPING):
         return True
     return any(a.name not in _NO_SIZES and "int" in str(a.type).lower() for a in schema_of(func).arguments)
 
@@ -165,7 +165,7 @@ def takes_lengths(func: OpOverload) -> bool:
     if torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags:
         return True
     tensors = [a.name for a in schema_of(func).arguments if "Tensor" in str(a.type)]
-    return any(part in name for name in tensors for part in ("length", "offset", "repeats", "batch_sizes"))
+    return any(fragment in name for name in tensors for fragment in ("length", "offset", "repeats", "batch_sizes"))
 
 
 def _may_run(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], doubted: bool) -> bool:
@@ -173,7 +173,7 @@ def _may_run(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mappin
         return False
     if not doubted and info.kind is Kind.VIEW:
         return False
-    if not doubted and not info.outs and any(part in name_in_namespace(func) for part in SLOW):
+    if not doubted and not info.outs and any(fragment in name_in_namespace(func) for fragment in SLOW):
         return _is_unusual(func, (*args, *kwargs.values()))  # but meta kernels take an `out=` of any type
     if torch.are_deterministic_algorithms_enabled():  # the same layouts may be refused for that, now but not later
         return False
@@ -238,7 +238,7 @@ def _memory(layout: Layout) -> int:
 
 
 def sharing(values: Sequence[Any]) -> tuple[int, ...]:
-    """Which of the tensors among `values` lie in one memory: for each the place of the first in it; () when none do."""
+    """Which of the tensors among `values` share memory: for each the position of the first in it; () when none do."""
     storages = [tensor.storage_view.storage for tensor in tensors_among(values)]
     first = tuple(map(storages.index, storages))
     return () if first == tuple(range(len(first))) else first

@@ -118,7 +118,7 @@ _OPERANDS_SWAPPED = frozenset({aten.threshold_backward.default, aten.rsub.Tensor
 _WITHOUT_OPERAND = frozenset(
     {aten.pow.Scalar, aten.pow.Tensor_Scalar, aten.float_power.Tensor_Scalar, aten.lerp.Scalar}
 )
-"""The number is part of the computation; that of other `Scalar` overloads is an operand of no dimensions."""
+"""The number is an attribute of the computation; that of other `Scalar` overloads is an operand of no dimensions."""
 
 
 def val_of(tensor: Any) -> TensorMeta:

@@ -74,7 +74,7 @@ def _vector_norm(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _without(shape: Sequence[Any], gone: Container[int], keep: bool) -> list[Any]:
-    """The sizes without these dimensions, or with 1 in their places."""
+    """The sizes without these dimensions, or with size 1 in their place."""
     return [1 if d in gone else n for d, n in enumerate(shape) if keep or d not in gone]
 
 

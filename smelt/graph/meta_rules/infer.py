@@ -327,13 +327,13 @@ class _Pinned(ViewedTensor):
     """A tensor that stands for its layout alone."""
 
     @staticmethod
-    def __new__(cls, place: StorageView) -> _Pinned:
-        val = place.layout.val
+    def __new__(cls, view: StorageView) -> _Pinned:
+        val = view.layout.val
         self = torch.Tensor._make_wrapper_subclass(cls, val.shape, strides=val.stride, dtype=val.dtype)
-        self.storage_view = place
+        self.storage_view = view
         return self
 
-    def __init__(self, place: StorageView) -> None:
+    def __init__(self, view: StorageView) -> None:
         pass
 
     @classmethod
@@ -407,7 +407,7 @@ def _like_cpu(position: int) -> Callable[[Layout, Sequence[Any]], Layout]:
 
 
 def _shuffled_cpu(answer: Layout, args: Sequence[Any]) -> Layout:
-    """New memory, channels last or row-major; the meta kernel says a view where nothing changes its place.
+    """New memory, channels last or row-major; the meta kernel says a view where no element moves.
 
     Without elements in the strides of the argument.
     """

@@ -63,7 +63,7 @@ def _layers(
             if i + 1 < count:
                 x = torch.nn.functional.dropout(x, dropout)
         kept = list(zip(*last, strict=True))[: 2 if mode == _LSTM else 1]
-        return x, *(torch.cat(parts) for parts in kept)
+        return x, *(torch.cat(tensors) for tensors in kept)
 
 
 def _call(

@@ -304,8 +304,8 @@ def _embedding_bag(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     if factors is not None:
         given = val_of(factors)
         scale = torch.empty_strided(given.shape, given.stride, dtype=given.dtype).zero_()
-    places = torch.zeros(index.shape, dtype=index.dtype)
-    out = func(table, places, starts, by_frequency, mode, sparse, scale, last, min(padding, 0))
+    zero_indices = torch.zeros(index.shape, dtype=index.dtype)
+    out = func(table, zero_indices, starts, by_frequency, mode, sparse, scale, last, min(padding, 0))
     return tuple(layout_for(tuple(o.shape), o.dtype, tuple(o.stride()), val.device) for o in out)
 
 
@@ -318,7 +318,7 @@ def _gather(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _is_told_by_rows(val: TensorMeta, shape: Sequence[int]) -> bool:
-    """What is picked of a tensor at so many places has rows; where sizes are 0 or 1 the order of its strides tells.
+    """Whether the result of such indices is row-major; where sizes are 0 or 1 the order of the strides tells.
 
     What only the values of tensors tell is taken for more than 0: nobody knows it while the graph is made.
     """
@@ -329,17 +329,17 @@ def _is_told_by_rows(val: TensorMeta, shape: Sequence[int]) -> bool:
 def _index(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     """Whole-number indices of neighbouring dimensions of a row-major tensor (or of all dimensions of any)."""
     val = val_of(args[0])
-    places = [d for d, i in enumerate(args[1]) if i is not None]
-    if not places or len(args[1]) > val.ndim:
+    indexed_dims = [d for d, i in enumerate(args[1]) if i is not None]
+    if not indexed_dims or len(args[1]) > val.ndim:
         return None
-    if places != list(range(places[0], places[-1] + 1)):
+    if indexed_dims != list(range(indexed_dims[0], indexed_dims[-1] + 1)):
         return picked(func, args, kwargs)
-    indices = [val_of(args[1][d]) for d in places]
+    indices = [val_of(args[1][d]) for d in indexed_dims]
     shape = broadcast(indices)
     plain = all(i.dtype in (torch.int64, torch.int32) and is_row_major(i) for i in indices)
     if shape is None or not plain or not (_is_told_by_rows(val, shape) or len(indices) == val.ndim):
         return picked(func, args, kwargs)
-    return _fresh(val, (*val.shape[: places[0]], *shape, *val.shape[places[-1] + 1 :]))
+    return _fresh(val, (*val.shape[: indexed_dims[0]], *shape, *val.shape[indexed_dims[-1] + 1 :]))
 
 
 def _index_add(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
@@ -347,8 +347,8 @@ def _index_add(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     fits = val.ndim == source.ndim and in_range(dim, val.ndim) and val.dtype is source.dtype and index.ndim == 1
     if kwargs or not fits or not val.ndim or not is_row_major(val) or index.dtype not in (torch.int64, torch.int32):
         return None
-    place = dim % val.ndim
-    wanted = (*val.shape[:place], *index.shape, *val.shape[place + 1 :])
+    position = dim % val.ndim
+    wanted = (*val.shape[:position], *index.shape, *val.shape[position + 1 :])
     return _fresh(val, val.shape) if source.shape == wanted else None
 
 
@@ -366,7 +366,7 @@ def _searchsorted(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     return _fresh(val, val.shape, torch.int64)
 
 
-def _part_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
+def _region_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
     """The gradient of a view's base: zeros around the gradient of the view."""
     return _fresh(val_of(args[0]), args[1])
 
@@ -632,8 +632,8 @@ def _layer_norm_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> 
 
 def _gradients(dx: Layout, weight: Any, bias: Any, x: TensorMeta, shape: Sequence[int], mask: Sequence[bool]) -> Any:
     dtype = _of_parameters(x, weight, bias)
-    parts = [dx, _fresh(x, shape, dtype), _fresh(x, shape, dtype)]
-    return tuple(part if wanted else None for part, wanted in zip(parts, mask, strict=True))
+    gradients = [dx, _fresh(x, shape, dtype), _fresh(x, shape, dtype)]
+    return tuple(gradient if wanted else None for gradient, wanted in zip(gradients, mask, strict=True))
 
 
 def _normalized(x: TensorMeta) -> Layout:
@@ -731,8 +731,8 @@ _RULES: dict[OpOverload, Rule] = {
     aten.index_add.default: _index_add,
     aten.masked_fill.Scalar: _masked_fill,
     aten.searchsorted.Tensor: _searchsorted,
-    aten.select_backward.default: _part_backward,
-    aten.slice_backward.default: _part_backward,
+    aten.select_backward.default: _region_backward,
+    aten.slice_backward.default: _region_backward,
     **{
         getattr(aten, f"{name}_like").default: _new_like for name in ("empty", "zeros", "ones", "full", "rand", "randn")
     },

@@ -180,7 +180,7 @@ def _sort(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     return as_before(val_of(args[0])), as_before(val_of(args[0]), torch.int64)
 
 
-def _scan_with_places(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
+def _scan_with_indices(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     val = val_of(args[0])
     return fresh(val, val.shape), fresh(val, val.shape, torch.int64)
 
@@ -243,15 +243,15 @@ def picked(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     memory order of what is kept. (PyTorch: `restride_src` in aten/src/ATen/native/TensorAdvancedIndexing.cpp.)
     """
     val, indices = val_of(args[0]), args[1]
-    places = [d for d, i in enumerate(indices) if i is not None]
-    found = [val_of(indices[d]) for d in places]
-    if not places or len(indices) > val.ndim or any(i.dtype not in (torch.int64, torch.int32) for i in found):
+    indexed_dims = [d for d, i in enumerate(indices) if i is not None]
+    found = [val_of(indices[d]) for d in indexed_dims]
+    if not indexed_dims or len(indices) > val.ndim or any(i.dtype not in (torch.int64, torch.int32) for i in found):
         return None
     shape = broadcast(found)
     if shape is None:
         return None
-    kept = [d for d in range(val.ndim) if d not in places]
-    front = 0 if places != list(range(places[0], places[-1] + 1)) else places[0]
+    kept = [d for d in range(val.ndim) if d not in indexed_dims]
+    front = 0 if indexed_dims != list(range(indexed_dims[0], indexed_dims[-1] + 1)) else indexed_dims[0]
     sizes = [val.shape[d] for d in kept]
     source = [val.stride[d] for d in kept]
     whole = (*sizes[:front], *shape, *sizes[front:])
@@ -445,8 +445,8 @@ SYMBOLIC_RULES: dict[Any, Rule] = {
     aten.diag_embed.default: _diag_embed,
     aten.diagonal_backward.default: _of_shape(1),
     aten.unfold_backward.default: _of_shape(1),
-    aten.cummax.default: _scan_with_places,
-    aten.cummin.default: _scan_with_places,
+    aten.cummax.default: _scan_with_indices,
+    aten.cummin.default: _scan_with_indices,
     aten.cumprod.default: _scan,
     aten.cumsum.default: _scan,
     aten.logcumsumexp.default: _scan,

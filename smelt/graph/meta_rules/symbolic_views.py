@@ -206,17 +206,17 @@ def _split(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     count = max((hint(size) + hint(length) - 1) // hint(length), 1) if hint(length) else 1
     if not (count - 1) * length < size or not size <= count * length:
         return None
-    return _parts(args[0], [*[length] * (count - 1), size - length * (count - 1)], dim)
+    return _slices_of(args[0], [*[length] * (count - 1), size - length * (count - 1)], dim)
 
 
 def _split_with_sizes(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     dim = args[2] if len(args) > 2 else kwargs.get("dim", 0)
     if sum(args[1]) != val_of(args[0]).shape[dim]:
         return None
-    return _parts(args[0], args[1], dim)
+    return _slices_of(args[0], args[1], dim)
 
 
-def _parts(of: Any, lengths: Sequence[IntLike], dim: int) -> list[Layout]:
+def _slices_of(of: Any, lengths: Sequence[IntLike], dim: int) -> list[Layout]:
     val = val_of(of)
     offset: IntLike = layout(of).offset
     dim %= val.ndim
@@ -239,11 +239,11 @@ def _as_strided(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _unsafe(split: Rule) -> Rule:
-    """The parts in memory of their own, as far as autograd knows."""
+    """The chunks in memory of their own, as far as autograd knows."""
 
     def rule(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-        parts = split(func, args, kwargs)
-        return parts and [fresh(p.val, p.val.shape, None, p.val.stride) for p in parts]
+        chunks = split(func, args, kwargs)
+        return chunks and [fresh(p.val, p.val.shape, None, p.val.stride) for p in chunks]
 
     return rule
 

@@ -99,10 +99,10 @@ def hooks_of(tensor: torch.Tensor) -> Callable[[], dict[int, Callable[..., Any]]
     known = backward_hooks(tensor)
     if known is not None:
         return weakref.ref(known)
-    held = weakref.ref(tensor)
+    weak = weakref.ref(tensor)
 
     def later() -> dict[int, Callable[..., Any]] | None:
-        found = held()
+        found = weak()
         return None if found is None else backward_hooks(found)
 
     return later
@@ -110,9 +110,9 @@ def hooks_of(tensor: torch.Tensor) -> Callable[[], dict[int, Callable[..., Any]]
 
 def pass_on_absent(node: Any) -> None:
     """Let a custom function's node give nothing when it gets nothing, not zeros."""
-    held = weakref.ref(node)
+    weak = weakref.ref(node)
 
     def before(gradients: tuple[Any, ...]) -> None:
-        held().set_materialize_grads(any(each is not None for each in gradients))  # type: ignore[union-attr]
+        weak().set_materialize_grads(any(each is not None for each in gradients))  # type: ignore[union-attr]
 
     node.register_prehook(before)

@@ -1,4 +1,4 @@
-"""Calls of `torch.utils.checkpoint` in a captured graph, as calls again: what runs the graph as it is keeps as little.
+"""Calls of `torch.utils.checkpoint` in a captured graph, made calls once more: eager backends then save as little.
 
 Capture goes through such a call and marks the nodes inside with its number. A backend that partitions the graph reads
 the marks; for one that lets autograd run over it, the nodes between the first and the last mark become a function.
@@ -59,16 +59,16 @@ def _call(module: fx.GraphModule, graph: fx.Graph, env: dict[fx.Node, fx.Node], 
     own = set(span)
     given = list(dict.fromkeys(n for node in span for n in node.all_input_nodes if n not in own))
     given.sort(key=lambda node: node.op != "placeholder")
-    held = sum(node.op == "placeholder" for node in given)
+    num_buffers = sum(node.op == "placeholder" for node in given)
     results = [node for node in span if any(user not in own for user in node.users)]
-    part, inner = Graph(), dict[fx.Node, fx.Node]()
+    body, inner = Graph(), dict[fx.Node, fx.Node]()
     for node in given:
-        inner[node] = part.placeholder(node.name)
+        inner[node] = body.placeholder(node.name)
     for node in span:
-        inner[node] = part.node_copy(node, inner.__getitem__)
-    part.output(tuple(inner[node] for node in results))
-    function: Any = GraphModule(module, part)
-    made = graph.call_function(_checkpointed(function, held), tuple(env[node] for node in given))
+        inner[node] = body.node_copy(node, inner.__getitem__)
+    body.output(tuple(inner[node] for node in results))
+    function: Any = GraphModule(module, body)
+    made = graph.call_function(_checkpointed(function, num_buffers), tuple(env[node] for node in given))
     for i, node in enumerate(results):
         env[node] = graph.call_function(_item, (made, i))
         env[node].meta = dict(node.meta)
@@ -79,31 +79,31 @@ def _item(results: Sequence[Any], index: int) -> Any:
 
 
 class _checkpointed:  # noqa: N801  it is called like a function, and shown so in a graph
-    """Computes what a part of a graph does, and computes it again when gradients need what is inside.
+    """Computes a span of a graph, and recomputes it when gradients need the values inside.
 
     Args:
-        part: the nodes.
-        held: how many of its arguments come first that are inputs of the whole graph. They are held as a module holds
-            its buffers: the part may write to them, which autograd forbids for what it saves.
+        body: the nodes of the span.
+        num_buffers: how many of its arguments, the first ones, are inputs of the whole graph. They are treated like a
+            module's buffers: the body may write to them, which autograd forbids for what it saves.
     """
 
-    def __init__(self, part: fx.GraphModule, held: int) -> None:
-        self.part, self.held = part, held
+    def __init__(self, body: fx.GraphModule, num_buffers: int) -> None:
+        self.body, self.num_buffers = body, num_buffers
         self.__name__ = self.__qualname__ = "checkpointed"
         self.__module__ = __name__
 
     def __call__(self, *args: Any) -> Any:
-        held, given = args[: self.held], args[self.held :]
+        buffers, given = args[: self.num_buffers], args[self.num_buffers :]
         untouched: list[tuple[torch.Tensor, int]] | None = None
 
         def run(*given: Any) -> Any:
             nonlocal untouched
             if untouched is not None:
                 _check(untouched)
-                return self.part(*held, *given)
-            before = _versions(held)
-            out = self.part(*held, *given)
-            after = _versions(held)
+                return self.body(*buffers, *given)
+            before = _versions(buffers)
+            out = self.body(*buffers, *given)
+            after = _versions(buffers)
             untouched = [(t, b) for (t, b), (_, a) in zip(before, after, strict=True) if a == b]
             return out
 

@@ -56,8 +56,8 @@ def cuts(graph: fx.Graph) -> list[fx.Node]:
     return [node for node in graph.nodes if isinstance(node.target, (EagerBoundary, Conditional))]
 
 
-def in_parts(graph: fx.Graph, backend: str) -> bool:
-    """Whether the backend gets the graph in parts, compiled when they first run. In eager a branch is Python's."""
+def in_pieces(graph: fx.Graph, backend: str) -> bool:
+    """Whether the backend gets the graph in pieces, compiled when they first run. In eager a branch is Python's."""
     return bool(boundaries(graph)) or backend != "eager" and bool(cuts(graph))
 
 

@@ -36,15 +36,15 @@ def gradients(
 
     In this thread: while a program is captured, another would not know that its tensors on CUDA are fake.
     """
-    held = [backward_hooks(leaf) for leaf in leaves]
+    hooks_of_leaves = [backward_hooks(leaf) for leaf in leaves]
     try:
-        for leaf, hooks in zip(leaves, held, strict=True):
+        for leaf, hooks in zip(leaves, hooks_of_leaves, strict=True):
             if hooks:
                 set_backward_hooks(leaf, None)
         with engine_in_this_thread():
             return torch.autograd.grad(outputs, leaves, tangents, retain_graph=retain_graph, allow_unused=True)
     finally:
-        for leaf, hooks in zip(leaves, held, strict=True):
+        for leaf, hooks in zip(leaves, hooks_of_leaves, strict=True):
             if hooks:
                 set_backward_hooks(leaf, hooks)
 

@@ -33,18 +33,18 @@ def through(*tensors: torch.Tensor) -> list[torch.Tensor]:
 class _ModuleHooks(EagerBoundary):
     why = "a module with backward hooks"
 
-    def __init__(self, count: int, places: Sequence[int]) -> None:
-        """`count` arguments (or results), of which tensors stand at `places`; empty: none requires gradients."""
+    def __init__(self, count: int, positions: Sequence[int]) -> None:
+        """`count` arguments (or results), of which tensors stand at `positions`; empty: none requires gradients."""
         super().__init__()
-        self.count, self.places = count, tuple(places)
+        self.count, self.positions = count, tuple(positions)
 
     def set_up(self, through: Any, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Have PyTorch set up its hooks on the tensors; others than tensors it only counts."""
         values: list[Any] = [None] * self.count
-        for place, tensor in zip(self.places, tensors, strict=True):
-            values[place] = tensor
+        for position, tensor in zip(self.positions, tensors, strict=True):
+            values[position] = tensor
         out = recording(True, through, tuple(values))
-        results = [out[place] for place in self.places]
+        results = [out[position] for position in self.positions]
         for node in {each.grad_fn for each in results if each.grad_fn is not None}:
             pass_on_absent(node)
         return results

@@ -64,12 +64,12 @@ def _shape(node: fx.Node) -> tuple[Any, ...]:
     return node.meta["val"].shape or (1,)
 
 
-def _at(dim: int | None, place: int) -> Rule:
-    """The operand at `place` holds places along dimension `args[dim]` of the first (of its first where dim is None)."""
+def _at(dim: int | None, position: int) -> Rule:
+    """The operand at `position` holds indices along dimension `args[dim]` of the first operand (its first for None)."""
 
     def rule(args: Sequence[Any]) -> Iterator[Range]:
         shape = _shape(args[0])
-        yield Range(args[place], 0, shape[0 if dim is None else args[dim] % len(shape)] - 1, OUT_OF_RANGE)
+        yield Range(args[position], 0, shape[0 if dim is None else args[dim] % len(shape)] - 1, OUT_OF_RANGE)
 
     return rule
 
@@ -233,7 +233,7 @@ _LOOKED_AT = (aten.normal.Tensor_Tensor, aten.normal.float_Tensor)
 
 
 def _of_derivative(node: fx.Node) -> bool:
-    """Its places are those of a forward, which has looked: the gradient of `x[i]` puts where that was read."""
+    """Its indices are those of a forward, which has checked them: the gradient of `x[i]` writes where that was read."""
     return bool(node.meta.get("backward")) or "derivative" in node.meta
 
 

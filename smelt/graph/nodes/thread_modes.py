@@ -36,14 +36,14 @@ class EnterInference(EagerBoundary):
         self.mode = mode
 
     def __call__(self) -> Entered:
-        held: list[Any] = []
-        note_region(_leave, held)
-        held.append(torch_c.inference_mode(self.mode))  # made, it is entered; one that nobody holds is left
-        return Entered(held[0])
+        entered: list[Any] = []
+        note_region(_leave, entered)
+        entered.append(torch_c.inference_mode(self.mode))  # made, it is entered; one that nobody holds is left
+        return Entered(entered[0])
 
 
-def _leave(held: list[Any]) -> None:
-    for region in held:
+def _leave(entered: list[Any]) -> None:
+    for region in entered:
         region.__exit__(None, None, None)  # twice is as good as once
 
 

@@ -91,9 +91,9 @@ if torch.distributed.is_available():
         targets, tensor, group = _only(lists), _only(tensors), _group(boxed)
         whole = _gathered(tensor, group, recorder)
         rows = whole.storage_view.layout.val.shape[0] // group.size()
-        parts = propagate(aten.split.Tensor, (whole, rows), {}, recorder)
-        for target, part in zip(targets, parts, strict=True):
-            own = part if tensor.dim() else propagate(aten.squeeze.dim, (part, 0), {}, recorder)
+        chunks = propagate(aten.split.Tensor, (whole, rows), {}, recorder)
+        for target, chunk in zip(targets, chunks, strict=True):
+            own = chunk if tensor.dim() else propagate(aten.squeeze.dim, (chunk, 0), {}, recorder)
             _write(target, own, recorder)
         return [list(targets)], finished_work()
 

@@ -1,4 +1,4 @@
-"""Torch functions whose C++ part reads what stand-in tensors lack, said another way: sizes, values to check."""
+"""Torch functions whose C++ reads what trace tensors lack (sizes, values to check), written as other operators."""
 
 from __future__ import annotations
 
@@ -101,10 +101,10 @@ def _fits_whole(x: ViewedTensor, value: Any) -> bool:
         return True
     if not isinstance(value, ViewedTensor) or value.dtype is not x.dtype or value.device != x.device:
         return False
-    shape, part = x.storage_view.layout.val.shape, value.storage_view.layout.val.shape
-    rest = shape[len(shape) - len(part) :]
-    return len(part) <= len(shape) and all(
-        known_equal(a, 1) or known_equal(a, b) for a, b in zip(part, rest, strict=True)
+    shape, own = x.storage_view.layout.val.shape, value.storage_view.layout.val.shape
+    rest = shape[len(shape) - len(own) :]
+    return len(own) <= len(shape) and all(
+        known_equal(a, 1) or known_equal(a, b) for a, b in zip(own, rest, strict=True)
     )
 
 
@@ -204,7 +204,7 @@ def _max_pool1d(
 
     windows = (wide(kernel_size, 1), wide(stride or None, 1), wide(padding, 0), wide(dilation, 1))
     out: Any = functional.max_pool2d(x.unsqueeze(-2), *windows, ceil_mode, return_indices)  # type: ignore[call-overload]
-    return tuple(part.squeeze(-2) for part in out) if return_indices else out.squeeze(-2)
+    return tuple(each.squeeze(-2) for each in out) if return_indices else out.squeeze(-2)
 
 
 _POOLS = (functional.max_pool1d, torch.max_pool1d)
@@ -231,21 +231,21 @@ _GRIDS = (functional.affine_grid, torch.affine_grid_generator)
 
 
 def _has_one_line(theta: Any = None, size: Any = (), align_corners: Any = None) -> bool:
-    """Whether a gradient will go through a grid with one place in some dimension: PyTorch makes a tensor of it then."""
+    """Whether a gradient will go through a grid with size 1 in some dimension: PyTorch makes a tensor of it then."""
     traced = isinstance(theta, ViewedTensor) and theta.requires_grad and theta.is_floating_point()
     return traced and any(type(n) is int and n == 1 for n in tuple(size)[2:])
 
 
 def _grid_of_one_line(target: Any, theta: torch.Tensor, size: Any, align_corners: Any = None) -> torch.Tensor:
-    """`affine_grid` as the product of places and matrices that it is."""
+    """`affine_grid` as what it is: a product of grid points and matrices."""
     target(theta.detach(), size, align_corners)  # which says what is wrong with them
     lines, space = [], tuple(size)[2:]
     for dim, n in reversed(list(enumerate(space))):
         line = torch.linspace(-1, 1, n, dtype=theta.dtype, device=theta.device) if n != 1 else theta.new_zeros(1)
         line = line if align_corners else line * ((n - 1) / n)
         lines.append(line.reshape(*[1] * dim, n, *[1] * (len(space) - dim - 1)).expand(space))
-    places = torch.stack([*lines, torch.ones_like(lines[0])], -1).reshape(1, -1, len(space) + 1)
-    return places.expand(size[0], -1, -1).bmm(theta.transpose(1, 2)).reshape(size[0], *space, len(space))
+    points = torch.stack([*lines, torch.ones_like(lines[0])], -1).reshape(1, -1, len(space) + 1)
+    return points.expand(size[0], -1, -1).bmm(theta.transpose(1, 2)).reshape(size[0], *space, len(space))
 
 
 _OTHER: dict[Any, Callable[..., Any]] = {
@@ -261,4 +261,4 @@ _WRITES: dict[Callable[..., Any], Callable[..., bool]] = {
     _fill: _writes_one_row,
     _put: _writes_where_true,
 }
-"""Forms of an assignment to a part of a tensor, with the question whether it is of their kind, in order."""
+"""Forms of an assignment to elements of a tensor, with the question whether it is of their kind, in order."""

@@ -51,8 +51,10 @@ def _is_on_a_gpu(args: Sequence[Any]) -> bool:
 
 
 def _given(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Any:
-    place = next(i for i, argument in enumerate(schema_of(func).arguments) if argument.name == name)
-    return args[place] if place < len(args) else kwargs.get(name, schema_of(func).arguments[place].default_value)
+    position = next(i for i, argument in enumerate(schema_of(func).arguments) if argument.name == name)
+    return (
+        args[position] if position < len(args) else kwargs.get(name, schema_of(func).arguments[position].default_value)
+    )
 
 
 def _is_put_in_turn(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -71,7 +73,7 @@ def _takes_largest(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, A
     return _given(func, args, kwargs, "mode") == 2
 
 
-def _has_places(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def _returns_indices(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     return func._overloadname != "default"
 
 
@@ -97,7 +99,7 @@ _ONLY = {
     "scatter_reduce": _is_product,
     "bincount": _has_weights,
     "_embedding_bag_dense_backward": _takes_largest,
-    "median": _has_places,
-    "nanmedian": _has_places,
+    "median": _returns_indices,
+    "nanmedian": _returns_indices,
     "cumsum": _adds_reals,
 }

@@ -24,16 +24,16 @@ def lies_within(shape: Sequence[int], stride: Sequence[int], offset: int, val: T
     once = [1 if step == 0 else n for n, step in zip(val.shape, val.stride, strict=True)]
     if may_overlap(once, val.stride):
         return False
-    return bool(numpy.isin(places_of(shape, stride, offset), places_of(val.shape, val.stride, 0)).all())
+    return bool(numpy.isin(distinct_offsets(shape, stride, offset), distinct_offsets(val.shape, val.stride, 0)).all())
 
 
-def places_of(shape: Sequence[int], stride: Sequence[int], offset: int) -> Any:
-    """Where the elements lie in memory; what stride 0 repeats only once."""
-    return every_place([1 if step == 0 else n for n, step in zip(shape, stride, strict=True)], stride, offset)
+def distinct_offsets(shape: Sequence[int], stride: Sequence[int], offset: int) -> Any:
+    """Offsets of the elements in memory; those that stride 0 repeats only once."""
+    return element_offsets([1 if step == 0 else n for n, step in zip(shape, stride, strict=True)], stride, offset)
 
 
-def every_place(shape: Sequence[int], stride: Sequence[int], offset: int) -> Any:
-    """Where each element lies in memory, row by row."""
+def element_offsets(shape: Sequence[int], stride: Sequence[int], offset: int) -> Any:
+    """The offset of each element in memory, in row-major order."""
     found = numpy.array([offset])
     for size, step in zip(shape, stride, strict=True):
         found = (found[:, None] + numpy.arange(size) * step).reshape(-1)

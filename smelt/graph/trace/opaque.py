@@ -118,14 +118,14 @@ def opaque_tensor(val: OpaqueMeta, device: torch.device) -> torch.Tensor:
         )
     if val.layout is torch.strided:
         return _quantised(val, device)
-    places, dense, *block = val.parts
+    index_dtype, dense, *block = val.parts
     batch = val.ndim - dense - 2
     by_rows = val.layout in (torch.sparse_csr, torch.sparse_bsr)
     rows = val.shape[batch + (not by_rows)] // (block[not by_rows] if block else 1)
     lead, inner = val.shape[:batch], val.shape[batch + 2 :]
     return _compressed(
-        torch.zeros((*lead, rows + 1), dtype=places, device=device),
-        torch.zeros((*lead, 0), dtype=places, device=device),
+        torch.zeros((*lead, rows + 1), dtype=index_dtype, device=device),
+        torch.zeros((*lead, 0), dtype=index_dtype, device=device),
         torch.zeros((*lead, 0, *block, *inner), dtype=val.dtype, device=device),
         val.shape,
         layout=val.layout,

@@ -4,7 +4,7 @@ An operator of a graph reads its operands and then gives new values. Eager's ker
 may read what another has just written: where elements of the written tensor share memory (windows, `expand`), or where
 an operand lies beside the result in the same memory (`x[2::2].add_(x[:-2:2])`, `torch.mm(a, b, out=a)`). Eager refuses
 most such calls, and `eager_errors` asks the operator for the error. What it accepts gives values that nobody but its
-kernel knows: the call runs by itself, as in eager. No order matters where each place in memory gets one value: that of
+kernel knows: the call runs by itself, as in eager. No order matters where each address gets one value: that of
 all elements, a copy of elements that share memory in the same way, a random number.
 """
 
@@ -25,7 +25,7 @@ from smelt.graph.ir.meta import extent, may_overlap
 from smelt.graph.ir.schema import OpInfo, find_op, sees_strides
 from smelt.graph.ir.storage_view import Layout, ViewedTensor
 from smelt.graph.meta_rules.constant_values import known_value
-from smelt.graph.trace.in_bounds import every_place, places_of
+from smelt.graph.trace.in_bounds import distinct_offsets, element_offsets
 
 aten = torch.ops.aten
 
@@ -42,7 +42,7 @@ def expect_apart(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Ma
         if any(map(repeats, targets)):
             if func is aten.copy_.default and is_one_value(args[1]):  # asks for sizes: only where it matters
                 return
-            if func is aten.copy_.default and _is_one_for_each_place(args[0], args[1]):
+            if func is aten.copy_.default and _is_one_for_each_address(args[0], args[1]):
                 continue
             raise Unsupported(f"{func} on elements that share memory", why="its order decides what they hold")
         for i, target in enumerate(targets):
@@ -55,7 +55,7 @@ _ONE_VALUE = frozenset({aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default
 """Writes of one value, read before."""
 
 DRAWN_ALIKE = DRAWING - {aten.bernoulli_.Tensor}
-"""Random operators that draw each element from one distribution: whichever of several a place keeps."""
+"""Random operators that draw each element from one distribution: whichever of several an address keeps."""
 
 
 def is_one_value(source: Any) -> bool:
@@ -71,7 +71,7 @@ def is_one_value(source: Any) -> bool:
     return 0 not in shape and all(n == 1 or s == 0 for n, s in zip(shape, stride, strict=True))
 
 
-def _is_one_for_each_place(target: ViewedTensor, source: Any) -> bool:
+def _is_one_for_each_address(target: ViewedTensor, source: Any) -> bool:
     """Whether elements of the target that share memory are given one element of the source."""
     if not isinstance(source, ViewedTensor) or source.storage_view.storage is target.storage_view.storage:
         return False
@@ -82,8 +82,8 @@ def _is_one_for_each_place(target: ViewedTensor, source: Any) -> bool:
         return True
     if math.prod(shape) > _SEARCHED:
         return False
-    _, first, at = numpy.unique(every_place(shape, written, 0), return_index=True, return_inverse=True)
-    found = every_place(shape, read, 0)
+    _, first, at = numpy.unique(element_offsets(shape, written, 0), return_index=True, return_inverse=True)
+    found = element_offsets(shape, read, 0)
     return bool((found[first][at.reshape(-1)] == found).all())
 
 
@@ -91,12 +91,12 @@ def argument(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], n
     """The value that a call gives to the parameter `name` (its default when it gives none)."""
     if name in kwargs:
         return kwargs[name]
-    place = _places_of_parameters(func)[name]
-    return args[place] if place < len(args) else schema_of(func).arguments[place].default_value
+    position = _parameter_positions(func)[name]
+    return args[position] if position < len(args) else schema_of(func).arguments[position].default_value
 
 
 @functools.cache
-def _places_of_parameters(func: OpOverload) -> dict[str, int]:
+def _parameter_positions(func: OpOverload) -> dict[str, int]:
     """In their order. Torch makes new objects for the whole schema each time that it is asked."""
     return {parameter.name: i for i, parameter in enumerate(schema_of(func).arguments)}
 
@@ -116,7 +116,7 @@ def _steps(
 ) -> Iterator[tuple[list[ViewedTensor], _Named]]:
     """What is written at once, with what is read for it and by which parameter: operators on lists go item by item."""
     if not name_in_namespace(func).startswith("_foreach_"):
-        given = [*zip(_places_of_parameters(func), args, strict=False), *kwargs.items()]
+        given = [*zip(_parameter_positions(func), args, strict=False), *kwargs.items()]
         read = [(name, t) for name, value in given if name not in info.written for t in _tensors(value)]
         yield written_tensors(func, info, args, kwargs), read
         return
@@ -144,12 +144,12 @@ def repeats(tensor: ViewedTensor) -> bool:
         return False
     if extent(shape, stride) > _SEARCHED or 0 in (s for n, s in zip(shape, stride, strict=True) if n > 1):
         return True
-    found = places_of(shape, stride, offset)
+    found = distinct_offsets(shape, stride, offset)
     return len(numpy.unique(found)) < len(found)
 
 
 def _reads_written(func: OpOverload, target: ViewedTensor, name: str, other: ViewedTensor) -> bool:
-    """Whether elements of `other` that belong to another place of the result than their own are written."""
+    """Whether a write to an element of the result changes an element of `other` that another one is computed from."""
     if target.storage_view.storage is not other.storage_view.storage:
         return False
     if sees_strides(func):  # a user's library: nothing tells what it does
@@ -190,11 +190,11 @@ def _meet(a: Layout, b: Layout) -> bool:
         return all(i < j + m and j < i + n for (i, n), (j, m) in zip(*windows, strict=True))
     if max(extent(shape, stride), extent(other_shape, other_stride)) > _SEARCHED:
         return True
-    return bool(numpy.isin(places_of(*first), places_of(*second)).any())
+    return bool(numpy.isin(distinct_offsets(*first), distinct_offsets(*second)).any())
 
 
 _SEARCHED = 1 << 18
-"""Elements of memory, at most, whose places are compared one by one."""
+"""Elements of memory, at most, whose offsets are compared one by one."""
 
 _Numbers = tuple[tuple[int, ...], tuple[int, ...], int]
 

@@ -1,7 +1,7 @@
 """Sparse gradients in a trace: those of embeddings, which name only the rows that were read.
 
-A trace tensor is always strided. One that stands for a sparse gradient has the dense values for whoever computes with
-it, and in `place.rows` what the sparse tensor is made of, for the end of the backward, where the caller gets that.
+A trace tensor is always strided. One that stands for a sparse gradient has the dense values, for operators that compute
+with it, and in `storage_view.rows` the indices and values of the sparse tensor that the backward returns at its end.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ SUM, MEAN = 0, 1
 
 
 def from_rows(call: Call, size: Sequence[int], rows: Rows) -> ViewedTensor:
-    """A gradient of the given size: zeros, and the rows added up at their places."""
-    values, places = rows.values, call(aten.view.default, rows.indices, [-1])
+    """A gradient of the given size: zeros, with the rows added at their indices."""
+    values, rows_read = rows.values, call(aten.view.default, rows.indices, [-1])
     if rows.but is not None:
         outer = [-1] + [1] * (values.ndim - 1)
-        dropped = call(aten.view.default, call(aten.eq.Scalar, places, rows.but), outer)
+        dropped = call(aten.view.default, call(aten.eq.Scalar, rows_read, rows.but), outer)
         values = call(aten.masked_fill.Scalar, values, dropped, 0)
     base = call(aten.new_zeros.default, values, list(size))
-    dense = call(aten.index_add.default, base, 0, places, values)
+    dense = call(aten.index_add.default, base, 0, rows_read, values)
     dense.storage_view.rows = rows
     return dense
 
@@ -57,7 +57,7 @@ def of_bags(call: Call, args: Sequence[Any]) -> ViewedTensor:
     grad, indices, offsets, bags, sizes, _, rows, by_frequency, mode, _, factors, padding = args
     if by_frequency or mode not in (SUM, MEAN):
         raise Unsupported("a sparse gradient of maxima, or one scaled by frequency", hint="use sparse=False")
-    if bags.numel() != indices.numel():  # the quick kernels leave out which bag a place belongs to
+    if bags.numel() != indices.numel():  # the quick kernels leave out which bag an index belongs to
         bags = bag_of_each(call, offsets, indices.numel())
     values = call(aten.index_select.default, grad, 0, bags)
     if mode == MEAN:
@@ -66,14 +66,14 @@ def of_bags(call: Call, args: Sequence[Any]) -> ViewedTensor:
         values = call(aten.mul.Tensor, values, call(aten.unsqueeze.default, share, 1))
     if factors is not None:
         values = call(aten.mul.Tensor, values, call(aten.unsqueeze.default, factors, 1))
-    places = call(aten.view.default, indices, [1, -1])
-    return from_rows(call, (rows, grad.shape[1]), Rows(places, values, padding if padding >= 0 else None))
+    indices = call(aten.view.default, indices, [1, -1])
+    return from_rows(call, (rows, grad.shape[1]), Rows(indices, values, padding if padding >= 0 else None))
 
 
 def bag_of_each(call: Call, offsets: ViewedTensor, count: int) -> ViewedTensor:
-    """For each of `count` places the last bag that begins at or before it."""
-    places = call(aten.arange.default, count, dtype=offsets.dtype, device=offsets.device)
-    after = call(aten.searchsorted.Tensor, offsets, places, right=True)
+    """For each of `count` positions the last bag that begins at or before it."""
+    positions = call(aten.arange.default, count, dtype=offsets.dtype, device=offsets.device)
+    after = call(aten.searchsorted.Tensor, offsets, positions, right=True)
     return call(aten.sub.Tensor, after, 1)
 
 

@@ -96,8 +96,8 @@ def _lazy(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], reco
     """A view whose values are the conjugates, or the negatives, of what the memory holds."""
     if not isinstance(args[0], torch.Tensor):
         return _conjugate(func, args, kwargs, recorder)
-    place = as_traced(args, kwargs, recorder)[0][0].storage_view
-    return TraceTensor(StorageView(place.layout, place, Step(func, (), {}, None)))
+    view = as_traced(args, kwargs, recorder)[0][0].storage_view
+    return TraceTensor(StorageView(view.layout, view, Step(func, (), {}, None)))
 
 
 def _as_real(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
@@ -126,17 +126,17 @@ def _select_masked(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, A
 
 
 def _index(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """A mask among the indices stands for the places where it is true."""
+    """A mask among the indices stands for the indices at which it is true."""
     indices = list(as_traced(tuple(args[1]), {}, recorder)[0])
     if any(map(_is_mask, indices)) and _rows_count(args):
         _refuse_misfits(as_traced(args[:1], {}, recorder)[0][0], indices)
         current(f"{func}")
-        args = (args[0], [place for index in indices for place in _places(index, recorder)], *args[2:])
+        args = (args[0], [each for index in indices for each in _as_indices(index, recorder)], *args[2:])
     return ordinary(func, op_info(func), args, kwargs, recorder)
 
 
 def _refuse_misfits(tensor: TraceTensor, indices: Sequence[Any]) -> None:
-    """The places of a mask that does not fit may all lie in the tensor: afterwards nobody would notice.
+    """Masks have the shape of what they index: a misfit may still give indices in range, so no later check sees it.
 
     Raises:
         IndexError: as eager does. Sizes that only values tell are not compared.
@@ -163,7 +163,7 @@ def _rows_count(args: Sequence[Any]) -> bool:
     return len(args) < 3 or not isinstance(args[2], torch.Tensor) or args[2].ndim > 0 or args[2].requires_grad
 
 
-def _places(index: Any, recorder: Recorder | None) -> list[Any]:
+def _as_indices(index: Any, recorder: Recorder | None) -> list[Any]:
     if not _is_mask(index):
         return [index]
     found = propagate(aten.nonzero.default, (index,), {}, recorder)
@@ -192,17 +192,17 @@ def _same_size(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any],
 
 
 def _unsafe_split(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """Parts that share memory with the whole without being views of it for autograd: slices."""
+    """Chunks that share memory with the whole without being views of it for autograd: slices."""
     tensor, sizes, dim = (argument(func, args, kwargs, a.name) for a in schema_of(func).arguments)
     length = tensor.shape[dim]
     if not isinstance(sizes, (list, tuple)):
         sizes = [min(sizes, length - start) for start in range(0, int(length), int(sizes))] if sizes else []
-        sizes = sizes or [0]  # a dimension without elements is one part
+        sizes = sizes or [0]  # a dimension without elements is one chunk
     ends = list(itertools.accumulate(sizes))
     if not ends or ends[-1] != length or any(n < 0 for n in sizes):
         return ordinary(func, op_info(func), args, kwargs, recorder)  # which says what is wrong
-    parts = zip([0, *ends], ends, strict=False)
-    return [propagate(aten.slice.Tensor, (tensor, dim, start, end, 1), {}, recorder) for start, end in parts]
+    ranges = zip([0, *ends], ends, strict=False)
+    return [propagate(aten.slice.Tensor, (tensor, dim, start, end, 1), {}, recorder) for start, end in ranges]
 
 
 def _channel_shuffle(
@@ -260,16 +260,16 @@ def _resize(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], re
     tensor, shape = args[0], tuple(args[1])
     if tuple(tensor.shape) == shape:
         return tensor
-    place, stride = TraceTensor(tensor.storage_view), contiguous_stride(shape)
+    before, stride = TraceTensor(tensor.storage_view), contiguous_stride(shape)
     whole, first = root_of(tensor.storage_view).layout.val, tensor.storage_view.layout.offset
     if kwargs.get("memory_format") not in (None, torch.contiguous_format):
         raise Unsupported("resize_() in another memory format", hint="make a new tensor of the wanted shape")
     if not whole.numel:
-        tensor.move_to(propagate(aten.new_empty.default, (place, shape), {}, recorder))
+        tensor.move_to(propagate(aten.new_empty.default, (before, shape), {}, recorder))
     elif first + extent(shape, stride) <= extent(whole.shape, whole.stride):
         expect_new_shape(func, tensor)
         tensor.storage_view.storage.resized = True
-        tensor.move_to(propagate(aten.as_strided.default, (place, shape, stride, first), {}, recorder))
+        tensor.move_to(propagate(aten.as_strided.default, (before, shape, stride, first), {}, recorder))
     else:  # its views grow with it
         raise Unsupported("resize_() beyond a tensor's memory", hint="make a new tensor of the wanted shape")
     return tensor
@@ -296,10 +296,10 @@ def _scattered(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any],
     return ordinary(func, op_info(func), args, kwargs, recorder)
 
 
-def _scattered_places(
+def _scattered_strided(
     func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None
 ) -> Any:
-    """A write to places of a copy: the kernel counts them from where a tensor's storage begins, which is the caller's.
+    """A write to a strided view of a copy: the kernel counts its offset from the beginning of the caller's storage.
 
     An input's storage, and that of a value of the graph, begin elsewhere than in eager.
     """
@@ -313,8 +313,8 @@ def _scattered_places(
     copy = propagate(aten.new_empty_strided.default, (value, shape, stride), {}, recorder)
     propagate(aten.copy_.default, (copy, value), {}, recorder)
     at = 0 if first is None else first - layout.offset
-    part = propagate(aten.as_strided.default, (copy, size, steps, at), {}, recorder)
-    propagate(aten.copy_.default, (part, src), {}, recorder)
+    written = propagate(aten.as_strided.default, (copy, size, steps, at), {}, recorder)
+    propagate(aten.copy_.default, (written, src), {}, recorder)
     return copy
 
 
@@ -351,7 +351,7 @@ SPECIAL |= {
     aten.select_scatter.default: _scattered,
     aten.slice_scatter.default: _scattered,
     aten.diagonal_scatter.default: _scattered,
-    aten.as_strided_scatter.default: _scattered_places,
+    aten.as_strided_scatter.default: _scattered_strided,
     aten.add.Tensor: _sum_of_gradients,
     aten._embedding_bag_backward.default: _bag_backward,
     aten._sparse_coo_tensor_with_dims_and_tensors.default: _coordinates,

@@ -78,16 +78,16 @@ switch("text of tensors", lambda: text.refuse, lambda before: setattr(text, "ref
 
 
 class TraceTensor(InplaceViewOps):
-    """A tensor with metadata, autograd history and a place, but no data."""
+    """A tensor with metadata, autograd history and a storage view, but no data."""
 
     __slots__ = ()
 
     @staticmethod
-    def __new__(cls, place: StorageView) -> TraceTensor:
-        val, offset = place.layout.val, place.layout.offset
+    def __new__(cls, view: StorageView) -> TraceTensor:
+        val, offset = view.layout.val, view.layout.offset
         if type(val) is OpaqueMeta:
             opaque = stand_in(cls, val)
-            opaque.storage_view = place
+            opaque.storage_view = view
             return opaque  # type: ignore[return-value]
         shape, stride = val.shape, val.stride
         if val.symbolic or offset.__class__ is Size:
@@ -96,14 +96,14 @@ class TraceTensor(InplaceViewOps):
             cls, shape, strides=stride, storage_offset=offset, dtype=val.dtype, device=val.device
         )
         refuse_address(self, val.symbolic or offset.__class__ is Size)
-        self.storage_view = place
-        if place.conjugate:
+        self.storage_view = view
+        if view.conjugate:
             set_conjugate(self, True)
-        if place.negative:
+        if view.negative:
             set_negative(self, True)
         return self
 
-    def __init__(self, place: StorageView) -> None:
+    def __init__(self, view: StorageView) -> None:
         pass
 
     __torch_function__ = disabled_torch_function  # type: ignore[assignment]
@@ -121,7 +121,7 @@ class TraceTensor(InplaceViewOps):
 
     @property
     def data(self) -> torch.Tensor:
-        """The same place without autograd history, as for real tensors."""
+        """The same storage view without autograd history, as for real tensors."""
         out: TraceTensor = _data.__get__(self)
         assert out.storage_view.step is not None
         out.storage_view.step.data = next(Step.counts)
@@ -137,7 +137,7 @@ class TraceTensor(InplaceViewOps):
         self.storage_view = StorageView(other.storage_view.layout, other.storage_view, step)
 
     def move_to(self, other: TraceTensor) -> None:
-        """The object has the place of `other`, its own history and its own version counter."""
+        """Give this object the storage view of `other`; history and version counter stay its own."""
         _data.__set__(self, other)
         self.storage_view = other.storage_view
 
@@ -167,7 +167,7 @@ class TraceTensor(InplaceViewOps):
 
 
 class Recorder(Protocol):
-    """Who writes operators down. Places carry the recorder's values in `node`.
+    """Records operators in a graph. Storage views carry the recorder's values in `node`.
 
     Attributes:
         backward: the autograd engine is running.
@@ -436,26 +436,26 @@ def _view(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answ
     return [TraceTensor(StorageView(a, parent, Step(func, args[1:], kwargs, i))) for i, a in enumerate(answer)]
 
 
-def memory_of_its_type(place: StorageView) -> StorageView:
-    """The root of the place's storage; where that is of another type, the first view that shows it as the place does.
+def memory_of_its_type(view: StorageView) -> StorageView:
+    """The root of the view's storage; where that is of another dtype, the first of its parents that has the view's.
 
     Offsets and strides count elements of this type, and a view from the root would be of the root's.
     """
-    dtype, first = place.layout.val.dtype, place
+    dtype, first = view.layout.val.dtype, view
     while first.parent is not None and first.parent.layout.val.dtype is dtype:
         first = first.parent
     if first.parent is None:
-        return root_of(place)
-    return place if _history(place, first)[0] else first
+        return root_of(view)
+    return view if _history(view, first)[0] else first
 
 
-def root_of(place: StorageView) -> StorageView:
-    """The root of the place's storage, without history if the place has none, with its way of counting writes."""
-    root, top = place.storage.root, place
+def root_of(view: StorageView) -> StorageView:
+    """The root of the view's storage, without history if the view has none, with its way of counting writes."""
+    root, top = view.storage.root, view
     assert root is not None
     while top.parent is not None:
         top = top.parent
-    detached, apart = _history(place, top)
+    detached, apart = _history(view, top)
     if not detached:
         return top
     step = Step(aten.detach.default, (), {}, None)
@@ -463,15 +463,15 @@ def root_of(place: StorageView) -> StorageView:
     return StorageView(root.layout, root, step)
 
 
-def _history(place: StorageView, behind: StorageView) -> tuple[bool, int | None]:
-    """Whether the place has no history of the one that it is a view of, and the last of the ways of counting writes."""
+def _history(view: StorageView, behind: StorageView) -> tuple[bool, int | None]:
+    """Whether the view is detached from `behind`, one of its parents, and the last version counter on the way there."""
     detached, apart = False, None
-    while place is not behind:
-        step, parent = place.step, place.parent
+    while view is not behind:
+        step, parent = view.step, view.parent
         assert step is not None and parent is not None
         detached |= step.op is aten.detach.default or torch.is_grad_enabled() and not step.grad
         apart = step.data if apart is None else apart
-        place = parent
+        view = parent
     return detached, apart
 
 
@@ -602,7 +602,7 @@ _ON_TENSORS: dict[OpOverload, OpOverload] = {
 
 
 def _view_in_place(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """`x.t_()` and its kind: the tensor object moves to a view of the place where it was."""
+    """`x.t_()` and its kind: the tensor object becomes a view of its former storage view."""
     view = op_info(func).functional
     if view is None:
         raise Unsupported(f"{func} cannot be traced", why="it changes a tensor's shape in place")
@@ -612,7 +612,7 @@ def _view_in_place(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, A
 
 
 def expect_new_shape(func: OpOverload, tensor: TraceTensor) -> None:
-    """Whoever is about to change the shape of a tensor in place says so: that of a view limits what may be written.
+    """Note that the shape of a tensor is about to change in place: for a view that limits what may be written.
 
     Raises:
         Unsupported: the view's history would have to be made again.

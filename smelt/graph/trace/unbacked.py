@@ -163,26 +163,26 @@ def _unique(func: OpOverload, given: dict[str, Any]) -> Measured:
     length = val.numel if dim is None else val.shape[dim]
     low = 0 if isinstance(length, Size) or length == 0 else 1
     count, new = _count(func, (str(func).split("_")[1], dim), given["self"], low, length)
-    places: Sequence[IntLike] = val.shape if dim is None else (length,)
+    inverse_shape: Sequence[IntLike] = val.shape if dim is None else (length,)
     counts: Sequence[IntLike] = (count,)
     if dim is None:  # the other results are empty unless asked for
-        places = places if given["return_inverse"] else (0,)
+        inverse_shape = inverse_shape if given["return_inverse"] else (0,)
         counts = counts if given["return_counts"] else (0,)
-    rest = (fresh(val, places, torch.int64), fresh(val, counts, torch.int64))
+    rest = (fresh(val, inverse_shape, torch.int64), fresh(val, counts, torch.int64))
     if dim is None:
         return Measured((fresh(val, (count,)), *rest), 0, count, new)
     return Measured((_in_front(val, dim, count), *rest), 0, count, new, dim)
 
 
 def _in_front(val: TensorMeta, dim: int, count: Size) -> Layout:
-    """`val` with `count` places in `dim`, which comes first in memory: the kernel picks slices and moves them back."""
+    """`val` with size `count` in `dim`, which is outermost in memory: the kernel selects slices and moves them back."""
     others = without(val.shape, dim)
     first, *steps = contiguous_stride((count, *others))  # type: ignore[arg-type]
     return fresh(val, (*others[:dim], count, *others[dim:]), None, (*steps[:dim], first, *steps[dim:]))
 
 
 def _ctc_loss(func: OpOverload, given: dict[str, Any]) -> Measured:
-    """The table of probabilities has two columns and one more for each place of the longest target."""
+    """The table of probabilities has two columns and one more for each element of the longest target."""
     val = val_of(given["log_probs"])
     batch, steps = (val.shape[1], val.shape[0]) if val.ndim == 3 else (1, val.shape[0])
     columns, new = _count(func, "longest", given["target_lengths"], 1, None)

@@ -1,4 +1,4 @@
-"""Torch functions whose C++ part reads values to check, warn or choose a formula: without, or checked by the graph."""
+"""Torch functions whose C++ reads values (to check, warn or choose a formula), without that or checked by the graph."""
 
 from __future__ import annotations
 

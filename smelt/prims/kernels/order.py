@@ -17,13 +17,13 @@ def _like(x: TensorMeta, dtype: torch.dtype | None = None) -> TensorMeta:
 
 @kernel("cummax", aten.cummax.default)
 def cummax(x: TensorMeta, dim: int) -> Pair:
-    """(running maximum along dim, int64 place of its last occurrence)."""
+    """(running maximum along dim, int64 position of its last occurrence)."""
     return _like(x), _like(x, torch.int64)
 
 
 @kernel("cummin", aten.cummin.default)
 def cummin(x: TensorMeta, dim: int) -> Pair:
-    """(running minimum along dim, int64 place of its last occurrence)."""
+    """(running minimum along dim, int64 position of its last occurrence)."""
     return _like(x), _like(x, torch.int64)
 
 
@@ -43,25 +43,25 @@ def _reduced(x: TensorMeta, dim: int, keepdim: bool) -> Pair:
 
 @kernel("kthvalue", aten.kthvalue.default)
 def kthvalue(x: TensorMeta, k: int, dim: int, keepdim: bool) -> Pair:
-    """(k-th smallest element along dim, counted from 1, int64 place)."""
+    """(k-th smallest element along dim, counted from 1, int64 position)."""
     return _reduced(x, dim, keepdim)
 
 
 @kernel("mode", aten.mode.default)
 def mode(x: TensorMeta, dim: int, keepdim: bool) -> Pair:
-    """(most frequent element along dim, the smallest of several, int64 place)."""
+    """(most frequent element along dim, the smallest of several, int64 position)."""
     return _reduced(x, dim, keepdim)
 
 
 @kernel("median_dim", aten.median.dim)
 def median_dim(x: TensorMeta, dim: int, keepdim: bool) -> Pair:
-    """(lower median along dim, int64 place); NaN wins."""
+    """(lower median along dim, int64 position); NaN wins."""
     return _reduced(x, dim, keepdim)
 
 
 @kernel("nanmedian_dim", aten.nanmedian.dim)
 def nanmedian_dim(x: TensorMeta, dim: int, keepdim: bool) -> Pair:
-    """(lower median along dim of what is not NaN, int64 place)."""
+    """(lower median along dim of what is not NaN, int64 position)."""
     return _reduced(x, dim, keepdim)
 
 
@@ -77,7 +77,7 @@ def nanmedian(x: TensorMeta) -> TensorMeta:
     return make((), x.dtype, x.device)
 
 
-def _place(narrow: bool) -> torch.dtype:
+def _index_dtype(narrow: bool) -> torch.dtype:
     return torch.int32 if narrow else torch.int64
 
 
@@ -87,7 +87,7 @@ def searchsorted(
 ) -> TensorMeta:
     """Where each element of x would go in the ascending last dimension of sequence."""
     require(len(sequence.shape) == 1 or sequence.shape[:-1] == x.shape[:-1], f"prim searchsorted: {x.shape}")
-    return _like(x, _place(out_int32))
+    return _like(x, _index_dtype(out_int32))
 
 
 @kernel("searchsorted_number", aten.searchsorted.Scalar)
@@ -96,19 +96,19 @@ def searchsorted_number(
 ) -> TensorMeta:
     """Where a number would go in the ascending vector."""
     require(len(sequence.shape) == 1, f"prim searchsorted_number: {sequence.shape}")
-    return make((), _place(out_int32), sequence.device)
+    return make((), _index_dtype(out_int32), sequence.device)
 
 
 @kernel("bucketize", aten.bucketize.Tensor)
 def bucketize(x: TensorMeta, boundaries: TensorMeta, out_int32: bool, right: bool) -> TensorMeta:
     """The number of the bucket between ascending boundaries that holds each element."""
     require(len(boundaries.shape) == 1, f"prim bucketize: {boundaries.shape}")
-    return _like(x, _place(out_int32))
+    return _like(x, _index_dtype(out_int32))
 
 
 @kernel("histc", aten.histc.default)
 def histc(x: TensorMeta, bins: int, low: Number, high: Number) -> TensorMeta:
-    """How many elements lie in each of `bins` equal parts of low to high (equal: of all values)."""
+    """How many elements lie in each of `bins` bins of equal width from low to high (equal: of all values)."""
     return make((bins,), x.dtype, x.device)
 
 
@@ -134,7 +134,7 @@ def hash_tensor(x: TensorMeta, dim: Shape, keepdim: bool, mode: int) -> TensorMe
 
 
 def _triangle(rows: int, columns: int, offset: int) -> int:
-    """How many places (i, j) of a table have j - i <= offset."""
+    """How many positions (i, j) of a table have j - i <= offset."""
     return sum(min(max(i + offset + 1, 0), columns) for i in range(rows))
 
 
@@ -142,7 +142,7 @@ def _triangle(rows: int, columns: int, offset: int) -> int:
 def tril_indices(
     row: int, col: int, offset: int, dtype: torch.dtype, layout: torch.layout | None, device: torch.device
 ) -> TensorMeta:
-    """The (row, column) places on and below a diagonal, as a table of two rows."""
+    """The (row, column) positions on and below a diagonal, as a table of two rows."""
     return make((2, _triangle(row, col, offset)), dtype, device)
 
 
@@ -150,5 +150,5 @@ def tril_indices(
 def triu_indices(
     row: int, col: int, offset: int, dtype: torch.dtype, layout: torch.layout | None, device: torch.device
 ) -> TensorMeta:
-    """The (row, column) places on and above a diagonal, as a table of two rows."""
+    """The (row, column) positions on and above a diagonal, as a table of two rows."""
     return make((2, row * col - _triangle(row, col, offset - 1)), dtype, device)

@@ -1,4 +1,4 @@
-"""Pooling in three dimensions, to given sizes, at random places, and its inverse: of (batch,) channels, *space."""
+"""Pooling in three dimensions, to given sizes, at random positions, and its inverse: of (batch,) channels, *space."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _sized(x: TensorMeta, space: Shape, dtype: torch.dtype | None = None) -> Ten
     return make(shape, dtype or x.dtype, x.device)
 
 
-def _with_places(x: TensorMeta, space: Shape) -> Pair:
+def _with_indices(x: TensorMeta, space: Shape) -> Pair:
     return _sized(x, space), _sized(x, space, torch.int64)
 
 
@@ -50,7 +50,7 @@ def _adaptive(rank: int) -> None:
         return _sized(x, x.shape[-rank:])
 
     def maximum(x: TensorMeta, output_size: Shape) -> Pair:
-        return _with_places(x, output_size)
+        return _with_indices(x, output_size)
 
     def maximum_backward(grad: TensorMeta, x: TensorMeta, indices: TensorMeta) -> TensorMeta:
         require(grad.shape == indices.shape, f"prim adaptive_max_pool{rank}d_backward: {grad.shape}")
@@ -58,7 +58,7 @@ def _adaptive(rank: int) -> None:
 
     mean.__doc__ = f"The mean of each of output_size windows over the last {rank} dimensions."
     mean_backward.__doc__ = f"The gradient of adaptive_avg_pool{rank}d by x."
-    maximum.__doc__ = "(maximum, int64 place in the window's image) likewise."
+    maximum.__doc__ = "(maximum, int64 position in the window's image) likewise."
     maximum_backward.__doc__ = f"The gradient of adaptive_max_pool{rank}d by x."
     kernel(f"adaptive_avg_pool{rank}d", getattr(aten, f"_adaptive_avg_pool{rank}d").default, LINEAR)(mean)
     kernel(f"adaptive_avg_pool{rank}d_backward", getattr(aten, f"_adaptive_avg_pool{rank}d_backward").default)(
@@ -71,17 +71,17 @@ def _adaptive(rank: int) -> None:
 
 
 def _fractional(rank: int) -> None:
-    """Maxima of windows whose places the random samples choose."""
+    """Maxima of windows whose positions the random samples choose."""
 
     def maximum(x: TensorMeta, kernel_size: Shape, output_size: Shape, samples: TensorMeta) -> Pair:
-        return _with_places(x, output_size)
+        return _with_indices(x, output_size)
 
     def maximum_backward(
         grad: TensorMeta, x: TensorMeta, kernel_size: Shape, output_size: Shape, indices: TensorMeta
     ) -> TensorMeta:
         return make(x.shape, x.dtype, x.device)
 
-    maximum.__doc__ = "(maximum, int64 place) of output_size windows at places that samples in [0, 1) choose."
+    maximum.__doc__ = "(maximum, int64 position) of output_size windows at positions that samples in [0, 1) choose."
     maximum_backward.__doc__ = f"The gradient of fractional_max_pool{rank}d by x."
     kernel(f"fractional_max_pool{rank}d", getattr(aten, f"fractional_max_pool{rank}d").default)(maximum)
     kernel(f"fractional_max_pool{rank}d_backward", getattr(aten, f"fractional_max_pool{rank}d_backward").default)(
@@ -128,7 +128,7 @@ def max_pool3d(
     x: TensorMeta, kernel_size: Shape, stride: Shape, padding: Shape, dilation: Shape, ceil_mode: bool
 ) -> Pair:
     """As max_pool2d, over three dimensions."""
-    return _with_places(x, _pooled(x, kernel_size, stride, padding, dilation, ceil_mode))
+    return _with_indices(x, _pooled(x, kernel_size, stride, padding, dilation, ceil_mode))
 
 
 @kernel("max_pool3d_backward", aten.max_pool3d_with_indices_backward.default)
@@ -148,7 +148,7 @@ def max_pool3d_backward(
 
 @kernel("max_unpool2d", aten.max_unpool2d.default, LINEAR)
 def max_unpool2d(x: TensorMeta, indices: TensorMeta, output_size: Shape) -> TensorMeta:
-    """Zeros of output_size with the elements of x at the places that max_pool2d gave."""
+    """Zeros of output_size with the elements of x at the positions that max_pool2d gave."""
     return _sized(x, output_size)
 
 

@@ -1,4 +1,4 @@
-"""Reductions of what meets at data-dependent places."""
+"""Reductions of what meets at data-dependent indices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")
 def scatter_reduce(
     x: TensorMeta, dim: int, index: TensorMeta, src: TensorMeta, reduce: str, include_self: bool
 ) -> TensorMeta:
-    """As scatter; what meets at one place is reduced, with x's own element where include_self."""
+    """As scatter; what meets at one index is reduced, with x's own element where include_self."""
     require(reduce in REDUCTIONS and src.dtype is x.dtype, f"prim scatter_reduce: {reduce} of {src.dtype}")
     return pointwise_like((x,), x.dtype)
 

@@ -1,4 +1,4 @@
-"""Sampling of images at places that a grid names, by cubic weights, with smoothing; images as columns of patches."""
+"""Sampling of images at positions that a grid names, by cubic weights, with smoothing; images as columns of patches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _grid_sampler(rank: int) -> None:
         image = make(x.shape, x.dtype, x.device) if output_mask[0] else None
         return image, make(grid.shape, grid.dtype, grid.device)
 
-    sample.__doc__ = "x (batch, channels, *space) at the places in [-1, 1] that grid (batch, *out, rank) names."
+    sample.__doc__ = "x (batch, channels, *space) at the positions in [-1, 1] that grid (batch, *out, rank) names."
     backward.__doc__ = f"The gradients of {name} by x (None where the mask says so) and grid."
     kernel(name, getattr(aten, name).default)(sample)
     kernel(f"{name}_backward", getattr(aten, f"{name}_backward").default)(backward)
@@ -78,7 +78,7 @@ for _name in ("upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubi
 
 @kernel("im2col", aten.im2col.default, LINEAR)
 def im2col(x: TensorMeta, kernel_size: Shape, dilation: Shape, padding: Shape, stride: Shape) -> TensorMeta:
-    """(batch,) channels * window, places: each window of x as a column."""
+    """(batch,) channels * window, positions: each window of x as a column."""
     *lead, channels, _, _ = x.shape
     counts = [
         (n + 2 * p - d * (k - 1) - 1) // s + 1

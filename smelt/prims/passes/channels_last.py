@@ -40,7 +40,7 @@ LEAST_CHANNELS = 8
 """Tensor cores take channels in eights: with fewer, cuDNN pads them, and what it gains it loses to copies."""
 
 FOLLOWING = frozenset({Kind.POINTWISE, Kind.COPY, Kind.RANDOM, Kind.CREATION})
-"""Kinds whose results lie as we like: their loops store at any place."""
+"""Kinds whose results may have any strides: their loops store at any offset."""
 
 TENSORS = {"convolution": (0, 1), "convolution_backward": (0, 1, 2)}
 """Where these prims take images and weights."""
@@ -133,9 +133,11 @@ class _Rewrite:
         copy = self.copies[node] = self.graph.node_copy(node, self.copies.__getitem__)
         if _is_image_convolution(node):
             with self.graph.inserting_before(copy):
-                places = TENSORS[_name(node)]
-                weight = places[-1] if _is_depthwise(node) else None
-                copy.args = tuple(self.in_last(a, i == weight) if i in places else a for i, a in enumerate(copy.args))
+                positions = TENSORS[_name(node)]
+                weight = positions[-1] if _is_depthwise(node) else None
+                copy.args = tuple(
+                    self.in_last(a, i == weight) if i in positions else a for i, a in enumerate(copy.args)
+                )
         elif isinstance(node.target, OpOverload) and sees_strides(node.target):
             with self.graph.inserting_before(copy):
                 for old in node.all_input_nodes:
@@ -149,8 +151,8 @@ class _Rewrite:
         """The node's meta for the metas that its operands now have."""
         own = node.meta["val"]
         if node.target is operator.getitem:
-            source, place = node.args
-            return source.meta["val"][place] if isinstance(source, Node) and isinstance(place, int) else own
+            source, position = node.args
+            return source.meta["val"][position] if isinstance(source, Node) and isinstance(position, int) else own
         convolves = _is_image_convolution(node)
         if not isinstance(node.target, Prim) or not (convolves or self.changed.intersection(node.all_input_nodes)):
             return own

@@ -4,9 +4,9 @@ An embedding whose weights are also those of the last product (GPT-2, BERT) has 
 which rows are added. Both are as large as the table, and so is their sum. With the product in the place of the zeros
 there is one such tensor, and nothing but the rows is touched twice. For kernels on a CPU, in float32 and float64.
 
-Rows of one place are summed before they meet the product, in the order in which the zeros would have taken them: a
+Rows of one index are summed before they meet the product, in the order in which the zeros would have taken them: a
 thousand small rows that are added to a large element one by one are lost in its rounding. An index that is as long as
-the table remembers one of the rows of each place, and all rows of the place are added where that one stands.
+the table remembers one of the rows of each index, and all rows of the index are added at that one's position.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SMALLEST_PART = 2
 
 
 def add_rows_into_sums(gm: fx.GraphModule) -> fx.GraphModule:
-    """Write x + index_put(zeros, places, rows, accumulate) as index_put(x, places, sums of rows, accumulate)."""
+    """Write x + index_put(zeros, indices, rows, accumulate) as index_put(x, indices, sums of rows, accumulate)."""
     if not any(node.target is ADD and _rows_and_other(node) is not None for node in gm.graph.nodes):
         return gm
     gm = copied(gm)
@@ -43,12 +43,12 @@ def add_rows_into_sums(gm: fx.GraphModule) -> fx.GraphModule:
         if found is None:
             continue
         rows, other = found
-        zeros, (places, *rest), values, _, wrap = operands(rows)
+        zeros, (indices, *rest), values, _, wrap = operands(rows)
         p = Builder(gm.graph)
         p.scope = {key: value for key, value in node.meta.items() if key != "val"}
         with gm.graph.inserting_before(node):
-            sums = _summed_by_place(p, places, values, rows.meta["val"].shape[0], wrap)
-            total = p.unique(INDEX_PUT, (other, (places, *rest), sums, True, wrap))
+            sums = _summed_by_index(p, indices, values, rows.meta["val"].shape[0], wrap)
+            total = p.unique(INDEX_PUT, (other, (indices, *rest), sums, True, wrap))
         total.meta = dict(node.meta)
         node.replace_all_uses_with(total)
         for unused in (node, rows, zeros):
@@ -57,12 +57,12 @@ def add_rows_into_sums(gm: fx.GraphModule) -> fx.GraphModule:
     return gm
 
 
-def _summed_by_place(p: Builder, places: Node, values: Node, rows: int, wrap: bool) -> Node:
-    """The values, where all those of one place are summed in one of them and the others are zeros."""
+def _summed_by_index(p: Builder, indices: Node, values: Node, rows: int, wrap: bool) -> Node:
+    """The values, where all those of one index are summed in one of them and the others are zeros."""
     meta: TensorMeta = values.meta["val"]
-    shape = places.meta["val"].shape
+    shape = indices.meta["val"].shape
     count, device = math.prod(shape), meta.device
-    flat, width = p.reshape(places, (count,)), meta.shape[len(shape) :]
+    flat, width = p.reshape(indices, (count,)), meta.shape[len(shape) :]
     numbers = p.iota(count, 0, 1, torch.int64, device)
     first = p.index_put(p.full((rows,), 0, torch.int64, device), (flat,), numbers, False, wrap)
     owners = p.index(first, (flat,), wrap)
@@ -86,13 +86,15 @@ def _rows_and_other(node: Node) -> tuple[Node, Node] | None:
 def _is_rows(node: Node) -> bool:
     if node.target is not INDEX_PUT or len(node.users) != 1:
         return False
-    base, (places, *rest), values, accumulate, _ = operands(node)
+    base, (indices, *rest), values, accumulate, _ = operands(node)
     if not accumulate or not is_constant(base) or constant_of(base) != 0:
         return False
-    return places is not None and not any(rest) and _are_few(places, values, node.meta["val"].shape)
+    return indices is not None and not any(rest) and _are_few(indices, values, node.meta["val"].shape)
 
 
-def _are_few(places: Node, values: Node, table: Shape) -> bool:
+def _are_few(indices: Node, values: Node, table: Shape) -> bool:
     """Whether sums of the rows take less memory than the table. Numbers of rows that vary are taken to be small."""
-    width, count, rows = (lowest(n) or 0 for n in (math.prod(table[1:]), math.prod(places.meta["val"].shape), table[0]))
+    width, count, rows = (
+        lowest(n) or 0 for n in (math.prod(table[1:]), math.prod(indices.meta["val"].shape), table[0])
+    )
     return width >= NARROWEST and count * SMALLEST_PART <= rows

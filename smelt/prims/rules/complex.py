@@ -74,12 +74,12 @@ def _as_real(p: Lowering, op: Any, *args: Any, **kwargs: Any) -> Any:
 # -- linear operators work on each part alone
 
 
-def _parted(p: Lowering, value: Any, place: int) -> Any:
+def _component(p: Lowering, value: Any, component: int) -> Any:
     if isinstance(value, (tuple, list)):
-        return tuple(_parted(p, v, place) for v in value)
+        return tuple(_component(p, v, component) for v in value)
     if is_complex(value):
-        part = parts(p, value)[place]
-        return part
+        chosen = parts(p, value)[component]
+        return chosen
     return value
 
 
@@ -90,10 +90,10 @@ def _partwise(op: Any, *extra: int) -> Callable[..., Any]:
         if any(isinstance(v, complex) for v in kwargs.values()):
             return NotImplemented
         done = []
-        for place in (0, 1):
-            mine = [_second(p, a) if place and i in extra and not is_complex(a) else _parted(p, a, place)
+        for component in (0, 1):
+            mine = [_second(p, a) if component and i in extra and not is_complex(a) else _component(p, a, component)
                     for i, a in enumerate(args)]  # fmt: skip
-            done.append(_as_real(p, op, *mine, **{k: _parted(p, v, place) for k, v in kwargs.items()}))
+            done.append(_as_real(p, op, *mine, **{k: _component(p, v, component) for k, v in kwargs.items()}))
         real, imaginary = done
         if real is NotImplemented or imaginary is NotImplemented:
             return NotImplemented
@@ -124,7 +124,7 @@ JOINS = {
     "select_scatter.default": (0, 1), "masked_fill.Scalar": (0, 2), "constant_pad_nd.default": (0, 2),
     "copy.default": (1,),
 }  # fmt: skip
-"""Linear in several operands, at these places, of which some may be real."""
+"""Linear in several operands, at these positions, of which some may be real."""
 
 
 def _overload(name: str) -> Any:
@@ -134,14 +134,14 @@ def _overload(name: str) -> Any:
 
 for _name in MOVES:
     complex_decomposition(_overload(_name))(_partwise(_overload(_name)))
-for _name, _places in JOINS.items():
-    complex_decomposition(_overload(_name))(_partwise(_overload(_name), *_places))
+for _name, _positions in JOINS.items():
+    complex_decomposition(_overload(_name))(_partwise(_overload(_name), *_positions))
 
 
 def _joined(op: Any) -> Callable[..., Any]:
     def rule(p: Lowering, tensors: Any, dim: int = 0) -> Node:
         pairs = [(a, b if isinstance(b, Node) else p.full_like(a, b)) for a, b in (parts(p, x) for x in tensors)]
-        return together(p, *(_as_real(p, op, tuple(part), dim) for part in zip(*pairs, strict=True)))
+        return together(p, *(_as_real(p, op, tuple(components), dim) for components in zip(*pairs, strict=True)))
 
     return rule
 

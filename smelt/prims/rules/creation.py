@@ -84,12 +84,12 @@ def linspace(p: Lowering, start: float, stop: float, steps: int, **options: Any)
 
 @decomposition(aten.eye.default, aten.eye.m)
 def eye(p: Lowering, *sizes: int, **options: Any) -> Node:
-    diagonal = p.eq(*_places(p, p.out.shape, p.out.device))
+    diagonal = p.eq(*_row_and_column(p, p.out.shape, p.out.device))
     return p.convert(diagonal, p.out.dtype)
 
 
-def _places(p: Lowering, shape: tuple[int, ...], device: torch.device) -> tuple[Node, Node]:
-    """(row, column) of each place of a matrix."""
+def _row_and_column(p: Lowering, shape: tuple[int, ...], device: torch.device) -> tuple[Node, Node]:
+    """(row, column) of each element of a matrix."""
     rows = p.iota(shape[0], 0, 1, torch.int64, device)
     columns = p.iota(shape[1], 0, 1, torch.int64, device)
     return p.broadcast_in_dim(rows, shape, (0,)), p.broadcast_in_dim(columns, shape, (1,))
@@ -97,7 +97,7 @@ def _places(p: Lowering, shape: tuple[int, ...], device: torch.device) -> tuple[
 
 def _triangle(p: Lowering, x: Node, diagonal: int, upper: bool) -> Node:
     rank, shape = rank_of(x), shape_of(x)
-    row, column = _places(p, shape[-2:], device_of(x))
+    row, column = _row_and_column(p, shape[-2:], device_of(x))
     edge = p.add(row, diagonal)
     kept = p.ge(column, edge) if upper else p.le(column, edge)
     return p.where(p.broadcast_in_dim(kept, shape, (rank - 2, rank - 1)), x, p.full_like(x, 0))
@@ -124,7 +124,7 @@ def diag_embed(p: Lowering, x: Node, offset: int = 0, dim1: int = -2, dim2: int 
     lead = tuple(shape[d] for d in front)
     along = rank - 2 if offset >= 0 else rank - 1  # element i stands in row i, below the diagonal in column i
     spread = p.broadcast_in_dim(x, (*lead, size, size), (*range(rank - 2), along))
-    row, column = _places(p, (size, size), p.out.device)
+    row, column = _row_and_column(p, (size, size), p.out.device)
     on = p.broadcast_in_dim(p.eq(column, p.add(row, offset)), (*lead, size, size), (rank - 2, rank - 1))
     order = (*front, dim1, dim2)
     matrix = p.where(on, spread, p.full_like(spread, 0))

@@ -1,4 +1,4 @@
-"""Reads and writes at places that tensors name."""
+"""Reads and writes at indices that tensors name."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def _aligned(p: Lowering, x: Node, indices: Indices) -> tuple[Node | None, ...] 
     if not found or any(dtype_of(i) in (torch.bool, torch.uint8) for i in found):
         return None
     shape = common_shape(*found)
-    aligned = [None if i is None else p.broadcast(_places(p, i), shape) for i in indices]
+    aligned = [None if i is None else p.broadcast(_as_indices(p, i), shape) for i in indices]
     return (*aligned, *(None,) * (rank_of(x) - len(aligned)))
 
 
-def _places(p: Lowering, index: Node) -> Node:
+def _as_indices(p: Lowering, index: Node) -> Node:
     return index if dtype_of(index) is torch.int32 else p.convert(index, torch.int64)
 
 
@@ -78,10 +78,10 @@ def put_at(p: Lowering, x: Node, indices: Indices, values: Node, accumulate: boo
 
 def _target_shape(x: Node, indices: Indices) -> tuple[int, ...]:
     """The shape of x[indices]."""
-    places = [d for d, i in enumerate(indices) if i is not None]
+    indexed_dims = [d for d, i in enumerate(indices) if i is not None]
     kept = [n for d, n in enumerate(shape_of(x)) if indices[d] is None]
-    at = places[0] if places[-1] - places[0] + 1 == len(places) else 0
-    first = indices[places[0]]
+    at = indexed_dims[0] if indexed_dims[-1] - indexed_dims[0] + 1 == len(indexed_dims) else 0
+    first = indices[indexed_dims[0]]
     assert first is not None
     return (*kept[:at], *shape_of(first), *kept[at:])
 
@@ -103,7 +103,7 @@ def _as_vector(p: Lowering, x: Node) -> Node:
 
 @decomposition(aten.gather.default)
 def gather(p: Lowering, x: Node, dim: int, index: Node, *, sparse_grad: bool = False) -> Any:
-    x, index = _as_vector(p, x), _as_vector(p, _places(p, index))
+    x, index = _as_vector(p, x), _as_vector(p, _as_indices(p, index))
     if rank_of(x) != rank_of(index):  # eager lets an empty index have any rank
         return NotImplemented
     return p.reshape(p.gather(x, dim % rank_of(x), index), p.out.shape)
@@ -112,17 +112,17 @@ def gather(p: Lowering, x: Node, dim: int, index: Node, *, sparse_grad: bool = F
 @decomposition(aten.index_select.default)
 def index_select(p: Lowering, x: Node, dim: int, index: Node) -> Node:
     x = _as_vector(p, x)
-    return p.reshape(p.index_select(x, dim % rank_of(x), _as_vector(p, _places(p, index))), p.out.shape)
+    return p.reshape(p.index_select(x, dim % rank_of(x), _as_vector(p, _as_indices(p, index))), p.out.shape)
 
 
 @decomposition(aten.take.default)
 def take(p: Lowering, x: Node, index: Node) -> Any:
     size = math.prod(shape_of(x))
-    return p.index(p.reshape(x, (size,)), (_places(p, index),)) if not same(size, 0) else NotImplemented
+    return p.index(p.reshape(x, (size,)), (_as_indices(p, index),)) if not same(size, 0) else NotImplemented
 
 
 def _scattered(p: Lowering, name: str, x: Node, dim: int, index: Node, src: Node) -> Node:
-    index, x = _as_vector(p, _places(p, index)), _as_vector(p, x)
+    index, x = _as_vector(p, _as_indices(p, index)), _as_vector(p, x)
     src = _as_vector(p, src)
     if not same_all(shape_of(src), shape_of(index)):  # only the corner that index covers is read
         src = p.slice(src, (0,) * rank_of(src), shape_of(index), (1,) * rank_of(src))
@@ -190,7 +190,7 @@ def put(p: Lowering, x: Node, index: Node, source: Node, accumulate: bool = Fals
 
 @decomposition(aten.masked_scatter.default)
 def masked_scatter(p: Lowering, x: Node, mask: Node, source: Node) -> Any:
-    """The n-th kept element takes the n-th element of source: its place is a running count of the mask."""
+    """The n-th kept element takes the n-th element of source: its position is a running count of the mask."""
     size, available = math.prod(p.out.shape), math.prod(shape_of(source))
     if same(size, 0) or same(available, 0):
         return NotImplemented
@@ -199,10 +199,10 @@ def masked_scatter(p: Lowering, x: Node, mask: Node, source: Node) -> Any:
         source = p.cat((p.reshape(source, (available,)), p.full((1,), 0, dtype_of(source), device_of(source))), 0)
         available = available + 1
     x, mask = p.broadcast(x, p.out.shape), p.reshape(p.broadcast(mask, p.out.shape), (size,))
-    place = p.sub(p.cumsum(p.convert(mask, torch.int64), 0), 1)
-    mask = p.refuse(mask, p.logical_and(mask, p.ge(place, count)), TOO_FEW)
-    place = p.minimum(p.maximum(place, 0), available - 1)
-    picked = p.index(p.reshape(source, (available,)), (place,))
+    position = p.sub(p.cumsum(p.convert(mask, torch.int64), 0), 1)
+    mask = p.refuse(mask, p.logical_and(mask, p.ge(position, count)), TOO_FEW)
+    position = p.minimum(p.maximum(position, 0), available - 1)
+    picked = p.index(p.reshape(source, (available,)), (position,))
     return p.reshape(p.where(mask, picked, p.reshape(x, (size,))), p.out.shape)
 
 

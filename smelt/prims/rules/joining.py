@@ -24,9 +24,9 @@ def block_diag(p: Lowering, tensors: Sequence[Node]) -> Node:
 
 @decomposition(aten._chunk_cat.default)
 def chunk_cat(p: Lowering, tensors: Sequence[Node], dim: int, chunks: int) -> Node:
-    """Each tensor, filled up along dim to `chunks` equal parts, as (..., chunks, elements of a part); side by side."""
+    """Each tensor, padded along dim to `chunks` equal chunks, as (..., chunks, elements of a chunk); side by side."""
     dim %= rank_of(tensors[0])
-    lead, parts = shape_of(tensors[0])[:dim], []
+    lead, chunks_of_each = shape_of(tensors[0])[:dim], []
     for x in tensors:
         shape = shape_of(x)
         missing = larger(-shape[dim] % chunks, 0)
@@ -35,5 +35,5 @@ def chunk_cat(p: Lowering, tensors: Sequence[Node], dim: int, chunks: int) -> No
         for n in shape[dim + 1 :]:
             count *= n
         filled = p.pad(p.convert(x, p.out.dtype), zero, after, 0)
-        parts.append(p.reshape(filled, (*lead, chunks, (shape[dim] + missing) // chunks * count)))
-    return p.cat(tuple(parts), dim + 1)
+        chunks_of_each.append(p.reshape(filled, (*lead, chunks, (shape[dim] + missing) // chunks * count)))
+    return p.cat(tuple(chunks_of_each), dim + 1)

@@ -64,8 +64,8 @@ def _lay_out(value: Node, meta: TensorMeta) -> None:
     value.meta["val"] = meta
     source = value.args[0] if value.args else None
     if isinstance(source, Node) and isinstance(source.meta["val"], tuple) and isinstance(value.args[1], int):
-        parts, place = source.meta["val"], value.args[1]
-        source.meta["val"] = (*parts[:place], meta, *parts[place + 1 :])
+        metas, position = source.meta["val"], value.args[1]
+        source.meta["val"] = (*metas[:position], meta, *metas[position + 1 :])
 
 
 def _rule(prim: Prim) -> Callable[..., Any]:

@@ -46,7 +46,7 @@ def in_range(
 
 @decomposition(aten._unsafe_masked_index.default)
 def masked_index(p: Lowering, x: Node, mask: Node, indices: Sequence[Node | None], fill: Any) -> Any:
-    """x[indices] where the mask holds, fill elsewhere: there the places may lie outside."""
+    """x[indices] where the mask holds, fill elsewhere: there the indices may lie outside."""
     if is_empty(shape_of(x)):
         return p.full(p.out.shape, fill, p.out.dtype, p.out.device)
     picked = read_at(p, x, _clamped(p, x, indices))
@@ -66,7 +66,7 @@ def masked_index_put(p: Lowering, x: Node, mask: Node, indices: Sequence[Node | 
 
 
 def _clamped(p: Lowering, x: Node, indices: Sequence[Node | None]) -> tuple[Node | None, ...]:
-    """Places inside x; negative ones count from the end, as far as there are any."""
+    """Indices inside x; negative ones count from the end, as far as there are any."""
     return tuple(
         None if i is None else p.minimum(p.maximum(p.convert(i, torch.int64), -n), n - 1)
         for i, n in zip(indices, shape_of(x), strict=False)
@@ -80,8 +80,8 @@ def masked_scatter_backward(p: Lowering, g: Node, mask: Node, sizes: Sequence[in
     if same(size, 0) or same(available, 0):
         return p.full(tuple(sizes), 0, dtype_of(g), p.out.device)
     kept = p.reshape(p.broadcast(mask, shape_of(g)), (size,))
-    place = p.sub(p.cumsum(p.convert(kept, torch.int64), 0), 1)
-    place = p.minimum(p.maximum(place, 0), available - 1)
+    position = p.sub(p.cumsum(p.convert(kept, torch.int64), 0), 1)
+    position = p.minimum(p.maximum(position, 0), available - 1)
     values = p.where(kept, p.reshape(g, (size,)), p.full((size,), 0, dtype_of(g), p.out.device))
     zeros = p.full((available,), 0, dtype_of(g), p.out.device)
-    return p.reshape(p.index_put(zeros, (place,), values, True, False), tuple(sizes))
+    return p.reshape(p.index_put(zeros, (position,), values, True, False), tuple(sizes))

@@ -131,5 +131,5 @@ def _integers(p: Lowering, low: int, high: int) -> Any:
     drawn = uniform01(p, p.out.shape)
     if drawn is None:
         return NotImplemented
-    place = p.convert(p.floor(p.mul(p.convert(drawn, torch.float64), as_float(high - low))), torch.int64)
-    return p.convert(p.add(place, low), p.out.dtype)
+    number = p.convert(p.floor(p.mul(p.convert(drawn, torch.float64), as_float(high - low))), torch.int64)
+    return p.convert(p.add(number, low), p.out.dtype)

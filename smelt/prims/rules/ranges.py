@@ -23,11 +23,11 @@ def _spaced(p: Lowering, start: Any, stop: Any, steps: int, dtype: torch.dtype) 
     first, last = _end(p, start, shape, dtype), _end(p, stop, shape, dtype)
     if steps < 2:
         return first
-    place = p.iota(steps, 0, 1, dtype, p.out.device)
+    position = p.iota(steps, 0, 1, dtype, p.out.device)
     step = p.div(p.sub(last, first), float(steps - 1))
-    near = p.lt(place, float(steps // 2))
-    from_end = p.sub(last, p.mul(p.sub(float(steps - 1), place), step))
-    return p.where(near, p.add(first, p.mul(place, step)), from_end)
+    near = p.lt(position, float(steps // 2))
+    from_end = p.sub(last, p.mul(p.sub(float(steps - 1), position), step))
+    return p.where(near, p.add(first, p.mul(position, step)), from_end)
 
 
 @decomposition(aten.linspace.Tensor_Tensor, aten.linspace.Tensor_Scalar, aten.linspace.Scalar_Tensor)

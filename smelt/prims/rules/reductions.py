@@ -97,11 +97,11 @@ def _arg(name: str) -> Callable[..., Any]:
         if is_empty(shape_of(x)):
             return NotImplemented
         if dim is None:
-            place = p.emit(PRIMS[name], p.reshape(_order(p, x), (math.prod(shape_of(x)),)), 0)
-            return p.reshape(place, p.out.shape)
+            position = p.emit(PRIMS[name], p.reshape(_order(p, x), (math.prod(shape_of(x)),)), 0)
+            return p.reshape(position, p.out.shape)
         dim %= rank_of(x)
-        place = p.emit(PRIMS[name], _order(p, x), dim)
-        return p.keep(place, (dim,)) if keepdim else place
+        position = p.emit(PRIMS[name], _order(p, x), dim)
+        return p.keep(position, (dim,)) if keepdim else position
 
     return rule
 
@@ -110,21 +110,21 @@ decomposition(aten.argmax.default)(_arg("argmax"))
 decomposition(aten.argmin.default)(_arg("argmin"))
 
 
-def _with_place(name: str, low: bool) -> Callable[..., Any]:
-    extreme, place = (amin, _arg("argmin")) if low else (amax, _arg("argmax"))
+def _with_index(name: str, low: bool) -> Callable[..., Any]:
+    extreme, position = (amin, _arg("argmin")) if low else (amax, _arg("argmax"))
 
     def rule(p: Lowering, x: Node, dim: int, keepdim: bool = False) -> Any:
         if not rank_of(x):
             return x, p.full((), 0, torch.int64, p.out.device)
         if is_empty(shape_of(x)):
             return NotImplemented
-        return extreme(p, x, dim, keepdim), place(p, x, dim, keepdim)
+        return extreme(p, x, dim, keepdim), position(p, x, dim, keepdim)
 
     return rule
 
 
-decomposition(aten.max.dim)(_with_place("amax", low=False))
-decomposition(aten.min.dim)(_with_place("amin", low=True))
+decomposition(aten.max.dim)(_with_index("amax", low=False))
+decomposition(aten.min.dim)(_with_index("amin", low=True))
 
 
 def _quantified(name: str) -> Callable[..., Any]:
@@ -316,8 +316,8 @@ def _scan(p: Lowering, name: str, x: Node, dim: int) -> Node:
 def sort(p: Lowering, x: Node, dim: Any = -1, descending: bool = False, *, stable: bool | None = None) -> Any:
     if not rank_of(x):
         return x, p.full((), 0, torch.int64, p.out.device)
-    values, places = p.sort(x, dim % rank_of(x), descending, bool(stable))
-    return values, places
+    values, indices = p.sort(x, dim % rank_of(x), descending, bool(stable))
+    return values, indices
 
 
 @decomposition(aten.topk.default)

@@ -1,4 +1,4 @@
-"""Windows of signal processing, frequencies of Fourier transforms, `torch.range`: functions of the place alone."""
+"""Windows of signal processing, frequencies of Fourier transforms, `torch.range`: functions of the position alone."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from smelt.shapes.size import Size
 
 
 def _window(shape: Callable[..., Node]) -> Callable[..., Any]:
-    """A rule for `window(length, periodic, ...)`; `shape(p, turn, ...)` computes it from the angle at each place."""
+    """A rule for `window(length, periodic, ...)`; `shape(p, turn, ...)` computes it from the angle at each position."""
 
     def rule(p: Lowering, length: int, periodic: bool = True, *options: float, **kwargs: Any) -> Any:
         if isinstance(length, Size) or not p.out.dtype.is_floating_point:
             return NotImplemented
         if length < 2:
             return p.full((length,), 1, p.out.dtype, p.out.device)
-        place = p.iota(length, 0, 1, compute_dtype(p.out.dtype), p.out.device)
-        turn = p.mul(place, 2 * math.pi / (length if periodic else length - 1))
+        position = p.iota(length, 0, 1, compute_dtype(p.out.dtype), p.out.device)
+        turn = p.mul(position, 2 * math.pi / (length if periodic else length - 1))
         return p.convert(shape(p, turn, *options), p.out.dtype)
 
     return rule
@@ -55,20 +55,20 @@ for _name, _shape in {
 @decomposition(aten.fft_fftfreq.default)
 def frequencies(p: Lowering, n: int, d: float = 1.0, **options: Any) -> Node:
     """The multiples of 1 / (n d) up to half, then the negative ones."""
-    place = p.iota(n, 0, 1, torch.int64, p.out.device)
-    place = p.where(p.lt(place, (n + 1) // 2), place, p.sub(place, n))
-    return p.convert(p.mul(p.convert(place, compute_dtype(p.out.dtype)), 1 / (n * d)), p.out.dtype)
+    position = p.iota(n, 0, 1, torch.int64, p.out.device)
+    position = p.where(p.lt(position, (n + 1) // 2), position, p.sub(position, n))
+    return p.convert(p.mul(p.convert(position, compute_dtype(p.out.dtype)), 1 / (n * d)), p.out.dtype)
 
 
 @decomposition(aten.fft_rfftfreq.default)
 def positive_frequencies(p: Lowering, n: int, d: float = 1.0, **options: Any) -> Node:
-    place = p.iota(n // 2 + 1, 0, 1, compute_dtype(p.out.dtype), p.out.device)
-    return p.convert(p.mul(place, 1 / (n * d)), p.out.dtype)
+    position = p.iota(n // 2 + 1, 0, 1, compute_dtype(p.out.dtype), p.out.device)
+    return p.convert(p.mul(position, 1 / (n * d)), p.out.dtype)
 
 
 @decomposition(aten.range.default, aten.range.step)
 def range_with_end(p: Lowering, start: Any, end: Any, step: Any = 1, **options: Any) -> Any:
     if not p.out.dtype.is_floating_point or isinstance(p.out.shape[0], Size):
         return NotImplemented
-    place = p.iota(p.out.shape[0], 0, 1, compute_dtype(p.out.dtype), p.out.device)
-    return p.convert(p.add(p.mul(place, float(step)), float(start)), p.out.dtype)
+    position = p.iota(p.out.shape[0], 0, 1, compute_dtype(p.out.dtype), p.out.device)
+    return p.convert(p.add(p.mul(position, float(step)), float(start)), p.out.dtype)

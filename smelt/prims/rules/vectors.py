@@ -62,7 +62,7 @@ def trilinear(
     summed: Sequence[int],
     unrolled: int = 1,
 ) -> Node:
-    """The product of the three, after new dimensions at the given places of each, summed over others."""
+    """The product of the three, after new dimensions at the given positions of each, summed over others."""
     spread = [p.keep(p.widen(v), tuple(at)) for v, at in ((x, new_x), (y, new_y), (z, new_z))]
     shape = common_shape(*spread)
     a, b, c = (p.broadcast(v, shape) for v in spread)

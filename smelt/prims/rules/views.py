@@ -162,8 +162,8 @@ def diagonal(p: Lowering, x: Node, offset: int = 0, dim1: int = 0, dim2: int = 1
 @decomposition(aten.cat.default)
 def cat(p: Lowering, tensors: Sequence[Node], dim: int = 0) -> Node:
     # eager leaves out the legacy empty tensor of shape (0,)
-    parts = [x for x in tensors if not same_all(shape_of(x), (0,))] or list(tensors)[:1]
-    return p.cat(tuple(p.convert(x, p.out.dtype) for x in parts), dim % max(len(p.out.shape), 1))
+    nonempty = [x for x in tensors if not same_all(shape_of(x), (0,))] or list(tensors)[:1]
+    return p.cat(tuple(p.convert(x, p.out.dtype) for x in nonempty), dim % max(len(p.out.shape), 1))
 
 
 @decomposition(aten.stack.default)
@@ -177,8 +177,8 @@ def repeat(p: Lowering, x: Node, repeats: Sequence[int]) -> Node:
     lead = len(repeats) - rank_of(x)
     own = (1,) * lead + shape_of(x)
     spread = tuple(n for pair in zip(repeats, own, strict=True) for n in pair)
-    places = tuple(2 * d + 1 for d in range(lead, len(own)))
-    return p.reshape(p.broadcast_in_dim(x, spread, places), p.out.shape)
+    source_dims = tuple(2 * d + 1 for d in range(lead, len(own)))
+    return p.reshape(p.broadcast_in_dim(x, spread, source_dims), p.out.shape)
 
 
 @decomposition(aten.flip.default)
@@ -352,8 +352,8 @@ def as_strided(p: Lowering, x: Node, sizes: Sequence[int], strides: Sequence[int
     if same_all(strides, contiguous_stride(tuple(sizes))):
         start = offset or 0
         return p.reshape(cut(p, flat, 0, start, start + math.prod(sizes)), tuple(sizes))
-    place = p.full(tuple(sizes), offset or 0, torch.int64, p.out.device)
+    offsets = p.full(tuple(sizes), offset or 0, torch.int64, p.out.device)
     for d, (size, step) in enumerate(zip(sizes, strides, strict=True)):
         line = p.iota(size, 0, step, torch.int64, p.out.device)
-        place = p.add(place, p.broadcast_in_dim(line, tuple(sizes), (d,)))
-    return p.index(flat, (place,))
+        offsets = p.add(offsets, p.broadcast_in_dim(line, tuple(sizes), (d,)))
+    return p.index(flat, (offsets,))

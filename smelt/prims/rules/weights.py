@@ -15,7 +15,7 @@ def _others(x: Node, dim: int) -> tuple[int, ...]:
 
 
 def _along(p: Lowering, value: Node, like: Node, dim: int) -> Node:
-    """One number for each place of `dim`, for all elements there."""
+    """One number for each index of `dim`, for all elements there."""
     shape: Sequence[int] = shape_of(like)
     return p.broadcast_in_dim(p.reshape(value, (shape[dim],)), shape, (dim,))
 

@@ -15,23 +15,23 @@ LIBRARY |= {aten._cudnn_init_dropout_state.default}
 
 
 def _gates(p: Lowering, x: Node, count: int) -> list[Node]:
-    """The parts of (batch, count * width), wide."""
+    """The chunks of (batch, count * width), in the compute dtype."""
     batch, width = shape_of(x)[0], shape_of(x)[1] // count
     wide = p.widen(x)
     return [p.slice(wide, (0, i * width), (batch, (i + 1) * width), (1, 1)) for i in range(count)]
 
 
 def _added(p: Lowering, gates: list[Node], bias: Optional) -> list[Node]:
-    """The gates with their parts of a bias vector."""
+    """The gates with their chunks of a bias vector added."""
     if bias is None:
         return gates
     wide, (batch, width) = p.widen(bias), shape_of(gates[0])
-    parts = [p.slice(wide, (i * width,), ((i + 1) * width,), (1,)) for i in range(len(gates))]
-    return [p.add(g, p.broadcast(b, (batch, width))) for g, b in zip(gates, parts, strict=True)]
+    biases = [p.slice(wide, (i * width,), ((i + 1) * width,), (1,)) for i in range(len(gates))]
+    return [p.add(g, p.broadcast(b, (batch, width))) for g, b in zip(gates, biases, strict=True)]
 
 
-def _joined(p: Lowering, parts: list[Node], like: Any) -> Node:
-    return p.cat(tuple(p.convert(part, like.dtype) for part in parts), 1)
+def _joined(p: Lowering, gates: list[Node], like: Any) -> Node:
+    return p.cat(tuple(p.convert(gate, like.dtype) for gate in gates), 1)
 
 
 def _slope_of_sigmoid(p: Lowering, y: Node) -> Node:
@@ -68,13 +68,13 @@ def lstm_cell_backward(
         flows.append(p.mul(p.mul(p.widen(g_hidden), show), _slope_of_tanh(p, curve)))
     flow = flows[0] if len(flows) == 1 else p.add(*flows)
     shown = p.full_like(curve, 0.0) if g_hidden is None else p.mul(p.widen(g_hidden), curve)
-    parts = [
+    gates_in = [
         p.mul(p.mul(flow, new), _slope_of_sigmoid(p, take)),
         p.mul(p.mul(flow, p.widen(c)), _slope_of_sigmoid(p, keep)),
         p.mul(p.mul(flow, take), _slope_of_tanh(p, new)),
         p.mul(shown, _slope_of_sigmoid(p, show)),
     ]
-    gates = _joined(p, parts, p.result[0])
+    gates = _joined(p, gates_in, p.result[0])
     return gates, p.convert(p.mul(flow, keep), p.result[1].dtype), _of_bias(p, gates, has_bias)
 
 

@@ -55,7 +55,7 @@ def has_number(p: Lowering, number: Any, x: Node, *, assume_unique: bool = False
 
 
 def _with_reserve(p: Lowering, compute: Callable[[], Any]) -> Any:
-    """The results of a batch norm, with an empty one in the fourth place."""
+    """The results of a batch norm, with an empty one in the fourth position."""
     out, mean, rstd, reserve, *rest = metas = p.result
     p.result = (out, mean, rstd, *rest)
     values = compute()

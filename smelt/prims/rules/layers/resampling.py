@@ -1,4 +1,4 @@
-"""Resampling and edge padding: every result element reads places that are functions of its own."""
+"""Resampling and edge padding: every result element reads positions that are functions of its own."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from torch.fx import Node
 from smelt.prims.registry import Lowering, as_float, aten, decomposition, dtype_of, is_empty, rank_of, shape_of
 from smelt.shapes.size import Size, exact_quotient, known_less, same, same_all
 
-# -- along one dimension: read at places, and its transpose
+# -- along one dimension: read at positions, and its transpose
 
 
-def _read(p: Lowering, x: Node, dim: int, places: Node) -> Node:
-    return p.index_select(x, dim, places)
+def _read(p: Lowering, x: Node, dim: int, positions: Node) -> Node:
+    return p.index_select(x, dim, positions)
 
 
-def _add_back(p: Lowering, g: Node, dim: int, places: Node, size: int) -> Node:
-    """The transpose of _read: elements of g added up at the places they were read from."""
+def _add_back(p: Lowering, g: Node, dim: int, positions: Node, size: int) -> Node:
+    """The transpose of _read: elements of g added up at the positions they were read from."""
     shape = shape_of(g)
     zeros = p.full((*shape[:dim], size, *shape[dim + 1 :]), 0, dtype_of(g), p.out.device)
-    indices = tuple(places if d == dim else None for d in range(len(shape)))
+    indices = tuple(positions if d == dim else None for d in range(len(shape)))
     return p.index_put(zeros, indices, g, True)
 
 
@@ -40,26 +40,26 @@ def _copies(p: Lowering, before: Sequence[int], after: Sequence[int], dim: int, 
     return same(before[dim], after[dim])
 
 
-def _kept(p: Lowering, place: Node, at: Node, size: int, out: int) -> Node:
-    """`at`, but each place itself where a size turns out not to change; numbers are looked at before."""
+def _kept(p: Lowering, position: Node, at: Node, size: int, out: int) -> Node:
+    """`at`, but each position itself where a size turns out not to change; numbers are looked at before."""
     if not isinstance(size, Size) and not isinstance(out, Size):
         return at
     if known_less(size, out) or known_less(out, size):
         return at
-    return p.where(p.eq(p.full_like(place, size), p.full_like(place, out)), place, at)
+    return p.where(p.eq(p.full_like(position, size), p.full_like(position, out)), position, at)
 
 
 def _given(scales: Sequence[float | None], i: int) -> float | None:
     return scales[i] if i < len(scales) else None
 
 
-def _scaled(p: Lowering, place: Node, given: float | None, size: int, out: int) -> Node:
-    """place * input elements for one output element."""
+def _scaled(p: Lowering, position: Node, given: float | None, size: int, out: int) -> Node:
+    """position * input elements for one output element."""
     if given:
-        return p.mul(place, 1 / given)
+        return p.mul(position, 1 / given)
     if isinstance(size, Size) or isinstance(out, Size):
-        return p.mul(place, p.div(p.full_like(place, size), as_float(out)))
-    return p.mul(place, size / out)
+        return p.mul(position, p.div(p.full_like(position, size), as_float(out)))
+    return p.mul(position, size / out)
 
 
 def _factor(scales: Sequence[float | None], i: int, size: int, out: int) -> int | None:
@@ -71,16 +71,16 @@ def _factor(scales: Sequence[float | None], i: int, size: int, out: int) -> int 
 
 
 def _nearest(p: Lowering, size: int, out: int, given: float | None, exact: bool = False, keeps: bool = True) -> Node:
-    """floor(place * scale), or that of the middle of each element. `keeps`: sizes that do not change are copied."""
-    place = p.iota(out, 0, 1, torch.float32, p.out.device)
-    at = _scaled(p, p.add(place, 0.5) if exact else place, given, size, out)
-    at = at if exact or not keeps else _kept(p, place, at, size, out)
+    """floor(position * scale), or that of the middle of each element. `keeps`: sizes that do not change are copied."""
+    position = p.iota(out, 0, 1, torch.float32, p.out.device)
+    at = _scaled(p, p.add(position, 0.5) if exact else position, given, size, out)
+    at = at if exact or not keeps else _kept(p, position, at, size, out)
     return p.minimum(p.convert(p.floor(at), torch.int64), size - 1)
 
 
 @decomposition(aten.upsample_nearest1d.default, aten.upsample_nearest2d.default, aten.upsample_nearest3d.default)
 def upsample_nearest(p: Lowering, x: Node, sizes: Sequence[int], *scales: float | None) -> Any:
-    """Whole factors repeat elements; others look up floor(place * scale)."""
+    """Whole factors repeat elements; others look up floor(position * scale)."""
     if is_empty(shape_of(x)):
         return NotImplemented
     before, images = shape_of(x), rank_of(x) == 4  # lines and volumes are scaled all the same
@@ -154,14 +154,14 @@ def upsample_nearest_exact_backward(
 
 
 def _weights(p: Lowering, like: Node, size: int, out: int, align: bool, scale: float | None) -> tuple[Node, Node, Node]:
-    """(left place, right place, weight of the right one) of each output element, in the dtype of `like` as in eager."""
-    place = p.iota(out, 0, 1, dtype_of(like), p.out.device)
+    """(left index, right index, weight of the right one) of each output element, in the dtype of `like` as in eager."""
+    position = p.iota(out, 0, 1, dtype_of(like), p.out.device)
     if align:
-        at = _scaled(p, place, None, size - 1, out - 1) if not same(out, 1) else p.mul(place, 0.0)
+        at = _scaled(p, position, None, size - 1, out - 1) if not same(out, 1) else p.mul(position, 0.0)
     else:
-        at = p.sub(_scaled(p, p.add(place, 0.5), scale, size, out), 0.5)
+        at = p.sub(_scaled(p, p.add(position, 0.5), scale, size, out), 0.5)
         at = p.maximum(at, 0.0)
-        at = _kept(p, place, at, size, out) if p.out.device.type == "cpu" else at
+        at = _kept(p, position, at, size, out) if p.out.device.type == "cpu" else at
     left = p.minimum(p.convert(p.floor(at), torch.int64), size - 1)
     right = p.minimum(p.add(left, 1), size - 1)
     weight = p.sub(at, p.convert(left, dtype_of(like)))
@@ -213,31 +213,31 @@ def upsample_linear_backward(
 # -- padding by reflection and replication
 
 
-def _padded_places(p: Lowering, size: int, low: int, high: int, reflect: bool) -> Node:
-    """The source place of each element of a padded dimension."""
-    place = p.iota(size + low + high, -low, 1, torch.int64, p.out.device)
+def _padded_positions(p: Lowering, size: int, low: int, high: int, reflect: bool) -> Node:
+    """The source position of each element of a padded dimension."""
+    position = p.iota(size + low + high, -low, 1, torch.int64, p.out.device)
     if reflect:
-        return p.sub(size - 1, p.abs(p.sub(size - 1, p.abs(place))))
-    return p.minimum(p.maximum(place, 0), size - 1)
+        return p.sub(size - 1, p.abs(p.sub(size - 1, p.abs(position))))
+    return p.minimum(p.maximum(position, 0), size - 1)
 
 
 def _over_padded(
     p: Lowering, x: Node, sizes: Sequence[int], amounts: Sequence[int], reflect: bool, step: Callable[..., Node]
 ) -> Any:
-    """`step(x, dim, places, size)` for each padded dimension of a tensor of `sizes`."""
+    """`step(x, dim, positions, size)` for each padded dimension of a tensor of `sizes`."""
     if is_empty(sizes):
         return NotImplemented
     for i in range(len(amounts) // 2):
         dim = rank_of(x) - 1 - i
         low, high = amounts[2 * i], amounts[2 * i + 1]
         if low or high:
-            x = step(x, dim, _padded_places(p, sizes[dim], low, high, reflect), sizes[dim])
+            x = step(x, dim, _padded_positions(p, sizes[dim], low, high, reflect), sizes[dim])
     return x
 
 
 def _pad(reflect: bool) -> Callable[..., Any]:
     def rule(p: Lowering, x: Node, amounts: Sequence[int]) -> Any:
-        read = lambda x, dim, places, size: _read(p, x, dim, places)  # noqa: E731
+        read = lambda x, dim, positions, size: _read(p, x, dim, positions)  # noqa: E731
         return _over_padded(p, x, shape_of(x), amounts, reflect, read)
 
     return rule
@@ -245,7 +245,7 @@ def _pad(reflect: bool) -> Callable[..., Any]:
 
 def _pad_backward(reflect: bool) -> Callable[..., Any]:
     def rule(p: Lowering, g: Node, x: Node, amounts: Sequence[int]) -> Any:
-        add = lambda g, dim, places, size: _add_back(p, g, dim, places, size)  # noqa: E731
+        add = lambda g, dim, positions, size: _add_back(p, g, dim, positions, size)  # noqa: E731
         found = _over_padded(p, p.widen(g), shape_of(x), amounts, reflect, add)
         return found if found is NotImplemented else p.convert(found, p.out.dtype)
 
@@ -259,7 +259,7 @@ for _rank in (1, 2, 3):
     decomposition(getattr(aten, f"replication_pad{_rank}d_backward").default)(_pad_backward(reflect=False))
 
 
-# -- places of an affine map
+# -- positions of an affine map
 
 
 @decomposition(aten.affine_grid_generator.default)
@@ -282,10 +282,10 @@ def affine_grid(p: Lowering, theta: Node, size: Sequence[int], align: bool) -> A
 
 
 def _from_minus_one(p: Lowering, like: Node, count: int, align: bool) -> Node:
-    """Evenly from -1 to 1: at the ends, or at the middles of as many parts."""
+    """Evenly from -1 to 1: at the ends, or at the middles of as many intervals."""
     if not isinstance(count, Size) and count <= 1:
         return p.full((count,), 0, dtype_of(like), p.out.device)
-    place = p.iota(count, 0, 1, dtype_of(like), p.out.device)
+    position = p.iota(count, 0, 1, dtype_of(like), p.out.device)
     if align:
-        return p.sub(p.mul(place, 2 / (count - 1)), 1.0)
-    return p.sub(p.mul(place, 2 / count), 1 - 1 / count)
+        return p.sub(p.mul(position, 2 / (count - 1)), 1.0)
+    return p.sub(p.mul(position, 2 / count), 1 - 1 / count)

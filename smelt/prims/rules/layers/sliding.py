@@ -15,8 +15,8 @@ FEW = 16
 """Windows of at most so many elements are that many strided slices, which later stages know as views."""
 
 
-def _places(p: Lowering, count: int, size: int, step: int) -> Node:
-    """The places that the windows read, one window after another."""
+def _window_positions(p: Lowering, count: int, size: int, step: int) -> Node:
+    """The positions that the windows read, one window after another."""
     starts = p.iota(count, 0, step, torch.int64, p.out.device)
     inside = p.iota(size, 0, 1, torch.int64, p.out.device)
     shape = (count, size)
@@ -35,7 +35,7 @@ def unfold(p: Lowering, x: Node, dim: int, size: int, step: int) -> Node:
     if size <= FEW:
         rows = [cut(p, x, dim, i, i + (count - 1) * step + 1, step) for i in range(size)]
         return p.cat(tuple(p.keep(row, (last,)) for row in rows), last)
-    picked = p.index_select(x, dim, _places(p, count, size, step))
+    picked = p.index_select(x, dim, _window_positions(p, count, size, step))
     shape = shape_of(x)
     picked = p.reshape(picked, (*shape[:dim], count, size, *shape[dim + 1 :]))
     order = tuple(d for d in range(last + 1) if d != dim + 1)
@@ -56,5 +56,5 @@ def unfold_backward(p: Lowering, g: Node, sizes: Sequence[int], dim: int, size: 
         return p.convert(zeros, p.out.dtype)
     a = p.permute(a, (*range(dim + 1), rank, *range(dim + 1, rank)))
     a = p.reshape(a, (*sizes[:dim], count * size, *sizes[dim + 1 :]))
-    indices = tuple(_places(p, count, size, step) if d == dim else None for d in range(rank))
+    indices = tuple(_window_positions(p, count, size, step) if d == dim else None for d in range(rank))
     return p.convert(p.index_put(zeros, indices, a, True, False), p.out.dtype)

@@ -11,21 +11,21 @@ from torch import Tensor
 
 import smelt
 
-library = torch.library.Library("smelt_operand_places", "DEF")
-library.define("place(Tensor x) -> Tensor")
-library.impl("place", lambda x: torch.tensor([x.storage_offset(), *x.stride()]), "CPU")
-library.impl("place", lambda x: x.new_empty(x.dim() + 1, dtype=torch.int64), "Meta")
-PLACE = torch.ops.smelt_operand_places.place
+library = torch.library.Library("smelt_operand_views", "DEF")
+library.define("offset_and_strides(Tensor x) -> Tensor")
+library.impl("offset_and_strides", lambda x: torch.tensor([x.storage_offset(), *x.stride()]), "CPU")
+library.impl("offset_and_strides", lambda x: x.new_empty(x.dim() + 1, dtype=torch.int64), "Meta")
+OFFSET_AND_STRIDES = torch.ops.smelt_operand_views.offset_and_strides
 
 PARTS: dict[str, Callable[[Tensor], Any]] = {
-    "all": lambda y: PLACE(y),
-    "rows": lambda y: PLACE(y[1:]),
-    "columns": lambda y: PLACE(y[:, 1:3]),
-    "first columns": lambda y: PLACE(y[:, :2]),
-    "turned": lambda y: PLACE(y[1:].t()),
-    "one of several": lambda y: [PLACE(each) for each in y.chunk(2)],
-    "again and again": lambda y: PLACE(y[1:2].expand(5, -1)),
-    "after a write": lambda y: (y[0].add_(1), PLACE(y[1:])),
+    "all": lambda y: OFFSET_AND_STRIDES(y),
+    "rows": lambda y: OFFSET_AND_STRIDES(y[1:]),
+    "columns": lambda y: OFFSET_AND_STRIDES(y[:, 1:3]),
+    "first columns": lambda y: OFFSET_AND_STRIDES(y[:, :2]),
+    "turned": lambda y: OFFSET_AND_STRIDES(y[1:].t()),
+    "one of several": lambda y: [OFFSET_AND_STRIDES(each) for each in y.chunk(2)],
+    "again and again": lambda y: OFFSET_AND_STRIDES(y[1:2].expand(5, -1)),
+    "after a write": lambda y: (y[0].add_(1), OFFSET_AND_STRIDES(y[1:])),
 }
 
 
@@ -52,7 +52,7 @@ def test_operators_find_views_where_eager_has_them(name: str, layout: str) -> No
 library.define("put(Tensor x, Tensor(a!) y) -> Tensor")
 library.impl("put", lambda x, y: torch.empty_strided(y.shape, y.stride()).copy_(y.copy_(x * 2)), "CPU")
 library.impl("put", lambda x, y: torch.empty_strided(y.shape, y.stride(), device="meta"), "Meta")
-PUT = torch.ops.smelt_operand_places.put
+PUT = torch.ops.smelt_operand_views.put
 
 WRITTEN: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "a part": lambda x, y: PUT(x[:, :3], y[:, :3]),

@@ -1,4 +1,4 @@
-"""Operands of a user's library as views of memory like eager's: kernels may ask where a tensor begins in its memory."""
+"""Operands of a user's library as views of memory like eager's: kernels may read a tensor's storage offset."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ aten = torch.ops.aten
 
 
 _NOT_OF_A_USER = OF_TORCH | {*COLLECTIVES}
-"""Namespaces of operators that do not ask where a tensor begins."""
+"""Namespaces of operators that do not read storage offsets."""
 
 
-def in_their_places(p: Lowering, node: Node, args: tuple[Any, ...], values: dict[Node, Any]) -> tuple[Any, ...]:
+def with_recorded_strides(p: Lowering, node: Node, args: tuple[Any, ...], values: dict[Node, Any]) -> tuple[Any, ...]:
     """The operands of a node; those of an operator of a user's library, or of its form on copies, as eager has them."""
     target = node.target
     if not isinstance(target, OpOverload) or target.namespace in _NOT_OF_A_USER:
         return args
     if not sees_strides(target) or shared_arguments(target):
         return args
-    return tuple(_in_its_place(p, *each, values) for each in zip(node.args, args, strict=True))
+    return tuple(_with_strides_of(p, *each, values) for each in zip(node.args, args, strict=True))
 
 
-def _in_its_place(p: Lowering, told: Any, own: Any, values: dict[Node, Any]) -> Any:
-    """An operand of an operator of a user's library, as far from where its memory begins as in eager, with its gaps.
+def _with_strides_of(p: Lowering, told: Any, own: Any, values: dict[Node, Any]) -> Any:
+    """An operand of an operator of a user's library with eager's storage offset and gaps.
 
     Where it is a view of what the graph makes: such memory is made, by the library, and the view is taken of it.
     """
     if isinstance(told, (list, tuple)):
-        return tuple(_in_its_place(p, *each, values) for each in zip(told, own, strict=True))
-    found = _place_of(told) if isinstance(told, Node) and is_strided(told.meta["val"]) else None
+        return tuple(_with_strides_of(p, *each, values) for each in zip(told, own, strict=True))
+    found = _base_and_offset(told) if isinstance(told, Node) and is_strided(told.meta["val"]) else None
     if found is None:
         return own
     base, offset = found
@@ -59,7 +59,7 @@ def _in_its_place(p: Lowering, told: Any, own: Any, values: dict[Node, Any]) -> 
     return p.call(aten.as_strided.default, (memory, val.shape, val.stride, offset), {}, shown)
 
 
-def _place_of(view: Node) -> tuple[Node, int] | None:
+def _base_and_offset(view: Node) -> tuple[Node, int] | None:
     """The value of the joint graph whose memory a view shows, and the element that it begins at; None: it shows all."""
     path = [view]
     while _is_view(path[-1]):
@@ -70,10 +70,10 @@ def _place_of(view: Node) -> tuple[Node, int] | None:
         return None
     if 0 in val.shape or not is_dense(meta.shape, meta.stride):
         return None
-    place = _taken(meta, path)
-    if place is None or place.val.stride != val.stride:
+    layout = _taken(meta, path)
+    if layout is None or layout.val.stride != val.stride:
         return None
-    return (base, place.offset) if place.offset or not is_dense(val.shape, val.stride) else None
+    return (base, layout.offset) if layout.offset or not is_dense(val.shape, val.stride) else None
 
 
 def _taken(meta: TensorMeta, path: Sequence[Node]) -> Layout | None:
