@@ -162,14 +162,14 @@ class Builder:
     """Collects the values and calls of a program.
 
     Attributes:
-        place: the value that holds each tensor of the graph; of a flattened one, that of its source.
+        buffer_of: the value that holds each tensor of the graph; of a flattened one, that of its source.
     """
 
     def __init__(self, graph: Int8Graph) -> None:
         self.graph = graph
         self.values: dict[str, Value] = {}
         self.calls: list[Call] = []
-        self.storage_view: dict[str, str] = {graph.input: self.tensor(graph.input)}
+        self.buffer_of: dict[str, str] = {graph.input: self.tensor(graph.input)}
 
     def value(self, name: str, shape: Iterable[int], dtype: str) -> str:
         """A new value."""
@@ -219,13 +219,13 @@ def add_forward(builder: Builder, saved: Saved) -> str:
     expanded = _fused(graph, saved)
     for op in graph.operators:
         if isinstance(op, Flatten):
-            builder.storage_view[op.y] = builder.storage_view[op.x]
+            builder.buffer_of[op.y] = builder.buffer_of[op.x]
         elif op.name not in {pointwise.name for pointwise in expanded.values()}:
             _add_operator(builder, op, saved, expanded.get(op.name))
     if graph.tensors[graph.output].dtype == "float32":
-        return builder.storage_view[graph.output]
+        return builder.buffer_of[graph.output]
     logits = builder.value("float_logits", graph.tensors[graph.output].shape, "float32")
-    builder.call("dequantize", graph.operators[-1], [builder.storage_view[graph.output]], [logits])
+    builder.call("dequantize", graph.operators[-1], [builder.buffer_of[graph.output]], [logits])
     return logits
 
 
@@ -252,9 +252,9 @@ def _fused(graph: Int8Graph, saved: Saved) -> dict[str, Conv]:
 
 
 def _add_operator(builder: Builder, op: Operator, saved: Saved, expand: Conv | None) -> None:
-    reads = [builder.storage_view[name] for name in sources(expand or op)]
+    reads = [builder.buffer_of[name] for name in sources(expand or op)]
     writes = [builder.tensor(op.y)]
-    builder.storage_view[op.y] = op.y
+    builder.buffer_of[op.y] = op.y
     if isinstance(op, Layer):
         reads += _gathered(builder, op, saved)
     if op.name in saved.masks:
@@ -288,7 +288,7 @@ def _gathered(builder: Builder, op: Layer, saved: Saved) -> list[str]:
     if channels is None:
         return []
     name = builder.value(f"{op.name}.kept", (*builder.graph.tensors[op.x].shape[:-1], len(channels)), "int8")
-    builder.call("gather", op, [builder.storage_view[op.x]], [name], uses=(op.weight.name,))
+    builder.call("gather", op, [builder.buffer_of[op.x]], [name], uses=(op.weight.name,))
     return [name]
 
 

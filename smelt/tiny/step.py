@@ -160,7 +160,7 @@ class _Backward:
 
     def run(self) -> None:
         graph = self.builder.graph
-        logits = self.builder.storage_view[graph.output]
+        logits = self.builder.buffer_of[graph.output]
         self.gradients[graph.output] = self.gradient("loss", graph.output)
         self.builder.call("loss", graph.operators[-1], [logits], [self.gradients[graph.output]])
         for op in reversed(graph.operators):
@@ -192,7 +192,7 @@ class _Backward:
 
     def head(self, op: Head, g: str) -> None:
         self.to_source("head_backward", op, g)
-        self.update("head_update", op, [g, self.builder.storage_view[op.x]], [op.weight, op.bias])
+        self.update("head_update", op, [g, self.builder.buffer_of[op.x]], [op.weight, op.bias])
 
     def products(self, op: Layer, g: str) -> None:
         """The gradients of bias, input and weights, given that of the accumulator."""
@@ -208,7 +208,7 @@ class _Backward:
             self.to_source(kernel + form, op, *given, in_place=op.depthwise and not form, scratch=plane)
         if trains:
             kept = f"{op.name}.kept"
-            x = kept if kept in self.builder.values else self.builder.storage_view[op.x]
+            x = kept if kept in self.builder.values else self.builder.buffer_of[op.x]
             kernel = "update_depthwise" if op.depthwise else "update_weight"
             self.update(kernel + form, op, [given[0], x, *given[1:]], [op.weight])
 

@@ -78,7 +78,7 @@ class Pieces:
         self.scope: dict[str, Any] = {}
         self.taken: list[list[int]] = []
         self.given: list[list[int]] = []
-        self.storage_view: dict[fx.Node, int] = {}
+        self.variables: dict[fx.Node, int] = {}
         self.enters = False
         nodes = list(graph.nodes)
         self.inputs = [self._number(node) for node in nodes if node.op == "placeholder"]
@@ -96,7 +96,7 @@ class Pieces:
         self.run = self._written()
 
     def _number(self, node: fx.Node) -> int:
-        return self.storage_view.setdefault(node, len(self.storage_view))
+        return self.variables.setdefault(node, len(self.variables))
 
     def _named(self, called: Callable[..., Any]) -> str:
         name = f"f{len(self.scope)}"
@@ -115,7 +115,7 @@ class Pieces:
         operands = operands_of(region, outputs)
         name = f"{self.name}_{len(self.lines)}"
         piece = Piece(cut_out(region, operands, outputs), name, self.compile_piece)
-        taken, given = [self.storage_view[n] for n in operands], [self._number(n) for n in outputs]
+        taken, given = [self.variables[n] for n in operands], [self._number(n) for n in outputs]
         call = f"{self._named(self.variants(piece.version, VERSIONS))}({_values(taken)})"
         self._add(f"{_values(given)} = {call}" if given else call, taken, given)
 
@@ -127,7 +127,7 @@ class Pieces:
             for truth, way in (("true", target.true), ("false", target.false))
         )
         results = [user for user in node.users if _takes_result(user)]
-        condition, *operands = (self.storage_view[each] for each in node.args if isinstance(each, fx.Node))
+        condition, *operands = (self.variables[each] for each in node.args if isinstance(each, fx.Node))
         line = f"r = ({true} if v{condition} else {false})({_values(operands)})"
         given = [self._number(result) for result in results]
         if given:
@@ -145,13 +145,13 @@ class Pieces:
             return [*(out[reader.args[1]] for reader in readers), None if readers else out]
 
         given = [self._number(each) for each in (*readers, node)]
-        taken = [self.storage_view[each] for each in operands]
+        taken = [self.variables[each] for each in operands]
         self._add(f"{_values(given)} = {self._named(run)}({_values(taken)})", taken, given)
         self.enters |= target.leaves
 
     def _last_uses(self) -> list[list[int]]:
         """Values are let go after their last use: what autograd does not keep is free for others."""
-        kept = {self.storage_view[node] for node in self.output.all_input_nodes}
+        kept = {self.variables[node] for node in self.output.all_input_nodes}
         dead: list[list[int]] = []
         for taken, given in zip(reversed(self.taken), reversed(self.given), strict=True):
             dead.append([at for at in dict.fromkeys([*taken, *given]) if at not in kept])
@@ -180,10 +180,10 @@ class Pieces:
     def _returned(self, value: Any) -> str:
         """What the graph returns, as text: a row of values, or containers of values and constants."""
         if isinstance(value, fx.Node) or value is None:
-            return "None" if value is None else f"v{self.storage_view[value]}"
+            return "None" if value is None else f"v{self.variables[value]}"
         if type(value) is tuple and value:
             return f"({''.join(f'{self._returned(each)}, ' for each in value)})"
-        name = self._named(lambda values: fx.node.map_arg(value, lambda node: values[f"v{self.storage_view[node]}"]))
+        name = self._named(lambda values: fx.node.map_arg(value, lambda node: values[f"v{self.variables[node]}"]))
         return f"{name}(locals())"
 
 
