@@ -1,4 +1,4 @@
-"""Places buffers in one block of memory by their lifetimes: offsets are used again as soon as they are free.
+"""Assigns buffers offsets in one block of memory by their lifetimes: an offset is reused as soon as it is free.
 
 Best fit: each buffer, in order of creation, takes the smallest free gap that holds it, else the block grows. Offsets
 and sizes are multiples of 64 bytes (a cache line, the widest vector). Used by the schedule, and by programs with
@@ -15,7 +15,7 @@ from itertools import accumulate
 ALIGN = 64
 
 Life = tuple[int, int, int]
-"""First and last step of a buffer, and the index of the buffer whose place it takes over, or -1."""
+"""First and last step of a buffer, and the index of the buffer whose memory it takes over, or -1."""
 
 
 def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
@@ -33,7 +33,7 @@ def place_buffers(lives: Sequence[Life], sizes: Sequence[int]) -> tuple[list[int
 
     Args:
         lives: in order of creation.
-        sizes: bytes of each buffer; one that takes over another's place is no larger than that.
+        sizes: bytes of each buffer; one that takes over another's memory is no larger than that.
     """
     arena = _Arena()
     offsets: list[int] = []
@@ -54,14 +54,14 @@ def place_buffers(lives: Sequence[Life], sizes: Sequence[int]) -> tuple[list[int
 def place_largest_first(
     lives: Sequence[Life], sizes: Sequence[int], at_zero: int | None = None
 ) -> tuple[list[int], int]:
-    """The same, the largest buffers first, each at the lowest place that is free all its life.
+    """The same, the largest buffers first, each at the lowest offset that is free all its life.
 
     Leaves fewer gaps where few buffers are large, and takes time that grows with the square of their number.
 
     Args:
         at_zero: the index of a buffer that is placed before all others, and so at offset 0; None: there is none.
     """
-    root, last = _places(lives)
+    root, last = _roots(lives)
     offsets = [0] * len(lives)
     placed: list[tuple[int, int, int, int]] = []  # by offset: (offset, end, first step, last step)
     for index in sorted({*root}, key=lambda i: (i != at_zero, -sizes[i])):
@@ -78,7 +78,7 @@ def place_largest_first(
 
 def least_size(lives: Sequence[Life], sizes: Sequence[int]) -> int:
     """Bytes in use at once: no placement makes a smaller block."""
-    root, last = _places(lives)
+    root, last = _roots(lives)
     change: Counter[int] = Counter()
     for index in {*root}:
         change[lives[index][0]] += aligned(sizes[index])
@@ -86,8 +86,8 @@ def least_size(lives: Sequence[Life], sizes: Sequence[int]) -> int:
     return max(accumulate(change[step] for step in sorted(change)), default=0)
 
 
-def _places(lives: Sequence[Life]) -> tuple[list[int], list[int]]:
-    """For each buffer the first one of its place; for those the last step that uses the place."""
+def _roots(lives: Sequence[Life]) -> tuple[list[int], list[int]]:
+    """For each buffer the first one in its memory; for those the last step that uses that memory."""
     root = list(range(len(lives)))
     last = [end for _, end, _ in lives]
     for index, (_, end, donor) in enumerate(lives):

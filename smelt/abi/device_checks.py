@@ -1,12 +1,12 @@
-"""Which check of which kernel has failed on a GPU: read in memory of the host, and told to whoever meets the error.
+"""Which check of which kernel has failed on a GPU: read in memory of the CPU, and told in the error.
 
 A kernel that finds an index out of range writes there which check it was, and traps (`m_refuse` of
 codegen/triton/library.py). As after an assertion of eager's kernels the context is lost: no later kernel runs, and
 whoever calls CUDA next gets an error. Where that is smelt, the error says what the kernel has told; where PyTorch calls
 first (`.item()`), the message is printed beside its error.
 
-Each launch that checks something has its own place, so that a failure is told of the program that it belongs to. Places
-are never used again: a kernel may still run when its program is gone.
+Each launch that checks something has words of its own, so that a failure is told of the program that it belongs to.
+They are never reused: a kernel may still run when its program is gone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from smelt.base.locks import new_lock
 from smelt.base.text import visible
 
 PAGE = 2048
-"""Launches whose places are allocated together: 64 KiB."""
+"""Launches whose words are allocated together: 64 KiB."""
 
 WORDS = CHECK_BYTES // 8
 
@@ -35,7 +35,7 @@ _made: list[DeviceChecks] = []
 
 
 class DeviceChecks:
-    """The places of all launches of a process.
+    """The words of all launches of a process.
 
     Args:
         allocate: so many 64-bit zeros in memory of the host that every GPU can write.
@@ -48,22 +48,22 @@ class DeviceChecks:
         self.told = False
 
     def reserve(self, checks: Sequence[Checks]) -> int:
-        """The address of places for these launches, one behind the other."""
+        """The address of words for these launches, one launch behind the other."""
         with self.lock:
             if not self.pages or len(self.pages[-1][1]) + len(checks) > len(self.pages[-1][0]) // WORDS:
                 self.pages.append((self.allocate(WORDS * max(PAGE, len(checks))), []))
             words, known = self.pages[-1]
-            place = len(known)
+            position = len(known)
             known.extend(checks)
-            return words.data_ptr() + place * CHECK_BYTES
+            return words.data_ptr() + position * CHECK_BYTES
 
     def message(self) -> str | None:
         """What a kernel told before it trapped; None where none did."""
         for words, launches in list(self.pages):
             table = words.view(-1, WORDS)
-            for place in table[: len(launches), 0].nonzero().flatten().tolist():
-                number, value, size, _ = table[place].tolist()
-                return _message(launches[place], number, value, size)
+            for position in table[: len(launches), 0].nonzero().flatten().tolist():
+                number, value, size, _ = table[position].tolist()
+                return _message(launches[position], number, value, size)
         return None
 
     def tell(self) -> str | None:

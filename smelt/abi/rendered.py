@@ -25,14 +25,14 @@ class Rendered:
         parts: programs that the text calls `parts[i]`; the sources are then theirs.
         operators: functions that it calls `operators[i]`.
         empty: makes the program for calls in which some of the inputs at `counts` (from the end) are 0, given their
-            places: these kernels are made for tensors with elements. None where it cannot.
+            positions: these kernels are made for tensors with elements. None where it cannot.
         by_operators: makes the program that runs the graph itself, for such calls without a program of their own.
         kernels: Triton kernels, in the order of their numbers in the text.
         device: where the tensors are, of a program for a GPU.
         seconds: for each Triton kernel what computes the same otherwise (see codegen/triton/second_way.py).
         steps: what the text launches and calls, for people; text_of: the kernels of each unit.
         libraries: of the sources, where they are built already: the texts themselves are not needed then.
-        checks: of each launch on a GPU that checks values, in the order of their places behind the fault slot.
+        checks: of each launch on a GPU that checks values, in the order of their words behind the fault slot.
     """
 
     cpp_sources: list[str]

@@ -22,7 +22,7 @@ class Origin:
     """An operation of the user's program that a step computes something of.
 
     Attributes:
-        at: its place; `str(at)` is "file:line". None: not known.
+        at: its location; `str(at)` is "file:line". None: not known.
         name: of its node in the captured graph.
         backward: the step computes of its derivative.
     """
@@ -97,14 +97,14 @@ def label(origins: Sequence[Origin]) -> str:
     """Lines with the operators of each: `model.py:42 relu+add, model.py:43 mul backward`."""
     by_line: dict[tuple[str, bool], list[str]] = {}
     for origin in origins:
-        place = "" if origin.at is None else os.path.basename(str(origin.at))
-        operators = by_line.setdefault((place, origin.backward), [])
+        location = "" if origin.at is None else os.path.basename(str(origin.at))
+        operators = by_line.setdefault((location, origin.backward), [])
         if origin.operator not in operators:
             operators.append(origin.operator)
     shown = []
-    for (place, backward), operators in list(by_line.items())[:MOST_LINES]:
+    for (location, backward), operators in list(by_line.items())[:MOST_LINES]:
         names = "+".join(operators[:MOST_OPERATORS]) + ("+..." if len(operators) > MOST_OPERATORS else "")
-        shown.append(" ".join(filter(None, (place, names, "backward" if backward else ""))))
+        shown.append(" ".join(filter(None, (location, names, "backward" if backward else ""))))
     if len(by_line) > MOST_LINES:
         shown.append(f"{len(by_line) - MOST_LINES} more")
     return ", ".join(shown)

@@ -152,11 +152,11 @@ def _names(folder: Path) -> list[str]:
 
 def _temporary_folders(root: Path) -> Iterator[Path]:
     mine = tuple(f"{prefix}{os.getuid()}-" for prefix in (BUILD_FOLDER_PREFIX, CACHE_FOLDER_PREFIX))
-    for place in _temporary_places(root):
-        yield from (folder for folder in _folders(place) if folder.name.startswith(mine))
+    for parent in _temporary_roots(root):
+        yield from (folder for folder in _folders(parent) if folder.name.startswith(mine))
 
 
-def _temporary_places(root: Path) -> list[Path]:
+def _temporary_roots(root: Path) -> list[Path]:
     try:
         return list(dict.fromkeys((Path(tempfile.gettempdir()), root)))
     except OSError:  # there is none
@@ -187,17 +187,17 @@ class TemporaryFolder:
         OSError: it cannot be made, or others could change it.
     """
 
-    def __init__(self, prefix: str, place: Path) -> None:
+    def __init__(self, prefix: str, parent: Path) -> None:
         self._process = os.getpid()
-        self.path = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getuid()}-", dir=place))
+        self.path = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getuid()}-", dir=parent))
         try:
             check_private(self.path)
-            self._held: int | None = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._descriptor: int | None = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except BaseException:
             remove_folder(self.path)
             raise
         try:
-            fcntl.flock(self._held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             pass  # no locks here: nobody else removes it
 
@@ -212,9 +212,9 @@ class TemporaryFolder:
         if os.getpid() != self._process:
             return
         remove_folder(self.path)
-        if self._held is not None:
-            close(self._held)
-            self._held = None
+        if self._descriptor is not None:
+            close(self._descriptor)
+            self._descriptor = None
 
 
 def new_build_folder(root: Path, full: Container[Path] = ()) -> TemporaryFolder:
@@ -228,15 +228,15 @@ def new_build_folder(root: Path, full: Container[Path] = ()) -> TemporaryFolder:
         OSError: there is none.
     """
     problem = OSError("there is no folder for temporary files")
-    for place in _temporary_places(root):
-        if place in full:
+    for parent in _temporary_roots(root):
+        if parent in full:
             continue
         try:
-            folder = TemporaryFolder(BUILD_FOLDER_PREFIX, place)
-            if is_executable(place):
+            folder = TemporaryFolder(BUILD_FOLDER_PREFIX, parent)
+            if is_executable(parent):
                 return folder
             folder.close()
-            problem = OSError(f"{place} is mounted noexec, and what is built cannot be tried there")
+            problem = OSError(f"{parent} is mounted noexec, and what is built cannot be tried there")
         except OSError as error:
             problem = error
     raise problem

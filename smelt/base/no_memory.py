@@ -23,17 +23,17 @@ _WORDS = 22  # of a TensorImpl in the torch of the supported range, where the al
 def refuse_address(tensor: torch.Tensor, symbolic: bool) -> None:
     """Have reads and writes of the tensor's memory raise an error that `wants_memory` knows."""
     refuse_writes(tensor)
-    place = _place() if symbolic else None
-    if place is not None:
-        number = ctypes.c_int64.from_address(implementation_address(tensor) + place)
+    offset = _count_offset() if symbolic else None
+    if offset is not None:
+        number = ctypes.c_int64.from_address(implementation_address(tensor) + offset)
         if number.value == 0:
             number.value = 1
 
 
 @functools.cache
 @without_default_device()
-def _place() -> int | None:
-    """Where in a TensorImpl the number of elements is kept; None where that is not found."""
+def _count_offset() -> int | None:
+    """The byte offset of the number of elements in a TensorImpl; None where that is not found."""
     tensors = [torch.empty(3, 2647), torch.empty(7, 11, 13), torch.empty(0, 5), torch.empty(2, 0, 9), torch.empty(())]
     addresses = [implementation_address(tensor) for tensor in tensors]
     words = min(allocated_words(address, _WORDS) for address in addresses)

@@ -55,15 +55,15 @@ def make_folder(folder: Path) -> None:
         OSError: it cannot be made, or something else lies there.
     """
     missing = []
-    for part in (folder, *folder.parents):
-        if part.is_dir():
+    for each in (folder, *folder.parents):
+        if each.is_dir():
             break
-        missing.append(part)
-    for part in reversed(missing):
+        missing.append(each)
+    for each in reversed(missing):
         try:
-            part.mkdir(mode=0o700)
+            each.mkdir(mode=0o700)
         except FileExistsError:  # another process was faster, or something else lies there
-            if not part.is_dir():
+            if not each.is_dir():
                 raise
 
 
@@ -116,11 +116,11 @@ def _way(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
     at, waiting, links = "/", list(reversed(folder.absolute().parts[1:])), 0
     yield at, os.lstat(at)
     while waiting:
-        part = waiting.pop()
-        if part == "..":
+        name = waiting.pop()
+        if name == "..":
             at = os.path.dirname(at)
             continue
-        path = os.path.join(at, part)
+        path = os.path.join(at, name)
         state = os.lstat(path)
         if not stat.S_ISLNK(state.st_mode):
             at = path
@@ -235,15 +235,15 @@ def replacing(path: Path, mode: int) -> Iterator[BinaryIO]:
         raise
 
 
-def replace_atomically(path: Path, parts: tuple[bytes, ...], mode: int) -> None:
+def replace_atomically(path: Path, chunks: tuple[bytes, ...], mode: int) -> None:
     """Write a file in the place of `path`: readers see all of it or what was there before.
 
     Raises:
         OSError: the disk refused; nothing is left behind.
     """
     with replacing(path, mode) as file:
-        for part in parts:
-            file.write(part)
+        for chunk in chunks:
+            file.write(chunk)
 
 
 NEW_FILE_PREFIX = ".new-"

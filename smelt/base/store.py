@@ -51,11 +51,11 @@ _lock = new_lock()
 _opened: dict[Path, Store] = {}
 
 
-def content_key(*parts: str | bytes) -> str:
-    """SHA-256 over `parts` in hex. Each part is preceded by its length, so ("ab", "c") and ("a", "bc") differ."""
+def content_key(*components: str | bytes) -> str:
+    """SHA-256 over `components` in hex. Each part is preceded by its length, so ("ab", "c") and ("a", "bc") differ."""
     digest = hashlib.sha256()
-    for part in parts:
-        data = part.encode() if isinstance(part, str) else part
+    for component in components:
+        data = component.encode() if isinstance(component, str) else component
         digest.update(b"%d:" % len(data))
         digest.update(data)
     return digest.hexdigest()

@@ -63,17 +63,17 @@ def load_cache(file: str | os.PathLike[str]) -> int:
         OSError: there is no such file.
         SmeltError: it is none of smelt's, or damaged; or the cache cannot keep all that is new in it.
     """
-    held = store()
+    cache = store()
     kept, new = 0, 0
     with open(file, "rb") as given:
         for _ in _checked(given):
             pass
         for (kind, key, suffix), body in _checked(given):
-            if held.refused or not held.path(kind, key, suffix).exists():
-                new += held.get(kind, key, suffix) is None
-                kept += not held.refused and held.put(kind, key, body, suffix) is not None
+            if cache.refused or not cache.path(kind, key, suffix).exists():
+                new += cache.get(kind, key, suffix) is None
+                kept += not cache.refused and cache.put(kind, key, body, suffix) is not None
     if kept < new:
-        why = held.refused or "the disk refused, as the warning says"
+        why = cache.refused or "the disk refused, as the warning says"
         raise SmeltError(f"{new - kept} of {new} new entries are not kept", why=why, hint="another SMELT_CACHE_DIR")
     return kept
 
@@ -116,9 +116,9 @@ def _entry_of(path: Path) -> Entry | None:
     return named[1], named[2], path.suffix
 
 
-def _whole_entries(held: Store) -> Iterator[tuple[Entry, bytes]]:
-    for path, _ in sorted(eviction.files(held.root)):
+def _whole_entries(cache: Store) -> Iterator[tuple[Entry, bytes]]:
+    for path, _ in sorted(eviction.files(cache.root)):
         entry = _entry_of(Path(path.parent.parent.name, path.name))
-        body = None if entry is None else held.get(*entry)
+        body = None if entry is None else cache.get(*entry)
         if entry is not None and body is not None:
             yield entry, body

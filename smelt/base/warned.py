@@ -129,7 +129,7 @@ _PLAIN = _MODULE["_showwarnmsg"]
 
 
 def _add(found: list[Warned], msg: Any, frame: FrameType | None) -> None:
-    """Enter a warning that came out of `frame`, with the place in the stack that it points to."""
+    """Enter a warning that came out of `frame`, with the frame in the stack that it points to."""
     location, beyond = None, 0
     while frame is not None and not frame.f_code.co_filename.startswith(_HERE):
         if frame.f_code.co_filename.startswith(_GRAPH):

@@ -337,8 +337,8 @@ def _link(compiler: Compiler) -> list[str]:
 
 def _key(source: str, compiler: Compiler, flags: Sequence[str]) -> str:
     runtime = torch_openmp()
-    parts = (*FLAGS, *compiler.flags, *flags, compiler.version, runtime.name if runtime else "no openmp")
-    return content_key(VERSION, source, cpu_features(), *parts)
+    components = (*FLAGS, *compiler.flags, *flags, compiler.version, runtime.name if runtime else "no openmp")
+    return content_key(VERSION, source, cpu_features(), *components)
 
 
 def _compile(missing: dict[str, str], compiler: Compiler, flags: Sequence[str], found: dict[str, Library]) -> None:

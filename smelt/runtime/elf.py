@@ -40,9 +40,9 @@ def problem_of(image: bytes) -> str | None:
     )
 
 
-def _problem_of_segments(image: bytes, places: range) -> str | None:
+def _problem_of_segments(image: bytes, offsets: range) -> str | None:
     dynamic = False
-    for at in places:
+    for at in offsets:
         segment, _, offset, _, _, size, _, _ = _PROGRAM_HEADER.unpack_from(image, at)
         if segment in (_LOAD, _DYNAMIC_SEGMENT) and offset + size > len(image):
             return "its end is missing"
@@ -52,9 +52,9 @@ def _problem_of_segments(image: bytes, places: range) -> str | None:
     return None if dynamic else "it has no dynamic symbols"
 
 
-def _problem_of_sections(image: bytes, places: range) -> str | None:
+def _problem_of_sections(image: bytes, offsets: range) -> str | None:
     """Linkers write the table of sections last. Zeros in its place are a file that was never filled up to its end."""
-    for at in places[1:]:
+    for at in offsets[1:]:
         _, kind, _, _, offset, size, _, _, _, _ = _SECTION_HEADER.unpack_from(image, at)
         if kind == _NO_SECTION or (kind != _NO_BITS and offset + size > len(image)):
             return "its end is missing"

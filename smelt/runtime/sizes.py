@@ -1,7 +1,7 @@
 """Programs with symbolic sizes: one set of kernels, and a version of the host program for each tuple of sizes in use.
 
-A version is what plain numbers allow to prepare: the places of intermediates, ready-made views, bound operators. Making
-one compiles nothing.
+A version is what plain numbers allow to prepare: the offsets of intermediates, ready-made views, bound operators.
+Making one compiles nothing.
 """
 
 from __future__ import annotations

@@ -119,8 +119,8 @@ class WatchedCall:
         if 0 in shape:
             return torch.empty_strided(shape, stride, dtype=dtype, device=self.watch.device)
         block = _allocate(name, shape, stride, dtype, self.watch.device)
-        for part in (block.body(), *block.guards()):
-            part.fill_(_pattern(dtype))
+        for region in (block.body(), *block.guards()):
+            region.fill_(_pattern(dtype))
         self.blocks.append(block)
         return block.tensor
 
@@ -135,8 +135,8 @@ class WatchedCall:
                 continue
             shape, stride, skew = tuple(given.shape), given.stride(), given.data_ptr() % LINE
             block = _allocate(name, shape, stride, given.dtype, self.watch.device, skew)
-            for part in (block.body(), *block.guards()):
-                part.fill_(_pattern(given.dtype))
+            for region in (block.body(), *block.guards()):
+                region.fill_(_pattern(given.dtype))
             block.tensor.copy_(given.detach())
             self.blocks.append(block)
             self.given.append((given, block))
@@ -148,8 +148,8 @@ class WatchedCall:
         for given, block in self.given:
             gaps = torch.ones(block.size // given.itemsize, dtype=torch.bool, device=given.device)
             gaps.as_strided(given.shape, given.stride()).fill_(False)
-            held = block.body().view(len(gaps), -1) != _pattern(given.dtype)
-            if (held.any(-1) & gaps).any():
+            written = block.body().view(len(gaps), -1) != _pattern(given.dtype)
+            if (written.any(-1) & gaps).any():
                 raise self.fault(block.name, f"has written between the elements of {block.name!r}")
             with inference_mode(given.is_inference()):
                 given.data.copy_(block.tensor)
@@ -202,12 +202,12 @@ class WatchedCall:
 
     def refuse_unwritten(self, name: str, tensor: torch.Tensor, where: torch.Tensor) -> None:
         if where.any():
-            raise self.fault(name, f"leaves {_places(where)} of buffer {name!r} unwritten ({_kind(tensor)})")
+            raise self.fault(name, f"leaves {_where(where)} of buffer {name!r} unwritten ({_kind(tensor)})")
 
     def refuse_poison(self, name: str, tensor: torch.Tensor) -> None:
         where = _holds(tensor, _pattern(tensor.dtype))
         if where.any():
-            told = f"has read memory that holds no value: {_places(where)} of buffer {name!r} is poison"
+            told = f"has read memory that holds no value: {_where(where)} of buffer {name!r} is poison"
             raise self.fault(name, f"{told} ({_kind(tensor)})")
 
     def require_guards(self, blocks: Sequence[_Block]) -> None:
@@ -240,7 +240,7 @@ class WatchedCall:
                 changed = block.body() != _pattern(block.dtype)
                 if changed.any():
                     told = (
-                        f"was written after its last use, in {block.ended}: {_places(changed)} ({_kind(block.tensor)})"
+                        f"was written after its last use, in {block.ended}: {_where(changed)} ({_kind(block.tensor)})"
                     )
                     raise MemoryFault(f"buffer {block.name!r} {told}", at=self.line(block.name))
         for number, result in enumerate(results):
@@ -253,21 +253,21 @@ class WatchedCall:
 
         A gradient of several inputs is one tensor, which the engine copies for all but one of them.
         """
-        places = {block.tensor.untyped_storage().data_ptr(): block for block in self.blocks}
+        by_address = {block.tensor.untyped_storage().data_ptr(): block for block in self.blocks}
         memory: dict[int, torch.Tensor] = {}
         out, known = [], dict[int, torch.Tensor]()
         for given in results:
             result = known.get(id(given), given)
             if result is given and isinstance(given, torch.Tensor) and given.layout is torch.strided and given.numel():
                 at = result.untyped_storage().data_ptr()
-                if at in places:
-                    block = places[at]
+                if at in by_address:
+                    block = by_address[at]
                     if at not in memory:
                         memory[at] = block.whole[block.start : block.start + block.size].clone()
                     inside = memory[at].untyped_storage()
-                    place = result.storage_offset(), result.shape, result.stride()
+                    layout = result.storage_offset(), result.shape, result.stride()
                     result = known[id(given)] = torch.empty(0, dtype=result.dtype, device=result.device).set_(
-                        inside, *place
+                        inside, *layout
                     )
             out.append(result)
         return out
@@ -306,7 +306,7 @@ def _allocate(
     size = extent(shape, stride) * dtype.itemsize
     whole = torch.empty(size + 4 * GUARD, dtype=torch.uint8, device=device)
     start = GUARD + -(whole.data_ptr() + GUARD) % GUARD + skew
-    storage = _part(whole, start, size).untyped_storage()
+    storage = _bytes_of(whole, start, size).untyped_storage()
     tensor = torch.empty(0, dtype=dtype, device=device).set_(storage, 0, shape, stride)
     return _Block(name, dtype, whole, start, size, tensor)
 
@@ -321,7 +321,7 @@ def _is_spread(tensor: torch.Tensor) -> bool:
     return (1 + reach) * tensor.itemsize > FAR + 8 * tensor.nbytes
 
 
-def _part(whole: torch.Tensor, start: int, size: int) -> torch.Tensor:
+def _bytes_of(whole: torch.Tensor, start: int, size: int) -> torch.Tensor:
     """These bytes as a tensor with a storage that begins there, which keeps the whole alive."""
     if whole.device.type == "cpu":
         return torch.frombuffer(whole.numpy().data[start : start + size], dtype=torch.uint8)
@@ -369,7 +369,7 @@ def _holds(tensor: torch.Tensor, pattern: int) -> torch.Tensor:
     return tensor.view(_INTEGERS[tensor.dtype.itemsize]) == pattern
 
 
-def _places(where: torch.Tensor) -> str:
+def _where(where: torch.Tensor) -> str:
     first = [int(i) for i in where.nonzero()[0]]
     return f"{int(where.sum())} of {where.numel()} elements, the first at {first},"
 

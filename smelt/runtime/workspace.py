@@ -59,7 +59,7 @@ class Workspaces:
         fault: slot of the word that kernels set when an index is out of range, 0 for none. A workspace whose word is
             set is not given back. On a GPU kernels tell there which check failed, and trap (see device_checks.py).
         device: where the arena is.
-        checks: of launches on a GPU, in the order of their places behind the address in the slot.
+        checks: of launches on a GPU, in the order of their words behind the address in the slot.
     """
 
     def __init__(

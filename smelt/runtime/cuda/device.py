@@ -148,12 +148,14 @@ class Device:
         more = 0 if made else results
         unused = more + sum(each.kept_bytes for each in own) - most_used
         idle = more + sum(each.kept_bytes - each.used_bytes() for each in everybody) - results
-        part = (
+        divisor = (
             RECORDINGS.spare_divisor
             if self._kinds.get(owner, 0) > RECORDINGS.few_kinds
             else RECORDINGS.spare_divisor_of_few
         )
-        spare = max(0, unused - max(RECORDINGS.spare_bytes, self._most_memory // part), idle - self.free_memory() // 2)
+        spare = max(
+            0, unused - max(RECORDINGS.spare_bytes, self._most_memory // divisor), idle - self.free_memory() // 2
+        )
         if not spare:  # what is refused hands out nothing that is kept
             self._most_used[owner] = most_used
         return spare

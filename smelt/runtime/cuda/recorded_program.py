@@ -52,7 +52,7 @@ class RecordedProgram:
 
     Attributes:
         recordings: the newest first.
-        moving: positions of inputs that were seen at different places.
+        moving: positions of inputs that were seen at different addresses.
         copied: positions of results that callers keep.
         waits: calls that ran plain because tensors of earlier ones were in use, since the last recording.
         plain: addresses of the results of calls that ran plain since the last replay.
@@ -228,15 +228,15 @@ class RecordedProgram:
         kept = set(busy.memory.positions())
         if not kept or self.made >= self.limit or any(i >= busy.results for i in kept):
             return False
-        size, places = sum(busy.bytes[i] for i in kept), busy.places_of(kept)
-        return self._mark(kept, size, places)
+        size, addresses = sum(busy.bytes[i] for i in kept), busy.addresses_of(kept)
+        return self._mark(kept, size, addresses)
 
-    def _mark(self, kept: set[int], size: int, places: Collection[int]) -> bool:
-        """Hand out copies of these results, if that is little and no other recording expects them at `places`.
+    def _mark(self, kept: set[int], size: int, addresses: Collection[int]) -> bool:
+        """Hand out copies of these results, if that is little and no other recording expects them at `addresses`.
 
         Such as what forward saves for backward; before that is recorded, nobody knows.
         """
-        if size > RECORDINGS.copied_out_bytes or any(place in self.device.fixed for place in places):
+        if size > RECORDINGS.copied_out_bytes or any(address in self.device.fixed for address in addresses):
             return False
         if self.visible is None:
             others = any(other.refused is None and not other.made for other in self.others())
@@ -254,7 +254,7 @@ class RecordedProgram:
     def _from_plain(self, inputs: list[Any]) -> bool:
         """Whether inputs are results of the graph's other program, which has recordings but did not use one."""
         others = [other for other in self.others() if other.refused is None]
-        plain = {place for other in others for places in list(other.plain) for place in places}
+        plain = {address for other in others for addresses in list(other.plain) for address in addresses}
         return any(isinstance(t, torch.Tensor) and t.numel() and data_ptr(t) in plain for t in inputs)
 
     def _drop(self, kind: _Kind, recordings: Collection[Recording]) -> None:

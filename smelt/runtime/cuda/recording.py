@@ -86,7 +86,7 @@ class Recording:
         self.memory = Memory(outputs.keep, outputs.kinds, device.dlpack)
         self.late, self.extra = outputs.late, len(outputs.kinds) - len(results)
         self.results = len(results)
-        self.bytes, self.copies, self.places = outputs.bytes, outputs.copies, outputs.places
+        self.bytes, self.copies, self.addresses = outputs.bytes, outputs.copies, outputs.addresses
         self.kept_bytes = sum(self.bytes.values()) + own
         _enter(device, self)
 
@@ -99,9 +99,9 @@ class Recording:
         """Bytes of the tensors that the last replay has handed out and that are alive."""
         return sum(self.bytes[i] for i in self.memory.positions())
 
-    def places_of(self, handed_out: Collection[int]) -> list[int]:
+    def addresses_of(self, handed_out: Collection[int]) -> list[int]:
         """Addresses of the results for which these tensors were handed out."""
-        return [place for place, i in self.places if i in handed_out]
+        return [address for address, i in self.addresses if i in handed_out]
 
     def replay(self, inputs: list[Any]) -> list[Any]:
         """Compute the results for these inputs. Only while nothing is `in_use`."""
@@ -146,7 +146,7 @@ class _Outputs:
         copies: results that are handed out as copies, with the recorded tensors.
         keep: what owns the memory.
         bytes: size of each that is handed out.
-        places: address of each result in memory of the recording, with the position of what is handed out for it.
+        addresses: address of each result in memory of the recording, with the position of what is handed out for it.
     """
 
     def __init__(self, device: Device, results: Sequence[Any], given: Sequence[Any], copied: Collection[int]) -> None:
@@ -155,7 +155,7 @@ class _Outputs:
         self.copies: list[tuple[int, torch.Tensor]] = []
         self.keep: list[torch.Tensor] = []
         self.bytes: dict[int, int] = {}
-        self.places: list[tuple[int, int]] = []
+        self.addresses: list[tuple[int, int]] = []
         self.given = {id(t): i for i, t in reversed(list(enumerate(given))) if _is_tensor(t)}
         self.inputs = given
         self.owners: dict[int, list[int]] = {}
@@ -170,7 +170,7 @@ class _Outputs:
                 check_tensor(result, device.device, f"result {i}")
             known = first.setdefault(id(result), i)
             if known != i and _is_tensor(result):
-                self.late.append((i, _again(known)))
+                self.late.append((i, _same_as(known)))
             else:
                 self._add(i, result, i in copied)
 
@@ -207,25 +207,25 @@ class _Outputs:
             shape, stride, bits = tuple(result.shape), result.stride(), result.dtype.itemsize * 8
             self.kinds[i] = (result.data_ptr(), shape, stride, code, bits)
             self.bytes[i] = result.untyped_storage().nbytes()
-            self.places.append((result.data_ptr(), i))
+            self.addresses.append((result.data_ptr(), i))
 
     def _whole(self, result: torch.Tensor) -> int:
-        """The place of bytes that are all of the result's storage."""
+        """The position among `kinds` of the bytes that are all of the result's storage."""
         storage = result.untyped_storage()
         if address_of_storage(storage) not in self.whole:
             self.bytes[len(self.kinds)] = storage.nbytes()
             self.whole[address_of_storage(storage)] = len(self.kinds)
             self.kinds.append((storage.data_ptr(), (storage.nbytes(),), (1,), type_code(torch.uint8), 8))
-        place = self.whole[address_of_storage(storage)]
-        self.places.append((result.data_ptr(), place))
-        return place
+        position = self.whole[address_of_storage(storage)]
+        self.addresses.append((result.data_ptr(), position))
+        return position
 
 
 def _like(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 
 
-def _again(position: int) -> Late:
+def _same_as(position: int) -> Late:
     return lambda inputs, results: results[position]
 
 
@@ -234,13 +234,13 @@ def _empty(result: torch.Tensor) -> Late:
     return lambda inputs, results: torch.empty_strided(shape, stride, dtype=dtype, device=device)
 
 
-def _view_of_whole(place: int, result: torch.Tensor) -> Late:
+def _view_of_whole(position: int, result: torch.Tensor) -> Late:
     shape, stride, dtype, device = tuple(result.shape), result.stride(), result.dtype, result.device
     offset = result.storage_offset()
 
     def make(inputs: list[Any], results: list[Any]) -> torch.Tensor:
         empty = torch.empty(0, dtype=dtype, device=device)
-        return empty.set_(results[place].untyped_storage(), offset, shape, stride)
+        return empty.set_(results[position].untyped_storage(), offset, shape, stride)
 
     return make
 
@@ -300,7 +300,7 @@ def _extent(tensor: torch.Tensor) -> int:
 
 
 def _overlaps(tensor: torch.Tensor) -> bool:
-    """Whether elements may lie at the same place; False is certain."""
+    """Whether elements may share an address; False is certain."""
     reach = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1:
@@ -317,7 +317,7 @@ def _span(tensor: torch.Tensor) -> torch.Tensor:
 
 def _enter(device: Device, recording: Recording) -> None:
     """Let other recordings know what stays where it is, as long as this one exists."""
-    outputs, fixed = Counter(place for place, _ in recording.places), Counter(recording.sources.values())
+    outputs, fixed = Counter(address for address, _ in recording.addresses), Counter(recording.sources.values())
     device.kept.add(recording)
     noted = ((device.outputs, outputs), (device.fixed, fixed))
     for counter, addresses in noted:

@@ -28,14 +28,14 @@ def cat(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec
     ways = overload({**params, "overload": "aten.cat.default"}, inputs, outputs)
     (out,), (slots, *given) = outputs, params["args"]
     dim = given[0] if given else params.get("kwargs", {}).get("dim", 0)
-    parts = [each for each in inputs if each is not None]
-    if [*slots] != [Slot(i) for i in range(len(parts))] or len(parts) != len(inputs):
+    operands = [each for each in inputs if each is not None]
+    if [*slots] != [Slot(i) for i in range(len(operands))] or len(operands) != len(inputs):
         return ways
-    if not all(_lies_in_rows(each) and each.dtype is out.dtype for each in (*parts, out)):
+    if not all(_lies_in_rows(each) and each.dtype is out.dtype for each in (*operands, out)):
         return ways
     if math.prod(out.shape) * out.dtype.itemsize > LIBRARY.serial_copy_bytes:
         return ways
-    return [_copies(dim, parts, out), *ways]
+    return [_copies(dim, operands, out), *ways]
 
 
 def _lies_in_rows(spec: Spec) -> bool:
@@ -43,10 +43,12 @@ def _lies_in_rows(spec: Spec) -> bool:
     return 0 in spec.shape or all(n == 1 or a == b for n, a, b in zip(spec.shape, spec.stride, steps, strict=True))
 
 
-def _copies(dim: int, parts: list[Spec], out: Spec) -> Candidate:
+def _copies(dim: int, operands: list[Spec], out: Spec) -> Candidate:
     rows = math.prod(out.shape[:dim])
-    widths = [0 if 0 in part.shape else math.prod(part.shape[dim:]) * part.dtype.itemsize for part in parts]
-    sizes, make = struct.pack(f"{len(parts) + 1}q", rows, *widths), fresh(out.shape, out.stride, out.dtype)
+    widths = [
+        0 if 0 in operand.shape else math.prod(operand.shape[dim:]) * operand.dtype.itemsize for operand in operands
+    ]
+    sizes, make = struct.pack(f"{len(operands) + 1}q", rows, *widths), fresh(out.shape, out.stride, out.dtype)
     copy = _native.concatenate
 
     def call(*tensors: torch.Tensor) -> torch.Tensor:

@@ -89,7 +89,7 @@ class Shape:
         return dict(zip(source.NUMBERS, (*sizes, channels // self.vector, *steps), strict=True))
 
     def along(self, made: Spec, most: int, least: int = 1) -> int:
-        """Places in a row of a thread, a multiple of `least`: fewer where threads are few or rows end early."""
+        """Pixels in a row of a thread, a multiple of `least`: fewer where threads are few or rows end early."""
         batch, channels, rows, columns = made.shape
         found = max(most, least)
         while found > least:
@@ -168,29 +168,29 @@ def _by_items(
 
 
 def weight_kernels(shape: Shape, gradient: Spec) -> tuple[DepthwiseKernel, DepthwiseKernel, Spec]:
-    """Of the gradient by the result and x: the one that makes parts, the one that adds them up, and the parts."""
+    """Of the gradient by the result and x: the kernel of partial sums, the one that adds these, and their spec."""
     (high, wide), (batch, channels, _, columns) = shape.size, shape.out.shape
     window = shape.window(min(4 if high * wide <= DEPTHWISE.small_window_elements else 2, ceil_power(columns)))
-    vector = min(shape.vector, floor_power(DEPTHWISE.registers // window.held()))
+    vector = min(shape.vector, floor_power(DEPTHWISE.registers // window.num_registers()))
     block = _channel_block(channels, vector)
-    places, blocks = DEPTHWISE.threads * vector // block, -(-channels // block)
+    positions, blocks = DEPTHWISE.threads * vector // block, -(-channels // block)
     walk, (begin, steps) = window.walk()[0], _steps(window, shape.x.shape[2], shape.out.shape[2])
     groups = -(-columns // window.along)
     segments = max(
-        1, min(DEPTHWISE.weight_programs * places // (batch * walk * groups * blocks), steps // DEPTHWISE.min_rows)
+        1, min(DEPTHWISE.weight_programs * positions // (batch * walk * groups * blocks), steps // DEPTHWISE.min_rows)
     )
     length = -(-steps // segments)
     segments = -(-steps // length)
     items = batch * walk * segments * groups
-    turns = max(1, round(-(-items // places) * blocks / DEPTHWISE.weight_programs))
-    count, cells = -(-items // (places * turns)), channels * high * wide
+    turns = max(1, round(-(-items // positions) * blocks / DEPTHWISE.weight_programs))
+    count, cells = -(-items // (positions * turns)), channels * high * wide
     numbers = shape.numbers(shape.x, shape.out, window.along, channels) | {"items": items}
     numbers = {"turns": turns, "segments": segments, "length": length, "begin": begin} | numbers
-    config = Config((("V", shape.vector), ("PLACES", places), ("CHANNELS", block)), DEPTHWISE.threads // 32)
+    config = Config((("V", shape.vector), ("PLACES", positions), ("CHANNELS", block)), DEPTHWISE.threads // 32)
     operands = shape.operands("made", "read") | {"parts": "*fp32"}
     extents = [(channels, "CHANNELS"), (count, None)]
-    parts = DepthwiseKernel("weight", source.weight_source(window), operands, numbers, config, extents)
-    return parts, _sum_kernel(shape, gradient, count), Spec((count, cells), (cells, 1), torch.float32)
+    partial_sums = DepthwiseKernel("weight", source.weight_source(window), operands, numbers, config, extents)
+    return partial_sums, _sum_kernel(shape, gradient, count), Spec((count, cells), (cells, 1), torch.float32)
 
 
 def _steps(window: Window, height: int, rows: int) -> tuple[int, int]:
@@ -286,16 +286,16 @@ def backward(params: Params, grad: Spec, x: Spec, w: Spec, outputs: Sequence[Spe
     if by_x is not None:
         kernels.append((input_kernel(Shape(params, by_x, w, grad)), ("grad", "w", "by_x")))
     if by_w is not None:
-        parts, total, scratch = weight_kernels(shape, by_w)
-        kernels += [(parts, ("grad", "x", "parts")), (total, ("parts", "by_w"))]
+        partial_sums, total, scratch = weight_kernels(shape, by_w)
+        kernels += [(partial_sums, ("grad", "x", "parts")), (total, ("parts", "by_w"))]
     bound = Bound(kernels, ("grad", "x", "w", "by_x", "by_w", "parts"))
     bound.begin(params.get("device"))
 
     def call(grad: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor | None, ...]:
-        dx, dw, parts = (None if spec is None else empty_as(spec, x.device) for spec in (by_x, by_w, scratch))
+        dx, dw, partial_sums = (None if spec is None else empty_as(spec, x.device) for spec in (by_x, by_w, scratch))
         if kernels:
             grad, x, w = at_words(grad, x, w if by_x is None else _by_element(w))
-            bound((grad, x, w, *(grad if made is None else made for made in (dx, dw, parts))))
+            bound((grad, x, w, *(grad if made is None else made for made in (dx, dw, partial_sums))))
         return dx, dw, grad.sum((0, 2, 3)) if params["mask"][2] else None
 
     return Candidate("depthwise", call)

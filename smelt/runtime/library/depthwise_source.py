@@ -1,11 +1,11 @@
 """The text of the depthwise convolution kernels of our own: images in channels-last memory, each channel by itself.
 
-A thread has `V` neighbouring channels of `along` places in a row of the image that it makes. It reads each place of a
-row of the other image once, for all windows that hold it; windows are unrolled along the row, so that which element of
-a window meets which place is known here. For the gradient by the weight it keeps a sum for each element of the window
-and walks down the rows; a last kernel adds up what the programs found, in order. Sums are float32.
+A thread has `V` neighbouring channels of `along` pixels in a row of the image that it makes. It reads each pixel of a
+row of the other image once, for all windows that contain it; windows are unrolled along the row, so that which element
+of a window meets which pixel is known here. For the gradient by the weight it keeps a sum for each element of the
+window and walks down the rows; a last kernel adds up what the programs found, in order. Sums are float32.
 
-Sizes and strides are arguments, so one kernel serves all images of a window. Channels, and strides of places, rows and
+Sizes and strides are arguments, so one kernel serves all images of a window. Channels, and strides of pixels, rows and
 images, come in vectors: the compiler then knows that wide loads are aligned. Weights lie by element of the window, with
 the channels innermost.
 """
@@ -29,7 +29,7 @@ class Window:
 
     Attributes:
         multiplier: channels made of each.
-        along: places in a row that a thread makes; a multiple of the stride for the gradient by the input.
+        along: pixels in a row that a thread makes; a multiple of the stride for the gradient by the input.
     """
 
     size: tuple[int, int]
@@ -39,22 +39,22 @@ class Window:
     multiplier: int = 1
     along: int = 4
 
-    def by_place(self) -> dict[int, list[tuple[int, int]]]:
-        """Each place of a row that windows are laid on, counted from the first: which windows' elements lie there.
+    def by_position(self) -> dict[int, list[tuple[int, int]]]:
+        """For each position in a row, counted from the first that windows cover: which windows' elements lie there.
 
         Pairs are (window of `along` neighbours, element of its row).
         """
         stride, dilation = self.stride[1], self.dilation[1]
         return _sorted((t * stride + s * dilation, (t, s)) for t in range(self.along) for s in range(self.size[1]))
 
-    def by_place_of_gradient(self) -> dict[int, list[tuple[int, int]]]:
+    def by_position_of_gradient(self) -> dict[int, list[tuple[int, int]]]:
         """The same for the gradient by the input: each window, counted from the first of the group, and the pairs.
 
-        Pairs are (place of `along` neighbours, element that lies there).
+        Pairs are (which of the `along` neighbours, element that lies there).
         """
         stride, dilation, padding = self.stride[1], self.dilation[1], self.padding[1]
         met = ((t + padding - s * dilation, (t, s)) for t in range(self.along) for s in range(self.size[1]))
-        return _sorted((place // stride, pair) for place, pair in met if place % stride == 0)
+        return _sorted((position // stride, pair) for position, pair in met if position % stride == 0)
 
     @property
     def row_step(self) -> int:
@@ -75,9 +75,9 @@ class Window:
             return dilation, [(0, [(r, r) for r in range(high)])]
         return 1, [(r * dilation, [(r, 0)]) for r in range(high)]
 
-    def held(self) -> int:
-        """Numbers that a thread of the gradient by the weight has at hand, for each channel."""
-        return self.size[0] * self.size[1] + (self.oldest + 1) * self.along + len(self.by_place())
+    def num_registers(self) -> int:
+        """Numbers that a thread of the gradient by the weight keeps in registers, for each channel."""
+        return self.size[0] * self.size[1] + (self.oldest + 1) * self.along + len(self.by_position())
 
     @property
     def oldest(self) -> int:
@@ -87,8 +87,8 @@ class Window:
 
 def _sorted(pairs: Iterable[tuple[int, tuple[int, int]]]) -> dict[int, list[tuple[int, int]]]:
     found: dict[int, list[tuple[int, int]]] = {}
-    for place, pair in sorted(pairs):
-        found.setdefault(place, []).append(pair)
+    for position, pair in sorted(pairs):
+        found.setdefault(position, []).append(pair)
     return found
 
 
@@ -99,15 +99,15 @@ def _kernel(w: Writer, parameters: Sequence[str], constants: Sequence[str]) -> I
         yield
 
 
-def _place(w: Writer) -> None:
-    """Of group number p of the places made: image, row i, and which of the row's groups it is, j."""
+def _position(w: Writer) -> None:
+    """Of group number p of the pixels made: image, row i, and which of the row's groups it is, j."""
     w("j = p % groups", "p = p // groups", "i = p % rows", "image = (p // rows).to(tl.int64)[:, None]")
 
 
 def _open_item(w: Writer, along: int) -> None:
-    """The places and channels that a thread makes, with sums of 0."""
+    """The pixels and channels that a thread makes, with sums of 0."""
     w("e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)", "inside = e < items", "u = e % units", "p = e // units")
-    _place(w)
+    _position(w)
     w("c = (u * V)[:, None] + tl.arange(0, V)[None, :]")
     w(*(f"s{t} = tl.zeros([BLOCK, V], tl.float32)" for t in range(along)))
 
@@ -119,17 +119,17 @@ def _close_item(w: Writer, along: int) -> None:
 
 
 def _exists(along: int, t: int) -> str:
-    """Whether place t of a group lies in the row."""
+    """Whether pixel t of a group lies in the row."""
     return f"(j * {along} < columns - {t})"
 
 
-def _within(place: int) -> str:
-    """Whether a place lies in the row that is read, counted from `left`."""
-    return f"(left >= {-place}) & (left < width - {place})"
+def _within(position: int) -> str:
+    """Whether a position, counted from `left`, lies in the row that is read."""
+    return f"(left >= {-position}) & (left < width - {position})"
 
 
-def _load(w: Writer, place: int, mask: str) -> None:
-    w(f"x = tl.load(row + {place} * rw * V, {mask}, 0).to(tl.float32)")
+def _load(w: Writer, position: int, mask: str) -> None:
+    w(f"x = tl.load(row + {position} * rw * V, {mask}, 0).to(tl.float32)")
 
 
 def _weights(w: Writer, wide: int, channels: int, which: int, guard: str = "") -> None:
@@ -159,8 +159,8 @@ def forward_source(window: Window, bias: bool) -> str:
             w("there = inside & (y >= 0) & (y < height)")
             w("row = first + (y * rh + left * rw)[:, None] * V")
             _weights(w, wide, 1, 0)
-            for place, pairs in window.by_place().items():
-                _load(w, place, f"(there & {_within(place)})[:, None]")
+            for position, pairs in window.by_position().items():
+                _load(w, position, f"(there & {_within(position)})[:, None]")
                 w(*(f"s{t} += x * w{s}" for t, s in pairs))
         if bias:
             w("b = tl.load(bias + c).to(tl.float32)", *(f"s{t} += b" for t in range(window.along)))
@@ -193,8 +193,8 @@ def _input_row(w: Writer, window: Window, which: int) -> None:
     conditions += [f"(y % {down} == 0)"] if step != down else []
     w(f"there = {' & '.join(conditions)}", f"row = first + (y // {down} * rh + left * rw)[:, None] * V")
     _weights(w, wide, window.multiplier, which, f", (r < {high})[:, None], 0" if rest else "")
-    for place, pairs in window.by_place_of_gradient().items():
-        _load(w, place, f"(there & {_within(place)})[:, None]")
+    for position, pairs in window.by_position_of_gradient().items():
+        _load(w, position, f"(there & {_within(position)})[:, None]")
         w(*(f"s{t} += x * w{s}" for t, s in pairs))
 
 
@@ -241,13 +241,13 @@ def _gradients(w: Writer, window: Window, m: int, row: str) -> None:
 
 
 def _meet(w: Writer, window: Window, offset: int, pairs: Sequence[tuple[int, int]]) -> None:
-    """A row of x, and the gradients at hand that it meets: places that lie in no window are not read."""
+    """A row of x, and the gradients at hand that it meets: pixels that lie in no window are not read."""
     oldest = max(m for _, m in pairs) * window.walk()[0]
     w(f"y = i * {window.stride[0]} + {offset - window.padding[0]}")
     w(f"there = inside & (y >= 0) & (y < height) & (i < rows + {oldest})")
     w("row = first + (y * rh)[:, None] * V")
-    for place, met in window.by_place().items():
-        _load(w, place, f"(there & {_within(place)} & {_exists(window.along, min(met)[0])})[:, None] & known")
+    for position, met in window.by_position().items():
+        _load(w, position, f"(there & {_within(position)} & {_exists(window.along, min(met)[0])})[:, None] & known")
         w(*(f"s{r}_{s} += g{m}_{t} * x" for r, m in pairs for t, s in met))
 
 

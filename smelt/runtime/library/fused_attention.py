@@ -203,8 +203,8 @@ def _in_order(kind: str, run: Backward) -> Callable[..., Any]:
     names = ATTENTIONS[kind].gradients_of
     if names == ORDER:
         return run
-    places = [names.index(name) if name in names else None for name in ORDER]
-    return lambda *operands: run(*[None if place is None else operands[place] for place in places])
+    positions = [names.index(name) if name in names else None for name in ORDER]
+    return lambda *operands: run(*[None if position is None else operands[position] for position in positions])
 
 
 def _backward_candidates(kind: str, params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]:

@@ -48,7 +48,7 @@ class _Patches:
     """The image x as patches, and the weight w as a kernel of one element for these.
 
     Attributes:
-        spec: of the patches: (images, elements of a window, places ...), a window's elements next to each other.
+        spec: of the patches: (images, elements of a window, grid ...), a window's elements next to each other.
         weight: of the weight.
     """
 
@@ -59,14 +59,14 @@ class _Patches:
 
     @staticmethod
     def of(x: Spec, w: Spec) -> _Patches:
-        places = tuple(n // m for n, m in zip(x.shape[2:], w.shape[2:], strict=True))
+        grid = tuple(n // m for n, m in zip(x.shape[2:], w.shape[2:], strict=True))
         elements = math.prod(w.shape[1:])
-        spec = Spec.of_channels_last((x.shape[0], elements, *places), x.dtype)
-        ones = (1,) * len(places)
+        spec = Spec.of_channels_last((x.shape[0], elements, *grid), x.dtype)
+        ones = (1,) * len(grid)
         return _Patches(x, w, spec, Spec((w.shape[0], elements, *ones), (elements, 1, *ones), w.dtype))
 
     def windows(self, image: Tensor) -> Tensor:
-        """(images, places ..., elements of a window in the order of the weight ...), a view of an image like x."""
+        """(images, grid ..., elements of a window in the order of the weight ...), a view of an image like x."""
         batch, channel, *steps = image.stride()
         sizes, order = self.w.shape[2:], _order(self.w)
         assert order is not None

@@ -1,4 +1,4 @@
-"""The places of elements that are not zero, of small tensors on a CPU: one call of native/nonzero.c.
+"""The indices of elements that are not zero, of small tensors on a CPU: one call of native/nonzero.c.
 
 Of 64 elements, ATen's `nonzero` takes four times as long, and its `nonzero_static` fifteen times.
 """
@@ -25,7 +25,7 @@ def nonzero(tensor: torch.Tensor) -> torch.Tensor:
 
 @register("aten.nonzero_static.default", on_device=True)
 def nonzero_static(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
-    """(tensor) -> the places of its elements that are not zero, in rows, as many as the result has."""
+    """(tensor) -> the indices of its elements that are not zero, one in a row, as many as the result has."""
     ways = overload({**params, "overload": "aten.nonzero_static.default"}, inputs, outputs)
     device, (out,), (given,) = params["device"], outputs, inputs
     if params.get("args") != (Slot(0),) or given is None or (device is not None and device.type != "cpu"):
@@ -33,14 +33,14 @@ def nonzero_static(params: Mapping[str, Any], inputs: list[Spec | None], outputs
     if 0 in out.shape or math.prod(given.shape) > _native.NONZERO_MOST or out != Spec.in_rows(out.shape, torch.int64):
         return ways
     make, fill = fresh(out.shape, out.stride, out.dtype), params["kwargs"]["fill_value"]
-    places, otherwise = _native.nonzero_static, ways[0].call
+    indices, otherwise = _native.nonzero_static, ways[0].call
 
     def call(tensor: torch.Tensor) -> torch.Tensor:
-        found = places(tensor, make(), fill)
+        found = indices(tensor, make(), fill)
         return otherwise(tensor) if found is None else found
 
     def into(result: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-        found = places(tensor, result, fill)
+        found = indices(tensor, result, fill)
         return result.copy_(otherwise(tensor)) if found is None else found
 
     return [Candidate("places", call, into, certain=True)]

@@ -1,7 +1,7 @@
 """Convolutions with a kernel of one element are matrix products: run them on smelt's own, in whatever memory order.
 
-With N images of C channels and P = height * width places, per image: result[K, P] = w[K, C] x[C, P]. When both sides
-let images and places merge into one dimension (channels last, or N = 1) it is one product over N * P places.
+With N images of C channels and P = height * width pixels, per image: result[K, P] = w[K, C] x[C, P]. When both sides
+let images and pixels merge into one dimension (channels last, or N = 1) it is one product over N * P pixels.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from smelt.runtime.memory import fresh
 
 @dataclass(frozen=True)
 class _Images:
-    """An activation as images x channels x places, strides in elements."""
+    """An activation as images x channels x pixels: sizes, then the strides of each, in elements."""
 
     count: int
     channels: int
-    places: int
+    pixels: int
     image: int
     channel: int
-    place: int
+    pixel: int
 
     @property
     def merged(self) -> bool:
-        return self.count == 1 or self.image == self.places * self.place
+        return self.count == 1 or self.image == self.pixels * self.pixel
 
 
 def _images(spec: Spec) -> _Images | None:
-    """None when the places of an image are not evenly spaced."""
+    """None when the pixels of an image are not evenly spaced."""
     space, steps = spec.shape[2:], spec.stride[2:]
-    place, reach = None, 1
+    pixel, reach = None, 1
     for size, step in reversed(list(zip(space, steps, strict=True))):
         if size == 1:
             continue
-        place = step if place is None else place
-        if step != place * reach:
+        pixel = step if pixel is None else pixel
+        if step != pixel * reach:
             return None
         reach *= size
-    return _Images(spec.shape[0], spec.shape[1], math.prod(space), spec.stride[0], spec.stride[1], place or 1)
+    return _Images(spec.shape[0], spec.shape[1], math.prod(space), spec.stride[0], spec.stride[1], pixel or 1)
 
 
 def fits(params: Mapping[str, Any], w: Spec, *others: Spec) -> bool:
@@ -107,17 +107,17 @@ def _product(x: Spec, weight: tuple[int, int], channels: int, out: Spec) -> _Pro
         return None
     inner, columns = source.channels, channels
     if source.merged and target.merged:
-        shape = (source.count * source.places, inner)
+        shape = (source.count * source.pixels, inner)
         kernel = _native.Gemm(
-            shape, (source.place, source.channel), (inner, columns), weight, (target.place, target.channel)
+            shape, (source.pixel, source.channel), (inner, columns), weight, (target.pixel, target.channel)
         )
         return _Product(kernel, False, True)
     kernel = _native.Gemm(
         (source.count, columns, inner),
         (0, weight[1], weight[0]),
-        (source.count, inner, source.places),
-        (source.image, source.channel, source.place),
-        (target.image, target.channel, target.place),
+        (source.count, inner, source.pixels),
+        (source.image, source.channel, source.pixel),
+        (target.image, target.channel, target.pixel),
     )
     return _Product(kernel, True, False)
 
@@ -135,13 +135,13 @@ def _input_gradient(grad: Spec, w: Spec, out: Spec) -> Callable[..., torch.Tenso
 
 
 def _weight_gradient(grad: Spec, x: Spec, out: Spec) -> Callable[..., torch.Tensor] | None:
-    """Sums over places and images: one product, or one per image added up."""
+    """Sums over pixels and images: one product, or one per image added up."""
     g, source = _images(grad), _images(x)
     if g is None or source is None:
         return None
     whole = g.merged and source.merged
-    places = g.places * g.count if whole else g.places
-    dims = ((g.channels, places), (g.channel, g.place), (places, source.channels), (source.place, source.channel))
+    pixels = g.pixels * g.count if whole else g.pixels
+    dims = ((g.channels, pixels), (g.channel, g.pixel), (pixels, source.channels), (source.pixel, source.channel))
     target = (out.stride[0], out.stride[1])
     first, more = _native.Gemm(*dims, target), _native.Gemm(*dims, target, accumulate=True)
     images, make = 1 if whole else g.count, fresh(out.shape, out.stride, out.dtype)

@@ -169,7 +169,7 @@ class AttentionKernel:
         return spec.dtype if spec is not None else torch.int64 if name == "seed" else self.sizes.dtype
 
     def _is_long(self, name: str) -> bool:
-        """Whether places inside of one head may need 64 bits; those of heads and batches always have them."""
+        """Whether offsets inside of one head may need 64 bits; those of heads and batches always have them."""
         if name == "step" or name[1:] in ("b", "h"):
             return True
         length = max(self.sizes.rows, self.sizes.columns)
@@ -254,9 +254,9 @@ def gradient_specs(params: Params, inputs: Specs, outputs: Sequence[Spec]) -> Sp
     """Layouts of the gradients by q, k, v and bias: also of the first three that nobody wants."""
     wanted = iter(outputs)
     found = [next(wanted) if one else None for one in params["mask"]]
-    for place, spec in enumerate(inputs[1:4]):
+    for position, spec in enumerate(inputs[1:4]):
         assert spec is not None
-        found[place] = found[place] or Spec.in_rows(spec.shape, spec.dtype)
+        found[position] = found[position] or Spec.in_rows(spec.shape, spec.dtype)
     return found
 
 

@@ -19,7 +19,7 @@ from smelt.runtime.triton.plan import PlannedLaunch
 from smelt.runtime.triton.tune import Target
 
 Pointer = tuple[int, int]
-"""(slot, bytes): of what lies at different places of one slot only the place in a word counts."""
+"""(slot, bytes): of what lies at different offsets from one slot only the offset in a word counts."""
 
 BuildVariant = Callable[[KernelSource, PlannedLaunch], Build]
 """Begins to build another source for a launch's configuration."""

@@ -104,7 +104,7 @@ def triton_identity() -> str:
 
 
 def _key(source: KernelSource, config: Config, arch: int) -> str:
-    parts = (
+    components = (
         repr(source.signature),
         repr(source.divisible),
         repr(config),
@@ -112,7 +112,7 @@ def _key(source: KernelSource, config: Config, arch: int) -> str:
         str(source.contract),
         str(source.flushes),
     )
-    return content_key(_FORMAT, source.source, *parts, triton_identity(), _ptxas())
+    return content_key(_FORMAT, source.source, *components, triton_identity(), _ptxas())
 
 
 def _ptxas() -> str:

@@ -188,7 +188,7 @@ class Pool:
 
 
 def _command() -> list[str]:
-    # -P: the script's folder is no place to import from
+    # -P: nothing is imported from the script's folder
     return [sys.executable, "-P", triton_worker.__file__] if sys.executable else []
 
 

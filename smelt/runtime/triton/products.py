@@ -323,14 +323,14 @@ def product_key(library: Library, planned: Sequence[Sequence[PlannedLaunch]], de
 
     Sizes that are arguments count by their magnitude: programs whose sizes change share a choice among similar ones.
     """
-    parts = [library.operation if not planned or not _symbolic(planned) else "", device, str(measured)]
+    components = [library.operation if not planned or not _symbolic(planned) else "", device, str(measured)]
     for launches in planned:
         for launch in launches[:1]:
             sizes = [size.bit_length() for size in launch.sizes()]
-            parts += [launch.source.source, repr(launch.source.signature), repr(sizes)]
-        parts.append(repr([launch.config for launch in launches]))
+            components += [launch.source.source, repr(launch.source.signature), repr(sizes)]
+        components.append(repr([launch.config for launch in launches]))
     version = f"{torch.__version__} {torch.version.cuda}"
-    return content_key("product", *parts, triton_identity(), version)
+    return content_key("product", *components, triton_identity(), version)
 
 
 def _symbolic(planned: Sequence[Sequence[PlannedLaunch]]) -> bool:

@@ -77,8 +77,8 @@ def choice_key(launches: Sequence[PlannedLaunch], clock: Clock) -> str:
     source = launches[0].source
     sizes = launches[0].sizes()
     grids = [launch.grid for launch in launches]
-    parts = (repr(source.signature), repr(source.divisible), repr(source.configs), repr(sizes), repr(grids))
-    return content_key(source.source, *parts, triton_identity(), clock.name())
+    components = (repr(source.signature), repr(source.divisible), repr(source.configs), repr(sizes), repr(grids))
+    return content_key(source.source, *components, triton_identity(), clock.name())
 
 
 def remembered(key: str, source: KernelSource) -> int | None:

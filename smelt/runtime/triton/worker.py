@@ -58,10 +58,10 @@ def receive(connection: socket.socket) -> Reply:
 def _exactly(connection: socket.socket, count: int) -> bytes:
     data = bytearray()
     while len(data) < count:
-        part = connection.recv(count - len(data))
-        if not part:
+        received = connection.recv(count - len(data))
+        if not received:
             raise EOFError("the other process is gone")
-        data += part
+        data += received
     return bytes(data)
 
 
