@@ -120,7 +120,7 @@ def compile_pieces(gm: fx.GraphModule, whole: Report, options: Options) -> Calla
     """A graph that is cut, at branches on values or at boundaries: each piece is compiled when it first runs."""
 
     def compile_piece(piece: fx.GraphModule, inputs: Sequence[Any], name: str) -> Callable[..., Any]:
-        report = whole.part(name)
+        report = whole.child(name)
         try:
             with outside_anomaly_mode(), outside_inference_mode(), outside_saved_tensor_hooks():
                 return compile_graph(piece, inputs, report, options)
@@ -360,7 +360,7 @@ def compile_emptied(
     """The program of `part` for calls in which some sizes that only values tell are 0; None where there is none."""
     try:
         with outside_inference_mode():
-            own = report.part(f"{report.name}_empty")
+            own = report.child(f"{report.name}_empty")
             return load(render_part(to_emptied(part, zeros, Runner(own)), options, own, name, updates), options)
     except ZeroDivisionError:  # a size is divided by one of them: an operator may raise what eager does
         return None

@@ -45,7 +45,7 @@ class Report:
         seconds: how long each stage took.
         programs: what is told of the programs that were made; None: nobody asks.
         plan: of the program that is being made, where somebody asks.
-        parts: reports of graphs that this one led to: its pieces, its derivatives.
+        children: reports of graphs that this one led to: its pieces, its derivatives.
     """
 
     def __init__(self, name: str, folder: Path | None = None) -> None:
@@ -56,7 +56,7 @@ class Report:
         self.seconds: dict[str, float] = {}
         self.programs: list[Any] | None = [] if _asking else None
         self.plan: Any = None
-        self.parts: list[Report] = []
+        self.children: list[Report] = []
 
     @classmethod
     def for_graph(cls, name: str) -> Report:
@@ -74,13 +74,13 @@ class Report:
 
     def derivative(self) -> Report:
         """The report of the graph that computes the gradients of this one."""
-        return self.part(f"{self.name}_gradients")
+        return self.child(f"{self.name}_gradients")
 
-    def part(self, name: str) -> Report:
+    def child(self, name: str) -> Report:
         """The report of a graph that this one led to."""
         report = Report.for_graph(name)
         if self.programs is not None:
-            self.parts.append(report)
+            self.children.append(report)
         return report
 
     def spend(self, stage: str, seconds: float) -> None:

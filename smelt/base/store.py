@@ -52,7 +52,7 @@ _opened: dict[Path, Store] = {}
 
 
 def content_key(*components: str | bytes) -> str:
-    """SHA-256 over `components` in hex. Each part is preceded by its length, so ("ab", "c") and ("a", "bc") differ."""
+    """SHA-256 over `components` in hex. Each is preceded by its length, so ("ab", "c") and ("a", "bc") differ."""
     digest = hashlib.sha256()
     for component in components:
         data = component.encode() if isinstance(component, str) else component

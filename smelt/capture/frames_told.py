@@ -90,14 +90,14 @@ def _graph_facts(version: CacheEntry) -> GraphFacts:
 
 def _programs(report: Report) -> Iterable[ProgramFacts]:
     yield from report.programs or ()
-    for part in report.parts:
-        yield from _programs(part)
+    for child in report.children:
+        yield from _programs(child)
 
 
 def _seconds(report: Report) -> dict[str, float]:
     total = dict(report.seconds)
-    for part in report.parts:
-        for stage, seconds in _seconds(part).items():
+    for child in report.children:
+        for stage, seconds in _seconds(child).items():
             total[stage] = total.get(stage, 0.0) + seconds
     return total
 

@@ -152,7 +152,7 @@ def _write_permute(emit: Emit, parent: fx.Node, value: fx.Node, view: StorageVie
     return emit(aten.permute.default, value, inverse(_order(view)))
 
 
-# -- parts ---------------------------------------------------------------------------------------------------------
+# -- regions -------------------------------------------------------------------------------------------------------
 
 
 def _read_expand(emit: Emit, parent: fx.Node, view: StorageView) -> fx.Node:

@@ -1,6 +1,6 @@
 """Python code of a graph: by `torch.fx`, which writes what it is given into the text, where that is text.
 
-Values whose `repr` is their class's own (also enumerations), and keywords that are no names, are held beside the code.
+Values whose `repr` is their class's own (also enumerations), and keywords that are no names, are kept beside the code.
 """
 
 from __future__ import annotations

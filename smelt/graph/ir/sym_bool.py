@@ -18,10 +18,10 @@ class SymbolicPredicate:
         prove: the answer where it holds for all sizes, else None.
         example: the answer in the example at hand.
         fact: what holds when the answer is yes; None for a combination.
-        parts: the questions of a combination.
+        operands: the questions of a combination.
     """
 
-    __slots__ = ("ask", "prove", "example", "fact", "parts")
+    __slots__ = ("ask", "prove", "example", "fact", "operands")
 
     def __init__(
         self,
@@ -29,9 +29,9 @@ class SymbolicPredicate:
         prove: Callable[[], bool | None],
         example: bool,
         fact: Assumed | None = None,
-        parts: tuple[SymbolicPredicate, ...] = (),
+        operands: tuple[SymbolicPredicate, ...] = (),
     ) -> None:
-        self.ask, self.prove, self.example, self.fact, self.parts = ask, prove, example, fact, parts
+        self.ask, self.prove, self.example, self.fact, self.operands = ask, prove, example, fact, operands
 
     def expect(self, text: str, error: str) -> bool:
         """Take yes for the answer, because compiled code will check it. False: it is not about values of tensors.
@@ -51,7 +51,7 @@ class SymbolicPredicate:
     def sizes(self) -> list[Any]:
         """The sizes that it is about."""
         own = [] if self.fact is None else [self.fact.left, self.fact.right]
-        return own + [size for part in self.parts for size in part.sizes()]
+        return own + [size for operand in self.operands for size in operand.sizes()]
 
 
 def compare(sign: str, a: Any, b: Any, negated: bool = False) -> bool | SymbolicPredicate:
@@ -100,7 +100,7 @@ def opposite(a: bool | SymbolicPredicate) -> bool | SymbolicPredicate:
         return known if known is None else not known
 
     fact = a.fact and a.fact._replace(sign=_OPPOSITE[a.fact.sign])
-    return SymbolicPredicate(lambda: not a.ask(), prove, not a.example, fact, a.parts)
+    return SymbolicPredicate(lambda: not a.ask(), prove, not a.example, fact, a.operands)
 
 
 def either(a: bool | SymbolicPredicate, b: bool | SymbolicPredicate) -> bool | SymbolicPredicate:

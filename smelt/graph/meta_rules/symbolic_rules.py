@@ -128,7 +128,7 @@ def _attention_backward(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _roll(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """On a CPU the two parts, joined: images keep their format."""
+    """On a CPU the two pieces, concatenated: images keep their format."""
     val, dims = val_of(args[0]), given(func, args, kwargs)["dims"]
     if dims and same(val.numel, 0):
         return as_before(val)

@@ -1,8 +1,8 @@
 """Eager boundaries: nodes of a torch-level graph at which it is cut, because Python of the program acts there.
 
 A hook wants the very tensor that gradients are collected for; inference mode is a mode of the thread. What is compiled
-stands on either side of such a node, the node itself runs as it is, and PyTorch's autograd links the parts. So whatever
-a hook does happens when eager would do it. A graph with eager boundaries also runs as plain Python.
+stands on either side of such a node, the node itself runs as it is, and PyTorch's autograd links the pieces. So
+whatever a hook does happens when eager would do it. A graph with eager boundaries also runs as plain Python.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from smelt.graph.nodes.modes import EXITS
 
 
 class EagerBoundary:
-    """The target of such a node; called with real tensors between two compiled parts.
+    """The target of such a node; called with real tensors between two compiled pieces.
 
     Attributes:
         why: what stands there, for people.

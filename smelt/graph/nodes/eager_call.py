@@ -1,4 +1,4 @@
-"""A call of the program that runs in eager, between two compiled parts of a graph.
+"""A call of the program that runs in eager, between two compiled pieces of a graph.
 
 Sparse and quantised tensors go from one such call to the next as they are, with the history that PyTorch's own autograd
 gives them; derivatives of the call are eager's. The graph around stays one graph.

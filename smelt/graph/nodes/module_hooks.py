@@ -1,4 +1,4 @@
-"""Backward hooks of modules as boundaries: PyTorch's own machinery, set up on the tensors between two compiled parts.
+"""Backward hooks of modules as boundaries: PyTorch's own machinery, set up on the tensors between two compiled pieces.
 
 Which hooks there are is asked when the graph runs, so that they may come and go as long as there are any.
 """

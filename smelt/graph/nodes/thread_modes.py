@@ -1,7 +1,7 @@
-"""Modes of the thread that compiled parts run in: inference mode, hooks on what autograd saves. Entered at boundaries.
+"""Modes of the thread that compiled pieces run in: inference mode, hooks on what autograd saves. Entered at boundaries.
 
 What is made in inference mode is a tensor of its own kind, and what is saved goes through the hooks of the program: so
-the mode has to be on while the part runs, and to be off again for the next.
+the mode has to be on while the piece runs, and to be off again for the next.
 """
 
 from __future__ import annotations

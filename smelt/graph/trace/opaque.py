@@ -1,7 +1,7 @@
 """Opaque values: sparse and quantised tensors in a trace, of which a graph knows no more than what they are.
 
 They have no strides over memory that generated code could walk. An operator that takes or gives one runs in eager, as
-one call between the compiled parts of a graph (`nodes/eager_call.py`), so all that a trace has to know is what comes
+one call between the compiled pieces of a graph (`nodes/eager_call.py`), so all that a trace has to know is what comes
 out: layout, shape, dtype. The operator itself tells, run once on an example without (stored) elements for each new kind
 of arguments. How many elements a sparse tensor stores nobody knows before the program runs.
 """
