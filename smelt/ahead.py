@@ -194,8 +194,8 @@ class _AheadSession(Session):
         self.stores: list[Store] = []
         self.is_external: Callable[[int], bool] = frozenset[int]().__contains__
 
-    def _interpreter(self, place: CompileSite, plan: CapturePlan) -> Interpreter:
-        vm = super()._interpreter(place, plan)
+    def _interpreter(self, site: CompileSite, plan: CapturePlan) -> Interpreter:
+        vm = super()._interpreter(site, plan)
         vm.tensors.speculation.allowed = False
         return vm
 
@@ -229,33 +229,33 @@ class _AheadSession(Session):
             left.take_away()
 
     def _site(self, function: FunctionType) -> CompileSite:
-        return self.places[id(function.__code__)]
+        return self.sites[id(function.__code__)]
 
     def _one(self, function: FunctionType, slots: tuple[Any, ...]) -> CacheEntry:
         code = function.__code__
-        place = self.places.get(id(code))
-        before = 0 if place is None else len(place.versions)
+        site = self.sites.get(id(code))
+        before = 0 if site is None else len(site.versions)
         try:
             self.frame(code, function, slots, function.__globals__)
         except Unsupported as error:
             if error.hint is not None:
                 raise
             raise Unsupported(error.what, at=error.at, why=error.why, hint=_ELSEWHERE) from None
-        place = self.places.get(id(code))
-        if place is None or len(place.versions) == before:
+        site = self.sites.get(id(code))
+        if site is None or len(site.versions) == before:
             raise Unsupported(f"{function.__qualname__} cannot be compiled ahead", why=self._why_not())
-        return place.versions[-1]
+        return site.versions[-1]
 
     def _install(
-        self, key: native.Place, place: CompileSite, vm: Interpreter, residual: Residual, reason: BreakReason | None
+        self, key: native.SiteKey, site: CompileSite, vm: Interpreter, residual: Residual, reason: BreakReason | None
     ) -> None:
         self.stores, self.is_external = [*vm.effects.stores.values()], frozenset(vm.sources).__contains__
-        super()._install(key, place, vm, residual, reason)
+        super()._install(key, site, vm, residual, reason)
 
     def end(self) -> None:
         """Nothing that was compiled stays in this process."""
-        for place in self.places.values():
-            for version in place.versions:
+        for site in self.sites.values():
+            for version in site.versions:
                 version.entry.remove()
 
     def _why_not(self) -> str:

@@ -193,8 +193,8 @@ def test_one_graph_for_every_value(program: Any, backend: str, grad: bool) -> No
         for a, b in zip(expected, found, strict=True):
             same(a, b)
         same(wanted, gradient)
-    places = run._smelt_session.places.values()
-    assert sum(len(place.versions) for place in places) == 1
+    sites = run._smelt_session.sites.values()
+    assert sum(len(site.versions) for site in sites) == 1
 
 
 def test_a_question_without_an_answer_ends_the_graph_at_the_read() -> None:
@@ -250,7 +250,7 @@ def test_a_branch_on_a_number_is_in_the_graph(fn: Any) -> None:
         for a, b in zip(expected, found, strict=True):
             same(a, b)
         same(wanted, gradient)
-    assert [len(place.versions) for place in run._smelt_session.places.values()] == [1]
+    assert [len(site.versions) for site in run._smelt_session.sites.values()] == [1]
 
 
 @pytest.mark.parametrize("fn", BRANCHES, ids=lambda fn: fn.__name__)
@@ -308,7 +308,7 @@ def test_a_whole_number_that_changes_is_read_by_the_graph() -> None:
     run = smelt.compile(fn, backend="eager", fullgraph=True)
     for n in (3, 4, 5, 0, 1, 9):
         assert run(torch.ones(2), torch.tensor(n)).shape == (n,)
-    assert [len(place.versions) for place in run._smelt_session.places.values()] == [2]
+    assert [len(site.versions) for site in run._smelt_session.sites.values()] == [2]
 
 
 def test_a_program_that_only_calls_such_an_operator() -> None:

@@ -98,7 +98,7 @@ def quiet_prefixes(prefixes: Sequence[str]) -> None:
 
 @final
 class ResumePoint:
-    """A place inside `code` where execution continues after a graph break; the owner of its own entries.
+    """A point inside `code` where execution continues after a graph break; the owner of its own entries.
 
     Args:
         code: code of an ordinary function (generators and coroutines: ValueError).
@@ -114,12 +114,12 @@ class ResumePoint:
     @property
     def depth(self) -> int: ...
 
-Place: TypeAlias = CodeType | ResumePoint
+SiteKey: TypeAlias = CodeType | ResumePoint
 """What entries belong to."""
 
 @final
 class Entry:
-    """One compiled version of a place. Made by `add_entry`."""
+    """One compiled version of a site. Made by `add_entry`."""
 
     @property
     def guards(self) -> Guards: ...
@@ -135,7 +135,7 @@ class Entry:
     def remove(self) -> None:
         """Drop this entry only. Does nothing when it is gone already."""
 
-def add_entry(place: Place, guards: Guards, replacement: CodeType, constants: Any, owner: Any = None) -> Entry:
+def add_entry(site: SiteKey, guards: Guards, replacement: CodeType, constants: Any, owner: Any = None) -> Entry:
     """Append a version, for calls of `owner` (None: for all). `replacement` is the code of a flat function
     `def resid(<slots>, _c, _f)`.
 
@@ -147,20 +147,20 @@ def add_entry(place: Place, guards: Guards, replacement: CodeType, constants: An
         ValueError: the replacement is not flat or takes another number of arguments.
     """
 
-def skip(place: Place) -> None:
-    """Never look at this place again until `clear`: frames run as they are, resume points are injected."""
+def skip(site: SiteKey) -> None:
+    """Never look at this site again until `clear`: frames run as they are, resume points are injected."""
 
 def quiet(code: CodeType) -> None:
     """Frames of `code`, and all that they call, run as they are; also after `clear`."""
 
-def is_skipped(place: Place) -> bool: ...
-def clear(place: Place) -> None:
+def is_skipped(site: SiteKey) -> bool: ...
+def clear(site: SiteKey) -> None:
     """Forget entries and skip mark."""
 
 def clear_all() -> None:
     """`clear` for every code and resume point (the skip marks of replacements stay)."""
 
-def entries(place: Place) -> list[Entry]:
+def entries(site: SiteKey) -> list[Entry]:
     """The versions in the order in which they are tried now (the last one hit moves to the front)."""
 
 def argument_slots(code: CodeType) -> int:

@@ -1,4 +1,4 @@
-"""Where the frames of a compiled callable begin, and the versions that were compiled for each such place."""
+"""Where the frames of a compiled callable begin, and the versions that were compiled for each such site."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Slots = tuple[Any, ...]
 
 @dataclass
 class CacheEntry:
-    """One compiled version of a place, as `explain` shows it."""
+    """One compiled version of a compile site, as `explain` shows it."""
 
     name: str
     guards: GuardList
@@ -54,7 +54,7 @@ class CompileSite:
 
     @property
     def function(self) -> str:
-        """The qualified name of the function that the place is in."""
+        """The qualified name of the function that the site is in."""
         return str(getattr(self.key, "code", self.key).co_qualname)
 
 

@@ -239,6 +239,6 @@ def reset() -> None:
     for session in list(_sessions):
         for tell in watching:
             tell(session)
-        session.places.clear()
+        session.sites.clear()
         session.points.clear()
         session.breaks.clear()

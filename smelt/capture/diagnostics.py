@@ -35,32 +35,32 @@ class Diagnostics:
         self.breaks: list[BreakReason] = []
         self.raised: dict[int, list[BreakReason]] = {}
 
-    def tell_recompile(self, place: CompileSite, read: Reader) -> None:
+    def tell_recompile(self, site: CompileSite, read: Reader) -> None:
         """A version is about to be added: count and log which guards of the others fail."""
-        changes = read.changes(place.versions)
-        place.recompiles += changes[-1:]  # that of the newest version: what changed since the last time
+        changes = read.changes(site.versions)
+        site.recompiles += changes[-1:]  # that of the newest version: what changed since the last time
         count("recompiles")
-        count_named("recompile_reasons", {on_one_line(f"{place.name}: {change}"): 1 for change in changes[-1:]})
-        log("recompiles", lambda: on_one_line(f"{place.name}: {'; '.join(map(str, changes))}"))
+        count_named("recompile_reasons", {on_one_line(f"{site.name}: {change}"): 1 for change in changes[-1:]})
+        log("recompiles", lambda: on_one_line(f"{site.name}: {'; '.join(map(str, changes))}"))
 
-    def tell_attempt(self, place: CompileSite, number: int, how: str) -> None:
+    def tell_attempt(self, site: CompileSite, number: int, how: str) -> None:
         """A frame is captured once more, by a weaker plan."""
         told = on_one_line(f"attempt {number}: {how}")
-        log("attempts", lambda: f"{place.name}, {told}")
-        place.attempts.append(f"{place.name}, {told}")
+        log("attempts", lambda: f"{site.name}, {told}")
+        site.attempts.append(f"{site.name}, {told}")
 
-    def over_limit(self, place: CompileSite, read: Reader) -> None:
+    def over_limit(self, site: CompileSite, read: Reader) -> None:
         """A version too many would be needed: eager from now on, with one warning.
 
         Raises:
             Unsupported: with `fullgraph`.
         """
-        idle = all(version.residual.gm is None for version in place.versions)
-        place.given_up = idle or not self.options.fullgraph
+        idle = all(version.residual.gm is None for version in site.versions)
+        site.given_up = idle or not self.options.fullgraph
         if idle:
             return  # no tensor work in it: nothing is lost
-        text = f"{place.name} was compiled {len(place.versions)} times: it runs in eager from now on"
-        why = _kept_failing([*place.recompiles, *read.changes(place.versions)[-1:]])
+        text = f"{site.name} was compiled {len(site.versions)} times: it runs in eager from now on"
+        why = _kept_failing([*site.recompiles, *read.changes(site.versions)[-1:]])
         if self.options.fullgraph:
             raise Unsupported(text, why=why, hint="raise options recompile_limit, or make the value stable")
         self.add_break(BreakReason(text, "", why, "options={'recompile_limit': n}"))
@@ -74,12 +74,12 @@ class Diagnostics:
             log("breaks", lambda: str(reason))
             self.breaks.append(reason)
 
-    def refuse(self, place: CompileSite, refused: Break) -> None:
+    def refuse(self, site: CompileSite, refused: Break) -> None:
         """The frame cannot be captured, not even in parts: eager, and a break for `explain`."""
         self.tell(BreakReason.of(refused))
-        place.failed += 1
-        if place.failed >= self.options.recompile_limit:
-            place.given_up = True
+        site.failed += 1
+        if site.failed >= self.options.recompile_limit:
+            site.given_up = True
 
     def tell(self, reason: BreakReason) -> None:
         """A frame runs in eager: that is one of the breaks.
@@ -120,9 +120,9 @@ class Diagnostics:
         for reason in reasons if returned else ():
             self.tell(reason)
 
-    def fall_back(self, place: CompileSite, error: CompileError) -> None:
-        """A place runs in eager because the compiler failed."""
-        place.given_up = True
+    def fall_back(self, site: CompileSite, error: CompileError) -> None:
+        """A compile site runs in eager because the compiler failed."""
+        site.given_up = True
         self.add_break(BreakReason(error.what, error.at or "", error.why or "", error.hint or ""))
         self.warn(error)
 
@@ -143,7 +143,7 @@ def _kept_failing(changes: list[GuardFailure]) -> str:
     return f"the guard on {subject} failed {times} times, for {', '.join(values)}{at}"
 
 
-def only_captured(place: CompileSite, raised: UserError) -> BreakReason:
+def only_captured(site: CompileSite, raised: UserError) -> BreakReason:
     """What to say of a frame that raises while it is captured, should it not raise in eager."""
     error = raised.error
     entry = error.__traceback__
@@ -151,4 +151,4 @@ def only_captured(place: CompileSite, raised: UserError) -> BreakReason:
         entry = entry.tb_next
     at = f"{entry.tb_frame.f_code.co_filename}:{entry.tb_lineno}" if entry is not None else ""
     why = f"it raised {type(error).__name__}: {error}; while a frame is captured, tensors have no values"
-    return BreakReason(f"{place.name} cannot be captured", at, why, "smelt.disable what raises")
+    return BreakReason(f"{site.name} cannot be captured", at, why, "smelt.disable what raises")

@@ -32,9 +32,9 @@ class Explanation:
 
     Attributes:
         graph_count: compiled graphs.
-        graph_break_count: distinct places where a graph ended early.
+        graph_break_count: distinct lines where a graph ended early.
         op_count: operations in all graphs.
-        break_reasons: title, place, why and hint of each break.
+        break_reasons: title, line, why and hint of each break.
         graphs: the captured graphs.
         guards: for each compiled version, its guards as Python.
         residuals: for each compiled version, the code that took the frame's place.
@@ -112,7 +112,7 @@ def explain(
 
 def describe(session: Session, result: object = None) -> Explanation:
     """The state of a compiled callable as an Explanation."""
-    versions = [version for place in session.places.values() for version in place.versions]
+    versions = [version for site in session.sites.values() for version in site.versions]
     graphs = [v.residual.gm for v in versions if v.residual.gm is not None]
     return Explanation(
         graph_count=len(graphs),
@@ -123,7 +123,7 @@ def describe(session: Session, result: object = None) -> Explanation:
         guards=[v.guards.lines() for v in versions],
         residuals=[v.residual.source for v in versions],
         result=result,
-        attempts=[attempt for place in session.places.values() for attempt in place.attempts],
+        attempts=[attempt for site in session.sites.values() for attempt in site.attempts],
         cuts=list(dict.fromkeys(_told(node) for gm in graphs for node in cuts(gm.graph))),
         session=session,
     )
@@ -148,7 +148,7 @@ def run_facts(title: str, frames: list[FrameFacts], sessions: Sequence[Session])
 
 def _frames(sessions: Sequence[Session]) -> Iterator[FrameFacts]:
     for session in sessions:
-        for site in [*session.places.values()]:
+        for site in [*session.sites.values()]:
             if is_worth_telling(site):
                 yield frame_facts(site, [*session.breaks])
 
@@ -171,7 +171,7 @@ class Watch:
         """A session was made, or is about to forget."""
         if session not in self.sessions:
             self.sessions.append(session)
-        elif session.places:
+        elif session.sites:
             self.forgotten += _frames([session])
             self.texts.append(_text(session))
             self.breaks += session.breaks
@@ -208,7 +208,7 @@ def watched() -> Iterator[Watch]:
 
 
 def _text(session: Session) -> str:
-    sites = [site for site in [*session.places.values()] if is_worth_telling(site)]
+    sites = [site for site in [*session.sites.values()] if is_worth_telling(site)]
     if not sites:
         return ""
     head = f"== {on_one_line(sites[0].name)} =="

@@ -20,7 +20,7 @@ AROUND = 3
 
 
 def frame_facts(site: CompileSite, breaks: Iterable[BreakReason]) -> FrameFacts:
-    """Everything about a place where frames begin.
+    """Everything about a compile site.
 
     Args:
         breaks: of the session; those of the frame's lines are among them.
@@ -52,7 +52,7 @@ def frame_facts(site: CompileSite, breaks: Iterable[BreakReason]) -> FrameFacts:
 
 
 def is_worth_telling(site: CompileSite) -> bool:
-    """Whether anything became of the place."""
+    """Whether anything became of the site."""
     return bool(site.versions or site.given_up or site.failed)
 
 
@@ -73,8 +73,8 @@ def _location(at: object) -> Location | None:
 
 def _graph_facts(version: CacheEntry) -> GraphFacts:
     guards = version.guards
-    places = map(_location, guards.places)
-    noted = [Noted(guards.line(n, with_location=False), location) for n, location in enumerate(places)]
+    locations = map(_location, guards.locations)
+    noted = [Noted(guards.line(n, with_location=False), location) for n, location in enumerate(locations)]
     gm, report = version.residual.gm, version.residual.report
     computed = [Noted(text, _location(user_line(node))) for node, text in operations(gm)] if gm is not None else []
     stop = None if version.stop is None else break_facts(version.stop)
@@ -108,7 +108,7 @@ def _codes(own: CodeType, versions: Iterable[CacheEntry]) -> Iterable[CodeType]:
     for version in versions:
         gm = version.residual.gm
         nodes = gm.graph.nodes if gm is not None else ()
-        for at in (*(user_line(node) for node in nodes), *version.guards.places):
+        for at in (*(user_line(node) for node in nodes), *version.guards.locations):
             if isinstance(at, At):
                 found.setdefault(id(at.code), at.code)
     return found.values()
@@ -130,7 +130,7 @@ def _name_in_source(code: CodeType) -> str:
 
 
 def _around(location: Location) -> FunctionSource:
-    """The lines near a place."""
+    """The lines near a location."""
     first = max(location.line - AROUND, 1)
     lines = [linecache.getline(location.file, number) for number in range(first, location.line + AROUND + 1)]
     while lines and not lines[-1]:

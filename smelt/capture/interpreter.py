@@ -306,7 +306,7 @@ class Interpreter:
 
     def register(self, value: T, source: Source) -> T:
         """From now on `value` is external."""
-        if self.observed.places:
+        if self.observed.targets:
             self.observed.look(id(value))
         self.sources[id(value)] = source
         self._kept.append(value)
@@ -346,7 +346,7 @@ class Interpreter:
         deleted = value is DELETED
         if value is not _MISS and not deleted:
             return value
-        if self.observed.places:
+        if self.observed.targets:
             self.observed.look(key)
         source = self.globals_source(globals)
         if name in globals and not deleted:

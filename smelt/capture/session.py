@@ -123,15 +123,15 @@ _REGISTERED = (
 )  # they fill the tables of the registry
 
 
-def _expect_progress(place: CompileSite, frame: Frame, begin: native.ResumePoint) -> None:
+def _expect_progress(site: CompileSite, frame: Frame, begin: native.ResumePoint) -> None:
     """What looks at its frame runs in that frame, which begins there: nothing would come before it."""
     if frame.decoded.offsets[frame.decoded.begin_of(frame.pc)] == begin.offset:
-        place.given_up = True
+        site.given_up = True
         raise CannotRebuild("what looks at its frame")
 
 
-def _parameters(key: native.Place, code: CodeType) -> list[str]:
-    """Names for what residual code of a place is given: arguments, or all variables and the stack."""
+def _parameters(key: native.SiteKey, code: CodeType) -> list[str]:
+    """Names for what residual code of a site is given: arguments, or all variables and the stack."""
     names = slot_names(code)
     if isinstance(key, native.ResumePoint):
         return [*names, *(f"stack{i}" for i in range(key.depth))]
@@ -139,12 +139,12 @@ def _parameters(key: native.Place, code: CodeType) -> list[str]:
 
 
 class Session(Diagnostics):
-    """One compiled callable: its options, its places and versions."""
+    """One compiled callable: its options, its compile sites and versions."""
 
     def __init__(self, compile_graph: CompileGraph, options: Options) -> None:
         super().__init__(options)
         self.compile_graph = compile_graph
-        self.places: dict[int, CompileSite] = {}
+        self.sites: dict[int, CompileSite] = {}
         self.points: dict[tuple[int, int, int, tuple[int, ...]], native.ResumePoint] = {}
         self.handling: weakref.WeakKeyDictionary[native.ResumePoint, tuple[int, ...]] = weakref.WeakKeyDictionary()
         self._interpreters: list[Interpreter] = []  # of the present capture
@@ -169,54 +169,54 @@ class Session(Diagnostics):
         read = Reader(slots, globals, function)
         return self._attempt(point, name, read, lambda vm: self._continue(vm, point, read))
 
-    def _attempt(self, key: native.Place, name: str, read: Reader, begin: Begin) -> WhenReturned:
-        place = self.places.get(id(key))
-        if place is None:  # in one step, for threads that come at once
-            place = self.places.setdefault(id(key), CompileSite(on_one_line(name), key))
-        if place.given_up or policy.is_replaced() or torch_c.passes_python_by():
+    def _attempt(self, key: native.SiteKey, name: str, read: Reader, begin: Begin) -> WhenReturned:
+        site = self.sites.get(id(key))
+        if site is None:  # in one step, for threads that come at once
+            site = self.sites.setdefault(id(key), CompileSite(on_one_line(name), key))
+        if site.given_up or policy.is_replaced() or torch_c.passes_python_by():
             return None
-        if interrupts_compilation() or operator_modes.entered() or self._refused_by_stance(place, read):
+        if interrupts_compilation() or operator_modes.entered() or self._refused_by_stance(site, read):
             return None
         if self.options.fullgraph and self.raised.get(threading.get_ident()):
             return None  # the whole has failed to be one graph, which `static_forms` will tell: no parts of it
-        return preserving(self._attempt_alone, key, place, read, begin)
+        return preserving(self._attempt_alone, key, site, read, begin)
 
-    def _attempt_alone(self, key: native.Place, place: CompileSite, read: Reader, begin: Begin) -> WhenReturned:
-        before = len(place.versions)
+    def _attempt_alone(self, key: native.SiteKey, site: CompileSite, read: Reader, begin: Begin) -> WhenReturned:
+        before = len(site.versions)
         with self._lock:
-            if len(place.versions) != before or place.given_up:
+            if len(site.versions) != before or site.given_up:
                 return None  # another thread made one meanwhile: try it first; or it has failed, which it told
-            return self._attempt_locked(key, place, read, begin)
+            return self._attempt_locked(key, site, read, begin)
 
-    def _attempt_locked(self, key: native.Place, place: CompileSite, read: Reader, begin: Begin) -> WhenReturned:
-        if len(place.versions) >= self.options.recompile_limit:
-            self.over_limit(place, read)
+    def _attempt_locked(self, key: native.SiteKey, site: CompileSite, read: Reader, begin: Begin) -> WhenReturned:
+        if len(site.versions) >= self.options.recompile_limit:
+            self.over_limit(site, read)
             return None
         started = time.perf_counter()
         try:
-            if place.versions:
-                self.tell_recompile(place, read)
+            if site.versions:
+                self.tell_recompile(site, read)
             compiler_marks.quiet_wrappers()
             with no_collection(), outside_anomaly_mode(), outside_inference_mode(), outside_saved_tensor_hooks():
-                return self._capture(key, place, begin)
+                return self._capture(key, site, begin)
         except Exception as error:  # beside the capture: telling why, letting go
-            self._failed(place, error)
+            self._failed(site, error)
             return None
         finally:
             read.release()
-            self._spent(place, time.perf_counter() - started - self._compiling)
+            self._spent(site, time.perf_counter() - started - self._compiling)
 
     _compiling = 0.0
 
-    def _spent(self, place: CompileSite, seconds: float) -> None:
+    def _spent(self, site: CompileSite, seconds: float) -> None:
         """A capture has ended."""
-        report = place.versions[-1].residual.report if place.versions else None
+        report = site.versions[-1].residual.report if site.versions else None
         if report is None or "capture" in report.seconds:
             spend("capture", seconds)
         else:
             report.spend("capture", seconds)
 
-    def _refused_by_stance(self, place: CompileSite, read: Reader) -> bool:
+    def _refused_by_stance(self, site: CompileSite, read: Reader) -> bool:
         """Whether this thread wants nothing compiled now.
 
         Raises:
@@ -224,11 +224,11 @@ class Session(Diagnostics):
         """
         stance = current_stance()
         if stance == "fail_on_recompile":
-            worth = any(v.residual.gm is not None for v in place.versions) if place.versions else read.has_tensors()
+            worth = any(v.residual.gm is not None for v in site.versions) if site.versions else read.has_tensors()
             if worth:
-                changes = "; ".join(map(str, read.changes(place.versions)))
+                changes = "; ".join(map(str, read.changes(site.versions)))
                 raise RecompileError(
-                    f"{place.name} would have to be compiled, and the stance is 'fail_on_recompile'",
+                    f"{site.name} would have to be compiled, and the stance is 'fail_on_recompile'",
                     why=changes or "it was not compiled before",
                     hint="call it with such arguments before, or smelt.stance('eager_on_recompile')",
                 )
@@ -236,20 +236,20 @@ class Session(Diagnostics):
 
     # -- capture -------------------------------------------------------------------------------------------------
 
-    def _capture(self, key: native.Place, place: CompileSite, begin: Begin) -> WhenReturned:
+    def _capture(self, key: native.SiteKey, site: CompileSite, begin: Begin) -> WhenReturned:
         self._compiling = 0.0
-        plan, number = place.plan, 1
+        plan, number = site.plan, 1
         outer, self._interpreters = self._interpreters, []
         try:
             while True:
                 try:
-                    return self._capture_once(key, place, begin, plan)
+                    return self._capture_once(key, site, begin, plan)
                 except Restart as restart:  # the residual would have to show what is not known yet
                     raise_heard()
                     before, plan, number = plan, self._weaker(plan, bare(restart)), number + 1
-                    self.tell_attempt(place, number, plan.told(before))
+                    self.tell_attempt(site, number, plan.told(before))
         except _EndlessError as error:
-            self._failed(place, error)
+            self._failed(site, error)
             return None
         finally:
             for vm in self._interpreters:
@@ -257,7 +257,7 @@ class Session(Diagnostics):
                 vm.prologue.restore()  # is done already, unless that failed
                 vm.release()
             if heard_from_handlers() is None:  # else what did not work out may have been interrupted
-                place.plan = plan.lasting()
+                site.plan = plan.lasting()
             forget_symbols()
             self._interpreters = outer
 
@@ -274,46 +274,44 @@ class Session(Diagnostics):
             raise _EndlessError(f"an attempt that may do {plan} was to be followed by one that may do {weaker}")
         return weaker
 
-    def _capture_once(self, key: native.Place, place: CompileSite, begin: Begin, plan: CapturePlan) -> WhenReturned:
+    def _capture_once(self, key: native.SiteKey, site: CompileSite, begin: Begin, plan: CapturePlan) -> WhenReturned:
         try:
-            vm, frame, stop = self._interpret(place, begin, plan)
+            vm, frame, stop = self._interpret(site, begin, plan)
         except UserError as raised:
             raise_if_signalled(raised)
             # eager raises it as well, with the user's own traceback; one that keeps raising is not tried forever
-            place.failed += 1
-            place.given_up = place.failed >= self.options.recompile_limit and not self.options.fullgraph
-            told = functools.partial(self.only_capture_raised, only_captured(place, raised))
+            site.failed += 1
+            site.given_up = site.failed >= self.options.recompile_limit and not self.options.fullgraph
+            told = functools.partial(self.only_capture_raised, only_captured(site, raised))
             if self._interpreters[-1].source_of(raised.error) is None:  # the program has another one
                 bare(raised.error)
             bare(raised)
             return told
         except Break as refused:
             raise_if_signalled(refused)
-            self.refuse(place, refused)
+            self.refuse(site, refused)
             return None
         except Exception as error:
-            self._failed(place, error)
+            self._failed(site, error)
             return None
         raise_heard()  # a capture that went on without what it was refused by a handler is not kept
         try:
-            self._finish(key, place, vm, frame, stop)
+            self._finish(key, site, vm, frame, stop)
         except (Break, CannotRebuild) as refused:
             raise_if_signalled(refused)
             title = refused.title if isinstance(refused, Break) else f"{refused} leaves the frame"
-            self.refuse(place, Break(title, "residual code cannot make it", "return tensors and plain objects"))
+            self.refuse(site, Break(title, "residual code cannot make it", "return tensors and plain objects"))
         except Exception as error:
-            self._failed(place, error)
+            self._failed(site, error)
         return None
 
-    def _interpret(
-        self, place: CompileSite, begin: Begin, plan: CapturePlan
-    ) -> tuple[Interpreter, Frame, Break | None]:
+    def _interpret(self, site: CompileSite, begin: Begin, plan: CapturePlan) -> tuple[Interpreter, Frame, Break | None]:
         """One attempt.
 
         Raises:
             Restart: it failed; the plan of the next one is known but for what this one has learned of the program.
         """
-        vm = self._interpreter(place, plan)
+        vm = self._interpreter(site, plan)
         try:
             frame = begin(vm)
             stop = vm.run_root(frame, plan.stop_at)
@@ -327,7 +325,7 @@ class Session(Diagnostics):
                 vm.guards.check(*check)
             return vm, frame, cause
         except (Restart, UserError, Break, Exception) as error:
-            weaker = self._after(place, vm, plan, error)
+            weaker = self._after(site, vm, plan, error)
             if weaker is not None:
                 raise Restart(-1, None, weaker) from None
             if isinstance(error, SymbolicNumber):
@@ -337,13 +335,13 @@ class Session(Diagnostics):
             vm.ambient.restore()
             vm.prologue.restore()
 
-    def _interpreter(self, place: CompileSite, plan: CapturePlan) -> Interpreter:
+    def _interpreter(self, site: CompileSite, plan: CapturePlan) -> Interpreter:
         patience = self.options.recompile_limit - 1 if self.options.fullgraph else PATIENCE
-        speculates = len(place.versions) < patience
-        vm = Interpreter(decoding.decode, place.changes, plan, self.options.dynamic, speculates)
+        speculates = len(site.versions) < patience
+        vm = Interpreter(decoding.decode, site.changes, plan, self.options.dynamic, speculates)
         self._interpreters.append(vm)
-        vm.python.running = place.function
-        vm.control.schedules_branch = self.options.fullgraph or len(place.versions) < _WAYS_OF_SCHEDULES
+        vm.python.running = site.function
+        vm.control.schedules_branch = self.options.fullgraph or len(site.versions) < _WAYS_OF_SCHEDULES
         vm.tensors.speculation.insists = not plan.reads_first
         vm.finalizers.allowed = not self.options.fullgraph
         vm.control.branches_on_numbers = self.options.backend == "eager"
@@ -351,9 +349,7 @@ class Session(Diagnostics):
         vm.effects.graph_writes_again = self.options.backend == "eager"
         return vm
 
-    def _after(
-        self, place: CompileSite, vm: Interpreter, plan: CapturePlan, error: BaseException
-    ) -> CapturePlan | None:
+    def _after(self, site: CompileSite, vm: Interpreter, plan: CapturePlan, error: BaseException) -> CapturePlan | None:
         """The plan after an attempt that ended with `error`; None: no other plan would help."""
         data_dependent = vm.sizes.owner.data_dependent
         if data_dependent is not None:
@@ -365,10 +361,10 @@ class Session(Diagnostics):
             return plan.stopping(data_dependent.step, ended(data_dependent))
         if isinstance(error, Restart):
             return error.plan or plan.stopping(error.step, error.stop and bare(error.stop))
-        return self._without_symbols(place, vm, plan, error)
+        return self._without_symbols(site, vm, plan, error)
 
     def _without_symbols(
-        self, place: CompileSite, vm: Interpreter, plan: CapturePlan, error: BaseException
+        self, site: CompileSite, vm: Interpreter, plan: CapturePlan, error: BaseException
     ) -> CapturePlan | None:
         """The plan to capture once more with plain sizes; None: `error` cannot come from symbols.
 
@@ -380,7 +376,7 @@ class Session(Diagnostics):
         if not vm.sizes.occurrences and not vm.sizes.reals:
             return None
         why = f"{type(error).__name__}: {error}".splitlines()[0]
-        log("sizes", lambda: f"{place.name} is captured with plain sizes: {error!r}")
+        log("sizes", lambda: f"{site.name} is captured with plain sizes: {error!r}")
         return plan.without("symbols", why)
 
     def _reason_of(self, stop: Break | None) -> BreakReason | None:
@@ -390,48 +386,50 @@ class Session(Diagnostics):
             raise reason.error()
         return reason
 
-    def _finish(self, key: native.Place, place: CompileSite, vm: Interpreter, frame: Frame, stop: Break | None) -> None:
+    def _finish(
+        self, key: native.SiteKey, site: CompileSite, vm: Interpreter, frame: Frame, stop: Break | None
+    ) -> None:
         reason = self._reason_of(stop)
         names = _parameters(key, frame.code)
         begin = key if isinstance(key, native.ResumePoint) else None
-        failed = functools.partial(_failed_later, weakref.ref(self), weakref.ref(place))
+        failed = functools.partial(_failed_later, weakref.ref(self), weakref.ref(site))
         writer = Writer(vm, names, self.point, failed, frame, begin, begin is None or not self.handling[begin])
         try:
             in_frame = stop is not None and _looks_at(stop, frame)
             if in_frame and begin is not None:
-                _expect_progress(place, frame, begin)
+                _expect_progress(site, frame, begin)
             residual = writer.write_return(frame.value) if reason is None else writer.write_break(frame, in_frame)
         finally:
             writer.release()
         residual.at = At(frame.code, frame.decoded.offsets[0 if reason is None else frame.pc])
         if stop is not None and reason is not None and not stop.silent:
             self.add_break(reason)
-        elif reason is None and residual.gm is None and self._is_idle(key, place):
+        elif reason is None and residual.gm is None and self._is_idle(key, site):
             return
-        self._install(key, place, vm, residual, reason)
+        self._install(key, site, vm, residual, reason)
 
     def draw_as_eager(self) -> None:
         """From now on graphs draw the random numbers that eager would."""
         if not self.options.eager_rng:
             self.options = dataclasses.replace(self.options, eager_rng=True)
 
-    def _is_idle(self, key: native.Place, place: CompileSite) -> bool:
+    def _is_idle(self, key: native.SiteKey, site: CompileSite) -> bool:
         """A frame without tensor work that returns: not worth guards; a code that keeps doing so is left alone."""
-        if place.versions or isinstance(key, native.ResumePoint):
+        if site.versions or isinstance(key, native.ResumePoint):
             return False
         if self.options.fullgraph:
             return False  # else the hook would look at the frames that it calls, which the capture went through already
-        place.idle += 1
-        if place.idle >= _IDLE:
+        site.idle += 1
+        if site.idle >= _IDLE:
             native.skip(key)
         return True
 
     def _install(
-        self, key: native.Place, place: CompileSite, vm: Interpreter, residual: Residual, reason: BreakReason | None
+        self, key: native.SiteKey, site: CompileSite, vm: Interpreter, residual: Residual, reason: BreakReason | None
     ) -> None:
         graph = None
         if residual.gm is not None:
-            graph = self._compile(place, vm, residual)
+            graph = self._compile(site, vm, residual)
             if graph is None:
                 return
         vm.sizes.guard(vm.guards)
@@ -440,15 +438,15 @@ class Session(Diagnostics):
         residual.inputs = []  # a version must not keep the first call's tensors alive
         guards, constants = vm.guards.finish(residual.outputs), residual.namespace(graph)
         entry = native.add_entry(key, guards, residual.code(), constants, self)
-        place.versions.append(CacheEntry(place.name, vm.guards, residual, entry, reason))
+        site.versions.append(CacheEntry(site.name, vm.guards, residual, entry, reason))
 
-    def _compile(self, place: CompileSite, vm: Interpreter, residual: Residual) -> Callable[..., object] | None:
-        report = Report.for_graph(place.name.replace("<", "").replace(">", ""))
+    def _compile(self, site: CompileSite, vm: Interpreter, residual: Residual) -> Callable[..., object] | None:
+        report = Report.for_graph(site.name.replace("<", "").replace(">", ""))
         guards = vm.guards
         residual.report = report
         report.add("guards.py", lambda: "\n".join(guards.lines()) + "\n")
         report.add("residual.py", lambda: residual.source)
-        log("graphs", lambda: f"{place.name}, {residual.ops} operations, {len(guards.checks)} guards")
+        log("graphs", lambda: f"{site.name}, {residual.ops} operations, {len(guards.checks)} guards")
         started = time.perf_counter()
         assert residual.gm is not None
         reads = vm.tensors.reads.found or vm.prologue.inputs.numbers
@@ -468,7 +466,7 @@ class Session(Diagnostics):
                 self.tell(BreakReason.of(too_deep()))
                 return None
             self._otherwise(vm, residual.gm.graph, error)
-            weaker = None if environment().strict else self._without_symbols(place, vm, vm.plan, error)
+            weaker = None if environment().strict else self._without_symbols(site, vm, vm.plan, error)
             if weaker is not None:
                 raise Restart(-1, None, weaker) from None
             if environment().strict:
@@ -478,7 +476,7 @@ class Session(Diagnostics):
                     error.add_note(saved_report(report, error))
                 raise
             self.fall_back(
-                place, CompileError(f"compiling {place.name} failed: {error}", why=saved_report(report, error))
+                site, CompileError(f"compiling {site.name} failed: {error}", why=saved_report(report, error))
             )
             return None
         finally:
@@ -514,7 +512,7 @@ class Session(Diagnostics):
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise Restart(min(n.step for n in numbers), Break("a graph with numbers that tensors tell", why)) from None
 
-    def _failed(self, place: CompileSite, error: Exception) -> None:
+    def _failed(self, site: CompileSite, error: Exception) -> None:
         """Capture, or what is made of it, has raised. Nothing of the frame has run yet: it runs in eager.
 
         Raises:
@@ -527,45 +525,45 @@ class Session(Diagnostics):
         elif isinstance(error, _OF_THE_PROGRAM) or environment().strict or self.options.fullgraph:
             raise error
         elif isinstance(error, _OUT_OF_MEMORY):
-            self._out_of_memory(place, error)
+            self._out_of_memory(site, error)
         else:
-            self._broken(place, error)
+            self._broken(site, error)
 
-    def failed_later(self, place: CompileSite, error: Exception) -> None:
+    def failed_later(self, site: CompileSite, error: Exception) -> None:
         """Residual code has raised where nobody sees what it does: the frame runs in eager, now and later.
 
         Raises:
             Exception: the error, where nothing may fall back.
         """
-        for version in place.versions:
+        for version in site.versions:
             version.entry.remove()
-        place.versions.clear()
-        self._failed(place, error)
+        site.versions.clear()
+        self._failed(site, error)
 
-    def _out_of_memory(self, place: CompileSite, error: Exception) -> None:
+    def _out_of_memory(self, site: CompileSite, error: Exception) -> None:
         """What nobody uses goes back to the system, and another call may find enough."""
         let_go(error)
         give_back()
-        place.failed += 1
-        place.given_up = place.failed >= self.options.recompile_limit
-        reason = BreakReason(f"memory ran out while {place.name} was captured", "", str(error), "")
+        site.failed += 1
+        site.given_up = site.failed >= self.options.recompile_limit
+        reason = BreakReason(f"memory ran out while {site.name} was captured", "", str(error), "")
         if reason not in self.breaks:
             self.warn(reason.error())
         self.tell(reason)
 
-    def _broken(self, place: CompileSite, error: Exception) -> None:
+    def _broken(self, site: CompileSite, error: Exception) -> None:
         """A bug of capture itself."""
-        report = Report.for_graph(place.name.replace("<", "").replace(">", ""))
-        what = f"capturing {place.name} failed: {type(error).__name__}: {error}"
-        self.fall_back(place, CompileError(what, why=saved_report(report, error)))
+        report = Report.for_graph(site.name.replace("<", "").replace(">", ""))
+        what = f"capturing {site.name} failed: {type(error).__name__}: {error}"
+        self.fall_back(site, CompileError(what, why=saved_report(report, error)))
 
     # -- beginnings --------------------------------------------------------------------------------------------------
 
     def point(self, code: CodeType, offset: int, depth: int, handled: tuple[int, ...]) -> native.ResumePoint:
-        """The resume point of a place, made once.
+        """The resume point of an instruction, made once.
 
         Args:
-            handled: where on the stack that lies which was handled before each except clause around the place.
+            handled: where on the stack that lies which was handled before each except clause around the instruction.
         """
         key = (id(code), offset, depth, handled)
         point = self.points.get(key)
@@ -612,24 +610,24 @@ class Session(Diagnostics):
         self._handle(vm, frame, self.handling[point])
         return frame
 
-    def _handle(self, vm: Interpreter, frame: Frame, places: tuple[int, ...]) -> None:
+    def _handle(self, vm: Interpreter, frame: Frame, positions: tuple[int, ...]) -> None:
         """Tell a frame that continues in an except clause which exceptions it handles."""
-        if places:
-            frame.handled_at = [*places]
-            frame.handled = [frame.stack[at] for at in places[1:]]
+        if positions:
+            frame.handled_at = [*positions]
+            frame.handled = [frame.stack[at] for at in positions[1:]]
             frame.handled.append(vm.outer_exception())
-            vm.reads[0, "sys.exception"] = frame.stack[places[0]]
+            vm.reads[0, "sys.exception"] = frame.stack[positions[0]]
 
     def _held(self, vm: Interpreter, value: object, source: sources.Source, variable: bool) -> Any:
         """A slot or stack element of a frame that continues; it is read when the program reads it."""
-        if value is native.NULL and not variable:  # at one place the same elements of the stack are NULL at each time
+        if value is native.NULL and not variable:  # at one point the same elements of the stack are NULL each time
             return value
         return vm.external(value, source) if type(value) is CellType else Unread(value, source)
 
 
-def _failed_later(session: weakref.ref[Session], place: weakref.ref[CompileSite], error: Exception) -> None:
+def _failed_later(session: weakref.ref[Session], site: weakref.ref[CompileSite], error: Exception) -> None:
     """What residual code holds: it keeps nobody alive."""
-    told, where = session(), place()
+    told, where = session(), site()
     if told is None or where is None:
         raise error
     told.failed_later(where, error)
@@ -646,7 +644,7 @@ class _EndlessError(Exception):
 _NOT_CAPTURED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _IDLE = 4
 _WAYS_OF_SCHEDULES = 2
-"""So many versions of a place are compiled for what a learning-rate schedule does at one step or the next."""
+"""So many versions of a site are compiled for what a learning-rate schedule does at one step or the next."""
 
 
 def _looks_at(stop: Break, frame: Frame) -> bool:

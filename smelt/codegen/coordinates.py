@@ -31,7 +31,9 @@ class Coordinates:
         self.order = list(group.order)
         self.names = Names(count=1_000_000)
         self.limits = {low: (variable(high) * low.size, total) for low, (high, total) in group.limits.items()}
-        self.flattened: dict[tuple[str, Index], tuple[Expr, int]] = {}  # each step asks for all places, and moves a few
+        self.flattened: dict[
+            tuple[str, Index], tuple[Expr, int]
+        ] = {}  # each step asks for all offsets, and moves a few
 
     def arrange(self) -> None:
         """Split variables where they are divided, order them by strides, join neighbours that run as one."""
@@ -47,7 +49,7 @@ class Coordinates:
         self.members = substituted(self.members, values)
 
     def replace(self, var: Var, pieces: Sequence[Var], value: Expr) -> None:
-        """Put `pieces` (outermost first) in the place of `var`."""
+        """Replace `var` by `pieces` (outermost first)."""
         at = self.order.index(var)
         self.order[at : at + 1] = list(pieces)
         role = self.roles.pop(var)
@@ -58,19 +60,19 @@ class Coordinates:
             base, limit = self.limits.pop(var)
             self.limits[pieces[-1]] = (base + value - variable(pieces[-1]), limit)
 
-    def places(self) -> Iterable[tuple[Expr, int]]:
-        """Memory places of all accesses with the bytes of one element, and index numbers."""
+    def offsets(self) -> Iterable[tuple[Expr, int]]:
+        """Memory offsets of all accesses with the bytes of one element, and index numbers."""
         for member in self.members.values():
             if member.name in self.plan.stored and member.nest_level is not NestLevel.COLUMN:
-                expr, size = self.place(member.name, member.index)
+                expr, size = self.offset(member.name, member.index)
                 yield expr, size * self.plan.machine.loops.write_weight
             for read in member.reads:
                 if read.name in self.plan.stored and read.name not in self.members:
-                    yield self.place(read.name, read.index)
+                    yield self.offset(read.name, read.index)
             for expr in member.index_values:
                 yield expr, 0
 
-    def place(self, name: str, index: Index) -> tuple[Expr, int]:
+    def offset(self, name: str, index: Index) -> tuple[Expr, int]:
         known = self.flattened.get((name, index))
         if known is None:
             size = metas_of(self.plan.program.nodes[name]).dtype.itemsize
@@ -83,7 +85,7 @@ class Coordinates:
             return None
         last = self.order[-1]
         rivals: dict[Var, int] = {}
-        for expr, size in self.places():
+        for expr, size in self.offsets():
             if size and abs(hint(expr.coefficient(last))) > 1:
                 for atom, c in expr.terms:
                     if isinstance(atom, Var) and same(c, 1) and atom in self.order:
@@ -105,7 +107,7 @@ class Coordinates:
 
     def find_cut(self) -> tuple[Var, IntLike] | None:
         known = set(self.order)
-        for expr, _ in self.places():
+        for expr, _ in self.offsets():
             for atom in expr.divisions():
                 assert isinstance(atom, (Quotient, Remainder))
                 for inner, c in atom.of.terms:
@@ -122,7 +124,7 @@ class Coordinates:
         """For each variable the mean logarithm of its stride, weighed by bytes moved: large belongs outside."""
         total: dict[Var, float] = {}
         weights: dict[Var, float] = {}
-        for expr, size in self.places():
+        for expr, size in self.offsets():
             used = [(a, c) for a, c in expr.terms if isinstance(a, Var)]
             weight = size * math.prod(hint(a.size) for a, _ in used)
             for var, c in used:
@@ -131,11 +133,11 @@ class Coordinates:
         return {v: total[v] / weights[v] if weights[v] else 0.0 for v in total}
 
     def merge_neighbours(self) -> None:
-        """Join u, v of one role where every place has coefficient(u) == coefficient(v) * size(v)."""
+        """Join u, v of one role where every offset has coefficient(u) == coefficient(v) * size(v)."""
         changed = True
         while changed:
             changed = False
-            forms = [expr for expr, _ in self.places()]
+            forms = [expr for expr, _ in self.offsets()]
             for u, v in zip(self.order, self.order[1:], strict=False):
                 if self.roles[u] is self.roles[v] and self.mergeable(u, v, forms):
                     joined = self.names.fresh(u.size * v.size)
@@ -149,7 +151,7 @@ class Coordinates:
                     break
 
     def mergeable(self, u: Var, v: Var, forms: Sequence[Expr]) -> bool:
-        """Whether two neighbours are one loop in all places."""
+        """Whether two neighbours are one loop in all offsets."""
         if same(u.size, 0) or same(v.size, 0):
             return False
         if any(x == low or base.coefficient(x) for low, (base, _) in self.limits.items() for x in (u, v)):

@@ -92,7 +92,7 @@ class Host:
         self.fresh, self.results = itertools.count(), itertools.count()
         self.outputs = {o.name: o for o in plan.program.outputs if o.name is not None}
         self.extern_lines: list[tuple[str, str]] = []
-        self.place_slots: dict[str, int] = {}
+        self.offset_slots: dict[str, int] = {}
         self.makers: dict[tuple[tuple[IntLike, ...], tuple[IntLike, ...], torch.dtype], str] = {}
         self.launchers: list[str] = []
         self.arena_numbers = {name: i for i, name in enumerate(plan.memory.offsets)}
@@ -362,9 +362,9 @@ class Host:
                 with w.block("[", "],"):
                     for offset, dtype, shape, stride in self.views:
                         w(f"({offset}, {dtype}, {shape}, {stride}),")
-                if self.place_slots:
-                    places = (f"{s}: offsets[{self.arena_numbers[name]}]" for name, s in self.place_slots.items())
-                    w(f"places={{{', '.join(places)}}},")
+                if self.offset_slots:
+                    offsets = (f"{s}: offsets[{self.arena_numbers[name]}]" for name, s in self.offset_slots.items())
+                    w(f"places={{{', '.join(offsets)}}},")
                 if self.fault:
                     w(f"fault={self.fault},")
             w("take, give, release = workspaces.take, workspaces.give, workspaces.release")

@@ -77,13 +77,13 @@ class Nest:
         """Iterations of some of the loops."""
         return math.prod(v.size for v in loops)
 
-    def increasing(self, place: Expr) -> bool:
+    def increasing(self, offset: Expr) -> bool:
         """Whether the inner loops are known to meet the values of an expression in increasing order."""
-        if not place.is_linear():
+        if not offset.is_linear():
             return False
         reach: IntLike = 0
         for var in reversed(self.inner):
-            step = place.coefficient(var)
+            step = offset.coefficient(var)
             if same(step, 0):
                 continue
             if not known_less(reach, step):
@@ -223,7 +223,7 @@ class _Builder(Coordinates):
         self.roles[high] = role
 
     def cut(self, var: Var, size: int) -> tuple[Var, Var]:
-        """(which piece, the place in it): pieces of `size`, of which the last may be short."""
+        """(which piece, the position in it): pieces of `size`, of which the last may be short."""
         count = (var.size + size - 1) // size
         high, low = self.names.fresh(count), self.names.fresh(size)
         short = not same(count * size, var.size)

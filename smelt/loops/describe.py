@@ -60,12 +60,12 @@ def describe_node(node: Node) -> list[str]:
 
 
 def _scatter(node: Scatter) -> list[str]:
-    place, index = _index("i", node.meta.shape), _index("u", node.ranges)
+    start, index = _index("i", node.meta.shape), _index("u", node.ranges)
     printer = Printer("    ")
     value = node.body(printer, index)
     target = node.target(printer, index)
     sign = "+=" if node.accumulate else "="
-    lines = ["  start at " + _tuple(place) + ":", *_body(node.base, place)]
+    lines = ["  start at " + _tuple(start) + ":", *_body(node.base, start)]
     return [*lines, f"  for {_tuple(index)}:", *printer.lines, f"    out{_tuple(target)} {sign} {value}"]
 
 

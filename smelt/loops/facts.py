@@ -31,4 +31,4 @@ FOLDS = {name: prim.facts.fold for name, prim in PRIMS.items() if prim.facts.fol
 """How reductions fold, by kind."""
 
 MOVES = frozenset(name for name, prim in PRIMS.items() if prim.facts.moves)
-"""Ops that read their operands at another place than their own."""
+"""Ops that read their operands at another index than their own."""

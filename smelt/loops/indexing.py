@@ -1,4 +1,4 @@
-"""Lowerings of reads and writes at data-dependent places."""
+"""Lowerings of reads and writes at data-dependent positions."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from smelt.shapes.size import IntLike, same
 def gather(name: str, meta: TensorMeta, x: Operand, dim: int, index: Operand) -> Node:
     size = x.shape[dim]
 
-    def body(ops: Ops, place: Index) -> Value:
-        found = ops.indirect(ops.load(index.name, place), size, False)
-        return ops.load(x.name, (*place[:dim], found, *place[dim + 1 :]))
+    def body(ops: Ops, position: Index) -> Value:
+        found = ops.indirect(ops.load(index.name, position), size, False)
+        return ops.load(x.name, (*position[:dim], found, *position[dim + 1 :]))
 
     return pointwise(name, meta, [index, x], body, "gather")
 
@@ -26,15 +26,15 @@ def gather(name: str, meta: TensorMeta, x: Operand, dim: int, index: Operand) ->
 def index_select(name: str, meta: TensorMeta, x: Operand, dim: int, index: Operand) -> Node:
     size = x.shape[dim]
 
-    def body(ops: Ops, place: Index) -> Value:
-        found = ops.indirect(ops.load(index.name, (place[dim],)), size, False)
-        return ops.load(x.name, (*place[:dim], found, *place[dim + 1 :]))
+    def body(ops: Ops, position: Index) -> Value:
+        found = ops.indirect(ops.load(index.name, (position[dim],)), size, False)
+        return ops.load(x.name, (*position[:dim], found, *position[dim + 1 :]))
 
     return pointwise(name, meta, [index, x], body, "index_select")
 
 
 class Picked:
-    """How x[indices] maps places: the rule of numpy's advanced indexing, shared by index and index_put."""
+    """How x[indices] maps positions: the rule of numpy's advanced indexing, shared by index and index_put."""
 
     def __init__(self, shape: tuple[IntLike, ...], indices: Sequence[Operand | None], wrap: bool) -> None:
         self.shape, self.indices, self.wrap = shape, indices, wrap
@@ -43,14 +43,14 @@ class Picked:
         adjacent = dims[-1] - dims[0] + 1 == len(dims)
         self.begin = dims[0] if adjacent else 0
 
-    def kept_dims(self, places: int) -> list[int]:
+    def kept_dims(self, rank: int) -> list[int]:
         """Dimensions of the result that come from unindexed dimensions of x."""
-        return [d for d in range(places) if not self.begin <= d < self.begin + self.rank]
+        return [d for d in range(rank) if not self.begin <= d < self.begin + self.rank]
 
-    def locate(self, ops: Ops, place: Index) -> Index:
-        """The index into x of element `place` of x[indices]."""
-        picked = place[self.begin : self.begin + self.rank]
-        kept = iter((*place[: self.begin], *place[self.begin + self.rank :]))
+    def locate(self, ops: Ops, position: Index) -> Index:
+        """The index into x of element `position` of x[indices]."""
+        picked = position[self.begin : self.begin + self.rank]
+        kept = iter((*position[: self.begin], *position[self.begin + self.rank :]))
         result: list[Expr] = []
         for index, size in zip(self.indices, self.shape, strict=True):
             if index is None:
@@ -64,7 +64,9 @@ class Picked:
 def index(name: str, meta: TensorMeta, x: Operand, indices: Sequence[Operand | None], wrap: bool) -> Node:
     picked = Picked(x.shape, indices, wrap)
     operands = [*(i for i in indices if i is not None), x]
-    return pointwise(name, meta, operands, lambda ops, place: ops.load(x.name, picked.locate(ops, place)), "index")
+    return pointwise(
+        name, meta, operands, lambda ops, position: ops.load(x.name, picked.locate(ops, position)), "index"
+    )
 
 
 @lowering("index_put")
@@ -78,16 +80,16 @@ def index_put(
     wrap: bool,
 ) -> Node:
     if same(values.meta.numel, 0):
-        return view(name, meta, x, lambda place: place, "index_put")
+        return view(name, meta, x, lambda position: position, "index_put")
     picked = Picked(x.shape, indices, wrap)
     names = [x.name, values.name, *(i.name for i in indices if i is not None)]
     return Scatter(
         name,
         meta,
         tuple(dict.fromkeys(names)),
-        lambda ops, place: ops.load(x.name, place),
+        lambda ops, position: ops.load(x.name, position),
         values.shape,
-        lambda ops, place: ops.load(values.name, place),
+        lambda ops, position: ops.load(values.name, position),
         picked.locate,
         accumulate,
         tuple(picked.kept_dims(len(values.shape))),
@@ -96,20 +98,20 @@ def index_put(
 
 def _scatter(name: str, meta: TensorMeta, x: Operand, dim: int, index: Operand, src: Operand, add: bool) -> Node:
     if same(index.meta.numel, 0):
-        return view(name, meta, x, lambda place: place, "scatter")
+        return view(name, meta, x, lambda position: position, "scatter")
     size = x.shape[dim]
 
-    def target(ops: Ops, place: Index) -> Index:
-        found = ops.indirect(ops.load(index.name, place), size, False)
-        return (*place[:dim], found, *place[dim + 1 :])
+    def target(ops: Ops, position: Index) -> Index:
+        found = ops.indirect(ops.load(index.name, position), size, False)
+        return (*position[:dim], found, *position[dim + 1 :])
 
     return Scatter(
         name,
         meta,
         tuple(dict.fromkeys((x.name, src.name, index.name))),
-        lambda ops, place: ops.load(x.name, place),
+        lambda ops, position: ops.load(x.name, position),
         index.shape,
-        lambda ops, place: ops.load(src.name, place),
+        lambda ops, position: ops.load(src.name, position),
         target,
         add,
         tuple(d for d in range(len(index.shape)) if d != dim),

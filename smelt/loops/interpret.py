@@ -76,20 +76,20 @@ class Interpreter:
         view = None if self.inside else self.view(tensor, index)
         if view is not None:
             return view
-        places = [self.number(part) for part in index]
+        positions = [self.number(part) for part in index]
         if self.inside:
-            places = [p.clamp(0, max(n - 1, 0)) for p, n in zip(places, tensor.shape, strict=True)]
+            positions = [p.clamp(0, max(n - 1, 0)) for p, n in zip(positions, tensor.shape, strict=True)]
         if tensor.numel() == 0:
             return torch.zeros(self.ranges, dtype=tensor.dtype, device=self.device)
-        return tensor[tuple(places)]
+        return tensor[tuple(positions)]
 
     def view(self, tensor: torch.Tensor, index: Index) -> torch.Tensor | None:
-        """The elements as a view, where they lie at steps: nothing is as large as the indices of all places."""
-        place = flat_index(index, tensor.stride())
-        if not place.is_linear() or tensor.numel() == 0:
+        """The elements as a view, where they lie at steps: nothing is as large as the indices of all elements."""
+        offset = flat_index(index, tensor.stride())
+        if not offset.is_linear() or tensor.numel() == 0:
             return None
-        strides = [value_in(place.coefficient(var), self.sizes) for var in self.points if isinstance(var, Var)]
-        start = value_in(place.const, self.sizes)
+        strides = [value_in(offset.coefficient(var), self.sizes) for var in self.points if isinstance(var, Var)]
+        start = value_in(offset.const, self.sizes)
         if start < 0 or min(strides, default=0) < 0:
             return None
         return tensor.as_strided(self.ranges, strides, tensor.storage_offset() + start)
@@ -129,11 +129,11 @@ class Interpreter:
         return torch.where(mask, value, other)
 
     def indirect(self, value: Value, size: IntLike, wrap: bool) -> Expr:
-        place = value.to(torch.int64)
+        position = value.to(torch.int64)
         if wrap:
-            place = torch.where(place < 0, place + value_in(size, self.sizes), place)
+            position = torch.where(position < 0, position + value_in(size, self.sizes), position)
         atom = Runtime(f"r{len(self.points)}", size)
-        self.points[atom] = place
+        self.points[atom] = position
         return Expr(((atom, 1),), 0)
 
     def random(self, seed: Value, stream: int, index: Expr, count: IntLike) -> Value:
@@ -171,9 +171,9 @@ def laid_out(value: torch.Tensor, meta: TensorMeta, sizes: Sizes = STATIC) -> to
     """A copy of `value` with the strides of `meta`; strides of 0 (repeated elements) are allowed."""
     shape, stride = _resolved(meta.shape, {}, sizes), _resolved(meta.stride, {}, sizes)
     space = Interpreter({}, shape, sizes)
-    places = space.number(flat_index(space.index, stride))
+    positions = space.number(flat_index(space.index, stride))
     storage = torch.zeros(extent(shape, stride), dtype=meta.dtype)
-    storage[places.reshape(-1)] = value.reshape(-1)
+    storage[positions.reshape(-1)] = value.reshape(-1)
     return storage.as_strided(shape, stride)
 
 
@@ -228,8 +228,8 @@ def _reduce(node: Reduction, values: dict[str, Any], sizes: Sizes, make: Space) 
 
 def _left_out(ops: Interpreter, high: int, low: int, total: IntLike) -> torch.Tensor:
     """Where the last part of a dimension that was cut has no elements (see `Reduction`)."""
-    place = ops.number(ops.index[high]) * ops.ranges[low] + ops.number(ops.index[low])
-    return place >= value_in(total, ops.sizes)
+    position = ops.number(ops.index[high]) * ops.ranges[low] + ops.number(ops.index[low])
+    return position >= value_in(total, ops.sizes)
 
 
 def _neutral(kind: str, dtype: torch.dtype) -> bool | int | float:
@@ -253,7 +253,7 @@ def _scatter(node: Scatter, values: dict[str, Any], sizes: Sizes, make: Space) -
 def scattered(
     node: Scatter, base: torch.Tensor, values: Mapping[str, Any], sizes: Sizes, make: Space = Interpreter
 ) -> torch.Tensor:
-    """A copy of `base` with the node's elements written or added at their places."""
+    """A copy of `base` with the node's elements written or added at their positions."""
     result = base.clone(memory_format=torch.contiguous_format).reshape(-1)
     ops = make(values, node.ranges, sizes)
     if math.prod(ops.ranges) == 0:

@@ -9,7 +9,7 @@ Grammar:
     index     := one expression per dimension; may hold ops.indirect(value, size)
 
 The same body prints, yields reads, evaluates as a reference or renders, by the handler it is given. A node's value is
-logical: shape and dtype. Memory (which values have a buffer, its strides and place) is decided by the schedule.
+logical: shape and dtype. Memory (which values have a buffer, its strides and offset) is decided by the schedule.
 """
 
 from __future__ import annotations

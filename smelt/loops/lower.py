@@ -43,7 +43,7 @@ def lower(gm: fx.GraphModule, atomic_words: bool = False) -> LoopProgram:
 
     Args:
         gm: placeholders, get_attr tensors, prims and ATen overloads; every node has `meta["val"]`.
-        atomic_words: where elements are added at places that meet, nothing narrower than 32 bits can be added to: so
+        atomic_words: where elements are added at positions that meet, nothing narrower than 32 bits can be added to: so
             it is on a GPU.
 
     Raises:
@@ -187,9 +187,9 @@ def _lower_call(node: fx.Node) -> Node:
 
 
 def _widened(node: Node, atomic_words: bool) -> list[Node]:
-    """Sums of many narrow values into few places run in 32 bits: of floats, to be rounded once; of integers on a GPU,
+    """Sums of many narrow values into few elements run in 32 bits: of floats, to be rounded once; of integers on a GPU,
     where they are taken modulo 2^width at the end, which is the same. A sum of bools is whether any of them holds.
-    Single float32 elements run in 64 bits on a GPU, where eager sorts them and sums those of one place as a tree."""
+    Single float32 elements run in 64 bits on a GPU, where eager sorts them and sums those of one element as a tree."""
     if not isinstance(node, Scatter) or not node.accumulate:
         return [node]
     dtype = node.meta.dtype
@@ -220,7 +220,7 @@ def _widened(node: Node, atomic_words: bool) -> list[Node]:
 
 
 def _adds_single_elements(node: Scatter) -> bool:
-    """Whether the places of a sum are elements, not rows, and what they are added to is not large beside them."""
+    """Whether the positions of a sum are elements, not rows, and what they are added to is not large beside them."""
     size, count = node.meta.numel, math.prod(node.ranges)
     small = isinstance(size, Size) or isinstance(count, Size) or size <= max(LARGE, LARGE_BESIDE * count)
     return small and all(same(node.ranges[d], 1) for d in node.parallel)
@@ -255,8 +255,8 @@ def _operands(value: Any) -> Any:
 def _extern(node: fx.Node, meta: Any) -> Extern:
     target = node.target
     if isinstance(target, Prim) and target.kernel is not None:
-        by_place, by_name = target.kernel_arguments(node.args)
-        target, args, kwargs = target.kernel, _references(by_place), _references(by_name)
+        by_position, by_name = target.kernel_arguments(node.args)
+        target, args, kwargs = target.kernel, _references(by_position), _references(by_name)
     else:
         args, kwargs = _references(node.args), _references(node.kwargs)
     inputs = tuple(dict.fromkeys(n.name for n in node.all_input_nodes if not isinstance(n.meta["val"], Size)))

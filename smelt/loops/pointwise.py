@@ -79,8 +79,8 @@ def iota(name: str, meta: TensorMeta, length: int, start: Any, step: Any, dtype:
     def body(ops: Ops, index: Index) -> Value:
         if wide is torch.int64:
             return ops.convert(ops.integer(index[0] * _whole(step) + _whole(start), wide), wide, dtype)
-        place = ops.convert(ops.integer(index[0], torch.int64), torch.int64, wide)
-        scaled = ops.apply("mul", wide, place, ops.constant(step, wide))
+        position = ops.convert(ops.integer(index[0], torch.int64), torch.int64, wide)
+        scaled = ops.apply("mul", wide, position, ops.constant(step, wide))
         return ops.convert(ops.apply("add", wide, scaled, ops.constant(start, wide)), wide, dtype)
 
     return pointwise(name, meta, [], body, "iota")

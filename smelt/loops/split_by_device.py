@@ -137,7 +137,7 @@ def moved(gm: fx.GraphModule) -> fx.GraphModule:
         return copies[value, device]
 
     for node in gm.graph.nodes:
-        device = _place_of(node)
+        device = _device_of(node)
         if node.target is PRIMS["to_device"]:
             source, device = node.args
             copies[source, device] = env[node] = graph.call_function(move, (env[source], device))
@@ -152,7 +152,7 @@ def moved(gm: fx.GraphModule) -> fx.GraphModule:
     return GraphModule(gm, graph)
 
 
-def _place_of(node: fx.Node) -> torch.device | None:
+def _device_of(node: fx.Node) -> torch.device | None:
     meta = node.meta.get("val")
     metas = meta if isinstance(meta, (tuple, list)) else [meta]
     return next((m.device for m in metas if isinstance(m, TensorMeta)), None)
@@ -201,11 +201,11 @@ class _Split:
         self.symbol_level: dict[Symbol, int] = {}
         self.on_host: dict[fx.Node, int] = {}
         self.inputs = [n for n in self.nodes if n.op == "placeholder"]
-        self.place()
+        self.assign_levels()
 
     # -- levels ---------------------------------------------------------------------------------------------------
 
-    def place(self) -> None:
+    def assign_levels(self) -> None:
         """Which part computes each node, and before which part the host runs what it runs."""
         drawn = 0
         for node in self.nodes:

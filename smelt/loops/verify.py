@@ -73,9 +73,9 @@ def _bad_interface(program: LoopProgram) -> Iterator[str]:
             yield f"output {output.name} is no tensor of the program"
         elif node.meta.dtype is not output.meta.dtype:
             yield f"output {output.name} is {node.meta}, promised {output.meta}"
-    places = {name: at for at, name in enumerate(nodes)}
+    positions = {name: at for at, name in enumerate(nodes)}
     for later, earlier in program.after.items():
-        if not (earlier in places and later in places and places[earlier] < places[later]):
+        if not (earlier in positions and later in positions and positions[earlier] < positions[later]):
             yield f"{later} waits for {earlier}, which is not before it"
 
 

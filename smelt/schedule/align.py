@@ -107,7 +107,7 @@ def _over_parts(
     result: Alignment,
     parts_left: bool = False,
 ) -> str | None:
-    """Pair variables that go over all places in order with (part, place in the part), whose last part is short."""
+    """Pair variables that go over all positions in order with (piece, position in it), whose last piece is short."""
     side, other = (result.right, result.left) if parts_left else (result.left, result.right)
     step, low = parts.pop()
     high, total = limits[low]

@@ -32,9 +32,9 @@ class Access:
     index: Index
 
     def digits(self, shape: Sequence[IntLike]) -> tuple[tuple[tuple[IntLike, Var], ...], IntLike] | None:
-        """((coefficient, variable), ...) by rising coefficient and the constant, of the row-major place in `shape`.
+        """((coefficient, variable), ...) by rising coefficient and the constant, of the row-major offset in `shape`.
 
-        None when the place is not linear in loop variables. Symbolic coefficients rise in the example.
+        None when the offset is not linear in loop variables. Symbolic coefficients rise in the example.
         """
         flat = flat_index(self.index, row_major(shape))
         if not flat.is_linear():

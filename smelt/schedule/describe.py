@@ -49,8 +49,8 @@ def _group(group: Group, plan: Schedule) -> list[str]:
 
 def _kept_in(name: str, plan: Schedule) -> str:
     """Where a value is stored, and what it writes over."""
-    place = plan.memory.offsets.get(name)
-    where = "" if name not in plan.stored else " -> output" if place is None else f" -> arena {place}"
+    offset = plan.memory.offsets.get(name)
+    where = "" if name not in plan.stored else " -> output" if offset is None else f" -> arena {offset}"
     where = " -> memory of its own" if name in plan.apart else where
     over = plan.over_inputs.get(name) or plan.over_others.get(name)
     where += f" (over {over})" if over else ""

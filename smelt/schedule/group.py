@@ -54,7 +54,7 @@ class Member:
     """A value of the group. `index`: its own element; `source`: the element that a reduction folds, at full depth.
 
     `levels`: how many bodies run inside one another to compute it from what it reads. `checks`: whether the values that
-    it is made of may be refused; the places where a scatter writes are its own affair.
+    it is made of may be refused; the indices where a scatter writes are its own affair.
     """
 
     node: Pointwise | Reduction | Scatter
@@ -220,13 +220,13 @@ def pointwise_group(number: int, node: Pointwise, index: Index, order: list[Var]
 
 
 def looks_up(group: Group) -> bool:
-    """Whether it reads elements at places that are themselves read from memory."""
-    places = (place for indices in group.accesses.values() for index in indices for place in index)
-    return not group.scatter and any(isinstance(atom, Runtime) for place in places for atom in place.atoms())
+    """Whether it reads elements at indices that are themselves read from memory."""
+    positions = (position for indices in group.accesses.values() for index in indices for position in index)
+    return not group.scatter and any(isinstance(atom, Runtime) for position in positions for atom in position.atoms())
 
 
 def may_refuse(group: Group) -> bool:
-    """Whether a call may end in an error because of what it reads, but for the places where a scatter writes."""
+    """Whether a call may end in an error because of what it reads, but for the indices where a scatter writes."""
     return any(member.checks for member in group.members.values())
 
 
@@ -267,7 +267,7 @@ def reduction_roles(
 def innermost(
     reads: Sequence[Access], order: Sequence[Var], program: LoopProgram, real: Realized
 ) -> tuple[Var | None, Expr | None]:
-    """The variable along which most bytes lie contiguously, and the memory place of the access that decides."""
+    """The variable along which most bytes lie contiguously, and the memory offset of the access that decides."""
     votes: dict[Var, int] = {}
     main: dict[Var, tuple[int, Expr]] = {}
     for access in reads:
@@ -289,8 +289,8 @@ def innermost(
 def _scatter_group(number: int, node: Scatter, program: LoopProgram, real: Realized, names: Names) -> Group:
     index, order = fresh_index(node.ranges, names)
     stored = real.stored - {node.name}
-    place, _ = fresh_index(metas_of(node).shape, names)
-    values = [trace(program, stored, node.base, place), trace(program, stored, node.body, index)]
+    position, _ = fresh_index(metas_of(node).shape, names)
+    values = [trace(program, stored, node.base, position), trace(program, stored, node.body, index)]
     reads = values[0].accesses + values[1].accesses
 
     def target(ops: object, i: Index) -> None:

@@ -169,7 +169,7 @@ class Profile:
         units: in order.
         account: bytes that a buffer takes; 0 where another memory has it.
         kept: buffers that live to the end.
-        over: buffers that take over another's place, in this order.
+        over: buffers that take over another's memory, in this order.
         room_bytes: by which the highest may grow, besides a sixty-fourth of it.
     """
 

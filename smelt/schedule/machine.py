@@ -23,7 +23,7 @@ class Realization:
         repeats: a computed value is stored if a view repeats it so many times.
         levels: most bodies that run inside one another for one value. Each takes up to six frames of Python's limited
             stack.
-        evaluations: most elements that one element of a value may take to compute: values read at several places
+        evaluations: most elements that one element of a value may take to compute: values read at several indices
             multiply.
         waiting: most results of at least `waiting_bytes` that one kernel may wait for only to add them up: they all lie
             in memory until the last one is there. (A weight that twelve layers share has twelve gradients.)

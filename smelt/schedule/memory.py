@@ -1,6 +1,6 @@
-"""Lifetimes of intermediates, and their places in one arena: a kernel may write over an input it ends.
+"""Lifetimes of intermediates, and their offsets in one arena: a kernel may write over an input it ends.
 
-With symbolic sizes the lifetimes are the plan; the places are those of the example, and are found again for each tuple
+With symbolic sizes the lifetimes are the plan; the offsets are those of the example, and are found again for each tuple
 of sizes that the program meets.
 """
 
@@ -19,7 +19,7 @@ __all__ = ["ALIGN", "MemoryPlan", "aligned", "plan_memory"]
 
 @dataclass
 class MemoryPlan:
-    """Byte offsets of arena buffers, the arena's size, buffers that took over another's place, the naive size.
+    """Byte offsets of arena buffers, the arena's size, buffers that took over another's memory, the naive size.
 
     `lives` and `sizes` (bytes) are of the same buffers in the same order.
     """
@@ -40,7 +40,7 @@ def plan_memory(
 ) -> MemoryPlan:
     """Offsets for the buffers in `sizes` (bytes), given the order of units.
 
-    `may_overwrite(number, output, input)`: whether that kernel reads each element of `input` only for the same place
+    `may_overwrite(number, output, input)`: whether that kernel reads each element of `input` only for the same index
     of `output`.
     """
     plan = MemoryPlan(naive=sum(aligned(hint(size)) for size in sizes.values()))

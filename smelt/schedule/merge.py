@@ -157,7 +157,7 @@ def _join(a: Group, b: Group, aligned: Alignment, after: bool = False) -> Group 
         others = {name: replace(m, nest_level=NestLevel.AFTER) for name, m in others.items()}
     members |= others
     if not (a.flat and b.flat):
-        _place(members, roles)
+        _set_nest_levels(members, roles)
     position = min(a.position, b.position)  # the rest of a program may wait for the earlier one: it comes as it can
     return Group(a.number, members, order, roles, a.flat and b.flat, position=position, limits=limits)
 
@@ -192,7 +192,7 @@ def _common_role(one: Role, other: Role, a: Group, b: Group) -> Role | None:
     return None
 
 
-def _place(members: dict[str, Member], roles: dict[Var, Role]) -> None:
+def _set_nest_levels(members: dict[str, Member], roles: dict[Var, Role]) -> None:
     inner = {v for v, role in roles.items() if role is Role.INNER}
     for member in members.values():
         if member.nest_level in (NestLevel.INNER, NestLevel.OUTER):

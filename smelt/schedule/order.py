@@ -104,6 +104,6 @@ def order_units(
 
 
 def _grows(unit: Unit, size: Callable[[str], int], kept: set[str], readers: dict[str, set[int]]) -> bool:
-    """Whether the unit makes more than it ends. Those that do wait for their place in program order."""
+    """Whether the unit makes more than it ends. Those that do wait for their turn in program order."""
     made = sum(size(name) for name in unit.writes)
     return made > 0 and made > sum(size(name) for name in unit.reads if len(readers[name]) == 1 and name not in kept)

@@ -1,4 +1,4 @@
-"""The schedule of a program: kernels and externs in order, buffers with strides and places. Input of codegen.
+"""The schedule of a program: kernels and externs in order, buffers with strides and offsets. Input of codegen.
 
 products that are results -> realize -> split long reductions -> fuse -> drop buffers nobody else reads -> join products
 with what is around them -> order -> bundle -> memory plan
@@ -124,8 +124,8 @@ class Schedule:
 
     def starts_in_place(self, node: Scatter) -> bool:
         """Whether a scatter writes into the memory of its base, so that nothing is copied first."""
-        places = (self.over_inputs, self.over_others, self.memory.in_place)
-        return any(over.get(node.name) == node.inputs[0] for over in places)
+        overwrites = (self.over_inputs, self.over_others, self.memory.in_place)
+        return any(over.get(node.name) == node.inputs[0] for over in overwrites)
 
     def buffer_of(self, name: str) -> str:
         """The buffer that holds a value that an extern takes."""
@@ -299,15 +299,15 @@ class _Planner:
 
         Args:
             alone: the units in order, each by itself.
-            memory: their places then.
+            memory: their offsets then.
         """
         units = [unit for (unit,) in alone]
         mobile = {n: self.mobile(g) for n, g in self.fused.groups.items() if self.may_move(n, g)}
-        place = {unit.number: at for at, unit in enumerate(units)}
+        position = {unit.number: at for at, unit in enumerate(units)}
         after: dict[int, set[int]] = {}
         for waiting in (self.before_updates(units), self.waits()):
             for number, others in waiting.items():
-                after.setdefault(number, set()).update(n for n in others if place[n] < place[number])
+                after.setdefault(number, set()).update(n for n in others if position[n] < position[number])
         gates = {} if self.stages is None else self.stages.gates(units, mobile)
         for number, others in gates.items():
             after.setdefault(number, set()).update(others)

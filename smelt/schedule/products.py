@@ -148,7 +148,7 @@ def with_epilogue(
 def _find_loops(product: Product) -> bool:
     """Fill in which loops each dimension of the result is made of; False if a loop belongs to none or to two."""
     index = product.group.members[product.name].index
-    found = [_digits(place) for place in index]
+    found = [_digits(position) for position in index]
     if any(each is None for each in found):
         return False
     *batch, rows, columns = [each or [] for each in found]
@@ -157,13 +157,13 @@ def _find_loops(product: Product) -> bool:
     return len(set(used)) == len(used) and set(used) == set(product.group.order)
 
 
-def _digits(place: Expr) -> list[Var] | None:
+def _digits(position: Expr) -> list[Var] | None:
     """The variables of a mixed-radix number, outermost first; None for anything else."""
-    if not place.is_linear() or not same(place.const, 0):
+    if not position.is_linear() or not same(position.const, 0):
         return None
     digits: list[Var] = []
     step: IntLike = 1
-    for var, coefficient in sorted(place.terms, key=lambda term: hint(term[1])):
+    for var, coefficient in sorted(position.terms, key=lambda term: hint(term[1])):
         if not isinstance(var, Var) or not same(coefficient, step):
             return None
         digits.insert(0, var)

@@ -68,8 +68,8 @@ def _strides(
     Args:
         inner: strides of the dimensions that have one element.
     """
-    place = flat_index([variable(v) for v in own], outer)
-    if flat_index(index, inner) == place:
+    offset = flat_index([variable(v) for v in own], outer)
+    if flat_index(index, inner) == offset:
         return tuple(inner)
     step = dict(zip(own, outer, strict=True))
     stride: list[IntLike] = []
@@ -78,7 +78,7 @@ def _strides(
         if unit is None and part.terms:
             return None
         stride.append(known if unit is None else step[unit])
-    return tuple(stride) if flat_index(index, stride) == place else None
+    return tuple(stride) if flat_index(index, stride) == offset else None
 
 
 def _alone(base: str, last: str, users: dict[str, list[str]]) -> bool:

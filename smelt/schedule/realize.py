@@ -172,9 +172,9 @@ class _Choice:
             self.cost[so_far] = self.levels[so_far] = self.moving[so_far] = 0
 
     def spreads(self, node: Pointwise) -> bool:
-        """Whether a value reads computed values at so many places that they must not all be computed for it.
+        """Whether a value reads computed values at so many indices that they must not all be computed for it.
 
-        `moving` counts evaluations below values that look elsewhere than at their own place, each path by itself; only
+        `moving` counts evaluations below values that look elsewhere than at their own index, each path by itself; only
         where that is much is it worth counting how many differ.
         """
         below = sum(self.moving[source] for source in node.inputs)
@@ -300,19 +300,19 @@ def strided(
     base: str, shape: Sequence[IntLike], index: Index, index_vars: Sequence[Var], strides: Sequence[IntLike]
 ) -> StridedView | None:
     """The view of `base` whose element `index_vars` is base[index], if it is one with non-negative strides."""
-    place = flat_index(index, strides)
-    if not place.is_linear() or not known_at_most(0, place.const):
+    offset = flat_index(index, strides)
+    if not offset.is_linear() or not known_at_most(0, offset.const):
         return None
     stride: list[IntLike] = []
     for var, size in zip(index_vars, shape, strict=True):
-        stride.append(1 if same(size, 1) or same(size, 0) else place.coefficient(var))
+        stride.append(1 if same(size, 1) or same(size, 0) else offset.coefficient(var))
     if not all(known_at_most(0, s) for s in stride):
         return None
     # a dimension of size 1 may have any stride: what a row-major tensor would have keeps externs on fast paths
     for d in range(len(shape) - 2, -1, -1):
         if same(shape[d], 1):
             stride[d] = stride[d + 1] * shape[d + 1]
-    return StridedView(base, tuple(shape), tuple(stride), place.const)
+    return StridedView(base, tuple(shape), tuple(stride), offset.const)
 
 
 def _is_broadcast(view: StridedView) -> bool:

@@ -74,7 +74,7 @@ class _Blocks:
 
     def __init__(self, program: LoopProgram, real: Realized, repetition: Repetition) -> None:
         self.program, self.real = program, real
-        self.block, self.places = repetition.block, repetition.places
+        self.block, self.positions = repetition.block, repetition.positions
         self.first, self.last = repetition.first, repetition.last
         self.period = 1
         self.out = self.pattern = range(0)
@@ -83,19 +83,19 @@ class _Blocks:
 
     def _take_in_parts(self) -> None:
         """Sums of parts, which splitting made, belong to the blocks of what is made of them."""
-        for name, (chain, at) in list(self.places.items()):
+        for name, (chain, at) in list(self.positions.items()):
             if (
                 at == 0
                 and name + PART in self.program.nodes
                 and all(each + PART in self.program.nodes for each in chain)
             ):
                 parts = [each + PART for each in chain]
-                self.places.update((each, (parts, at)) for at, each in enumerate(parts))
+                self.positions.update((each, (parts, at)) for at, each in enumerate(parts))
                 self.block.update((part, self.block[each]) for part, each in zip(parts, chain, strict=True))
 
     def moved(self, name: str, blocks: int) -> str | None:
-        """The value at this one's place so many blocks later; itself, where it is of no block."""
-        found = self.places.get(name)
+        """The value at this one's position so many blocks later; itself, where it is of no block."""
+        found = self.positions.get(name)
         if found is None:
             return name
         chain, at = found
@@ -127,12 +127,12 @@ class _Blocks:
         return len(self.out)
 
     def _buffer(self, name: str) -> Hashable:
-        """What of a value's buffer must be the same for the value at its place in another block."""
-        chain, _ = self.places[name]
+        """What of a value's buffer must be the same for the value at its position in another block."""
+        chain, _ = self.positions[name]
         strides, view = self.real.strides.get(name), self.real.views.get(name)
         seen: Hashable = None
         if view is not None:
-            base = self.places.get(view.base)
+            base = self.positions.get(view.base)
             at = view.base if base is None else (base[0][0], self.block[view.base] - self.block[name])
             seen = (at, numbers(view.shape), numbers(view.stride), numbers([view.offset]))
         return chain[0], name in self.real.stored, None if strides is None else numbers(strides), seen
@@ -260,7 +260,7 @@ class _Blocks:
         return True
 
     def _counterpart(self, name: str) -> str | None:
-        """The value at this one's place a period later in the short program."""
+        """The value at this one's position a period later in the short program."""
         block = self.block.get(name)
         return None if block is None else self.moved(name, self._later(block) - block)
 

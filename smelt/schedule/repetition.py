@@ -1,6 +1,6 @@
 """Which part of a program comes again and again: equal layers of a model, found by what they compute.
 
-A chain is a value of one layer, the value that has its place in the next one, and so on. Layers need not follow each
+A chain is a value of one layer, the value that has its position in the next one, and so on. Layers need not follow each
 other in the program's order: a backward graph computes again what belongs to the layers in one order, and goes through
 them in the other.
 """
@@ -29,11 +29,11 @@ class Repetition:
     """Blocks `first` to `last`, each of which computes what the one before does, with other operands.
 
     Attributes:
-        places: of each value of a block, the chain that it belongs to and where it is there.
+        positions: of each value of a block, the chain that it belongs to and where it is there.
         block: the number of the block of a value. Values before and after the blocks are not in it.
     """
 
-    places: dict[str, tuple[list[str], int]]
+    positions: dict[str, tuple[list[str], int]]
     block: dict[str, int]
     first: int
     last: int
@@ -68,7 +68,7 @@ class _Search:
         self.users: dict[str, list[str]] = {}
         self.following: dict[str, str] = {}
         self.previous: dict[str, str] = {}
-        self.places: dict[str, tuple[list[str], int]] = {}
+        self.positions: dict[str, tuple[list[str], int]] = {}
         self.block: dict[str, int] = {}
 
     def form(self, node: Node) -> Hashable:
@@ -87,7 +87,7 @@ class _Search:
         self.key |= {n: known.setdefault(self.form(self.nodes[n]), len(known)) for n in names if n not in self.key}
 
     def seed(self, kinds: int) -> tuple[str, str] | None:
-        """Two values in the middle of the blocks, the second of which has the place of the first in the next block.
+        """Two values in the middle of the blocks, the second of which has the position of the first in the next block.
 
         Args:
             kinds: how often externs are the same again before a block of the same kind comes.
@@ -111,7 +111,7 @@ class _Search:
         return anchors[at], anchors[at + period]
 
     def pair(self, one: str, other: str) -> bool:
-        """Follow operands and users from two values to all that have each other's places; False if that is unclear."""
+        """Follow operands and users from two values to all at each other's positions; False if that is unclear."""
         self.take_keys(self.nodes)
         self.users = self.program.users()
         waiting = deque([(one, other)])
@@ -126,26 +126,28 @@ class _Search:
                 if x != y and self.key[x] == self.key[y]:
                     waiting.append((x, y))
             waiting.extend(self.users_of(a, b))
-        self.find_places()
-        return len(self.places) == len(self.following.keys() | self.previous.keys())  # else some follow each other
+        self.find_positions()
+        return len(self.positions) == len(self.following.keys() | self.previous.keys())  # else some follow each other
 
-    def find_places(self) -> None:
+    def find_positions(self) -> None:
         """The chains, from values that follow no other."""
         for first in [name for name in self.following if name not in self.previous]:
             chain, following = [first], self.following.get(first)
             while following is not None:
                 chain.append(following)
                 following = self.following.get(following)
-            self.places.update((name, (chain, at)) for at, name in enumerate(chain))
+            self.positions.update((name, (chain, at)) for at, name in enumerate(chain))
 
     def users_of(self, a: str, b: str) -> list[tuple[str, str]]:
-        """Users of two values that have each other's places: which compute the same, from these as the same operand."""
+        """Users of two values at each other's positions: which compute the same, from these as the same operand."""
         ours = [(self.key[user], self.nodes[user].inputs.index(a)) for user in self.users[a]]
         theirs = [(self.key[user], self.nodes[user].inputs.index(b)) for user in self.users[b]]
         if ours == theirs:
             return [(x, y) for x, y in zip(self.users[a], self.users[b], strict=True) if x != y]
-        known, count, place = Counter(ours), Counter(theirs), dict(zip(theirs, self.users[b], strict=True))
-        once = [(x, place[use]) for x, use in zip(self.users[a], ours, strict=True) if known[use] == count[use] == 1]
+        known, count, counterpart = Counter(ours), Counter(theirs), dict(zip(theirs, self.users[b], strict=True))
+        once = [
+            (x, counterpart[use]) for x, use in zip(self.users[a], ours, strict=True) if known[use] == count[use] == 1
+        ]
         return [(x, y) for x, y in once if x != y]
 
     def number(self, seed: str) -> None:
@@ -153,9 +155,9 @@ class _Search:
         waiting = deque([(seed, 0)])
         while waiting:
             name, block = waiting.popleft()
-            if name in self.block or name not in self.places:
+            if name in self.block or name not in self.positions:
                 continue
-            chain, at = self.places[name]
+            chain, at = self.positions[name]
             for number, each in enumerate(chain, block - at):
                 self.block[each] = number
                 waiting.extend([(n, number) for n in (*self.nodes[each].inputs, *self.users[each])])
@@ -175,10 +177,10 @@ class _Search:
         last = min((b for b in broken if b >= at), default=at)
         if last - first + 1 < LEAST_BLOCKS:
             return None
-        return Repetition(self.places, self.block, first, last)
+        return Repetition(self.positions, self.block, first, last)
 
     def alike(self, a: str, b: str) -> bool:
-        """Whether what two values read, and who reads them, have each other's places or are the same."""
+        """Whether what two values read, and who reads them, have each other's positions or are the same."""
         following = self.following
         inputs = zip(self.nodes[a].inputs, self.nodes[b].inputs, strict=True)
         if not all(following.get(x) == y or (x == y and x not in self.block) for x, y in inputs):
@@ -187,7 +189,7 @@ class _Search:
 
 
 def longest_run(keys: Sequence[int], step: int) -> tuple[int, int]:
-    """How long keys equal those so many places later without a break, at most, and where that begins."""
+    """How long keys equal those so many positions later without a break, at most, and where that begins."""
     best, start, length = 0, 0, 0
     for at in range(len(keys) - step):
         length = length + 1 if keys[at] == keys[at + step] else 0

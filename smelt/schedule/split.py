@@ -101,7 +101,7 @@ class _Long:
             # more than for numbers: the calls to come may have many more parts than the example
             return _ragged_halves(node, sizes, max(32, wanted))
         by_width = self.nest_level is NestLevel.COLUMN and machine.column_programs > 0
-        if by_width and mixed:  # all that may meet in a kernel are cut at the same places
+        if by_width and mixed:  # all that may meet in a kernel are cut at the same points
             wanted = rows_per_part(total, wanted)
         most = machine.max_parts * (4 if width <= 64 else 1)
         part = part_size([*map(int, sizes)], wanted, most)

@@ -483,12 +483,12 @@ def _both(run: Program, f: Program, x: Tensor) -> tuple[Any, Any]:
 
 
 def _runs(f: Program) -> Any:
-    """`f`, whose second compilation of any place is an error."""
+    """`f`, whose second compilation of any site is an error."""
     return compile_callable(f, eager_graph, Options(recompile_limit=20))
 
 
 def _recompiled(run: Any) -> list[str]:
-    return [str(each) for place in run._smelt_session.places.values() for each in place.recompiles]
+    return [str(each) for site in run._smelt_session.sites.values() for each in site.recompiles]
 
 
 @pytest.mark.parametrize("f", ONCE, ids=lambda f: f.__name__)
@@ -670,8 +670,8 @@ def test_a_class_that_stays_is_known_by_identity() -> None:
     run, once = _runs(f), Once(torch.ones(3))
     for _ in range(3):
         run(torch.ones(3), once)
-    (place,) = run._smelt_session.places.values()
-    lines = place.versions[0].guards.lines() if hasattr(place.versions[0].guards, "lines") else []
+    (site,) = run._smelt_session.sites.values()
+    lines = site.versions[0].guards.lines() if hasattr(site.versions[0].guards, "lines") else []
     assert not any("class " in line.split("#")[0] for line in lines)
 
 

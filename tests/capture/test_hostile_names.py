@@ -549,7 +549,7 @@ def test_a_printed_graph_holds_names_of_functions_as_data() -> None:
     allowed: Any = torch.compiler.allow_in_graph(inner)
     run = compiled(lambda x: allowed(x, **{f"a={RUN}, b": 1, "c": Text("d")}) + 1)
     run(torch.ones(2))
-    (version,) = (v for place in run._smelt_session.places.values() for v in place.versions)
+    (version,) = (v for site in run._smelt_session.sites.values() for v in site.versions)
     text = print_graph(version.residual.gm)
     scope: dict[str, Any] = {"functions": collections.defaultdict(lambda: inner)}
     exec(text, scope)

@@ -26,7 +26,7 @@ CONFIG = {"k": 1, "list": [1, 2]}
 
 
 def versions(run):
-    return sum(len(place.versions) for place in run._smelt_session.places.values())
+    return sum(len(site.versions) for site in run._smelt_session.sites.values())
 
 
 def counted(fn, *args_list, **options):

@@ -31,12 +31,12 @@ def coordinates(build: Program) -> Coordinates:
 
 def steps(c: Coordinates) -> Counter[tuple[int, ...]]:
     """How often the loops come to each tuple of memory places. A place that stops early stands for none."""
-    places = [expr for expr, _ in c.places()]
+    offsets = [expr for expr, _ in c.offsets()]
     found: Counter[tuple[int, ...]] = Counter()
     for point in itertools.product(*(range(v.size) for v in c.order)):
         values = dict(zip(c.order, point, strict=True))
         if all((base + variable(low)).evaluate(values) < limit for low, (base, limit) in c.limits.items()):
-            found[tuple(place.evaluate(values) for place in places)] += 1
+            found[tuple(place.evaluate(values) for place in offsets)] += 1
     return found
 
 
@@ -94,9 +94,9 @@ def test_neighbours_are_one_loop_and_larger_strides_are_outside(name: str, sizes
 
 def test_no_division_is_left_where_a_loop_can_be_split() -> None:
     c = coordinates(transposed)
-    assert any(expr.divisions() and [*expr.divisions()] for expr, _ in c.places())
+    assert any(expr.divisions() and [*expr.divisions()] for expr, _ in c.offsets())
     c.split_divisions()
-    assert not any([*expr.divisions()] for expr, _ in c.places()) and len(c.order) == 3
+    assert not any([*expr.divisions()] for expr, _ in c.offsets()) and len(c.order) == 3
     c = coordinates(lambda g: g.reshape(g.permute(g.input(5, 3), (1, 0)), (15,)))
     c.split_divisions()
     assert sorted(v.size for v in c.order) == [3, 5]
@@ -157,4 +157,4 @@ def test_symbolic_loops_are_joined_by_form() -> None:
     c.arrange()
     assert [str(v.size) for v in c.order] == ["3*s0*s1"] or [hint(v.size) for v in c.order] == [105]
     assert not g.known.assumed
-    assert not any(isinstance(a, (Quotient, Remainder)) for expr, _ in c.places() for a, _ in expr.terms)
+    assert not any(isinstance(a, (Quotient, Remainder)) for expr, _ in c.offsets() for a, _ in expr.terms)

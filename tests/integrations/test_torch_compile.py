@@ -288,4 +288,4 @@ def test_functions_of_torch_compile_without_a_file_are_not_captured() -> None:
     run(torch.ones(2))
     session = run._smelt_session
     assert isinstance(native.call(ConvertFrameReturn, (), {}, session), ConvertFrameReturn)
-    assert not any(site.key.co_filename == "<string>" for site in session.places.values())
+    assert not any(site.key.co_filename == "<string>" for site in session.sites.values())

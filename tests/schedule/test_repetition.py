@@ -41,7 +41,7 @@ def checked(found: Repetition | None, loops: LoopProgram) -> Repetition:
     for number in range(found.first, found.last):
         following = []
         for name in blocks[number]:
-            chain, at = found.places[name]
+            chain, at = found.positions[name]
             assert chain[at] == name and found.block[chain[at + 1]] == number + 1
             one, other = loops.nodes[name], loops.nodes[chain[at + 1]]
             assert (type(one), one.meta, getattr(one, "op", "")) == (type(other), other.meta, getattr(other, "op", ""))
@@ -135,7 +135,7 @@ def test_what_else_reads_one_layer_ends_the_blocks() -> None:
     assert LEAST_BLOCKS <= found.last - found.first + 1 <= 28
     for name, number in found.block.items():
         if found.first <= number < found.last:
-            users = [len(loops.users()[each]) for each in found.places[name][0][found.places[name][1] :][:2]]
+            users = [len(loops.users()[each]) for each in found.positions[name][0][found.positions[name][1] :][:2]]
             assert users[0] == users[1]
 
 
@@ -143,7 +143,7 @@ def test_blocks_begin_and_end_where_the_chains_do() -> None:
     loops = program(30)
     found = checked(find_repetition(loops), loops)
     products = [name for name in loops.nodes if name.startswith("mm")]
-    assert [found.places[name] for name in products] == [(products, at) for at in range(30)]
+    assert [found.positions[name] for name in products] == [(products, at) for at in range(30)]
     assert [found.block[name] - found.block[products[0]] for name in products] == [*range(30)]
     assert found.last - found.first + 1 >= 28
 

@@ -641,7 +641,7 @@ def _guarded_id(vm: Interpreter, value: object, source: sources.Source) -> int:
 
 
 def _in_order(fn: Callable[..., object], args: Args, kwargs: Kwargs) -> Args:
-    """All arguments by their places: `pow(exp=2, base=3)`."""
+    """All arguments by position: `pow(exp=2, base=3)`."""
     return inspect.signature(fn).bind(*args, **kwargs).args if kwargs else args
 
 

@@ -17,15 +17,15 @@ def uncount(cache: Cache, hits: int = 0, misses: int = 0) -> None:
     """
     if type(cache) is not functools._lru_cache_wrapper:
         return
-    places = _places()
-    if places is None:
+    offsets = _offsets()
+    if offsets is None:
         return
-    for place, count in zip(places, (hits, misses), strict=True):
-        ctypes.c_ssize_t.from_address(id(cache) + place).value -= count
+    for offset, count in zip(offsets, (hits, misses), strict=True):
+        ctypes.c_ssize_t.from_address(id(cache) + offset).value -= count
 
 
 @functools.cache
-def _places() -> tuple[int, int] | None:
+def _offsets() -> tuple[int, int] | None:
     """The distances of the hits and of the misses from the beginning of the object."""
     cache = functools.lru_cache(maxsize=None)(_same)
     found = []

@@ -131,7 +131,7 @@ def _refuse_eviction(fn: Cache, args: Args, kwargs: Kwargs) -> None:
     """Guards ask for all results before the first is used: a cache that drops one to hold another gives it no more.
 
     Raises:
-        Break: the call makes a result which a full cache has no place for.
+        Break: the call makes a result which a full cache has no room for.
     """
     _, _, most, held = fn.cache_info()
     if most is not None and held >= most and (kwargs or not _is_held(fn, args)):

@@ -291,7 +291,7 @@ def defer(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs
         if fn.__name__ == "exception" or not {"exc_info", "stack_info"}.isdisjoint(kwargs):
             raise Break(f"{name} shows frames", "those of the compiled function are not the program's", in_frame=True)
     named = {key: frozen(vm, name, value) for key, value in kwargs.items()}
-    at = vm.frames[-1].at if logs else None  # records name the place that logs
+    at = vm.frames[-1].at if logs else None  # records name the line that logs
     vm.effects.defer(fn, tuple(frozen(vm, name, value) for value in args), named, at)
 
 

@@ -30,12 +30,12 @@ class Observed:
 
     Attributes:
         step: of the capture, in which the first of these calls stands.
-        places: identities of objects, and (identity of globals, name), that it may write to.
+        targets: identities of objects, and (identity of globals, name), that it may write to.
     """
 
     def __init__(self) -> None:
         self.step = 0
-        self.places: set[object] = set()
+        self.targets: set[object] = set()
         self._alive: list[object] = []
 
     def add(self, vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> None:
@@ -48,24 +48,24 @@ class Observed:
         # a list gathers warnings; what fails at the last of streams is swallowed
         raising = any(each is not sys.stderr and not is_bound(each) for each in runs) and not _is_silent(fn, args)
         note_deferred(vm, fn, raising)
-        found = [place for each in runs for place in self._reached(each)]
+        found = [target for each in runs for target in self._reached(each)]
         if any(id(each) in vm.python.created for each in runs) or _is_changed(vm, fn, args) or _is_redirected(vm):
             raise Break(f"{getattr(fn, '__qualname__', fn)} after its handlers or hooks were changed", "it uses them")
-        if any(place in vm.sources if type(place) is int else place in vm.reads for place in found):
+        if any(target in vm.sources if type(target) is int else target in vm.reads for target in found):
             raise Break(
                 f"{getattr(fn, '__qualname__', fn)} runs code of the program", "it may change what is read here"
             )
-        if found and not self.places:
+        if found and not self.targets:
             self.step = vm.step
-        self.places.update(found)
+        self.targets.update(found)
 
-    def look(self, place: object) -> None:
+    def look(self, target: object) -> None:
         """The program looks at an object from outside, or at a global variable.
 
         Raises:
             Restart: a call that was put off may change it; the graph ends before that.
         """
-        if place in self.places:
+        if target in self.targets:
             raise Restart(
                 self.step, Break("a call that is put off runs code of the program", "its effect is looked at")
             )
@@ -166,7 +166,7 @@ def _is_changed(vm: Interpreter, fn: object, args: Args) -> bool:
 
 
 def _is_redirected(vm: Interpreter) -> bool:
-    """Whether streams of the process are others at this place, as `contextlib.redirect_stdout` has it."""
+    """Whether streams of the process are others at this point, as `contextlib.redirect_stdout` has it."""
     stores = [(name, vm.effects.variable(sys, name)) for name in ("stdout", "stderr")]
     return any(store is not None and store.value is not vars(sys)[name] for name, store in stores)
 

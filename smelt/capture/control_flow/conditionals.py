@@ -69,12 +69,12 @@ def _jump_on_prologue(
     vm: Interpreter, f: Frame, value: PrologueValue, when_true: int, when_false: int
 ) -> object | None:
     """A branch on a random number: both ways in the graph, else a version for the way of this call."""
-    place = (id(f.code), f.pc - 1)
-    if not value.constant and place not in vm.control.refused and vm.control.branches and vm.tensors.branches:
+    branch = (id(f.code), f.pc - 1)
+    if not value.constant and branch not in vm.control.refused and vm.control.branches and vm.tensors.branches:
         try:
             return jump(vm, f, vm.prologue.inputs.condition(value), when_true, when_false)
         except Break:
-            if place not in vm.control.refused:
+            if branch not in vm.control.refused:
                 raise
             raise Restart(-1, None) from None  # once more, without this branch as a node
     f.pc = when_true if containers.truth(vm, value) else when_false
@@ -83,8 +83,8 @@ def _jump_on_prologue(
 
 def _jump_on_number(vm: Interpreter, f: Frame, value: object, when_true: int, when_false: int) -> object | None:
     """A branch on a number that only values tell; where it cannot be a node, the graph ends at the read."""
-    question, place = question_of(vm, value), (id(f.code), f.pc - 1)
-    if question is not None and place not in vm.control.refused and place not in vm.control.branching:
+    question, branch = question_of(vm, value), (id(f.code), f.pc - 1)
+    if question is not None and branch not in vm.control.refused and branch not in vm.control.branching:
         if goes_on(vm, f, question, when_true, when_false, expect):
             return None
         if vm.control.branches_on_numbers and vm.control.branches and vm.tensors.branches:
@@ -92,7 +92,7 @@ def _jump_on_number(vm: Interpreter, f: Frame, value: object, when_true: int, wh
                 return take_both(vm, f, as_condition(vm, question), when_true, when_false)
             except Break as stop:
                 bare(stop)
-                vm.control.refused.add(place)
+                vm.control.refused.add(branch)
     f.pc = when_true if containers.truth(vm, value) else when_false
     return None
 
@@ -103,23 +103,23 @@ def take_both(vm: Interpreter, f: Frame, condition: TraceTensor, when_true: int,
     Raises:
         Break: that cannot be done.
     """
-    place = (id(f.code), f.pc - 1)
+    branch = (id(f.code), f.pc - 1)
     if (
-        place in vm.control.refused
-        or place in vm.control.branching
+        branch in vm.control.refused
+        or branch in vm.control.branching
         or not (vm.control.branches and vm.tensors.branches)
     ):
         raise containers.tensor_value("a branch on a tensor's value")
     vm.work += 1
-    vm.control.branching.add(place)
+    vm.control.branching.add(branch)
     try:
         return _Branch(vm, f, condition).run(when_true, when_false)
     except (Break, UserError, CannotMerge, CannotUndo) as stop:
-        vm.control.refused.add(place)
+        vm.control.refused.add(branch)
         said = "one of them raises" if isinstance(stop, UserError) else getattr(stop, "title", None) or str(stop)
         bare(stop)
     finally:
-        vm.control.branching.discard(place)
+        vm.control.branching.discard(branch)
     raise _two_ways(said)
 
 

@@ -1,4 +1,4 @@
-"""What a branch leaves behind: for each place, one thing that stands for what either of its two ways left there."""
+"""What a branch leaves behind: for each variable or item, one value that stands for what either arm left there."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ class Merging:
         if [part for part in a if part in b] != [part for part in b if part in a]:
             raise CannotMerge(f"what a {type(value).__name__} holds is in another order after them")
         merged = {part: self(a.get(part, NULL), b.get(part, NULL)) for part in a | b}
-        for (place, _), part in merged.items():
-            if type(part) is PhiValue and place and not isinstance(value, dict):
+        for (position, _), part in merged.items():
+            if type(part) is PhiValue and position and not isinstance(value, dict):
                 raise CannotMerge(f"what a {type(value).__name__} holds differs after them")
         return merged
 

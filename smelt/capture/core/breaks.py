@@ -87,7 +87,7 @@ class CannotRebuild(Exception):
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A place in the user's code; the line is looked up only when somebody reads it."""
+    """A location in the user's code; the line is looked up only when somebody reads it."""
 
     code: CodeType
     offset: int

@@ -83,7 +83,7 @@ class Frame:
 
     @property
     def at(self) -> At:
-        """The place of the instruction that runs now."""
+        """The location of the instruction that runs now."""
         return At(self.code, self.decoded.offsets[max(self.pc - 1, 0)])
 
 

@@ -236,7 +236,7 @@ class Finalizers(Protocol):
         """The slots and stack elements that were exceptions when the frame started."""
 
     def refuse_loss(self, value: object) -> None:
-        """What the frame is about to take from a place outside."""
+        """What the frame is about to take from an object outside."""
 
     def guard(self, frame: Frame) -> None:
         """What the frame dropped has no finalizer in later calls either."""
@@ -254,12 +254,12 @@ class Finalizers(Protocol):
 class Observed(Protocol):
     """What calls that are put off may change (`calls.observers.Observed`)."""
 
-    places: set[Any]
+    targets: set[Any]
 
     def add(self, vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> None:
         """A call is put off."""
 
-    def look(self, place: object) -> None:
+    def look(self, target: object) -> None:
         """The program looks at an object from outside, or at a global variable."""
 
 
@@ -303,7 +303,7 @@ class Guards(Protocol):
 
 
 class Profile(Protocol):
-    """What the versions of one place saw (`guards.dynamic_shapes.SiteProfile`)."""
+    """What the versions of one compile site saw (`guards.dynamic_shapes.SiteProfile`)."""
 
     classes: Any
     unsteady: set[Site]

@@ -51,9 +51,9 @@ class NotPlain(Exception):
 
 def is_made_anew(vm: Interpreter, cls: type, source: Source) -> bool:
     """Whether the next call may bring another class of the same statement: the function that is captured makes it, or
-    the place has seen another one. A class that stays is cheaper to know by its identity."""
-    place = source.local or source.kind == native.CELL  # functions that are made anew have cells of their own
-    if not place or not cls.__flags__ & HEAP or _is_found(cls):
+    the compile site has seen another one. A class that stays is cheaper to know by its identity."""
+    is_local = source.local or source.kind == native.CELL  # functions that are made anew have cells of their own
+    if not is_local or not cls.__flags__ & HEAP or _is_found(cls):
         return False
     name = module_name(cls.__module__), cls.__qualname__
     known = vm.sizes.changes.classes.setdefault(name, weakref.ref(cls))
@@ -235,22 +235,22 @@ def read_alias(vm: Interpreter, value: object, source: Source) -> object:
     vm.guards.check(source, native.TYPE_IS, type(value))
     vm.register(value, source)
     for name in names:
-        part, place = getattr(value, name), sources.attr(source, name)
-        if type(part) is not tuple:
-            _part(vm, part, place)
+        field, field_source = getattr(value, name), sources.attr(source, name)
+        if type(field) is not tuple:
+            _field(vm, field, field_source)
             continue
-        vm.guards.check(place, native.TYPE_IS, tuple)
-        vm.guards.check(place, native.LEN, len(part))
-        for at, each in enumerate(part):
-            _part(vm, each, sources.sequence_item(place, at, tuple))
+        vm.guards.check(field_source, native.TYPE_IS, tuple)
+        vm.guards.check(field_source, native.LEN, len(field))
+        for at, each in enumerate(field):
+            _field(vm, each, sources.sequence_item(field_source, at, tuple))
     return value
 
 
-def _part(vm: Interpreter, value: object, place: Source) -> None:
+def _field(vm: Interpreter, value: object, source: Source) -> None:
     if type(value) in LEAVES:  # C code reads it: a number is no symbol here
-        vm.guards.check(place, native.EQ, value)
+        vm.guards.check(source, native.EQ, value)
     else:
-        vm.external(value, place)
+        vm.external(value, source)
 
 
 _OF_A_VARIABLE = (

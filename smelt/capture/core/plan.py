@@ -1,8 +1,8 @@
 """What one attempt to capture a frame may do. An attempt that fails gives the plan of the next one, which is weaker.
 
 Plans are ordered: a weaker one has lost a permission, or has the same and stops earlier. The permissions are three
-switches, two sets of places in the program's code and one of its functions; a place to stop is an instruction that was
-reached. So no chain of weaker plans is endless, and neither is a capture.
+switches, two sets of instructions of the program's code and one of its functions; a capture stops at an instruction
+that it has reached. So no chain of weaker plans is endless, and neither is a capture.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class CapturePlan:
         return replace(self, refused=self.refused.union(refused), pinned=self.pinned.union(pinned))
 
     def lasting(self) -> CapturePlan:
-        """What later captures at the same place begin with: permissions that did not work out stay withdrawn."""
+        """What later captures at the same site begin with: permissions that did not work out stay withdrawn."""
         return replace(self, reads_first=True, stop_at=TO_THE_END, cause=None, why="")
 
     # -- their order ------------------------------------------------------------------------------------------------

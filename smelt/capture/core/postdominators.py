@@ -26,7 +26,7 @@ def _postdominators(decoded: Decoded) -> list[int | None]:
     count = len(decoded.names)
     after = [[count] if decoded.names[at] in _ENDS else successors(decoded, at) for at in range(count)]
     order = _backwards(after, count)
-    rank = {node: place for place, node in enumerate(order)}
+    rank = {node: position for position, node in enumerate(order)}
     found: dict[int, int] = {count: count}
 
     def meet(a: int, b: int) -> int:

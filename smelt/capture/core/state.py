@@ -31,7 +31,7 @@ class PythonState:
         lookups: what a class gave for a name, see `attribute_reads`.
         defaults: of functions, as they were read.
         settings: of context variables.
-        read_later: places that backward methods of the program's functions read.
+        read_later: keys of `reads` that backward methods of the program's functions read.
         hooks: those that the program registers, by identity of the tensor; see `tensor_hooks`.
         regions: modes of the thread that the program has entered, see `thread_modes`.
         left_out: for calls of modules, how many frames were there: those of `nn.Module.__call__` are not made.

@@ -207,7 +207,7 @@ def is_bound(value: object) -> bool:
 def read_plain(vm: Interpreter, value: object, source: Source) -> object:
     """Guard by type and equality; an integer that was another one before is a symbol."""
     if vm.values.numbers_change and (type(value) is int or type(value) is float):
-        key = vm.guards.fetch(source), "number"  # where the same place is read again, it is the same input
+        key = vm.guards.fetch(source), "number"  # where the same source is read again, it is the same input
         if key in vm.reads:
             return vm.reads[key]
         size = vm.sizes.of_number(value, source)

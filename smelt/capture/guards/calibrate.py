@@ -1,6 +1,6 @@
 """Before capture: teaches the C core where torch keeps tensor metadata and ambient modes. Runs once, in about 2 ms.
 
-Nothing about torch's memory layout is assumed. Each place is searched for on tensors whose answers are known, and must
+Nothing about torch's memory layout is assumed. Each offset is searched for on tensors whose answers are known, and must
 be the only one that fits them all; whatever is not found keeps a slower way through Python: `describe` for tensors,
 getters for modes.
 """
@@ -165,8 +165,8 @@ def _gradients_layout() -> dict[str, int]:
     """Where a tensor points to what autograd keeps of it: a word that only leaves with gradients have, each its own."""
     samples = [torch.empty(3, 1), torch.empty(2, requires_grad=True), torch.nn.Parameter(torch.empty(3, 1))]
     without, *leaves = _bodies(samples)
-    places = [at for at in range(0, len(without), 8) if not _word(without, at)]
-    found = [at for at in places if len({_word(leaf, at) for leaf in leaves} - {0}) == len(leaves)]
+    offsets = [at for at in range(0, len(without), 8) if not _word(without, at)]
+    found = [at for at in offsets if len({_word(leaf, at) for leaf in leaves} - {0}) == len(leaves)]
     return {"gradients": found[0]} if len(found) == 1 else {}
 
 
@@ -184,8 +184,8 @@ def _agrees(samples: list[torch.Tensor]) -> bool:
     )
 
 
-def _only(places: Iterable[int]) -> int:
-    found = list(places)
+def _only(offsets: Iterable[int]) -> int:
+    found = list(offsets)
     if len(found) != 1:
         raise LookupError(found)
     return found[0]

@@ -1,6 +1,6 @@
 """Which sizes and numbers of a frame's inputs become symbols, and what guards and residual code make of them.
 
-`dynamic=None` begins static. Where a later call of the same place shows another size (or another number), that size is
+`dynamic=None` begins static. Where a later call of the same site shows another size (or another number), that size is
 a symbol in the next version, which then serves every size. `True` begins with symbols, `False` never has any.
 """
 
@@ -36,7 +36,7 @@ MOST = 1000
 
 @dataclass
 class SiteProfile:
-    """What the versions of one place saw.
+    """What the versions of one compile site saw.
 
     Attributes:
         shapes: source -> shape of its tensor in the first version that read it.
@@ -92,7 +92,7 @@ class Sizes:
     """The symbols of one capture.
 
     Args:
-        changes: of the place.
+        changes: of the site.
         dynamic: the option.
         where: the user's line that is being interpreted, as text.
         symbols: there may be some.

@@ -40,8 +40,8 @@ class GuardFailure:
     dim: int | None = None
 
     def __str__(self) -> str:
-        place = f"  # {self.at}" if self.at else ""
-        return f"{self.subject} was {self.before}, is {self.now}{place}"
+        location = f"  # {self.at}" if self.at else ""
+        return f"{self.subject} was {self.before}, is {self.now}{location}"
 
 
 def what_changed(
@@ -64,11 +64,11 @@ def what_changed(
     what, index, found = failure
     if what == "fetch":
         source = guards.sources[index]
-        places = [p for (i, _, _), p in zip(guards.checks, guards.places, strict=True) if i == index]
-        return GuardFailure(source.text, "there", "missing", str(places[0] or "") if places else "", source)
+        locations = [p for (i, _, _), p in zip(guards.checks, guards.locations, strict=True) if i == index]
+        return GuardFailure(source.text, "there", "missing", str(locations[0] or "") if locations else "", source)
     fetch, kind, operand = evaluated.checks[index]
     subject = guards.sources[fetch] if fetch >= 0 else None
-    at = str(guards.places[index] or "")
+    at = str(guards.locations[index] or "")
     change = _DESCRIBED.get(kind, _plain)(subject, operand, found, guards)
     return GuardFailure(change.subject, change.before, change.now, at, subject, change.dim)
 

@@ -46,14 +46,14 @@ class GuardList:
     Attributes:
         sources: the source of each fetch.
         checks: (fetch index, kind, operand); a tensor guard's operand is the example tensor until `finish`.
-        places: the place in the user's code that each check is blamed on; `where()` gives the present one.
+        locations: the line of the user's code that each check is blamed on; `where()` gives the present one.
         noted: where checks on values are written down as well, also such as are there already.
     """
 
     def __init__(self, where: Callable[[], At | None] | None = None) -> None:
         self.sources: list[Source] = []
         self.checks: list[tuple[int, int, Any]] = []
-        self.places: list[At | None] = []
+        self.locations: list[At | None] = []
         self.noted: list[Check] | None = None
         self._where: Callable[[], At | None] = where or _nowhere
         self._fetches: list[tuple[int, int, Any]] = []
@@ -95,7 +95,7 @@ class GuardList:
         if key not in self._known:
             self._known.add(key)
             self.checks.append((index, kind, operand))
-            self.places.append(self._where())
+            self.locations.append(self._where())
 
     def same(self, a: Source, b: Source) -> None:
         """Both sources give one object."""
@@ -130,17 +130,17 @@ class GuardList:
         """Conditions over sizes: `names` says where each symbol is read; `equal` lists sizes that are the same."""
         indices = tuple(sorted(set(map(self.fetch, (*names.values(), *itertools.chain(*equal))))))
         variable = {index: f"v{index}" for index in indices} | {self.fetch(s): name for name, s in names.items()}
-        place = {variable[index]: i for i, index in enumerate(indices)}
+        index_of = {variable[index]: i for i, index in enumerate(indices)}
         asked = [(f"{variable[self.fetch(a)]} == {variable[self.fetch(b)]}", f"{a.text} == {b.text}") for a, b in equal]
         asked += [(c, substitute_names(c, _texts(names))) for c in conditions]
-        programs = [(size_program(text, place), text, shown) for text, shown in asked]
+        programs = [(size_program(text, index_of), text, shown) for text, shown in asked]
         in_c = [each for each in programs if each[0] is not None]
         if in_c:
             program = tuple(itertools.chain.from_iterable(steps or () for steps, _, _ in in_c))
-            self._add(indices[-1], native.PYTHON, (_size_function([*place], in_c), indices, program))
+            self._add(indices[-1], native.PYTHON, (_size_function([*index_of], in_c), indices, program))
         others = [each for each in programs if each[0] is None]
         if others:
-            self._add(indices[-1], native.PYTHON, (_size_function([*place], others), indices))
+            self._add(indices[-1], native.PYTHON, (_size_function([*index_of], others), indices))
 
     def state(self, state: tuple[object, ...]) -> None:
         """The ambient modes (gradients, autocast ...) are what `native.state()` gave."""
@@ -178,8 +178,8 @@ class GuardList:
         if kind == native.TENSOR and not isinstance(operand, str):
             operand = TensorText(_described(operand))
         text = guard_text(kind, self.sources[index] if index >= 0 else None, operand, self.sources)
-        place = self.places[number] if with_location else None
-        return on_one_line(f"{text}  # {place}" if place is not None else text)
+        location = self.locations[number] if with_location else None
+        return on_one_line(f"{text}  # {location}" if location is not None else text)
 
 
 def _tensor_spec(operand: Any) -> native.TensorSpec:

@@ -40,7 +40,7 @@ def may_be_written(tensor: torch.Tensor) -> bool:
 
 def show_their_bases(*tensors: torch.Tensor) -> bool:
     """No view of these was given other memory than its base's (`view.data = x`), where gradients follow a write by its
-    place in the base."""
+    offset in the base."""
     views = ((t, view_base(t)) for t in tensors if t.requires_grad and is_view(t))
     return all(b is None or b.untyped_storage().data_ptr() == t.untyped_storage().data_ptr() for t, b in views)
 

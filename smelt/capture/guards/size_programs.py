@@ -23,12 +23,12 @@ _LARGEST_POWER = 8
 _DEEPEST = 32
 
 
-def size_program(condition: str, place: Mapping[str, int]) -> tuple[int, ...] | None:
-    """The program of one condition; `place` says which value each name stands for. None: Python has to ask it."""
+def size_program(condition: str, index_of: Mapping[str, int]) -> tuple[int, ...] | None:
+    """The program of one condition; `index_of` says which value each name stands for. None: Python has to ask it."""
     try:
         tree = ast.parse(condition, mode="eval").body
         parts = tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And) else [tree]
-        return tuple(number for part in parts for number in _comparison(part, place))
+        return tuple(number for part in parts for number in _comparison(part, index_of))
     except _OtherwiseError:
         return None
 
@@ -37,14 +37,14 @@ class _OtherwiseError(Exception):
     """Not a comparison of integer expressions."""
 
 
-def _comparison(node: ast.expr, place: Mapping[str, int]) -> list[int]:
+def _comparison(node: ast.expr, index_of: Mapping[str, int]) -> list[int]:
     if isinstance(node, ast.Constant) and node.value is True:
         return []
     if not isinstance(node, ast.Compare):
         raise _OtherwiseError
     if any(1 + _depth(each) > _DEEPEST for each in (node.left, *node.comparators)):
         raise _OtherwiseError
-    operands = [_expression(each, place) for each in (node.left, *node.comparators)]
+    operands = [_expression(each, index_of) for each in (node.left, *node.comparators)]
     out: list[int] = []
     for left, sign, right in zip(operands, node.ops, operands[1:], strict=False):
         if type(sign) not in _COMPARISONS:
@@ -53,20 +53,20 @@ def _comparison(node: ast.expr, place: Mapping[str, int]) -> list[int]:
     return out
 
 
-def _expression(node: ast.expr, place: Mapping[str, int]) -> list[int]:
+def _expression(node: ast.expr, index_of: Mapping[str, int]) -> list[int]:
     """The steps that leave one number."""
     match node:
         case ast.Constant(value=int(value)) if type(value) is int and abs(value) <= LARGEST:
             return [_OPS["CONSTANT"], value]
-        case ast.Name(id=name) if name in place:
-            return [_OPS["VALUE"], place[name]]
+        case ast.Name(id=name) if name in index_of:
+            return [_OPS["VALUE"], index_of[name]]
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return [_OPS["CONSTANT"], 0, *_expression(operand, place), _OPS["SUB"], 0]
+            return [_OPS["CONSTANT"], 0, *_expression(operand, index_of), _OPS["SUB"], 0]
         case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=int(power))) if 1 <= power <= _LARGEST_POWER:
-            base = _expression(left, place)
+            base = _expression(left, index_of)
             return base + [*base, _OPS["MUL"], 0] * (power - 1)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            return [*_expression(left, place), *_expression(right, place), _OPS[_BINARY[type(op)]], 0]
+            return [*_expression(left, index_of), *_expression(right, index_of), _OPS[_BINARY[type(op)]], 0]
     raise _OtherwiseError
 
 

@@ -188,13 +188,13 @@ def _matched(
         return None
     values: list[object] = []
     if count:
-        places = _match_args(vm, cls)
-        itself = places is None and bool(cls.__flags__ & _MATCH_SELF)
-        _expect_places(cls, 1 if itself else len(places or ()), count)
+        positional = _match_args(vm, cls)
+        itself = positional is None and bool(cls.__flags__ & _MATCH_SELF)
+        _expect_positional(cls, 1 if itself else len(positional or ()), count)
         if itself:
             values.append(subject)
         else:
-            names = (*(places or ())[:count], *names)
+            names = (*(positional or ())[:count], *names)
     seen: set[str] = set()
     for name in names:  # those by place may be anything
         if type(name) is not str:
@@ -231,7 +231,7 @@ def _match_args(vm: Interpreter, cls: type) -> tuple[str, ...] | None:
     return tuple(vm.effects.plain(names))
 
 
-def _expect_places(cls: type, allowed: int, count: int) -> None:
+def _expect_positional(cls: type, allowed: int, count: int) -> None:
     if allowed < count:
         plural = "" if allowed == 1 else "s"
         user_raise(

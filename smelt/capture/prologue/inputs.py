@@ -23,13 +23,13 @@ class PrologueInputs:
     """The inputs of one graph that its prologue makes.
 
     Attributes:
-        numbers: by the names of the graph's symbols, the values that they are; `places` are where they were needed.
+        numbers: by the names of the graph's symbols, the values that they are; `locations` are where they were needed.
     """
 
     def __init__(self, vm: Interpreter, prologue: Prologue) -> None:
         self.vm, self.prologue = vm, prologue
         self.numbers: dict[str, PrologueValue] = {}
-        self.places: dict[str, tuple[int, int]] = {}
+        self.locations: dict[str, tuple[int, int]] = {}
         self._lifted: dict[tuple[int, str], Any] = {}
         self._origins: list[Origin] = []
         self._made: dict[int, PrologueValue] = {}
@@ -66,7 +66,7 @@ class PrologueInputs:
         if isinstance(example, numpy.generic) and not isinstance(example, numpy.bool_):
             value = self.prologue.run(None, (value,), {}, method="item")
             example = value.example
-        if type(example) is not int and type(example) is not float or self._place() in self.vm.control.pinned:
+        if type(example) is not int and type(example) is not float or self._location() in self.vm.control.pinned:
             return self.prologue.known(value)
         found = self._lifted.get((value.index, "number"))
         if found is None:
@@ -81,20 +81,20 @@ class PrologueInputs:
         size = owner.unbacked_real(origin) if kind is float else owner.unbacked(origin, low, high)
         symbol = size if isinstance(size, Real) else owner.symbols[-1]
         self._origins.append(origin)
-        self.numbers[symbol.name], self.places[symbol.name] = value, self._place()
+        self.numbers[symbol.name], self.locations[symbol.name] = value, self._location()
         node = vm.tensors.prologue_input(value.example, self._source(value), size)
         vm.tensors.number_node.given(size, node)
         return to_torch(size)
 
-    def _place(self) -> tuple[int, int]:
+    def _location(self) -> tuple[int, int]:
         frame = self.vm.frames[-1]
         return id(frame.code), frame.pc
 
     def needs(self, names: Iterable[str]) -> bool:
         """The program, or a stage, needs to know these numbers: whether a new capture can take them for granted."""
-        places = {self.places[name] for name in names if name in self.places} - self.vm.control.pinned
-        self.vm.control.pinned.update(places)
-        return bool(places)
+        locations = {self.locations[name] for name in names if name in self.locations} - self.vm.control.pinned
+        self.vm.control.pinned.update(locations)
+        return bool(locations)
 
     def origins(self) -> list[Origin]:
         """Where numbers became inputs of the graph."""

@@ -70,14 +70,14 @@ def _drawn(vm: Interpreter, generator: object, example: object, name: str, args:
     if name == "shuffle" and any(isinstance(arg, MutableSequence) for arg in (*args, *kwargs.values())):
         raise Break("a list is shuffled", "the order differs from call to call", "torch.randperm")
     if name in ("choice", "sample", "choices") and isinstance(example, random.Random):
-        args = (_as_places(vm, args[0]), *args[1:]) if args else args
+        args = (_as_indices(vm, args[0]), *args[1:]) if args else args
     return vm.prologue.run(None, (generator, *args), kwargs, method=name)
 
 
 _STATES = frozenset({"getstate", "setstate", "get_state", "set_state", "__setstate__", "__getstate__", "__reduce__"})
 
 
-def _as_places(vm: Interpreter, value: object) -> object:
+def _as_indices(vm: Interpreter, value: object) -> object:
     items = vm.effects.plain(value)
     if any(type(item) is TraceTensor for item in items if isinstance(items, (list, tuple))):
         raise Break("a random choice of tensors", "which one it is differs from call to call")

@@ -316,20 +316,20 @@ class Prologue:
     def _add(
         self, fn: Callable[..., object], args: Args, kwargs: Kwargs, out: object, *, pure: bool, certain: bool
     ) -> PrologueValue:
-        self._check_place()
+        self._check_location()
         value = PrologueValue(self, self._count, out, False, certain)
         value.repeats = all(v.repeats for v in values_in((args, kwargs)))
         self._count += 1
         frame = self.vm.frames[-1] if self.vm.frames else None
-        place = (id(frame.code), frame.pc) if frame is not None else (0, 0)
-        if place in self.vm.sizes.changes.unsteady:
+        location = (id(frame.code), frame.pc) if frame is not None else (0, 0)
+        if location in self.vm.sizes.changes.unsteady:
             raise varies("the size of an array")
-        self.ops.append(Op(fn, args, kwargs, value, pure, certain, place))
+        self.ops.append(Op(fn, args, kwargs, value, pure, certain, location))
         if not pure or not certain:
             self.acts += 1
         return value
 
-    def _check_place(self) -> None:
+    def _check_location(self) -> None:
         vm = self.vm
         if not self.allowed or vm.tensors is not vm.outermost:
             raise Break("random numbers or arrays of numpy in a function that a transform runs")
@@ -338,7 +338,7 @@ class Prologue:
 
     def _draw(self, owner: object) -> None:
         """What follows changes the state of a generator, which the end of the capture puts back."""
-        self._check_place()
+        self._check_location()
         if isinstance(owner, GENERATORS):
             self._state.keep(owner)
             keep(self._state.restore)

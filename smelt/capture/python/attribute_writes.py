@@ -217,8 +217,8 @@ def _store_grad(vm: Interpreter, tensor: TraceTensor, value: object) -> None:
 def store_data(vm: Interpreter, tensor: TraceTensor, value: object) -> None:
     """`tensor.data = value`: the object gets other memory, and everybody else keeps the old one.
 
-    The trace tensor moves to the place of the new values, and residual code makes the assignment. What eager has saved
-    of it by then is the tensor itself: one that the frame makes has to be an argument of the graph that uses it.
+    The trace tensor moves to the storage of the new values, and residual code makes the assignment. What eager has
+    saved of it by then is the tensor itself: one that the frame makes has to be an argument of the graph that uses it.
 
     Raises:
         Restart: the frame makes it; the graph ends before.

@@ -22,7 +22,7 @@ class Setting:
     Attributes:
         before: what the program knew of it: a value, or nothing.
         step: where the captured frame stood.
-        at: the user's place.
+        at: the location in the user's code.
     """
 
     def __init__(self, variable: contextvars.ContextVar[object], before: object, step: int, at: object) -> None:

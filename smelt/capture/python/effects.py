@@ -57,7 +57,7 @@ class Store:
         anew: it was deleted before it was set.
         born: step of the capture.
         version: (of `.data`) what the tensor's counter said when it was first assigned.
-        behind: how many calls had been deferred when the place was first written: what it held before dies then.
+        behind: how many calls had been deferred when the target was first written: its former value dies then.
     """
 
     kind: str
@@ -77,7 +77,7 @@ class Deferred:
 
     Attributes:
         handled: the exception that the program is handling there: it becomes the context of what the call raises.
-        at: the user's place, for a function that looks who calls it.
+        at: the location in the user's code, for a function that inspects its caller.
     """
 
     fn: Callable[..., object]
@@ -240,15 +240,15 @@ class Effects:
     def store(self, kind: str, target: object, name: str, value: object) -> None:
         """Remember a write to an external object (DELETED: it is removed)."""
         self.vm.work += 1
-        place = (kind, id(target), name)
-        before = self.stores.get(place)
+        store_key = (kind, id(target), name)
+        before = self.stores.get(store_key)
         if before is None:
             self.vm.finalizers.refuse_loss(_held(kind, target, name))
         anew = before is not None and (before.value is DELETED or before.anew)
         if anew and before is not None and before.value is DELETED:
-            del self.stores[place]  # a dictionary puts what was deleted and set again at its end
-        behind = len(self.deferred) if place not in self.stores else self.stores[place].behind
-        self.stores[place] = Store(kind, target, name, value, anew=anew, born=self.vm.step, behind=behind)
+            del self.stores[store_key]  # a dictionary puts what was deleted and set again at its end
+        behind = len(self.deferred) if store_key not in self.stores else self.stores[store_key].behind
+        self.stores[store_key] = Store(kind, target, name, value, anew=anew, born=self.vm.step, behind=behind)
         if isinstance(target, type):
             self.class_writes.add(name)
             if id(target) in self.class_dicts:
@@ -337,14 +337,14 @@ class Effects:
 
     def _take_over_attributes(self, held: dict[str, object], copy: dict[str, object]) -> None:
         """What was written to an object's attributes before the program took hold of its `__dict__`."""
-        for place, store in list(self.stores.items()):
+        for store_key, store in list(self.stores.items()):
             target = store.target
             if store.kind == "attr" and not isinstance(target, type) and self._has_dict(target, held):
                 if hasattr(getattr(type(target), store.name, None), "__set__"):
                     continue  # a slot or a descriptor
                 if isinstance(target, torch.nn.Module) and _is_member(held, store.name):
                     continue
-                del self.stores[place]
+                del self.stores[store_key]
                 if store.value is DELETED or store.anew:
                     copy.pop(store.name, None)
                 if store.value is not DELETED:
@@ -360,7 +360,7 @@ class Effects:
 
     def _take_over_members(self, held: dict[str, object], copy: dict[str, object]) -> None:
         """The same for a module's table of buffers: from now on the mirror says what they are."""
-        for place, store in list(self.stores.items()):
+        for store_key, store in list(self.stores.items()):
             target = store.target
             if store.kind == "attr" and isinstance(target, torch.nn.Module) and _has_table(target, held):
                 if store.name in held and store.value is DELETED:
@@ -369,7 +369,7 @@ class Effects:
                     copy[store.name] = store.value
                 else:
                     continue
-                del self.stores[place]
+                del self.stores[store_key]
         owners = {id(v) for v in self.vm.externals() if isinstance(v, torch.nn.Module) and _has_table(v, held)}
         for key in [key for key in self.vm.reads if key[0] in owners and key[1] in held]:
             del self.vm.reads[key]
@@ -634,7 +634,7 @@ def hashes(key: object) -> bool:
 
 
 def _held(kind: str, target: object, name: str) -> object:
-    """What a place holds that is about to be written; None where only code of the program can tell."""
+    """The value that a write is about to replace; None where only code of the program can tell."""
     if kind == "cell":
         assert isinstance(target, types.CellType)
         try:
@@ -720,11 +720,11 @@ def _fill_set(value: set[object] | frozenset[object], items: tuple[object, ...])
     return out
 
 
-def has_written(vm: Interpreter, places: Collection[tuple[int, str]]) -> bool:
-    """The captured function has written to one of these places so far: to a name, or to anything in a container."""
+def has_written(vm: Interpreter, keys: Collection[tuple[int, str]]) -> bool:
+    """The captured function has written to one of these targets so far: to a name, or to anything in a container."""
     changed = {id(mirror.original) for mirror in vm.effects.mirrors.values() if mirror.changed}
     written = {(id(store.target), store.name) for store in vm.effects.stores.values()}
-    return any(place in written or place[0] in changed for place in places)
+    return any(key in written or key[0] in changed for key in keys)
 
 
 def _shallow(copy: Iterable[object]) -> Collection[object]:

@@ -84,7 +84,7 @@ class Finalizers:
             raise Break(f"a {type(value).__name__} is dropped", "it does something then", silent=True)
 
     def refuse_loss(self, value: object) -> None:
-        """What the frame is about to take from a place outside.
+        """What the frame is about to take from an object outside.
 
         Raises:
             Break: it, or what it holds, has a finalizer.

@@ -88,14 +88,14 @@ def in_order(roots: Sequence[torch.Tensor], leaves: Sequence[TraceTensor]) -> li
     for root in dict.fromkeys(root.grad_fn for root in roots):
         if root is not None and not waiting.get(root):
             push(root)
-    place: dict[int, int] = {}
+    position: dict[int, int] = {}
     while ready:
         node = heapq.heappop(ready)[2]
         if hasattr(node, "variable"):
-            place.setdefault(id(node.variable), len(place))
+            position.setdefault(id(node.variable), len(position))
         for below, _ in node.next_functions:
             if below is not None:
                 waiting[below] -= 1
                 if not waiting[below]:
                     push(below)
-    return sorted(leaves, key=lambda leaf: place.get(id(leaf), -1))
+    return sorted(leaves, key=lambda leaf: position.get(id(leaf), -1))

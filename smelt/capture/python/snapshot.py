@@ -86,7 +86,7 @@ class Snapshot:
 
     def _effects(self) -> tuple[dict[tuple[str, int, str], int], int, dict[int, int], set[int]]:
         effects = self.vm.effects
-        stores = {place: id(store.value) for place, store in effects.stores.items()}
+        stores = {key: id(store.value) for key, store in effects.stores.items()}
         appended = {held: len(items) for held, (_, items) in effects.appended.items()}
         changed = {key for key, mirror in effects.mirrors.items() if mirror.changed}
         return stores, len(effects.deferred), appended, changed

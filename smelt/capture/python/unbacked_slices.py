@@ -1,4 +1,4 @@
-"""Slices and places that only values tell: `x[:n]` after `n = t.item()`, `x[y.argmax()]`.
+"""Slices and indices that only values tell: `x[:n]` after `n = t.item()`, `x[y.argmax()]`.
 
 Python cuts bounds off at the ends and counts negative ones from the back, whatever the number is. So the graph computes
 the bound that results, on a tensor of no dimensions, and reads that: a number between 0 and the size. The length of the
@@ -55,7 +55,7 @@ def set_unknown_item(vm: Interpreter, tensor: TraceTensor, key: object, value: o
 
 
 def _without_numbers(vm: Interpreter, tensor: TraceTensor, key: object) -> tuple[Any, tuple[Any, ...]]:
-    """The tensor with the places chosen that such numbers stand for, and the rest of the index."""
+    """The tensor with the elements selected that such numbers stand for, and the rest of the index."""
     parts = key if type(key) is tuple else (key,)
     if not vm.values.are_read or not any(map(_is_number, parts)) or not all(map(_is_basic, parts)):
         return NotImplemented, ()
@@ -99,7 +99,7 @@ def _is_basic(part: object) -> bool:
 
 
 _INDICES = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
-"""Types of numbers that choose a place; tensors of others are masks."""
+"""Types of numbers that select an element; tensors of others are masks."""
 
 
 def _is_unknown(part: slice) -> bool:

@@ -1,4 +1,4 @@
-"""Warnings of the program, and of torch on its behalf: put off, and given at the place that eager's point to."""
+"""Warnings of the program, and of torch on its behalf: put off, and given at the location that eager's point to."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class WarningLocation:
 
 
 def location_of(vm: Interpreter, level: int, skipped: tuple[str, ...] = ()) -> WarningLocation | int:
-    """The place that `warnings.warn(stacklevel=level)` points to; a number: so many frames above the captured one.
+    """The location that `warnings.warn(stacklevel=level)` points to; a number: so many frames above the captured one.
 
     Args:
         skipped: the begins of names of files that do not count (`skip_file_prefixes`).
@@ -64,12 +64,12 @@ def _locations(vm: Interpreter) -> Iterator[WarningLocation]:
 @functools.cache
 def _of_modules() -> tuple[WarningLocation, ...]:
     """Where `nn.Module._call_impl` and `_wrapped_call_impl` call without hooks."""
-    places = []
+    locations = []
     for function, call in ((nn.Module._call_impl, "return forward_call("), (_WRAPPED, "return self._call_impl(")):
         lines, first = inspect.getsourcelines(function)
         line = next((k for k, text in enumerate(lines) if call in text), 0)
-        places.append(WarningLocation(function.__globals__, function.__code__.co_filename, first + line))
-    return tuple(places)
+        locations.append(WarningLocation(function.__globals__, function.__code__.co_filename, first + line))
+    return tuple(locations)
 
 
 _WRAPPED = nn.Module._wrapped_call_impl

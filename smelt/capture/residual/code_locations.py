@@ -1,4 +1,4 @@
-"""Code whose instructions all stand at one place of the user's code, for tracebacks, debuggers and coverage."""
+"""Code whose instructions all have one location in the user's code, for tracebacks, debuggers and coverage."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ Position = tuple[int | None, int | None, int | None, int | None]
 def with_location(code: CodeType, at: Instruction) -> CodeType:
     """Replacement code that tracebacks, debuggers and coverage take for the user's line.
 
-    The table says one place for all instructions (format: CPython Objects/locations.md, the long form).
+    The table gives all instructions one location (format: CPython Objects/locations.md, the long form).
     """
     owner = at.code
     first, last, column, end = position(owner, at.offset)
     line = first or owner.co_firstlineno
-    places = (column or 0) + 1 if column is not None else 0, (end or 0) + 1 if end is not None else 0
+    columns = (column or 0) + 1 if column is not None else 0, (end or 0) + 1 if end is not None else 0
     table, units = bytearray(), len(code.co_code) // 2
     delta = line - owner.co_firstlineno
     while units > 0:
         length = min(units, 8)
         table.append(0x80 | 14 << 3 | length - 1)
         table += _varint(delta << 1 if delta >= 0 else -delta << 1 | 1)
-        table += _varint(max((last or line) - line, 0)) + _varint(places[0]) + _varint(places[1])
+        table += _varint(max((last or line) - line, 0)) + _varint(columns[0]) + _varint(columns[1])
         units, delta = units - length, 0
     return code.replace(
         co_filename=owner.co_filename,

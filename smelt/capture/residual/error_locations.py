@@ -45,7 +45,7 @@ def explain_error(gm: fx.GraphModule, error: Exception, inputs: Sequence[object]
     if found is None:
         raise error
     node, same = found
-    chain = list(_places(node))
+    chain = list(_locations(node))
     if not chain:
         raise error
     trace = native.quiet_call(_traceback, same, chain)  # its frames look like the user's: they are not to be captured
@@ -141,7 +141,7 @@ class _Watched(fx.Interpreter):
         return super().run_node(n)
 
 
-def _places(node: fx.Node) -> Iterator[At]:
+def _locations(node: fx.Node) -> Iterator[At]:
     """The user's lines from the captured frame down to the operation."""
     callers, above = node.meta.get("callers"), []
     while callers is not None:
@@ -153,7 +153,7 @@ def _places(node: fx.Node) -> Iterator[At]:
 
 
 def _traceback(error: Exception, chain: Sequence[At]) -> TracebackType | None:
-    """The entries that a chain of calls at these places leaves behind."""
+    """The entries that a chain of calls at these locations leaves behind."""
     run: Callable[[], object] = _raiser(error)
     for at in reversed(chain):
         run = _call_at(at, run)

@@ -73,7 +73,7 @@ class Rebuild:
         fetched: asks for a guard fetch; gives its expression.
 
     Attributes:
-        late: statements for after the side effects: an iterator has no place behind the end of its list.
+        late: statements for after the side effects: an iterator has no position behind the end of its list.
         numbers: the variables of numbers that results of the graph tell, by expression: they are read beside the graph,
             where errors of its kernels come out, before anything else happens.
         helped: functions of smelt, written in Python, make some of the values.
@@ -216,9 +216,9 @@ class Rebuild:
         base = base_that_is_spent(self.vm, tensor)
         if base is not None:
             distance = tensor.storage_view.layout.offset - base.storage_view.layout.offset
-            place = f"{self._tensor(base)}, {tuple(tensor.shape)}, {tensor.stride()}, {distance}"
+            layout = f"{self._tensor(base)}, {tuple(tensor.shape)}, {tensor.stride()}, {distance}"
             written = forbidden(tensor) is not None
-            return self.assign(tensor, f"{self.constant(view_without_history, 'view')}({place}, {written})")
+            return self.assign(tensor, f"{self.constant(view_without_history, 'view')}({layout}, {written})")
         self.outputs.append(tensor)
         name = self._made[id(tensor)] = f"_out[{len(self.outputs) - 1}]"
         return name
@@ -577,12 +577,12 @@ _reducible(
 @REBUILD(*SIZED_ITERATORS)
 def rebuild_sized_iterator(r: Rebuild, value: Iterator[object]) -> str:
     """Iterators over a dict or set, which raise when its size changes: over that, put in place once it is filled."""
-    view, place = SIZED_ITERATORS[type(value)], iterator_place(value)
-    if place is None:
+    view, position = SIZED_ITERATORS[type(value)], iterator_place(value)
+    if position is None:
         return f"{r.constant(used_up, 'used_up')}({r.constant(view, 'view')})"
-    iterated = r(place[0]) if view is None else f"{r.constant(view, 'view')}({r(place[0])})"
+    iterated = r(position[0]) if view is None else f"{r.constant(view, 'view')}({r(position[0])})"
     name = r.assign(value, f"{r.constant(iter, 'iter')}({iterated})")
-    r.late.append(f"{r.constant(put_iterator, 'put_iterator')}({name}, {place[1]}, {place[2]}, {place[3]})")
+    r.late.append(f"{r.constant(put_iterator, 'put_iterator')}({name}, {position[1]}, {position[2]}, {position[3]})")
     return name
 
 

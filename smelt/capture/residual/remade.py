@@ -48,7 +48,7 @@ def used_up(view: Callable[[dict[object, object]], Iterable[object]] | None) -> 
 
 
 def remake_match(pattern: re.Pattern[str], string: str, start: int, end: int, spans: object) -> re.Match[str] | None:
-    """The match of all groups at these places, in a text or in bytes."""
+    """The match of all groups at these positions, in a text or in bytes."""
     for way in (pattern.match, pattern.fullmatch):
         found = way(string, start, end)
         if found is not None and found.regs == spans:

@@ -70,7 +70,7 @@ class Residual:
         gm: the graph, None when nothing is computed.
         inputs: in the order in which the graph takes them.
         outputs: fetch indices that become `_f`.
-        at: the user's place that it is taken for.
+        at: the location in the user's code that it is taken for.
         named: regions of the profiler that the program opens in the graph.
         report: of the graph's way through the compiler.
     """
@@ -132,7 +132,7 @@ class Writer:
 
     Args:
         slots: names of the replacement's parameters.
-        point: makes (or finds) the resume point of (code, offset, stack depth, places of handled exceptions on it).
+        point: makes (or finds) the resume point of (code, offset, stack depth, positions of handled exceptions on it).
         failed: told of an error of smelt's own in residual code, before the frame runs in eager instead.
         begin: the resume point that the frame began at; None: at its start.
         restarts: it could begin there once more.
@@ -320,19 +320,19 @@ class Writer:
         if type(target) is TraceTensor and store.name == "data" and target.requires_grad:
             stop = Break("tensor.data is assigned", "what is written to the tensor later has gradients")
             raise Restart(store.born, stop)
-        place = self.value(target)
+        owner = self.value(target)
         if not is_plain_name(store.name):
-            self._store_by_name(store, place)
+            self._store_by_name(store, owner)
             return
         if store.value is DELETED and store.maybe or store.anew:
-            self.lines += ["try:", f"    {self._deletion(store, place)}"]
+            self.lines += ["try:", f"    {self._deletion(store, owner)}"]
             self.lines += [f"except {self.value.constant(AttributeError, 'AttributeError')}:", "    pass"]
         if store.value is DELETED and store.maybe:
             return
         if store.value is DELETED:
-            self.lines.append(self._deletion(store, place))
+            self.lines.append(self._deletion(store, owner))
         else:
-            self._assign_attribute(store, place)
+            self._assign_attribute(store, owner)
 
     def _store_global(self, store: Store) -> None:
         scope = self.fetched(self.vm.globals_source(store.target))
@@ -341,20 +341,20 @@ class Writer:
         if store.value is not DELETED:
             self.lines.append(f"{scope}[{quoted(store.name)}] = {self.value(store.value)}")
 
-    def _assign_attribute(self, store: Store, place: str) -> None:
+    def _assign_attribute(self, store: Store, owner: str) -> None:
         """The statement that sets an attribute, past what its class does then in Python: capture has seen that."""
         target = store.target
         if isinstance(target, nn.Module) and store.name in target.__dict__.get("_buffers", ()):
-            self.lines.append(f"{place}._buffers[{quoted(store.name)}] = {self.value(store.value)}")
+            self.lines.append(f"{owner}._buffers[{quoted(store.name)}] = {self.value(store.value)}")
         elif type(target).__setattr__ in _PLAIN_SETTERS or isinstance(target, torch.Tensor):
-            self.lines.append(f"{place}.{store.name} = {self.value(store.value)}")
+            self.lines.append(f"{owner}.{store.name} = {self.value(store.value)}")
             if type(target) is TraceTensor and store.name == "data" and version_of(target) > store.version:
-                self.lines.append(f"{self.value.constant(increment_version, 'increment_version')}({place})")
+                self.lines.append(f"{self.value.constant(increment_version, 'increment_version')}({owner})")
         else:
             setter = self.value.constant(_base(target).__setattr__, "set")
-            self.lines.append(f"{setter}({place}, {quoted(store.name)}, {self.value(store.value)})")
+            self.lines.append(f"{setter}({owner}, {quoted(store.name)}, {self.value(store.value)})")
 
-    def _deletion(self, store: Store, place: str) -> str:
+    def _deletion(self, store: Store, owner: str) -> str:
         """The statement that deletes an attribute: what its class does then in Python, capture has seen."""
         kind = type(store.target)
         deleter: Callable[[Any, str], None] = delattr
@@ -363,15 +363,15 @@ class Writer:
         elif isinstance(kind.__delattr__, FunctionType):
             deleter = _base(store.target).__delattr__
         if deleter is delattr and is_plain_name(store.name):
-            return f"del {place}.{store.name}"
-        return f"{self.value.constant(deleter, 'delattr')}({place}, {quoted(store.name)})"
+            return f"del {owner}.{store.name}"
+        return f"{self.value.constant(deleter, 'delattr')}({owner}, {quoted(store.name)})"
 
-    def _store_by_name(self, store: Store, place: str) -> None:
+    def _store_by_name(self, store: Store, owner: str) -> None:
         """The same for a name that is no identifier: it is data, and stays in quotes."""
         constant = self.value.constant
         plain = type(store.target).__setattr__ in _PLAIN_SETTERS or isinstance(store.target, torch.Tensor)
         if store.value is DELETED or store.anew:
-            delete = self._deletion(store, place)
+            delete = self._deletion(store, owner)
             maybe = store.value is not DELETED or store.maybe
             ended = [f"except {constant(AttributeError, 'AttributeError')}:", "    pass"]
             self.lines += ["try:", f"    {delete}", *ended] if maybe else [delete]
@@ -379,10 +379,10 @@ class Writer:
             return
         value = self.value(store.value)
         if isinstance(store.target, nn.Module) and store.name in store.target.__dict__.get("_buffers", ()):
-            self.lines.append(f"{place}._buffers[{quoted(store.name)}] = {value}")
+            self.lines.append(f"{owner}._buffers[{quoted(store.name)}] = {value}")
         else:
             setter = constant(setattr, "setattr") if plain else constant(_base(store.target).__setattr__, "set")
-            self.lines.append(f"{setter}({place}, {quoted(store.name)}, {value})")
+            self.lines.append(f"{setter}({owner}, {quoted(store.name)}, {value})")
 
     def _refuse_shown(self) -> None:
         """A result in the memory of assigned `.data` would count writes with the tensor that was assigned from.
@@ -398,15 +398,15 @@ class Writer:
                     raise Restart(store.born, stop)
 
     def _write_back(self, mirror: Mirror) -> None:
-        place, copy = self.value(mirror.original), mirror.copy
+        owner, copy = self.value(mirror.original), mirror.copy
         if isinstance(copy, dict):
-            self._write_back_dict(place, mirror)
+            self._write_back_dict(owner, mirror)
         elif isinstance(copy, list):
             items = f"[{', '.join(map(self.value, own_items(copy)))}]"
             own = type(mirror.original).__setitem__ is list.__setitem__
             setter = self._method(mirror.original, list, "__setitem__")
             self.lines.append(
-                f"{place}[:] = {items}" if own else f"{setter}{self.value.constant(slice, 'slice')}(None), {items})"
+                f"{owner}[:] = {items}" if own else f"{setter}{self.value.constant(slice, 'slice')}(None), {items})"
             )
         elif isinstance(copy, set):  # what stays is not touched: the order is that of eager
             gone, new = set.difference(mirror.before, own_items(copy)), set.difference(copy, mirror.before)
@@ -421,31 +421,31 @@ class Writer:
 
     def _method(self, held: object, base: type, name: str) -> str:
         """The begin of a call of a container's method, which a class of the program may have overridden."""
-        place = self.value(held)
+        owner = self.value(held)
         if getattr(type(held), name, None) is getattr(base, name):
-            return f"{place}.{name}("
-        return f"{self.value.constant(base, base.__name__)}.{name}({place}, "
+            return f"{owner}.{name}("
+        return f"{self.value.constant(base, base.__name__)}.{name}({owner}, "
 
-    def _write_back_dict(self, place: str, mirror: Mirror) -> None:
+    def _write_back_dict(self, owner: str, mirror: Mirror) -> None:
         copy, before, value = mirror.copy, mirror.before, self.value
         direct = type(mirror.original).__setitem__ is dict.__setitem__
         ordered = isinstance(mirror.original, collections.OrderedDict)
         base = value.constant(collections.OrderedDict, "OrderedDict") if ordered else value.constant(dict, "dict")
         kept = [key for key in before if dict.__contains__(copy, key)]
         if kept != own_items(copy)[: len(kept)]:
-            self.lines.append(f"{base}.clear({place})")
+            self.lines.append(f"{base}.clear({owner})")
             before = {}
         for key in before:
             if not dict.__contains__(copy, key):
                 own = type(mirror.original).__delitem__ is dict.__delitem__
-                remove = f"{base}.__delitem__({place}, {value(key)})"
-                self.lines.append(f"del {place}[{value(key)}]" if own else remove)
+                remove = f"{base}.__delitem__({owner}, {value(key)})"
+                self.lines.append(f"del {owner}[{value(key)}]" if own else remove)
         for key, item in items_of(copy):
             if type(item) is PhiValue and item.optional:
                 item.read()  # nothing is there after one way of a branch: the graph ends before it
             if key not in before or before[key] is not item:
-                target = f"{place}[{value(key)}] = {value(item)}"
-                self.lines.append(target if direct else f"{base}.__setitem__({place}, {value(key)}, {value(item)})")
+                target = f"{owner}[{value(key)}] = {value(item)}"
+                self.lines.append(target if direct else f"{base}.__setitem__({owner}, {value(key)}, {value(item)})")
 
     # -- assembly ----------------------------------------------------------------------------------------------------
 

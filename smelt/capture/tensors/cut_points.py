@@ -54,36 +54,40 @@ def refuse_torn(vm: Interpreter) -> None:
             call; then it stops before the former.
     """
     tensors = vm.tensors
-    places = {node: at for at, node in enumerate(tensors.graph.nodes)}
-    _refuse_parted_pullbacks(tensors.graph, places)
+    positions = {node: at for at, node in enumerate(tensors.graph.nodes)}
+    _refuse_parted_pullbacks(tensors.graph, positions)
     for cut in boundaries(tensors.graph):
-        if _tears(tensors, places, places[cut]):
+        if _tears(tensors, positions, positions[cut]):
             stop = Break(f"{why_cut(cut)}, before a write to a view", "a view and its base are in one part of a graph")
             stop.at = cut.meta.get("at")
             raise Restart(cut.meta["step"], stop)
 
 
-def _refuse_parted_pullbacks(graph: fx.Graph, places: dict[fx.Node, int]) -> None:
-    at_cuts = [places[cut] for cut in cuts(graph)]
-    for node, place in places.items():
+def _refuse_parted_pullbacks(graph: fx.Graph, positions: dict[fx.Node, int]) -> None:
+    at_cuts = [positions[cut] for cut in cuts(graph)]
+    for node, position in positions.items():
         if isinstance(node.target, PullbackCall) and isinstance(node.args[0], fx.Node):
-            if any(places[node.args[0]] < at < place for at in at_cuts):
+            if any(positions[node.args[0]] < at < position for at in at_cuts):
                 stop = Break("a cut between torch.func.vjp and its pullback", "one part of a graph holds both")
                 raise Restart(node.target.born, stop)
 
 
-def _tears(tensors: Tensors, places: dict[fx.Node, int], cut: int) -> bool:
-    for node, place in places.items():
-        if place > cut and node.op == "call_method" and node.target in _ON_OBJECTS:
+def _tears(tensors: Tensors, positions: dict[fx.Node, int], cut: int) -> bool:
+    for node, position in positions.items():
+        if position > cut and node.op == "call_method" and node.target in _ON_OBJECTS:
             return True
     written = {
         storage
         for storage, writers in tensors.writers.items()
-        if any(places.get(writer, 0) > cut for writer in writers)
+        if any(positions.get(writer, 0) > cut for writer in writers)
     }
     for node, tensor in tensors.made_tensors():
         held = tensor.storage_view
-        if id(held.storage) in written and places.get(node, cut) < cut and any(places[u] > cut for u in node.users):
+        if (
+            id(held.storage) in written
+            and positions.get(node, cut) < cut
+            and any(positions[u] > cut for u in node.users)
+        ):
             val = held.layout.val
             if held.parent is not None or may_overlap(val.shape, val.stride):
                 return True

@@ -54,7 +54,7 @@ def close(
 
 
 def _wholes(tensors: Tensors, outputs: Sequence[TraceTensor]) -> list[TraceTensor]:
-    """What results show parts of, where the program knows at which place: nobody reads it, but it is in memory."""
+    """What results show parts of, where the program knows at which offset: nobody reads it, but it is in memory."""
     shown, given = {id(t.storage_view.storage) for t in outputs}, {id(t) for t in outputs}
     return [whole for key, whole in tensors.kept_whole.items() if key in shown and id(whole) not in given]
 

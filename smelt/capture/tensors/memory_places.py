@@ -1,4 +1,4 @@
-"""Calls that tell places of memory by number: `as_strided` and its kin, `storage_offset`, pairs as complex numbers.
+"""Calls that give memory offsets as numbers: `as_strided` and its kin, `storage_offset`, pairs as complex numbers.
 
 Eager counts from where a tensor's storage begins. A graph counts from where its inputs begin.
 """
@@ -83,9 +83,9 @@ def view(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 def expect_begin_of_type(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """Ends the graph where `view(x, dtype)` is refused for the place at which x begins in its memory.
+    """Ends the graph where `view(x, dtype)` is refused for the offset at which x begins in its memory.
 
-    The graph itself may lay x out elsewhere, where the place says nothing.
+    The graph itself may lay x out elsewhere, where the offset says nothing.
     """
     dtype = next((each for each in (*args[1:], *kwargs.values()) if type(each) is torch.dtype), None)
     if dtype is not None and type(args[0]) is TraceTensor and dtype.itemsize > args[0].itemsize:
@@ -135,7 +135,7 @@ def _whole_of(vm: Interpreter, tensor: TraceTensor) -> TraceTensor | None:
 def _begin_of(vm: Interpreter, whole: TraceTensor, part: TraceTensor) -> Any:
     """Where an input begins in its memory, counted in elements of what shows it, which may be of another type.
 
-    The graph counts from that place on.
+    The graph counts from that offset on.
     """
     begin = storage_offset(vm, whole) - to_torch(whole.storage_view.layout.offset)
     return begin if whole.itemsize == part.itemsize else begin * whole.itemsize // part.itemsize

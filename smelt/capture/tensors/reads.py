@@ -60,7 +60,7 @@ class Reads:
     # -- told by the operators (graph.unbacked.Numbers) -------------------------------------------------------------
 
     def identity(self, tensor: TraceTensor) -> Hashable:
-        """A place in memory between two writes."""
+        """Memory between two writes."""
         self._kept.append(tensor.storage_view)
         return id(tensor.storage_view), version(tensor)[1]
 
@@ -84,7 +84,7 @@ class Reads:
         new, self._new = self._new, []
         return new
 
-    def place(self, node: fx.Node, new: list[tuple[Size | Real, Read]], out: object) -> None:
+    def record(self, node: fx.Node, new: list[tuple[Size | Real, Read]], out: object) -> None:
         """`node` read these numbers and gives `out`."""
         for number, read in new:
             read.node = node

@@ -2,7 +2,7 @@
 
 `if mask.all()`, `lengths.tolist()` or `x[mask]` ask for values. When these follow from whole numbers and booleans among
 the arguments (or from the module's own tensors), they are computed from the real tensors of this call, the capture goes
-on with them, and a guard computes them again: like sizes, such values seldom change. A place that was captured
+on with them, and a guard computes them again: like sizes, such values seldom change. A compile site that was captured
 `PATIENCE` times ends its graph there instead, and so does everything that is computed from floating point arguments.
 Only how many of a few elements pass a comparison is taken for granted as well (`boxes[labels > -1]`): labels often
 have a number that stands for padding.
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from smelt.capture.tensors.tensors import Input, Tensors
 
 PATIENCE = 3
-"""Versions of one place, from which on values are not taken for granted any more."""
+"""Versions of one compile site from which on values are no longer assumed."""
 
 ASKED = 1024
 """Elements of the largest tensor whose values are asked for."""

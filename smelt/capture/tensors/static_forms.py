@@ -72,7 +72,7 @@ def _numbers(vm: Interpreter, value: Any) -> Any:
     return value
 
 
-def _places(vm: Interpreter, mask: TraceTensor) -> tuple[object, ...] | None:
+def _indices(vm: Interpreter, mask: TraceTensor) -> tuple[object, ...] | None:
     """The indices of a mask's true elements, one tensor a dimension."""
     count = vm.tensors.speculation.count(mask)
     if count is None:
@@ -126,7 +126,7 @@ def _raised(vm: Interpreter, tensor: TraceTensor, key: object) -> tuple[TraceTen
 
 
 def _masks_fit(tensor: TraceTensor, key: object) -> bool:
-    """Whether each mask has the sizes of the dimensions that it stands for: its places alone would not tell."""
+    """Whether each mask has the sizes of the dimensions that it stands for: its indices alone would not tell."""
     parts = _parts(key)
     for at, part in enumerate(parts):
         if type(part) is TraceTensor and part.dtype in (torch.bool, torch.uint8):
@@ -138,15 +138,15 @@ def _masks_fit(tensor: TraceTensor, key: object) -> bool:
 
 
 def _index(vm: Interpreter, key: object) -> tuple[object, ...] | None:
-    """An index with the places of its masks and the numbers of its tensors; None where nothing of that is known."""
+    """An index with the indices of its masks and the numbers of its tensors; None where nothing of that is known."""
     given = _parts(key)
     whole: list[Any] = []
     for part in _numbers(vm, given) if isinstance(key, (slice, tuple)) else given:
         if type(part) is TraceTensor and part.dtype in (torch.bool, torch.uint8):
-            places = _places(vm, part)
-            if places is None:
+            known = _indices(vm, part)
+            if known is None:
                 return None
-            whole.extend(places)
+            whole.extend(known)
         else:
             whole.append(part)
     same = len(whole) == len(given) and all(map(operator.is_, whole, given))
@@ -275,7 +275,7 @@ def _answer(vm: Interpreter, condition: TraceTensor, asked: str) -> object:
 
 
 def _tensor_split(vm: Interpreter, tensor: TraceTensor, parts: object, dim: int = 0) -> object:
-    """`torch.tensor_split(tensor, places)` with the places in a tensor"""
+    """`torch.tensor_split(tensor, indices)` with the indices in a tensor"""
     values = vm.tensors.speculation.value(parts) if type(parts) is TraceTensor else None
     return None if values is None else vm.tensors.run(torch.tensor_split, (tensor, values.tolist(), dim), {})
 

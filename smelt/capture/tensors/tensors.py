@@ -87,7 +87,7 @@ class Tensors:
         born: the step at which each tensor of a node was made, by identity.
         spent: the autograd nodes that a backward in the function has used up, by identity.
         inference: which of them were made in inference mode.
-        kept_whole: the tensors that views show whose place in memory the program knows, by the identity of the storage.
+        kept_whole: the tensors that views show whose memory offset the program knows, by the identity of the storage.
         named: regions of the profiler that the program opens, in order.
         computed: where inputs that have a history come from, by identity.
     """
@@ -367,7 +367,7 @@ class Tensors:
         for tensor in written:
             self._note_write(tensor, node)
         self._assign(out, node)
-        self.reads.place(node, new, out)
+        self.reads.record(node, new, out)
         if isinstance(out, SYMBOLIC) and len(new) == 1:
             node.meta["val"] = new[0][0]
             self.number_node.given(new[0][0], node)

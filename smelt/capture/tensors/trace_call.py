@@ -207,15 +207,15 @@ class Runner:
             Break: it changed the shape of an input, gave other tensors, wrote by ways of its own (`torch.kron`), or
                 gave the tensor a history without a derivative, which compiling would ask for.
         """
-        for tensor, (place, _) in zip(outs, before, strict=True):
-            if tensor.storage_view is not place and id(tensor) in self.vm.sources:
-                tensor.move_to(TraceTensor(place))
+        for tensor, (view, _) in zip(outs, before, strict=True):
+            if tensor.storage_view is not view and id(tensor) in self.vm.sources:
+                tensor.move_to(TraceTensor(view))
                 raise Break(f"out= of {name} is an argument that gets another shape", _INPUTS)
         given = _outs(result)
         same = len(given) == len(outs) and all(a is b for a, b in zip(given, outs, strict=True))
         written = any(
-            place.storage.version != count or tensor.storage_view is not place and tensor.storage_view.storage.version
-            for tensor, (place, count) in zip(outs, before, strict=True)
+            view.storage.version != count or tensor.storage_view is not view and tensor.storage_view.storage.version
+            for tensor, (view, count) in zip(outs, before, strict=True)
         )
         if not same or not written and any(tensor.numel() for tensor in outs):
             raise Break(f"out= of {name}", "nothing tells what it writes there")

@@ -21,14 +21,14 @@ Transform = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class Blank:
-    """The place of a value that is known when the graph runs."""
+    """A blank for a value that is known when the graph runs."""
 
 
 BLANK = Blank()
 
 
 def fill(leaves: Sequence[object], values: Sequence[object]) -> list[object]:
-    """The leaves, with the values in the places of the blanks."""
+    """The leaves, with the values in the blanks."""
     given = iter(values)
     return [next(given) if leaf is BLANK else leaf for leaf in leaves]
 

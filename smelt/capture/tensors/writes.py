@@ -75,7 +75,7 @@ def layers(inputs: Iterable[Input]) -> list[list[Input]]:
     known = [i for i in inputs if i.tensor.numel() and not is_opaque(i.tensor)]
     out: list[tuple[int, list[Input]]] = []
     for addresses, one in sorted(((span(i.tensor), i) for i in known), key=lambda pair: pair[0]):
-        place = next((k for k, (end, _) in enumerate(out) if end <= addresses[0]), len(out))
-        held = out[place][1] if place < len(out) else []
-        out[place : place + 1] = [(addresses[1], [*held, one])]
+        position = next((k for k, (end, _) in enumerate(out) if end <= addresses[0]), len(out))
+        held = out[position][1] if position < len(out) else []
+        out[position : position + 1] = [(addresses[1], [*held, one])]
     return [held for _, held in out]

@@ -269,10 +269,10 @@ def _backward(sibling: Interpreter, cls: type[torch.autograd.Function], ctx: Con
 
 def _in_part(gradients: Sequence[object]) -> Iterator[list[object]]:
     """The gradients of which some are absent: one, all but one, or each set of them where these are few."""
-    places = [k for k, gradient in enumerate(gradients) if gradient is not None]
-    counts = range(1, len(places)) if len(places) <= _FEW else (1, len(places) - 1)
-    for count in counts if len(places) > 1 else ():
-        for absent in itertools.combinations(places, count):
+    positions = [k for k, gradient in enumerate(gradients) if gradient is not None]
+    counts = range(1, len(positions)) if len(positions) <= _FEW else (1, len(positions) - 1)
+    for count in counts if len(positions) > 1 else ():
+        for absent in itertools.combinations(positions, count):
             yield [None if k in absent else gradient for k, gradient in enumerate(gradients)]
 
 

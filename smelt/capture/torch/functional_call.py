@@ -39,7 +39,7 @@ def functional_call(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     before: list[tuple[dict[str, Any], str, Any]] = []
     try:
         for path, tensor in [item for each in dicts for item in each.items()]:
-            owner, table, name = _place(vm, module, path)
+            owner, table, name = _slot(vm, module, path)
             before.append((table, name, table[name]))
             table[name] = tensor
             vm.reads.pop((id(owner), name), None)
@@ -49,7 +49,7 @@ def functional_call(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
             table[name] = tensor
 
 
-def _place(vm: Interpreter, module: object, path: str) -> tuple[Any, dict[str, Any], str]:
+def _slot(vm: Interpreter, module: object, path: str) -> tuple[Any, dict[str, Any], str]:
     """(owner, table of the owner, name in it) of a parameter or buffer."""
     *parents, name = path.split(".")
     for parent in parents:

@@ -82,12 +82,12 @@ class _Undone:
         One that is so already changes nothing; any other is set when the graph has run, if the step has.
         """
         vm = self.vm
-        for place, store in list(vm.effects.stores.items()):
+        for key, store in list(vm.effects.stores.items()):
             held = getattr(store.target, "__dict__", None)
-            if place in self.stores or store.kind != "attr" or type(store.value) is not bool or held is None:
+            if key in self.stores or store.kind != "attr" or type(store.value) is not bool or held is None:
                 continue
             source = vm.sources[id(store.target)]
-            del vm.effects.stores[place]
+            del vm.effects.stores[key]
             if store.name in held:
                 vm.guards.check(vm.attr_source(source, store.name, True), native.IS, held[store.name])
             else:

@@ -159,17 +159,17 @@ _IS = {kind: _hooks_are(kind) for kind in ("none", "full", "old")}
 
 def _before(vm: Interpreter, module: nn.Module, args: Args) -> tuple[object, Args]:
     """What stands for the call of the module in the graph, and the arguments of forward."""
-    places = _differentiable(args)
-    if not places and not torch.is_grad_enabled():
+    positions = _differentiable(args)
+    if not positions and not torch.is_grad_enabled():
         return None, args
     refuse_inside(vm, "a module with backward hooks")
     given = vm.tensors.given(module, vm.sources[id(module)])
     around = Around()
-    seen = _through(vm, [args[i] for i in places])
+    seen = _through(vm, [args[i] for i in positions])
     vm.tensors.note(
-        (around, *seen), (), False, BeforeForward(len(args), places), (given, *(args[i] for i in places)), {}
+        (around, *seen), (), False, BeforeForward(len(args), positions), (given, *(args[i] for i in positions)), {}
     )
-    return around, _replaced(args, places, seen)
+    return around, _replaced(args, positions, seen)
 
 
 def _after(vm: Interpreter, around: object, out: object) -> object:
@@ -178,29 +178,29 @@ def _after(vm: Interpreter, around: object, out: object) -> object:
         vm.call(warnings.warn, (f"{text} but received {vm.type_of(out)}",), {"stacklevel": 2})
         return out
     results = out if isinstance(out, tuple) else (out,)
-    places = _differentiable(results)
-    if not places:
+    positions = _differentiable(results)
+    if not positions:
         return out
     refuse_inside(vm, "a module with backward hooks")
-    seen = _through(vm, [results[i] for i in places])
-    tensors = [results[i] for i in places]
-    vm.tensors.note(tuple(seen), (), False, AfterForward(len(results), places), (around, *tensors), {})
-    return _replaced(results, places, seen) if isinstance(out, tuple) else seen[0]
+    seen = _through(vm, [results[i] for i in positions])
+    tensors = [results[i] for i in positions]
+    vm.tensors.note(tuple(seen), (), False, AfterForward(len(results), positions), (around, *tensors), {})
+    return _replaced(results, positions, seen) if isinstance(out, tuple) else seen[0]
 
 
 def _differentiable(values: Args) -> list[int]:
-    """The places of tensors, if gradients flow through any."""
-    places = [i for i, value in enumerate(values) if type(value) is TraceTensor]
-    return places if torch.is_grad_enabled() and any(values[i].requires_grad for i in places) else []
+    """The positions of tensors, if gradients flow through any."""
+    positions = [i for i, value in enumerate(values) if type(value) is TraceTensor]
+    return positions if torch.is_grad_enabled() and any(values[i].requires_grad for i in positions) else []
 
 
 def _through(vm: Interpreter, tensors: list[TraceTensor]) -> list[TraceTensor]:
     return vm.tensors.runner.attempt(through, tuple(tensors), {})[0] if tensors else []
 
 
-def _replaced(values: Args, places: list[int], tensors: list[TraceTensor]) -> Args:
+def _replaced(values: Args, positions: list[int], tensors: list[TraceTensor]) -> Args:
     items = list(values)
-    for place, tensor in zip(places, tensors, strict=True):
-        items[place] = tensor
+    for position, tensor in zip(positions, tensors, strict=True):
+        items[position] = tensor
     kind: Any = type(values)
     return tuple(items) if kind is tuple else kind(*items)

@@ -53,15 +53,15 @@ class BodyRenderer(OpsRenderer):
         return self.scopes.define(ctype, element, dtype, depth)
 
     def element(self, name: str, index: Index, write: bool = False) -> tuple[str, int]:
-        """(`p[i]`, depth): the memory of an element. The part of the place known outside becomes a pointer there."""
+        """(`p[i]`, depth): the memory of an element. What is known of its offset outside becomes a pointer there."""
         pointer = self.arguments.pointer(name)
         dtype = metas_of(self.plan.program.nodes[name]).dtype
-        place = flat_index(index, self.plan.strides[name])
-        depth = self.depth_of(place)
-        here = tuple(t for t in place.terms if self.atom_depth(t[0]) == depth)
-        outside = Expr(tuple(t for t in place.terms if self.atom_depth(t[0]) < depth), place.const)
+        offset = flat_index(index, self.plan.strides[name])
+        depth = self.depth_of(offset)
+        here = tuple(t for t in offset.terms if self.atom_depth(t[0]) == depth)
+        outside = Expr(tuple(t for t in offset.terms if self.atom_depth(t[0]) < depth), offset.const)
         if depth == 0 or (not outside.terms and same(outside.const, 0)):
-            return f"{pointer}[{self.text_of(place)}]", depth
+            return f"{pointer}[{self.text_of(offset)}]", depth
         memory = self.target.memory_types[dtype]
         if name not in self.arguments.written and not write:
             memory = f"const {memory}"
@@ -166,18 +166,18 @@ class BodyRenderer(OpsRenderer):
     def indirect(self, value: V, size: IntLike, wrap: bool) -> Expr:
         """A loaded index: negative ones wrap, what is out of range reads element 0 (and never outside the tensor)."""
         text = f"(int64_t){value.text}"
-        place, count = self.scopes.define("int64_t", text, torch.int64, value.depth, "j"), self.size(size)
+        position, count = self.scopes.define("int64_t", text, torch.int64, value.depth, "j"), self.size(size)
         if wrap:
-            wrapped = f"{place.text} + ({place.text} < 0 ? {count} : 0)"
-            place = self.scopes.define("int64_t", wrapped, torch.int64, value.depth, "j")
-        self.check_range(place, size)
-        inside = f"(uint64_t){place.text} < {unsigned(count)} ? {place.text} : 0"
-        place = self.scopes.define("int64_t", inside, torch.int64, value.depth, "j")
-        return Expr(((Runtime(place.text, size, place), 1),), 0)
+            wrapped = f"{position.text} + ({position.text} < 0 ? {count} : 0)"
+            position = self.scopes.define("int64_t", wrapped, torch.int64, value.depth, "j")
+        self.check_range(position, size)
+        inside = f"(uint64_t){position.text} < {unsigned(count)} ? {position.text} : 0"
+        position = self.scopes.define("int64_t", inside, torch.int64, value.depth, "j")
+        return Expr(((Runtime(position.text, size, position), 1),), 0)
 
-    def check_range(self, place: V, size: IntLike) -> None:
+    def check_range(self, position: V, size: IntLike) -> None:
         """Set the program's fault word when an index is out of range; the host then raises IndexError."""
-        self.fault(f"((uint64_t){place.text} >= {unsigned(self.size(size))})", place, OUT_OF_RANGE)
+        self.fault(f"((uint64_t){position.text} >= {unsigned(self.size(size))})", position, OUT_OF_RANGE)
 
     def fault(self, test: str, of: V, code: int) -> None:
         """Set the program's fault word to `code` where the test of a value holds, and the masks do."""
@@ -219,15 +219,15 @@ class BodyRenderer(OpsRenderer):
         depth = self.depth_of(index)
         here = Expr(tuple(t for t in index.terms if self.atom_depth(t[0]) == depth), 0)
         outside = Expr(tuple(t for t in index.terms if self.atom_depth(t[0]) < depth), index.const)
-        place = f"(uint32_t)({self.text_of(here)})"
+        counter = f"(uint32_t)({self.text_of(here)})"
         if count > 2**32:
             whole = f"(int64_t)({self.text_of(index)})"
-            place = f"(uint32_t)({whole} + ({whole} >> 32) * 0x9E3779B1LL)"
+            counter = f"(uint32_t)({whole} + ({whole} >> 32) * 0x9E3779B1LL)"
         elif outside.terms or not same(outside.const, 0):
             base = f"(uint32_t)({self.text_of(outside)})"
             start = self.scopes.define("uint32_t", base, torch.int64, self.depth_of(outside), "c")
-            place = f"{start.text} + {place}"
-        text = f"random_uniform({low.text}, {high.text}, {place})"
+            counter = f"{start.text} + {counter}"
+        text = f"random_uniform({low.text}, {high.text}, {counter})"
         return self.scopes.define("float", text, torch.float32, max(depth, key.depth))
 
 

@@ -86,7 +86,7 @@ class CppHost(Host):
             return self.fault, 0
         if not self.in_arena(name):
             return self.slots[name], 0
-        return (self.place_slots[name], 0) if self.symbols else (0, self.plan.memory.offsets[name])
+        return (self.offset_slots[name], 0) if self.symbols else (0, self.plan.memory.offsets[name])
 
     def kernel_names(self, number: int) -> str:
         launch = self.kernels.launches.get(number)
@@ -112,9 +112,9 @@ class CppHost(Host):
     def pointer(self, body: Writer, name: str, bound: set[str]) -> str:
         if self.in_arena(name):
             if self.symbols:
-                if name not in self.place_slots:
-                    self.place_slots[name] = self.new_slot()
-                return f"P[{self.place_slots[name]}]"
+                if name not in self.offset_slots:
+                    self.offset_slots[name] = self.new_slot()
+                return f"P[{self.offset_slots[name]}]"
             return f"(P[0] + {self.plan.memory.offsets[name]})"
         self.bind(body, name, bound)
         return f"P[{self.slots[name]}]"

@@ -215,8 +215,8 @@ class KernelRenderer(BodyRenderer):
 
     def close_inner(self, loop: _Loop, before: Sequence[str] = (), after: Sequence[str] = ()) -> None:
         """`before` and `after` go around the innermost loop."""
-        for place, var in reversed(list(enumerate(self.nest.inner))):
-            innermost = place == len(self.nest.inner) - 1
+        for level, var in reversed(list(enumerate(self.nest.inner))):
+            innermost = level == len(self.nest.inner) - 1
             short = innermost and known_less(var.size, 2**31)
             name, bound = self.names[var], self.int_size(var.size) if short else self.size(var.size)
             counter = "int" if short else "int64_t"
@@ -241,8 +241,8 @@ class KernelRenderer(BodyRenderer):
             return []
         return [line for one in sums for line in one.put_away(self.names[var], width)]
 
-    def inner_place(self) -> Expr:
-        """The row-major place inside the inner loops."""
+    def inner_offset(self) -> Expr:
+        """The row-major offset inside the inner loops."""
         sizes = [v.size for v in self.nest.inner]
         return flat_index([variable(v) for v in self.nest.inner], row_major(sizes))
 
@@ -251,24 +251,24 @@ class KernelRenderer(BodyRenderer):
     def from_memory(self, name: str, index: Index) -> V:
         if self.nest.tiled and not self.masks and name not in self.arguments.written:
             rows, columns = self.nest.inner
-            place = flat_index(index, self.plan.strides[name])
-            if same(place.coefficient(rows), 1) and hint(place.coefficient(columns)) > 1 and place.is_linear():
-                return self.staged(name, place)
+            offset = flat_index(index, self.plan.strides[name])
+            if same(offset.coefficient(rows), 1) and hint(offset.coefficient(columns)) > 1 and offset.is_linear():
+                return self.staged(name, offset)
         return super().from_memory(name, index)
 
-    def staged(self, name: str, place: Expr) -> V:
+    def staged(self, name: str, offset: Expr) -> V:
         """An element of a tensor that is contiguous along the outer loop of the tile: its tile is copied to the stack
         first, in its own order, so that each cache line is fetched once."""
         rows, columns = self.nest.inner
         pitch = rows.size + 1  # odd: walking down a column of the copy meets every cache set
         dtype = metas_of(self.plan.program.nodes[name]).dtype
         ctype = self.target.value_types[dtype]
-        outside = Expr(tuple(t for t in place.terms if t[0] not in (rows, columns)), place.const)
-        key = ("tile", name, place)
+        outside = Expr(tuple(t for t in offset.terms if t[0] not in (rows, columns)), offset.const)
+        key = ("tile", name, offset)
         array = self.scopes.find(key)
         if array is None:
             array = self.scopes.remember(key, V(self.scopes.name("w"), dtype, self.row_depth))
-            step = self.size(place.coefficient(columns))
+            step = self.size(offset.coefficient(columns))
             element = f"{self.arguments.pointer(name)}[{self.text_of(outside)} + {step} * y + x]"
             element = self.call(f"{ROUNDING[dtype]}_load", element) if dtype in ROUNDING else element
             for line in (
@@ -404,13 +404,13 @@ class KernelRenderer(BodyRenderer):
 
     def temporary(self, name: str, array: str) -> V:
         dtype = metas_of(self.plan.program.nodes[name]).dtype
-        text = f"{array}[{self.text_of(self.inner_place())}]"
+        text = f"{array}[{self.text_of(self.inner_offset())}]"
         return self.scopes.define(self.target.value_types[dtype], text, dtype, self.scopes.depth)
 
     def keep_temporary(self, name: str, index: Index, value: V) -> None:
         array = self.phases.temporaries[name]
         self.temporaries[name] = (array, index, self.phase)
-        self.scopes.line(f"{array}[{self.text_of(self.inner_place())}] = {value.text};")
+        self.scopes.line(f"{array}[{self.text_of(self.inner_offset())}] = {value.text};")
 
     def declare_temporaries(self) -> None:
         width = self.phases.room
@@ -440,7 +440,7 @@ class KernelRenderer(BodyRenderer):
     def accumulate_column(self, member: Member) -> None:
         assert isinstance(member.node, Reduction)
         one = self.columns[member.name]
-        slot = f"{one.name}[{self.text_of(self.inner_place())}]"
+        slot = f"{one.name}[{self.text_of(self.inner_offset())}]"
         values = [self.evaluate(m).text for m in self.unrolled(member)]
         if member.node.kind == "sum" and len(values) > 1:
             values = [" + ".join(f"({a} + {b})" for a, b in zip(values[::2], values[1::2], strict=True))]
@@ -462,8 +462,8 @@ class KernelRenderer(BodyRenderer):
         for member in members:
             assert isinstance(member.node, Reduction)
             dtype = metas_of(member.node).dtype
-            place, levels = self.text_of(self.inner_place()), self.columns[member.name].levels
-            text = self.rounded(" + ".join(f"{level}[{place}]" for level in levels), dtype)
+            offset, levels = self.text_of(self.inner_offset()), self.columns[member.name].levels
+            text = self.rounded(" + ".join(f"{level}[{offset}]" for level in levels), dtype)
             self.write(member, self.scopes.define(self.target.value_types[dtype], text, dtype, self.scopes.depth))
         self.close_inner(_Loop())
 

@@ -162,7 +162,7 @@ LOGICAL = {"sum": "any", "max": "any", "prod": "all", "min": "all"}
 
 
 def _start(kind: str, dtype: torch.dtype) -> str:
-    """What an accumulator starts with. Where a place is found the first element is taken whatever it is."""
+    """What an accumulator starts with. Where a position is found the first element is taken whatever it is."""
     fold = FOLDS[kind]
     if fold.neutral is not None or fold.finds:
         return str(int(fold.neutral or 0))

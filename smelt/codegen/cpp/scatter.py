@@ -1,4 +1,4 @@
-"""Scatter kernels: copy the base, then write or add at data-dependent places.
+"""Scatter kernels: copy the base, then write or add at data-dependent positions.
 
 Dimensions that reach the target unchanged never collide, so they run in parallel and in vectors; the others run in
 order. Results do not depend on the number of threads, and no atomics are needed.
@@ -86,7 +86,7 @@ class _ScatterRenderer(BodyRenderer):
         self.scopes.line(f"{allowed}{element} = {store_text(self.node.meta.dtype, text, self.used)};")
 
     def met_fault(self, test: str, depth: int) -> None:
-        """Nothing is written over an input for a refused place, nor, as in eager, after it."""
+        """Nothing is written over an input for a refused position, nor, as in eager, after it."""
         if self.node.name not in self.plan.over_inputs:
             return
         if depth > self.scalar_depth:
@@ -136,7 +136,7 @@ class _ScatterRenderer(BodyRenderer):
             self.close(var)
 
     def open_parallel(self, outer: Sequence[Var]) -> None:
-        """One loop over all places of these dimensions, each of which has a name in it."""
+        """One loop over all positions of these dimensions, each of which has a name in it."""
         self.scopes.open()
         for number, var in enumerate(outer):
             self.names[var], self.depths[var] = f"k{number}", self.scopes.depth

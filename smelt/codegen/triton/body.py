@@ -38,7 +38,7 @@ class TileBody(OpsRenderer):
     """Renders bodies. Depths are sets of axes; `axis_masks` says which elements of a block are inside, by axis bit.
 
     Attributes:
-        checks: that kernels for a GPU make, each known by its place here.
+        checks: that kernels for a GPU make, each known by its index here.
         running: the nodes whose bodies are being rendered, the innermost last.
         loaded: the axes along which elements have been loaded so far.
         quick: by value, what is enough where that is rounded to low precision.
@@ -108,19 +108,19 @@ class TileBody(OpsRenderer):
         """(pointers to an element, mask or nothing, the axes that these vary along).
 
         Args:
-            also: axes that the pointers must vary along besides those of the place.
+            also: axes that the pointers must vary along besides those of the offset.
         """
         return self.pointers(name, flat_index(index, self.plan.strides[name]), also)
 
-    def pointers(self, name: str, place: Expr, also: int = 0) -> tuple[str, str, int]:
-        """The same for a place in a buffer, counted in elements."""
+    def pointers(self, name: str, offset: Expr, also: int = 0) -> tuple[str, str, int]:
+        """The same for an offset in a buffer, counted in elements."""
         pointer = self.arguments.pointer(name)
-        axes = self.depth_of(place)
+        axes = self.depth_of(offset)
         masks = self.inside(axes | also)
         spread = also & ~axes
         for m in masks:
             spread |= m.depth & ~axes
-        text = f"{pointer} + ({self.text_of(place)})"
+        text = f"{pointer} + ({self.text_of(offset)})"
         if spread:
             text += f" + {self.zeros(spread)}"
         return text, " & ".join(dict.fromkeys(m.text for m in masks)), axes | spread
@@ -207,17 +207,17 @@ class TileBody(OpsRenderer):
 
     def indirect(self, value: V, size: IntLike, wrap: bool) -> Expr:
         """A loaded index: negative ones wrap, what is out of range reads element 0 (and never outside the tensor)."""
-        place, count = (
+        position, count = (
             self.scopes.define("", f"{value.text}.to(tl.int64)", torch.int64, value.depth, "j"),
             self.size(size),
         )
         if wrap:
-            wrapped = f"tl.where({place.text} < 0, {place.text} + {count}, {place.text})"
-            place = self.scopes.define("", wrapped, torch.int64, value.depth, "j")
-        out = f"(({place.text} < 0) | ({place.text} >= {count}))"
-        self.fault(out, place, OUT_OF_RANGE, (place.text, count), wrap)
-        place = self.scopes.define("", f"tl.where({out}, 0, {place.text})", torch.int64, value.depth, "j")
-        return Expr(((Runtime(place.text, size, place), 1),), 0)
+            wrapped = f"tl.where({position.text} < 0, {position.text} + {count}, {position.text})"
+            position = self.scopes.define("", wrapped, torch.int64, value.depth, "j")
+        out = f"(({position.text} < 0) | ({position.text} >= {count}))"
+        self.fault(out, position, OUT_OF_RANGE, (position.text, count), wrap)
+        position = self.scopes.define("", f"tl.where({out}, 0, {position.text})", torch.int64, value.depth, "j")
+        return Expr(((Runtime(position.text, size, position), 1),), 0)
 
     def fault(self, test: str, of: V, code: int, told: tuple[str, str] | None = None, wraps: bool = False) -> None:
         """Where the test of a value holds, and the masks do, the program's fault word is set to `code`; a kernel on a
@@ -259,11 +259,11 @@ class TileBody(OpsRenderer):
         key = self.scopes.define("", made, torch.int64, seed.depth, "key")
         axes = self.depth_of(index)
         large = not (isinstance(count, int) and count <= 2**32)
-        place = self.number(index, torch.int64 if large or self.wide else torch.int32)
+        counter = self.number(index, torch.int64 if large or self.wide else torch.int32)
         if large:
-            whole = self.scopes.define("", place, torch.int64, axes, "c")
-            place = f"({whole.text} + ({whole.text} >> 32) * 0x9E3779B1)"
-        return self.scopes.define("", f"random_uniform({key.text}, {place})", torch.float32, axes | key.depth)
+            whole = self.scopes.define("", counter, torch.int64, axes, "c")
+            counter = f"({whole.text} + ({whole.text} >> 32) * 0x9E3779B1)"
+        return self.scopes.define("", f"random_uniform({key.text}, {counter})", torch.float32, axes | key.depth)
 
 
 SATURATED = {torch.uint8: "tl.int64", torch.int8: "tl.int32", torch.int16: "tl.int32"}

@@ -74,24 +74,24 @@ def _step(stream: int) -> str:
 
 def render_bundle(groups: Sequence[Group], plan: Schedule, autotune: bool = False) -> list[TritonKernel] | None:
     """The kernels that together compute pointwise groups of known sizes; None where one of them may find a fault."""
-    place = places_of(plan)
+    location = locations_of(plan)
     tilings = [make_tiling(group, plan, bundled=True) for group in groups]
     (config,) = flat_configs(sum(hint(t.axes[0].size) for t in tilings if len(t.axes) == 1), plan.machine.tiles)
     classes: dict[_Body, list[tuple[Group, _Member]]] = {}
     for group, tiling in zip(groups, tilings, strict=True):
         if len(tiling.axes) == 1:
             tiling = replace(tiling, configs=(config,))
-        renderer = _MemberRenderer(tiling, plan, group.label(), place)
+        renderer = _MemberRenderer(tiling, plan, group.label(), location)
         body, member = renderer.member()
         if FAULT in member.buffers or renderer.arguments.symbols:
             return None
         classes.setdefault(body, []).append((group, member))
     kernels: list[TritonKernel] = []
-    for chosen in _launches(list(classes.items()), plan, place):
+    for chosen in _launches(list(classes.items()), plan, location):
         if sum(len(members) for _, members in chosen) == 1:
             kernels.append(render_kernel(chosen[0][1][0][0], plan, autotune))
         else:
-            kernel = _Launch([(b, [m for _, m in members]) for b, members in chosen], plan, place).kernel()
+            kernel = _Launch([(b, [m for _, m in members]) for b, members in chosen], plan, location).kernel()
             groups = [group for _, members in chosen for group, _ in members]
             kernels.append(replace(kernel, computes=_stored_by(groups, plan)))
     return kernels
@@ -101,10 +101,10 @@ def _stored_by(groups: Iterable[Group], plan: Schedule) -> tuple[str, ...]:
     return tuple(name for group in groups for name in group.members if name in plan.stored)
 
 
-def places_of(plan: Schedule) -> Location:
+def locations_of(plan: Schedule) -> Location:
     """Buffers that lie over each other, and have elements of one type, are told apart by nothing."""
 
-    def place(buffer: str) -> Hashable:
+    def location(buffer: str) -> Hashable:
         if buffer == FAULT:
             return FAULT
         dtype = metas_of(plan.program.nodes[buffer]).dtype
@@ -113,22 +113,22 @@ def places_of(plan: Schedule) -> Location:
             at = plan.memory.in_place[at]
         return at, dtype
 
-    return place
+    return location
 
 
 Members = list[tuple[Group, _Member]]
 
 
 def _launches(
-    classes: list[tuple[_Body, Members]], plan: Schedule, place: Location
+    classes: list[tuple[_Body, Members]], plan: Schedule, location: Location
 ) -> Iterator[list[tuple[_Body, Members]]]:
     """Bodies and members of each launch, within the bounds of one. Large kernels share it with their like alone."""
     limits = plan.machine.launches
     open_ones: dict[Hashable, tuple[list[tuple[_Body, Members]], set[Hashable]]] = {}
     for number, (body, members) in enumerate(classes):
         key = (body.config.num_warps, number if body.large else None)
-        for part in _parts(members, place, limits.max_pointers):
-            pointers = {place(buffer) for _, member in part for buffer in member.buffers}
+        for part in _parts(members, location, limits.max_pointers):
+            pointers = {location(buffer) for _, member in part for buffer in member.buffers}
             chosen, known = open_ones.get(key, ([], set()))
             lines = sum(len(other.lines) for other, _ in chosen) + len(body.lines)
             full = len(known | pointers) > limits.max_pointers or len(chosen) == limits.max_bodies
@@ -140,12 +140,12 @@ def _launches(
         yield chosen
 
 
-def _parts(members: Members, place: Location, most: int) -> Iterator[Members]:
+def _parts(members: Members, location: Location, most: int) -> Iterator[Members]:
     """The members of a class in as few parts as the pointers of a launch allow."""
     part: Members = []
     known: set[Hashable] = set()
     for group, member in members:
-        pointers = {place(buffer) for buffer in member.buffers}
+        pointers = {location(buffer) for buffer in member.buffers}
         if part and len(known | pointers) > most:
             yield part
             part, known = [], set()
@@ -155,15 +155,15 @@ def _parts(members: Members, place: Location, most: int) -> Iterator[Members]:
 
 
 class _Shared(Arguments):
-    """Parameters in which buffers at one place are one pointer."""
+    """Parameters in which buffers at one location are one pointer."""
 
-    def __init__(self, place: Location) -> None:
+    def __init__(self, location: Location) -> None:
         super().__init__()
-        self.place = place
+        self.location = location
         self.numbers: dict[Hashable, int] = {}
 
     def pointer(self, buffer: str) -> str:
-        number = self.numbers.setdefault(self.place(buffer), len(self.buffers))
+        number = self.numbers.setdefault(self.location(buffer), len(self.buffers))
         if number == len(self.buffers):
             self.buffers.append(buffer)
         return f"a{number}"
@@ -172,9 +172,9 @@ class _Shared(Arguments):
 class _MemberRenderer(KernelRenderer):
     """Renders a flat kernel as a function of the number of its program and of its size."""
 
-    def __init__(self, tiling: Tiling, plan: Schedule, label: str, place: Location) -> None:
+    def __init__(self, tiling: Tiling, plan: Schedule, label: str, location: Location) -> None:
         super().__init__(tiling, plan, label)
-        self.arguments = _Shared(place)
+        self.arguments = _Shared(location)
 
     @property
     def plain(self) -> bool:
@@ -217,11 +217,11 @@ class _MemberRenderer(KernelRenderer):
 class _Launch:
     """Writes the kernel of a bundle."""
 
-    def __init__(self, classes: list[Class], plan: Schedule, place: Location) -> None:
-        self.plan, self.place = plan, place
+    def __init__(self, classes: list[Class], plan: Schedule, location: Location) -> None:
+        self.plan, self.location = plan, location
         ordered = [(body, sorted(members, key=lambda m: -m.programs)) for body, members in classes]
         self.classes = sorted(ordered, key=lambda c: -sum(m.programs for m in c[1]))
-        self.arguments = _Shared(place)
+        self.arguments = _Shared(location)
         self.lines: list[str] = []
 
     def kernel(self) -> TritonKernel:

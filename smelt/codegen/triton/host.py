@@ -220,11 +220,11 @@ class TritonHost(Host):
             self.fault = self.fault or self.new_slot()
             return f"({self.fault}, 0)"
         if self.in_arena(name):
-            return f"(0, {self.place(name)})"
+            return f"(0, {self.location_of(name)})"
         self.bind(body, name, bound)
         return f"({self.slots[name]}, 0)"
 
-    def place(self, name: str) -> str:
+    def location_of(self, name: str) -> str:
         """Where a buffer lies in the arena."""
         return f"offsets[{self.arena_numbers[name]}]" if self.symbols else str(self.plan.memory.offsets[name])
 

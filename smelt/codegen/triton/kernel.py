@@ -96,7 +96,7 @@ class TileKernel(WordRows):
         return "[" + ", ".join(axis.block for axis in self.axes) + "]"
 
     def arranged(self, axis: Axis) -> str:
-        """The places inside of a block, along its axis of the tile."""
+        """The positions inside of a block, along its axis of the tile."""
         text = f"tl.arange(0, {axis.block})"
         if len(self.axes) > 1:
             text += "[" + ", ".join(":" if a is axis else "None" for a in self.axes) + "]"
@@ -105,10 +105,10 @@ class TileKernel(WordRows):
     def zeros(self, axes: int) -> str:
         return " + ".join(f"{a.name}index * 0" for a in self.axes if axes & self.bit(a))
 
-    def decide_width(self, places: list[tuple[IntLike, IntLike]]) -> None:
-        """Index arithmetic in int64 where a place may lie beyond 32 bits."""
+    def decide_width(self, offsets: list[tuple[IntLike, IntLike]]) -> None:
+        """Index arithmetic in int64 where an offset may lie beyond 32 bits."""
         sizes = [axis.size for axis in self.axes]
-        self.wide = not all(known_less(high, 2**31) for _, high in places) or not all(
+        self.wide = not all(known_less(high, 2**31) for _, high in offsets) or not all(
             known_less(size, 2**31 - 2**20) for size in sizes
         )
 
@@ -159,7 +159,9 @@ class TileKernel(WordRows):
         if words is not None and not atomic:
             self.store_words(*words, text)
             return
-        whole = sum(map(self.bit, self.axes))  # each place of the tile adds, also where all add the same to one element
+        whole = sum(
+            map(self.bit, self.axes)
+        )  # each element of the tile adds, also where all add the same to one element
         address, masks, axes = self.address(name, index, whole if atomic else value.depth)
         if atomic:
             guard = f", mask={masks}" if masks else ""
@@ -222,7 +224,7 @@ class KernelRenderer(TileKernel):
         return next((axis for axis in self.axes if axis.walked), None)
 
     def reach(self) -> list[tuple[IntLike, IntLike]]:
-        """The ranges of all places that the kernel touches."""
+        """The ranges of all offsets that the kernel touches."""
         found = []
         for member in self.nest.members.values():
             accesses = [(read.name, read.index) for read in member.reads]
@@ -230,7 +232,7 @@ class KernelRenderer(TileKernel):
             for name, index in accesses:
                 if name in self.plan.stored:
                     found.append(flat_index(index, self.plan.strides[name]).range())
-            found += [place.range() for place in member.index_values]
+            found += [offset.range() for offset in member.index_values]
         return found
 
     def open_grid(self) -> None:
@@ -253,10 +255,10 @@ class KernelRenderer(TileKernel):
         bit = self.bit(axis)
         for var, (base, limit) in self.nest.limits.items():
             if var in axis.variables:
-                place = base + variable(var)
-                text = f"({self.text_of(place)}) < {self.size(limit)}"
+                offset = base + variable(var)
+                text = f"({self.text_of(offset)}) < {self.size(limit)}"
                 known = self.axis_masks.get(bit)
-                depth = self.depth_of(place) | bit
+                depth = self.depth_of(offset) | bit
                 if known is not None:
                     text, depth = f"{known.text} & ({text})", depth | known.depth
                 self.axis_masks[bit] = self.scopes.define("", text, torch.bool, depth, "m")
@@ -314,7 +316,7 @@ class KernelRenderer(TileKernel):
         words, last = self.words, ""
         if words is not None:
             read = accesses(self.nest.members.values(), self.plan)
-            last = self.reaches_behind(name for name, place in read if words.holds(place))
+            last = self.reaches_behind(name for name, offset in read if words.holds(offset))
         if not last:
             loop()
             return
@@ -406,7 +408,7 @@ class KernelRenderer(TileKernel):
             self.scopes.line(f"    {result} = tl.where({mask.text}, {result}, {fold.start})", everywhere)
             return V(result, value.dtype, everywhere)
         inside = [mask.text] if mask is not None else []
-        # what is computed from places alone, beside something that is loaded, is taken for loaded, too
+        # what is computed from indices alone, beside something that is loaded, is taken for loaded, too
         loaded = value.depth & self.loaded & (1 << fold.axis)
         if self.one_row() and not loaded and self.arguments.buffers:
             inside.append(self.spread_over_threads())
@@ -427,15 +429,15 @@ class KernelRenderer(TileKernel):
         reads nothing, as its mask holds nowhere.
         """
         everywhere = (1 << len(self.axes)) - 1
-        place = " + ".join(f"{axis.name}index" for axis in self.axes)
+        offset = " + ".join(f"{axis.name}index" for axis in self.axes)
         pointer = self.arguments.pointer(next(iter(self.arguments.buffers)))
         loaded = self.scopes.define(
-            "", f"tl.load({pointer} + ({place}), ({place}) < 0, other=0)", torch.int32, everywhere
+            "", f"tl.load({pointer} + ({offset}), ({offset}) < 0, other=0)", torch.int32, everywhere
         )
         return f"({loaded.text} == 0)"
 
-    def places(self, member: Member, fold: Accumulator) -> V:
-        """The index along the folded dimension, for folds that find places."""
+    def positions(self, member: Member, fold: Accumulator) -> V:
+        """The index along the folded dimension, for folds that find positions."""
         assert isinstance(member.node, Reduction)
         text = f"tl.broadcast_to({self.number(member.source[member.node.dims[0]])}, {self.shape()})"
         mask = self.axis_masks.get(1 << fold.axis)
@@ -453,13 +455,13 @@ class KernelRenderer(TileKernel):
         axes = self.kept_axes(fold)
         if not fold.finds:
             return self.scopes.define("", fold.whole(value.text), metas_of(member.node).dtype, axes, "f")
-        places = self.places(member, fold)
-        return self.found(fold, value.text, places.text)
+        positions = self.positions(member, fold)
+        return self.found(fold, value.text, positions.text)
 
-    def found(self, fold: Accumulator, value: str, places: str) -> V:
+    def found(self, fold: Accumulator, value: str, positions: str) -> V:
         name = self.scopes.name("f")
         axes = self.kept_axes(fold)
-        pair = f"tl.reduce(({value}, {places}), {fold.axis}, best_{fold.combine})"
+        pair = f"tl.reduce(({value}, {positions}), {fold.axis}, best_{fold.combine})"
         self.scopes.line(f"_, {name}_at = {pair}", axes)
         return self.scopes.define("", f"tl.expand_dims({name}_at, {fold.axis})", torch.int64, axes, "f")
 
@@ -482,8 +484,8 @@ class KernelRenderer(TileKernel):
         everywhere = (1 << len(self.axes)) - 1
         value = self.operand(member, fold)
         if fold.finds:
-            places = self.places(member, fold)
-            pair = f"best_{fold.combine}({name}, {name}_at, {value.text}, {places.text})"
+            positions = self.positions(member, fold)
+            pair = f"best_{fold.combine}({name}, {name}_at, {value.text}, {positions.text})"
             self.scopes.line(f"{name}, {name}_at = {pair}", everywhere)
             return
         if member.name in self.online:

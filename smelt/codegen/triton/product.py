@@ -120,17 +120,17 @@ class ProductKernel(TileKernel):
         return self.finish(self.product.group.label())
 
     def reach(self) -> list[tuple[IntLike, IntLike]]:
-        """The ranges of all places that the kernel touches."""
-        found = [self.place(o, tuple(map(variable, _each(o.view.shape)))).range() for o in self.product.operands]
+        """The ranges of all offsets that the kernel touches."""
+        found = [self.offset(o, tuple(map(variable, _each(o.view.shape)))).range() for o in self.product.operands]
         parts = [self.product.group, *(self.plan.groups[number] for number in self.product.prologues)]
         for group in parts:
             for name, indices in group.accesses.items():
                 if name in self.plan.stored:
                     found += [flat_index(index, self.plan.strides[name]).range() for index in indices]
-            found += [place.range() for member in group.members.values() for place in member.index_values]
+            found += [offset.range() for member in group.members.values() for offset in member.index_values]
         return found
 
-    def place(self, operand: Operand, index: Index) -> Expr:
+    def offset(self, operand: Operand, index: Index) -> Expr:
         """Where an element of a factor lies in its buffer."""
         return flat_index(index, operand.view.stride) + operand.view.offset
 
@@ -170,7 +170,7 @@ class ProductKernel(TileKernel):
         """A tile of a factor in its own dtype, zero beyond the depth."""
         index, base = index[-len(operand.view.shape) :], operand.view.base
         if base not in self.computed:
-            address, masks, axes = self.pointers(base, self.place(operand, index))
+            address, masks, axes = self.pointers(base, self.offset(operand, index))
             guard = f", {masks}, other=0" if masks else ""
             return self.scopes.define("", f"tl.load({address}{guard})", self.dtype, axes, "factor").text
         value = self.load(operand.name, index)
@@ -178,7 +178,7 @@ class ProductKernel(TileKernel):
         text = f"tl.broadcast_to({value.text}, [{shape}])"
         for axis in self.folded:
             mask = self.axis_masks.get(self.bit(axis))
-            if mask is not None and axis.variables[0] in {atom for place in index for atom in place.atoms()}:
+            if mask is not None and axis.variables[0] in {atom for offset in index for atom in offset.atoms()}:
                 text, axes = f"tl.where({mask.text}, {text}, 0.0)", axes | mask.depth
         narrow = NARROW.get(self.dtype)
         text = f"{text}.to({narrow})" if narrow else text

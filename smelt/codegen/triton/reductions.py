@@ -17,7 +17,7 @@ _EDGES = {
     torch.uint8: (0, 255),
 }
 LAST_PLACE = 2**63 - 1
-"""Stands for no place: every real one is better."""
+"""Stands for no position: every real one is better."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Accumulator:
 
     @property
     def finds(self) -> bool:
-        """Whether the result is a place."""
+        """Whether the result is a position."""
         return FOLDS[self.kind].finds
 
     @property

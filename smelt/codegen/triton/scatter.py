@@ -1,4 +1,4 @@
-"""Scatter for GPUs: one kernel copies the base, another writes or adds at data-dependent places, atomically where
+"""Scatter for GPUs: one kernel copies the base, another writes or adds at data-dependent positions, atomically where
 several elements may meet."""
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from smelt.abi.random_source import GOLDEN
-from smelt.codegen.triton.combined_launch import places_of
+from smelt.codegen.triton.combined_launch import locations_of
 from smelt.codegen.triton.kernel import TritonKernel
 from smelt.loops.interpret import Interpreter, Sizes, Space, run_node, scattered
 from smelt.loops.ir import Node, Scatter, Value
@@ -97,17 +97,17 @@ class _Buffers:
     def __init__(self, way: SecondWay, memory: Memory, addresses: Sequence[int], sizes: Sizes) -> None:
         self.plan, self.memory, self.sizes = way.plan, memory, sizes
         self.at = dict(zip(way.kernel.buffers, addresses, strict=True))
-        # the kernel of a bundle has one pointer for what lies at one place
-        place = places_of(way.plan)
-        self.place = place
-        self.places = {place(name): address for name, address in self.at.items()}
+        # the kernel of a bundle has one pointer for what lies at one location
+        location = locations_of(way.plan)
+        self.location = location
+        self.by_location = {location(name): address for name, address in self.at.items()}
 
     def known(self, name: str) -> bool:
         """Whether a value is in the memory that the kernel was given."""
-        return name in self.at or (name in self.plan.stored and self.place(name) in self.places)
+        return name in self.at or (name in self.plan.stored and self.location(name) in self.by_location)
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        address = self.at[name] if name in self.at else self.places[self.place(name)]
+        address = self.at[name] if name in self.at else self.by_location[self.location(name)]
         meta = metas_of(self.plan.program.nodes[name])
         shape = tuple(value_in(n, self.sizes) for n in meta.shape)
         stride = tuple(value_in(n, self.sizes) for n in self.plan.strides[name])

@@ -163,8 +163,8 @@ class _Builder(Coordinates):
 
     def has_row_values(self, last: Var) -> bool:
         """Whether there is something that all elements of a row have in common."""
-        for _, place in accesses(self.members.values(), self.plan):
-            atoms = set(place.atoms())
+        for _, offset in accesses(self.members.values(), self.plan):
+            atoms = set(offset.atoms())
             if last not in atoms and atoms:
                 return True
         return False
@@ -348,7 +348,7 @@ class _Builder(Coordinates):
 
     def contiguous_along(self, folded: Sequence[Var]) -> bool:
         """Whether some tensor's neighbours are met by walking what is folded: threads by columns would be far apart."""
-        for expr, size in self.places():
+        for expr, size in self.offsets():
             strides = {atom: hint(c) for atom, c in expr.terms if isinstance(atom, Var)}
             if size and any(strides.get(v) == 1 for v in folded) and any(v not in folded for v in strides):
                 return True

@@ -1,12 +1,12 @@
 """Rows that begin between two 16-byte words: tiles begin at the word below, so that whole words are read and written.
 
 A row of 50,257 scores of bfloat16 begins at any even address, and Triton reads one element at a time where it does not
-know better. Instead, a tile's places are counted from the last word boundary at or before its row: `base` is that place
-in memory, `skip` the number of elements between it and the row.
+know better. Instead, a tile's offsets are counted from the last word boundary at or before its row: `base` is that
+offset in memory, `skip` the number of elements between it and the row.
 
     base = start // 8 * 8
     skip = start - base
-    r0 = rindex - skip                              # the place in the row, from -7 on
+    r0 = rindex - skip                              # the position in the row, from -7 on
     rmask = (rindex >= skip) & (rindex < skip + n)
 
 Reads take whole words: one that has an element of the row lies in the buffer, whose start is a word's; what else it has
@@ -32,25 +32,25 @@ WORD = 16
 
 @dataclass(frozen=True)
 class Words:
-    """Along `var`, rows begin at the place `start`, which is no multiple of `size`, the elements of a word."""
+    """Along `var`, rows begin at the offset `start`, which is no multiple of `size`, the elements of a word."""
 
     var: Var
     start: Expr
     size: int
 
-    def holds(self, place: Expr) -> bool:
-        """Whether a place is one of the row, counted from its start."""
-        return place - variable(self.var) == self.start
+    def holds(self, offset: Expr) -> bool:
+        """Whether an offset is one of the row, counted from its start."""
+        return offset - variable(self.var) == self.start
 
 
 def row_words(members: Iterable[Member], plan: Schedule, var: Var) -> Words | None:
-    """The words of rows along var, where most of what lies along it begins at one place, between words."""
+    """The words of rows along var, where most of what lies along it begins at one offset, between words."""
     sizes: dict[Expr, list[int]] = {}
     others = 0
-    for name, place in accesses(members, plan):
-        if var not in set(place.atoms()):
+    for name, offset in accesses(members, plan):
+        if var not in set(offset.atoms()):
             continue
-        start = place - variable(var)
+        start = offset - variable(var)
         if var in set(start.atoms()):
             others += 1
             continue
@@ -66,7 +66,7 @@ def row_words(members: Iterable[Member], plan: Schedule, var: Var) -> Words | No
 
 
 def accesses(members: Iterable[Member], plan: Schedule) -> Iterable[tuple[str, Expr]]:
-    """What is read from memory and written, with the place in it."""
+    """What is read from memory and written, with the offset in it."""
     listed = list(members)
     own = {member.name for member in listed}
     for member in listed:
@@ -82,7 +82,7 @@ def _dtype(name: str, plan: Schedule) -> torch.dtype:
 
 
 def _plain(start: Expr) -> bool:
-    """Whether a place is a sum of loop variables with known factors, and never negative."""
+    """Whether an offset is a sum of loop variables with known factors, and never negative."""
     numbers = (start.const, *(c for _, c in start.terms))
     return start.is_linear() and all(isinstance(n, int) and n >= 0 for n in numbers)
 

@@ -36,12 +36,12 @@ class WordRows(TileBody):
         bit, name = self.bit(axis), f"{axis.name}index"
         _, skip = self.row_start(words)
         depth = bit | skip.depth
-        mask, place = f"{axis.name}mask", f"{axis.name}0"
+        mask, in_row = f"{axis.name}mask", f"{axis.name}0"
         inside = f"({name} >= {skip.text}) & ({name} < {skip.text} + {axis.size})"
         self.scopes.line(f"{mask} = {inside}", depth)
         self.axis_masks[bit] = V(mask, torch.bool, depth)
-        self.names[words.var], self.depths[words.var] = place, depth
-        self.scopes.line(f"{place} = {name} - {skip.text}", depth)
+        self.names[words.var], self.depths[words.var] = in_row, depth
+        self.scopes.line(f"{in_row} = {name} - {skip.text}", depth)
 
     def ends_of(self, axis: Axis) -> str:
         """A test of whether a walked block reaches beyond its row; nothing where it has to be seen for each element."""
@@ -51,16 +51,16 @@ class WordRows(TileBody):
         return f"({start} == 0) | ({start} + {axis.block} > {axis.size})"
 
     def row_start(self, words: Words) -> tuple[V, V]:
-        """The place of the word in which a row begins, how many elements further the row begins."""
+        """The offset of the word in which a row begins, how many elements further the row begins."""
         depth = self.depth_of(words.start)
         start = self.scopes.define("", self.text_of(words.start), torch.int64, depth, "start")
         base = self.scopes.define("", f"{start.text} // {words.size} * {words.size}", torch.int64, depth, "base")
         return base, self.scopes.define("", f"{start.text} - {base.text}", torch.int64, depth, "skip")
 
-    def in_words(self, name: str, place: Expr) -> tuple[str, list[V], int] | None:
-        """(pointers, masks of the other axes, axes) of a place that is an element of the row; None: it is another."""
+    def in_words(self, name: str, offset: Expr) -> tuple[str, list[V], int] | None:
+        """(pointers, masks of the other axes, axes) of an offset that is an element of the row; None: it is another."""
         words = self.words
-        if words is None or self.masks or not words.holds(place):
+        if words is None or self.masks or not words.holds(offset):
             return None
         axis = self.axes[-1]
         base, skip = self.row_start(words)
@@ -70,11 +70,11 @@ class WordRows(TileBody):
             depth |= mask.depth
         return f"{self.arguments.pointer(name)} + ({base.text} + {axis.name}index)", others, depth
 
-    def pointers(self, name: str, place: Expr, also: int = 0) -> tuple[str, str, int]:
+    def pointers(self, name: str, offset: Expr, also: int = 0) -> tuple[str, str, int]:
         """Reads of a row take all words that have an element of it and lie in the buffer (see `completed`)."""
-        found = self.in_words(name, place)
+        found = self.in_words(name, offset)
         if found is None or self.words is None:
-            return super().pointers(name, place, also)
+            return super().pointers(name, offset, also)
         text, masks, depth = found
         axis = self.axes[-1]
         if self.one_by_one:
@@ -97,7 +97,7 @@ class WordRows(TileBody):
         return self.scopes.define("", " | ".join(tests), torch.bool, skip.depth, "last").text
 
     def row_end(self, words: Words, axis: Axis, total: str) -> str:
-        """The place behind a row's last word; with `total`, behind the last one that lies in a buffer of that size."""
+        """The offset behind a row's last word; with `total`, behind the last one that lies in a buffer of that size."""
         base, skip = self.row_start(words)
         reach = f"{skip.text} + {padded(axis.size, words)}"
         if total:

@@ -128,7 +128,7 @@ def test_a_function_that_only_computes_serves_every_number() -> None:
     cached = functools.cache(_bucket)
     run = compiled(lambda x, k: x + cached(k))
     assert [run(torch.zeros(1), k).item() for k in (3, 4, 5, 6, 7)] == [7, 9, 11, 13, 15]
-    assert sum(len(place.versions) for place in run._smelt_session.places.values()) == 2
+    assert sum(len(site.versions) for site in run._smelt_session.sites.values()) == 2
 
 
 class Pair(NamedTuple):

@@ -41,7 +41,7 @@ def test_one_graph_for_both_ways(fn: Any) -> None:
     run = compiled(fn, fullgraph=True)
     for x in INPUTS:
         assert torch.equal(run(x).nan_to_num(5.0), fn(x).nan_to_num(5.0))
-    assert len(run._smelt_session.places) == 1
+    assert len(run._smelt_session.sites) == 1
 
 
 @pytest.mark.parametrize("scale", [1.0, float("inf")])

@@ -132,9 +132,9 @@ def test_one_version_serves_both_ways(fn: Any) -> None:
         expected = fn(x)
         torch.manual_seed(1)
         assert same(run(x), expected)
-    (place,) = run._smelt_session.places.values()
-    assert len(place.versions) == 1
-    assert conditionals(place.versions[0].residual.gm.graph)
+    (site,) = run._smelt_session.sites.values()
+    assert len(site.versions) == 1
+    assert conditionals(site.versions[0].residual.gm.graph)
 
 
 class Layers(nn.Module):

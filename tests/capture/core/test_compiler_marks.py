@@ -61,7 +61,7 @@ def test_disable_without_recursion(compiler):
 
     run = compiled(lambda x: outside(x) * 2)
     assert torch.equal(run(X), (X.sin() + 1) * 2)
-    names = [place.name for place in run._smelt_session.places.values()]
+    names = [site.name for site in run._smelt_session.sites.values()]
     assert any("callee" in name for name in names) and not any(name.endswith(".outside") for name in names)
 
 

@@ -15,7 +15,7 @@ from tests.capture.harness import compiled, same
 
 
 def versions(run):
-    return sum(len(place.versions) for place in run._smelt_session.places.values())
+    return sum(len(site.versions) for site in run._smelt_session.sites.values())
 
 
 def check(fn, calls, limit, **options):
@@ -23,7 +23,7 @@ def check(fn, calls, limit, **options):
     run = compiled(fn, **options)
     for args in calls:
         assert same(run(*args), fn(*args)), args
-    assert versions(run) <= limit, [v.guards.lines() for p in run._smelt_session.places.values() for v in p.versions]
+    assert versions(run) <= limit, [v.guards.lines() for p in run._smelt_session.sites.values() for v in p.versions]
     return run
 
 
@@ -86,7 +86,7 @@ def test_equal_sizes_of_the_example_are_guarded():
     sizes = ((4, 4), (5, 5), (7, 7), (8, 9), (3, 6))
     calls = [(torch.randn(n, 3), torch.randn(m, 3)) for n, m in sizes]
     run = check(lambda x, y: x.sum(0) + y.sum(0), calls, limit=3)
-    lines = [line for p in run._smelt_session.places.values() for v in p.versions for line in v.guards.lines()]
+    lines = [line for p in run._smelt_session.sites.values() for v in p.versions for line in v.guards.lines()]
     assert any("y.shape[0] == x.shape[0]" in line for line in lines)
 
 

@@ -49,8 +49,8 @@ def check(fn, *args, whole=True, calls=6, versions=None, make=compiled, same=ali
         assert same(want, got), f"call {seed}: eager {want!r}\ncompiled {got!r}"
         assert states() == after, f"call {seed}: the generators stand elsewhere"
     session = run._smelt_session
-    places = [place for place in session.places.values() if fn.__name__ in place.name]  # others may hook events
-    found = [len(place.versions) for place in places]
+    sites = [site for site in session.sites.values() if fn.__name__ in site.name]  # others may hook events
+    found = [len(site.versions) for site in sites]
     assert versions is None or found == [versions], found
     return session
 
@@ -291,7 +291,7 @@ def test_arrays_from_outside_are_read_at_each_call():
         scale[1] = shift[0] = value
         got, want = run(X, shift), fn(X, shift)
         assert alike(got, want) and got[3] is shift
-    assert len(next(iter(run._smelt_session.places.values())).versions) == 1
+    assert len(next(iter(run._smelt_session.sites.values())).versions) == 1
     assert alike(run(X, shift.astype(np.float32)), fn(X, shift.astype(np.float32)))
     assert alike(run(X, np.ones((4, 3))), fn(X, np.ones((4, 3))))
 

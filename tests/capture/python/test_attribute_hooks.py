@@ -220,4 +220,4 @@ def test_what_the_object_has_and_is_not_asked_for_compiles_once(make: Any, ask: 
     want = ask(make())
     for _ in range(4):
         assert run(torch.ones(2), value)[0] == want
-    assert all(len(place.versions) == 1 for place in run._smelt_session.places.values() if place.versions)
+    assert all(len(site.versions) == 1 for site in run._smelt_session.sites.values() if site.versions)

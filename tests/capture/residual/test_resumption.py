@@ -399,7 +399,7 @@ def test_loop_over_modules_reuses_one_version():
     run = compiled(fn)
     assert torch.equal(run(X), fn(X))
     session = run._smelt_session
-    assert all(len(place.versions) <= 2 for place in session.places.values()), session.places
+    assert all(len(site.versions) <= 2 for site in session.sites.values()), session.sites
 
 
 class Base:

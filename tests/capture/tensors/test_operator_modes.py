@@ -72,7 +72,7 @@ def test_around(kind: Any) -> None:
                 got = run(x)
             assert want.equal(got) and eager.seen == seen.seen
         assert run(x).equal(program(x)), warm
-    assert sum(len(place.versions) for place in run._smelt_session.places.values()) == 1
+    assert sum(len(site.versions) for site in run._smelt_session.sites.values()) == 1
 
 
 OUTER = Doubled()

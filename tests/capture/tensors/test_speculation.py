@@ -105,8 +105,8 @@ def test_values_that_keep_changing_end_the_graph(fn: Any) -> None:
         mask[:, 0] = 1
         assert same(run(X, mask), fn(X, mask))
     session = run._smelt_session
-    assert not any(place.given_up for place in session.places.values())
-    first = next(iter(session.places.values()))
+    assert not any(site.given_up for site in session.sites.values())
+    first = next(iter(session.sites.values()))
     assert len(first.versions) <= PATIENCE + 1
 
 

@@ -54,8 +54,8 @@ def test_first_calls_from_several_threads():
             assert torch.allclose(run(x, index % 2), fn(x, index % 2), atol=1e-5)
 
     in_threads(6, work)
-    places = run._smelt_session.places.values()
-    assert sum(len(place.versions) for place in places) == 6
+    sites = run._smelt_session.sites.values()
+    assert sum(len(site.versions) for site in sites) == 6
 
 
 def test_breaks_and_gradients_in_threads():

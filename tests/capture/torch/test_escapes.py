@@ -39,7 +39,7 @@ def test_disable_without_recursion_leaves_callees_to_capture():
 
     run = compiled(lambda x: outside(x) * 2)
     assert torch.equal(run(X), (X.sin() + 1) * 2)
-    assert any("callee" in place.name for place in run._smelt_session.places.values())
+    assert any("callee" in site.name for site in run._smelt_session.sites.values())
 
 
 def test_disabled_method():
