@@ -220,7 +220,7 @@ class Interpreter:
                         if breaks.is_deep():
                             raise
                         raise too_deep() from None
-                    if self.finalizers.held:
+                    if self.finalizers.owned:
                         self.finalizers.check()
                 except Break as stop:
                     stop.at = stop.at or frame.at

@@ -576,10 +576,10 @@ class Session(Diagnostics):
     def _start(self, vm: Interpreter, code: CodeType, function: FunctionType, read: Reader) -> Frame:
         names = slot_names(code)
         self._begin(vm, read)
-        held: list[Any] = [Unread(v, sources.local(i, names[i])) for i, v in enumerate(read.slots)]
-        held += [native.NULL] * (len(names) - len(held))
-        frame = Frame(code, decoding.decode(code), held, read.globals, function)
-        vm.finalizers.begin(held)
+        values: list[Any] = [Unread(v, sources.local(i, names[i])) for i, v in enumerate(read.slots)]
+        values += [native.NULL] * (len(names) - len(values))
+        frame = Frame(code, decoding.decode(code), values, read.globals, function)
+        vm.finalizers.begin(values)
         if function.__closure__:
             frame.closure = function.__closure__
             vm.adopt_cells(function, sources.frame_function())
@@ -600,12 +600,12 @@ class Session(Diagnostics):
         names = [*slot_names(code), *(f"stack{i}" for i in range(point.depth))]
         self._begin(vm, read)
         width = len(names) - point.depth
-        held = [self._held(vm, v, sources.local(i, names[i]), i < width) for i, v in enumerate(read.slots)]
-        frame = Frame(code, decoding.decode(code), held[:width], read.globals, read.function)
-        frame.stack = held[width:]
+        values = [self._slot_value(vm, v, sources.local(i, names[i]), i < width) for i, v in enumerate(read.slots)]
+        frame = Frame(code, decoding.decode(code), values[:width], read.globals, read.function)
+        frame.stack = values[width:]
         frame.pc = frame.decoded.index_of[point.offset]
         handled = [Unread(vm.python.outer_error, sources.HANDLED)] if self.handling[point] else []
-        vm.finalizers.begin([*held, *handled])
+        vm.finalizers.begin([*values, *handled])
         store_unread(vm, frame)
         self._handle(vm, frame, self.handling[point])
         return frame
@@ -618,7 +618,7 @@ class Session(Diagnostics):
             frame.handled.append(vm.outer_exception())
             vm.reads[0, "sys.exception"] = frame.stack[positions[0]]
 
-    def _held(self, vm: Interpreter, value: object, source: sources.Source, variable: bool) -> Any:
+    def _slot_value(self, vm: Interpreter, value: object, source: sources.Source, variable: bool) -> Any:
         """A slot or stack element of a frame that continues; it is read when the program reads it."""
         if value is native.NULL and not variable:  # at one point the same elements of the stack are NULL each time
             return value

@@ -72,7 +72,9 @@ _MARKED = by_class({torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffe
 def _tells_class(kind: type) -> bool:
     """Whether `__class__` of the objects of a class may be something else: Python reads it, and believes it as well."""
     names = [vars(base) for base in kind.__mro__[:-1]]
-    return any("__class__" in held or type(held.get("__getattribute__")) is types.FunctionType for held in names)
+    return any(
+        "__class__" in members or type(members.get("__getattribute__")) is types.FunctionType for members in names
+    )
 
 
 def _by_own_class(vm: Interpreter, value: object, cls: object) -> bool:
@@ -370,8 +372,8 @@ def names_of(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 @special(globals)
 def global_variables(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """globals()"""
-    held = vm.frames[-1].globals
-    return vm.register(held, vm.globals_source(held))
+    namespace = vm.frames[-1].globals
+    return vm.register(namespace, vm.globals_source(namespace))
 
 
 @special(locals)

@@ -133,8 +133,8 @@ def _refuse_eviction(fn: Cache, args: Args, kwargs: Kwargs) -> None:
     Raises:
         Break: the call makes a result which a full cache has no room for.
     """
-    _, _, most, held = fn.cache_info()
-    if most is not None and held >= most and (kwargs or not _is_held(fn, args)):
+    _, _, most, size = fn.cache_info()
+    if most is not None and size >= most and (kwargs or not _is_held(fn, args)):
         raise Break(f"a call of {fn.__name__}, whose cache is full", "another result leaves it")
 
 

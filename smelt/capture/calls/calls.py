@@ -99,8 +99,8 @@ def _wrapped_function(vm: Interpreter, fn: types.FunctionType) -> object:
     init = compiler_marks.original_init(fn)
     if init is not None:
         return init
-    held = compiler_marks.held_original(fn) if fn.__dict__ else None
-    return None if held is None else vm.load_attr(fn, held)  # in this graph
+    original = compiler_marks.held_original(fn) if fn.__dict__ else None
+    return None if original is None else vm.load_attr(fn, original)  # in this graph
 
 
 def _call_as_native(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> object:
@@ -579,13 +579,13 @@ def _seen_by_c(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: K
     if passes_on(fn, kwargs):
         return tuple(map(effects.mirror, args)), {key: effects.mirror(value) for key, value in kwargs.items()}
     if type(fn) in C_METHODS and args and isinstance(args[0], CONTAINERS) and not isinstance(args[0], tuple):
-        held, name = effects.mirror(args[0]), fn.__name__
-        if name in _COMPARING and effects.plain(held) is not held:
+        mirror, name = effects.mirror(args[0]), fn.__name__
+        if name in _COMPARING and effects.plain(mirror) is not mirror:
             raise Break(
                 f"{name}() of a container that holds containers from outside", "it compares them, and changes it"
             )
         if name not in _LOOKING:
-            return (held, *(args[1:] if name in _KEEPING else effects.plain_all(args[1:]))), effects.plain(kwargs)
+            return (mirror, *(args[1:] if name in _KEEPING else effects.plain_all(args[1:]))), effects.plain(kwargs)
     return effects.plain_all(args), effects.plain(kwargs)
 
 

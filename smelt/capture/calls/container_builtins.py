@@ -159,12 +159,12 @@ def make_dict(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 @special(dict.get)
 def dict_get(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """dict.get(key[, default])"""
-    held, key, *default = args
-    source = vm.sources.get(id(held))
-    if source is None or id(held) in vm.effects.mirrors or hashes(key):
-        return vm.native(dict.get, vm.effects.mirror(held), key, *default)
-    if vm.effects.has_key(held, source, key):
-        return vm.effects.read_key(held, source, key)
+    container, key, *default = args
+    source = vm.sources.get(id(container))
+    if source is None or id(container) in vm.effects.mirrors or hashes(key):
+        return vm.native(dict.get, vm.effects.mirror(container), key, *default)
+    if vm.effects.has_key(container, source, key):
+        return vm.effects.read_key(container, source, key)
     return default[0] if default else None
 
 
@@ -183,22 +183,22 @@ def make_missing(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 @special(dict.__contains__)
 def dict_contains(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """dict.__contains__(key)"""
-    held, key = args
-    source = vm.sources.get(id(held))
-    if source is None or id(held) in vm.effects.mirrors or hashes(key):
-        return vm.native(dict.__contains__, vm.effects.mirror(held), key)
-    return vm.effects.has_key(held, source, key)
+    container, key = args
+    source = vm.sources.get(id(container))
+    if source is None or id(container) in vm.effects.mirrors or hashes(key):
+        return vm.native(dict.__contains__, vm.effects.mirror(container), key)
+    return vm.effects.has_key(container, source, key)
 
 
 @special(list.__getitem__, tuple.__getitem__)
 def sequence_getitem(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """list.__getitem__(index)"""
-    held, key = args
-    source = vm.sources.get(id(held))
-    base = list if isinstance(held, list) else tuple
-    if source is None or not vm.effects.untouched(held) or type(key) is not int:
-        return vm.native(base.__getitem__, vm.effects.mirror(held), key)
-    return vm.external(user(base.__getitem__, held, key), sources.sequence_item(source, key, type(held)))
+    container, key = args
+    source = vm.sources.get(id(container))
+    base = list if isinstance(container, list) else tuple
+    if source is None or not vm.effects.untouched(container) or type(key) is not int:
+        return vm.native(base.__getitem__, vm.effects.mirror(container), key)
+    return vm.external(user(base.__getitem__, container, key), sources.sequence_item(source, key, type(container)))
 
 
 @special(dict.update, dict.__init__)
@@ -211,15 +211,16 @@ def dict_update(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 @special(collections.OrderedDict.update, collections.OrderedDict.__init__)
 def ordered_update(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """OrderedDict.update(mapping, **kwargs), and that of a dict"""
-    held, *given = args
-    target = containers.writable(vm, held)
-    store = python_method(vm, held, "__setitem__") if isinstance(held, collections.OrderedDict) else None
+    container, *given = args
+    target = containers.writable(vm, container)
+    store = python_method(vm, container, "__setitem__") if isinstance(container, collections.OrderedDict) else None
     pairs = [as_mapping(vm, value) for value in given]
     if store is None:
-        vm.native(dict.update if not isinstance(held, collections.OrderedDict) else _UPDATE, target, *pairs, **kwargs)
+        update = _UPDATE if isinstance(container, collections.OrderedDict) else dict.update
+        vm.native(update, target, *pairs, **kwargs)
         return
     for key, value in dict(*pairs, **kwargs).items():
-        vm.call(store, (held, key, value), {})
+        vm.call(store, (container, key, value), {})
 
 
 _UPDATE = collections.OrderedDict.update
@@ -234,8 +235,8 @@ def list_append(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 @special(list.extend)
 def list_extend(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """list.extend(iterable)"""
-    held, more = args
-    vm.native(list.extend, containers.writable(vm, held), _iterable(vm, more))
+    container, more = args
+    vm.native(list.extend, containers.writable(vm, container), _iterable(vm, more))
 
 
 @special(str.join)

@@ -169,5 +169,5 @@ def _state(vm: Interpreter, obj: object) -> object:
 
 def _attributes(vm: Interpreter, obj: object) -> object:
     """An object's attributes, None without any; in a dictionary of its own, whose address `deepcopy` may ask for."""
-    held = load_generic(vm, obj, type(obj), "__dict__", vm.sources.get(id(obj)))  # C code asks no hook for it
-    return dict(vm.effects.mirror(held)) or None
+    attributes = load_generic(vm, obj, type(obj), "__dict__", vm.sources.get(id(obj)))  # C code asks no hook for it
+    return dict(vm.effects.mirror(attributes)) or None

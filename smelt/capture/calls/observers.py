@@ -128,8 +128,8 @@ def _parts(value: object) -> list[object]:
     if isinstance(value, (list, set, tuple)):
         return list(value)
     methods = [m for base in type(value).__mro__ if not is_frozen(base.__module__) for m in vars(base).values()]
-    held = own_dict(value)
-    return [*(held or {}).values(), *(m for m in methods if isinstance(m, types.FunctionType))]
+    attributes = own_dict(value)
+    return [*(attributes or {}).values(), *(m for m in methods if isinstance(m, types.FunctionType))]
 
 
 def _run_by(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> list[object]:

@@ -88,13 +88,13 @@ def container_text(vm: Interpreter, value: object) -> object:
     brackets = _BRACKETS.get(type(value))
     if brackets is None:
         return None
-    held = vm.effects.mirror(value)
-    items = [*held, *held.values()] if type(held) is dict else list(held)
+    mirror = vm.effects.mirror(value)
+    items = [*mirror, *mirror.values()] if type(mirror) is dict else list(mirror)
     if all(type(item) in LEAVES for item in items):
         return None
-    with vm.effects.opened(held):
+    with vm.effects.opened(mirror):
         texts = [to_text(vm, repr, item) for item in items]
-    half = len(held)
+    half = len(mirror)
     shown: list[tuple[object, ...]] = [(text,) for text in texts]
     if type(value) is dict:
         shown = [(key, ": ", item) for key, item in zip(texts[:half], texts[half:], strict=True)]

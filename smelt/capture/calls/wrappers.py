@@ -85,8 +85,8 @@ class _Called(functools.partial[object]):
         raise NotImplementedError
 
 
-_held = _Called(len)
-_CALLS_STAY = functools.partial(_held).func is _held
+_sample = _Called(len)
+_CALLS_STAY = functools.partial(_sample).func is _sample
 """Whether partials with a call of their own are not taken apart: CPython 3.13 does that."""
 
 

@@ -161,7 +161,7 @@ class _Branch:
             f.stack[:] = stack
             f.pc = self.join
         for key, merged in [(key, merging.parts(key, true, false)) for key in true.changes | false.changes]:
-            put(self.before.held[key][0], merged)
+            put(self.before.contents[key][0], merged)
         self._replace(true, false, merging)
         return RETURN if self.join == RETURNS else None
 

@@ -76,7 +76,7 @@ class Merging:
 
     def parts(self, key: int, true: Arm, false: Arm) -> Parts:
         """What an object holds that one of them changed."""
-        value, before = self.before.held[key]
+        value, before = self.before.contents[key]
         a, b = true.changes.get(key, before), false.changes.get(key, before)
         if [part for part in a if part in b] != [part for part in b if part in a]:
             raise CannotMerge(f"what a {type(value).__name__} holds is in another order after them")

@@ -63,17 +63,18 @@ _WRAPPERS = os.path.join("torch", "_dynamo", "eval_frame.py")
 
 def compiled_elsewhere(function: FunctionType) -> bool:
     """Whether torch.compile made the function, for another one that it holds as `_torchdynamo_orig_callable`."""
-    held = function.__dict__
-    if "_torchdynamo_orig_callable" not in held or held.get("_torchdynamo_disable"):
+    attributes = function.__dict__
+    if "_torchdynamo_orig_callable" not in attributes or attributes.get("_torchdynamo_disable"):
         return False
     return function.__code__.co_filename.endswith(_WRAPPERS) and disabled(function) is None
 
 
 def hidden_by_torch(function: FunctionType) -> bool:
     """Whether torch hides a function of its optimizers from its own compiler: so it does at the first use of that."""
-    held = function.__dict__
-    ours = held.get("_torchdynamo_disable") and module_name(function.__module__).startswith("torch.optim")
-    return bool(ours) and "_torchdynamo_orig_callable" in held and function.__code__.co_filename.endswith(_WRAPPERS)
+    attributes = function.__dict__
+    ours = attributes.get("_torchdynamo_disable") and module_name(function.__module__).startswith("torch.optim")
+    wraps = "_torchdynamo_orig_callable" in attributes
+    return bool(ours) and wraps and function.__code__.co_filename.endswith(_WRAPPERS)
 
 
 def held_original(function: FunctionType) -> str | None:

@@ -137,10 +137,10 @@ class Effects(Protocol):
     def mirror(self, value: object) -> Any:
         """The stand-in of an external container, with all its items read; anything else unchanged."""
 
-    def append(self, held: list[object], value: object) -> None:
-        """`held.append(value)`"""
+    def append(self, container: list[object], value: object) -> None:
+        """`container.append(value)`"""
 
-    def untouched(self, held: object) -> bool:
+    def untouched(self, container: object) -> bool:
         """Nothing was written to this external container, nor was it taken whole."""
 
     def pending(self) -> bool:
@@ -224,7 +224,7 @@ class Finalizers(Protocol):
     """Objects whose death runs code of the program (`python.finalizers.Finalizers`)."""
 
     allowed: bool
-    held: list[tuple[Any, Any]]
+    owned: list[tuple[Any, Any]]
 
     def begin(self, given: Iterable[object]) -> None:
         """A frame is about to start with these variables and stack elements, and what it handles."""

@@ -106,9 +106,9 @@ class _Is:
 def _told(cls: type, inside: set[int]) -> tuple[object, ...]:
     names = cls.__name__, cls.__qualname__, module_name(cls.__module__), cls.__flags__ & _ABSTRACT
     kinds = tuple(_class(each, inside) for each in (type(cls), *cls.__bases__))
-    held = tuple((key, _piece(key, value, inside)) for key, value in vars(cls).items())
+    pieces = tuple((key, _piece(key, value, inside)) for key, value in vars(cls).items())
     members = _members(cls) if issubclass(cls, enum.Enum) else ()
-    return names, kinds, held, tuple((name, _plain(member._value_)) for name, member in members)
+    return names, kinds, pieces, tuple((name, _plain(member._value_)) for name, member in members)
 
 
 def _members(cls: type[enum.Enum]) -> Iterator[tuple[str, enum.Enum]]:
@@ -165,8 +165,8 @@ def _scope(names: dict[str, Any]) -> object:
     """Global variables: a module's, or the few of a function that a library made of text."""
     if vars(sys.modules.get(names.get("__name__", ""), object)) is names or len(names) > _FEW:
         return _Is(names)
-    held = sorted((key, value) for key, value in names.items() if key != "__builtins__")
-    return tuple((key, _plain(value) if type(value) in LEAVES else _Is(value)) for key, value in held)
+    entries = sorted((key, value) for key, value in names.items() if key != "__builtins__")
+    return tuple((key, _plain(value) if type(value) in LEAVES else _Is(value)) for key, value in entries)
 
 
 _FEW = 4

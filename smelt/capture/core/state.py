@@ -62,8 +62,8 @@ class PythonState:
         for error, _ in self.errors.values():
             if id(error) not in external:
                 let_go(error)
-        for held in (self.made_classes, self.lookups, self.defaults, self.generators, self.settings, self.errors):
-            held.clear()
+        for table in (self.made_classes, self.lookups, self.defaults, self.generators, self.settings, self.errors):
+            table.clear()
 
     def share_classes(self, other: PythonState) -> None:
         """What `other` knows of functions and classes that were made is known here as well."""

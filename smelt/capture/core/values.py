@@ -107,10 +107,12 @@ def _showing(kind: type) -> Any:
 
 def _is_number(cls: type) -> bool:
     """A class of immutable numbers written in C, such as those of gmpy2: its `repr` tells them apart."""
-    held = vars(cls)
-    if held.get("__hash__") is None or not all(type(held.get(n)) is types.WrapperDescriptorType for n in _OF_A_NUMBER):
+    found = vars(cls)
+    if found.get("__hash__") is None or not all(
+        type(found.get(n)) is types.WrapperDescriptorType for n in _OF_A_NUMBER
+    ):
         return False
-    return any(name in held for name in ("__float__", "__int__", "__index__", "__complex__"))
+    return any(name in found for name in ("__float__", "__int__", "__index__", "__complex__"))
 
 
 _OF_A_NUMBER = ("__repr__", "__eq__", "__hash__")
@@ -298,7 +300,7 @@ def is_constant(value: object) -> bool:
 def own_dict(obj: object) -> dict[str, object] | None:
     """The instance's dictionary; there may be one that no `__dict__` shows, as type variables have from 3.12 on."""
     try:
-        held = object.__getattribute__(obj, "__dict__")
+        attributes = object.__getattribute__(obj, "__dict__")
     except AttributeError:
         return native.instance_dict(obj)
-    return held if isinstance(held, dict) else None
+    return attributes if isinstance(attributes, dict) else None

@@ -111,8 +111,8 @@ def _keys(source: Source, operand: object, found: object, guards: GuardList) -> 
 
 def _method_of_c(value: object, name: str) -> Callable[[object], Iterable[object]] | None:
     """What guards ask in place of a method of the program's, which would run once more; None without one."""
-    held = (vars(base).get(name) for base in type(value).__mro__)
-    return next((method for method in held if type(method) in C_METHODS), None)
+    methods = (vars(base).get(name) for base in type(value).__mro__)
+    return next((method for method in methods if type(method) in C_METHODS), None)
 
 
 def _has(source: Source, operand: object, found: object, guards: GuardList) -> Change:
@@ -161,11 +161,11 @@ def _state(source: Source, before: tuple[object, ...], now: tuple[object, ...], 
 
 def _module(source: Source, operand: tuple[bool | None, tuple[str, ...]], found: object, guards: GuardList) -> Change:
     training, names = operand
-    held = getattr(found, "__dict__", {})
-    if training is not None and held.get("training") is not training:
-        return Change(f"{source.text}.training", str(training), str(held.get("training")))
-    hooked = next((name for name in names if held.get(name)), names[0] if names else "hooks")
-    return Change(f"{source.text}.{hooked}", "empty", value_text(held.get(hooked)))
+    attributes = getattr(found, "__dict__", {})
+    if training is not None and attributes.get("training") is not training:
+        return Change(f"{source.text}.training", str(training), str(attributes.get("training")))
+    hooked = next((name for name in names if attributes.get(name)), names[0] if names else "hooks")
+    return Change(f"{source.text}.{hooked}", "empty", value_text(attributes.get(hooked)))
 
 
 def _finalizer(source: Source, operand: object, found: object, guards: GuardList) -> Change:

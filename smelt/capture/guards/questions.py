@@ -18,7 +18,7 @@ def share_no_memory(*tensors: torch.Tensor) -> bool:
     for tensor in tensors:
         if tensor.numel() and not is_opaque(tensor):
             spans.setdefault(tensor.device, []).append(span(tensor))
-    return all(a[1] <= b[0] for held in spans.values() for a, b in pairwise(sorted(held)))
+    return all(a[1] <= b[0] for group in spans.values() for a, b in pairwise(sorted(group)))
 
 
 def span(tensor: torch.Tensor) -> tuple[int, int]:

@@ -186,13 +186,13 @@ class _Scan:
 
     def _attribute(self, value: object, name: str, depth: int) -> None:
         """What an object from outside has by a name that occurs."""
-        held = own_dict(value)
+        attributes = own_dict(value)
         if isinstance(value, torch.nn.Module) and any(
             name in (value.__dict__.get(table) or ()) for table in ("_parameters", "_buffers", "_modules")
         ):
             raise _NotWhole
-        if held is not None and name in held:
-            if not _is_plain_data(held[name]):
+        if attributes is not None and name in attributes:
+            if not _is_plain_data(attributes[name]):
                 raise _NotWhole
             return
         raw = next((vars(base)[name] for base in type(value).__mro__ if name in vars(base)), None)

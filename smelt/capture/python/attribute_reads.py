@@ -207,21 +207,21 @@ def load_generic(vm: Interpreter, obj: object, cls: type, name: str, source: Sou
 
 def _is_of_object(vm: Interpreter, obj: object, name: str) -> bool:
     """What was read by this name is no member of a module, which `__getattr__` finds."""
-    held = own_dict(obj)
-    if not isinstance(obj, torch.nn.Module) or held is None:
+    attributes = own_dict(obj)
+    if not isinstance(obj, torch.nn.Module) or attributes is None:
         return True
-    return name in held or ("attr", id(obj), name) in vm.effects.stores
+    return name in attributes or ("attr", id(obj), name) in vm.effects.stores
 
 
 def _find_generic(vm: Interpreter, obj: object, cls: type, name: str, source: Source | None) -> object:
     raw = find_in_class(vm, cls, name)
     if raw is not MISS and _is_data(raw):
         return _bind(vm, raw, obj, cls, name, source)
-    held = instance_dict(vm, obj)
-    if held is not None and name in held:
-        if source is None or held is not own_dict(obj):
-            return held[name]
-        value = vm.external(held[name], sources.instance_item(source, name))
+    attributes = instance_dict(vm, obj)
+    if attributes is not None and name in attributes:
+        if source is None or attributes is not own_dict(obj):
+            return attributes[name]
+        value = vm.external(attributes[name], sources.instance_item(source, name))
         vm.reads[id(obj), name] = value
         return value
     if raw is not MISS:
@@ -232,18 +232,18 @@ def _find_generic(vm: Interpreter, obj: object, cls: type, name: str, source: So
 
 def instance_dict(vm: Interpreter, obj: object) -> dict[str, object] | None:
     """The instance's dictionary, or its mirror when the program took hold of it."""
-    held = own_dict(obj)
-    if held is None:
+    attributes = own_dict(obj)
+    if attributes is None:
         return None
-    mirror = vm.effects.mirrors.get(id(held))
-    return held if mirror is None else mirror.copy
+    mirror = vm.effects.mirrors.get(id(attributes))
+    return attributes if mirror is None else mirror.copy
 
 
 def taken_dict(vm: Interpreter, obj: object) -> dict[str, object] | None:
     """The mirror of an object's dictionary where the program took hold of it: what is written goes there."""
     real = vm.tensors.real.get(id(obj), obj)
-    held = instance_dict(vm, real)
-    return held if held is not own_dict(real) else None
+    attributes = instance_dict(vm, real)
+    return attributes if attributes is not own_dict(real) else None
 
 
 def _is_data(raw: object) -> bool:
@@ -371,8 +371,8 @@ _NOBODYS = "an attribute that no object has"
 
 def guard_absence(vm: Interpreter, obj: object, name: str) -> None:
     """The instance's own dictionary has no such name. Where it has, the program removed it, or was not led there."""
-    source, held = vm.sources.get(id(obj)), own_dict(obj)
-    if source is not None and held is not None and name not in held:
+    source, attributes = vm.sources.get(id(obj)), own_dict(obj)
+    if source is not None and attributes is not None and name not in attributes:
         vm.guards.check(sources.instance_dict(source), native.NOT_KEY, name)
 
 
@@ -382,10 +382,10 @@ _EMPTY = {table: (None, (table,)) for table in MEMBERS}
 
 def load_member(vm: Interpreter, module: torch.nn.Module, name: str) -> object:
     """A parameter, buffer or submodule, as `nn.Module.__getattr__` finds it."""
-    held = module.__dict__
+    attributes = module.__dict__
     source = vm.sources.get(id(module))
     for table in MEMBERS:
-        members = held.get(table)
+        members = attributes.get(table)
         if members is None:
             continue
         mirror = vm.effects.mirrors.get(id(members))
@@ -639,13 +639,13 @@ def load_function_attr(vm: Interpreter, function: types.FunctionType, name: str)
     ):
         return user(getattr, function, name)
     source = function_source(vm, function)
-    held = function.__dict__
-    if name not in held:
+    attributes = function.__dict__
+    if name not in attributes:
         vm.guards.check(sources.instance_dict(source), native.NOT_KEY, name)
     value = user(getattr, function, name)
     if type(value) is types.CellType or value is function.__closure__:
         vm.adopt_cells(function, source)
-    if name in held:
+    if name in attributes:
         base = sources.instance_item(source, name)
     else:
         base = sources.part(source, name) if name in sources.PARTS else sources.attr(source, name)

@@ -123,7 +123,7 @@ def store_module_attr(vm: Interpreter, module: torch.nn.Module, name: str, value
 
     A module whose constructor is captured by itself has no tables yet.
     """
-    held = module.__dict__
+    attributes = module.__dict__
     kind = vm.type_of(value)
     if vm.source_of(module) is None:
         vm.work += 1
@@ -141,7 +141,7 @@ def store_module_attr(vm: Interpreter, module: torch.nn.Module, name: str, value
             raise Break("a buffer whose name holds a point is assigned", "eager raises an error")
         if value is not None and not issubclass(kind, torch.Tensor):
             raise Break(f"a buffer is assigned a {kind.__name__}", "eager raises an error")
-        if buffers is held["_buffers"]:
+        if buffers is attributes["_buffers"]:
             vm.effects.store("attr", module, name, value)
             vm.effects.tables.add(id(buffers))
         else:
@@ -153,29 +153,29 @@ def store_module_attr(vm: Interpreter, module: torch.nn.Module, name: str, value
 
 def _guarded_members(vm: Interpreter, module: torch.nn.Module, name: str, table: str) -> dict[str, object]:
     """The same, when only this name matters."""
-    members, held = _members(vm, module.__dict__, table), module.__dict__.get(table)
-    if members is held and name in members:
+    members, own = _members(vm, module.__dict__, table), module.__dict__.get(table)
+    if members is own and name in members:
         vm.guards.check(sources.instance_item(vm.sources[id(module)], table), native.HAS_KEY, name)
-    elif members is held:
+    elif members is own:
         guard_no_member(vm, vm.sources[id(module)], table, members, name)
     return members
 
 
-def _members(vm: Interpreter, held: dict[str, Any], table: str) -> dict[str, Any]:
+def _members(vm: Interpreter, attributes: dict[str, Any], table: str) -> dict[str, Any]:
     """A module's parameters, submodules or buffers, as the program sees them."""
-    members: dict[str, Any] = held.get(table, {})
+    members: dict[str, Any] = attributes.get(table, {})
     mirror = vm.effects.mirrors.get(id(members))
     return members if mirror is None else mirror.copy
 
 
 def _store_own_member(module: torch.nn.Module, name: str, value: object, kind: type) -> None:
     """The same for a module that the frame made: written at once."""
-    held = module.__dict__
+    attributes = module.__dict__
     table = "_parameters" if issubclass(kind, torch.nn.Parameter) else "_modules"
     if issubclass(kind, (torch.nn.Parameter, torch.nn.Module)):
-        held[table][name] = value
-    elif name in held.get("_buffers", ()):
-        held["_buffers"][name] = value
+        attributes[table][name] = value
+    elif name in attributes.get("_buffers", ()):
+        attributes["_buffers"][name] = value
     else:
         object.__setattr__(module, name, value)
 
@@ -193,9 +193,9 @@ def store_tensor_attr(vm: Interpreter, tensor: Any, name: str, value: object) ->
         return
     if name in ("grad_fn", "names"):
         raise Break(f"tensor.{name} is assigned", "a graph has no such operation", "do it outside of the function")
-    held = taken_dict(vm, tensor)
-    if held is not None:
-        held[name] = value
+    attributes = taken_dict(vm, tensor)
+    if attributes is not None:
+        attributes[name] = value
     elif vm.source_of(tensor) is not None:
         vm.effects.store("attr", tensor, name, value)
     else:
@@ -310,15 +310,15 @@ def _expect_attr(vm: Interpreter, obj: object, name: str) -> None:
         UserError: AttributeError, when there is nothing to delete.
     """
     own = not isinstance(obj, _OTHERWISE)
-    held = instance_dict(vm, obj) if own else None
+    attributes = instance_dict(vm, obj) if own else None
     if hasattr(getattr(type(obj), name, None), "__delete__"):
-        held = None  # a slot or a descriptor
-    elif held is None and own and type(obj).__delattr__ in _GENERIC_DELETERS:
+        attributes = None  # a slot or a descriptor
+    elif attributes is None and own and type(obj).__delattr__ in _GENERIC_DELETERS:
         user(delattr, obj, name)  # raises: there is nowhere to delete it from
     store = vm.effects.stores.get(("attr", id(obj), name))
-    if held is None or store is not None and store.value is not DELETED:
+    if attributes is None or store is not None and store.value is not DELETED:
         _expect_value(vm, obj, name)
-    elif store is not None or name not in held:
+    elif store is not None or name not in attributes:
         raise no_attribute(vm, obj, name)
     else:
         vm.guards.check(sources.instance_dict(vm.sources[id(obj)]), native.HAS_KEY, name)

@@ -19,8 +19,8 @@ class _Contents:
         """The class holds the same objects under the same names, in the same order."""
         now = vars(self.cls)
         return len(now) == len(self.items) and all(
-            name == before and value is held
-            for (name, value), (before, held) in zip(now.items(), self.items, strict=True)
+            name == before and value is value_before
+            for (name, value), (before, value_before) in zip(now.items(), self.items, strict=True)
         )
 
 

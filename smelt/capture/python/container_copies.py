@@ -15,25 +15,25 @@ class Copies:
     """The copies that were made during one capture."""
 
     def __init__(self) -> None:
-        self._held: dict[int, tuple[object, object]] = {}  # by identity of the copy: it must not die, and the container
+        self._kept_alive: dict[int, tuple[object, object]] = {}  # by identity of the copy, which must not die
 
     def note(self, copy: object, container: object) -> None:
         """`copy` was made of `container`."""
-        self._held[id(copy)] = copy, container
+        self._kept_alive[id(copy)] = copy, container
 
     def clear(self) -> None:
         """Let go of the program's objects."""
-        self._held.clear()
+        self._kept_alive.clear()
 
     def own(self, value: object) -> Any:
         """The container that this is a copy of; anything else unchanged."""
-        known = self._held.get(id(value))
+        known = self._kept_alive.get(id(value))
         return value if known is None else known[1]
 
     def give_back(self, value: Any) -> object:
         """What C code returned or wrote to, with the program's own containers in it."""
         own = self.own(value)
-        if own is not value or not self._held:
+        if own is not value or not self._kept_alive:
             return own
         kind = next((kind for kind in _KINDS if isinstance(value, kind)), None)
         if kind is None:

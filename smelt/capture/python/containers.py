@@ -181,37 +181,37 @@ def external_item(vm: Interpreter, obj: object, source: Source, key: object) -> 
     raise Break(f"an item of a {type(obj).__name__}", "the object came from outside, and C code reads it")
 
 
-def dict_item(vm: Interpreter, held: dict[object, object], key: object) -> object:
-    """`held[key]` of a dictionary, as C code has it: when the key is missing, its class may know better."""
-    source = vm.sources.get(id(held))
-    if source is not None and vm.effects.untouched(held) and not hashes(key):
-        if vm.effects.has_key(held, source, key):
-            return vm.effects.read_key(held, source, key)
+def dict_item(vm: Interpreter, container: dict[object, object], key: object) -> object:
+    """`container[key]` of a dictionary, as C code has it: when the key is missing, its class may know better."""
+    source = vm.sources.get(id(container))
+    if source is not None and vm.effects.untouched(container) and not hashes(key):
+        if vm.effects.has_key(container, source, key):
+            return vm.effects.read_key(container, source, key)
     else:
-        item = vm.native(dict.get, vm.effects.mirror(held), vm.effects.plain(key), END)
+        item = vm.native(dict.get, vm.effects.mirror(container), vm.effects.plain(key), END)
         if item is not END:
             return item
-    missing = find_in_class(vm, type(held), "__missing__")
+    missing = find_in_class(vm, type(container), "__missing__")
     if missing is MISS:
         user_raise(KeyError(key))
     if missing is MAKING:
-        return make_item(vm, held, key)
+        return make_item(vm, container, key)
     if not isinstance(missing, types.FunctionType):
-        raise Break(f"an item that a {type(held).__name__} has not", "its __missing__ is not a function")
-    return vm.call(missing, (held, key), {})
+        raise Break(f"an item that a {type(container).__name__} has not", "its __missing__ is not a function")
+    return vm.call(missing, (container, key), {})
 
 
 MAKING = vars(collections.defaultdict)["__missing__"]
 
 
-def make_item(vm: Interpreter, held: object, key: object) -> object:
+def make_item(vm: Interpreter, container: object, key: object) -> object:
     """The item that a `defaultdict` makes where there is none."""
-    held = vm.effects.original(held)
-    factory = vm.load_attr(held, "default_factory")
+    container = vm.effects.original(container)
+    factory = vm.load_attr(container, "default_factory")
     if factory is None:
         user_raise(KeyError(key))
     item = vm.call(factory, (), {})
-    store_item(vm, held, key, item)
+    store_item(vm, container, key, item)
     return item
 
 
@@ -297,8 +297,8 @@ def _is_among(vm: Interpreter, container: object, item: object) -> bool:
         return vm.tensors.run(operator.contains, (container, item), {})
     if PrologueValue in (type(container), type(item)) and any(True for _ in values_in((container, item))):
         return vm.prologue.known(vm.prologue.run(operator.contains, (container, item), {}))
-    held = isinstance(container, CONTAINERS)  # C code looks in, whatever a subclass iterates
-    if not held and python_method(vm, container, "__iter__") is not None:
+    is_builtin = isinstance(container, CONTAINERS)  # C code looks in, whatever a subclass iterates
+    if not is_builtin and python_method(vm, container, "__iter__") is not None:
         return any(truth(vm, compare(vm, operator.eq, item, other)) for other in each(vm, container))
     return vm.native(operator.contains, *vm.effects.plain_all((container, item)))
 

@@ -37,15 +37,15 @@ def context_get(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     if key in vm.reads:
         return vm.reads[key]
     source = vm.sources.get(id(variable)) or sources.const(variable, variable.name)
-    held, asked = _held(variable), sources.called(source, _held, "held")
-    if held is containers.END:
-        vm.guards.check(asked, sources.native.IS, held)
+    value_now, asked = _value_of(variable), sources.called(source, _value_of, "held")
+    if value_now is containers.END:
+        vm.guards.check(asked, sources.native.IS, value_now)
         return default[0] if default else user(variable.get)
-    value = vm.reads[key] = vm.external(held, asked)
+    value = vm.reads[key] = vm.external(value_now, asked)
     return value
 
 
-def _held(variable: contextvars.ContextVar[object]) -> Any:
+def _value_of(variable: contextvars.ContextVar[object]) -> Any:
     """What it was set to, END if it was not; its default never changes."""
     return variable.get(containers.END)
 

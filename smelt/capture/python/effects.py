@@ -123,8 +123,8 @@ class Mirror:
 
     def lost(self) -> list[object]:
         """What the program took out of it."""
-        held = {*map(id, values_of(self.copy))}
-        return [value for value in values_of(self.before) if id(value) not in held]
+        kept = {*map(id, values_of(self.copy))}
+        return [value for value in values_of(self.before) if id(value) not in kept]
 
 
 def values_of(container: Iterable[object]) -> list[object]:
@@ -230,8 +230,8 @@ class Effects:
 
     def release(self) -> None:
         """Let go of the program's objects."""
-        for held in (self.stores, self.deferred, self.mirrors, self.appended, self.cleared, self._keys):
-            held.clear()
+        for table in (self.stores, self.deferred, self.mirrors, self.appended, self.cleared, self._keys):
+            table.clear()
         self.class_dicts.clear()
         self.copies.clear()
 
@@ -335,68 +335,68 @@ class Effects:
         self.vm.register(copy, source)
         return copy
 
-    def _take_over_attributes(self, held: dict[str, object], copy: dict[str, object]) -> None:
+    def _take_over_attributes(self, attributes: dict[str, object], copy: dict[str, object]) -> None:
         """What was written to an object's attributes before the program took hold of its `__dict__`."""
         for store_key, store in list(self.stores.items()):
             target = store.target
-            if store.kind == "attr" and not isinstance(target, type) and self._has_dict(target, held):
+            if store.kind == "attr" and not isinstance(target, type) and self._has_dict(target, attributes):
                 if hasattr(getattr(type(target), store.name, None), "__set__"):
                     continue  # a slot or a descriptor
-                if isinstance(target, torch.nn.Module) and _is_member(held, store.name):
+                if isinstance(target, torch.nn.Module) and _is_member(attributes, store.name):
                     continue
                 del self.stores[store_key]
                 if store.value is DELETED or store.anew:
                     copy.pop(store.name, None)
                 if store.value is not DELETED:
                     copy[store.name] = store.value
-        self._forget_reads(held)
+        self._forget_reads(attributes)
 
-    def _forget_reads(self, held: dict[str, object]) -> None:
-        """Of the attributes of the object whose `__dict__` is `held`: the program may write them there."""
-        owners = {id(value) for value in self.vm.externals() if self._has_dict(value, held)}
-        owners.update(key for key, real in self.vm.tensors.real.items() if own_dict(real) is held)
+    def _forget_reads(self, attributes: dict[str, object]) -> None:
+        """Of the attributes of the object whose `__dict__` is `attributes`: the program may write them there."""
+        owners = {id(value) for value in self.vm.externals() if self._has_dict(value, attributes)}
+        owners.update(key for key, real in self.vm.tensors.real.items() if own_dict(real) is attributes)
         for key in [key for key in self.vm.reads if key[0] in owners]:
             del self.vm.reads[key]
 
-    def _take_over_members(self, held: dict[str, object], copy: dict[str, object]) -> None:
+    def _take_over_members(self, attributes: dict[str, object], copy: dict[str, object]) -> None:
         """The same for a module's table of buffers: from now on the mirror says what they are."""
         for store_key, store in list(self.stores.items()):
             target = store.target
-            if store.kind == "attr" and isinstance(target, torch.nn.Module) and _has_table(target, held):
-                if store.name in held and store.value is DELETED:
+            if store.kind == "attr" and isinstance(target, torch.nn.Module) and _has_table(target, attributes):
+                if store.name in attributes and store.value is DELETED:
                     copy.pop(store.name, None)
-                elif store.name in held:
+                elif store.name in attributes:
                     copy[store.name] = store.value
                 else:
                     continue
                 del self.stores[store_key]
-        owners = {id(v) for v in self.vm.externals() if isinstance(v, torch.nn.Module) and _has_table(v, held)}
-        for key in [key for key in self.vm.reads if key[0] in owners and key[1] in held]:
+        owners = {id(v) for v in self.vm.externals() if isinstance(v, torch.nn.Module) and _has_table(v, attributes)}
+        for key in [key for key in self.vm.reads if key[0] in owners and key[1] in attributes]:
             del self.vm.reads[key]
 
-    def append(self, held: list[object], value: object) -> None:
-        """`held.append(value)`; a list from outside that is only appended to is not looked at."""
+    def append(self, container: list[object], value: object) -> None:
+        """`container.append(value)`; a list from outside that is only appended to is not looked at."""
         self.vm.work += 1
-        if id(held) in self.mirrors or id(held) not in self.vm.sources:
-            list.append(self.mirror(held), value)
+        if id(container) in self.mirrors or id(container) not in self.vm.sources:
+            list.append(self.mirror(container), value)
         else:
-            self.appended.setdefault(id(held), (held, []))[1].append(value)
+            self.appended.setdefault(id(container), (container, []))[1].append(value)
 
-    def untouched(self, held: object) -> bool:
+    def untouched(self, container: object) -> bool:
         """Nothing was written to this external container, nor was it taken whole: single items can be read."""
-        if id(held) in self.mirrors or id(held) in self.appended or id(held) in self.tables:
+        if id(container) in self.mirrors or id(container) in self.appended or id(container) in self.tables:
             return False
-        source = self.vm.sources.get(id(held))
-        return source is None or source.kind != native.INSTANCE_DICT or not self._assigned(held)
+        source = self.vm.sources.get(id(container))
+        return source is None or source.kind != native.INSTANCE_DICT or not self._assigned(container)
 
-    def _assigned(self, held: object) -> bool:
+    def _assigned(self, container: object) -> bool:
         """The `__dict__` of an object whose attributes were written; those of modules may lie in their tables."""
         targets = [store.target for store in self.stores.values() if store.kind == "attr"]
         plain = [target for target in targets if not isinstance(target, (type, torch.nn.Module))]
-        return any(self._has_dict(target, held) for target in plain)
+        return any(self._has_dict(target, container) for target in plain)
 
-    def _has_dict(self, target: object, held: object) -> bool:
-        return own_dict(self.vm.tensors.real.get(id(target), target)) is held
+    def _has_dict(self, target: object, container: object) -> bool:
+        return own_dict(self.vm.tensors.real.get(id(target), target)) is container
 
     def pending(self) -> bool:
         """Something outside is not yet as the program left it."""
@@ -438,11 +438,11 @@ class Effects:
             collections.deque.__init__(out, read, most)
             return out
         assert isinstance(value, (set, frozenset))
-        held = set_items(value)
-        if any(type(item) not in LEAVES and not isinstance(item, type) for item in held):
+        members = set_items(value)
+        if any(type(item) not in LEAVES and not isinstance(item, type) for item in members):
             raise Break(f"a {kind.__name__} of objects that came from outside", "its items have no place to guard")
-        self.vm.guards.check(sources.called(source, set_items, "tuple"), native.EQ, held)
-        return set(held) if kind is set else frozenset(held) if kind is frozenset else _fill_set(value, held)
+        self.vm.guards.check(sources.called(source, set_items, "tuple"), native.EQ, members)
+        return set(members) if kind is set else frozenset(members) if kind is frozenset else _fill_set(value, members)
 
     def read_items(self, value: list[object] | tuple[object, ...], source: Source) -> list[object]:
         """All items of an external list or tuple."""
@@ -592,9 +592,9 @@ class Effects:
     def _plain_items(self, value: Any, done: dict[int, object]) -> object:
         kind = type(value)
         if kind in _VIEWS:
-            held = dict(value.mapping)
-            deeper = self._plain_items(held, done)
-            return value if deeper is held else _VIEWS[kind](deeper)
+            mapping = dict(value.mapping)
+            deeper = self._plain_items(mapping, done)
+            return value if deeper is mapping else _VIEWS[kind](deeper)
         if issubclass(kind, tuple):
             items = [self._plain(item, done) for item in tuple.__iter__(value)]
             same = all(map(operator.is_, items, tuple.__iter__(value)))
@@ -644,18 +644,18 @@ def _held(kind: str, target: object, name: str) -> object:
     if kind == "global":
         assert isinstance(target, dict)
         return target.get(name)
-    held = own_dict(target)
-    variables: Mapping[str, object] = vars(target) if isinstance(target, type) else {} if held is None else held
+    attributes = own_dict(target)
+    variables: Mapping[str, object] = vars(target) if isinstance(target, type) else attributes or {}
     return variables.get(name)
 
 
-def _is_member(held: dict[str, Any], name: str) -> bool:
-    """Whether a name is that of a module's parameter, buffer or submodule, whose attributes are `held`."""
-    return name not in held and any(name in (held.get(table) or ()) for table in sources.MEMBERS)
+def _is_member(attributes: dict[str, Any], name: str) -> bool:
+    """Whether a name is that of a module's parameter, buffer or submodule, whose attributes are `attributes`."""
+    return name not in attributes and any(name in (attributes.get(table) or ()) for table in sources.MEMBERS)
 
 
-def _has_table(module: torch.nn.Module, held: dict[str, object]) -> bool:
-    return any(vars(module).get(table) is held for table in sources.MEMBERS)
+def _has_table(module: torch.nn.Module, attributes: dict[str, object]) -> bool:
+    return any(vars(module).get(table) is attributes for table in sources.MEMBERS)
 
 
 def items_of(value: dict[K, V]) -> list[tuple[K, V]]:
@@ -742,9 +742,9 @@ def _fill_dict(value: dict[object, object], items: dict[object, object], factory
     out: Any = made.__new__(kind)  # a `__new__` of the program's own is not called again
     if made is collections.defaultdict:
         made.__init__(out, factory)
-    held, attributes = own_dict(out), own_dict(value)
-    if held is not None and attributes is not None:
-        held.update(attributes)
+    new_attributes, attributes = own_dict(out), own_dict(value)
+    if new_attributes is not None and attributes is not None:
+        new_attributes.update(attributes)
     for key, item in items.items():
         base.__setitem__(out, key, item)
     return out

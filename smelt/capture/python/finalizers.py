@@ -35,20 +35,20 @@ class Finalizers:
         vm: the capture.
 
     Attributes:
-        held: each such object, and the variable's or stack element's value that led to it.
+        owned: each such object, and the variable's or stack element's value that led to it.
         allowed: an instruction may be done in plain Python.
     """
 
     def __init__(self, vm: Interpreter) -> None:
         self.vm = vm
-        self.held: list[tuple[Any, Any]] = []
+        self.owned: list[tuple[Any, Any]] = []
         self.allowed = True
         self._given: list[Unread] = []
         self._through: dict[int, Any] = {}
 
     def release(self) -> None:
         """Let go of the program's objects."""
-        self.held.clear()
+        self.owned.clear()
         self._given.clear()
         self._through.clear()
 
@@ -63,7 +63,7 @@ class Finalizers:
     def add(self, value: object) -> None:
         """An object from outside that the frame holds, or may change."""
         if self.allowed and type(value) not in _QUIET:
-            self.held += [(found, value) for found in native.finalizers(value)]
+            self.owned += [(found, value) for found in native.finalizers(value)]
 
     def exceptions(self) -> list[int]:
         """The slots and stack elements that were exceptions when the frame started."""
@@ -76,7 +76,7 @@ class Finalizers:
         Raises:
             Break: it let go of an object with a finalizer.
         """
-        for value, by in self.held:
+        for value, by in self.owned:
             whole = value is by or not self.vm.effects.stores
             if whole and self._is_direct(by) or self._is_held(value):
                 continue
@@ -120,7 +120,7 @@ class Finalizers:
 
     def doomed(self) -> list[object]:
         """The objects with finalizers around the frame, and the generators that it made and did not exhaust."""
-        return [held for held, _ in self.held] + [each for each in self.vm.python.generators if not each.done]
+        return [value for value, _ in self.owned] + [each for each in self.vm.python.generators if not each.done]
 
     def _is_direct(self, value: object) -> bool:
         """A variable or stack element still has the value, and nobody could write to it."""

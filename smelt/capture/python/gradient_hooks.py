@@ -44,8 +44,8 @@ def call_late_hooks(vm: Interpreter, leaf: TraceTensor) -> None:
 
 
 def _hooks(vm: Interpreter, leaf: TraceTensor, table: str) -> list[object]:
-    held = vm.load_attr(leaf, table)
-    found = [] if held is None else list(vm.effects.mirror(held).values())
+    hooks = vm.load_attr(leaf, table)
+    found = [] if hooks is None else list(vm.effects.mirror(hooks).values())
     return found + [each.hook for each in registered(vm, leaf) if each.name == _REGISTERING[table]]
 
 

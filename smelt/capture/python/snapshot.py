@@ -38,25 +38,25 @@ class Snapshot:
     def __init__(self, vm: Interpreter, roots: Iterable[object]) -> None:
         self.vm = vm
         self.effects, self.reads = self._effects(), dict(vm.reads)
-        self.held: dict[int, tuple[Any, Parts]] = {}
+        self.contents: dict[int, tuple[Any, Parts]] = {}
         waiting = [*roots, *(m.copy for m in vm.effects.mirrors.values())]
         while waiting:
             value = waiting.pop()
-            if type(value) in LEAVES or isinstance(value, _OPAQUE) or id(value) in self.held or value is vm:
+            if type(value) in LEAVES or isinstance(value, _OPAQUE) or id(value) in self.contents or value is vm:
                 continue  # generators of the capture lead to the capture itself
             if id(value) in vm.sources and id(value) not in vm.effects.mirrors:
                 continue  # its changes are put off
             parts = _parts(value)
-            self.held[id(value)] = value, parts
+            self.contents[id(value)] = value, parts
             waiting.extend(parts.values())
 
     def existed(self, value: object) -> bool:
         """The object is among those that were looked at."""
-        return id(value) in self.held
+        return id(value) in self.contents
 
     def parts(self, value: object) -> Parts:
         """What an object held."""
-        return self.held[id(value)][1]
+        return self.contents[id(value)][1]
 
     def take_changes(self) -> dict[int, Parts]:
         """What the objects hold that were changed since, by identity; they hold again what they held before.
@@ -67,7 +67,7 @@ class Snapshot:
         if self._effects() != self.effects or any(self.vm.reads.get(k) is not v for k, v in self.reads.items()):
             raise CannotUndo("it changes something outside of the function")
         changes = {}
-        for value, before in self.held.values():
+        for value, before in self.contents.values():
             now = _parts(value)
             if not _same(now, before):
                 changes[id(value)] = now
@@ -82,12 +82,12 @@ class Snapshot:
             return True
         if not all(isinstance(each, DeferredWarning) for each in self.vm.effects.deferred[heard:deferred]):
             return True
-        return any(not _same(_parts(value), parts) for value, parts in self.held.values())
+        return any(not _same(_parts(value), parts) for value, parts in self.contents.values())
 
     def _effects(self) -> tuple[dict[tuple[str, int, str], int], int, dict[int, int], set[int]]:
         effects = self.vm.effects
         stores = {key: id(store.value) for key, store in effects.stores.items()}
-        appended = {held: len(items) for held, (_, items) in effects.appended.items()}
+        appended = {key: len(items) for key, (_, items) in effects.appended.items()}
         changed = {key for key, mirror in effects.mirrors.items() if mirror.changed}
         return stores, len(effects.deferred), appended, changed
 
@@ -123,10 +123,10 @@ def put(value: Any, parts: Parts) -> None:
         _fill(value, [part for _, part in items])
     elif items or own_dict(value) is None:
         raise CannotUndo(f"it changes a {type(value).__name__}")
-    held = own_dict(value)
-    if held is not None:
-        held.clear()
-        held.update(attributes)
+    own = own_dict(value)
+    if own is not None:
+        own.clear()
+        own.update(attributes)
 
 
 def _same(a: Parts, b: Parts) -> bool:
@@ -151,10 +151,10 @@ def _parts(value: Any) -> Parts:
         items = enumerate(own_items(value))
     else:
         items = ()
-    held = own_dict(value)
+    own = own_dict(value)
     parts: Parts = {("item", key): part for key, part in items}
-    if held is not None:
-        parts.update((("", name), part) for name, part in held.items())
+    if own is not None:
+        parts.update((("", name), part) for name, part in own.items())
     return parts
 
 

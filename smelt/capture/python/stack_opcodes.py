@@ -169,12 +169,12 @@ def unbound_slot(code: types.CodeType, slot: int) -> NameError:
 
 def read_variable(vm: Interpreter, f: Frame, slot: int) -> Any:
     """The value of a variable, with its guards from now on."""
-    held = f.locals[slot]
-    if type(held) is Unread:
-        held = f.locals[slot] = vm.external(held.value, held.source)
-    if type(held) is PhiValue:
-        held.read()
-    return held
+    variable = f.locals[slot]
+    if type(variable) is Unread:
+        variable = f.locals[slot] = vm.external(variable.value, variable.source)
+    if type(variable) is PhiValue:
+        variable.read()
+    return variable
 
 
 _STORES = ("STORE_FAST", "STORE_FAST_STORE_FAST", "STORE_FAST_LOAD_FAST")
@@ -200,7 +200,7 @@ def store_unread(vm: Interpreter, f: Frame) -> None:
         else:
             break
         f.pc += 1
-    f.stack[:] = [vm.external(held.value, held.source) if type(held) is Unread else held for held in f.stack]
+    f.stack[:] = [vm.external(value.value, value.source) if type(value) is Unread else value for value in f.stack]
 
 
 def _overwritten(f: Frame) -> list[object]:
@@ -228,9 +228,9 @@ def store_fast(vm: Interpreter, f: Frame, arg: int) -> None:
 
 @opcode("DELETE_FAST")
 def delete_fast(vm: Interpreter, f: Frame, arg: int) -> None:
-    held = f.locals[arg]
-    if type(held) is Unread and held.value is not NULL:  # whatever it holds
-        vm.guards.check(held.source, native.IS_NOT, NULL)
+    variable = f.locals[arg]
+    if type(variable) is Unread and variable.value is not NULL:  # whatever it holds
+        vm.guards.check(variable.source, native.IS_NOT, NULL)
     elif read_variable(vm, f, arg) is NULL:
         user_raise(unbound_slot(f.code, arg))
     f.locals[arg] = NULL
@@ -238,8 +238,8 @@ def delete_fast(vm: Interpreter, f: Frame, arg: int) -> None:
 
 @opcode("MAKE_CELL")
 def make_cell(vm: Interpreter, f: Frame, arg: int) -> None:
-    held = read_variable(vm, f, arg)
-    cell = types.CellType() if held is NULL else types.CellType(held)
+    variable = read_variable(vm, f, arg)
+    cell = types.CellType() if variable is NULL else types.CellType(variable)
     vm.python.created.add(id(cell))
     vm.keep(cell)
     f.locals[arg] = cell

@@ -40,12 +40,13 @@ def read_view(vm: Interpreter, view: object, source: Source) -> object:
     if key in vm.reads:
         vm.guards.same(vm.effects.views[id(vm.reads[key])][1], source)
         return vm.reads[key]
-    held = viewed(view)
-    if type(held) is not dict and type(held) is not collections.OrderedDict or len(held) > _MOST or _has_owner(held):
+    mapping = viewed(view)
+    plain = type(mapping) is dict or type(mapping) is collections.OrderedDict
+    if not plain or len(mapping) > _MOST or _has_owner(mapping):
         return read_object(vm, view, source)
     vm.guards.check(source, TYPE_IS, type(view))
-    vm.effects.shown.add(id(held))
-    mirror = vm.effects.mirror(vm.external(held, sources.called(source, viewed, "viewed")))
+    vm.effects.shown.add(id(mapping))
+    mirror = vm.effects.mirror(vm.external(mapping, sources.called(source, viewed, "viewed")))
     vm.reads[key] = shown = _MAKE[type(view)](mirror)
     vm.effects.views[id(shown)] = view, source
     vm.keep(view)
@@ -53,6 +54,6 @@ def read_view(vm: Interpreter, view: object, source: Source) -> object:
     return shown
 
 
-def _has_owner(held: dict[object, object]) -> bool:
+def _has_owner(mapping: dict[object, object]) -> bool:
     """Whether this is what a class or a module holds: the program writes to those by other ways."""
-    return "__builtins__" in held or {"__module__", "__doc__"} <= held.keys() or "__spec__" in held
+    return "__builtins__" in mapping or {"__module__", "__doc__"} <= mapping.keys() or "__spec__" in mapping

@@ -341,9 +341,9 @@ def rebuild_list(r: Rebuild, value: list[object]) -> str:
 @REBUILD(set, frozenset)
 def rebuild_set(r: Rebuild, value: set[object] | frozenset[object]) -> str:
     """Sets."""
-    kind, held = type(value), set_items(value)
-    _refuse_hashed(r, held)
-    items = f"[{', '.join(map(r, held))}]"
+    kind, members = type(value), set_items(value)
+    _refuse_hashed(r, members)
+    items = f"[{', '.join(map(r, members))}]"
     cls = r.constant(kind, kind.__name__)
     if kind is set or kind is frozenset:
         return f"{cls}({items})"
@@ -418,14 +418,14 @@ def _with_attributes(r: Rebuild, value: object, made: str) -> str:
 
 def _attributes(r: Rebuild, value: object, name: str) -> None:
     """Set what the instance's dictionary and slots hold."""
-    held = own_dict(value)
-    if held:
-        pairs = ", ".join(f"{r(key)}: {r(item)}" for key, item in held.items())
+    attributes = own_dict(value)
+    if attributes:
+        pairs = ", ".join(f"{r(key)}: {r(item)}" for key, item in attributes.items())
         table = f"{name}.__dict__"
         if type(value).__getattribute__ is not object.__getattribute__:  # the program's own is not asked
             table = f"{r.constant(object.__getattribute__, 'get')}({name}, '__dict__')"
         r.lines.append(f"{table}.update({{{pairs}}})")
-        for key, item in held.items():
+        for key, item in attributes.items():
             _leave_out(r, table, r(key), item)
     for base in type(value).__mro__:
         for slot, member in vars(base).items():
@@ -477,10 +477,10 @@ def rebuild_cell(r: Rebuild, value: types.CellType) -> str:
     """Closure cells made in the frame; made before what they hold, which may refer back to them."""
     name = r.assign(value, f"{r.constant(types.CellType, 'Cell')}()")
     try:
-        held = value.cell_contents
+        value_in_cell = value.cell_contents
     except ValueError:
         return name
-    r.lines.append(f"{name}.cell_contents = {r(held)}")
+    r.lines.append(f"{name}.cell_contents = {r(value_in_cell)}")
     return name
 
 
@@ -589,7 +589,7 @@ def rebuild_sized_iterator(r: Rebuild, value: Iterator[object]) -> str:
 _AN_ORDERED_DICT: dict[object, object] = collections.OrderedDict()
 
 
-@REBUILD(*(type(view) for held in ({}, _AN_ORDERED_DICT) for view in (held.keys(), held.values(), held.items())))
+@REBUILD(*(type(view) for each in ({}, _AN_ORDERED_DICT) for view in (each.keys(), each.values(), each.items())))
 def rebuild_view(r: Rebuild, value: object) -> str:
     """Views of a dict, of which they show what becomes of it later, too."""
     name = type(value).__name__.rpartition("_")[2]  # dict_keys, odict_values, ...
@@ -610,9 +610,9 @@ def rebuild_exception(r: Rebuild, value: BaseException) -> str:
             continue
         for key, member in vars(base).items():  # what C code keeps: `value` of StopIteration, `errno` of OSError
             if isinstance(member, types.MemberDescriptorType) and module_name(base.__module__) == "builtins":
-                held = getattr(value, key, None)
-                if held is not None and key != "__suppress_context__":
-                    r.lines.append(f"{r.constant(setattr, 'setattr')}({name}, {quoted(key)}, {r(held)})")
+                state = getattr(value, key, None)
+                if state is not None and key != "__suppress_context__":
+                    r.lines.append(f"{r.constant(setattr, 'setattr')}({name}, {quoted(key)}, {r(state)})")
     if value.__cause__ is not None:
         r.lines.append(f"{name}.__cause__ = {r(value.__cause__)}")
     r.lines.append(f"{name}.__suppress_context__ = {value.__suppress_context__}")

@@ -177,7 +177,7 @@ class Writer:
         result = self.value(value)
         self.effects()
         self.vm.finalizers.guard(self.frame)
-        in_order = len(self.vm.finalizers.held) > 1
+        in_order = len(self.vm.finalizers.owned) > 1
         kept = self._last_values() if in_order else []
         doomed = [*self._stack(), *self.value.variables(), "_f"] if in_order else self._errors()
         doomed += self._dropped_errors()
@@ -224,7 +224,7 @@ class Writer:
         the original: where those end with a finalizer, the instruction is done by the frame that goes on, which has all
         variables as parameters."""
         leads = self.vm.finalizers.leads_to_one
-        return any(slots[at] not in self.slots[at : at + 1] and leads(held) for at, held in enumerate(frame.locals))
+        return any(slots[at] not in self.slots[at : at + 1] and leads(value) for at, value in enumerate(frame.locals))
 
     def _slots(self, frame: Frame, every: bool) -> list[str]:
         """Expressions for the variables that are needed or whose end could be seen, or all; NULL for the others."""
@@ -232,16 +232,16 @@ class Writer:
         plain = len(frame.code.co_varnames)
         null = self.value.constant(native.NULL, "NULL")
         out = []
-        for index, held in enumerate(frame.locals):
+        for index, variable in enumerate(frame.locals):
             cell = index >= plain or frame.code.co_varnames[index] in frame.code.co_cellvars
-            out.append(self.value(held) if index in live or cell or self._may_end(held) else null)
+            out.append(self.value(variable) if index in live or cell or self._may_end(variable) else null)
         return out
 
-    def _may_end(self, held: object) -> bool:
+    def _may_end(self, value: object) -> bool:
         """A variable's object came with the frame: it may do something when it dies, such as let go of a lock."""
-        if type(held) is Unread or self.vm.finalizers.leads_to_one(held):
+        if type(value) is Unread or self.vm.finalizers.leads_to_one(value):
             return True
-        source = None if type(held) is TraceTensor else self.vm.source_of(held)
+        source = None if type(value) is TraceTensor else self.vm.source_of(value)
         return source is not None and source.kind == native.LOCAL
 
     def resume(self, frame: Frame, index: int, stack: list[str], slots: list[str]) -> str:
@@ -268,8 +268,8 @@ class Writer:
             self._deferred(call)
         for store in stores:
             self._store(store)
-        for held, items in effects.appended.values():
-            append = self._method(held, list, "append")
+        for container, items in effects.appended.values():
+            append = self._method(container, list, "append")
             self.lines += [f"{append}{self.value(item)})" for item in items]
         for mirror in {id(m): m for m in effects.mirrors.values()}.values():
             if mirror.changed:
@@ -419,10 +419,10 @@ class Writer:
             items = f"[{', '.join(map(self.value, own_items(copy)))}]"
             self.lines += [f"{clear.removesuffix(', ')})", f"{extend}{items})"]
 
-    def _method(self, held: object, base: type, name: str) -> str:
+    def _method(self, container: object, base: type, name: str) -> str:
         """The begin of a call of a container's method, which a class of the program may have overridden."""
-        owner = self.value(held)
-        if getattr(type(held), name, None) is getattr(base, name):
+        owner = self.value(container)
+        if getattr(type(container), name, None) is getattr(base, name):
             return f"{owner}.{name}("
         return f"{self.value.constant(base, base.__name__)}.{name}({owner}, "
 
@@ -638,8 +638,8 @@ class Writer:
         for at in self.vm.finalizers.exceptions():
             if at >= len(variables) or self.vm.finalizers.leads_to_one(variables[at]):
                 continue
-            held = variables[at]
-            source = held.source if type(held) is Unread else self.vm.source_of(held)
+            variable = variables[at]
+            source = variable.source if type(variable) is Unread else self.vm.source_of(variable)
             if source is None or (source.kind, source.key) != (native.LOCAL, at):
                 names.append(self.slots[at])
         return names
@@ -648,9 +648,9 @@ class Writer:
         """The lines that give variables what they hold in the end, for those that end with a finalizer: they die in
         the order of the variables."""
         lines = []
-        for at, held in enumerate(self.frame.locals):
-            if self.vm.finalizers.leads_to_one(held):
-                expression = self.value(held)
+        for at, variable in enumerate(self.frame.locals):
+            if self.vm.finalizers.leads_to_one(variable):
+                expression = self.value(variable)
                 name = self.slots[at] if at < len(self.slots) else f"_v{at}"
                 lines += [f"{name} = {expression}"] if expression != name else []
         return lines

@@ -423,8 +423,8 @@ def _raise_undefined(r: Resumption, name: str) -> None:
 
 def _builtin(scope: dict[str, object], name: str, missing: object) -> Any:
     """What a name means that is no global variable."""
-    held = scope.get("__builtins__", builtins)
-    return (held if isinstance(held, dict) else vars(held)).get(name, missing)
+    namespace = scope.get("__builtins__", builtins)
+    return (namespace if isinstance(namespace, dict) else vars(namespace)).get(name, missing)
 
 
 @plain("DELETE_GLOBAL")
@@ -445,12 +445,12 @@ def load_fast(r: Resumption) -> None:
 
 def _is_bound(r: Resumption) -> bool:
     """Raise where the variable is not bound; False: it never is."""
-    held = r.slots[r.raw]
-    if held == r.null:
+    slot = r.slots[r.raw]
+    if slot == r.null:
         _raise_unbound(r)
         return False
     if type(r.frame.locals[r.raw]) is Unread:  # it has no guards, so there may be a value the next time
-        r.line(f"if {held} is {r.null}:")
+        r.line(f"if {slot} is {r.null}:")
         _raise_unbound(r, "    ")
     return True
 

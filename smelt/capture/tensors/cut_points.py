@@ -82,13 +82,13 @@ def _tears(tensors: Tensors, positions: dict[fx.Node, int], cut: int) -> bool:
         if any(positions.get(writer, 0) > cut for writer in writers)
     }
     for node, tensor in tensors.made_tensors():
-        held = tensor.storage_view
+        view = tensor.storage_view
         if (
-            id(held.storage) in written
+            id(view.storage) in written
             and positions.get(node, cut) < cut
             and any(positions[u] > cut for u in node.users)
         ):
-            val = held.layout.val
-            if held.parent is not None or may_overlap(val.shape, val.stride):
+            val = view.layout.val
+            if view.parent is not None or may_overlap(val.shape, val.stride):
                 return True
     return False

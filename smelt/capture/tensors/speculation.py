@@ -294,13 +294,13 @@ class ValuesHold:
         self._numbers: list[tuple[torch.dtype, int]] | None = None
         if all(each.ndim == 0 and each.dtype is torch.int64 and each.device.type == "cpu" for each in expected):
             self._numbers = [(each.dtype, int(each.item())) for each in expected]
-        self._held: tuple[torch.Tensor, ...] = ()
+        self._accepted: tuple[torch.Tensor, ...] = ()
         self._tries = 0
         shown = ", ".join(str(each.tolist())[:60] for each in expected[:4])
         self.__name__ = f"values_are[{shown}{', ...' if len(expected) > 4 else ''}]"
 
     def __call__(self, *inputs: torch.Tensor) -> bool:
-        if self._held and self._equal(inputs, self._held):
+        if self._accepted and self._equal(inputs, self._accepted):
             return True
         recording = torch.is_grad_enabled()
         if recording:
@@ -335,11 +335,11 @@ class ValuesHold:
     def _keep(self, inputs: Sequence[torch.Tensor]) -> None:
         if self._tries >= self.TRIES:
             return
-        self._tries += bool(self._held)
+        self._tries += bool(self._accepted)
         worth = self._tries < self.TRIES and sum(each.numel() for each in inputs) <= self.KEPT
         if worth and any(each.is_floating_point() or each.is_complex() for each in inputs):
             worth, self._tries = False, self.TRIES  # -0.0 equals 0.0; the next ones will be of this dtype as well
-        self._held = tuple(each.detach().clone() for each in inputs) if worth else ()
+        self._accepted = tuple(each.detach().clone() for each in inputs) if worth else ()
 
 
 class _Plain(TorchDispatchMode):

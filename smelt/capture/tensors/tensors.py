@@ -131,8 +131,8 @@ class Tensors:
 
     def release(self) -> None:
         """Let go of the program's tensors."""
-        for held in (self.inputs, self.traced, self.real, self.made, self._alive, self._owners, self.spent):
-            held.clear()
+        for table in (self.inputs, self.traced, self.real, self.made, self._alive, self._owners, self.spent):
+            table.clear()
         self.computed.clear()
         self.kept_whole.clear()
 

@@ -343,11 +343,11 @@ def load_tensor_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
     return _stored_attr(vm, tensor, name)
 
 
-def _replaced_attr(vm: Interpreter, tensor: TraceTensor, name: str, held: object) -> object:
+def _replaced_attr(vm: Interpreter, tensor: TraceTensor, name: str, attribute: object) -> object:
     """What somebody has put in the place of one of torch's attributes."""
-    if type(held) is not property or held.fget is None:
-        raise Break(f"Tensor.{name} is a {type(held).__name__}", "capture knows no attribute of this kind")
-    return vm.call(held.fget, (tensor,), {})
+    if type(attribute) is not property or attribute.fget is None:
+        raise Break(f"Tensor.{name} is a {type(attribute).__name__}", "capture knows no attribute of this kind")
+    return vm.call(attribute.fget, (tensor,), {})
 
 
 def _told_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
@@ -381,9 +381,9 @@ def _stored_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
         if name == "__dict__":
             raise Break("tensor.__dict__ of a tensor that the graph makes", "the tensor object does not exist yet")
         return _missing(vm, tensor, name)
-    held = taken_dict(vm, tensor)
-    if held is not None and (name in held or name in real.__dict__):
-        return held[name] if name in held else _missing(vm, tensor, name)
+    attributes = taken_dict(vm, tensor)
+    if attributes is not None and (name in attributes or name in real.__dict__):
+        return attributes[name] if name in attributes else _missing(vm, tensor, name)
     source = vm.sources[id(tensor)]
     if not hasattr(real, name):
         vm.guards.check(sources.instance_dict(source), native.NOT_KEY, name)
@@ -391,7 +391,7 @@ def _stored_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
     from_dict = name in getattr(real, "__dict__", {})
     base = sources.instance_dict(source) if name == "__dict__" else vm.attr_source(source, name, from_dict)
     value = vm.external(value, base)
-    if held is None:  # else the program may write it there
+    if attributes is None:  # else the program may write it there
         vm.reads[id(tensor), name] = value
     return value
 

@@ -187,8 +187,8 @@ class Runner:
         if kwargs:
             _collect(kwargs, found)
         if target in DERIVATIVES:  # the backward of a function of the program's may write to whatever it holds
-            held = (*(tensor for _, tensor in self.vm.tensors.made_tensors()), *found)
-            found = [*{id(tensor.storage_view.storage): tensor for tensor in held}.values()]
+            reached = (*(tensor for _, tensor in self.vm.tensors.made_tensors()), *found)
+            found = [*{id(tensor.storage_view.storage): tensor for tensor in reached}.values()]
         versions = [(version(t), t.requires_grad) for t in found]  # `detach_` writes to the history alone
         outs = _outs(kwargs["out"]) if "out" in kwargs else []
         before = [(t.storage_view, t.storage_view.storage.version) for t in outs]

@@ -76,6 +76,6 @@ def layers(inputs: Iterable[Input]) -> list[list[Input]]:
     out: list[tuple[int, list[Input]]] = []
     for addresses, one in sorted(((span(i.tensor), i) for i in known), key=lambda pair: pair[0]):
         position = next((k for k, (end, _) in enumerate(out) if end <= addresses[0]), len(out))
-        held = out[position][1] if position < len(out) else []
-        out[position : position + 1] = [(addresses[1], [*held, one])]
-    return [held for _, held in out]
+        group = out[position][1] if position < len(out) else []
+        out[position : position + 1] = [(addresses[1], [*group, one])]
+    return [group for _, group in out]

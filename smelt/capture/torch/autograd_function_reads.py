@@ -100,7 +100,7 @@ def rehearse(
             outputs, ctx = _forward(sibling, cls, given)
         if len(outputs) > 1:
             _refuse_written_views(vm, cls, ctx, dict(zip(map(id, given), args, strict=True)))
-        held = _reads_of_class(sibling)
+        reads_class = _reads_of_class(sibling)
         if any(ctx.needs_input_grad):
             seen = _forget_reads(sibling)
             with _noted(sibling, after):
@@ -110,7 +110,7 @@ def rehearse(
     finally:
         sibling.ambient.restore()
     if id(cls) in vm.python.made_classes:
-        _refuse_state_of_a_call(cls, held or _reads_of_class(sibling), [*before, *after])
+        _refuse_state_of_a_call(cls, reads_class or _reads_of_class(sibling), [*before, *after])
     seen |= sibling.reads.keys() | _containers(sibling, [*before, *after])
     vm.python.read_later |= sibling.reads.keys() | _containers(sibling, after)
     _refuse_effects(vm, sibling, cls, seen)
@@ -138,9 +138,9 @@ def _reads_of_class(sibling: Interpreter) -> bool:
     )
 
 
-def _refuse_state_of_a_call(cls: type, held: bool, checks: list[Check]) -> None:
+def _refuse_state_of_a_call(cls: type, reads_class: bool, checks: list[Check]) -> None:
     """A node keeps the class of one call, and may run when the variables and attributes of that have other values."""
-    if held or any(source.local and _may_change(source, kind, operand) for source, kind, operand in checks):
+    if reads_class or any(source.local and _may_change(source, kind, operand) for source, kind, operand in checks):
         raise Break(f"{cls.__name__}.apply", "it reads what each call makes anew", "give it to apply as an argument")
 
 
@@ -191,10 +191,10 @@ def _is_of_context(source: Source) -> bool:
 
 def _asker(vm: Interpreter, checks: list[Check]) -> Callable[[], bool]:
     """Whether all of these checks hold when it is called."""
-    held = GuardList()
+    asked = GuardList()
     for check in checks:
-        held.check(*check)
-    guards, frame = held.finish(()), vm.frames[0]
+        asked.check(*check)
+    guards, frame = asked.finish(()), vm.frames[0]
     globals, function = frame.globals, frame.function
     return lambda: guards.check((), globals, function) is not None
 

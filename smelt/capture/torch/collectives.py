@@ -35,9 +35,9 @@ if torch.distributed.is_available():
 
     def _run(vm: Interpreter, op: object, tensor: object, *args: object) -> Any:
         """The functional collective of what the tensor holds: those that write have no derivative, theirs have one."""
-        return vm.tensors.run(c10d.wait_tensor.default, (vm.tensors.run(op, (_held(vm, tensor), *args), {}),), {})
+        return vm.tensors.run(c10d.wait_tensor.default, (vm.tensors.run(op, (_as_tensor(vm, tensor), *args), {}),), {})
 
-    def _held(vm: Interpreter, tensor: object) -> object:
+    def _as_tensor(vm: Interpreter, tensor: object) -> object:
         return vm.tensors.run(torch.Tensor.detach, (tensor,), {}, method="detach")
 
     def _write(vm: Interpreter, target: object, value: object) -> None:

@@ -38,8 +38,8 @@ def _launching(function: object) -> FunctionType | None:
     """The user's function inside what `triton_op` made of it; None for an operator of another kind."""
     if not isinstance(function, FunctionType) or "set_wrap_triton_enabled" not in function.__code__.co_names:
         return None
-    held = (cell.cell_contents for cell in function.__closure__ or ())
-    return next((value for value in held if isinstance(value, FunctionType)), None)
+    values = (cell.cell_contents for cell in function.__closure__ or ())
+    return next((value for value in values if isinstance(value, FunctionType)), None)
 
 
 class ScriptCall:

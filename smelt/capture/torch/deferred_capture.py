@@ -11,8 +11,8 @@ from smelt.capture import _native as native
 
 def on_behalf(session: object, fn: Callable[..., object]) -> Callable[..., object]:
     """`fn`, captured for `session` whenever it is called: while gradients are computed, in another thread."""
-    held = weakref.ref(session)
-    return lambda *args, **kwargs: native.call(fn, args, kwargs, held())
+    session_ref = weakref.ref(session)
+    return lambda *args, **kwargs: native.call(fn, args, kwargs, session_ref())
 
 
 def in_steps(generator: Generator[Any, Any, Any], session: object) -> Generator[object, object, object]:

@@ -83,16 +83,16 @@ class _Undone:
         """
         vm = self.vm
         for key, store in list(vm.effects.stores.items()):
-            held = getattr(store.target, "__dict__", None)
-            if key in self.stores or store.kind != "attr" or type(store.value) is not bool or held is None:
+            attributes = getattr(store.target, "__dict__", None)
+            if key in self.stores or store.kind != "attr" or type(store.value) is not bool or attributes is None:
                 continue
             source = vm.sources[id(store.target)]
             del vm.effects.stores[key]
-            if store.name in held:
-                vm.guards.check(vm.attr_source(source, store.name, True), native.IS, held[store.name])
+            if store.name in attributes:
+                vm.guards.check(vm.attr_source(source, store.name, True), native.IS, attributes[store.name])
             else:
                 vm.guards.check(sources.instance_dict(source), native.NOT_KEY, store.name)
-            if held.get(store.name) is not store.value:
+            if attributes.get(store.name) is not store.value:
                 self.marks.append(store)
 
     def _written(self) -> list[TraceTensor]:

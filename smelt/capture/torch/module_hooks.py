@@ -28,8 +28,8 @@ GLOBAL_SOURCES = {name: sources.const(getattr(torch_module, name), name) for nam
 
 def is_hooked(vm: Interpreter, module: nn.Module) -> bool:
     """A call of the module calls hooks, its own or those of all modules; or did before the program removed them."""
-    held = module.__dict__
-    tables = [*(held[name] for name in HOOKS), *(getattr(torch_module, name) for name in GLOBAL_HOOKS)]
+    attributes = module.__dict__
+    tables = [*(attributes[name] for name in HOOKS), *(getattr(torch_module, name) for name in GLOBAL_HOOKS)]
     return any(tables) or any(_is_changed(vm, table) for table in tables) or _is_replaced(vm, module, HOOKS)
 
 
@@ -83,17 +83,17 @@ def _own_hooks(vm: Interpreter, module: nn.Module, table: str) -> list[tuple[obj
     own, asked = module.__dict__[table], f"{table}_with_kwargs"
     wanting = module.__dict__[asked]
     source = vm.source_of(vm.load_attr(module, table))
-    if source is None or any(_is_changed(vm, held) for held in (own, wanting)) or _is_replaced(vm, module, (asked,)):
+    if source is None or any(_is_changed(vm, table) for table in (own, wanting)) or _is_replaced(vm, module, (asked,)):
         wanting = vm.effects.mirror(vm.load_attr(module, asked))
         return [(hook, key in wanting) for key, hook in vm.effects.mirror(vm.load_attr(module, table)).items()]
-    held = items_of(own)
-    vm.guards.check(source, native.LEN, len(held))
+    items = items_of(own)
+    vm.guards.check(source, native.LEN, len(items))
     flags = _wanting(table)
     if not wanting:
         vm.guards.check(vm.sources[id(vm.load_attr(module, asked))], native.LEN, 0)
-    elif held:
+    elif items:
         vm.guards.check(sources.called(vm.sources[id(module)], flags, flags.__name__), native.EQ, flags(module))
-    hooks = [vm.external(hook, sources.dict_value(source, i)) for i, (_, hook) in enumerate(held)]
+    hooks = [vm.external(hook, sources.dict_value(source, i)) for i, (_, hook) in enumerate(items)]
     return list(zip(hooks, flags(module), strict=True))
 
 

@@ -275,8 +275,8 @@ def default_implementation(vm: Interpreter, args: Args, kwargs: Kwargs) -> objec
     momentum on lists writes to the gradients, which eager on a CPU leaves alone.
     """
     caller = vm.frames[-1]
-    held = dict(zip(caller.code.co_varnames, caller.locals, strict=False))
-    return False, _lists_will_do(*args, **kwargs) and held.get("nesterov") is not True
+    variables = dict(zip(caller.code.co_varnames, caller.locals, strict=False))
+    return False, _lists_will_do(*args, **kwargs) and variables.get("nesterov") is not True
 
 
 def _lists_will_do(params: Iterable[object], differentiable: bool, use_fused: bool = False) -> bool:
