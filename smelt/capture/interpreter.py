@@ -42,7 +42,7 @@ from smelt.capture.core.sources import Source
 from smelt.capture.core.state import NO_VALUES, Control, PythonState, ValuePolicy
 from smelt.capture.guards.dynamic_shapes import SiteProfile, Sizes
 from smelt.capture.guards.guards import GuardList
-from smelt.capture.prologue.ops import call as call_host
+from smelt.capture.prologue.ops import call as call_in_prologue
 from smelt.capture.prologue.prologue import Prologue
 from smelt.capture.python import views_from_outside  # noqa: F401  (registers how these are read)
 from smelt.capture.python.comparisons import Compared
@@ -387,7 +387,7 @@ class Interpreter:
 
     def call(self, fn: object, args: Args, kwargs: Kwargs) -> Any:
         """`fn(*args, **kwargs)`"""
-        out = call_host(self, fn, args, kwargs)
+        out = call_in_prologue(self, fn, args, kwargs)
         if out is not NotImplemented:
             return out
         return CALL.find(type(fn))(self, fn, args, kwargs)

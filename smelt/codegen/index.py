@@ -40,21 +40,21 @@ class IndexRenderer(SizeRenderer):
 
     def text_of(self, expr: Expr) -> str:
         """Text of an index expression, in 32 bits where the ranges of the variables show that no part leaves them."""
-        parts, wide = [], self.leaves_32_bits(expr)
+        texts, wide = [], self.leaves_32_bits(expr)
         # by generated name: the text of equal kernels must not depend on how variables were called before
         terms = sorted(((self.atom_text(atom), atom, c) for atom, c in expr.terms), key=itemgetter(0))
         for name, atom, c in terms:
             if wide and self.is_narrow(atom):
                 name = self.widened.format(name)
             if isinstance(c, Size):
-                parts.append(f"{self.size(c)} * {name}")
+                texts.append(f"{self.size(c)} * {name}")
             else:
-                parts.append(
+                texts.append(
                     name if c == 1 else f"{c} * {name}" if abs(c) < 2**31 else f"{self.long.format(c)} * {name}"
                 )
-        if not same(expr.const, 0) or not parts:
-            parts.append(self.size(expr.const))
-        return " + ".join(parts).replace("+ -", "- ")
+        if not same(expr.const, 0) or not texts:
+            texts.append(self.size(expr.const))
+        return " + ".join(texts).replace("+ -", "- ")
 
     def leaves_32_bits(self, expr: Expr) -> bool:
         """Whether a product or a sum of the terms that are computed in 32 bits may need more, in any order of them."""

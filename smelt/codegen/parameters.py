@@ -71,11 +71,11 @@ class SizeRenderer:
 
     def polynomial(self, value: IntLike, operand: Callable[[IntLike], str]) -> str:
         """C text of a size; `operand` writes those inside of divisions."""
-        parts = []
+        terms = []
         for monomial, c in terms_of(value):
             factors = [self.factor(f, operand) for f in monomial]
-            parts.append(" * ".join(factors if c == 1 and factors else [str(c), *factors]))
-        return " + ".join(parts).replace("+ -", "- ") or "0"
+            terms.append(" * ".join(factors if c == 1 and factors else [str(c), *factors]))
+        return " + ".join(terms).replace("+ -", "- ") or "0"
 
     def factor(self, factor: Factor, operand: Callable[[IntLike], str]) -> str:
         match factor:

@@ -185,4 +185,4 @@ def operands_first(roots: Iterable[str], operands: Callable[[str], Iterable[str]
 
 def variables_in(index: Sequence[Expr]) -> set[Atom]:
     """Loop variables that an index mentions."""
-    return {atom for part in index for atom in part.atoms() if type(atom) is Var}
+    return {atom for entry in index for atom in entry.atoms() if type(atom) is Var}

@@ -207,9 +207,9 @@ def group_of(
     group = Group(number, {node.name: member}, sorted(order, key=lambda v: rank[roles[v]]), roles, flat=False)
     if node.ragged is not None:
         high, low, total = node.ragged
-        part, row = by_dim[high], by_dim[low]
-        assert part is not None and row is not None
-        group.limits[row] = (part, total)
+        chunk, row = by_dim[high], by_dim[low]
+        assert chunk is not None and row is not None
+        group.limits[row] = (chunk, total)
     return group
 
 

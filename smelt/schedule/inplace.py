@@ -97,7 +97,7 @@ class Overwriting:
 
     def may_overwrite(self, number: int, output: str, source: str) -> bool:
         group = self.fused.groups.get(number)
-        if group is None or _may_run_again(group) or source in behind(self.sharing, group.accesses):
+        if group is None or _is_repeatable(group) or source in behind(self.sharing, group.accesses):
             return False
         if group.scatter:
             return self.writes_into(group.members[output].node, group, source)
@@ -115,7 +115,7 @@ class Overwriting:
         return all(flat_index(i, self.real.strides[source]) == place for i in group.accesses.get(source, ()))
 
 
-def _may_run_again(group: Group) -> bool:
+def _is_repeatable(group: Group) -> bool:
     """Whether its kernel may be run a second time, on the same inputs, where its first form was too quick for them."""
     return any(isinstance(m.node, Pointwise) and m.node.op in PERIODIC for m in group.members.values())
 

@@ -109,17 +109,17 @@ class Schedule:
         product = self.products.get(number)
         if product is None:
             return list(self.groups[number].members)
-        return [product.name, *(name for part in product.group_numbers for name in self.groups[part].members)]
+        return [product.name, *(name for group in product.group_numbers for name in self.groups[group].members)]
 
     def read_by(self, number: int) -> list[str]:
         """Buffers that a unit reads and does not make, each once."""
         product, extern = self.products.get(number), self.externs.get(number)
         if extern is not None and product is None:
             return list(dict.fromkeys(self.buffer_of(name) for name in extern.inputs))
-        parts = [number] if product is None else product.group_numbers
+        groups = [number] if product is None else product.group_numbers
         factors = [] if product is None else [operand.view.base for operand in product.operands]
         made = self.made_by(number)
-        read = (name for part in parts for name in self.groups[part].accesses)
+        read = (name for group in groups for name in self.groups[group].accesses)
         return [name for name in dict.fromkeys([*factors, *read]) if name not in made]
 
     def starts_in_place(self, node: Scatter) -> bool:
@@ -247,7 +247,7 @@ class _Planner:
         self.stage_bytes = stage_bytes
         self.stages: Stages | None = None
         self.products, self.machine = products, machine
-        self.unit_of = {part: number for number, product in products.items() for part in product.group_numbers}
+        self.unit_of = {group: number for number, product in products.items() for group in product.group_numbers}
         self.in_units = {product.name for product in products.values()}
         self.sharing = find_sharing(program, real.views)
         self.externs = {n: node for n, node in fused.others.items() if isinstance(node, Extern)}
@@ -410,7 +410,7 @@ class _Planner:
 
     def product_unit(self, product: Product) -> Unit:
         """A product with the groups around it: whichever way it runs, what it reads is there to the end."""
-        groups = [self.fused.groups[part] for part in product.group_numbers]
+        groups = [self.fused.groups[number] for number in product.group_numbers]
         writes = dict.fromkeys([product.name, *(n for g in groups for n in g.members if n in self.stored)])
         reads = dict.fromkeys([o.view.base for o in product.operands])
         reads |= dict.fromkeys(name for g in groups for name in g.accesses if name not in g.members)

@@ -73,9 +73,9 @@ def _strides(
         return tuple(inner)
     step = dict(zip(own, outer, strict=True))
     stride: list[IntLike] = []
-    for part, known in zip(index, inner, strict=True):
-        unit = next((atom for atom, c in part.terms if isinstance(atom, Var) and atom in step and same(c, 1)), None)
-        if unit is None and part.terms:
+    for entry, known in zip(index, inner, strict=True):
+        unit = next((atom for atom, c in entry.terms if isinstance(atom, Var) and atom in step and same(c, 1)), None)
+        if unit is None and entry.terms:
             return None
         stride.append(known if unit is None else step[unit])
     return tuple(stride) if flat_index(index, stride) == offset else None

@@ -89,9 +89,9 @@ class _Blocks:
                 and name + PART in self.program.nodes
                 and all(each + PART in self.program.nodes for each in chain)
             ):
-                parts = [each + PART for each in chain]
-                self.positions.update((each, (parts, at)) for at, each in enumerate(parts))
-                self.block.update((part, self.block[each]) for part, each in zip(parts, chain, strict=True))
+                chunks = [each + PART for each in chain]
+                self.positions.update((each, (chunks, at)) for at, each in enumerate(chunks))
+                self.block.update((chunk, self.block[each]) for chunk, each in zip(chunks, chain, strict=True))
 
     def moved(self, name: str, blocks: int) -> str | None:
         """The value at this one's position so many blocks later; itself, where it is of no block."""

@@ -1,7 +1,7 @@
 """Splits long reductions with few results in two, so that the first half runs in parallel.
 
-A reduction over n elements becomes a reduction over parts of them (the parts are kept) and a small one over the parts.
-The part size depends on shapes only, never on the number of threads, so results do not either. It also bounds how many
+A reduction over n elements becomes a reduction over chunks of them (which are kept) and a small one over the chunks.
+The chunk size depends on shapes only, never on the number of threads, so results do not either. It also bounds how many
 additions follow one another, which keeps rounding errors at the level of pairwise summation.
 """
 
@@ -25,10 +25,10 @@ from smelt.shapes.expr import reshape_index
 from smelt.shapes.size import IntLike, content, hint, is_symbolic, same
 
 _UNEVEN = 8
-"""How many times larger than wanted a part may be where all parts are to be equal."""
+"""How many times larger than wanted a chunk may be where all chunks are to be equal."""
 
 PART = "_part"
-"""Ends the name of the reduction of parts."""
+"""Ends the name of the reduction of chunks."""
 
 
 def split_reductions(program: LoopProgram, real: Realized, names: Names, machine: Machine = CPU) -> LoopProgram:
@@ -42,11 +42,11 @@ def split_reductions(program: LoopProgram, real: Realized, names: Names, machine
     nodes: dict[str, Node] = {}
     for name, node in program.nodes.items():
         if name in long:
-            part, rest = long[name].split(machine, long[name].extent() in mixed)
-            if part is not None:
-                nodes[part.name] = part
-                real.stored.add(part.name)
-                real.strides[part.name] = row_major(part.meta.shape)
+            chunk, rest = long[name].split(machine, long[name].extent() in mixed)
+            if chunk is not None:
+                nodes[chunk.name] = chunk
+                real.stored.add(chunk.name)
+                real.strides[chunk.name] = row_major(chunk.meta.shape)
                 node = rest
         nodes[name] = node
     return replace(program, nodes=nodes)
@@ -84,7 +84,7 @@ class _Long:
         return math.prod(hint(v.size) for v in self.reduced), math.prod(hint(v.size) for v in self.kept)
 
     def split(self, machine: Machine, mixed: bool) -> tuple[Reduction | None, Reduction]:
-        """(the reduction of parts, the reduction over them); (None, itself) where it is left whole.
+        """(the reduction of chunks, the reduction over them); (None, itself) where it is left whole.
 
         Args:
             mixed: whether it may share its loop with reductions of the rows.
@@ -98,49 +98,49 @@ class _Long:
         width = math.prod(hint(v.size) for v in self.kept) // max(outer, 1)
         wanted = _wanted(total, self.nest_level, machine, width, outer, mixed)
         if is_symbolic(sizes):
-            # more than for numbers: the calls to come may have many more parts than the example
+            # more than for numbers: the calls to come may have many more chunks than the example
             return _ragged_halves(node, sizes, max(32, wanted))
         by_width = self.nest_level is NestLevel.COLUMN and machine.column_programs > 0
         if by_width and mixed:  # all that may meet in a kernel are cut at the same points
             wanted = rows_per_part(total, wanted)
         most = machine.max_parts * (4 if width <= 64 else 1)
-        part = part_size([*map(int, sizes)], wanted, most)
-        fits = part is not None and (part == wanted if mixed else wanted / 2 <= part <= wanted * 2)
+        chunk = part_size([*map(int, sizes)], wanted, most)
+        fits = chunk is not None and (chunk == wanted if mixed else wanted / 2 <= chunk <= wanted * 2)
         if by_width and not fits:
             return _ragged_halves(node, sizes, wanted)
-        return _any_halves(node, sizes, part, max(wanted, total // most))
+        return _any_halves(node, sizes, chunk, max(wanted, total // most))
 
 
 def _wanted(total: int, nest_level: NestLevel, machine: Machine, width: int, outer: int, mixed: bool) -> int:
-    """Elements that a part should have; `width`: columns of a row, `outer`: rows of parts that there are anyway."""
+    """Elements that a chunk should have; `width`: columns of a row, `outer`: rows of chunks that there are anyway."""
     column = nest_level is NestLevel.COLUMN
     limit, least = (machine.rows_per_part, 16) if column else (machine.elements_per_part, 1024)
-    parts = machine.parallel
+    chunks = machine.parallel
     if column and machine.column_programs:
         blocks = -(-width // machine.column_block)
-        parts = max(1, (machine.mixed_parts if mixed else machine.column_programs // blocks) // outer)
-    return min(limit, max(least, total // parts))
+        chunks = max(1, (machine.mixed_parts if mixed else machine.column_programs // blocks) // outer)
+    return min(limit, max(least, total // chunks))
 
 
 def part_size(sizes: Sequence[int], wanted: int, most: int) -> int | None:
-    """How many elements along the reduced dimensions one part sums, or None to leave it whole.
+    """How many elements along the reduced dimensions one chunk sums, or None to leave it whole.
 
-    A part is whole trailing dimensions times a divisor of the next, so that parts need no divisions to find.
+    A chunk is whole trailing dimensions times a divisor of the next, so that chunks need no divisions to find.
 
     Args:
-        wanted: elements that a part should have.
-        most: parts that there may be.
+        wanted: elements that a chunk should have.
+        most: chunks that there may be.
     """
     total = math.prod(sizes)
     best: int | None = None
     suffix = 1
     for size in reversed(sizes):
         for divisor in _divisors(size):
-            part = suffix * divisor
-            parts = total // part
-            if 2 <= parts <= most and part > 1:
-                if best is None or abs(math.log(part / wanted)) < abs(math.log(best / wanted)):
-                    best = part
+            chunk = suffix * divisor
+            chunks = total // chunk
+            if 2 <= chunks <= most and chunk > 1:
+                if best is None or abs(math.log(chunk / wanted)) < abs(math.log(best / wanted)):
+                    best = chunk
         suffix *= size
     return best
 
@@ -151,9 +151,9 @@ def _divisors(size: int) -> list[int]:
     return [*low, *(size // n for n in reversed(low) if n * n != size)]
 
 
-def _halves(node: Reduction, part: int) -> tuple[Reduction, Reduction]:
-    """(the reduction of parts, the reduction over them)."""
-    dims, left = list(node.dims), part
+def _halves(node: Reduction, chunk: int) -> tuple[Reduction, Reduction]:
+    """(the reduction of chunks, the reduction over them)."""
+    dims, left = list(node.dims), chunk
     reduced = {d: int(node.source_shape[d]) for d in dims}
     whole: list[int] = []
     while dims and left % reduced[dims[-1]] == 0 and left >= reduced[dims[-1]]:
@@ -174,7 +174,7 @@ def _halves(node: Reduction, part: int) -> tuple[Reduction, Reduction]:
         elif d in node.dims:
             chunks.append(len(shape))
         shape.append(size)
-    # chunk dimensions first, so that the kept ones stay contiguous in the buffer of the parts
+    # chunk dimensions first, so that the kept ones stay contiguous in the buffer of the chunks
     kept = [d for d in range(len(shape)) if d not in folded and d not in chunks]
     order = [*chunks, *kept, *folded]
     sizes = tuple(shape[d] for d in order)
@@ -183,12 +183,12 @@ def _halves(node: Reduction, part: int) -> tuple[Reduction, Reduction]:
 
 
 def _any_halves(
-    node: Reduction, sizes: list[IntLike], part: int | None, wanted: int
+    node: Reduction, sizes: list[IntLike], chunk: int | None, wanted: int
 ) -> tuple[Reduction | None, Reduction]:
-    """In equal parts where some have about the wanted size: those of a prime number, or three times one, have not."""
-    if part is None or part > _UNEVEN * wanted:
+    """In equal chunks where some have about the wanted size: those of a prime number, or three times one, have not."""
+    if chunk is None or chunk > _UNEVEN * wanted:
         return _ragged_halves(node, sizes, wanted)
-    return _halves(node, part)
+    return _halves(node, chunk)
 
 
 def _wide(node: Reduction) -> torch.dtype:
@@ -219,9 +219,9 @@ def _two(
 
 
 def _ragged_halves(node: Reduction, sizes: list[IntLike], wanted: int) -> tuple[Reduction | None, Reduction]:
-    """As `_halves` where no number divides every size: parts have a fixed size, and the last one may be short.
+    """As `_halves` where no number divides every size: chunks have a fixed size, and the last one may be short.
 
-    Trailing dimensions that fit into a part stay whole; the leading ones are one loop that is cut.
+    Trailing dimensions that fit into a chunk stay whole; the leading ones are one loop that is cut.
     """
     dims = list(node.dims)
     whole: list[int] = []
@@ -231,22 +231,22 @@ def _ragged_halves(node: Reduction, sizes: list[IntLike], wanted: int) -> tuple[
         suffix *= hint(node.source_shape[whole[0]])
     old = [node.source_shape[d] for d in dims]
     total = math.prod(old)
-    part = rows_per_part(total, max(wanted // suffix, 1))
-    if hint(total) < 2 * part:
+    chunk = rows_per_part(total, max(wanted // suffix, 1))
+    if hint(total) < 2 * chunk:
         return None, node
     kept = [d for d in range(len(node.source_shape)) if d not in node.dims]
-    count = (total + part - 1) // part
-    shape = (count, *(node.source_shape[d] for d in kept), part, *(node.source_shape[d] for d in whole))
+    count = (total + chunk - 1) // chunk
+    shape = (count, *(node.source_shape[d] for d in kept), chunk, *(node.source_shape[d] for d in whole))
     made = 1 + len(kept)
     dtype, wide = node.dtype, _wide(node)
 
     def body(ops: Ops, index: Index) -> Value:
-        row = index[0] * part + index[made]
+        row = index[0] * chunk + index[made]
         straight = dict(zip(kept, index[1:made], strict=True)) | dict(zip(whole, index[made + 1 :], strict=True))
         straight |= dict(zip(dims, reshape_index([row], [total], old), strict=True))
         return ops.convert(node.body(ops, tuple(straight[d] for d in range(len(straight)))), dtype, wide)
 
-    exact = part == 1 or (same(count * part, total) and len(dims) == 1)
+    exact = chunk == 1 or (same(count * chunk, total) and len(dims) == 1)
     return _two(node, shape, made, 1, body, None if exact else (0, made, total))
 
 

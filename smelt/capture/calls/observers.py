@@ -79,22 +79,22 @@ class Observed:
             if isinstance(value, (types.FunctionType, types.MethodType)):
                 function: Any = value.__func__ if isinstance(value, types.MethodType) else value
                 yield from _globals_of(function)
-                parts: list[object] = [*(function.__closure__ or ()), *_named(function)]
-                parts += [value.__self__] if isinstance(value, types.MethodType) else []
+                referents: list[object] = [*(function.__closure__ or ()), *_named(function)]
+                referents += [value.__self__] if isinstance(value, types.MethodType) else []
             elif is_bound(value):
-                parts = [value.__self__]
+                referents = [value.__self__]
             elif isinstance(value, types.CellType):
                 yield id(value)
-                parts = _content(value)
+                referents = _content(value)
             elif isinstance(value, (type, types.ModuleType)) or is_frozen(type(value).__module__) and not _holds(value):
                 continue
             else:
                 yield id(value)
-                parts = _parts(value)
-            for part in parts:
-                if id(part) not in seen and not isinstance(part, (int, float, str, bytes, type(None))):
-                    seen.add(id(part))
-                    left.append(part)
+                referents = _referents(value)
+            for referent in referents:
+                if id(referent) not in seen and not isinstance(referent, (int, float, str, bytes, type(None))):
+                    seen.add(id(referent))
+                    left.append(referent)
 
 
 def _holds(value: object) -> bool:
@@ -122,7 +122,7 @@ def _named(function: types.FunctionType) -> list[object]:
     return [function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__]
 
 
-def _parts(value: object) -> list[object]:
+def _referents(value: object) -> list[object]:
     if isinstance(value, dict):
         return list(value.values())
     if isinstance(value, (list, set, tuple)):

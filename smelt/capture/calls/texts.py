@@ -99,17 +99,17 @@ def container_text(vm: Interpreter, value: object) -> object:
     if type(value) is dict:
         shown = [(key, ": ", item) for key, item in zip(texts[:half], texts[half:], strict=True)]
     comma = "," if type(value) is tuple and half == 1 else ""
-    spaced = [part for each in shown for part in (", ", *each)][1:]
+    spaced = [piece for each in shown for piece in (", ", *each)][1:]
     return joined(vm, [brackets[0], *spaced, comma, brackets[1]])
 
 
-def joined(vm: Interpreter, parts: Iterable[Any]) -> object:
+def joined(vm: Interpreter, pieces: Iterable[Any]) -> object:
     """Text of parts, some of which may be unknown or made anew at each call."""
-    parts = list(parts)
-    if any(type(part) is PrologueValue for part in parts):
-        return vm.prologue.run("".join, (parts,), {})
-    unknown = next((part for part in parts if type(part) is UnknownText), None)
-    return "".join(parts) if unknown is None else unknown
+    pieces = list(pieces)
+    if any(type(piece) is PrologueValue for piece in pieces):
+        return vm.prologue.run("".join, (pieces,), {})
+    unknown = next((piece for piece in pieces if type(piece) is UnknownText), None)
+    return "".join(pieces) if unknown is None else unknown
 
 
 @special(str)

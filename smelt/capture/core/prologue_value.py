@@ -146,7 +146,7 @@ class PrologueMethod:
 
 
 def values_in(value: Any) -> Iterator[PrologueValue]:
-    """The host values in nested containers."""
+    """The prologue values in nested containers."""
     kind = type(value)
     if kind is PrologueValue:
         yield value

@@ -27,8 +27,8 @@ def size_program(condition: str, index_of: Mapping[str, int]) -> tuple[int, ...]
     """The program of one condition; `index_of` says which value each name stands for. None: Python has to ask it."""
     try:
         tree = ast.parse(condition, mode="eval").body
-        parts = tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And) else [tree]
-        return tuple(number for part in parts for number in _comparison(part, index_of))
+        comparisons = tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And) else [tree]
+        return tuple(number for comparison in comparisons for number in _comparison(comparison, index_of))
     except _OtherwiseError:
         return None
 

@@ -171,15 +171,15 @@ def _progress(iterator: Any) -> list[object]:
         return [*(iterator_place(iterator) or ())]
     with heard(None):
         try:
-            parts = iterator.__reduce__()
+            reduced = iterator.__reduce__()
         except TypeError:
             return []
-    if not isinstance(parts, tuple):
+    if not isinstance(reduced, tuple):
         return []
     out: list[Any] = []
-    for part in (*parts[1], *parts[2:]):
-        if isinstance(part, (list, tuple)):  # maybe made for the answer
-            out += [len(part), *part]
+    for item in (*reduced[1], *reduced[2:]):
+        if isinstance(item, (list, tuple)):  # maybe made for the answer
+            out += [len(item), *item]
         else:
-            out.append(part)
+            out.append(item)
     return out

@@ -23,17 +23,17 @@ from smelt.shapes.unbacked import is_unbacked
 
 def known_slices(vm: Interpreter, tensor: TraceTensor, key: object) -> Any:
     """What a tensor is indexed with, bounds of slices that nobody knows replaced by ones within the tensor."""
-    parts = key if type(key) is tuple else (key,)
-    if not vm.values.are_read or not any(type(part) is slice and _is_unknown(part) for part in parts):
+    items = key if type(key) is tuple else (key,)
+    if not vm.values.are_read or not any(type(item) is slice and _is_unknown(item) for item in items):
         return key
     out: list[Any] = []
     dim = 0
-    for at, part in enumerate(parts):
-        if type(part) is slice and dim < tensor.dim():
-            out.append(_remembered(vm, tensor.shape[dim], part) if _is_unknown(part) else part)
+    for at, item in enumerate(items):
+        if type(item) is slice and dim < tensor.dim():
+            out.append(_remembered(vm, tensor.shape[dim], item) if _is_unknown(item) else item)
         else:
-            out.append(part)
-        dim = tensor.dim() - sum(map(taken, parts[at + 1 :])) if part is Ellipsis else dim + taken(part)
+            out.append(item)
+        dim = tensor.dim() - sum(map(taken, items[at + 1 :])) if item is Ellipsis else dim + taken(item)
     return tuple(out) if type(key) is tuple else out[0]
 
 
@@ -56,18 +56,18 @@ def set_unknown_item(vm: Interpreter, tensor: TraceTensor, key: object, value: o
 
 def _without_numbers(vm: Interpreter, tensor: TraceTensor, key: object) -> tuple[Any, tuple[Any, ...]]:
     """The tensor with the elements selected that such numbers stand for, and the rest of the index."""
-    parts = key if type(key) is tuple else (key,)
-    if not vm.values.are_read or not any(map(_is_number, parts)) or not all(map(_is_basic, parts)):
+    items = key if type(key) is tuple else (key,)
+    if not vm.values.are_read or not any(map(_is_number, items)) or not all(map(_is_basic, items)):
         return NotImplemented, ()
-    if sum(map(taken, parts)) > tensor.dim():
+    if sum(map(taken, items)) > tensor.dim():
         return NotImplemented, ()
-    for at in reversed(range(len(parts))):
-        if _is_number(parts[at]):
-            after = ... in [p for p in parts[:at] if type(p) is not TraceTensor]
-            dim = -sum(map(taken, parts[at:])) if after else sum(map(taken, parts[:at]))
-            tensor = _select(vm, tensor, dim, parts[at])
-            parts = (*parts[:at], *parts[at + 1 :])
-    return tensor, parts
+    for at in reversed(range(len(items))):
+        if _is_number(items[at]):
+            after = ... in [p for p in items[:at] if type(p) is not TraceTensor]
+            dim = -sum(map(taken, items[at:])) if after else sum(map(taken, items[:at]))
+            tensor = _select(vm, tensor, dim, items[at])
+            items = (*items[:at], *items[at + 1 :])
+    return tensor, items
 
 
 def _select(vm: Interpreter, tensor: TraceTensor, dim: int, index: object) -> Any:
@@ -83,53 +83,53 @@ def _select(vm: Interpreter, tensor: TraceTensor, dim: int, index: object) -> An
     return vm.tensors.run(torch.select, (tensor, dim, index), {})
 
 
-def _is_number(part: object) -> bool:
+def _is_number(item: object) -> bool:
     """A number that only values tell, perhaps in a tensor."""
-    if type(part) is TraceTensor:
-        return not part.dim() and part.dtype in _INDICES
-    return type(part) is torch.SymInt and is_unbacked(from_torch(part))
+    if type(item) is TraceTensor:
+        return not item.dim() and item.dtype in _INDICES
+    return type(item) is torch.SymInt and is_unbacked(from_torch(item))
 
 
 _BASIC = classes(int, torch.SymInt, slice)
 
 
-def _is_basic(part: object) -> bool:
+def _is_basic(item: object) -> bool:
     """What makes a view."""
-    return part is None or part is ... or type(part) in _BASIC or _is_number(part)
+    return item is None or item is ... or type(item) in _BASIC or _is_number(item)
 
 
 _INDICES = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
 """Types of numbers that select an element; tensors of others are masks."""
 
 
-def _is_unknown(part: slice) -> bool:
-    return any(type(v) is TraceTensor or is_unbacked(from_torch(v)) for v in (part.start, part.stop))
+def _is_unknown(item: slice) -> bool:
+    return any(type(v) is TraceTensor or is_unbacked(from_torch(v)) for v in (item.start, item.stop))
 
 
-def taken(part: object) -> int:
+def taken(item: object) -> int:
     """How many dimensions an index stands for."""
-    if part is None or part is Ellipsis or isinstance(part, bool):
+    if item is None or item is Ellipsis or isinstance(item, bool):
         return 0
-    return part.dim() if type(part) is TraceTensor and part.dtype in (torch.bool, torch.uint8) else 1
+    return item.dim() if type(item) is TraceTensor and item.dtype in (torch.bool, torch.uint8) else 1
 
 
-def _remembered(vm: Interpreter, size: object, part: slice) -> slice:
+def _remembered(vm: Interpreter, size: object, item: slice) -> slice:
     """The same slice of tensors of one size has one length."""
-    given = (part.start, part.stop, part.step, size)
+    given = (item.start, item.stop, item.step, size)
     key = tuple(text(from_torch(v)) if isinstance(v, torch.SymInt) else v for v in given)
     if vm.control.branching or vm.control.decided or any(type(v) is TraceTensor for v in given):
-        return _known(vm, size, part)
+        return _known(vm, size, item)
     if key not in vm.control.slices:
-        vm.control.slices[key] = _known(vm, size, part)
+        vm.control.slices[key] = _known(vm, size, item)
     return vm.control.slices[key]
 
 
-def _known(vm: Interpreter, size: Any, part: slice) -> slice:
-    step = 1 if part.step is None else part.step
-    if type(step) is not int or step < 1 or not all(map(_is_whole, (part.start, part.stop))):
-        return part
-    start = 0 if part.start is None else _bound(vm, part.start, size)
-    stop = size if part.stop is None else _bound(vm, part.stop, size)
+def _known(vm: Interpreter, size: Any, item: slice) -> slice:
+    step = 1 if item.step is None else item.step
+    if type(step) is not int or step < 1 or not all(map(_is_whole, (item.start, item.stop))):
+        return item
+    start = 0 if item.start is None else _bound(vm, item.start, size)
+    stop = size if item.stop is None else _bound(vm, item.stop, size)
     if not any(type(bound) is TraceTensor for bound in (start, stop)):
         return slice(start, stop, step)
     first = _read(vm, start, size) if type(start) is TraceTensor else start

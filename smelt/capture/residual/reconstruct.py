@@ -205,9 +205,9 @@ class Rebuild:
         made = self._made.get(id(tensor))
         if made is not None:
             return made
-        host = self.vm.prologue.inputs.made(tensor)
-        if host is not None and not tensor.requires_grad:
-            return self.vm.prologue.use(host)
+        prologue_value = self.vm.prologue.inputs.made(tensor)
+        if prologue_value is not None and not tensor.requires_grad:
+            return self.vm.prologue.use(prologue_value)
         if is_spent(self.vm, tensor):
             self.outputs.append(self.vm.tensors.run(torch.Tensor.detach, (tensor,), {}, method="detach"))
             given = [f"_out[{len(self.outputs) - 1}]"]
@@ -237,9 +237,9 @@ class Rebuild:
 
     def _number(self, number: object) -> str:
         """A number that a tensor of the graph tells."""
-        host = self.vm.prologue.inputs.named(number)
-        if host is not None:
-            return self(host)
+        prologue_value = self.vm.prologue.inputs.named(number)
+        if prologue_value is not None:
+            return self(prologue_value)
         tensor, dim = self.vm.tensors.reads.exposed(number)
         shown = self._tensor(tensor)
         if dim is not None:
@@ -292,7 +292,7 @@ def rebuild_unknown_text(r: Rebuild, value: UnknownText) -> str:
 @REBUILD(PhiValue)
 def rebuild_undecided(r: Rebuild, value: PhiValue) -> str:
     """One of two things; the graph has the condition, and the tensor among them."""
-    true, false = ((value.given if type(part) is TraceTensor else part) for part in (value.true, value.false))
+    true, false = ((value.given if type(arm) is TraceTensor else arm) for arm in (value.true, value.false))
     if not all(map(_can_be_one_of_two, (true, false))):
         value.read()
     if true is NULL or false is NULL:  # whoever holds it leaves it out then
@@ -300,8 +300,8 @@ def rebuild_undecided(r: Rebuild, value: PhiValue) -> str:
     return f"({r(true)} if {r(value.condition)} else {r(false)})"
 
 
-def _can_be_one_of_two(part: object) -> bool:
-    return part is NULL or is_plain(part) or type(part) is TraceTensor or type(part) is PhiValue and not part.optional
+def _can_be_one_of_two(arm: object) -> bool:
+    return arm is NULL or is_plain(arm) or type(arm) is TraceTensor or type(arm) is PhiValue and not arm.optional
 
 
 def _leave_out(r: Rebuild, holder: str, key: str, value: object) -> None:
@@ -548,19 +548,19 @@ def _reducible(*types_: type) -> None:
 def rebuild_reduced(r: Rebuild, value: object) -> str:
     """Iterators and other C objects that say themselves how they are made (`__reduce__`)."""
     with heard(None):  # itertools will not do this from Python 3.14 on
-        parts = value.__reduce__()
-    if isinstance(parts, str):  # it is found by that name, so no call has made it
+        reduced = value.__reduce__()
+    if isinstance(reduced, str):  # it is found by that name, so no call has made it
         raise CannotRebuild(f"a {type(value).__name__}")
-    made = f"{r(parts[0])}({', '.join(map(r, parts[1]))})"
+    made = f"{r(reduced[0])}({', '.join(map(r, reduced[1]))})"
     name = r.assign(value, made)
-    if len(parts) > 2 and parts[2] is not None:
+    if len(reduced) > 2 and reduced[2] is not None:
         if hasattr(value, "__setstate__"):
             if isinstance(value, _ON_LISTS):  # done when there is no way back: by C code alone
-                r.late.append(f"{name}.__setstate__({r(parts[2])})")
+                r.late.append(f"{name}.__setstate__({r(reduced[2])})")
             else:
-                r.lines.append(f"{r.constant(set_state, 'set_state')}({name}, {r(parts[2])})")
+                r.lines.append(f"{r.constant(set_state, 'set_state')}({name}, {r(reduced[2])})")
         else:
-            r.lines.append(f"{name}.__dict__.update({r(parts[2])})")
+            r.lines.append(f"{name}.__dict__.update({r(reduced[2])})")
     return name
 
 

@@ -460,19 +460,19 @@ class Writer:
         prologue.check_apart()
         helped = self._is_helped()
         rewinds = bool(prologue.acts and (tensors.checks or helped))
-        host, host_source = self._prologue(inputs, rewinds)
-        if host and prologue.acts and gm is not None:
+        prologue_lines, prologue_source = self._prologue(inputs, rewinds)
+        if prologue_lines and prologue.acts and gm is not None:
             _refuse_foreign(gm)
         repeats, lost, devices = self._repetition(gm, helped, rewinds)
         self._expect_repeats(repeats, lost)
-        undo = _put_back("_state") if rewinds and host else []
+        undo = _put_back("_state") if rewinds and prologue_lines else []
         undo += _put_back("_drawn") if devices and gm is not None else []
         makes = self._guarded(self.makes, undo) if helped and repeats else self.makes
-        order, head = list(self.fetches), host
+        order, head = list(self.fetches), prologue_lines
         if gm is not None:
             order, call = self._graph(inputs, devices, repeats, lost, undo)
-            head = [*host, *early, *call]  # what nobody reads is not kept then
-        source = self._source(order, [*head, *makes, *self.lines], host_source)
+            head = [*prologue_lines, *early, *call]  # what nobody reads is not kept then
+        source = self._source(order, [*head, *makes, *self.lines], prologue_source)
         return Residual(
             source, gm, inputs, order, self.constants, ops, points=self.points, named=tuple(self.vm.tensors.named)
         )
@@ -514,11 +514,11 @@ class Writer:
             why = "the frame cannot run again to raise what the program catches"
             raise Restart(-1, None, self.vm.plan.without("repeats", why))
 
-    def _source(self, order: list[int], lines: list[str], host_source: str) -> str:
+    def _source(self, order: list[int], lines: list[str], prologue_source: str) -> str:
         """The text of the residual function. `order`: the fetched sources that it is given as `_f`."""
         names = [f"_f{number} = _f[{order.index(index)}]" for index, number in self.fetches.items()]
         body = textwrap.indent("\n".join([*self._tracebacks(), *names, *lines]), "    ")
-        return f"def residual({', '.join([*self.slots, '_c', '_f'])}):\n{body}\n{host_source}"
+        return f"def residual({', '.join([*self.slots, '_c', '_f'])}):\n{body}\n{prologue_source}"
 
     def _graph(
         self, inputs: list[Input], devices: Sequence[torch.device] | None, repeats: bool, lost: bool, undo: list[str]
@@ -586,15 +586,15 @@ class Writer:
         ops = prologue.program()
         if not ops:
             return [], ""
-        part = prologue_call(ops, prologue.used, self.vm, self.fetched)
-        constant, arguments = self.value.constant, ", ".join(part.arguments)
-        target = f"{', '.join(part.results)}{',' * (len(part.results) == 1)} = " if part.results else ""
-        run = f"{target}{constant(part.run, 'host')}({arguments})"
-        generators = constant(part.generators, "generators")
+        prepared = prologue_call(ops, prologue.used, self.vm, self.fetched)
+        constant, arguments = self.value.constant, ", ".join(prepared.arguments)
+        target = f"{', '.join(prepared.results)}{',' * (len(prepared.results) == 1)} = " if prepared.results else ""
+        run = f"{target}{constant(prepared.run, 'host')}({arguments})"
+        generators = constant(prepared.generators, "generators")
         kept = f"_state = {constant(states_of, 'states_of')}({generators}, [{arguments}])"
         keep = self._guarded([kept], []) if self.restarts else [kept]
-        if part.certain:
-            return [*keep, run] if rewinds else [run], part.source
+        if prepared.certain:
+            return [*keep, run] if rewinds else [run], prepared.source
         if not self.restarts:
             raise Break("arrays of numpy in an except clause", "what they are computed from may fail")
         steady = Steady(self.vm.sizes.changes.unsteady)
@@ -611,7 +611,7 @@ class Writer:
             f"    {constant(steady.fail, 'fail')}(_failed)",
             f"    return {self._again()}",
         ]
-        return lines, part.source
+        return lines, prepared.source
 
     def _tracebacks(self) -> list[str]:
         """The lines that make this frame the one that caught the exceptions which it handles from its beginning."""
@@ -715,17 +715,17 @@ def _arguments(inputs: list[Input], all_fetched: bool) -> str:
     """What the graph is called with: fetched inputs come first in `_f`, the prologue's have names."""
     if all(i.source.kind != HOST for i in inputs):
         return "*_f" if all_fetched else f"*_f[:{len(inputs)}]"
-    parts, start, count = [], 0, 0
+    arguments, start, count = [], 0, 0
     for given in [*inputs, None]:
         if given is not None and given.source.kind != HOST:
             count += 1
             continue
         if count > start:
-            parts.append(f"*_f[{start}:{count}]")
+            arguments.append(f"*_f[{start}:{count}]")
             start = count
         if given is not None:
-            parts.append(given.source.text)
-    return ", ".join(parts)
+            arguments.append(given.source.text)
+    return ", ".join(arguments)
 
 
 _PLAIN_SETTERS = (object.__setattr__, type.__setattr__, BaseException.__setattr__)

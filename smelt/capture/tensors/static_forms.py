@@ -66,9 +66,9 @@ def _numbers(vm: Interpreter, value: Any) -> Any:
     if kind is tuple or kind is list:
         return kind(_numbers(vm, each) for each in value)
     if kind is slice:
-        parts = value.start, value.stop, value.step
-        found = _numbers(vm, parts)
-        return value if all(a is b for a, b in zip(parts, found, strict=True)) else slice(*found)
+        bounds = value.start, value.stop, value.step
+        found = _numbers(vm, bounds)
+        return value if all(a is b for a, b in zip(bounds, found, strict=True)) else slice(*found)
     return value
 
 
@@ -83,7 +83,7 @@ def _indices(vm: Interpreter, mask: TraceTensor) -> tuple[object, ...] | None:
 
 def _getitem(vm: Interpreter, tensor: TraceTensor, key: object) -> object:
     """`tensor[mask]`, `tensor[mask, ...]`"""
-    if any(map(_is_flag, _parts(key))):
+    if any(map(_is_flag, _items(key))):
         return vm.tensors.run(operator.getitem, _raised(vm, tensor, key), {})
     index = _index(vm, key)
     if index is not None:
@@ -94,7 +94,7 @@ def _getitem(vm: Interpreter, tensor: TraceTensor, key: object) -> object:
 
 def _setitem(vm: Interpreter, tensor: TraceTensor, key: object, value: object) -> object:
     """`tensor[mask, ...] = values`"""
-    if any(map(_is_flag, _parts(key))):
+    if any(map(_is_flag, _items(key))):
         vm.tensors.run(operator.setitem, (*_raised(vm, tensor, key), value), {})
         return DONE
     index = _index(vm, key) if _masks_fit(tensor, key) else None
@@ -104,51 +104,51 @@ def _setitem(vm: Interpreter, tensor: TraceTensor, key: object, value: object) -
     return DONE
 
 
-def _parts(key: object) -> tuple[object, ...]:
+def _items(key: object) -> tuple[object, ...]:
     return key if isinstance(key, tuple) else (key,)
 
 
-def _is_flag(part: object) -> bool:
+def _is_flag(item: object) -> bool:
     """A mask without dimensions."""
-    return type(part) is TraceTensor and part.dtype in (torch.bool, torch.uint8) and not part.dim()
+    return type(item) is TraceTensor and item.dtype in (torch.bool, torch.uint8) and not item.dim()
 
 
 def _raised(vm: Interpreter, tensor: TraceTensor, key: object) -> tuple[TraceTensor, tuple[object, ...]]:
     """The tensor and the index with a dimension of size 1 for each mask that has none: it keeps or drops that one."""
-    parts = _parts(key)
-    for at, part in enumerate(parts):
-        if _is_flag(part):
-            behind = ... in [p for p in parts[:at] if type(p) is not TraceTensor]
-            dim = tensor.dim() - sum(map(taken, parts[at:])) if behind else sum(map(taken, parts[:at]))
-            tensor, mask = (vm.tensors.run(torch.unsqueeze, (x, d), {}) for x, d in ((tensor, dim), (part, 0)))
-            parts = (*parts[:at], mask, *parts[at + 1 :])
-    return tensor, parts
+    items = _items(key)
+    for at, item in enumerate(items):
+        if _is_flag(item):
+            behind = ... in [p for p in items[:at] if type(p) is not TraceTensor]
+            dim = tensor.dim() - sum(map(taken, items[at:])) if behind else sum(map(taken, items[:at]))
+            tensor, mask = (vm.tensors.run(torch.unsqueeze, (x, d), {}) for x, d in ((tensor, dim), (item, 0)))
+            items = (*items[:at], mask, *items[at + 1 :])
+    return tensor, items
 
 
 def _masks_fit(tensor: TraceTensor, key: object) -> bool:
     """Whether each mask has the sizes of the dimensions that it stands for: its indices alone would not tell."""
-    parts = _parts(key)
-    for at, part in enumerate(parts):
-        if type(part) is TraceTensor and part.dtype in (torch.bool, torch.uint8):
-            behind = ... in [p for p in parts[:at] if type(p) is not TraceTensor]
-            first = tensor.dim() - sum(map(taken, parts[at:])) if behind else sum(map(taken, parts[:at]))
-            if not part.dim() or tensor.shape[first : first + part.dim()] != part.shape:
+    items = _items(key)
+    for at, item in enumerate(items):
+        if type(item) is TraceTensor and item.dtype in (torch.bool, torch.uint8):
+            behind = ... in [p for p in items[:at] if type(p) is not TraceTensor]
+            first = tensor.dim() - sum(map(taken, items[at:])) if behind else sum(map(taken, items[:at]))
+            if not item.dim() or tensor.shape[first : first + item.dim()] != item.shape:
                 return False
     return True
 
 
 def _index(vm: Interpreter, key: object) -> tuple[object, ...] | None:
     """An index with the indices of its masks and the numbers of its tensors; None where nothing of that is known."""
-    given = _parts(key)
+    given = _items(key)
     whole: list[Any] = []
-    for part in _numbers(vm, given) if isinstance(key, (slice, tuple)) else given:
-        if type(part) is TraceTensor and part.dtype in (torch.bool, torch.uint8):
-            known = _indices(vm, part)
+    for item in _numbers(vm, given) if isinstance(key, (slice, tuple)) else given:
+        if type(item) is TraceTensor and item.dtype in (torch.bool, torch.uint8):
+            known = _indices(vm, item)
             if known is None:
                 return None
             whole.extend(known)
         else:
-            whole.append(part)
+            whole.append(item)
     same = len(whole) == len(given) and all(map(operator.is_, whole, given))
     return None if same else tuple(whole)
 
@@ -274,9 +274,9 @@ def _answer(vm: Interpreter, condition: TraceTensor, asked: str) -> object:
     return PhiValue(condition, True, False, None, vm.step, asked)
 
 
-def _tensor_split(vm: Interpreter, tensor: TraceTensor, parts: object, dim: int = 0) -> object:
+def _tensor_split(vm: Interpreter, tensor: TraceTensor, sections: object, dim: int = 0) -> object:
     """`torch.tensor_split(tensor, indices)` with the indices in a tensor"""
-    values = vm.tensors.speculation.value(parts) if type(parts) is TraceTensor else None
+    values = vm.tensors.speculation.value(sections) if type(sections) is TraceTensor else None
     return None if values is None else vm.tensors.run(torch.tensor_split, (tensor, values.tolist(), dim), {})
 
 

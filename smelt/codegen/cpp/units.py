@@ -122,17 +122,17 @@ def _units(kernels: Sequence[Kernel], each: int) -> list[tuple[str, list[int]]]:
 
 def _unit(kernels: Sequence[tuple[int, Kernel]]) -> str:
     used = {name for _, kernel in kernels for name in kernel.used}
-    parts = [header(used)]
+    sources = [header(used)]
     for index, kernel in kernels:
-        parts.append(kernel.function(kernel_name(index)))
-    return "\n".join(parts)
+        sources.append(kernel.function(kernel_name(index)))
+    return "\n".join(sources)
 
 
 def segment_source(segments: Sequence[Sequence[str]]) -> str:
     """The functions of the segments: each a list of call statements. They come last in their unit."""
     # nothing but calls: optimising them took a quarter of the compiler's time on deep models
-    parts = ['#pragma GCC optimize("O0")\n']
+    sources = ['#pragma GCC optimize("O0")\n']
     for number, calls in enumerate(segments):
         body = "\n".join("    " + call for call in calls)
-        parts.append(f'extern "C" void segment{number}(char **P) {{\n{body}\n}}\n')
-    return "\n".join(parts)
+        sources.append(f'extern "C" void segment{number}(char **P) {{\n{body}\n}}\n')
+    return "\n".join(sources)
