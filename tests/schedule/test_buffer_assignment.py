@@ -163,7 +163,7 @@ def assignment(
     real, names = realize(program), Names()
     fused = fuse(program, real, names)
     stored = {name for name in real.stored if name in fused.number_of}
-    return _Planner(program, real, fused, stored, {}, {}, caller_owned, CPU).buffers
+    return _Planner(program, real, fused, stored, {}, {}, caller_owned, CPU, 0).buffers
 
 
 def test_what_may_lie_in_the_arena() -> None:
