@@ -202,6 +202,8 @@ def _compiled_class(cls: type) -> type:
         except TypeError as error:
             raise OptionError(f"a module of class {cls.__name__} cannot be compiled", why=str(error)) from error
         compiled.__module__, compiled.__qualname__, compiled.__doc__ = cls.__module__, cls.__qualname__, cls.__doc__
+        if "__firstlineno__" in vars(cls):  # from Python 3.13 on `inspect` finds the source by it
+            compiled.__firstlineno__ = cls.__firstlineno__  # type: ignore[attr-defined]
         _classes[id(cls)] = compiled
     return compiled
 

@@ -146,6 +146,8 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
             raise unknown_name(f"value of option {name!r}", values[name], choices)
     if values.get("recompile_limit", 1) < 1:
         raise OptionError(f"recompile_limit wants a positive number, got {shown(values['recompile_limit'])}")
+    if not -1 <= values.get("stages", 0) < 2**63:
+        raise OptionError(f"stages wants a number of bytes, 0 or -1, got {shown(values['stages'])}")
     if not 0.0 <= values.get("activation_memory_budget", 1.0) <= 1.0:
         wrong = shown(given["activation_memory_budget"])
         raise OptionError(f"activation_memory_budget wants a number between 0 and 1, got {wrong}")

@@ -151,7 +151,8 @@ class Renderer:
 
 def _float_literal(number: float, double: bool) -> str:
     if math.isnan(number) or math.isinf(number):
-        return "(float)NAN" if math.isnan(number) else "INFINITY" if number > 0 else "(-INFINITY)"
+        text = "(float)NAN" if math.isnan(number) else "INFINITY" if number > 0 else "(-INFINITY)"
+        return f"(double){text}" if double else text  # templates of two operands take one type
     text = repr(number) if double else f"{number:.9g}"
     text = text if any(c in text for c in ".en") else text + ".0"
     text = text if double else text + "f"

@@ -1,6 +1,7 @@
 """smelt/codegen/cpp/kernel.py: C++ kernels of whole programs, built and run, against the prims' eager references."""
 
 import functools
+import math
 
 import pytest
 import torch
@@ -300,3 +301,15 @@ def test_a_result_takes_over_a_product_and_is_read_by_kernels_and_products():
     a, b, c = g.input(1024, 64), g.input(64, 1024), g.input(1024, 1024)
     product = g.mul(g.mm(a, b), c)
     check(g.build(product, g.mm(product, a), g.sum(product, (0,))), 1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("bound", [math.nan, math.inf, -math.inf], ids=str)
+def test_bounds_without_a_number_have_the_type_of_what_they_bound(bound: float, dtype: torch.dtype) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        higher = torch.maximum(x, torch.full((), bound, dtype=dtype))
+        return x.clamp(bound, 1.0), x.clamp(0.0, bound), higher, torch.where(x > 0, x, bound)
+
+    for count in (3, 40):
+        x = torch.linspace(-3, 3, count).to(dtype)
+        torch.testing.assert_close(smelt.compile(f)(x), f(x), equal_nan=True, rtol=0, atol=0)

@@ -43,7 +43,9 @@ def bits(value: float, dtype: torch.dtype) -> bytes:
 def test_floats_are_read_as_they_were(value: float, dtype: torch.dtype) -> None:
     text = Renderer().literal(value, dtype)
     assert (text.strip("()").endswith("f") or "N" in text) == (dtype is not torch.float64 or "N" in text)
-    got = read(text)
+    if not math.isfinite(value):
+        assert text.startswith("(double)") == (dtype is torch.float64)  # C's own are floats
+    got = read(text.removeprefix("(double)"))
     if math.isnan(value):
         assert math.isnan(got)
     else:

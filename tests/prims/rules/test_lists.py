@@ -23,8 +23,8 @@ def xs() -> list[torch.Tensor]:
 
 
 def op(name: str, overload: str) -> Any:
-    packet = getattr(aten, f"_foreach_{name}")
-    return getattr(packet, overload) if overload in packet.overloads() else None
+    packet = getattr(aten, f"_foreach_{name}", None)  # 2.11 has no `_foreach_clone`
+    return getattr(packet, overload) if packet is not None and overload in packet.overloads() else None
 
 
 @pytest.mark.parametrize("name", [n for n in (*elementwise.UNARY, "frac") if hasattr(aten, f"_foreach_{n}")])
