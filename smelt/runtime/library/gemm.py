@@ -6,7 +6,6 @@ speed of `torch.mm`. The own kernel writes into a given tensor, takes any stride
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,14 +45,10 @@ def bmm(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec
     return _candidates(a, b, outputs[0], torch.bmm)
 
 
-@register("addmm", on_device=True)
+@register("addmm")
 def addmm(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
     """beta * x + alpha * a[m, k] @ b[k, n], given a, b and x."""
-    aten = _with_term(torch.addmm, params)
-    device = params.get("device")
-    if device is None or device.type != "cpu" or not _adds_one_row(params, *inputs):
-        return [aten]
-    return [_onednn_with_row(), aten]
+    return [_with_term(torch.addmm, params)]
 
 
 @register("baddbmm")
@@ -72,29 +67,6 @@ def _with_term(function: Any, params: Mapping[str, Any]) -> Candidate:
         return function(x, a, b, beta=beta, alpha=alpha, out=result)
 
     return Candidate("aten", call, into)
-
-
-def _adds_one_row(params: Mapping[str, Any], a: Spec | None, b: Spec | None, x: Spec | None) -> bool:
-    """Whether oneDNN's linear computes this, which adds the row where it sums.
-
-    `torch.addmm` first writes it to every row of the result, which is then read again.
-
-    Of small products `torch.addmm` rounds some elements twice (docs/numerics.md), and so do compiled ones.
-    """
-    assert a is not None and b is not None and x is not None
-    plain = a.dtype is torch.bfloat16 and params["beta"] == params["alpha"] == 1
-    large = math.prod(a.shape) * b.shape[-1] > LIBRARY.untimed_multiplications
-    one_row = (len(x.shape) == 1 or x.stride[0] == 0) and x.stride[-1] == 1  # it asks for no other strides
-    return plain and large and one_row and x.shape[-1] == b.shape[-1] and torch.backends.mkldnn.is_available()
-
-
-def _onednn_with_row() -> Candidate:
-    linear = torch.ops.mkldnn._linear_pointwise.default
-
-    def call(a: torch.Tensor, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        return linear(a, b.t(), x if x.dim() == 1 else x[0], "none", [], "")
-
-    return Candidate("onednn", call)
 
 
 def _operands(inputs: list[Spec | None]) -> tuple[Spec, Spec]:

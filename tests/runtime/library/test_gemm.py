@@ -188,35 +188,3 @@ def test_small_products_are_not_timed() -> None:
     a = torch.randn(16, 16)
     assert 16**3 <= LIBRARY.untimed_multiplications and len(extern("mm", {}, [a, a], [a]).candidates) == 1
     assert repr(extern("mm", {}, [a, a], [a], only="aten")) == "<extern mm aten>"
-
-
-def halves(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape).bfloat16()
-
-
-ROWS = {
-    "a vector": halves,
-    "behind the start of its memory": lambda n: halves(n + 3)[3:],
-    "every second element": lambda n: halves(2 * n)[::2],
-    "a row for all": lambda n: halves(1, n).expand(70, n),
-    "a number for all": lambda n: halves(1).expand(n),
-    "rows of their own": lambda n: halves(70, n),
-    "a column": lambda n: halves(70, 1).expand(70, n),
-}
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_a_row_is_added_to_products_of_16_bits_before_they_are_rounded(name: str) -> None:
-    """By each way that may be chosen, to the bit as `torch.addmm`."""
-    row = ROWS[name](129)
-    fast = 0
-    for first, second in itertools.product(("row", "column", "gaps"), repeat=2):
-        a, b = matrix(70, 65, first).bfloat16(), matrix(65, 129, second).bfloat16()
-        out, cpu = torch.empty(70, 129, dtype=torch.bfloat16), torch.device("cpu")
-        ways = extern("addmm", {"beta": 1, "alpha": 1}, [a, b, row], [out], device=cpu).candidates
-        fast += len(ways) - 1
-        for way in ways:
-            assert torch.equal(way.call(a, b, row), torch.addmm(row, a, b)), (way.name, first, second)
-        for others in ({"beta": 2, "alpha": 1}, {"beta": 1, "alpha": 0.5}):
-            assert len(extern("addmm", others, [a, b, row], [out], device=cpu).candidates) == 1
-    assert bool(fast) == (name in ("a vector", "behind the start of its memory", "a row for all"))
