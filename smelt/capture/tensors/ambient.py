@@ -1,7 +1,8 @@
 """The thread's modes (gradients, autocast) during a capture.
 
-The interpreted program switches the real modes, so that trace tensors behave right. What it switched is undone when the
-capture ends, becomes regions of the graph, and is repeated by residual code when the frame leaves a mode switched.
+The interpreted program switches the real modes, so that operators on trace tensors behave as in eager. A switch is
+undone when the capture ends, becomes a region of the graph, and is repeated by residual code where the frame leaves a
+mode switched.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ Modes = tuple[Any, ...]
 
 @contextmanager
 def outside_saved_tensor_hooks() -> Iterator[None]:
-    """Hooks on what autograd saves belong to the program (checkpoint counts with them): they see no trace tensors.
+    """Switch off the program's hooks on tensors that autograd saves (checkpoint uses them): they must see no trace
+    tensors.
 
-    Not even hooks that give back what they get may be active meanwhile: autograd gives them other tensors than those it
-    saves, and the trace reads from its nodes which ones these are.
+    Hooks that return their argument unchanged are switched off as well: with them autograd stores other tensor objects
+    than those it saves, and the trace identifies saved tensors by reading them from the autograd nodes.
     """
     hooks = []
     while (pair := torch_c.saved_tensor_hooks()) is not None:
@@ -50,10 +52,11 @@ def present_modes() -> Modes:
 
 @contextmanager
 def outside_inference_mode() -> Iterator[None]:
-    """Without inference mode, but also without gradients: its tensors have no version counts, which capture reads.
+    """Switch off inference mode, and gradients: tensors of inference mode have no version counters, which capture
+    reads.
 
-    The graph runs in the mode again, as often as it is called there. A program that has switched gradients on in it is
-    told of that, though none are recorded: see `Ambient.begin`.
+    The graph itself runs in inference mode wherever it is called in that mode. A program that has enabled gradients in
+    inference mode still reads them as enabled, though nothing is recorded: see `Ambient.begin`.
     """
     if not torch.is_inference_mode_enabled():
         yield
@@ -64,7 +67,7 @@ def outside_inference_mode() -> Iterator[None]:
 
 @contextmanager
 def outside_anomaly_mode() -> Iterator[None]:
-    """Without the checks of `detect_anomaly`: they read values of what autograd computes, which are not known yet."""
+    """Switch off `detect_anomaly`: it checks the values that autograd computes, which trace tensors do not have."""
     if not torch.is_anomaly_enabled():
         yield
         return
@@ -73,13 +76,13 @@ def outside_anomaly_mode() -> Iterator[None]:
 
 
 class Ambient:
-    """What the program switched so far, and the regions open in the graph.
+    """The modes that the program has switched so far, and the regions that are open in the graph.
 
     Attributes:
         log: the calls that switched modes, in order.
-        dirty: a mode may differ from that of the last graph node.
-        left_switched: (after `restore`) the frame leaves other modes than it found.
-        inference: the program is in inference mode, which is off for the capture itself; nothing has gradients there.
+        dirty: the modes may differ from those of the last graph node.
+        left_switched: (after `restore`) the modes differ from those in which the frame began.
+        inference: the program is in inference mode, where nothing has gradients. The mode is off during capture itself.
     """
 
     def __init__(self) -> None:
@@ -98,7 +101,7 @@ class Ambient:
         self._seen_on = False
 
     def begin(self, inference: bool, gradients: bool) -> None:
-        """The modes that the program began in, of which `outside_inference_mode` has switched off one or both."""
+        """Note the modes in which the program began; `outside_inference_mode` has switched off one or both."""
         self.inference = inference
         if inference and gradients:
             self._seen_on = True
@@ -114,11 +117,11 @@ class Ambient:
 
     @property
     def names_devices(self) -> bool:
-        """The program has switched the default device: what it makes has to name its own."""
+        """Whether the program has switched the default device: nodes that make tensors then name their device."""
         return self._devices is not None
 
     def switch(self, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
-        """Run a function that switches a mode; one that a number decides is decided here."""
+        """Run a function that switches a mode. A flag that depends on a symbolic number is decided here."""
         args = decided_flags(args)
         out = fn(*args, **kwargs)
         self.log.append((fn, args, kwargs))
@@ -128,7 +131,7 @@ class Ambient:
 
     @contextmanager
     def gradients(self, enabled: bool) -> Iterator[None]:
-        """The program runs with gradients on or off for a time."""
+        """Switch gradients on or off for the program while the context is open."""
         before = torch.is_grad_enabled()
         self.switch(torch_c.set_grad_enabled, (enabled,), {})
         try:
@@ -138,32 +141,34 @@ class Ambient:
 
     @contextmanager
     def unrecorded(self, graph: fx.Graph) -> Iterator[None]:
-        """Gradients are off for a write to what requires none; the graph's regions are those of the program."""
-        if self.dirty:  # else the write would open a region, and what follows stay in it
+        """Switch gradients off for a write to a tensor that requires none, without a new region in the graph."""
+        if self.dirty:  # else the write would open a region, in which the nodes after it would stay
             self.sync(graph)
         with torch.no_grad():
             yield
 
     def sync(self, graph: fx.Graph) -> None:
-        """Make the graph's open regions those of the present modes."""
+        """Open and close regions until those of the graph agree with the present modes."""
         self.dirty = False
         gradients, *others = present_modes()
         self._move(graph, (gradients and not self.inference, *others))
 
     def inside_region(self, graph: fx.Graph) -> bool:
-        """Whether a node that comes next would stand in a region of the graph."""
+        """Whether a node that is recorded next would lie in a region of the graph."""
         if self.dirty:
             self.sync(graph)
         return bool(self._regions)
 
     def begin_inside(self) -> None:
-        """Regions of the graph that come next lie inside of a mode that is none of them: they are left before it is."""
+        """Begin a mode that is not a region itself: regions opened from here on lie inside it and are closed before it
+        ends.
+        """
         self._floors.append((len(self._regions), self._recorded))
 
     def begin_switched(self, graph: fx.Graph, gradients: bool) -> None:
-        """The same for a mode that switches gradients on or off: it comes next, outside of all regions.
+        """The same for a mode that switches gradients on or off. All open regions are closed first.
 
-        A graph is cut there, and what is open would be entered again inside.
+        The graph is cut at such a mode, and a region that stayed open across the cut would be entered a second time.
         """
         self._leave_to(graph, self._floors[-1][0] if self._floors else 0)
         self.dirty = False
@@ -171,7 +176,7 @@ class Ambient:
         self._recorded = (gradients, *self._recorded[1:])
 
     def end_inside(self, graph: fx.Graph) -> None:
-        """The end of what `begin_inside` began."""
+        """End what `begin_inside` or `begin_switched` began."""
         floor, before = self._floors.pop()
         self._leave_to(graph, floor)
         self._recorded = before
@@ -224,7 +229,7 @@ class Ambient:
         self._recorded = (*before[:at], *value, *before[at + 1 :])
 
     def switched(self) -> bool:
-        """Whether the modes are now others than at the beginning."""
+        """Whether the modes differ from those in which the frame began."""
         return (
             self._nesting != 0
             or bool(native.state() != self._full)
@@ -233,7 +238,7 @@ class Ambient:
         )
 
     def restore(self) -> None:
-        """Undo the switches on this thread; the capture is over."""
+        """Undo all switches on this thread, at the end of the capture."""
         self.left_switched = self.switched()
         if not self.log:
             if self._seen_on:

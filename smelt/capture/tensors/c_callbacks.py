@@ -1,4 +1,4 @@
-"""Sees the torch functions and the program's Python functions that C code of the program calls by itself."""
+"""Torch functions and Python functions of the program that are called from C code while it runs under capture."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def refuse_text() -> None:
-    """C code asks for the text of a tensor.
+    """Refuse to give C code the text of a tensor.
 
     Raises:
         Break: always.
@@ -34,9 +34,9 @@ def refuse_text() -> None:
 
 
 class Watch(TorchFunctionMode):
-    """On while C code of the program runs: records the torch functions that it calls by itself.
+    """A torch-function mode, on while C code of the program runs: records the torch functions that the C code calls.
 
-    Python functions that it calls (`__lt__` in `sorted`, `__eq__` in `in`) come back to the interpreter.
+    Python functions that the C code calls (`__lt__` in `sorted`, `__eq__` in `in`) are run by the interpreter.
     """
 
     def __init__(self, tensors: Tensors) -> None:
@@ -45,17 +45,19 @@ class Watch(TorchFunctionMode):
         self._on = False
 
     def run(self, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
-        """Call C code."""
+        """Call C code with the mode on."""
         if self._on:
             return fn(*args, **kwargs)
-        lender = self.called if type(fn) is not FunctionType else None  # a function that runs as it is does so whole
+        # a Python function that is not captured runs whole, with all that it calls
+        lender = self.called if type(fn) is not FunctionType else None
         with self:
             return native.lend(lender, fn, args, kwargs)
 
     def called(self, fn: FunctionType, slots: Args) -> object:
-        """What a Python function returns that C code calls: the interpreter runs it if it is the program's.
+        """Called for a Python function that C code is about to call: the interpreter runs it if it belongs to the
+        program.
 
-        What symbolic numbers compute is the compiler's, with all that it calls: torch logs it.
+        Methods of symbolic numbers are the compiler's own and run as they are; torch would log them.
         """
         if slots and type(slots[0]) in SYMBOLIC_CLASSES:
             return native.lend(None, symbolic_method, (fn, *slots), {})
@@ -73,7 +75,7 @@ class Watch(TorchFunctionMode):
         super().__exit__(*error)
 
     def pause(self, fn: Callable[..., object], *args: object) -> object:
-        """Call back into the interpreter from C code."""
+        """Switch the mode off for a call from C code back into the interpreter."""
         if not self._on:
             return fn(*args)
         self.__exit__(None, None, None)
@@ -89,7 +91,7 @@ class Watch(TorchFunctionMode):
         args: Args = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        self._on, text.refuse = False, None  # torch took the mode off while this runs
+        self._on, text.refuse = False, None  # torch has taken the mode off for the duration of this method
         run, handle = self.tensors.run, self.tensors.handle
         try:
             return native.lend(None, through_c, (lambda: run(func, tuple(map(handle, args)), kwargs or {}),), {})
@@ -98,7 +100,9 @@ class Watch(TorchFunctionMode):
 
 
 def symbolic_method(fn: FunctionType, *slots: object) -> object:
-    """What a method of a symbolic number returns; beside a number that it does not know, that of the plain one."""
+    """The result of a symbolic number's method. With an operand of a foreign number type, the number's
+    value is used.
+    """
     name = _SYMBOLIC_METHODS.get(id(fn))
     if len(slots) == 2 and name is not None and is_other_number(type(slots[1])):
         number, other = pinned(slots[0]), slots[1]
@@ -121,9 +125,9 @@ _REFLECTED = {
 
 
 def call_found(vm: Interpreter, fn: FunctionType, args: Args, kwargs: Kwargs) -> object:
-    """Call a function that C code found by itself: as a method, it is looked up once more, with guards.
+    """Call a function that C code has looked up itself. A method is looked up once more, with guards.
 
-    C code may look into what it returns, and takes numbers themselves for lengths, hashes and conversions.
+    C code may look into the result, and needs plain numbers as results of `__len__`, `__hash__` and conversions.
     """
     method = python_method(vm, args[0], fn.__name__) if args else None
     out = vm.effects.plain(vm.call(fn if method is None else method, args, kwargs))

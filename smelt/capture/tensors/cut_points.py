@@ -1,4 +1,4 @@
-"""Where a graph may be cut for the sake of hooks, and the node that cuts it behind a tensor."""
+"""Where a graph may be cut for the sake of hooks, and the node that marks a cut behind a tensor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from smelt.graph.nodes.cut_points import EagerBoundary, Edge, boundaries, cuts, 
 
 
 def refuse_inside(vm: Interpreter, what: str) -> None:
-    """A graph is cut between its own nodes only.
+    """Require that a graph can be cut here: only between nodes of its own outermost level.
 
     Raises:
         Break: the program is in a checkpoint, a transform or a branch, or it has computed gradients.
@@ -25,11 +25,11 @@ def refuse_inside(vm: Interpreter, what: str) -> None:
 
 
 def cut_after(vm: Interpreter, made: set[fx.Node], node: fx.Node) -> None:
-    """Cut the graph behind the last of the nodes that `made` a tensor, which `node` stands for."""
+    """Cut the graph behind the last of the nodes `made`, which made a tensor; `node` is the tensor's present node."""
     graph = vm.tensors.graph
     last = next(each for each in reversed(graph.nodes) if each in made)
     while last.next.target is operator.getitem and (last.next.args[0] in (last, *last.args)):
-        last = last.next  # the parts of a result stay together
+        last = last.next  # the results of one node stay on one side
     after = last.next
     while isinstance(after.target, EagerBoundary):
         if isinstance(after.target, Edge) and after.args[0] is node:
@@ -47,11 +47,11 @@ _ON_OBJECTS = RESHAPING | {"detach_", "requires_grad_"}
 
 
 def refuse_torn(vm: Interpreter) -> None:
-    """See to it that no cut parts a write from tensors that share the memory and are used afterwards.
+    """Require that no cut separates a write from earlier tensors that share the memory and are used after the cut.
 
     Raises:
-        Restart: one does; capture stops before what cuts the graph. Or one parts what `torch.func.vjp` gave from its
-            call; then it stops before the former.
+        Restart: a cut does, and capture stops before what causes it; or a cut separates a call of `torch.func.vjp` from
+            a call of its pullback, and capture stops before the former.
     """
     tensors = vm.tensors
     positions = {node: at for at, node in enumerate(tensors.graph.nodes)}

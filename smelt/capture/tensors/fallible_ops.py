@@ -1,8 +1,8 @@
 """Operations that raise for some values, where the program catches what they raise.
 
-A graph that fails ends its frame: the frame runs in eager once more, from its start, and comes to its own `except`
-clauses there, with random generators wound back. Where that cannot be, since the graph writes to its inputs, such an
-operation is not the graph's.
+A graph that fails ends its frame: the frame is run in eager from its start, with random generators wound back, and
+reaches its own `except` clauses there. Where the frame cannot be repeated, because the graph writes to its inputs, such
+an operation ends the graph instead of joining it.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ _BY_VALUES = (
 
 
 def may_raise(vm: Interpreter, target: object, args: Args) -> bool:
-    """Whether elements are picked of a tensor of which only values tell how many it has, or where a clause asks for it.
+    """Whether an operation of the graph may raise for some values, and this has to be noted.
 
-    Any index may be out of range, and labels may. Whole training steps run in a `try` whose clause takes all errors, or
-    those of memory; only a clause that names IndexError and does not take RuntimeError says that it waits for one.
+    Indexing and losses may raise IndexError for any index or label. They count only where the number of elements is
+    unbacked, or where an `except` clause names IndexError but does not take RuntimeError. (Whole training steps run in
+    a `try` whose clause takes all errors, or out-of-memory errors; that clause does not wait for an index error.)
     """
     name = getattr(target, "__name__", "")
     if (
@@ -73,7 +74,7 @@ _WARNINGS = tuple(each for each in _ANY if issubclass(each, Warning))
 
 
 def is_foreign(target: object) -> bool:
-    """An operator that the program or a library wrote: it may raise what it likes, and must not run twice."""
+    """Whether an operator belongs to the program or a library: it may raise anything, and must not run twice."""
     if isinstance(target, OpOverload):
         return target.namespace not in ("aten", "prims")
     if isinstance(target, OpOverloadPacket):
@@ -82,15 +83,15 @@ def is_foreign(target: object) -> bool:
 
 
 def _waits(vm: Interpreter) -> bool:
-    """Whether a clause around the operation names a class that takes IndexError and no RuntimeError."""
+    """Whether a clause around the operation names a class that takes IndexError but not RuntimeError."""
     return _is_caught(vm, (IndexError,), but=(RuntimeError,))
 
 
 def note_caught(vm: Interpreter, target: object, error: str = "RuntimeError") -> None:
-    """An operation that raises for some values joins the graph.
+    """Note that an operation which raises for some values joins the graph.
 
     Raises:
-        Break: the program catches the error, and the frame cannot run again to find it.
+        Break: the program catches the error, and the frame cannot be run in eager to raise it there.
     """
     errors: tuple[type[BaseException], ...] = (IndexError, RuntimeError, getattr(builtins, error))
     if is_foreign(target):
@@ -98,24 +99,24 @@ def note_caught(vm: Interpreter, target: object, error: str = "RuntimeError") ->
     if not _is_caught(vm, errors):
         return
     if is_foreign(target) or not vm.plan.repeats or error not in ("RuntimeError", "IndexError"):
-        vm.work += 1  # what was learned from the operation is forgotten: capture begins again
+        vm.work += 1  # capture restarts without this operation: what was learned from it is dropped
         what = target if isinstance(target, str) else name_of(target)
         raise Break(f"{what} in a try statement", "only values tell whether it raises", "move it out of the statement")
     vm.tensors.caught = True
 
 
 def note_op(vm: Interpreter) -> None:
-    """An operation joins the graph: perhaps the program would catch what it raises."""
+    """Note that an operation joins the graph, in case the program would catch an error of it."""
     tensors = vm.tensors
     if not tensors.guarded:
         tensors.guarded = _is_guarded(vm)
 
 
 def note_read(vm: Interpreter, args: Args) -> None:
-    """Residual code will read a number from a tensor. On a GPU that raises what kernels before it failed with.
+    """Note that residual code will read a number from a tensor. On a GPU the read raises errors of earlier kernels.
 
     Raises:
-        Break: the program catches the error, and the frame cannot run again to find it.
+        Break: the program catches the error, and the frame cannot be run in eager to raise it there.
     """
     if not (args and type(args[0]) is TraceTensor and on_gpu(meta_of(args[0]).device) and _is_guarded(vm)):
         return
@@ -126,10 +127,10 @@ def note_read(vm: Interpreter, args: Args) -> None:
 
 
 def note_deferred(vm: Interpreter, fn: object, runs: bool) -> None:
-    """A call is put off until after the graph; `runs`: it runs code of the program.
+    """Note that a call is deferred until after the graph; `runs`: it runs code of the program.
 
     Raises:
-        Break: the program catches what it may raise.
+        Break: the program catches an error that the call may raise.
     """
     if not runs and fn not in (warnings.warn, warnings.warn_explicit):
         return
@@ -143,19 +144,19 @@ def note_deferred(vm: Interpreter, fn: object, runs: bool) -> None:
 
 
 def _warnings_raise() -> bool:
-    """Whether a filter makes some warnings errors."""
+    """Whether a filter turns some warnings into errors."""
     return any(each[0] == "error" for each in warnings.filters)
 
 
 def _will_raise(vm: Interpreter) -> bool:
-    """Whether the program has put such a filter there, which is put off as well."""
+    """Whether a deferred call of the program installs such a filter."""
     calls = [call for call in vm.effects.deferred if isinstance(call, Deferred)]
     calls = [call for call in calls if getattr(call.fn, "__module__", "") == "warnings"]
     return any("error" in (*call.args, *call.kwargs.values()) for call in calls)
 
 
 def on_gpu(device: torch.device) -> bool:
-    """Whether errors of kernels come out later."""
+    """Whether errors of kernels are reported later than the call that launched them."""
     return device.type == "cuda"
 
 
@@ -165,7 +166,8 @@ def _is_guarded(vm: Interpreter) -> bool:
 
 def _is_caught(vm: Interpreter, errors: Errors, but: Errors = ()) -> bool:
     """Whether a clause around the operation takes one of these errors; see `acts_on`."""
-    for frame in vm.frames:  # asked for each operation of the graph: most frames have no statement that could take one
+    # runs for each operation of the graph: most frames have no statement that could catch an error
+    for frame in vm.frames:
         if frame.decoded.handlers and acts_on(frame, frame.pc - 1, errors, True, but):
             return True
     return False

@@ -1,4 +1,6 @@
-"""Closes a captured graph: drops what nobody uses, and asks for arguments that share no memory where it writes."""
+"""Completes a captured graph: drops unused nodes, and requires that the arguments of a writing graph
+share no memory.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ from smelt.shapes.size import Size
 def close(
     tensors: Any, outputs: Sequence[TraceTensor], ambient: Ambient
 ) -> tuple[fx.GraphModule | None, list[Input], int]:
-    """Close the graph: (module, inputs that it uses, number of operations); no module when nothing is computed."""
+    """Complete the graph: (module, inputs that it uses, number of operations); no module when nothing is computed."""
     if tensors.asks_gradient(outputs):
         raise Break("a tensor that asked for gradients leaves the frame", "its gradient would not be seen outside")
     tensors.speculation.finish()
@@ -54,25 +56,29 @@ def close(
 
 
 def _wholes(tensors: Tensors, outputs: Sequence[TraceTensor]) -> list[TraceTensor]:
-    """What results show parts of, where the program knows at which offset: nobody reads it, but it is in memory."""
+    """Tensors of which results are views at an offset that the program has read: further outputs, which keep that
+    layout.
+    """
     shown, given = {id(t.storage_view.storage) for t in outputs}, {id(t) for t in outputs}
     return [whole for key, whole in tensors.kept_whole.items() if key in shown and id(whole) not in given]
 
 
 def _gives_history(tensors: Tensors, inputs: Sequence[Input]) -> bool:
-    """Whether a write makes an input require gradients: all that share its memory do then, and the program may ask."""
+    """Whether a write makes an input require gradients. All tensors that share its memory then do, as the program may
+    observe.
+    """
     traced = (tensors.traced.get(id(i.tensor)) for i in inputs if isinstance(i.tensor, torch.Tensor))
     return any(t is not None and t.requires_grad and not tensors.real[id(t)].requires_grad for t in traced)
 
 
 def _by_owner(inputs: Sequence[Input]) -> tuple[list[Input], list[Input]]:
-    """The inputs that are given by callers, and those that are members of modules."""
+    """(inputs that are given by callers, inputs that are members of modules)."""
     members = [i for i in inputs if i.source.kind == native.MODULE_MEMBER]
     return [i for i in inputs if i.source.kind != native.MODULE_MEMBER], members
 
 
 def _drop_unused(tensors: Tensors) -> list[Input]:
-    """The inputs that the graph uses; the others' nodes are erased."""
+    """Erase the unused inputs' nodes; returns the inputs that the graph uses."""
     used = [i for i in tensors.inputs if i.node.users]
     for unused in (i.node for i in tensors.inputs if not i.node.users):
         tensors.graph.erase_node(unused)
@@ -80,7 +86,7 @@ def _drop_unused(tensors: Tensors) -> list[Input]:
 
 
 def _separate(tensors: Tensors, inputs: list[Input]) -> None:
-    """A graph that writes to an argument holds for arguments that share no memory.
+    """Require, now and by guards, that the arguments of a graph that writes to one of them share no memory.
 
     Raises:
         Break: they share memory now.
@@ -95,7 +101,7 @@ def _separate(tensors: Tensors, inputs: list[Input]) -> None:
     if not written or not given:
         return
     _expect_no_moved_views(tensors, given)
-    # Members that share memory are views of one another for good. An argument may, at some call, be one of a member.
+    # Members that share memory are views of one another permanently. An argument may alias a member at some later call.
     for beside in layers(written_members if len(written_members) == len(written) else members) or [[]]:
         group = [*given, *beside]
         if len(group) < 2:
@@ -104,10 +110,10 @@ def _separate(tensors: Tensors, inputs: list[Input]) -> None:
 
 
 def _expect_no_moved_views(tensors: Tensors, given: Sequence[Input]) -> None:
-    """A write to one of a base and its views counts for all of them, and is part of the history of all of them.
+    """Require that views among the arguments share their bases' memory: a write to either changes the history of both.
 
     Raises:
-        Break: one lies in other memory now: the graph takes it for another tensor.
+        Break: a view was given other memory (`.data`), which the graph would take for another tensor.
     """
     views = [i for i in given if i.tensor.requires_grad and is_view(i.tensor)]
     if not views:
@@ -124,10 +130,10 @@ def _expect_apart(tensors: Tensors, group: Sequence[Input]) -> None:
 
 
 def _check_members(members: list[Input], written: list[Input]) -> None:
-    """Members of modules may share memory where the graph can follow the writes: one of them covers the others.
+    """Require that members of modules which share memory can be followed by the graph: one of them covers the others.
 
     Raises:
-        Break: it cannot.
+        Break: none does.
     """
     for group in overlapping([i.tensor for i in members]):
         involved = [members[i] for i in group]
@@ -139,7 +145,7 @@ def _check_members(members: list[Input], written: list[Input]) -> None:
 
 
 def prune(tensors: Tensors) -> None:
-    """Drop what nobody uses, and mode regions that hold nothing. Random numbers are drawn all the same."""
+    """Drop unused nodes and empty mode regions. Nodes that draw random numbers stay."""
     gone: set[fx.Node] = set()
     for node in reversed(list(tensors.graph.nodes)):
         if node in gone or node.op in ("placeholder", "output") or node.users or node in tensors.mutated:
@@ -159,7 +165,7 @@ def prune(tensors: Tensors) -> None:
 
 
 def _computes(node: fx.Node) -> bool:
-    """A node that stands for work: not an input, a mode switch or the unpacking of a tuple."""
+    """Whether a node counts as an operation: not an input, a mode switch or the unpacking of a tuple."""
     if node.op not in ("call_function", "call_method") or node.target in MODE_CHANGES:
         return False
     if isinstance(node.meta.get("val"), (Size, Real)) or isinstance(node.target, EagerBoundary):

@@ -1,4 +1,4 @@
-"""The captured graph as a module: a torch.fx.GraphModule whose Python code is written when somebody needs it.
+"""The captured graph as a module: a torch.fx.GraphModule whose Python code is written only when it is first needed.
 
 Autograd walks the nodes, so most captured graphs never become code; fx would write it at once (15 ms for BERT-base).
 """
@@ -19,13 +19,13 @@ class CapturedGraph(fx.GraphModule):
     """A GraphModule that compiles `forward` at its first call, or when `code` is read."""
 
     def recompile(self) -> Any:
-        """Remember that the graph changed."""
+        """Mark the code as out of date."""
         self._stale = True
         return None
 
     def _write(self) -> None:
         if self._stale:
-            with _WRITING:  # several threads may call it first
+            with _WRITING:  # several threads may make the first call
                 if self._stale:
                     write_code(self)  # replaces `forward` on this instance's own class
                     self._stale = False

@@ -1,4 +1,4 @@
-"""Tensors made in inference mode: outside of it nobody may write to them, and autograd may not save them."""
+"""Tensors made in inference mode: outside of the mode they must not be written to, and autograd must not save them."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ from smelt.graph.trace.trace import TraceTensor
 
 
 class InferenceTensors:
-    """Which trace tensors stand for such tensors.
+    """The trace tensors that stand for tensors of inference mode.
 
     Attributes:
-        made: their memory, by identity.
+        made: their storages, by identity.
     """
 
     def __init__(self) -> None:
         self.made: dict[int, Any] = {}
 
     def note(self, tensor: TraceTensor) -> None:
-        """The tensor was made in inference mode."""
+        """Note that the tensor was made in inference mode."""
         self.made[id(tensor.storage_view.storage)] = tensor.storage_view.storage
 
     def __contains__(self, tensor: object) -> bool:
         return type(tensor) is TraceTensor and id(tensor.storage_view.storage) in self.made
 
     def refuse_write(self, tensor: TraceTensor) -> None:
-        """
+        """Refuse a write to the tensor.
+
         Raises:
-            UserError: the tensor is one of them, and inference mode is off.
+            UserError: it was made in inference mode, which is off now.
         """
         if tensor in self:
             raise UserError(RuntimeError(_no_write()))
 
     def watching(self) -> AbstractContextManager[object]:
-        """While operators run outside of inference mode: what they save for the backward must be other tensors."""
+        """A context for operators outside of inference mode: an error if autograd saves a tensor of inference mode."""
         if not self.made or torch_c.saved_tensor_hooks_disabled():
             return nullcontext()
         return saved_tensors_hooks(self._save, _same)
@@ -58,9 +59,10 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _refusal(run: Callable[[torch.Tensor], object]) -> str:
-    """What PyTorch says when a program does this with a tensor of inference mode.
+    """The text of PyTorch's error when a program does this with a tensor of inference mode.
 
-    Asked when it is needed: PyTorch looks up names for an error's backtrace: MiB of its libraries come to memory.
+    Obtained only when needed: PyTorch looks up symbols for the backtrace of an error, which brings several MiB of its
+    libraries into memory.
     """
     with _disable_current_modes():
         with torch_c.inference_mode(True):

@@ -1,6 +1,6 @@
-"""Numbers that the program reads from tensors it was given: `int(self.step)`, `scale.item()`.
+"""Numbers that the program reads from its input tensors: `int(self.step)`, `scale.item()`.
 
-Nobody has written to such a tensor since the frame began, so its element is a number that was there before, like an
+Such a tensor has not been written to since the frame began, so its element is known when the frame begins, like an
 argument: guarded at first, and an input of the graph once it was seen to change.
 """
 
@@ -15,7 +15,7 @@ from smelt.graph.trace.trace import TraceTensor
 
 
 def number_at_entry(vm: Interpreter, tensor: TraceTensor) -> object:
-    """The number in a tensor of one element; None when it is not known before the graph runs."""
+    """The number in an input tensor of one element; None when it is not known before the graph runs."""
     real = vm.tensors.real.get(id(tensor))
     if real is None or real.numel() != 1 or real.dtype == torch.bool or real.dtype.is_complex:
         return None
@@ -26,6 +26,6 @@ def number_at_entry(vm: Interpreter, tensor: TraceTensor) -> object:
     key = (id(tensor), "item()")
     if key not in vm.reads:
         source = sources.called(vm.sources[id(tensor)], torch.Tensor.item, "item")
-        source.local = True  # elements change where the tensor itself stays
+        source.local = True  # the element may change while the tensor object stays the same
         vm.reads[key] = vm.external(real.item(), source)
     return vm.reads[key]

@@ -1,6 +1,6 @@
-"""Calls that give memory offsets as numbers: `as_strided` and its kin, `storage_offset`, pairs as complex numbers.
+"""Calls with offsets into a tensor's storage: `as_strided` and its variants, `storage_offset`, views as larger dtypes.
 
-Eager counts from where a tensor's storage begins. A graph counts from where its inputs begin.
+Eager counts an offset from the beginning of a tensor's storage, a graph from the first element of its input.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def as_strided_scatter(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 def strided_scatter(vm: Interpreter, input: object, src: object, *where: object, **named: object) -> object:
-    """`as_strided_scatter` of these arguments, whose offset counts from the storage's begin."""
+    """`as_strided_scatter` of these arguments, whose offset counts from the beginning of the storage."""
     if named.pop("out", None) is not None:
         raise Break("torch.as_strided_scatter(out=)", "it tells a place in the memory of an input")
     if type(input) is TraceTensor and type(src) is TraceTensor:
@@ -56,7 +56,7 @@ def strided_scatter(vm: Interpreter, input: object, src: object, *where: object,
         begins = first is None or where[2] is first and same(input.storage_view.layout.offset, 0)
         if torch.is_grad_enabled() and (input.requires_grad or src.requires_grad):
             if not (begins and input.is_contiguous()):
-                storage_offset(vm, input)  # what runs behind the graph counts from there
+                storage_offset(vm, input)  # makes the eager code that runs instead get this input with its true offset
                 raise Break("as_strided_scatter() of a part of memory", "eager's gradients are of other places")
     return vm.tensors.run(torch.as_strided_scatter, (input, src, *where), named)
 
@@ -67,7 +67,7 @@ def _where(size: object, stride: object, storage_offset: int | None = None) -> t
 
 @special(torch.view_as_complex, aten.view_as_complex, aten.view_as_complex.default)
 def view_as_complex(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`torch.view_as_complex(x)`, which refuses tensors that begin in the middle of a number."""
+    """`torch.view_as_complex(x)`, which refuses a storage offset that is not a multiple of a complex number."""
     for given in (*args, *kwargs.values()):
         if type(given) is TraceTensor:
             expect_begin(vm, given, 2 * given.itemsize)
@@ -76,16 +76,16 @@ def view_as_complex(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 @special(aten.view, aten.view.dtype)
 def view(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`aten.view` as an operator: of another type, or of another shape."""
+    """`aten.view` called as an operator: to another dtype, or to another shape."""
     args = tuple(map(vm.effects.plain, args))
     expect_begin_of_type(vm, args, kwargs)
     return vm.tensors.run(aten.view, args, kwargs)
 
 
 def expect_begin_of_type(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """Ends the graph where `view(x, dtype)` is refused for the offset at which x begins in its memory.
+    """End the graph where eager refuses `view(x, dtype)` because of x's storage offset.
 
-    The graph itself may lay x out elsewhere, where the offset says nothing.
+    The graph may give x another layout, in which the offset no longer shows this.
     """
     dtype = next((each for each in (*args[1:], *kwargs.values()) if type(each) is torch.dtype), None)
     if dtype is not None and type(args[0]) is TraceTensor and dtype.itemsize > args[0].itemsize:
@@ -93,10 +93,9 @@ def expect_begin_of_type(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 
 
 def expect_begin(vm: Interpreter, tensor: TraceTensor, size: int) -> None:
-    """Ends the graph where a tensor begins in the middle of a number of that many bytes, of which its storage is made.
+    """End the graph where a tensor's storage offset is not a multiple of `size` bytes.
 
-    What an argument shows depends on where that begins: at a multiple, which is guarded, or elsewhere, where its very
-    offset is.
+    For an input, a guard holds either that its offset is a multiple, or, if it is not, its exact offset.
     """
     whole = _whole_of(vm, tensor)
     if whole is None:
@@ -109,14 +108,14 @@ def expect_begin(vm: Interpreter, tensor: TraceTensor, size: int) -> None:
     elif source is not None:
         at = from_torch(storage_offset(vm, tensor))
     if not bool(at * tensor.itemsize % size == 0):
-        storage_offset(vm, tensor)  # eager, which refuses it, counts from there
+        storage_offset(vm, tensor)  # makes the eager code, which raises the error, get this input with its true offset
         raise Break("a view as larger numbers of a tensor that begins in the middle of one", _BESIDE)
 
 
 def from_first_element(
     vm: Interpreter, input: TraceTensor, size: object, stride: object, storage_offset: int | None = None
 ) -> tuple[Args, Kwargs]:
-    """The arguments with an offset that counts from where the graph's input begins, not from its storage's begin."""
+    """The arguments of `as_strided`, with an offset that counts from the graph's input and not from its storage."""
     whole = None if storage_offset is None else _whole_of(vm, input)
     if storage_offset is not None and whole is not None and id(whole) in vm.sources:
         storage_offset -= _begin_of(vm, whole, input)
@@ -127,15 +126,15 @@ def from_first_element(
 
 
 def _whole_of(vm: Interpreter, tensor: TraceTensor) -> TraceTensor | None:
-    """The tensor with which the memory of this one came into the graph."""
+    """The root tensor of this tensor's storage: the input or result with which that memory came into the graph."""
     root = tensor.storage_view.storage.root
     return next((made for _, made in vm.tensors.made_tensors() if made.storage_view is root), None)
 
 
 def _begin_of(vm: Interpreter, whole: TraceTensor, part: TraceTensor) -> Any:
-    """Where an input begins in its memory, counted in elements of what shows it, which may be of another type.
+    """The storage offset of an input, in elements of `part`, a view of it that may have another dtype.
 
-    The graph counts from that offset on.
+    The graph counts its own offsets from there.
     """
     begin = storage_offset(vm, whole) - to_torch(whole.storage_view.layout.offset)
     return begin if whole.itemsize == part.itemsize else begin * whole.itemsize // part.itemsize
@@ -145,10 +144,10 @@ _BESIDE = "a graph reads no memory beside its inputs"
 
 
 def _expect_inside(vm: Interpreter, input: TraceTensor, size: Any, stride: Any, first: Any) -> None:
-    """Ends the graph where the elements are not all among those of the tensor that the memory came with."""
+    """End the graph where some elements lie outside of the tensor with which the memory came into the graph."""
     root = input.storage_view.storage.root
     if root is None or not isinstance(size, (list, tuple)) or not isinstance(stride, (list, tuple)):
-        return  # the operator says what is wrong
+        return  # the operator raises the error
     first = input.storage_view.layout.offset if first is None else first
     size, stride, first = from_torch((tuple(size), tuple(stride), first))
     if any(type(n) is not Size and (type(n) is not int or n < 0) for n in (*size, *stride, first)):
@@ -157,25 +156,26 @@ def _expect_inside(vm: Interpreter, input: TraceTensor, size: Any, stride: Any, 
     val, at = whole.layout.val, first - whole.layout.offset
     if any(same(n, 0) for n in size):
         return
-    if is_dense(val.shape, val.stride):  # whether sizes are large enough becomes a guard, as in tracing
+    if is_dense(val.shape, val.stride):  # whether sizes suffice becomes a guard, as in tracing
         inside = bool(at >= 0) and bool(reach(size, stride, at) <= val.numel)
     else:
         inside = lies_within(size, stride, at, val)
     if not inside:
-        storage_offset(vm, input)  # eager, which goes on, counts from there
+        storage_offset(vm, input)  # makes the eager code that runs instead get this input with its true offset
         raise Break("as_strided() that reaches beside its argument", _BESIDE)
 
 
 def _readable(tensor: TraceTensor, root: StorageView) -> StorageView:
-    """What `as_strided` may show: autograd has gradients only for elements of the tensor that it is called on."""
+    """The elements that `as_strided` may read: with gradients, only those of the tensor that it is called on."""
     return tensor.storage_view if tensor.requires_grad and torch.is_grad_enabled() else root
 
 
 def storage_offset(vm: Interpreter, tensor: TraceTensor) -> object:
-    """Where a tensor begins in its memory: an input as is guarded, what shows an input that much further on.
+    """The storage offset of a tensor, in elements: guarded for an input, counted from the input's for a view of one.
 
-    Of what the graph makes it is eager's number. Whoever knows it may look for the elements beside, in this function or
-    outside: where the tensor leaves the graph, the whole that it shows is a result as well, so that it lies there.
+    For a tensor that the graph makes it is the number that eager gives. The program may then use it to read
+    neighbouring elements, here or outside: where such a view leaves the graph, its root becomes a result as well, so
+    that it keeps this layout.
     """
     real, source = vm.tensors.real.get(id(tensor)), vm.sources.get(id(tensor))
     if real is None or source is None:

@@ -19,11 +19,12 @@ Append = Callable[[str, Any, tuple[Any, ...]], fx.Node]
 
 
 class NumberNodes:
-    """One node for each number.
+    """Maps each symbolic number to its node.
 
     Args:
         append: creates a node at the end of the graph.
-        shown: for a symbol, the method that gives it and its arguments: a node, and the dimension of a size.
+        shown: for a symbol, the tensor method that returns it, with the method's arguments: a node, and for a size its
+            dimension.
     """
 
     def __init__(self, append: Append, shown: Callable[[Any], tuple[str, tuple[object, ...]]]) -> None:
@@ -31,20 +32,20 @@ class NumberNodes:
         self._nodes: dict[str, fx.Node] = {}
 
     def given(self, number: Size | Real, node: fx.Node) -> None:
-        """`node` is an input that brings the number."""
+        """Note that `node` is an input that is this number."""
         self._nodes[_key(number)] = node
 
     def known(self) -> dict[str, fx.Node]:
-        """The nodes so far."""
+        """The nodes so far, by the number's key."""
         return dict(self._nodes)
 
     def restore(self, known: dict[str, fx.Node]) -> None:
-        """Forget what was computed since `known`: those nodes leave the graph. Inputs stay."""
+        """Forget the nodes that were added since `known`, which leave the graph. Inputs stay."""
         inputs = {key: node for key, node in self._nodes.items() if node.op == "placeholder"}
         self._nodes = inputs | known
 
     def __call__(self, number: object) -> object:
-        """The number itself, or the node that computes it."""
+        """The node that computes a symbolic number; any other value unchanged."""
         if not isinstance(number, (Size, Real)):
             return number
         known = self._nodes.get(_key(number))

@@ -1,8 +1,8 @@
 """Modes that see each operator of the thread: `TorchFunctionMode`, `TorchDispatchMode`, and the default device.
 
-A graph calls other operators than the program does, so a mode that looks at them, or changes what they do, gets what it
-gets in eager: frames run as they are while one is entered, and a graph ends where the program enters one. The default
-device, which torch keeps as such a mode, is an exception: it is known, and what a graph makes names its device.
+A graph calls other operators than the program does, which a mode would notice. So that a mode sees what it sees in
+eager, frames are not compiled while one is entered, and a graph ends where the program enters one. The default device,
+which torch implements as such a mode, is an exception: it is known, and nodes that make tensors name their device.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from smelt.capture.core.registry import special
 
 
 def entered() -> bool:
-    """Whether this thread is in such a mode. What the mode itself calls is not compiled either."""
+    """Whether this thread is in such a mode. The methods of the mode are excluded from compilation as well."""
     count = torch_c.dispatch_modes()
     modes = [torch_c.dispatch_mode_at(at) for at in range(count)]
     modes += [mode for mode in function_modes() if type(mode) is not DeviceContext]
@@ -39,7 +39,9 @@ def function_modes() -> list[object]:
 
 
 def only_devices() -> bool:
-    """Whether the `TorchFunctionMode`s of this thread are default devices: as many others are not the same state."""
+    """Whether all `TorchFunctionMode`s of this thread are default devices: a guard on their count alone
+    is not enough.
+    """
     return all(type(mode) is DeviceContext for mode in function_modes())
 
 
@@ -48,7 +50,11 @@ def only_devices() -> bool:
     *torch_c.MODE_SWITCHES,
 )
 def switch_mode(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """A mode begins or ends."""
+    """A mode begins or ends.
+
+    Raises:
+        Break: always.
+    """
     name = type(args[0]).__name__ if args else "mode"
     raise Break(f"a {name} begins or ends", "it sees the operators of the program, not those of a graph")
 
@@ -57,7 +63,7 @@ def switch_mode(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 class DefaultDevices:
-    """The thread's default device as it was, to be put back."""
+    """The thread's default device as it was, to be restored."""
 
     def __init__(self) -> None:
         self._modes = function_modes()
@@ -65,11 +71,11 @@ class DefaultDevices:
         self._current = torch.utils._device.CURRENT_DEVICE
 
     def differ(self) -> bool:
-        """Whether it is another one now, or will be one when a region ends."""
+        """Whether it differs now, or will differ when an open `with` statement ends."""
         return function_modes() != self._modes
 
     def restore(self) -> None:
-        """Put it back."""
+        """Restore it."""
         for _ in range(torch_c.torch_function_modes()):
             torch_c.pop_torch_function_mode()
         for mode in self._modes:
@@ -80,15 +86,15 @@ class DefaultDevices:
 
 @special(vars(torch.device)["__enter__"])
 def enter_device(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`with torch.device(...)`: what is made inside is made there."""
+    """`with torch.device(...)`: tensors made inside are made on that device."""
     vm.ambient.switch_device(torch.device.__enter__, args)
     return args[0]
 
 
 @special(vars(torch.device)["__exit__"])
 def leave_device(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """The end of it."""
-    given = (args[0], None, None, None)  # it does not look at the exception
+    """The end of `with torch.device(...)`."""
+    given = (args[0], None, None, None)  # torch ignores the exception's arguments
     vm.ambient.switch_device(torch.device.__exit__, given)
 
 
@@ -102,5 +108,5 @@ def set_default_device(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 
 @special(torch.get_default_device)
 def get_default_device(vm: Interpreter, args: Args, kwargs: Kwargs) -> torch.device:
-    """`torch.get_default_device()`: that of the caller is guarded."""
+    """`torch.get_default_device()`: the caller's default device is guarded."""
     return torch.get_default_device()

@@ -1,4 +1,6 @@
-"""Numbers that a capture reads from tensors (see `graph.trace.unbacked`): which node, how residual code does."""
+"""Numbers that a graph reads from tensors (see `graph.trace.unbacked`): which node gives each, and how residual code
+does.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ class Read:
     """One number: the value of `tensor`, or its size in `dim`.
 
     Attributes:
-        version: of the tensor when it was read; it may be written to later.
-        node: that read it.
+        version: the tensor's version when the number was read; it may be written to later.
+        node: the node that read the number.
     """
 
     tensor: TraceTensor
@@ -38,11 +40,11 @@ class Read:
 
 
 class Reads:
-    """The numbers of one capture.
+    """The numbers that one capture reads.
 
     Attributes:
         known: numbers by what was read.
-        found: by name, what a number is.
+        found: how each number was read, by the number's name.
     """
 
     def __init__(self, tensors: Tensors) -> None:
@@ -54,38 +56,38 @@ class Reads:
 
     @property
     def owner(self) -> Assumptions:
-        """Whose symbols they are."""
+        """The owner of the numbers' symbols."""
         return self.tensors.vm.sizes.owner
 
-    # -- told by the operators (graph.unbacked.Numbers) -------------------------------------------------------------
+    # -- called by operators (graph.unbacked.Numbers) ----------------------------------------------------------------
 
     def identity(self, tensor: TraceTensor) -> Hashable:
-        """Memory between two writes."""
+        """A key for the contents of a tensor until the next write to it."""
         self._kept.append(tensor.storage_view)
         return id(tensor.storage_view), version(tensor)[1]
 
     def origin(self) -> Origin:
-        """The line that is being interpreted."""
+        """The step and the line that are being interpreted."""
         vm = self.tensors.vm
         return Origin(vm.step, str(vm.where() or "an unknown line"))
 
     def read(self, number: Size | Real, tensor: TraceTensor) -> None:
-        """`number` is the value of `tensor`."""
+        """Note that `number` is the value of `tensor`."""
         self._new.append((number, Read(tensor, None, version(tensor))))
 
     def measured(self, number: Size, tensor: TraceTensor, dim: int) -> None:
-        """`number` is a size of `tensor`."""
+        """Note that `number` is the size of `tensor` in `dim`."""
         self._new.append((number, Read(tensor, dim, version(tensor))))
 
-    # -- told by the capture ----------------------------------------------------------------------------------------
+    # -- called by the capture ---------------------------------------------------------------------------------------
 
     def take(self) -> list[tuple[Size | Real, Read]]:
-        """The numbers that are new since the last time."""
+        """The numbers that were noted since the last call."""
         new, self._new = self._new, []
         return new
 
     def record(self, node: fx.Node, new: list[tuple[Size | Real, Read]], out: object) -> None:
-        """`node` read these numbers and gives `out`."""
+        """Note that `node` read these numbers and gives `out`."""
         for number, read in new:
             read.node = node
             node.meta.setdefault("origin", leaf_of(number).origin)
@@ -94,10 +96,10 @@ class Reads:
             self.found[name_of(number)] = read
 
     def shown(self, number: object) -> tuple[str, tuple[object, ...]]:
-        """The method, and its arguments, that give a number in the graph.
+        """The tensor method that gives a number in the graph, and its arguments.
 
         Raises:
-            Break: only the inside of an operator had it.
+            Break: no tensor of the graph has it: it exists only inside an operator.
         """
         read = self.found[name_of(number)]
         node = self.tensors.nodes.get(id(read.tensor))
@@ -106,11 +108,11 @@ class Reads:
         return ("item", (node,)) if read.dim is None else ("size", (node, read.dim))
 
     def shows(self, read: Read) -> bool:
-        """Whether the tensor is one of the graph's and still has the value that was read."""
+        """Whether the graph has the tensor, with the value that was read."""
         return id(read.tensor) in self.tensors.nodes and version(read.tensor) == read.version
 
     def exposed(self, number: object) -> tuple[TraceTensor, int | None]:
-        """A tensor that shows a number at the end of the graph, and in which dimension.
+        """A tensor that gives the number at the end of the graph, and the dimension whose size it is (None: the value).
 
         Raises:
             Restart: there is none; the graph has to end where the number was read.
@@ -131,7 +133,7 @@ class Reads:
 
 
 def leaf_of(number: object) -> Any:
-    """The symbol of a size; a floating-point leaf is one itself."""
+    """The symbol of a size; a floating-point number is its own leaf."""
     symbol = as_symbol(number) if isinstance(number, Size) else number
     assert symbol is not None
     return symbol
@@ -144,12 +146,12 @@ def name_of(number: object) -> str:
 
 
 def version(tensor: TraceTensor) -> tuple[int, int]:
-    """Changes with every write, whoever counts it."""
+    """A pair that changes with every write, whether PyTorch or the trace counts it."""
     return version_of(tensor), tensor.storage_view.storage.version
 
 
 def _shows(out: object, number: object) -> tuple[TraceTensor, int] | None:
-    """A tensor of a result that has the number as a size."""
+    """(tensor, dim) of a result whose size is the number."""
     for each in out if isinstance(out, (list, tuple)) else [out]:
         if type(each) is TraceTensor:
             for dim, size in enumerate(each.storage_view.layout.val.shape):
@@ -159,5 +161,5 @@ def _shows(out: object, number: object) -> tuple[TraceTensor, int] | None:
 
 
 def ended(error: DataDependent) -> Break:
-    """Why the graph ends where a number is read."""
+    """The break that ends the graph where a number is read."""
     return Break(error.what, error.why or "", error.hint or "")

@@ -1,4 +1,6 @@
-"""The default generators of PyTorch, wound back where a graph that draws from them fails and its frame runs again."""
+"""PyTorch's default generators, which are wound back where a graph that draws from them fails and its frame is
+repeated.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from smelt.base.class_tables import isinstance
 
 
 def drawn_from(nodes: Iterable[fx.Node]) -> tuple[torch.device, ...] | None:
-    """The devices whose default generators these nodes draw from; None when it may be others."""
+    """The devices whose default generators these nodes draw from; None when they may use other generators."""
     found: dict[torch.device, None] = {}
     for node in nodes:
         device = getattr(node.meta.get("val"), "device", None)
@@ -22,14 +24,14 @@ def drawn_from(nodes: Iterable[fx.Node]) -> tuple[torch.device, ...] | None:
 
 
 def _names_another(node: fx.Node) -> bool:
-    """A generator is an argument."""
+    """Whether a generator is an argument."""
     if node.kwargs.get("generator") is not None:
         return True
     return any(isinstance(each, torch.Generator) for each in (*node.args, *node.kwargs.values()))
 
 
 def default_generators(devices: Iterable[torch.device]) -> list[torch.Generator]:
-    """The default generators of some devices: there is one for each device, as long as the process lives."""
+    """The default generators of some devices. Each device has one, for the lifetime of the process."""
     return list(map(_default_generator, devices))
 
 

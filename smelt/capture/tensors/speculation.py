@@ -1,11 +1,12 @@
-"""Values that steer a program and come from masks, ids and lengths: read now, checked before every later call.
+"""Values that steer a program and come from masks, ids and lengths: read during capture, checked before every later
+call.
 
-`if mask.all()`, `lengths.tolist()` or `x[mask]` ask for values. When these follow from whole numbers and booleans among
-the arguments (or from the module's own tensors), they are computed from the real tensors of this call, the capture goes
-on with them, and a guard computes them again: like sizes, such values seldom change. A compile site that was captured
-`PATIENCE` times ends its graph there instead, and so does everything that is computed from floating point arguments.
-Only how many of a few elements pass a comparison is taken for granted as well (`boxes[labels > -1]`): labels often
-have a number that stands for padding.
+`if mask.all()`, `lengths.tolist()` or `x[mask]` ask for values. When these are computed from integers and booleans
+among the arguments (or from the module's own tensors), they are computed from the real tensors of this call, capture
+continues with them, and a guard computes and compares them at each call: like sizes, such values seldom change. A
+compile site that was captured `PATIENCE` times ends its graph there instead, and so does everything that is computed
+from floating point arguments. One thing is assumed of those as well: how many of a few elements pass a comparison
+(`boxes[labels > -1]`), since labels often have a number that stands for padding.
 """
 
 from __future__ import annotations
@@ -68,12 +69,14 @@ ONLY_SHAPE = frozenset(
 
 
 class Refused(Exception):
-    """These values cannot be taken for granted."""
+    """These values cannot be assumed."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A value that was taken for granted: `question` of a node, when `after` was the last node of the graph."""
+    """A value that was assumed: the result of `question` on a node's value, when `after` was the last node of the
+    graph.
+    """
 
     node: fx.Node
     question: Callable[[torch.Tensor], torch.Tensor]
@@ -82,14 +85,14 @@ class Asked:
 
 
 class Speculation:
-    """What one capture takes for granted about values.
+    """What one capture assumes about values.
 
     Args:
         tensors: the capture's tensors.
         allowed: False: every question for values ends the graph.
 
     Attributes:
-        insists: what the graph reads would not do.
+        insists: assume values also where the graph could read them.
     """
 
     def __init__(self, tensors: Tensors, allowed: bool) -> None:
@@ -101,7 +104,7 @@ class Speculation:
         self._needed: set[fx.Node] = set()
 
     def value(self, tensor: TraceTensor) -> torch.Tensor | None:
-        """A real tensor with the values of `tensor`, known or taken for granted; None: they stay unknown."""
+        """A real tensor with the values of `tensor`, known or assumed; None: they stay unknown."""
         known = known_value(tensor)
         if known is not None:
             return known
@@ -110,7 +113,7 @@ class Speculation:
         return self._ask(tensor, _itself)
 
     def count(self, mask: TraceTensor) -> int | None:
-        """How many elements of `mask` are not zero."""
+        """How many elements of `mask` are not zero, known or assumed; None: it stays unknown."""
         found = self._ask(mask, torch.count_nonzero)
         return None if found is None else int(found)
 
@@ -138,7 +141,9 @@ class Speculation:
         return self._asked[key].found
 
     def _steady(self, question: Callable[[torch.Tensor], torch.Tensor], found: torch.Tensor) -> bool:
-        """Whether the value is worth a version of its own: one that was another one before may be read by the graph."""
+        """Whether the value is worth a version of its own; one that has changed before may be left for the graph to
+        read.
+        """
         vm = self.tensors.vm
         asked = (str(vm.where()), question)
         self._times[asked] += 1  # a line in a loop asks more than once
@@ -147,7 +152,7 @@ class Speculation:
 
     @contextmanager
     def yielding(self) -> Iterator[None]:
-        """Inside, values that are not always the same stay unknown, because the graph may read them itself."""
+        """A context in which values that have changed before stay unknown, because the graph may read them itself."""
         before, self.yields = self.yields, self.tensors.vm.values.are_read and not self.insists
         try:
             yield
@@ -157,9 +162,9 @@ class Speculation:
     # -- computing ----------------------------------------------------------------------------------------------------
 
     def _run(self, program: list[fx.Node]) -> dict[fx.Node, Any]:
-        """The real values of a program's nodes."""
+        """The real values of the nodes of `program`, as `_program` gives it."""
         writes = not self.tensors.mutated.isdisjoint(program)
-        values = {} if writes else self._computed  # after a write, what was computed before it has changed
+        values = {} if writes else self._computed  # earlier values are out of date where something was written
         for each in program:
             if each in values:
                 continue
@@ -172,10 +177,10 @@ class Speculation:
         return values
 
     def _program(self, node: fx.Node) -> list[fx.Node]:
-        """What `node` needs, in order, with what has written to it so far.
+        """The nodes that `node` depends on, in order, with the writes so far to their memory.
 
         Raises:
-            Refused: it is too long, or not a function of values that may be taken for granted.
+            Refused: they are too many, or not a function of values that may be assumed.
         """
         needed: set[fx.Node] = set()
         waiting = [node]
@@ -204,7 +209,9 @@ class Speculation:
         return [each for each in self.tensors.graph.nodes if each in needed]
 
     def _is_data(self, node: fx.Node) -> bool:
-        """A floating point argument: unlike masks, ids and what a module holds, it differs from call to call."""
+        """Whether it is a floating point argument: unlike masks, ids and tensors of modules, it differs from call to
+        call.
+        """
         if node.op != "placeholder":
             return False
         return self._input(node).source.kind != native.MODULE_MEMBER and _is_floating(node)
@@ -221,13 +228,15 @@ class Speculation:
 
     def _input(self, node: fx.Node) -> Input:
         found = next((i for i in self.tensors.inputs if i.node is node), None)
-        if found is None or found.source.kind == HOST:  # a size, or what is made anew for each call
+        if found is None or found.source.kind == HOST:  # a size, or a value that is made anew at each call
             raise Refused
         return found
 
     @staticmethod
     def _verify(node: fx.Node, value: object) -> None:
-        """The modes of the moment may differ from those that the node was recorded under."""
+        """Compare a value with the node's metadata: the present modes may differ from those in which the node was
+        recorded.
+        """
         seen: Any = node.meta.get("val")
         if isinstance(value, torch.Tensor):
             if value.dtype is not seen.dtype or value.ndim != seen.ndim or value.numel() > ELEMENTS:
@@ -236,7 +245,7 @@ class Speculation:
                 raise Refused
 
     def _learn(self, node: fx.Node, found: torch.Tensor) -> None:
-        """The guard on the values of a tensor holds for its sizes as well."""
+        """Note the sizes of a tensor whose values are guarded: the guard covers them as well."""
         shape: Any = node.meta["val"].shape
         for size, number in zip(shape, found.shape, strict=True):
             if is_unbacked(size):
@@ -245,14 +254,14 @@ class Speculation:
     # -- the guard ---------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Add the guard for everything that was taken for granted."""
+        """Add the guard for everything that was assumed."""
         if not self._asked:
             return
         needed = self._needed
         fetch = self.tensors.vm.guards.fetch
         inputs = sorted((self._input(n) for n in needed if n.op == "placeholder"), key=lambda i: fetch(i.source))
         if not inputs:
-            return  # it follows from the program's text alone
+            return  # it depends on constants of the program alone
         graph = Graph()
         copies: dict[fx.Node, fx.Node] = {}
 
@@ -278,10 +287,10 @@ class Speculation:
 
 
 class ValuesHold:
-    """A guard: the values that a capture took for granted are those of these inputs.
+    """A guard: computed from these inputs, the values are those that capture assumed.
 
-    Masks and lengths are often the same from call to call. Inputs for which it held are kept, and where the next ones
-    equal them, nothing is computed. Those that keep changing are not kept any more.
+    Masks and lengths are often equal from call to call. Inputs that passed are copied; when the next inputs equal them,
+    nothing is computed. Inputs that keep changing are no longer copied.
     """
 
     KEPT = 1 << 16
@@ -326,7 +335,7 @@ class ValuesHold:
 
     @staticmethod
     def _counts(found: Sequence[torch.Tensor], numbers: Sequence[tuple[torch.dtype, int]]) -> bool:
-        """The same of tensors that are one number each: lengths, in a third of the time."""
+        """`_equal` for tensors that are one number each, such as lengths: it takes a third of the time."""
         for tensor, (dtype, number) in zip(found, numbers, strict=True):
             if tensor.ndim or not tensor.is_cpu or tensor.dtype is not dtype or tensor.item() != number:
                 return False
@@ -338,12 +347,12 @@ class ValuesHold:
         self._tries += bool(self._accepted)
         worth = self._tries < self.TRIES and sum(each.numel() for each in inputs) <= self.KEPT
         if worth and any(each.is_floating_point() or each.is_complex() for each in inputs):
-            worth, self._tries = False, self.TRIES  # -0.0 equals 0.0; the next ones will be of this dtype as well
+            worth, self._tries = False, self.TRIES  # -0.0 equals 0.0; later inputs will have this dtype as well
         self._accepted = tuple(each.detach().clone() for each in inputs) if worth else ()
 
 
 class _Plain(TorchDispatchMode):
-    """Lets operators pass that are functions of their arguments: no random numbers, nothing written."""
+    """Lets operators pass that are functions of their arguments: they draw no random numbers and write nothing."""
 
     def __torch_dispatch__(
         self,
@@ -358,7 +367,7 @@ class _Plain(TorchDispatchMode):
 
 
 def _itself(value: torch.Tensor) -> torch.Tensor:
-    """What the tensor holds now: it may be written to later."""
+    """A copy of what the tensor holds now: it may be written to later."""
     return value.clone()
 
 
@@ -379,7 +388,7 @@ def _picks(node: fx.Node) -> bool:
 
 
 def _only_shape(node: fx.Node, stand_in: Callable[..., Any]) -> tuple[fx.node.Argument, ...]:
-    """The node's arguments, with `stand_in(shape, dtype, device)` for a tensor whose values do not matter."""
+    """The node's arguments, with `stand_in(shape, dtype, device)` for a tensor of which only the metadata matters."""
     if node.op != "call_method" or node.target not in ONLY_SHAPE:
         return node.args
     at = 1 if str(node.target).endswith("_as") else 0
@@ -391,7 +400,7 @@ def _only_shape(node: fx.Node, stand_in: Callable[..., Any]) -> tuple[fx.node.Ar
 
 
 def blank(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A tensor of that shape that takes no memory."""
+    """A tensor of that shape over a single element."""
     return torch.zeros((), dtype=dtype, device=device).expand(shape)
 
 

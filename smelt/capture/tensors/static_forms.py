@@ -1,4 +1,4 @@
-"""Operators whose answer, or whose number of elements, depends on values: the same in a form with known shapes.
+"""Static forms of operators whose result, or number of elements, depends on values: equivalent calls with known shapes.
 
 The values come from `speculation`; where they stay unknown, the graph ends at the operator.
 """
@@ -27,7 +27,7 @@ from smelt.graph.trace.trace import TraceTensor
 def static_form(
     vm: Interpreter, target: object, args: Args, kwargs: Mapping[str, object], method: str | None = None
 ) -> Any:
-    """The call again, in a form whose shapes are known, or its answer; NotImplemented when values stay unknown.
+    """The result of the call in a form whose shapes are known; NotImplemented when values stay unknown.
 
     Raises:
         Break, UserError: as any call of torch.
@@ -38,7 +38,7 @@ def static_form(
         found = form(vm, *args, **kwargs)
         if found is not None:
             return None if found is DONE else found
-    for first in (1,) if method is not None else (1, 0):  # what is worked on is rarely a number itself
+    for first in (1,) if method is not None else (1, 0):  # the first argument of a function is rarely a number
         numbers = (*args[:first], *_numbers(vm, args[first:]))
         named = dict(zip(kwargs, _numbers(vm, tuple(kwargs.values())), strict=True))
         if _leaves((args, dict(kwargs))) == _leaves((numbers, named)):
@@ -46,7 +46,7 @@ def static_form(
         try:
             return vm.tensors.run(target, numbers, named, method)
         except UserError as refused:
-            if not isinstance(refused.error, TypeError):  # it takes a tensor there, and no number
+            if not isinstance(refused.error, TypeError):  # the call takes a tensor there, and no number
                 raise
     return NotImplemented
 
@@ -56,7 +56,7 @@ def _leaves(value: object) -> list[int]:
 
 
 def _numbers(vm: Interpreter, value: Any) -> Any:
-    """Sizes and indices with the numbers that their tensors without dimensions stand for."""
+    """`value`, nested, with numbers in place of integer tensors without dimensions, where their values are known."""
     kind = type(value)
     if kind is TraceTensor:
         if value.dim() or value.dtype.is_floating_point or value.dtype is torch.bool:
@@ -73,7 +73,7 @@ def _numbers(vm: Interpreter, value: Any) -> Any:
 
 
 def _indices(vm: Interpreter, mask: TraceTensor) -> tuple[object, ...] | None:
-    """The indices of a mask's true elements, one tensor a dimension."""
+    """The indices of a mask's true elements, one tensor for each dimension; None where their number is unknown."""
     count = vm.tensors.speculation.count(mask)
     if count is None:
         return None
@@ -109,12 +109,14 @@ def _items(key: object) -> tuple[object, ...]:
 
 
 def _is_flag(item: object) -> bool:
-    """A mask without dimensions."""
+    """Whether it is a mask without dimensions."""
     return type(item) is TraceTensor and item.dtype in (torch.bool, torch.uint8) and not item.dim()
 
 
 def _raised(vm: Interpreter, tensor: TraceTensor, key: object) -> tuple[TraceTensor, tuple[object, ...]]:
-    """The tensor and the index with a dimension of size 1 for each mask that has none: it keeps or drops that one."""
+    """The tensor and the index, with a new dimension of size 1 for each mask without dimensions, which keeps or drops
+    it.
+    """
     items = _items(key)
     for at, item in enumerate(items):
         if _is_flag(item):
@@ -126,7 +128,7 @@ def _raised(vm: Interpreter, tensor: TraceTensor, key: object) -> tuple[TraceTen
 
 
 def _masks_fit(tensor: TraceTensor, key: object) -> bool:
-    """Whether each mask has the sizes of the dimensions that it stands for: its indices alone would not tell."""
+    """Whether each mask has the sizes of the dimensions that it selects from: its indices alone would not show that."""
     items = _items(key)
     for at, item in enumerate(items):
         if type(item) is TraceTensor and item.dtype in (torch.bool, torch.uint8):
@@ -138,7 +140,9 @@ def _masks_fit(tensor: TraceTensor, key: object) -> bool:
 
 
 def _index(vm: Interpreter, key: object) -> tuple[object, ...] | None:
-    """An index with the indices of its masks and the numbers of its tensors; None where nothing of that is known."""
+    """An index with indices in place of its masks and numbers in place of its tensors; None where none of them is
+    known.
+    """
     given = _items(key)
     whole: list[Any] = []
     for item in _numbers(vm, given) if isinstance(key, (slice, tuple)) else given:
@@ -169,7 +173,7 @@ def _nonzero(vm: Interpreter, tensor: TraceTensor, *, as_tuple: bool = False) ->
         by_dimension = vm.tensors.run(torch.Tensor.contiguous, (vm.tensors.run(torch.t, (found,), {}),), {})
     if as_tuple:
         return tuple(vm.tensors.run(torch.unbind, (by_dimension,), {}))
-    return vm.tensors.run(torch.t, (by_dimension,), {})  # as in eager: the indices of a dimension lie together
+    return vm.tensors.run(torch.t, (by_dimension,), {})  # as in eager: the indices of a dimension are contiguous
 
 
 def _where(vm: Interpreter, condition: TraceTensor, *rest: object) -> object:
@@ -181,7 +185,7 @@ def _masked_select(vm: Interpreter, tensor: TraceTensor, mask: TraceTensor) -> o
     """`torch.masked_select(tensor, mask)`"""
     if tensor.shape != mask.shape:
         tensor, mask = vm.tensors.run(torch.broadcast_tensors, (tensor, mask), {})
-    if not mask.dim():  # an index without dimensions would take one away
+    if not mask.dim():  # an index without dimensions would remove a dimension
         tensor, mask = (vm.tensors.run(torch.atleast_1d, (x,), {}) for x in (tensor, mask))
     return _getitem(vm, tensor, mask)
 
@@ -195,7 +199,7 @@ def _repeat_interleave(vm: Interpreter, tensor: TraceTensor, *args: Any, **kwarg
     if values is None:
         return None
     if (values < 0).any():
-        return None  # the kernel that is told a size writes beside its result
+        return None  # the kernel that is given a size writes beyond its result
     size = int(values.sum())
     if repeats.numel() == 1 and type(tensor) is TraceTensor and repeats is not tensor and tensor.dim():
         dim = args[1] if len(args) > 1 else kwargs.get("dim")
@@ -227,7 +231,9 @@ def _tolist(vm: Interpreter, tensor: TraceTensor) -> object:
 
 
 def _listed(vm: Interpreter, tensor: TraceTensor) -> object:
-    """Lists of numbers that the graph reads one by one; None where there are too many, or it cannot."""
+    """The elements as nested lists of numbers that the graph reads one by one; None if too many, or
+    the graph cannot.
+    """
     reads = vm.values.are_read and vm.tensors is vm.outermost
     if not reads or is_opaque(tensor) or tensor.dtype is torch.bool or tensor.dtype.is_complex:
         return None
@@ -266,7 +272,7 @@ def _allclose(vm: Interpreter, input: TraceTensor, other: TraceTensor, *args: ob
 
 
 def _answer(vm: Interpreter, condition: TraceTensor, asked: str) -> object:
-    """The truth of a tensor as the answer of a function, which a branch may wait for."""
+    """The truth value of a tensor as the answer of a function, on which a branch may depend."""
     known = _is_nonzero(vm, condition)
     if known is not None or not vm.control.branches or not vm.tensors.branches or vm.tensors is not vm.outermost:
         return known

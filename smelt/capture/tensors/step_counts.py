@@ -1,4 +1,4 @@
-"""Step counts of optimizers, as numbers that are read from their tensors when the graph begins, as Python would."""
+"""Step counts of optimizers, as numbers that are read from their tensors before the graph runs, as Python would."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from smelt.capture.core.interface import Interpreter
 
 
 class StepCounts:
-    """The counts of one capture; those that are equal now must stay equal."""
+    """The counts of one capture. Counts that are equal now must stay equal."""
 
     def __init__(self, vm: Interpreter) -> None:
         self.vm = vm
         self._known: dict[float, Any] = {}
 
     def __call__(self, tensor: torch.Tensor, source: sources.Source) -> Any:
-        """The value of a tensor with one element as a symbolic number."""
+        """The value of a tensor with one element, as a symbolic number."""
         value = float(tensor)
         if value not in self._known:
             number = sources.called(source, torch.Tensor.item, "item()")
@@ -32,7 +32,7 @@ class StepCounts:
 
 
 class _Equal:
-    """All of these tensors hold the same number."""
+    """A guard: all of these tensors hold the same number."""
 
     __name__ = "equal step counts"
     shortcut = native.SHORT_EQUAL_NUMBERS

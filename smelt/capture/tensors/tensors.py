@@ -73,23 +73,25 @@ class Tensors:
     Attributes:
         graph: the graph so far.
         inputs: in the order of the placeholders.
-        made: the traced value that each node made; writers: the nodes that wrote to a storage, by its identity.
-        writes: True once a node wrote to a tensor in place.
-        ops: nodes that compute.
+        made: the traced value that each node made.
+        writers: the nodes that wrote to a storage, by its identity.
+        mutated: the nodes that write to a tensor in place.
         region: number of the `checkpoint` call that the program is in; becomes `node.meta["checkpoint"]`.
-        draws_anew: that call draws other random numbers the second time.
-        drawing_otherwise: nodes that draw in such a call inside of another one, where just one of the two draws anew.
-        drawing: nodes that draw random numbers; checks: nodes that only raise; looking: those that may.
-        asserts: some of the checks stand for errors of the program's own; caught: so does what else the graph raises.
+        draws_anew: the recomputation of that `checkpoint` call draws other random numbers.
+        drawing_otherwise: nodes that draw in nested `checkpoint` calls of which exactly one draws anew.
+        drawing: nodes that draw random numbers.
+        checks: nodes that only raise; looking: nodes that raise for some values.
+        asserts: some of the checks stand for errors of the program's own.
+        caught: the program catches an error that only the values of a call decide.
         guarded: the program would catch an error of an operation; read_guarded: of a number that it reads from a GPU.
-        branches: branches on tensors' values may become nodes here, see `conditionals`.
+        branches: whether branches on tensors' values may become nodes here, see `conditionals`.
         inner: tensors of functions that transforms have run (`transform_body`), with the step that ran them.
         born: the step at which each tensor of a node was made, by identity.
         spent: the autograd nodes that a backward in the function has used up, by identity.
-        inference: which of them were made in inference mode.
-        kept_whole: the tensors that views show whose memory offset the program knows, by the identity of the storage.
+        inference: the trace tensors that were made in inference mode.
+        kept_whole: roots of views whose storage offset the program has read, by the identity of the storage.
         named: regions of the profiler that the program opens, in order.
-        computed: where inputs that have a history come from, by identity.
+        computed: for inputs that have a history, the leaves from which they are computed, by identity.
     """
 
     branches = True
@@ -130,7 +132,7 @@ class Tensors:
         self.runner = Runner(vm, self.inference)
 
     def release(self) -> None:
-        """Let go of the program's tensors."""
+        """Drop all references to the program's tensors."""
         for table in (self.inputs, self.traced, self.real, self.made, self._alive, self._owners, self.spent):
             table.clear()
         self.computed.clear()
@@ -148,7 +150,7 @@ class Tensors:
         return torch.Tensor if real is None else type(real)
 
     def stand_in(self, tensor: TraceTensor) -> torch.Tensor:
-        """A real tensor that answers isinstance and the like as the traced one would."""
+        """A real tensor that answers isinstance and similar checks as the traced one would."""
         real = self.real.get(id(tensor))
         return torch.empty(0, dtype=tensor.dtype) if real is None else real
 
@@ -182,7 +184,7 @@ class Tensors:
         return traced
 
     def read_number(self, value: int | float, size: Size | Real, source: Source) -> object:
-        """A number that is not the same at every call, met at `source`, as an input of the graph."""
+        """A number that differs between calls, met at `source`, as an input of the graph."""
         self.vm.guards.check(source, native.TYPE_IS, type(value))
         node = self._placeholder(source, size)
         self.inputs.append(Input(value, source, node))
@@ -190,7 +192,7 @@ class Tensors:
         return to_torch(size)
 
     def given(self, value: object, source: Source) -> fx.Node:
-        """Another object from outside as an input, for a node that runs as it is."""
+        """An object that is no tensor as an input, for a node that takes it unchanged."""
         known = next((each.node for each in self.inputs if each.tensor is value), None)
         if known is None:
             known = self._placeholder(source, None)
@@ -208,7 +210,7 @@ class Tensors:
         return id(tensor.storage_view.storage) in self._owners
 
     def forbid_writes(self, tensor: TraceTensor) -> None:
-        """The tensor shares its memory with something that the graph does not see."""
+        """Refuse later writes to the tensor: it shares its memory with something that the graph does not see."""
         self._shared.add(id(tensor.storage_view.storage))
 
     def _placeholder(self, source: Source, val: object) -> fx.Node:
@@ -219,15 +221,15 @@ class Tensors:
         else:
             with self.graph.inserting_before(self._first):
                 node = self.graph.placeholder(name)
-        node.target = node.name  # fx keeps the names apart; the target is what the code calls the argument
+        node.target = node.name  # fx makes names unique; the target is the argument's name in the code
         node.meta["source"] = source.text
         node.meta["val"] = val
         return node
 
     def _append(self, kind: str, target: object, args: Args, kwargs: Kwargs | None = None) -> fx.Node:
-        """A node at the end of the graph; inputs go before the first."""
+        """Append a node to the graph. Inputs go before the first node that is not one."""
         node = self.graph.create_node(kind, target, args, kwargs or {})
-        if self._first is None:  # a switch of modes may stand before it
+        if self._first is None:  # the first node may be a mode switch
             self._first = next(n for n in self.graph.nodes if n.op != "placeholder")
         return node
 
@@ -238,31 +240,31 @@ class Tensors:
         return "size", (next(i.node for i in self.inputs if i.source is whole), source.key)
 
     def own(self, tensor: TraceTensor, node: fx.Node) -> None:
-        """The node is where the tensor comes from."""
+        """Note that the node makes the tensor."""
         self.nodes[id(tensor)] = node
         self.made[node] = tensor
         self.born[id(tensor)] = self.vm.step
         self._alive.append(tensor)
 
     def made_tensors(self) -> Iterator[tuple[fx.Node, TraceTensor]]:
-        """Each node that makes a tensor, with the tensor; nodes may make other things too, such as an entered mode."""
+        """Each node that makes a tensor, with the tensor; other nodes make other values, such as an entered mode."""
         return ((node, value) for node, value in self.made.items() if type(value) is TraceTensor)
 
     def knows(self, value: object) -> bool:
-        """Whether a node makes this value, here or in the graph around."""
+        """Whether a node makes this value, in this graph or one around it."""
         return id(value) in self.nodes
 
     def node_outside(self, value: object) -> fx.Node:
         """The node of a value that this graph does not make.
 
         Raises:
-            Break: nobody makes it.
+            Break: no graph makes it.
         """
         self.refuse_inner(value)
         raise Break("a tensor of unknown origin", "it was made where capture could not see it")
 
     def refuse_inner(self, value: object) -> None:
-        """A tensor that a function saw while it was transformed stands for many, or for one that holds derivatives.
+        """Refuse a tensor of a function inside a transform: outside, it would stand for a batch or carry derivatives.
 
         Raises:
             Restart: the value is one, and is used outside.
@@ -274,14 +276,14 @@ class Tensors:
     # -- recording ------------------------------------------------------------------------------------------------
 
     def run(self, target: object, args: Args, kwargs: Mapping[str, object], method: str | None = None) -> Any:
-        """Run a torch callable on trace tensors; if it made or changed a tensor, record a node.
+        """Run a torch callable on trace tensors, and record a node if it made or changed a tensor.
 
         Args:
             method: record a call of this method of the first argument instead of a function call.
 
         Raises:
-            Break: it needs a tensor's values, or cannot be traced.
-            UserError: what it raises.
+            Break: the call needs a tensor's values, or cannot be traced.
+            UserError: an error that the call raises in eager as well.
         """
         EAGER_CALLS.begin()
         granted = self.vm.sizes.owner.granted
@@ -321,7 +323,7 @@ class Tensors:
         try:
             return self.runner.attempt(target, args, kwargs)
         except UserError as error:
-            if self.runner.drew:  # a program that catches the error goes on with what is left of the generator
+            if self.runner.drew:  # a program that catches the error continues with the generator's state after the draw
                 why = f"random numbers are drawn before it raises {type(error.error).__name__}"
                 raise Break(f"{name_of(target)} fails", why, "mend the call, or its arguments") from None
             storages = dict.fromkeys(id(tensor.storage_view.storage) for tensor in self.runner.refused)
@@ -345,11 +347,13 @@ class Tensors:
         method: str | None = None,
         raises: bool = False,
     ) -> Any:
-        """Record a call that has run, unless nobody can tell that it has; returns its result.
+        """Record a call that has run, unless it has no visible effect; returns its result.
 
         Args:
-            out: the result; written: the tensors that it wrote to; drew: it draws random numbers.
-            raises: it raises for sizes that only values tell, and its result was made for others.
+            out: the result.
+            written: the tensors that the call wrote to.
+            drew: the call draws random numbers.
+            raises: the call raises for some unbacked sizes, and its result was made for others.
         """
         new = self.reads.take()
         if not written and not drew and not new and not self._fresh(out):
@@ -358,7 +362,8 @@ class Tensors:
             return out
         self.vm.work += 1
         for tensor in () if self.vm.ambient.inference else written:
-            self.inference.refuse_write(tensor)  # the program may go on: nothing is recorded
+            # may raise, before anything is recorded: the program may catch the error
+            self.inference.refuse_write(tensor)
         node = self._record(target, args, kwargs, method)
         kinds = (drew, self.drawing), (self.runner.looked, self.looking), (raises, self.checks), (written, self.mutated)
         for applies, nodes in kinds:
@@ -374,7 +379,7 @@ class Tensors:
         return out
 
     def check(self, fact: Assumed, text: str, error: str) -> None:
-        """The program says what holds of a number, and raises where it does not."""
+        """Record a check of a fact about a number, which raises `error` with this text where the fact does not hold."""
         compute = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, ">=": operator.ge}[fact.sign]
         self.vm.work += 1
         condition = self._append("call_function", compute, (self.number_node(fact.left), self.number_node(fact.right)))
@@ -384,12 +389,14 @@ class Tensors:
         self.checks.add(node)
 
     def act(self, target: EagerBoundary, args: Args) -> None:
-        """Record a boundary that gives nothing."""
+        """Record a boundary that has no result."""
         self.vm.work += 1
         self._record(target, args, {}, None).meta["val"] = None
 
     def spend(self, nodes: Iterable[object]) -> None:
-        """A backward came to these autograd nodes; one that has saved nothing, as that of a leaf, stays as it is."""
+        """Note the autograd nodes that a backward has run. Nodes that saved nothing, such as those of leaves, can run
+        repeatedly.
+        """
         self.spent |= {id(node): node for node in nodes if is_used_up(node)}
 
     def writers_of(self, node: fx.Node) -> list[fx.Node]:
@@ -398,7 +405,7 @@ class Tensors:
         return self.writers.get(id(tensor.storage_view.storage), []) if type(tensor) is TraceTensor else []
 
     def first_view(self, tensor: TraceTensor) -> int | None:
-        """The step that first made another tensor in this one's memory; None where none did, or nobody wrote there."""
+        """The step that first made a view in this tensor's memory; None where there is none, or nothing was written."""
         memory = tensor.storage_view.storage
         if not self.writers.get(id(memory)):
             return None
@@ -406,7 +413,7 @@ class Tensors:
         return min((self.born[id(t)] for t in beside), default=None)
 
     def ask_gradient(self, tensor: TraceTensor) -> TraceTensor:
-        """`tensor.requires_grad_()` on a tensor that the graph makes and keeps to itself."""
+        """`tensor.requires_grad_()` on a tensor that the graph makes and that does not leave it."""
         self.runner.run(torch.Tensor.requires_grad_, (tensor,), {})
         self.vm.work += 1
         node = self._record(None, (tensor,), {}, "requires_grad_")
@@ -433,12 +440,12 @@ class Tensors:
             raise Break("a write to an argument whose elements share memory", "a graph's values have an element each")
 
     def asked_gradient(self, node: fx.Node) -> bool:
-        """Whether the node's tensor was made a leaf by the program."""
+        """Whether the program made the node's tensor a leaf."""
         tensor = self.made.get(node)
         return tensor is not None and id(tensor) in self._leaves
 
     def asks_gradient(self, outputs: Iterable[TraceTensor]) -> bool:
-        """Whether one of the tensors was made a leaf by the program."""
+        """Whether the program made one of the tensors a leaf."""
         return any(id(t) in self._leaves for t in outputs)
 
     def join(
@@ -450,7 +457,7 @@ class Tensors:
         metas: tuple[object, ...],
         outputs: list[TraceTensor],
     ) -> None:
-        """Put a branch in place of the nodes of its two ways; `outputs` are the tensors that it gives."""
+        """Replace the nodes of a branch's two arms by one node; `outputs` are the tensors that it gives."""
         node = self._append("call_function", target, (self.nodes[id(condition)], *operands))
         node.meta["val"] = metas
         node.meta["at"] = self.vm.where()
@@ -504,7 +511,7 @@ class Tensors:
         return node
 
     def _in_eager(self, call: Any) -> EagerCall:
-        """What calls a torch function or method that no compiled code can do, on sparse tensors for example."""
+        """A node target that runs in eager what compiled code cannot, on sparse tensors for example."""
         names, EAGER_CALLS.names = EAGER_CALLS.names, []
         what = f"{names[-1]} {EAGER_CALLS.why}"
         self.refuse_cut(what)
@@ -517,7 +524,7 @@ class Tensors:
         return EagerCall(call, names, (gradients_on, *casts))
 
     def refuse_cut(self, what: str) -> None:
-        """A graph is cut between its own nodes only.
+        """Require that the graph can be cut here: only between nodes of its own outermost level.
 
         Raises:
             Break: the program is in a checkpoint, a transform or a branch, or it has computed gradients.
@@ -549,14 +556,14 @@ class Tensors:
         else:
             node.meta["val"] = None
 
-    # -- what nodes get ---------------------------------------------------------------------------------------------
+    # -- arguments of nodes -----------------------------------------------------------------------------------------
 
     def writes_inputs(self) -> bool:
         """Whether the graph writes to memory that existed before it."""
         return any(id(tensor.storage_view.storage) in self.writers for tensor in self.traced.values())
 
     def is_written(self, given: Input) -> bool:
-        """Whether the graph writes to an input that is not the prologue's."""
+        """Whether the graph writes to an input that the prologue does not make."""
         traced = self.traced.get(id(given.tensor))
         return traced is not None and id(traced.storage_view.storage) in self.writers
 
@@ -583,13 +590,13 @@ class Tensors:
 
 
 def _constant_argument(value: object) -> object:
-    """What an fx node has as it is: plain numbers, text, functions.
+    """A value that is a constant in an fx node: plain numbers, text, functions.
 
     Raises:
-        Break: a graph holds no such value.
+        Break: a graph cannot contain such a value.
     """
     if isinstance(value, (numpy.number, numpy.bool_)):
-        return value.item()  # to an operator they are the plain numbers
+        return value.item()  # operators treat them as plain numbers
     if isinstance(value, (int, float, str)):
         return value
     if callable(value) and hasattr(value, "__qualname__"):
@@ -599,7 +606,7 @@ def _constant_argument(value: object) -> object:
 
 
 class Alike:
-    """The guard of a sparse or quantised tensor: what its class, shape, dtype and kernels do not tell."""
+    """The guard of a sparse or quantised tensor: what its class, shape, dtype and dispatch keys do not show."""
 
     def __init__(self, meta: Any) -> None:
         self.meta: OpaqueMeta = meta
@@ -610,7 +617,7 @@ class Alike:
 
 
 def _is_factor(kwargs: Mapping[str, object]) -> bool:
-    """Whether the number that an operation reads is one to multiply with: no size and no branch depends on it."""
+    """Whether the number that an operation reads is only a factor: no size and no branch depends on it."""
     factor = kwargs.get("alpha", kwargs.get("value"))
     return type(factor) is TraceTensor and not factor.dim() and factor.is_floating_point()
 
@@ -622,7 +629,7 @@ def _choose(condition: Any, a: Any, b: Any) -> Any:
 def _has_history(tensor: torch.Tensor) -> bool:
     try:
         return tensor.requires_grad and not tensor.is_leaf
-    except RuntimeError as error:  # a view whose base was written in another mode: whoever uses it gets this error
+    except RuntimeError as error:  # a view whose base was written in another mode: its use raises this error
         raise Break("a tensor that autograd forbids to use", str(error).split(". ")[0]) from None
 
 

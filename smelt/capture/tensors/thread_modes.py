@@ -1,6 +1,7 @@
-"""`with torch.inference_mode()` and `with saved_tensors_hooks(...)` in captured code: parts of the graph run in them.
+"""`with torch.inference_mode()` and `with saved_tensors_hooks(...)` in captured code: regions of the graph run in them.
 
-A region that is still open where the graph ends has to be entered in earnest: the graph then ends before it.
+A region that is still open at a graph break would have to be entered by residual code: capture restarts and ends the
+graph before the region.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from smelt.graph.nodes.thread_modes import Entered, EnterInference, EnterSavedHo
 
 @dataclass
 class Region:
-    """One that the program is in.
+    """A region that the program is in.
 
     Attributes:
-        owner: the context manager; name: what it is called; token: made by the node that entered it.
-        gradients, inference: the modes before; None: it leaves them.
+        owner: the context manager; name: how messages call it; token: made by the node that entered it.
+        gradients, inference: the modes before the region.
         step, at: where it was entered.
     """
 
@@ -44,10 +45,10 @@ class Region:
 
 
 def refuse_open(vm: Interpreter) -> None:
-    """The graph ends: a mode that is still on has to be switched on in earnest.
+    """Require that no region is open where the graph ends.
 
     Raises:
-        Restart: there is one; capture stops before.
+        Restart: one is; capture stops before it.
     """
     if vm.python.regions:
         first: Region = vm.python.regions[0]
@@ -74,9 +75,10 @@ def _push(vm: Interpreter, owner: object, name: str, token: Entered | None) -> N
 
 
 def _close(vm: Interpreter, owner: Any, name: str) -> Region:
-    """
+    """Close the region of `owner`, which has to be the innermost one.
+
     Raises:
-        Break: it was not entered last, or not in what is captured.
+        Break: it is not, or it was entered outside of the graph.
     """
     if not vm.python.regions or vm.python.regions[-1].owner is not owner:
         raise Break(f"the end of {name}", "it was entered outside of the graph")
@@ -94,7 +96,7 @@ def _close(vm: Interpreter, owner: Any, name: str) -> Region:
 
 @special(torch.inference_mode.__enter__)
 def enter_inference(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """`with torch.inference_mode(mode)`: without gradients; with them where it is switched off."""
+    """`with torch.inference_mode(mode)`: gradients are off inside, and on where `mode` is False."""
     mode = bool(vm.load_attr(args[0], "mode"))
     _open(vm, args[0], "torch.inference_mode()", EnterInference(mode), ())
     vm.ambient.inference = mode
@@ -103,7 +105,7 @@ def enter_inference(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 
 @special(torch.inference_mode.__exit__)
 def leave_inference(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """The end of it."""
+    """The end of `with torch.inference_mode(mode)`."""
     gradients = vm.python.regions[-1].gradients if vm.python.regions else torch.is_grad_enabled()
     if vm.python.regions and vm.python.regions[-1].owner is args[0]:
         vm.ambient.switch(torch_c.set_grad_enabled, (gradients,), {})
@@ -112,7 +114,7 @@ def leave_inference(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 
 @contextmanager
 def outside_inference(vm: Interpreter) -> Iterator[None]:
-    """As PyTorch computes the derivatives of `torch.func`: what they make are no tensors of inference mode.
+    """Leave inference mode, as PyTorch does where it computes the derivatives of `torch.func`.
 
     Raises:
         Break: inference mode is on where the graph cannot be cut.
@@ -134,7 +136,7 @@ def outside_inference(vm: Interpreter) -> Iterator[None]:
     vm.ambient.inference = _close(vm, region, name).inference
 
 
-# -- hooks on what is saved ----------------------------------------------------------------------------------------
+# -- hooks on saved tensors ----------------------------------------------------------------------------------------
 
 
 @special(saved_tensors_hooks.__enter__)
@@ -151,22 +153,22 @@ def enter_saved_hooks(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 
 @special(saved_tensors_hooks.__exit__)
 def leave_saved_hooks(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """The end of it."""
+    """The end of `with saved_tensors_hooks(...)`."""
     _close(vm, args[0], "saved_tensors_hooks")
 
 
 def _given(vm: Interpreter, hook: object) -> object:
-    """A hook as an argument of a node: an input of the graph, or a function that is the same at each call.
+    """A hook as an argument of a node: an input of the graph, or a function that is the same object at each call.
 
     Raises:
-        Break: a function that is made inside and refers to variables there.
+        Break: the hook is made in the frame and refers to variables there.
     """
     source = vm.source_of(hook)
     if source is not None:
         return vm.tensors.given(hook, source)
     if isinstance(hook, types.FunctionType):
         if id(hook) not in vm.python.created or hook.__module__ == saved_tensors_hooks.__module__:
-            return hook  # known by identity; those of save_on_cpu refer to what it was made with
+            return hook  # guarded by identity; the functions of save_on_cpu refer to the arguments it was made with
         if not hook.__closure__ and not hook.__defaults__ and not hook.__kwdefaults__:
             return hook
     raise Break("a hook on what autograd saves that is made inside", "the graph cannot be given it")
@@ -174,7 +176,9 @@ def _given(vm: Interpreter, hook: object) -> object:
 
 @special(torch_c.disable_saved_tensor_hooks)
 def disable_saved_hooks(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """`with disable_saved_tensors_hooks(message)`: nothing that compiled code does differs; other hooks are errors."""
+    """`with disable_saved_tensors_hooks(message)`: compiled code runs unchanged, and entering other hooks
+    is an error.
+    """
     try:
         vm.ambient.switch(torch_c.disable_saved_tensor_hooks, args, kwargs)
     except RuntimeError as error:
@@ -184,6 +188,6 @@ def disable_saved_hooks(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 
 @special(torch_c.enable_saved_tensor_hooks)
 def enable_saved_hooks(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """The end of it."""
+    """The end of `with disable_saved_tensors_hooks(message)`."""
     _close(vm, disable_saved_hooks, "disable_saved_tensors_hooks")
     vm.ambient.switch(torch_c.enable_saved_tensor_hooks, args, kwargs)

@@ -81,7 +81,8 @@ def is_torch_builtin(fn: object) -> bool:
         owner = getattr(fn, "__self__", None)
         owned = module_name(getattr(owner, "__name__", "")) if isinstance(owner, (type, types.ModuleType)) else ""
         known = module.split(".")[0] == "torch" or owned.startswith(("torch", "_VariableFunctions", "_TensorBase"))
-        if known and isinstance(owner, (type, types.ModuleType, type(None))):  # those of programs come and go
+        # bound to objects of programs they are short-lived
+        if known and isinstance(owner, (type, types.ModuleType, type(None))):
             _torch_builtins[id(fn)] = known
             _kept.append(fn)
     return known
@@ -94,10 +95,10 @@ _C_FUNCTION = types.BuiltinFunctionType
 
 
 def call_torch(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> Any:
-    """A C function of torch, or a Python function that stays whole."""
+    """Call a C function of torch, or a Python function that becomes one node."""
     if isinstance(fn, _C_FUNCTION) and fn in SWITCHES:
         if any(type(value) is TraceTensor for value in (*args, *kwargs.values())):
-            return vm.tensors.run(fn, args, kwargs)  # it raises
+            return vm.tensors.run(fn, args, kwargs)  # it raises an error
         return vm.ambient.switch(fn, args, kwargs)
     name = getattr(fn, "__name__", "")
     if name.startswith(("set_", "_set_")) and not any(type(a) is TraceTensor for a in args):
@@ -114,7 +115,7 @@ def call_torch(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _with_dtypes(args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-    """Python's types of numbers, which torch takes for dtypes, as dtypes: a graph can print those."""
+    """Python's number types, which torch accepts as dtypes, replaced by dtypes, which a graph can print."""
     if any(type(value) is type and value in DTYPES for value in (*args, *kwargs.values())):
         args = tuple(DTYPES[value] if type(value) is type and value in DTYPES else value for value in args)
         kwargs = {k: DTYPES[value] if type(value) is type and value in DTYPES else value for k, value in kwargs.items()}
@@ -130,12 +131,12 @@ DTYPES: dict[type, torch.dtype] = {
 
 
 def _ask_gradient(vm: Interpreter, tensor: TraceTensor) -> object:
-    """`tensor.requires_grad_()` of a tensor that the frame has made.
+    """`tensor.requires_grad_()` on a tensor that the frame has made.
 
     Raises:
-        Break: it is from outside, or has a history.
-        Restart: so it is, and the frame took a view and wrote: autograd gives a view a history where its base has one
-            and was written since. What a graph hands out is a view of what was written.
+        Break: the tensor is from outside, or has a history.
+        Restart: the same, and the frame has made a view of the tensor and written to it. Capture stops before the view:
+            a graph's results are views of what was written, and autograd would give them a history with their base.
     """
     if vm.source_of(tensor) is not None or tensor.requires_grad:
         stop = Break(
@@ -151,7 +152,7 @@ def _ask_gradient(vm: Interpreter, tensor: TraceTensor) -> object:
 
 
 def _refuse_method(vm: Interpreter, name: str, tensor: TraceTensor) -> None:
-    """Methods that change what is outside of a graph."""
+    """Refuse methods that change what exists outside of the graph."""
     if name == "detach_" and tensor.requires_grad and (id(tensor) in vm.sources or tensor.grad_fn is None):
         raise Break("detach_() of a tensor that others hold", "a graph leaves the history of its inputs as it is")
     if name in ("apply_", "map_", "map2_"):
@@ -204,14 +205,14 @@ RESHAPING = frozenset(
 
 
 def _wanted(requires_grad: object = True, *others: object, **named: object) -> bool | None:
-    """What `requires_grad_` is asked for; None where it refuses its arguments."""
+    """The flag given to `requires_grad_`; None where it refuses its arguments."""
     if type(requires_grad) is torch.SymBool:
         requires_grad = user(bool, requires_grad)
     return requires_grad if type(requires_grad) is bool and not others and not named else None
 
 
 def _asks(vm: Interpreter, tensor: TraceTensor, wanted: bool | None) -> bool:
-    """Whether `requires_grad_(wanted)` changes something; it refuses None."""
+    """Whether `requires_grad_(wanted)` changes something; False for None, which it refuses."""
     if wanted is None:
         return False
     real = vm.tensors.real.get(id(tensor))
@@ -232,7 +233,7 @@ def _needs_values(vm: Interpreter, tensor: TraceTensor) -> object:
 
 
 def _of_the_input(vm: Interpreter, tensor: TraceTensor, fn: Any, name: str) -> Any:
-    """What a method without arguments tells of an input, which is guarded."""
+    """The result of a method without arguments on an input; it is guarded."""
     real, source = vm.tensors.real.get(id(tensor)), vm.sources.get(id(tensor))
     if real is None or source is None:
         raise Break(
@@ -252,19 +253,19 @@ def _stored_elements(vm: Interpreter, tensor: TraceTensor) -> int:
 
 
 def _is_view(vm: Interpreter, tensor: TraceTensor) -> bool:
-    """Of an input it is guarded; what the graph makes is one when it shows the memory of another tensor."""
+    """Whether the tensor is a view: guarded for an input, known from its storage view if the graph makes it."""
     if id(tensor) not in vm.sources:
         return tensor.storage_view.parent is not None
     return bool(_of_the_input(vm, tensor, is_view, "_is_view"))
 
 
 def _is_inference(vm: Interpreter, tensor: TraceTensor) -> bool:
-    """Of an input, its dispatch keys tell, which its guard compares."""
+    """Whether it is a tensor of inference mode. An input's guard compares dispatch keys, which include this."""
     return tensor in vm.tensors.inference
 
 
 def _launches_itself(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
-    """A function of `torch.cuda.jiterator`: a kernel that C++ launches on the addresses of its arguments."""
+    """Refuse a function of `torch.cuda.jiterator`: a kernel that C++ launches on the addresses of its arguments."""
     what = f"a call of {fn.kernel_name}, a function of torch.cuda.jiterator"
     raise Break(what, "its kernel takes addresses of tensors: it runs between two graphs")
 
@@ -298,10 +299,10 @@ class _Method:
 
 @special(torch.Tensor.is_shared)
 def is_shared(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """Memory that a tensor does not share with other processes, it does not share at the next call: guarded.
+    """`Tensor.is_shared()`: False where the tensor's memory is not shared between processes, which is guarded.
 
     Raises:
-        Break: it may share it.
+        Break: it is shared, or the graph makes the tensor.
     """
     tensor = args[0]
     source = vm.sources.get(id(tensor))
@@ -312,12 +313,12 @@ def is_shared(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 
 def _refuse_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> None:
-    """Attributes that only a tensor with data has, and what was counted before the call."""
+    """Refuse attributes that only a tensor with data has, and counts from before the call."""
     if name == "_cdata":
         _needs_values(vm, tensor)
     if name == "_version" and vm.tensors.is_given(tensor):
         raise Break("tensor._version of an argument", "it counts writes from before the call, too")
-    if name in ADDRESSES and tensor.is_cuda and not tensor.requires_grad:  # of others eager has none to give
+    if name in ADDRESSES and tensor.is_cuda and not tensor.requires_grad:  # eager gives none for others
         _needs_values(vm, tensor)
 
 
@@ -344,14 +345,14 @@ def load_tensor_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
 
 
 def _replaced_attr(vm: Interpreter, tensor: TraceTensor, name: str, attribute: object) -> object:
-    """What somebody has put in the place of one of torch's attributes."""
+    """The value of an attribute that the program has assigned over one of torch's."""
     if type(attribute) is not property or attribute.fget is None:
         raise Break(f"Tensor.{name} is a {type(attribute).__name__}", "capture knows no attribute of this kind")
     return vm.call(attribute.fget, (tensor,), {})
 
 
 def _told_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
-    """An attribute that the metadata tells, or that is a tensor computed from the tensor."""
+    """An attribute that the metadata gives, or that is a tensor computed from the tensor."""
     if name == "is_leaf" and tensor.requires_grad and id(tensor) in vm.sources:
         vm.external(vm.tensors.real[id(tensor)].is_leaf, vm.attr_source(vm.sources[id(tensor)], name, False))
     if name in _OF_OBJECT and id(tensor) in vm.sources and not getattr(tensor, name):
@@ -364,19 +365,19 @@ _OF_OBJECT = frozenset({"retains_grad", "output_nr"})
 
 
 def _told_by_input(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
-    """One of them, of an input: guarded."""
+    """The value of such an attribute on an input; it is guarded."""
     real, source = vm.tensors.real[id(tensor)], vm.sources[id(tensor)]
     return vm.external(getattr(real, name), vm.attr_source(source, name, False))
 
 
 def _stored_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
-    """Gradients and attributes that somebody put on the tensor object."""
+    """Gradients, and attributes that the program has set on the tensor object."""
     real = vm.tensors.real.get(id(tensor))
     if real is None:
         if name == "grad_fn":
             return None
         if name == "grad":
-            vm.tensors.runner.run(getattr, (tensor, name), {})  # warns of tensors that keep none
+            vm.tensors.runner.run(getattr, (tensor, name), {})  # warns where the tensor does not retain its gradient
             return None
         if name == "__dict__":
             raise Break("tensor.__dict__ of a tensor that the graph makes", "the tensor object does not exist yet")
@@ -397,10 +398,10 @@ def _stored_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
 
 
 def _missing(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
-    """What there is beside the object's own dictionary.
+    """An attribute that is not in the object's own dictionary.
 
     Raises:
-        UserError: nothing.
+        UserError: there is none.
     """
     if hasattr(tensor, name):
         return user(getattr, tensor, name)
@@ -419,7 +420,7 @@ def call_operator(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> ob
 
 @special(torch_c.swap_implementations)
 def swap_implementations(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """`torch.utils.swap_tensors`: the objects become each other."""
+    """Refuse `torch.utils.swap_tensors`, which exchanges the contents of two tensor objects."""
     raise Break("swap_tensors()", "a graph's inputs keep their shape, storage and history")
 
 
@@ -431,13 +432,13 @@ def is_tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 @special(torch.jit.annotate)
 def annotate(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`torch.jit.annotate(type, value)`: the value; the type is for another compiler."""
+    """`torch.jit.annotate(type, value)`: the value; the type is for TorchScript."""
     return [*args, *kwargs.values()][1]
 
 
 @special(torch.manual_seed, torch.random.manual_seed, torch.seed, torch.set_rng_state, torch.get_rng_state)
 def seed(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """Random seeds. A program that sets the state may count on drawing the same numbers again, in another graph."""
+    """Break at functions of the random state. A program that sets it may expect eager's numbers from a later graph."""
     session = native.owner()
     if session is not None:
         session.draw_as_eager()

@@ -1,4 +1,4 @@
-"""Runs torch callables on trace tensors, and says why one cannot run."""
+"""Runs torch callables on trace tensors, and turns what prevents it into breaks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ValuesNeededError(Exception):
     """A call of torch needs the values of a tensor.
 
     Attributes:
-        said: what it has warned of before.
+        said: the warnings that it gave before.
     """
 
     def __init__(self, error: Unsupported) -> None:
@@ -42,17 +42,17 @@ class ValuesNeededError(Exception):
         self.said: list[Warned] = []
 
     def stop(self) -> Break:
-        """The same as the end of the graph."""
+        """The break that ends the graph here."""
         return Break(self.error.what, self.error.why or "", self.error.hint or "")
 
 
 class _Operators(TraceMode):
-    """Every operator that a torch function consists of makes trace tensors.
+    """Runs every operator of a torch function on trace tensors.
 
     Attributes:
-        drew: one of them draws random numbers; looked: one raises for some values.
-        refused: the tensors that one which writes was given, and raised an error.
-        said: what it is to be warned of.
+        drew: an operator draws random numbers; looked: an operator raises for some values.
+        refused: the tensor arguments of an in-place operator that raised an error.
+        said: the warnings that the operators would give.
     """
 
     drew = looked = False
@@ -79,7 +79,7 @@ class _Operators(TraceMode):
 
 
 def _as_of_tensors(error: Exception) -> None:
-    """Python names the class of arguments in some errors."""
+    """Replace the trace tensor's class name in an error's text by "Tensor"."""
     if any(isinstance(part, str) and "TraceTensor" in part for part in error.args):
         error.args = tuple(
             part.replace("TraceTensor", "Tensor") if isinstance(part, str) else part for part in error.args
@@ -95,26 +95,26 @@ class Runner:
 
     @property
     def drew(self) -> bool:
-        """The last call drew random numbers."""
+        """Whether the last call drew random numbers."""
         return self._operators.drew
 
     @property
     def looked(self) -> bool:
-        """The last call raises for some values."""
+        """Whether the last call raises for some values."""
         return self._operators.looked
 
     @property
     def refused(self) -> list[TraceTensor]:
-        """What the operator was given that refused to write, in the last call."""
+        """The tensor arguments of the in-place operator that raised an error in the last call."""
         return self._operators.refused
 
     def run(self, target: object, args: Args, kwargs: Mapping[str, object]) -> Any:
-        """Its result; what it warns of, the program will be warned of.
+        """The result of a call. Its warnings become warnings of the program.
 
         Raises:
             ValuesNeededError: it needs a tensor's values.
             Break: it cannot be traced.
-            UserError: what it raises.
+            UserError: an error that it raises in eager as well.
         """
         said: list[Warned] = []
         self._operators.said = said
@@ -131,10 +131,10 @@ class Runner:
         return out
 
     def warn(self, said: list[Warned], known: int | None = None) -> None:
-        """Have the program be warned.
+        """Repeat warnings for the program.
 
         Args:
-            known: of so many effects, those behind them have said some of it already: in another form of a call.
+            known: skip texts that deferred effects from this index on give already: the call ran in another form.
         """
         deferred = [] if known is None else self.vm.effects.deferred[known:]
         texts = {str(call.args[0]) for call in deferred if isinstance(call, DeferredWarning)}
@@ -145,7 +145,8 @@ class Runner:
 
     def _run(self, target: object, args: Args, kwargs: Mapping[str, object]) -> Any:
         try:
-            with self._operators, self._recording():  # also for tensors that composite operators make on the way
+            # the mode is on for tensors that composite operators make internally as well
+            with self._operators, self._recording():
                 if self.inference.made and not self.vm.ambient.inference:
                     with self.inference.watching():
                         return for_stand_ins(target, args, dict(kwargs))(*args, **kwargs)
@@ -163,33 +164,33 @@ class Runner:
             raise too_deep() from None
         except Exception as error:
             is_refusal(error)
-            if wants_memory(error):  # eager would find some: this is no error of the program
+            if wants_memory(error):  # eager would have memory to read: this is no error of the program
                 text = f"{name_of(target)} reads the memory of a tensor"
                 raise ValuesNeededError(Unsupported(text, why="its values are not known yet")) from None
             _as_of_tensors(error)
             raise UserError(error) from None
 
     def _recording(self) -> AbstractContextManager[object]:
-        """The program may switch gradients on in inference mode; that has no effect."""
+        """Gradients are off in inference mode, also where the program has switched them on."""
         off = self.vm.ambient.inference and torch.is_grad_enabled()
         return torch.no_grad() if off else nullcontext()
 
     def attempt(self, target: object, args: Args, kwargs: Mapping[str, object]) -> tuple[object, list[TraceTensor]]:
-        """Run a torch callable on trace tensors: its result, and those that it wrote to.
+        """Run a torch callable on trace tensors: (its result, the tensors that it wrote to).
 
         Raises:
             ValuesNeededError: it needs a tensor's values.
             Break: it cannot be traced.
-            UserError: what it raises.
+            UserError: an error that it raises in eager as well.
         """
         found: list[TraceTensor] = []
         _collect(args, found)
         if kwargs:
             _collect(kwargs, found)
-        if target in DERIVATIVES:  # the backward of a function of the program's may write to whatever it holds
+        if target in DERIVATIVES:  # the backward of a custom function may write to any tensor that it can reach
             reached = (*(tensor for _, tensor in self.vm.tensors.made_tensors()), *found)
             found = [*{id(tensor.storage_view.storage): tensor for tensor in reached}.values()]
-        versions = [(version(t), t.requires_grad) for t in found]  # `detach_` writes to the history alone
+        versions = [(version(t), t.requires_grad) for t in found]  # `detach_` changes only the history
         outs = _outs(kwargs["out"]) if "out" in kwargs else []
         before = [(t.storage_view, t.storage_view.storage.version) for t in outs]
         self._operators.drew, self._operators.looked, self._operators.refused = False, False, []
@@ -201,11 +202,11 @@ class Runner:
     def _check_outs(
         self, name: str, outs: list[TraceTensor], before: list[tuple[StorageView, int]], result: object
     ) -> None:
-        """A call filled its `out=`, in a way that a graph can repeat.
+        """Require that a call wrote to its `out=` in a way that a graph can repeat.
 
         Raises:
-            Break: it changed the shape of an input, gave other tensors, wrote by ways of its own (`torch.kron`), or
-                gave the tensor a history without a derivative, which compiling would ask for.
+            Break: it changed the shape of an input, returned other tensors, wrote without an operator that says so
+                (`torch.kron`), or gave the tensor a history without a derivative, which compiling would ask for.
         """
         for tensor, (view, _) in zip(outs, before, strict=True):
             if tensor.storage_view is not view and id(tensor) in self.vm.sources:
@@ -224,7 +225,7 @@ class Runner:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Outside of the mode of the call that runs."""
+        """A context outside of the mode of the call that is running."""
         self._operators.__exit__(None, None, None)
         try:
             yield
@@ -236,13 +237,13 @@ _INPUTS = "inputs of a graph keep their shape and storage"
 
 
 def _outs(value: object) -> list[TraceTensor]:
-    """The tensors of an `out=`, or of a result."""
+    """The trace tensors of an `out=`, or of a result."""
     values = value if isinstance(value, (list, tuple)) else [value]
     return [one for one in values if type(one) is TraceTensor]
 
 
 def name_of(target: object) -> str:
-    """What a message calls a callable."""
+    """The name of a callable in messages."""
     return getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or repr(target)
 
 

@@ -1,9 +1,8 @@
 """Calls of `torch.func` transforms as graph nodes: the transform itself, run on captured functions.
 
-The interpreter has been through the functions already, on tensors as they see them. What stays in the graph
-around is one node, which hands their graphs to PyTorch's own transform: it works on operators, whoever runs them, so
-stages that trace the node see the batched or differentiated operators. Transforms nest, since a graph may hold such
-nodes again.
+The interpreter has captured the functions on tensors as they see them. The surrounding graph gets one node, which
+passes their graphs to PyTorch's own transform. That works on operators, so stages that trace the node see the batched
+or differentiated operators. Transforms nest: the graph of a function may contain such nodes.
 """
 
 from __future__ import annotations
@@ -21,27 +20,28 @@ Transform = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class Blank:
-    """A blank for a value that is known when the graph runs."""
+    """Placeholder of a value that is known when the graph runs."""
 
 
 BLANK = Blank()
 
 
 def fill(leaves: Sequence[object], values: Sequence[object]) -> list[object]:
-    """The leaves, with the values in the blanks."""
+    """The leaves, with the values in place of the blanks."""
     given = iter(values)
     return [next(given) if leaf is BLANK else leaf for leaf in leaves]
 
 
 class Body:
-    """The graph of a function, called as the function was.
+    """The graph of a function, callable with the function's arguments.
 
     Args:
-        graph: its inputs are the new tensors among the arguments, then the values from outside that it uses.
+        graph: its inputs are the tensors that the transform makes among the arguments, then values from outside that it
+            uses.
         new: positions of these tensors among the flat arguments.
-        outside: positions of those values in what the whole region is given.
+        outside: positions of those values among the values from outside of the whole region.
         leaves: the flat result, with blanks for the graph's outputs.
-        spec: how the result is built of them.
+        spec: the nesting of the result.
     """
 
     def __init__(
@@ -56,16 +56,17 @@ class Body:
 
 
 class Region:
-    """A transformed call as the target of a graph node: (what the arguments hold, values from outside) -> flat results.
+    """A transformed call as the target of a graph node: (tensors among the arguments, values from outside) -> flat
+    results.
 
     Args:
         name: for graphs that are printed.
         transform: makes the transformed function.
-        leaves: the flat arguments, with blanks for what the node is given; spec: how to build them.
+        leaves: the flat arguments, with blanks for the tensors; spec: their nesting.
 
     Attributes:
-        bodies: a captured function for each time that the transform calls it.
-        result: how the result is built of the node's.
+        bodies: one captured function for each time that the transform calls it.
+        result: the nesting of the node's result.
     """
 
     def __init__(self, name: str, transform: Transform, leaves: Sequence[object], spec: TreeSpec) -> None:
@@ -91,7 +92,7 @@ class Region:
 
 
 class Pullback:
-    """The function that `torch.func.vjp` gives: it belongs to the graph that made it.
+    """The pullback that `torch.func.vjp` returns; only the graph that made it can call it.
 
     Attributes:
         born: step of the capture that made it.
@@ -103,7 +104,7 @@ class Pullback:
 
 
 class PullbackCall:
-    """A call of one as the target of a graph node: (pullback, what the arguments hold) -> flat results.
+    """A call of a pullback as the target of a graph node: (pullback, tensors among the arguments) -> flat results.
 
     Attributes:
         born: as of the pullback.
@@ -122,7 +123,7 @@ class PullbackCall:
 
 
 def vjp(function: Callable[..., Any]) -> Callable[..., object]:
-    """`torch.func.vjp(function, *primals)` with its function as a value that graphs know."""
+    """`torch.func.vjp(function, *primals)`, with its pullback as a value that graphs can hold."""
 
     def run(*primals: Any, **options: Any) -> Any:
         out, pullback, *aux = torch.func.vjp(function, *primals, **options)

@@ -1,5 +1,8 @@
-"""In-place writes to arguments that eager refuses: to inference tensors, to views whose history autograd cannot follow,
-and to memory that other arguments share."""
+"""In-place writes to arguments that eager refuses, and guards against arguments that share memory.
+
+Eager refuses writes to inference tensors, to views whose history autograd cannot follow, and, in some operators, to
+memory that arguments share.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,13 @@ if TYPE_CHECKING:
 
 
 def check_write(vm: Interpreter, written: torch.Tensor, argument: torch.Tensor, source: Source) -> None:
-    """The program writes to the memory of an argument.
+    """Check a write of the program to the memory of an argument.
 
     Args:
-        written: the stand-in that was written to, the argument itself or a view of it.
+        written: the trace tensor that was written to, the argument itself or a view of it.
 
     Raises:
-        Break: eager refuses. It does so in the middle of the program, so the operation runs there, in plain Python.
+        Break: eager refuses the write. The operation runs in eager, so that its error comes in order.
     """
     if argument.is_inference() and not torch.is_inference_mode_enabled():
         raise Break("a write to an inference tensor outside of inference mode", "eager raises an error")
@@ -38,14 +41,14 @@ def check_write(vm: Interpreter, written: torch.Tensor, argument: torch.Tensor, 
 
 
 def check_refused(vm: Interpreter, owners: Iterable[tuple[torch.Tensor, Source]]) -> None:
-    """An operator refused to write, and the program may catch its error: where arguments share memory, that is what it
-    complains of before it looks at their sizes.
+    """An in-place operator raised an error, which the program may catch. Where arguments share memory, eager reports
+    that before it compares their sizes, so the error may be another one.
 
     Args:
         owners: the arguments whose memory the operator was given.
 
     Raises:
-        Break: they do.
+        Break: they share memory.
     """
     given = [(tensor, source) for tensor, source in owners if source.kind != HOST]
     if len(given) < 2:
@@ -56,9 +59,10 @@ def check_refused(vm: Interpreter, owners: Iterable[tuple[torch.Tensor, Source]]
 
 
 def written_beside(vm: Interpreter, tensor: torch.Tensor, source: Source) -> bool:
-    """Whether the program wrote, so far, to another argument that shares memory with this one.
+    """Whether the program has written to another argument that shares memory with this one.
 
-    A guard keeps the answer, but for two tensors of modules: those that share memory are views of one another for good.
+    A guard holds a negative answer, except for two tensors of modules: if those share memory, they are views of one
+    another permanently.
     """
     for other in vm.tensors.inputs:
         if other.tensor is tensor or other.source.kind == HOST or not vm.tensors.is_written(other):
@@ -71,7 +75,7 @@ def written_beside(vm: Interpreter, tensor: torch.Tensor, source: Source) -> boo
 
 
 def layers(inputs: Iterable[Input]) -> list[list[Input]]:
-    """The inputs in lists within which no two share memory: a flat buffer in one, its views in the next."""
+    """The inputs as lists within each of which no two share memory: a flat buffer in one, its views in the next."""
     known = [i for i in inputs if i.tensor.numel() and not is_opaque(i.tensor)]
     out: list[tuple[int, list[Input]]] = []
     for addresses, one in sorted(((span(i.tensor), i) for i in known), key=lambda pair: pair[0]):
