@@ -1,4 +1,4 @@
-"""Calls, by the kind of callable: Python functions are inlined, classes make objects, builtins have a meaning here.
+"""Calls, by the kind of callable: Python functions are inlined, classes make objects, builtins have captured forms.
 
-`calls.call_function` decides; what is torch's own goes to `tensors` and `torch`.
+`calls.call_function` decides; calls of torch go to `tensors` and `torch`.
 """

@@ -1,4 +1,4 @@
-"""What builtin functions mean for values of a capture: those that ask about types, attributes and containers."""
+"""Captured forms of builtin functions that ask about types, attributes and the frame."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _GENERATOR = _a_generator()
 
 
 def visible(vm: Interpreter, value: object) -> Any:
-    """A real object of the class that the program believes `value` to have."""
+    """A real object that answers questions about its class as the program expects of `value`."""
     if type(value) is TraceTensor:
         return vm.tensors.stand_in(value)
     if isinstance(value, SYMBOLIC):
@@ -66,11 +66,11 @@ _STAND_INS: ClassTable[object] = by_class({torch.SymInt: 2, torch.SymFloat: 0.5,
 
 
 _MARKED = by_class({torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffer"})
-"""Classes that a tensor belongs to by an attribute."""
+"""Tensor classes that are recognized by an attribute."""
 
 
 def _tells_class(kind: type) -> bool:
-    """Whether `__class__` of the objects of a class may be something else: Python reads it, and believes it as well."""
+    """Whether instances may define `__class__` as another class: `isinstance` reads that attribute as well."""
     names = [vars(base) for base in kind.__mro__[:-1]]
     return any(
         "__class__" in members or type(members.get("__getattribute__")) is types.FunctionType for members in names
@@ -78,7 +78,7 @@ def _tells_class(kind: type) -> bool:
 
 
 def _by_own_class(vm: Interpreter, value: object, cls: object) -> bool:
-    """`isinstance` of such an object: by its class, else by its `__class__`."""
+    """`isinstance` of such an object: true of its class, else of its `__class__`."""
     if type(cls) is tuple:
         return any(_by_own_class(vm, value, each) for each in cls)
     kind = type(value)
@@ -107,7 +107,7 @@ def is_instance(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     cls = vm.effects.plain(cls)
     for each in (cls if type(cls) is tuple else (cls,)) if kind is TraceTensor else ():
         if each in _MARKED:
-            get_attr(vm, (value, _MARKED[each], False), {})  # which guards it
+            get_attr(vm, (value, _MARKED[each], False), {})  # which guards the attribute
     if _tells_class(kind):
         return _by_own_class(vm, value, cls)
     answer = _asking(vm, cls)(builtins.isinstance, visible(vm, value), cls)
@@ -127,13 +127,15 @@ def is_subclass(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 
 def _asking(vm: Interpreter, cls: object) -> Any:
-    """What runs `isinstance` and its kind: through the interpreter where the program's own code answers."""
+    """The function that runs `isinstance` and `issubclass`: through the interpreter where the program's own code
+    answers.
+    """
     kinds = map(type, cls) if type(cls) is tuple else (type(cls),)
     return user if all(is_frozen(kind.__module__) for kind in kinds) else vm.native
 
 
 def _guard_unregistered(vm: Interpreter, kind: type, cls: object) -> None:
-    """`abc.ABC.register` may make a class a subclass of another later on; nothing undoes it."""
+    """Guard that `abc.ABC.register` does not make one class a subclass of the other later."""
     for each in cls if isinstance(cls, tuple) else (cls,):
         if isinstance(each, abc.ABCMeta) and not (is_frozen(each.__module__) and is_frozen(kind.__module__)):
             vm.guards.flag(issubclass, (kind, each), False)
@@ -160,7 +162,7 @@ def make_named_tuple(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 def _made_at_each_call(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
-    """What capture takes for a constant, and is another one at each call."""
+    """Make an object that capture treats as a constant, and that residual code makes anew at each call."""
     out = calls.call_native(vm, fn, args, kwargs)
     vm.keep(out)
     vm.python.remade[id(out)] = (fn, args, kwargs)
@@ -169,7 +171,7 @@ def _made_at_each_call(vm: Interpreter, fn: Callable[..., object], args: Args, k
 
 @special(typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple, typing.NewType, typing.NamedTuple, typing.TypedDict)
 def make_named_type(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """What typing makes of a name: it belongs to the module of the function that calls."""
+    """Refuse calls that make a named type: the type belongs to the module of the calling function."""
     raise Break("a class is made", "each call makes another one", "define it outside of the compiled function")
 
 
@@ -204,11 +206,12 @@ def negate(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 
 def _expect_name(fn: Callable[..., object], args: Args, kwargs: Kwargs, counts: tuple[int, ...] = (2,)) -> None:
-    """The arguments of a function of attributes are an object, a name and what else it takes.
+    """Require that the arguments of a function of attributes are an object, a name, and as many others as `counts`
+    allows.
 
     Raises:
-        UserError: what the function says otherwise.
-        Break: the name is a text that capture cannot take for its characters.
+        UserError: the function's own error otherwise.
+        Break: the name is a text of unknown characters, or of a subclass of str.
     """
     fits = len(args) in counts and not kwargs
     if fits and type(args[1]) is str:
@@ -258,7 +261,7 @@ def del_attr(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 
 
 def _register_writes(base: object) -> None:
-    """`__setattr__` and `__delattr__` of a class that others inherit from."""
+    """`__setattr__` and `__delattr__` of a class that programs inherit from."""
 
     def set_attr(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
         _expect_name(base.__setattr__, args, kwargs, (3,))
@@ -277,7 +280,7 @@ def _register_writes(base: object) -> None:
 
 
 for _base in (object, type, types.ModuleType):
-    if "__setattr__" in vars(_base):  # from 3.13 on a module's is object's
+    if "__setattr__" in vars(_base):  # from 3.13 on modules inherit that of object
         _register_writes(_base)
 
 
@@ -483,10 +486,11 @@ def exc_info(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 @ATTR(BaseException)
 def load_exception_attr(vm: Interpreter, error: BaseException, name: str) -> object:
-    """An attribute of an exception: one that was raised has a traceback, so that is done in earnest.
+    """An attribute of an exception. Only an exception that Python itself raised has the traceback of eager.
 
     Raises:
-        Restart: its traceback is asked for, and capture raised it.
+        Restart: the program reads the traceback of an exception that capture raised.
+        Break: it reads the traceback of an exception from outside.
     """
     raised = vm.python.errors.get(id(error)) if name in ("__traceback__", "with_traceback") else None
     if raised is not None and vm.finalizers.allowed:
@@ -500,7 +504,7 @@ def load_exception_attr(vm: Interpreter, error: BaseException, name: str) -> obj
 
 @special(vars(BaseException)["add_note"])
 def add_note(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """`error.add_note(text)`: one more text in a list that is an attribute of the exception."""
+    """`error.add_note(text)`: appends to the list that is the exception's `__notes__`."""
     error, note = args
     if vm.type_of(note) is str:
         try:
@@ -522,35 +526,35 @@ def add_note(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     vars(datetime.date)["today"],
 )
 def surroundings(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """The call stack and the clock."""
+    """Refuse functions that read the call stack or the clock."""
     why = "they differ from call to call"
     raise Break("the call stack or the clock is read", why, in_frame=True, of_callers=_sees_outermost(vm))
 
 
 def _sees_outermost(vm: Interpreter) -> bool:
-    """Whether code may look at variables of the frames that called it: names and lines are what most want."""
+    """Whether code may read variables of the frames that called it, and not just their names and lines."""
     looking = (frame for frame in vm.frames if module_name(frame.globals.get("__name__")) not in _LOOK_AT_THEIR_OWN)
     return any("f_locals" in frame.code.co_names for frame in looking)
 
 
 _LOOK_AT_THEIR_OWN = ("typing", "typing_extensions")
-"""Modules that look at variables of a caller only where it is a function of theirs."""
+"""Modules that read variables of a caller only where the caller is a function of these modules."""
 
 
 @special(builtins.input, builtins.open, builtins.compile)
 def outside(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """Files, the terminal, code made at run time."""
+    """Refuse functions that use files or the terminal, or compile code."""
     raise Break("input, open or compile is called", "it acts outside of the program")
 
 
 @special(builtins.exec, builtins.eval, builtins.breakpoint)
 def of_the_frame(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """Code made at run time."""
+    """Refuse functions that run code in the calling frame."""
     raise Break("exec, eval or breakpoint is called", "it looks at the frame that calls it", in_frame=True)
 
 
 def _kind_of_number(dtype: torch.dtype) -> type:
-    """What Python makes of a tensor's value, truth as a number."""
+    """The Python type of a number of this dtype; int for booleans."""
     return complex if dtype.is_complex else float if dtype.is_floating_point else int
 
 
@@ -620,7 +624,7 @@ _register_identity()
 
 @special(hash)
 def hash_of(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """hash(object): a tensor's is its address, and that of a tuple follows from what is in it."""
+    """hash(object): a tensor's hash is its address, and that of a tuple depends on its items."""
     value = args[0] if len(args) == 1 else None
     if type(value) is TraceTensor:
         return identity(vm, args, kwargs)
@@ -643,7 +647,7 @@ def _guarded_id(vm: Interpreter, value: object, source: sources.Source) -> int:
 
 
 def _in_order(fn: Callable[..., object], args: Args, kwargs: Kwargs) -> Args:
-    """All arguments by position: `pow(exp=2, base=3)`."""
+    """The arguments as positional ones, also for `pow(exp=2, base=3)`."""
     return inspect.signature(fn).bind(*args, **kwargs).args if kwargs else args
 
 
@@ -683,6 +687,6 @@ def cast(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 @special(types.FunctionType.__get__)
 def function_get(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`function.__get__(obj, type)`: the function as a method of the object."""
+    """`function.__get__(obj, type)`: the function bound to the object."""
     function, obj = args[0], args[1]
     return function if obj is None else types.MethodType(function, obj)

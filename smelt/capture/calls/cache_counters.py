@@ -1,4 +1,4 @@
-"""The counters of `functools.lru_cache`: what a capture asks of a cache is no call of the program's."""
+"""The counters of `functools.lru_cache`, from which the calls that capture itself makes are subtracted."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ Cache: TypeAlias = "functools._lru_cache_wrapper[object]"
 
 
 def uncount(cache: Cache, hits: int = 0, misses: int = 0) -> None:
-    """Take back calls that a capture made: what it asks is asked again when the program's own call comes.
+    """Subtract calls that a capture made: the program's own call is counted when it runs.
 
-    The counters are fields of a C object that only its own calls change. Where they lie is found out with a cache whose
-    counters are known; where they are not found, as in another implementation of Python, they stay.
+    The counters are fields of a C object that only its own calls change. Their offsets are found with a cache whose
+    counters are known; where they are not found, as in another implementation of Python, the counters are left as they
+    are.
     """
     if type(cache) is not functools._lru_cache_wrapper:
         return
@@ -26,7 +27,7 @@ def uncount(cache: Cache, hits: int = 0, misses: int = 0) -> None:
 
 @functools.cache
 def _offsets() -> tuple[int, int] | None:
-    """The distances of the hits and of the misses from the beginning of the object."""
+    """The offsets of the hits and of the misses in the object, in bytes; None where they are not found."""
     cache = functools.lru_cache(maxsize=None)(_same)
     found = []
     for turn in range(2):
@@ -38,7 +39,7 @@ def _offsets() -> tuple[int, int] | None:
 
 
 def _call(cache: Cache, turn: int) -> None:
-    """Calls that leave counters which no other word of the object is equal to."""
+    """Make calls after which no other word of the object has the value of a counter."""
     for value in range(_MISSES[turn]):
         cache((turn, value))
     for _ in range(_HITS[turn]):

@@ -1,4 +1,4 @@
-"""`functools.lru_cache`: what a cache holds stays what it is, also from call to call of the compiled function."""
+"""`functools.lru_cache`: results in the cache are the same objects in every call of the compiled function."""
 
 from __future__ import annotations
 
@@ -34,24 +34,25 @@ _WITHOUT_STATE = (type, tuple, types.FunctionType, types.BuiltinFunctionType, ty
 
 @CALL(functools._lru_cache_wrapper)
 def call_cached(vm: Interpreter, fn: functools._lru_cache_wrapper[object], args: Args, kwargs: Kwargs) -> object:
-    """functools.lru_cache: the cache is asked where its arguments are plain, else the function is captured.
+    """functools.lru_cache: the cache is called where its arguments are plain, else its function is captured.
 
-    The cache is asked again whenever guards are. Of objects it is asked for one from outside, a method's own: what a
-    function reads of it is no part of the key. A function that was not called yet runs then, as eager runs it, so it
-    is captured as well where that would be out of turn: after writes, draws of random numbers and deferred calls. Who
-    could tell that a captured function runs again where eager finds its result has the graph end there.
+    The cache is called at capture, and by a guard at each later check. An object as key is accepted only as the first
+    argument of a method, and only if it came from outside: the attributes that the method reads are not part of the
+    key. A function that has not been called yet then runs at capture. Where eager would have run it after writes,
+    random draws or deferred calls, the function is captured instead. Where the program could observe that a captured
+    function runs in each call, while eager finds its result in the cache, the graph ends.
 
     Raises:
         Break: the function does more than compute.
     """
     if _logs(args):
-        defer(vm, fn, args, kwargs)  # logging through it stays once-only
+        defer(vm, fn, args, kwargs)  # functions that log once per message: the cache decides when they run
         return None
     refuse_own_cache(vm, fn)
     objects = _hashed_objects(vm, (*args, *kwargs.values()))
     computes = not objects and _only_computes(fn.__wrapped__)
     args, named = (vm.effects.plain(each) for each in (args, tuple(kwargs.values())))
-    if not computes:  # a symbol stands for many keys
+    if not computes:  # one symbol stands for many keys
         args, named = pinned(args), pinned(named)
     kwargs = dict(zip(kwargs, named, strict=True))
     owner = _one_owner(vm, args, objects)
@@ -65,10 +66,11 @@ def call_cached(vm: Interpreter, fn: functools._lru_cache_wrapper[object], args:
 
 
 def _capture(vm: Interpreter, fn: Cache, args: Args, kwargs: Kwargs, heard: bool) -> object:
-    """The function is captured in the place of its cache; `heard`: the cache hears of the call in its turn.
+    """Capture the function in place of its cache; `heard`: the cache is called too, deferred in order with other
+    effects.
 
     Raises:
-        Break: what it gives is the program's, and may be written.
+        Break: the result belongs to the program and may be written to.
     """
     value = vm.call(fn.__wrapped__, args, kwargs)
     if not policy.is_frozen(fn.__wrapped__.__module__) and _holds_writes(value):
@@ -79,7 +81,7 @@ def _capture(vm: Interpreter, fn: Cache, args: Args, kwargs: Kwargs, heard: bool
 
 
 def _holds_writes(value: object) -> bool:
-    """Whether a result keeps what the program writes to it, so that another one in its place shows."""
+    """Whether the result is an object that may be modified, so that a new one in its place is observable."""
     return isinstance(value, (list, dict, set, bytearray)) or type(value) is tuple and any(map(_holds_writes, value))
 
 
@@ -88,21 +90,21 @@ def _logs(args: Args) -> bool:
 
 
 def _hashed_objects(vm: Interpreter, values: Args) -> list[object]:
-    """Those of the values of a key that have state of their own."""
+    """The arguments that are objects with state of their own."""
     for value in values:
         _find_hash(vm, value)
     return [value for value in values if _has_state(vm, value)]
 
 
 def _one_owner(vm: Interpreter, args: Args, objects: list[object]) -> object:
-    """The object whose method is asked for, where no other one is given; None without one."""
+    """The object whose method is cached, if it is the only object among the arguments; else None."""
     return args[0] if args and objects == [args[0]] and _is_asked_for(vm, args[0]) else None
 
 
 def _ask(
     vm: Interpreter, fn: functools._lru_cache_wrapper[object], args: Args, kwargs: Kwargs, owner: object
 ) -> object:
-    """What the cache gives, now and whenever guards are checked.
+    """The cache's result: the call is made now and becomes a source, which guards evaluate.
 
     Args:
         owner: the object that is the first argument; None where all arguments are plain.
@@ -128,10 +130,10 @@ def _ask(
 
 
 def _refuse_eviction(fn: Cache, args: Args, kwargs: Kwargs) -> None:
-    """Guards ask for all results before the first is used: a cache that drops one to hold another gives it no more.
+    """Refuse a call that would evict a result: guards get all results before the first is used.
 
     Raises:
-        Break: the call makes a result which a full cache has no room for.
+        Break: the cache is full and does not contain the result.
     """
     _, _, most, size = fn.cache_info()
     if most is not None and size >= most and (kwargs or not _is_held(fn, args)):
@@ -139,7 +141,9 @@ def _refuse_eviction(fn: Cache, args: Args, kwargs: Kwargs) -> None:
 
 
 def _has_state(vm: Interpreter, value: Any) -> bool:
-    """Whether an argument is a tensor or an object of the program's own: what a function reads of it is not its key."""
+    """Whether an argument is a tensor or an object of the program's own: the attributes a function reads are not its
+    key.
+    """
     kind = vm.type_of(value)
     if type(value) is tuple:
         return any(_has_state(vm, item) for item in value)
@@ -151,9 +155,9 @@ def _has_state(vm: Interpreter, value: Any) -> bool:
 
 
 def _is_asked_for(vm: Interpreter, value: object) -> bool:
-    """Whether an object came from outside and is a key whose hash and equality do nothing else.
+    """Whether an object came from outside and its hash and equality have no side effects.
 
-    A tensor is none: the capture has a stand-in for it, which would be the key.
+    False for a tensor: capture would use its trace tensor as the key.
     """
     if isinstance(value, torch.Tensor):
         return False
@@ -165,7 +169,7 @@ def _is_asked_for(vm: Interpreter, value: object) -> bool:
 def _may_ask(
     vm: Interpreter, fn: functools._lru_cache_wrapper[object], args: Args, kwargs: Kwargs, owner: object
 ) -> bool:
-    """Whether the cache itself is asked."""
+    """Whether the cache itself may be called during capture."""
     wrapped = fn.__wrapped__
     if type(wrapped) is not types.FunctionType or policy.is_frozen(wrapped.__module__):
         return False
@@ -181,27 +185,29 @@ def _may_ask(
 
 def _is_plain(value: object) -> bool:
     if isinstance(value, tuple) and type(value).__hash__ is tuple.__hash__ and type(value).__eq__ is tuple.__eq__:
-        return all(map(_is_plain, tuple.__iter__(value)))  # an equal one of another class is the same key
+        return all(map(_is_plain, tuple.__iter__(value)))  # an equal tuple of a subclass is the same key
     return type(value) in _COMPARED or isinstance(value, (type, enum.Enum))
 
 
 def _is_late(vm: Interpreter, draws: bool = True) -> bool:
-    """Whether a function, which may draw random numbers, runs now before something that the program did earlier."""
+    """Whether running a function now would run it before effects that precede it in the program; `draws`: it may draw
+    random numbers.
+    """
     pending = vm.effects.pending() or vm.effects.deferred or vm.tensors.mutated
     return bool(pending or draws and vm.tensors.drawing)
 
 
 def _only_computes(function: object, depth: int = 0) -> bool:
-    """Whether all that a function does is to give what follows from its arguments: by what its code names.
+    """Whether a function only computes a result from its arguments, judged by the names in its code.
 
-    Its globals are functions like it, modules and classes of Python and torch, and plain data.
+    Its globals have to be functions of the same kind, modules and classes of Python and torch, and plain data.
     """
     if type(function) is not types.FunctionType or depth > _DEEPEST:
         return False
     code = function.__code__
     known = _computing.get(code)
     if known is None:
-        _computing.put(code, True)  # recursion ends here
+        _computing.put(code, True)  # ends recursion
         known = _computing.put(code, _names_no_state(function, code, depth))
     return known
 
@@ -217,7 +223,7 @@ def _names_no_state(function: types.FunctionType, code: types.CodeType, depth: i
 
 
 def _stores(function: object) -> bool:
-    """Whether a function of the program writes to attributes or global variables: what it does, it does once."""
+    """Whether a function of the program writes to attributes or global variables: it must run as often as in eager."""
     code = getattr(function, "__code__", None)
     return code is not None and any(each.opname in _STORES for each in dis.get_instructions(code))
 
@@ -235,9 +241,9 @@ _STATEFUL = frozenset("print open input exec eval globals setattr delattr random
 
 
 def _is_held(fn: functools._lru_cache_wrapper[object], args: Args) -> bool:
-    """Whether a result for these arguments is surely there; what is held by keyword, or by type too, is not seen.
+    """Whether the cache certainly contains a result for these arguments; False for keyword arguments and typed caches.
 
-    The cache is a C object: its table is found as the garbage collector finds it.
+    The cache is a C object: its table is found through the garbage collector.
     """
     if fn.cache_parameters()["typed"]:
         return False
@@ -247,7 +253,9 @@ def _is_held(fn: functools._lru_cache_wrapper[object], args: Args) -> bool:
 
 @dataclass(frozen=True)
 class _Asked:
-    """A call of a cached function, which counts: guards ask it where all else holds."""
+    """A call of a cached function. It counts as a hit or a miss, so guards make it only after all
+    others have passed.
+    """
 
     asked_last: ClassVar[bool] = True
     args: Args
@@ -263,7 +271,7 @@ class _Asked:
 
 @dataclass(frozen=True)
 class _AskedFor:
-    """A call of a cached method, of the object that it is given."""
+    """A call of a cached method, on the object that it is given."""
 
     asked_last: ClassVar[bool] = True
     fn: Callable[..., object]
@@ -274,7 +282,7 @@ class _AskedFor:
 
 
 def _find_hash(vm: Interpreter, value: object) -> None:
-    """What a cache does with an argument: the program sees where there is no hash, and what its own `__hash__` does."""
+    """Hash an argument as the cache would: errors and the program's own `__hash__` occur as in eager."""
     if type(value) is tuple:
         for item in value:
             _find_hash(vm, item)

@@ -63,7 +63,7 @@ def call_function(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: K
     meaning = SPECIAL.get(key)
     if meaning is not None:
         return meaning(vm, args, kwargs)
-    if id(fn.__code__) in TRANSFORMED:  # before the attributes: it has those of the function inside
+    if id(fn.__code__) in TRANSFORMED:  # before the attributes: the function has those of the transformed function
         return TRANSFORMED[id(fn.__code__)](vm, fn, args, kwargs)
     original = _wrapped_function(vm, fn)
     if original is not None:
@@ -91,23 +91,25 @@ def call_function(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: K
 
 
 def _wrapped_function(vm: Interpreter, fn: types.FunctionType) -> object:
-    """The function that a compiler, or what hides a function from one, has put `fn` in the place of."""
+    """The function behind a wrapper that compiles `fn` or hides it from compilers; None where `fn` is
+    no such wrapper.
+    """
     if fn.__code__ is _DISABLING and hasattr(fn, "__wrapped__"):  # torch hides these from its own compiler only
         return vars(fn)["__wrapped__"]
-    if compiler_marks.compiled_here(fn):  # compiled inside of compiled: one graph
+    if compiler_marks.compiled_here(fn):  # compiled code within compiled code becomes one graph
         return vars(fn)["__wrapped__"]
     init = compiler_marks.original_init(fn)
     if init is not None:
         return init
     original = compiler_marks.held_original(fn) if fn.__dict__ else None
-    return None if original is None else vm.load_attr(fn, original)  # in this graph
+    return None if original is None else vm.load_attr(fn, original)  # captured into this graph
 
 
 def _call_as_native(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> object:
-    """A Python function that depends on its arguments alone, and on flags, which are guarded."""
+    """Run a Python function whose result depends on its arguments and on flags; the flags are guarded."""
     if fn.__module__ == "inspect":
         _guard_defaults(vm, args)
-    if has_symint((*args, *kwargs.values())) and not is_numpy(fn):  # it may ask which class of number that is
+    if has_symint((*args, *kwargs.values())) and not is_numpy(fn):  # it may ask for the number's class
         args, kwargs = pinned(args), {key: pinned(value) for key, value in kwargs.items()}
     out = call_native(vm, fn, args, kwargs)
     if type(out) is types.FunctionType and id(out) not in vm.python.created:
@@ -125,7 +127,7 @@ def _refuse_disabled(fn: types.FunctionType) -> None:
 
 
 def _call_outside(fn: types.FunctionType) -> None:
-    """A function of no policy does nothing here, or ends the graph."""
+    """A function without a policy: nothing is done if it has no effect here, else the graph ends."""
     if compiler_marks.no_effect(module_name(fn.__module__), fn.__name__):
         return
     if fn.__name__ == "graph_break" and module_name(fn.__module__).startswith("torch._dynamo"):
@@ -136,21 +138,21 @@ def _call_outside(fn: types.FunctionType) -> None:
 
 
 def _guard_defaults(vm: Interpreter, args: Args) -> None:
-    """What `inspect` shows of functions."""
+    """Guard the attributes of functions that `inspect` reads."""
     for value in args:
         found = value.__func__ if type(value) is types.MethodType else value
         if type(found) is types.FunctionType:
             defaults_of(vm, found)
             for name in ("__wrapped__", "__signature__"):
-                with contextlib.suppress(UserError):  # none: that is guarded too
+                with contextlib.suppress(UserError):  # a missing attribute is guarded too
                     _guard_defaults(vm, (vm.load_attr(found, name),))
 
 
 def refuse_made(vm: Interpreter, fn: Callable[..., object], args: Args) -> None:
-    """A function that was run as it is gave a function, which may hold one that the program makes at each call.
+    """Refuse a function that has run whole and returned a function which may refer to values of this call.
 
     Raises:
-        Break: it was given such a one, with values of this call.
+        Break: an argument is a function that the frame has made, with a closure or defaults.
     """
     made = (arg for arg in args if type(arg) is types.FunctionType and id(arg) in vm.python.created)
     if any(arg.__closure__ or arg.__defaults__ or arg.__kwdefaults__ for arg in made):
@@ -163,7 +165,7 @@ _DISABLING = torch.utils.checkpoint.checkpoint.__code__
 
 
 def inline(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
-    """Interpret the function's bytecode."""
+    """Interpret the function's bytecode, as a frame of this capture."""
     code = fn.__code__
     vm.work += 1
     defaults, kwdefaults = defaults_of(vm, fn)
@@ -187,15 +189,15 @@ def start_generator(vm: Interpreter, frame: Frame) -> TracedGenerator:
         raise Break("a coroutine", "async functions are not captured")
     generator = TracedGenerator(vm, frame)
     frame.generator = generator
-    vm.run(frame)  # up to RETURN_GENERATOR
+    vm.run(frame)  # until RETURN_GENERATOR
     return generator
 
 
 def defaults_of(vm: Interpreter, fn: types.FunctionType) -> tuple[tuple[object, ...] | None, dict[str, object] | None]:
-    """The defaults of an inlined function, for positional and for keyword arguments, with guards for all it is made of.
+    """(defaults of positional arguments, defaults of keyword arguments) of an inlined function, with guards on them.
 
-    A function known by identity has the very same parts. An argument may be made anew for each call: its code is the
-    same, its defaults are equal.
+    A function that is guarded by identity has these very defaults. A function that is an argument may be made anew for
+    each call: then its code is guarded to be the same and its defaults to be equal.
     """
     known = vm.python.defaults.get(id(fn))
     if known is not None:
@@ -229,14 +231,14 @@ def _all_constant(values: Iterable[object]) -> bool:
 
 
 def call_leaf(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> object:
-    """A Python function of torch that stays one node; methods are recorded by name."""
+    """Call a Python function of torch that stays one node; methods are recorded by name."""
     if args and type(args[0]) is TraceTensor and fn is getattr(TENSOR_TYPES[0], fn.__name__, None):
         return call_tensor_method(vm, fn.__name__, args, kwargs)
     if not _calls_torch_alone(vm, fn) or any(map(_is_function, (*args, *kwargs.values()))):
         return inline(vm, fn, args, kwargs)
     try:
         return call_torch(vm, fn, args, kwargs)
-    except Break as stop:  # it looks into an object of the program, or at values: perhaps its parts can be captured
+    except Break as stop:  # the function reads an object of the program, or values: its body may still be captured
         if fn.__module__ != "torch.nn.functional":
             raise
         try:
@@ -246,7 +248,7 @@ def call_leaf(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwarg
 
 
 def _is_function(value: object) -> bool:
-    """What torch would call, and the program wrote."""
+    """Whether torch would call code of the program through this value."""
     if isinstance(value, (types.FunctionType, types.MethodType, functools.partial, torch.nn.Module)):
         return True
     called = next((vars(base)["__call__"] for base in type(value).__mro__ if "__call__" in vars(base)), None)
@@ -257,7 +259,9 @@ _GIVEN = classes(TraceTensor, PrologueValue, torch.nn.Parameter)
 
 
 def _calls_torch_alone(vm: Interpreter, fn: types.FunctionType) -> bool:
-    """Whether what the function calls of torch is torch's own, also at the next call: somebody may have replaced it."""
+    """Whether all functions of torch that `fn` calls by global name are torch's own; guards
+    notice later replacements.
+    """
     names = _called.get(fn.__code__)
     if names is None:
         used = fn.__code__.co_names
@@ -280,9 +284,10 @@ def _is_torchs(module: types.ModuleType, name: str) -> bool:
 
 
 def defer(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> None:
-    """A call whose result nobody needs: made after the graph, with the arguments as they are now.
+    """Defer a call whose result is not used: it is made after the graph, with the arguments as they are now.
 
-    With tensors in it, it needs their values: a break.
+    Raises:
+        Break: an argument is a tensor, whose values the call would need.
     """
     name = fn.__qualname__
     logs = args and isinstance(args[0], logging.Logger) or fn.__module__ == "logging"
@@ -291,12 +296,12 @@ def defer(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs
         if fn.__name__ == "exception" or not {"exc_info", "stack_info"}.isdisjoint(kwargs):
             raise Break(f"{name} shows frames", "those of the compiled function are not the program's", in_frame=True)
     named = {key: frozen(vm, name, value) for key, value in kwargs.items()}
-    at = vm.frames[-1].at if logs else None  # records name the line that logs
+    at = vm.frames[-1].at if logs else None  # log records contain the line of the call
     vm.effects.defer(fn, tuple(frozen(vm, name, value) for value in args), named, at)
 
 
 def _refuse_misformatted(vm: Interpreter, name: str, args: Args) -> None:
-    """A message that its arguments do not fit: handlers report that, or raise, where the call stands."""
+    """Refuse a log message that does not fit its arguments: handlers report that, or raise, at the call."""
     said = [*itertools.dropwhile(lambda value: isinstance(value, (logging.Logger, int)), args)]
     if not said or type(said[0]) is not str or any(type(value) is PrologueValue for value in said[1:]):
         return
@@ -308,7 +313,7 @@ def _refuse_misformatted(vm: Interpreter, name: str, args: Args) -> None:
 
 
 def _alike(value: object) -> object:
-    """What is formatted as this is, where that succeeds, without a look at what may change."""
+    """A value that formats without error if `value` does, independent of the contents of mutable objects."""
     kind = type(value)
     if isinstance(value, dict):
         return {key: _alike(item) for key, item in value.items()}
@@ -324,14 +329,16 @@ _UNCHANGING = (
     *(type, types.FunctionType, types.ModuleType, types.BuiltinFunctionType, BaseException, io.IOBase),
     *(logging.Filterer, logging.LogRecord, logging.Formatter),
 )
-"""What logging works with, and what says the same later."""
+"""Objects that logging works with and that do not change."""
 
 
 _FILLED: ClassTable[Callable[..., object]] = by_class({kind: kind for kind in (list, tuple, set, frozenset)})
 
 
 def frozen(vm: Interpreter, name: str, value: object) -> object:
-    """The value, or a copy of a container, for a call that is made later, when the program may have changed it."""
+    """The value, or a copy of a container, for a deferred call: the program may change the container
+    before that call.
+    """
     kind = type(value)
     if kind in LEAVES or isinstance(value, (*_UNCHANGING, *CONSTANT_TYPES)):
         return value
@@ -341,7 +348,7 @@ def frozen(vm: Interpreter, name: str, value: object) -> object:
         raise Break(f"{name} with a tensor", "it shows the tensor's values")
     refuse_unknown((value,))
     if type(value) is warnings.catch_warnings and not vars(value)["_record"]:
-        return value  # all that it does is put off with it, in order
+        return value  # its effects are deferred with it, in order
     if type(value) is collections.deque:
         return collections.deque([frozen(vm, name, item) for item in vm.effects.mirror(value)], value.maxlen)
     fill = _FILLED.get(kind)
@@ -391,7 +398,9 @@ def call_weakref(vm: Interpreter, fn: weakref.ref[object], args: Args, kwargs: K
 
 
 def _dies_with_the_frame(vm: Interpreter, value: object) -> bool:
-    """Whether what a weak reference leads to was made here or came in a variable: the capture itself holds on to it."""
+    """Whether the object of a weak reference was made in the frame or is in a variable: capture itself
+    keeps it alive.
+    """
     source = vm.source_of(value)
     if source is not None:
         return source.kind == native.LOCAL and isinstance(value, torch.Tensor)
@@ -414,7 +423,7 @@ def call_instance(vm: Interpreter, obj: Any, args: Args, kwargs: Kwargs) -> obje
         return call_native(vm, obj, args, kwargs)
     if not callable(obj):
         kind, shown = type(obj), vm.type_of(obj)
-        if shown is not kind:  # what stands for it has another name
+        if shown is not kind:  # the class of the stand-in has another name
             user_raise(TypeError(f"{shown.__name__!r} object is not callable"))
         return user(obj, *args, **kwargs)
     raise Break(f"a call of a {type(obj).__name__}", "it came from outside and runs C code")
@@ -422,7 +431,7 @@ def call_instance(vm: Interpreter, obj: Any, args: Args, kwargs: Kwargs) -> obje
 
 @CALL(*NUMPY_FUNCTIONS)
 def call_numpy(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
-    """A function of numpy on plain data gives a constant, or an array of the prologue."""
+    """A function of numpy: a constant on plain data, else an array of the prologue."""
     if not all(map(_is_plain, (*args, *kwargs.values()))):
         raise Break(f"a call of numpy.{fn.__name__}", "it computes with values that are not known yet")
     return call_native(vm, fn, args, kwargs)
@@ -443,7 +452,7 @@ C_FUNCTIONS = (
 )
 
 _LISTED = (*C_FUNCTIONS, type, types.FunctionType)
-"""Callables that tables are asked for; others may compare and hash as they like."""
+"""Callables that may be looked up in tables; others may define `__eq__` and `__hash__`."""
 
 SAFE_MODULES = frozenset(
     {"builtins", "operator", "_operator", "math", "cmath", "itertools", "functools", "_functools", "collections"}
@@ -487,11 +496,11 @@ def _call_descriptor(vm: Interpreter, fn: MethodOfC, args: Args, kwargs: Kwargs)
 
 
 def _call_bound(vm: Interpreter, fn: BoundMethodOfC, owner: object, args: Args, kwargs: Kwargs) -> object:
-    """A bound C method."""
+    """Call a bound C method."""
     if type(owner) is TraceTensor:
         return call_tensor_method(vm, fn.__name__, (owner, *args), kwargs)
     if isinstance(owner, type):
-        # `super()` may have given a wrapper
+        # `super()` may have returned a wrapper
         classes = (fn.__objclass__,) if type(fn) is types.MethodWrapperType else inspect.getmro(owner)
         raw = next((vars(b)[fn.__name__] for b in classes if fn.__name__ in vars(b)), None)
         meaning = SPECIAL.get(id(raw))
@@ -513,19 +522,21 @@ _LOGGING_LOCK = logging._lock  # type: ignore[attr-defined]
 def call_on_external(
     vm: Interpreter, fn: MethodOfC | BoundMethodOfC, owner: object, args: Args, kwargs: Kwargs
 ) -> object:
-    """A C method of an object from outside: builtin containers through their mirrors, others not at all."""
+    """A C method of an object from outside: builtin containers are replaced by their mirrors, other objects are
+    refused.
+    """
     if isinstance(owner, CONTAINERS) or is_shown(owner):
         return call_native(vm, fn, (owner, *args), kwargs)
     if getattr(fn, "__objclass__", None) in (object, type, BaseException):
         return call_native(vm, fn, (owner, *args), kwargs)
-    if owner is _LOGGING_LOCK:  # taken and given back by logging itself, around its tables
+    if owner is _LOGGING_LOCK:  # logging acquires and releases it around access to its tables
         return user(fn, owner, *args, **kwargs)
     name = f"{type(owner).__name__}.{fn.__name__}"
     raise Break(f"a call of {name}", "the object came from outside, and the method runs C code on it")
 
 
 def _refuse_unknown_c(fn: types.BuiltinFunctionType) -> None:
-    """C functions of modules that are not known, but for methods."""
+    """Refuse C functions of unknown modules, except methods."""
     module = module_name(getattr(fn, "__module__", None))
     if not module or module.split(".")[0] in _SAFE_ROOTS:
         return
@@ -535,7 +546,7 @@ def _refuse_unknown_c(fn: types.BuiltinFunctionType) -> None:
 
 
 def _refuse_unknown_arguments(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> None:
-    """Arguments that C code may not be given as they are now."""
+    """Refuse arguments whose present state C code must not see."""
     if _consumes(fn):
         vm.effects.refuse_iterators(args)
         for value in args:
@@ -546,14 +557,14 @@ def _refuse_unknown_arguments(vm: Interpreter, fn: Callable[..., object], args: 
 
 
 def _with_callbacks(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-    """The arguments, with what has capture run a function in the place of each one that C code calls."""
+    """The arguments, with trampolines in place of functions that C code calls."""
     called = CALLERS[fn] if fn is not iter or len(args) == 2 else -1
     args = tuple(callback(vm, a, fn is re.sub) if at == called else a for at, a in enumerate(args))
     return args, {k: callback(vm, v) if k in _CALLED else v for k, v in kwargs.items()}
 
 
 def call_native(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
-    """Run C code (or a function that depends on its arguments alone) as it is."""
+    """Run C code, or a function that depends on its arguments alone, on the captured values."""
     if fn is numpy.frompyfunc or fn is numpy.vectorize.__init__:
         refuse_made(vm, fn, (*args, *kwargs.values()))
     if is_numpy(fn) and not isinstance(fn, type) and not has_symint((*args, *kwargs.values())):
@@ -566,7 +577,7 @@ def call_native(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: 
     if fn in CALLERS:
         args, kwargs = _with_callbacks(vm, fn, args, kwargs)
     out = vm.native(fn, *args, **kwargs)
-    if isinstance(out, numpy.ndarray):  # of sizes: they are numbers to it
+    if isinstance(out, numpy.ndarray):  # an array of sizes, which were plain numbers to numpy
         return vm.prologue.run(fn, args, kwargs)
     for changed in args[:1]:
         vm.effects.copies.give_back(changed)
@@ -574,7 +585,7 @@ def call_native(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: 
 
 
 def _seen_by_c(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-    """Arguments with mirrors in place of containers from outside, as deep as the function looks."""
+    """Arguments with mirrors in place of containers from outside, as deep as the function reads."""
     effects = vm.effects
     if passes_on(fn, kwargs):
         return tuple(map(effects.mirror, args)), {key: effects.mirror(value) for key, value in kwargs.items()}
@@ -590,7 +601,7 @@ def _seen_by_c(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: K
 
 
 def passes_on(fn: object, kwargs: Kwargs) -> bool:
-    """Whether C code takes items out of containers and hands on the very objects, without a look at what is in them."""
+    """Whether C code returns the very items of a container without reading their contents."""
     if isinstance(fn, type):
         return fn in _PASSING_ON or fn.__module__ == "itertools"
     return any(fn is each for each in _BY_KEY) and kwargs.get("key") is not None
@@ -599,13 +610,13 @@ def passes_on(fn: object, kwargs: Kwargs) -> bool:
 _PASSING_ON = classes(list, tuple, set, frozenset, collections.deque, enumerate, zip, map, filter, reversed)
 _BY_KEY = (sorted, min, max)
 _TEXT_FUNCTIONS = frozenset({"_path_normpath", "_path_splitroot", "_path_splitroot_ex"})
-"""Functions of the posix module that only work on text."""
+"""Functions of the posix module that only process text."""
 _KEEPING = frozenset({"append", "appendleft", "insert", "add", "setdefault", "__setitem__", "remove", "pop", "discard"})
-"""Methods of containers that keep the very objects they are given."""
+"""Methods of containers that store the very objects they are given."""
 _LOOKING = frozenset({"index", "count", *map("__{}__".format, "eq ne lt le gt ge contains repr str format".split())})
-"""Methods of containers that look into their items, and leave all as it is."""
+"""Methods of containers that read their items and change nothing."""
 _COMPARING = frozenset({"remove", "sort"})
-"""Methods that look into items and change the container."""
+"""Methods that read the items and change the container."""
 _SAFE_ROOTS = frozenset(name.split(".")[0] for name in SAFE_MODULES) | {"torch"}
 
 
@@ -616,7 +627,7 @@ _HOLDING_OWNERS = classes(object, type, BaseException, *_MADE_OF)
 
 
 def _holds(fn: object) -> bool:
-    """C code that keeps or identifies the objects it is given, without looking into them."""
+    """Whether C code only stores or identifies the objects it is given."""
     if isinstance(fn, types.FunctionType) or not isinstance(fn, _LISTED):
         return isinstance(fn, types.FunctionType)
     owner = getattr(fn, "__objclass__", None) or getattr(fn, "__self__", None)
@@ -629,16 +640,16 @@ def _holds(fn: object) -> bool:
 
 
 def _consumes(fn: Callable[..., object]) -> bool:
-    """Methods of containers that may iterate what they are given."""
+    """Whether it is a method of a container that may iterate its argument."""
     owner = getattr(fn, "__objclass__", None) or getattr(fn, "__self__", None)
     return owner in _CONSUMING_OWNERS and fn.__name__ not in _KEEPING
 
 
 def callback(vm: Interpreter, value: object, reads: bool = False) -> object:
-    """What is handed to C code to be called: calls come back to the interpreter (but for those on many numbers).
+    """A function for C code to call: calls come back to the interpreter, except for int and float, which run often.
 
     Args:
-        reads: the C code reads the text that it gets.
+        reads: the C code reads the characters of a returned text.
     """
     return Trampoline(vm, value, reads) if callable(value) and value is not int and value is not float else value
 
@@ -651,12 +662,14 @@ CALLERS: ClassTable[int] = by_class(
         **dict.fromkeys((sorted, min, max, list.sort), -1),
     }
 )
-"""C code that calls a function: the argument with this number (-1: none), and those of these names."""
+"""C functions that call a function: the position of that argument (-1: none); arguments of these names
+are called too.
+"""
 _CALLED = ("key", "func")
 
 
 class Trampoline:
-    """A function as C code sees it: calling it interprets it, and C code may look into what it gives."""
+    """A function as C code sees it: a call interprets it, and gives a value that C code may read."""
 
     def __init__(self, vm: Interpreter, fn: object, reads: bool = False) -> None:
         self.vm, self.fn, self.reads = vm, fn, reads

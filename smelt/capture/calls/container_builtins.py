@@ -1,4 +1,4 @@
-"""What builtin functions and methods mean that iterate, look into or change containers."""
+"""Captured forms of builtin functions and methods that iterate, read or change containers."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from smelt.graph.trace.trace import TraceTensor
 def _iterable(
     vm: Interpreter, value: object, plain: Callable[[object], object] | None = None, fn: object = None
 ) -> object:
-    """The argument as C code may iterate it: through the interpreter where Python code does it.
+    """The argument as an object that C code may iterate; iterated by the interpreter where its class does so in Python.
 
     Args:
-        plain: what makes containers from outside readable; by default with all that is in them.
-        fn: the C code. What makes sets takes the items of another past methods of a subclass.
+        plain: makes containers from outside readable; by default with all nested ones.
+        fn: the C code. Constructors of sets copy another set without the methods of its subclass.
     """
     plain = plain or vm.effects.plain
     if type(value) in LEAVES:
@@ -86,7 +86,7 @@ _register_iterating()
 
 
 def _operator(fn: Callable[..., object], count: int, meaning: Callable[..., object]) -> None:
-    """A function of the operator module: its operands may have methods that are written in Python."""
+    """Register a function of the operator module: methods of its operands may be written in Python."""
 
     def operate(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
         return meaning(vm, *args) if len(args) == count and not kwargs else user(fn, *args, **kwargs)
@@ -141,7 +141,7 @@ def reverse(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 def as_mapping(vm: Interpreter, value: object) -> object:
-    """A mapping with Python methods as a plain dict, made through the interpreter."""
+    """A mapping with Python methods as a plain dict, read through the interpreter."""
     if isinstance(value, dict) and python_method(vm, value, "__iter__") is None:
         return vm.effects.plain(value)
     if python_method(vm, value, "keys") is not None:
@@ -210,7 +210,7 @@ def dict_update(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 
 @special(collections.OrderedDict.update, collections.OrderedDict.__init__)
 def ordered_update(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """OrderedDict.update(mapping, **kwargs), and that of a dict"""
+    """OrderedDict.update(mapping, **kwargs), also used for dict.update"""
     container, *given = args
     target = containers.writable(vm, container)
     store = python_method(vm, container, "__setitem__") if isinstance(container, collections.OrderedDict) else None

@@ -1,4 +1,4 @@
-"""Calls of `operator.itemgetter`, `attrgetter` and `methodcaller`: what they get may be written in Python."""
+"""Calls of `operator.itemgetter`, `attrgetter` and `methodcaller`: the attributes or items may be written in Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from smelt.capture.python import containers
 
 
 def _given(getter: Any) -> tuple[Args, Kwargs]:
-    """What a getter was made with."""
+    """The arguments that a getter was made with."""
     made, given = getter.__reduce__()
     return (*made.args, *given) if isinstance(made, functools.partial) else given, getattr(made, "keywords", {})
 
@@ -29,7 +29,7 @@ def _parts(getter: object) -> Args:
 
 
 def _known(vm: Interpreter, getter: object) -> bool:
-    """Whether what it was made with is known; guarded when it comes from outside."""
+    """Whether a getter's arguments are plain data; guarded when the getter comes from outside."""
     source = vm.source_of(getter)
     if source is None:
         return True

@@ -1,4 +1,4 @@
-"""Calls of classes: making objects as `type.__call__` does, with Python `__new__` and `__init__` interpreted."""
+"""Calls of classes: make objects as `type.__call__` does, with Python `__new__` and `__init__` interpreted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def call_class(vm: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> object
     maker = type.__call__ if type(cls) is type else find_in_class(vm, type(cls), "__call__")
     if isinstance(maker, types.FunctionType) and not issubclass(cls, enum.Enum):
         return vm.call(maker, (cls, *args), kwargs)
-    if isinstance(maker, type):  # which Python does not bind: that of `TypedDict` is `dict`
+    if isinstance(maker, type):  # Python does not bind a class here: the `__call__` of `TypedDict` is `dict`
         return vm.call(maker, args, kwargs)
     if cls in LEAVES or issubclass(cls, (enum.Enum, BaseException)) and not _python(vm, cls, "__init__"):
         return calls.call_native(vm, cls, args, kwargs)
@@ -55,14 +55,14 @@ def call_type(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 @special(builtins.__build_class__)
 def build_class(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """A class statement: C code runs its body."""
+    """Refuse a class statement: C code runs its body."""
     frame = vm.frames[-1]
     note_statement(module_name(frame.globals.get("__name__")), frame.code.co_qualname, args[1])
     raise Break("a class is defined", "class bodies are not captured", "define it outside of the function")
 
 
 def construct(vm: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> object:
-    """`type.__call__(cls, ...)`: `__new__`, then `__init__` when that gave an instance."""
+    """`type.__call__(cls, ...)`: `__new__`, then `__init__` if that returned an instance."""
     if _does_something_last(cls):
         raise Break(f"a {cls.__name__} is made", "its __del__ runs when Python drops it")
     new, init = _python(vm, cls, "__new__"), _python(vm, cls, "__init__")
@@ -85,13 +85,15 @@ def construct(vm: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> object:
 
 
 def _does_something_last(cls: type) -> bool:
-    """Whether a class of the program's has a `__del__`, perhaps of C code: a file's calls `close` and `flush`."""
+    """Whether a class of the program's has a `__del__`, also one written in C: that of a file calls `close` and
+    `flush`.
+    """
     flags = cls.__flags__
     return bool(flags & HEAP and not flags & IMMUTABLE_TYPE) and any("__del__" in vars(base) for base in cls.__mro__)
 
 
 def _python(vm: Interpreter, cls: type, name: str) -> object:
-    """The class's `__new__` or `__init__` when it is written in Python."""
+    """The class's `__new__` or `__init__` if it is written in Python, else None."""
     raw = find_in_class(vm, cls, name)
     raw = raw.__func__ if isinstance(raw, staticmethod) else raw
     return raw if isinstance(raw, types.FunctionType) else None
@@ -118,7 +120,7 @@ def _register_weak_references() -> None:
 
 
 def _is_of_tables(callback: object) -> bool:
-    """Whether it is a function by which a table of weakref forgets what died: it calls none of the program's."""
+    """Whether the callback is one of the weak tables of Python's library, which calls nothing of the program's."""
     named = type(callback) is types.FunctionType and (module_name(callback.__module__), callback.__name__)
     return named in (("weakref", "remove"), ("_weakrefset", "_remove"))
 
@@ -128,7 +130,7 @@ _register_weak_references()
 
 @special(object.__reduce_ex__)
 def reduce_object(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`object.__reduce_ex__(protocol)`, by which `copy` takes objects apart: their state is read with guards."""
+    """`object.__reduce_ex__(protocol)`, with which `copy` reads an object's state; the state is read with guards."""
     if not args or id(args[0]) not in vm.sources or isinstance(args[0], CONTAINERS):
         return calls.call_native(vm, object.__reduce_ex__, args, kwargs)
     obj, cls = args[0], type(args[0])
@@ -139,7 +141,7 @@ def reduce_object(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     if args[1:] < (2,) or special_state or not _is_plain(cls):
         raise Break(f"a {cls.__name__} is taken apart to be copied", "the object came from outside, and C code does it")
     if isinstance(find_in_class(vm, cls, "__getattribute__"), types.FunctionType):
-        for name in ("__reduce__", "__getstate__"):  # which gives what it is: the class has none of its own
+        for name in ("__reduce__", "__getstate__"):  # the result is unused: the class has no method of this name
             vm.load_attr(obj, name)
     return vars(copyreg)["__newobj__"], (cls,), _state(vm, obj), None, None
 
@@ -155,19 +157,19 @@ def object_state(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 def _is_plain(cls: type) -> bool:
-    """All that its instances hold is a dictionary of attributes."""
+    """Whether instances have no state besides a dictionary of attributes."""
     if cls.__reduce__ is not object.__reduce__ or cls.__reduce_ex__ is not object.__reduce_ex__:
         return False
     return is_written(cls) and cls.__dictoffset__ != 0 and not copyreg._slotnames(cls)  # type: ignore[attr-defined]
 
 
 def _state(vm: Interpreter, obj: object) -> object:
-    """What `copy` gives to a new object."""
+    """The state that `copy` gives to a new object."""
     own = python_method(vm, obj, "__getstate__")
     return _attributes(vm, obj) if own is None else vm.call(own, (obj,), {})
 
 
 def _attributes(vm: Interpreter, obj: object) -> object:
-    """An object's attributes, None without any; in a dictionary of its own, whose address `deepcopy` may ask for."""
-    attributes = load_generic(vm, obj, type(obj), "__dict__", vm.sources.get(id(obj)))  # C code asks no hook for it
+    """An object's attributes, in a new dictionary, whose address `deepcopy` may use; None without any."""
+    attributes = load_generic(vm, obj, type(obj), "__dict__", vm.sources.get(id(obj)))  # C code reads it without a hook
     return dict(vm.effects.mirror(attributes)) or None

@@ -1,7 +1,8 @@
-"""What the program may see of calls that are put off: a log, a warning or a print runs its own code when it is made.
+"""Effects of deferred calls on what the program reads: a log, a warning or a print may run code of the program.
 
-Handlers, filters, streams and hooks that the program wrote may change what it looks at next. What they can reach is
-known: where the program has looked at it, or is about to, the graph ends at the call, which is then made in its turn.
+Handlers, filters, streams and hooks of the program may change objects that the program reads later. The objects that
+they can reach are known: where the program has read one of them, or is about to, the graph ends at the call, which is
+then made in order.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from smelt.capture.core.values import is_bound, own_dict
 from smelt.capture.tensors.fallible_ops import note_deferred
 
 _FEW = 2000
-"""Objects that are followed from what a call runs."""
+"""The most objects that are followed from the functions that a call runs."""
 
 
 class Observed:
-    """What code of the program may change when the calls that are put off are made.
+    """The objects that code of the program may change when the deferred calls are made.
 
     Attributes:
-        step: of the capture, in which the first of these calls stands.
+        step: the step of the capture at which the first of these calls is.
         targets: identities of objects, and (identity of globals, name), that it may write to.
     """
 
@@ -39,13 +40,13 @@ class Observed:
         self._alive: list[object] = []
 
     def add(self, vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> None:
-        """A call is put off.
+        """Note that a call is deferred.
 
         Raises:
-            Break: the program has looked at something that the call may change.
+            Break: the program has read something that the call may change.
         """
         runs = _run_by(vm, fn, args, kwargs)
-        # a list gathers warnings; what fails at the last of streams is swallowed
+        # appending a warning to a list does not raise, and logging ignores errors of sys.stderr
         raising = any(each is not sys.stderr and not is_bound(each) for each in runs) and not _is_silent(fn, args)
         note_deferred(vm, fn, raising)
         found = [target for each in runs for target in self._reached(each)]
@@ -60,10 +61,10 @@ class Observed:
         self.targets.update(found)
 
     def look(self, target: object) -> None:
-        """The program looks at an object from outside, or at a global variable.
+        """Note that the program reads an object from outside, or a global variable.
 
         Raises:
-            Restart: a call that was put off may change it; the graph ends before that.
+            Restart: a deferred call may change it; the graph ends before that call.
         """
         if target in self.targets:
             raise Restart(
@@ -71,7 +72,7 @@ class Observed:
             )
 
     def _reached(self, start: Any) -> Iterator[object]:
-        """What a function or object of the program can get hold of by itself."""
+        """The objects and variables that a function or object of the program can reach by itself."""
         left, seen = [start], {id(start)}
         while left and len(seen) < _FEW:
             value = left.pop()
@@ -109,7 +110,7 @@ def _content(cell: types.CellType) -> list[object]:
 
 
 def _globals_of(function: types.FunctionType) -> Iterator[object]:
-    """The global variables that the function's code writes."""
+    """The global variables that the function's code writes, as (identity of globals, name)."""
     if not is_frozen(function.__module__):
         for instruction in dis.get_instructions(function.__code__):
             if instruction.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
@@ -136,7 +137,7 @@ def _run_by(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> list[obj
     """Objects and functions of the program that a call runs by itself."""
     found: list[object] = []
     if args and isinstance(args[0], (logging.Handler, logging.Filter)):
-        return found  # a handler that calls its own class
+        return found  # a handler or filter that calls a method of its base class
     if fn is print:
         found = [kwargs.get("file") or sys.stdout]
     elif getattr(fn, "__module__", "") == "logging" or args and isinstance(args[0], logging.Logger):
@@ -148,14 +149,16 @@ def _run_by(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> list[obj
 
 
 def _is_silent(fn: object, args: Args) -> bool:
-    """Whether this is a log of a level that the logger leaves out."""
+    """Whether this is a log of a level that the logger ignores."""
     logger = args[0] if args and isinstance(args[0], logging.Logger) else logging.root
     level = getattr(logging, getattr(fn, "__name__", "").upper(), None)
     return type(level) is int and not logger.isEnabledFor(level)
 
 
 def _is_changed(vm: Interpreter, fn: object, args: Args) -> bool:
-    """Whether what the program did to a logger and its handlers is put off as well: lists of them are written last."""
+    """Whether changes that the program made to a logger and its handlers are still pending: capture
+    writes lists last.
+    """
     logger = next((each for each in args if isinstance(each, logging.Logger)), None)
     if logger is None:
         return False
@@ -166,13 +169,13 @@ def _is_changed(vm: Interpreter, fn: object, args: Args) -> bool:
 
 
 def _is_redirected(vm: Interpreter) -> bool:
-    """Whether streams of the process are others at this point, as `contextlib.redirect_stdout` has it."""
+    """Whether the streams of the process are replaced at this point, as `contextlib.redirect_stdout` does."""
     stores = [(name, vm.effects.variable(sys, name)) for name in ("stdout", "stderr")]
     return any(store is not None and store.value is not vars(sys)[name] for name, store in stores)
 
 
 def _now(vm: Interpreter, name: str) -> object:
-    """An attribute of the module of warnings, as the program has left it."""
+    """An attribute of the module `warnings`, as the program has set it."""
     store = vm.effects.variable(warnings, name)
     return vars(warnings)[name] if store is None else store.value
 
@@ -186,7 +189,7 @@ def _is_librarys(value: object) -> bool:
 
 
 def _of_logger(logger: logging.Logger | None) -> Iterator[object]:
-    """The handlers, filters, formatters and streams that a record goes through."""
+    """The handlers, filters, formatters and streams that a record passes through."""
     first = True
     while logger is not None:
         yield from logger.filters if first else ()

@@ -29,7 +29,7 @@ from smelt.graph.trace.trace import TraceTensor
 
 
 def _text_method(vm: Interpreter, fn: Callable[..., object], value: object) -> object:
-    """The function of the program that gives a value's text; None without one."""
+    """The method of the program that gives a value's text; None without one."""
     names = [{str: "__str__", repr: "__repr__", format: "__format__"}[fn]]
     if fn is str and type(value).__str__ is object.__str__:
         names.append("__repr__")
@@ -69,7 +69,7 @@ def _text_of_object(vm: Interpreter, fn: Callable[..., object], value: object, r
 
 
 def _guard_text(vm: Interpreter, value: object) -> None:
-    """The names in the text of a class and of an enumeration's member, which are themselves known by identity."""
+    """Guard the names that the text of a class or of a member of an enumeration contains."""
     if isinstance(value, type):
         load_class_attr(vm, value, "__module__")
         load_class_attr(vm, value, "__qualname__")
@@ -84,7 +84,7 @@ _BRACKETS = by_class({list: "[]", tuple: "()", set: "{}", dict: "{}"})
 
 
 def container_text(vm: Interpreter, value: object) -> object:
-    """The text of a builtin container whose items are not all plain data: their own methods are interpreted."""
+    """The text of a builtin container, with methods of its items interpreted; None where all items are plain data."""
     brackets = _BRACKETS.get(type(value))
     if brackets is None:
         return None
@@ -104,7 +104,7 @@ def container_text(vm: Interpreter, value: object) -> object:
 
 
 def joined(vm: Interpreter, pieces: Iterable[Any]) -> object:
-    """Text of parts, some of which may be unknown or made anew at each call."""
+    """The concatenated pieces; the result is unknown, or made in the prologue, if a piece is."""
     pieces = list(pieces)
     if any(type(piece) is PrologueValue for piece in pieces):
         return vm.prologue.run("".join, (pieces,), {})
@@ -149,14 +149,14 @@ _make_encoder: Any = vars(json.encoder)["c_make_encoder"]
 
 @special(_make_encoder)
 def make_encoder(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """The encoder of json, written in C: it calls what says how other objects are written."""
+    """The C encoder of json: it calls a function of the program for objects that it does not know."""
     markers, default, *rest = args
     return vm.native(_make_encoder, markers, calls.callback(vm, default, reads=True), *rest, **kwargs)
 
 
 @special(str.format)
 def format_string(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """str.format(...): each field as the interpreter reads it."""
+    """str.format(...): each field is formatted by the interpreter."""
     text, *given = args
     refuse_unknown((text,))
     if all(type(value) in LEAVES for value in (*given, *kwargs.values())):
@@ -165,7 +165,7 @@ def format_string(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 class _Fields:
-    """The arguments of one `str.format`, which fields ask for by name, by number, or in their order."""
+    """The arguments of one `str.format`, which fields name by keyword, by number, or in order."""
 
     def __init__(self, args: list[object], kwargs: Kwargs) -> None:
         self.args, self.kwargs = args, kwargs
@@ -173,7 +173,7 @@ class _Fields:
         self.numbered: bool | None = None
 
     def find(self, name: Any) -> object:
-        """The argument that begins a field."""
+        """The argument with which a field begins."""
         if name != "" and type(name) is str:
             return user(self.kwargs.__getitem__, name)
         numbered = name != ""
@@ -189,7 +189,7 @@ class _Fields:
 
 
 def _formatted(vm: Interpreter, text: str, fields: _Fields, depth: int = 2) -> Iterator[object]:
-    """The parts of a text with its fields filled in."""
+    """The pieces of a text with its fields formatted."""
     if not depth:
         user_raise(ValueError("Max string recursion exceeded"))
     parser = user(_string.formatter_parser, text)
@@ -213,7 +213,7 @@ _CONVERSIONS = {"s": str, "r": repr, "a": ascii}
 
 
 def _field(vm: Interpreter, field: str, fields: _Fields) -> object:
-    """What a field like `0.name[key]` stands for."""
+    """The value of a field such as `0.name[key]`."""
     first, rest = user(_string.formatter_field_name_split, field)
     value = fields.find(first)
     for is_attribute, key in user(list, rest):
@@ -223,7 +223,7 @@ def _field(vm: Interpreter, field: str, fields: _Fields) -> object:
 
 @special(print)
 def print_call(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """print(...): now into an object of the frame, else after the graph; the texts are those of now"""
+    """print(...): now if the stream is an object of the frame, else after the graph, with the texts as they are now"""
     for between in (kwargs.get("sep"), kwargs.get("end")):
         if between is not None and not isinstance(between, (str, UnknownText)):
             raise Break("print() with arguments that it refuses", "it raises where it stands")

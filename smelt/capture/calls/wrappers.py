@@ -1,4 +1,4 @@
-"""Objects of C code that hold a function: they are made again at each call, with what they hold."""
+"""Objects of C code that contain a function: residual code makes them at each call, with the same contents."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ for _method in (property.getter, property.setter, property.deleter):
 
 
 def refuse_own_cache(vm: Interpreter, fn: functools._lru_cache_wrapper[object]) -> None:
-    """A cache that the frame has made is filled by Python: what it holds would be values of the capture.
+    """Refuse a call of a cache that the frame has made: its entries would be values of the capture.
 
     Raises:
-        Break: the frame made this one.
+        Break: the frame made this cache.
     """
     if id(fn) in vm.python.created:
         raise Break(f"a call of {fn.__name__}, which has a cache that was made here", "what it does, it does once")
@@ -61,7 +61,9 @@ def refuse_own_cache(vm: Interpreter, fn: functools._lru_cache_wrapper[object]) 
 
 @special(functools.partial)
 def make_partial(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`functools.partial(function, ...)`: of another partial it takes the function and the arguments, now."""
+    """`functools.partial(function, ...)`: of another partial it takes the function and the arguments, as
+    they are now.
+    """
     outer = args[0] if args else None
     if isinstance(outer, functools.partial) and _is_taken_apart(vm, outer):
         plain = vm.effects.plain
@@ -71,7 +73,9 @@ def make_partial(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 def _is_taken_apart(vm: Interpreter, outer: functools.partial[object]) -> bool:
-    """Whether a partial of it holds what it holds, not the object: a partial without a dictionary of attributes."""
+    """Whether a new partial takes over the contents of `outer` and not the object: if `outer` has no attribute
+    dictionary.
+    """
     if _CALLS_STAY and type(outer).__call__ is not functools.partial.__call__:
         return False
     bare, source = _is_bare(outer), vm.source_of(outer)
@@ -87,9 +91,9 @@ class _Called(functools.partial[object]):
 
 _sample = _Called(len)
 _CALLS_STAY = functools.partial(_sample).func is _sample
-"""Whether partials with a call of their own are not taken apart: CPython 3.13 does that."""
+"""Whether partials of a subclass with its own `__call__` are nested and not merged, as from CPython 3.13 on."""
 
 
 def _is_bare(outer: functools.partial[object]) -> bool:
-    """Nobody has looked at its attributes, which makes the dictionary."""
+    """Whether no attribute was read or set, which would have made the dictionary."""
     return functools.partial.__reduce__(outer)[2][3] is None

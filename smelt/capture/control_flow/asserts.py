@@ -1,6 +1,6 @@
-"""`if condition: raise ...` and `assert condition` on a tensor's value: the graph goes on, and checks when it runs.
+"""`if condition: raise ...` and `assert condition` on a tensor's value: the graph continues, and checks the condition.
 
-Where the check fails the frame runs in eager, which raises the program's own error with its own message.
+Where the check fails, the frame runs in eager, which raises the program's own error with its own message.
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ from smelt.graph.ir.symint import from_torch
 from smelt.graph.trace.trace import TraceTensor
 
 _LONGEST = 60
-"""Instructions of the longest way to a `raise`."""
+"""Instructions of the longest path to a `raise`."""
 
 _MAKING = ("LOAD_", "BUILD_", "FORMAT_", "CONVERT_", "CALL", "PRECALL", "PUSH_NULL", "KW_NAMES", "BINARY_", "COPY")
-"""What stands between a branch and its `raise`: instructions that make an error and its text."""
+"""Instructions that may come between a branch and its `raise`: those that make an error and its text."""
 
 
 Check = Callable[[Any, Any, bool], bool]
-"""Records that the condition does not have a truth; False: it cannot."""
+"""Records a check that the condition's truth is not this one; False: it cannot be checked."""
 
 
 def goes_on(
     vm: Interpreter, f: Frame, condition: Any, when_true: int, when_false: int, check: Check | None = None
 ) -> bool:
-    """Go on where the program does not raise, and record the check; False: both ways go on, or values are not read."""
+    """Continue on the arm that does not raise, and record a check; False: neither or both raise, or it cannot be
+    checked.
+    """
     check = check or _check
     for truth, raising, other in ((True, when_true, when_false), (False, when_false, when_true)):
         if only_raises(f.decoded, raising) and not only_raises(f.decoded, other):
@@ -46,13 +48,13 @@ def goes_on(
 
 
 def only_raises(decoded: Decoded, start: int) -> bool:
-    """Whether the instructions from here on make an error and raise it."""
+    """Whether the instructions from `start` on only make an error and raise it."""
     at = start
     for _ in range(_LONGEST):
         name = decoded.names[at]
         if name == "RAISE_VARARGS":
             return True
-        if name == "JUMP_FORWARD":  # to the end of `assert a < b < c`
+        if name == "JUMP_FORWARD":  # jumps to the end of `assert a < b < c`
             at = decoded.instructions[at][1]
             continue
         if not name.startswith(_MAKING) and name not in ("NOP", "SWAP", "POP_TOP"):
@@ -62,12 +64,12 @@ def only_raises(decoded: Decoded, start: int) -> bool:
 
 
 def must_be_true(vm: Interpreter, condition: TraceTensor) -> bool:
-    """Record that the program raises unless the condition is true; False: values are not read."""
+    """Record a check that the condition is true; False: it cannot be checked."""
     return _check(vm, condition, False)
 
 
 def _check(vm: Interpreter, condition: TraceTensor, raises: bool) -> bool:
-    """Record that the condition is not `raises`."""
+    """Record a check that the condition's truth is not `raises`; False: it cannot be checked."""
     reads = vm.plan.checks and vm.values.are_read and vm.tensors is vm.outermost and not vm.control.branching
     if not reads or vm.tensors.region is not None:
         return False

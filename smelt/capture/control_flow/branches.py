@@ -1,8 +1,8 @@
-"""`if condition: x = torch.clamp(x, low, high)` with a tensor as condition: both ways are computed, one is chosen.
+"""`if condition: x = torch.clamp(x, low, high)` with a tensor as condition: computed always, and selected by `where`.
 
-Models guard themselves against numbers that are not finite this way. What the branch does must be cheap, and harmless
-where it would not have run: operators that clamp, on tensors, into local variables. Then the variables get
-`torch.where(condition, new, old)`, to the bit what eager gives, and the graph goes on.
+Models guard themselves against numbers that are not finite this way. The body has to be cheap, and harmless where it
+would not have run: operators that clamp tensors, into local variables. Then the variables get `torch.where(condition,
+new, old)`, which is bit for bit the result of eager, and the graph continues.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from smelt.graph.ir.symint import SYMBOLIC
 from smelt.graph.trace.trace import TraceTensor
 
 HARMLESS = frozenset({"clamp", "clip", "clamp_min", "clamp_max", "nan_to_num"})
-"""Operators that may run where the program would not have run them, by name: no error, no infinite derivative."""
+"""Operators, by name, that may run where the program would not have run them: no error, no infinite derivative."""
 
 LONGEST = 60
-"""Instructions of the longest branch."""
+"""Instructions of the longest body of a branch."""
 
 _LOADS = "LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_LOAD_FAST LOAD_CONST LOAD_GLOBAL LOAD_ATTR LOAD_METHOD LOAD_DEREF".split()
 _STORED = frozenset({"STORE_FAST", "STORE_FAST_STORE_FAST", "STORE_FAST_LOAD_FAST"})
@@ -45,7 +45,7 @@ _INFOS = (torch.finfo, torch.iinfo)
 
 
 def _pop_jump(on: bool) -> Callable[[Any, Frame, int], object | None]:
-    """A jump when the popped value is as `on` says."""
+    """The handler of a jump that is taken when the popped value's truth is `on`."""
     off = not on
 
     def pop_jump(vm: Interpreter, f: Frame, arg: int) -> object | None:
@@ -70,7 +70,7 @@ for _on, _name in ((False, "IF_FALSE"), (True, "IF_TRUE")):
 
 
 def to_bool(vm: Interpreter, f: Frame, arg: object) -> None:
-    """TO_BOOL of 3.13: the truth of a tensor is left to the jump that follows, which may take both ways."""
+    """TO_BOOL of 3.13: leaves a tensor on the stack for the jump that follows, which may capture both arms."""
     value = f.stack[-1]
     if type(value) in _LEFT and f.decoded.names[f.pc] in ASKING:
         return
@@ -81,7 +81,7 @@ _LEFT = classes(TraceTensor, PhiValue, PrologueValue, *SYMBOLIC)
 
 
 def is_simple(decoded: Decoded, start: int, end: int) -> bool:
-    """Whether the instructions between a jump and its target only compute and store local variables, and clamp."""
+    """Whether the instructions of `start` to `end` only compute and store local variables, and clamp."""
     names = decoded.names[start:end]
     if not 0 < len(names) <= LONGEST or not _SIMPLE.issuperset(names) or _STORED.isdisjoint(names):
         return False
@@ -89,15 +89,15 @@ def is_simple(decoded: Decoded, start: int, end: int) -> bool:
 
 
 def _loaded(arg: object) -> object:
-    """The name in a decoded argument; versions put a flag before it."""
+    """The name in a decoded argument; some versions of Python put a flag before it."""
     return arg[1] if type(arg) is tuple and len(arg) == 2 else arg if type(arg) is str else None
 
 
 def _run_arm(vm: Interpreter, f: Frame, target: int) -> None:
-    """Run the instructions up to `target`, whichever way the program goes.
+    """Run the instructions up to `target`, whatever the condition is.
 
     Raises:
-        Break: one of them calls what may do more than compute, or raises an error of the program.
+        Break: one of them calls something that may do more than compute, or raises an error of the program.
     """
     while f.pc != target:
         if f.decoded.names[f.pc] in _CALLS and not _harmless_call(f):
@@ -106,15 +106,16 @@ def _run_arm(vm: Interpreter, f: Frame, target: int) -> None:
         f.pc += 1
         try:
             handler(vm, f, arg)
-        except UserError:  # the program may never come here
+        except UserError:  # the program may never run this
             raise containers.tensor_value("a branch on a tensor's value") from None
 
 
 def compute_both(vm: Interpreter, f: Frame, condition: TraceTensor, target: int, when: bool) -> bool:
-    """Go through the branch up to `target`, which runs when the condition is `when`, and choose; False: cannot be done.
+    """Run the body of a branch, up to `target`, which belongs to the truth `when`, and select; False: it cannot be
+    done.
 
     Raises:
-        Break: the branch turned out to do more.
+        Break: the body turned out to do more.
     """
     if condition.dim() or condition.dtype != torch.bool or target <= f.pc or not is_simple(f.decoded, f.pc, target):
         return False
@@ -125,7 +126,7 @@ def compute_both(vm: Interpreter, f: Frame, condition: TraceTensor, target: int,
     before = {slot: read_variable(vm, f, slot) if slot in live else NULL for slot in slots}
     last = next(iter(reversed(vm.tensors.graph.nodes)))
     depth = len(f.stack)
-    vm.work += 1  # variables change: a break in here stands before the branch only after a restart
+    vm.work += 1  # variables change: after a break in here, only a restart can end the graph before the branch
     _run_arm(vm, f, target)
     if len(f.stack) != depth or not _harmless_nodes(vm, last):
         raise containers.tensor_value("a branch on a tensor's value")
@@ -148,7 +149,7 @@ def _stored(decoded: Decoded, start: int, end: int) -> set[int]:
 
 
 def _harmless_call(f: Frame) -> bool:
-    """The next instruction calls a C function of torch, or asks for the limits of a dtype."""
+    """Whether the next instruction calls a C function of torch, or gets the limits of a dtype."""
     count = f.decoded.raw[f.pc] + (f.decoded.names[f.pc] == "CALL_KW")
     called = f.stack[len(f.stack) - count - 2 : len(f.stack) - count]
     return all(map(_is_harmless, called))

@@ -1,9 +1,8 @@
-"""Branches on tensors' values that the graph takes: both ways are captured, up to where they meet.
+"""Branches on tensors' values as nodes of the graph: both arms are captured, up to their join.
 
-Layers that are skipped at random, or a correction that is rarely needed, do not end the graph this way. Each way may
-do what it likes with tensors of its own, and write to tensors that the graph was given; besides, it may set variables
-and change objects that the function made. What the first way changed is undone before the second, and `merge` puts
-both together where they meet.
+Layers that are skipped at random, or a correction that is rarely needed, thus do not end the graph. An arm may compute
+with its own tensors, write to tensors that the graph was given, set variables and change objects that the function
+made. What the first arm changed is undone before the second is captured, and `merge` combines both at the join.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ from smelt.graph.trace.trace import TraceTensor
 
 
 def jump(vm: Interpreter, f: Frame, value: object, when_true: int, when_false: int) -> object | None:
-    """Go on where the truth of `value` leads; gives RETURN where both ways return.
+    """Jump by the truth of `value`; RETURN where both arms of a branch return.
 
     Raises:
-        Break: it depends on a tensor's value, and the ways do more than a node can stand for.
+        Break: it depends on a tensor's value, and the arms cannot be one node.
     """
     if type(value) is PhiValue:
         if not value.plain:
@@ -68,7 +67,7 @@ def jump(vm: Interpreter, f: Frame, value: object, when_true: int, when_false: i
 def _jump_on_prologue(
     vm: Interpreter, f: Frame, value: PrologueValue, when_true: int, when_false: int
 ) -> object | None:
-    """A branch on a random number: both ways in the graph, else a version for the way of this call."""
+    """A branch on a random number: a node with both arms, else a version of the code for this call's arm."""
     branch = (id(f.code), f.pc - 1)
     if not value.constant and branch not in vm.control.refused and vm.control.branches and vm.tensors.branches:
         try:
@@ -76,13 +75,13 @@ def _jump_on_prologue(
         except Break:
             if branch not in vm.control.refused:
                 raise
-            raise Restart(-1, None) from None  # once more, without this branch as a node
+            raise Restart(-1, None) from None  # capture restarts, without this branch as a node
     f.pc = when_true if containers.truth(vm, value) else when_false
     return None
 
 
 def _jump_on_number(vm: Interpreter, f: Frame, value: object, when_true: int, when_false: int) -> object | None:
-    """A branch on a number that only values tell; where it cannot be a node, the graph ends at the read."""
+    """A branch on an unbacked number; where it cannot be a node, the graph ends where the number is read."""
     question, branch = question_of(vm, value), (id(f.code), f.pc - 1)
     if question is not None and branch not in vm.control.refused and branch not in vm.control.branching:
         if goes_on(vm, f, question, when_true, when_false, expect):
@@ -98,10 +97,10 @@ def _jump_on_number(vm: Interpreter, f: Frame, value: object, when_true: int, wh
 
 
 def take_both(vm: Interpreter, f: Frame, condition: TraceTensor, when_true: int, when_false: int) -> object | None:
-    """Capture both ways of the jump before `f.pc` and go on where they meet.
+    """Capture both arms of the jump before `f.pc` and continue at their join.
 
     Raises:
-        Break: that cannot be done.
+        Break: the branch cannot be a node.
     """
     branch = (id(f.code), f.pc - 1)
     if (
@@ -130,7 +129,7 @@ def _two_ways(said: str) -> Break:
 
 
 class _Branch:
-    """One branch while it is captured."""
+    """One branch while its arms are captured."""
 
     def __init__(self, vm: Interpreter, f: Frame, condition: TraceTensor) -> None:
         self.vm, self.f, self.condition, self.tensors = vm, f, condition, vm.tensors
@@ -166,13 +165,15 @@ class _Branch:
         return RETURN if self.join == RETURNS else None
 
     def _read(self, slot: int, value: object) -> Any:
-        """What a variable holds after one way; the other one may have looked at it, which adds guards."""
+        """The value of a variable after one arm. If the other arm has read the variable, it is read here too, with
+        guards.
+        """
         if type(value) is not Unread:
             return value
         self.f.locals[slot] = value
         return read_variable(self.vm, self.f, slot)
 
-    # -- one way ------------------------------------------------------------------------------------------------------
+    # -- one arm ------------------------------------------------------------------------------------------------------
 
     def _way(self, start: int, truth: bool) -> Arm:
         vm, f, tensors = self.vm, self.f, self.tensors
@@ -226,10 +227,10 @@ class _Branch:
             if storage in older and storage not in given and not nodes.isdisjoint(writers):
                 raise CannotMerge("one of them writes to a tensor that the function made before")
 
-    # -- where they meet ----------------------------------------------------------------------------------------------
+    # -- the join -----------------------------------------------------------------------------------------------------
 
     def _replace(self, true: Arm, false: Arm, merging: Merging) -> None:
-        """Take the nodes of both ways out of the graph, and put one in."""
+        """Replace the nodes of both arms by one node."""
         tensors, nodes = self.tensors, [*true.nodes, *false.nodes]
         if not nodes and not merging.outputs:
             return

@@ -1,4 +1,4 @@
-"""What a branch leaves behind: for each variable or item, one value that stands for what either arm left there."""
+"""Merges the state after both arms of a branch: for each variable or item, one value that stands for either arm's."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from smelt.graph.trace.trace import TraceTensor
 
 
 class CannotMerge(Exception):
-    """The two ways cannot be made one node."""
+    """The two arms cannot be one node."""
 
 
 class Arm:
-    """One way of a branch: the nodes it added, and variables and stack (or the returned value) where it ends.
+    """One arm of a branch: the nodes it added, and variables and stack (or the returned value) at its end.
 
     Attributes:
-        changes: what the objects that it changed hold then, by identity.
+        changes: the contents at its end of the objects that it changed, by identity.
     """
 
     def __init__(self, nodes: list[fx.Node], f: Frame, changes: dict[int, Parts]) -> None:
@@ -33,7 +33,7 @@ class Arm:
 
 
 class Merging:
-    """Puts together what two ways left behind; the first of each pair is that of the way where `condition` holds.
+    """Merges the values after both arms. The first of each pair belongs to the arm where `condition` holds.
 
     Attributes:
         outputs: (tensor or None, tensor or None, the tensor that stands for them outside).
@@ -61,21 +61,21 @@ class Merging:
         return self._undecided(a, b)
 
     def _sequence(self, a: list[object] | tuple[object, ...], b: list[object] | tuple[object, ...]) -> object:
-        """A tuple or list of the merged items, where each of them is known."""
+        """A tuple or list of the merged items; a phi value if an item becomes one."""
         parts = [self(*pair) for pair in zip(a, b, strict=True)]
         if any(type(part) is PhiValue for part in parts):
             return self._undecided(a, b)
         return type(a)(parts)
 
     def expression(self, a: object, b: object) -> Any:
-        """The same for what lies on the stack, or is returned."""
+        """The same for values on the stack, or returned ones, which cannot be phi values."""
         out = self(a, b)
         if type(out) is PhiValue:
             raise CannotMerge("an expression differs after them, and is not a tensor")
         return out
 
     def parts(self, key: int, true: Arm, false: Arm) -> Parts:
-        """What an object holds that one of them changed."""
+        """The merged contents of an object that an arm changed."""
         value, before = self.before.contents[key]
         a, b = true.changes.get(key, before), false.changes.get(key, before)
         if [part for part in a if part in b] != [part for part in b if part in a]:
@@ -100,7 +100,7 @@ class Merging:
         return self._output(a, b)
 
     def _output(self, a: TraceTensor | None, b: TraceTensor | None) -> TraceTensor:
-        """The tensor that is one of the two; nobody may write to it, since that would write to both."""
+        """The tensor that is one of the two. Writes to it are refused: they would write to both."""
         key = (id(a), id(b))
         if key not in self._known:
             out = self._known[key] = self.vm.tensors.either(self.condition, a, b)

@@ -1,7 +1,7 @@
-"""`n = mask.sum().item()`, then `if n > 2`: branches on numbers that only the values of tensors tell.
+"""`n = mask.sum().item()`, then `if n > 2`: branches on unbacked numbers.
 
 The comparison becomes a tensor of the graph, and the branch a node, as on any tensor's value (`conditionals`). Where
-one of the ways only raises, the comparison is a fact from then on that the compiled code checks.
+one of the arms only raises, the compiled code checks the comparison, and capture assumes it from there on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COMPARE = {"==": torch.eq, "!=": torch.ne, "<": torch.lt, ">=": torch.ge}
 
 
 def question_of(vm: Interpreter, value: object) -> SymbolicPredicate | None:
-    """What the truth of a symbolic number asks, if only values tell it and the graph may read them."""
+    """The predicate behind the truth of a symbolic number, if only values decide it and the graph may read them."""
     if not vm.values.are_read or vm.tensors is not vm.outermost:
         return None
     question = symbolic_value(value) if type(value) is torch.SymBool else None
@@ -33,7 +33,7 @@ def question_of(vm: Interpreter, value: object) -> SymbolicPredicate | None:
 
 
 def expect(vm: Interpreter, question: SymbolicPredicate, raises: bool) -> bool:
-    """Record that the answer is not `raises`; False: no check can stand here."""
+    """Record a check that the predicate's truth is not `raises`; False: it cannot be checked here."""
     if not vm.plan.checks or vm.control.branching or vm.tensors.region is not None:
         return False
     wanted = opposite(question) if raises else question
@@ -45,10 +45,10 @@ def expect(vm: Interpreter, question: SymbolicPredicate, raises: bool) -> bool:
 
 
 def as_condition(vm: Interpreter, question: SymbolicPredicate) -> TraceTensor:
-    """The answer as a tensor of the graph.
+    """The predicate as a tensor of the graph.
 
     Raises:
-        Break: no tensor shows one of the numbers.
+        Break: no tensor of the graph has one of the numbers.
     """
     fact = question.fact
     assert fact is not None
@@ -60,7 +60,7 @@ def as_condition(vm: Interpreter, question: SymbolicPredicate) -> TraceTensor:
 
 
 def _tensor(vm: Interpreter, size: Size) -> TraceTensor:
-    """A tensor that holds the number: the one that it was read from, if that still does."""
+    """A tensor that has the number: the one that it was read from, if that is unchanged."""
     symbol = as_symbol(size)
     read = None if symbol is None else vm.tensors.reads.found.get(symbol.name)
     if read is not None and read.dim is None and vm.tensors.reads.shows(read):

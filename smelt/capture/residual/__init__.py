@@ -1,1 +1,1 @@
-"""The Python source that takes the frame's place: runs the graph, repeats effects, returns or resumes."""
+"""The Python source that replaces the frame: runs the graph, repeats effects, returns or resumes."""

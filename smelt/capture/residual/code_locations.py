@@ -1,4 +1,4 @@
-"""Code whose instructions all have one location in the user's code, for tracebacks, debuggers and coverage."""
+"""Gives all instructions of a code object one location in the user's code, for tracebacks, debuggers and coverage."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Instruction(Protocol):
 
 @functools.cache
 def called_at(filename: str, name: str, line: int) -> Callable[..., object]:
-    """What calls a function, which takes its caller for this line of the user's function."""
+    """A function that calls another one, which sees as its caller this line of the user's function."""
     code = _call.__code__
-    # the call stands one line below the first
+    # the call is one line below the first
     code = code.replace(co_filename=filename, co_name=name, co_qualname=name, co_firstlineno=line - 1)
-    native.quiet(code)  # it is no frame of the program's
+    native.quiet(code)  # the frame is none of the program's
     return FunctionType(code, {}, name)
 
 
@@ -38,7 +38,7 @@ Position = tuple[int | None, int | None, int | None, int | None]
 
 
 def with_location(code: CodeType, at: Instruction) -> CodeType:
-    """Replacement code that tracebacks, debuggers and coverage take for the user's line.
+    """Replacement code that tracebacks, debuggers and coverage show as the user's line.
 
     The table gives all instructions one location (format: CPython Objects/locations.md, the long form).
     """
@@ -72,7 +72,7 @@ def position(code: CodeType, offset: int) -> Position:
 
 
 def _varint(value: int) -> bytes:
-    """Six bits a byte, low ones first; all but the last byte have bit 6 set."""
+    """Variable-length integer: six bits a byte, low ones first; all but the last byte have bit 6 set."""
     out = bytearray()
     while value > 63:
         out.append(value & 63 | 64)

@@ -1,4 +1,4 @@
-"""Errors of compiled code, told as eager would tell them: the same error, with the user's lines in its traceback."""
+"""Errors of compiled code, raised as in eager: the same error, with the user's lines in its traceback."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ from smelt.graph.nodes.modes import regions_left
 
 
 def _is_expected(error: Exception) -> bool:
-    """Whether eager may raise this as well: not what the debug mode finds, nor that memory ran out."""
+    """Whether eager may raise this error as well: not errors of the debug mode, nor that memory ran out."""
     return isinstance(error, (IndexError, RuntimeError)) and not isinstance(error, (torch.OutOfMemoryError, SmeltError))
 
 
 def explain_error(gm: fx.GraphModule, error: Exception, inputs: Sequence[object]) -> NoReturn:
-    """Raise what eager raises for these inputs, at the line of the operation that fails.
+    """Raise the error that eager raises for these inputs, at the line of the operation that fails.
 
-    A compiled graph only knows that something went wrong (an index that is out of range). So its operations run once
-    more, one by one, in eager and on copies of what they may write to. Where that is not possible, or none fails, the
-    error stays as it is.
+    A compiled graph only knows that something went wrong (an index that is out of range). So its operations are
+    repeated, one by one, in eager and on copies of the tensors that they may write to. Where that is not possible, or
+    none fails, the original error is raised.
     """
     lost = context_is_lost(error)
-    if lost or not _is_expected(error) or not repeatable(gm) or _some_freed(inputs):  # others: of hooks, of memory
+    # other errors come from hooks, or from a lack of memory
+    if lost or not _is_expected(error) or not repeatable(gm) or _some_freed(inputs):
         raise error
     found = native.quiet_call(preserving, _first_failing, gm, inputs)
     if found is None:
@@ -48,19 +49,19 @@ def explain_error(gm: fx.GraphModule, error: Exception, inputs: Sequence[object]
     chain = list(_locations(node))
     if not chain:
         raise error
-    trace = native.quiet_call(_traceback, same, chain)  # its frames look like the user's: they are not to be captured
+    trace = native.quiet_call(_traceback, same, chain)  # its frames look like the user's, but must not be captured
     raise same.with_traceback(trace)
 
 
 def expect_failure(gm: fx.GraphModule, error: Exception, inputs: Sequence[object]) -> None:
-    """Eager fails on these inputs as well, so the captured frame may run in eager from its start.
+    """Require that eager fails on these inputs as well, so that the captured frame may run in eager from its start.
 
-    Only there do the frame's own `except` clauses and what it did before the failing operation come out right.
+    Only then do the frame's own `except` clauses, and its effects before the failing operation, behave as in eager.
 
     Raises:
-        Exception: the error itself, when it is the compiled graph's own.
+        Exception: the error itself, when only the compiled graph fails.
     """
-    if context_is_lost(error):  # all that the frame asks of the GPU fails in eager, too: its `except` clauses see that
+    if context_is_lost(error):  # every use of the GPU fails in eager, too, where the frame's `except` clauses see it
         nobody_was_told()
         return
     if not _is_expected(error) or _some_freed(inputs):
@@ -70,10 +71,10 @@ def expect_failure(gm: fx.GraphModule, error: Exception, inputs: Sequence[object
 
 
 def expect_lost(gm: fx.GraphModule, error: Exception, inputs: Sequence[object]) -> None:
-    """Nothing runs on the GPU any more, so the captured frame may run in eager though the graph writes to its inputs.
+    """Require that the GPU's context is lost, so that the frame may run in eager though the graph writes to its inputs.
 
     Raises:
-        Exception: another error, told as eager would tell it.
+        Exception: another error, as `explain_error` raises it.
     """
     if not context_is_lost(error):
         explain_error(gm, error, inputs)
@@ -81,7 +82,7 @@ def expect_lost(gm: fx.GraphModule, error: Exception, inputs: Sequence[object]) 
 
 
 def repeatable(gm: fx.GraphModule) -> bool:
-    """Only operations of PyTorch itself: others might do more than compute."""
+    """Whether a graph consists of PyTorch's own operations only; others might have side effects."""
     for node in gm.graph.nodes:
         target: Any = node.target
         if isinstance(target, EagerBoundary):
@@ -94,7 +95,7 @@ def repeatable(gm: fx.GraphModule) -> bool:
 
 
 def _some_freed(inputs: Sequence[object]) -> bool:
-    """Whether the memory of a tensor was freed, or made smaller than it is: eager would read what is not there."""
+    """Whether the memory of a tensor was freed, or is smaller than its elements: eager would read beyond it."""
     for tensor in inputs:
         if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or not tensor.numel():
             continue
@@ -119,7 +120,7 @@ def _first_failing(gm: fx.GraphModule, inputs: Sequence[object]) -> tuple[fx.Nod
 
 
 def _copy(value: torch.Tensor, gradients: bool) -> torch.Tensor:
-    """A tensor of these values; where the graph differentiates, one that gradients reach as they reach `value`."""
+    """A copy of a tensor; where the graph computes gradients, a leaf if `value` is one, else a result of a leaf."""
     copy = value.detach().clone()
     if not gradients or not value.requires_grad:
         return copy
@@ -128,7 +129,7 @@ def _copy(value: torch.Tensor, gradients: bool) -> torch.Tensor:
 
 
 class _Watched(fx.Interpreter):
-    """Remembers which node runs, and adds nothing to errors."""
+    """Remembers the node that runs, and does not add to errors' texts."""
 
     node: fx.Node | None = None
 
@@ -153,7 +154,7 @@ def _locations(node: fx.Node) -> Iterator[At]:
 
 
 def _traceback(error: Exception, chain: Sequence[At]) -> TracebackType | None:
-    """The entries that a chain of calls at these locations leaves behind."""
+    """The traceback that an error leaves in a chain of calls at these locations."""
     run: Callable[[], object] = _raiser(error)
     for at in reversed(chain):
         run = _call_at(at, run)

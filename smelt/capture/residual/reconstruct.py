@@ -1,4 +1,4 @@
-"""Expressions that make a captured value again in residual code: constants, inputs, graph outputs, new objects."""
+"""Expressions that reconstruct captured values in residual code: constants, inputs, graph outputs, new objects."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ from smelt.graph.trace.trace import TraceTensor
 from smelt.shapes.unbacked import DataDependent
 
 BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
-"""C callables that may be bound to an object of the frame."""
+"""Types of C callables that may be bound to an object of the frame."""
 
 OWN = frozenset({"graph", "profiler", "shown", "Error", "explain_error", "expect_failure", "expect_lost"})
-"""What `Residual.namespace` adds to the constants, under these names."""
+"""Names that `Residual.namespace` adds to the constants."""
 
 
 class Rebuild:
@@ -68,16 +68,16 @@ class Rebuild:
 
     Args:
         vm: the finished capture.
-        lines: where to put statements.
+        lines: the list that gets the statements.
         constants: the names and values of `_c`.
-        fetched: asks for a guard fetch; gives its expression.
+        fetched: requests a source from the guards; returns its expression.
 
     Attributes:
-        late: statements for after the side effects: an iterator has no position behind the end of its list.
-        numbers: the variables of numbers that results of the graph tell, by expression: they are read beside the graph,
-            where errors of its kernels come out, before anything else happens.
+        late: statements for after the side effects: an iterator cannot be set beyond the end of its list.
+        numbers: variables for numbers that are read from results, by expression. They are read right after the graph,
+            where its kernels' errors surface, before any side effect.
         helped: functions of smelt, written in Python, make some of the values.
-        acts: making the values does something outside.
+        acts: making the values has side effects.
     """
 
     helped = acts = False
@@ -96,12 +96,12 @@ class Rebuild:
         self._count = 0
 
     def release(self) -> None:
-        """Let go of the program's objects: everything is written."""
+        """Drop references to the program's objects: everything is written."""
         self._alive.clear()
         self.outputs.clear()
 
     def constant(self, value: object, hint: str = "") -> str:
-        """`_c.name` for a value that is kept with the residual."""
+        """`_c.name` for a value that the residual keeps."""
         known = self._names.get(id(value)) or self._made.get(id(value))
         if known is not None:
             return known
@@ -124,11 +124,11 @@ class Rebuild:
         return f"{self.constant(getattr, 'getattr')}({owner}, {quoted(name)})"
 
     def arguments(self, args: Iterable[object], kwargs: Mapping[str, object]) -> str:
-        """What stands between the parentheses of a call."""
+        """The text of a call's arguments, without parentheses."""
         return arguments(map(self, args), [(name, self(value)) for name, value in kwargs.items()])
 
     def assign(self, value: object, expression: str) -> str:
-        """Put an expression in a variable that stands for `value` from now on."""
+        """Assign an expression to a variable, which is the expression for `value` from here on."""
         name = self._made[id(value)] = f"_t{self._count}"
         self._alive.append(value)  # identities are keys
         self._count += 1
@@ -136,7 +136,7 @@ class Rebuild:
         return name
 
     def variables(self) -> list[str]:
-        """All variables of the residual that stand for values."""
+        """All variables of the residual that hold values."""
         return [f"_t{number}" for number in range(self._count)]
 
     def makes(self, value: object) -> bool:
@@ -144,14 +144,14 @@ class Rebuild:
         return id(value) in self._made
 
     def makes_objects(self) -> bool:
-        """Whether residual code makes objects of the program's classes: their end may be seen."""
+        """Whether residual code makes objects of the program's classes, whose end may be observed."""
         return any(type(value).__flags__ & HEAP for value in self._alive)
 
     def __call__(self, value: object) -> str:
         """The expression for a value.
 
         Raises:
-            CannotRebuild: no way to make it is known.
+            CannotRebuild: there is none.
         """
         kind = type(value)
         if kind in LITERALS:
@@ -173,7 +173,7 @@ class Rebuild:
         source = self.vm.effects.source_behind(value)
         if source is not None:
             return self.fetched(source)
-        if kind in SYMBOLIC_CLASSES:  # read now: what the residual does next may reshape the tensor that tells it
+        if kind in SYMBOLIC_CLASSES:  # read now: a later statement may reshape the tensor from which it is read
             return self.assign(value, self._symbolic(value, kind))
         if type(value) is torch.Size and has_symint(tuple(value)):
             return self.assign(value, f"{self.constant(torch.Size, 'Size')}([{', '.join(map(self, value))}])")
@@ -182,7 +182,7 @@ class Rebuild:
         return self._object(value, kind)
 
     def _plain(self, value: object, kind: type) -> str:
-        """The expression for a constant; a NaN from outside is the object that the call has there."""
+        """The expression for a constant; a NaN from outside is the very object of the call."""
         source = self.vm.compared.nan_source(value) if is_nan(value) else None
         if source is not None:
             return self.fetched(source)
@@ -224,10 +224,10 @@ class Rebuild:
         return name
 
     def _answer(self, asked: object) -> str:
-        """What a comparison of numbers gives, one of which a tensor of the graph tells."""
+        """The result of a comparison of numbers, one of which is read from a tensor of the graph."""
         if not isinstance(asked, SymbolicPredicate):
             return repr(asked)
-        if asked.fact is None:  # a combination
+        if asked.fact is None:  # a combination of comparisons
             try:
                 return repr(asked.ask())
             except DataDependent as error:
@@ -236,7 +236,7 @@ class Rebuild:
         return f"({left} {asked.fact.sign} {right})"
 
     def _number(self, number: object) -> str:
-        """A number that a tensor of the graph tells."""
+        """A number that is read from a tensor of the graph, or from the prologue."""
         prologue_value = self.vm.prologue.inputs.named(number)
         if prologue_value is not None:
             return self(prologue_value)
@@ -264,7 +264,7 @@ class Rebuild:
             expression = how(self, value)
             return self._made.get(id(value)) or self.assign(value, expression)
         except RecursionError:
-            if not outermost or is_deep():  # a full stack of the program's is another thing
+            if not outermost or is_deep():  # the program's own deep stack is another error
                 raise
             raise CannotRebuild(
                 f"a {kind.__name__} of objects within objects, more than the stack has room for,"
@@ -275,7 +275,7 @@ class Rebuild:
 
 @REBUILD(types.MappingProxyType)
 def rebuild_class_dict(r: Rebuild, view: types.MappingProxyType[str, object]) -> str:
-    """The class's own."""
+    """The `__dict__` of a class, read from the class."""
     for known in r.vm.effects.class_dicts.values():
         if any(each is view for each in known.views):
             return f"{r.constant(known.cls, known.cls.__name__)}.__dict__"
@@ -284,18 +284,22 @@ def rebuild_class_dict(r: Rebuild, view: types.MappingProxyType[str, object]) ->
 
 @REBUILD(UnknownText)
 def rebuild_unknown_text(r: Rebuild, value: UnknownText) -> str:
-    """Text that is not known yet cannot leave the frame: capture begins again."""
+    """Refuse unknown text as a value: capture restarts and ends before it.
+
+    Raises:
+        Restart: always.
+    """
     value.read()
     raise AssertionError
 
 
 @REBUILD(PhiValue)
 def rebuild_undecided(r: Rebuild, value: PhiValue) -> str:
-    """One of two things; the graph has the condition, and the tensor among them."""
+    """A phi value: a conditional expression on the condition, which the graph gives."""
     true, false = ((value.given if type(arm) is TraceTensor else arm) for arm in (value.true, value.false))
     if not all(map(_can_be_one_of_two, (true, false))):
         value.read()
-    if true is NULL or false is NULL:  # whoever holds it leaves it out then
+    if true is NULL or false is NULL:  # whatever contains the value then omits it
         return r(true if false is NULL else false)
     return f"({r(true)} if {r(value.condition)} else {r(false)})"
 
@@ -305,7 +309,7 @@ def _can_be_one_of_two(arm: object) -> bool:
 
 
 def _leave_out(r: Rebuild, holder: str, key: str, value: object) -> None:
-    """An item that is there after one way of a branch only."""
+    """Delete an item that exists after only one arm of a branch, on the condition."""
     if type(value) is PhiValue and value.optional:
         test = f"not {r(value.condition)}" if value.false is NULL else r(value.condition)
         r.lines += [f"if {test}:", f"    del {holder}[{key}]"]
@@ -330,7 +334,7 @@ def _structseq(kind: type) -> bool:
 
 @REBUILD(list)
 def rebuild_list(r: Rebuild, value: list[object]) -> str:
-    """Lists; subclasses with their attributes."""
+    """Lists, and subclasses with their attributes."""
     items = f"[{', '.join(map(r, list.__iter__(value)))}]"
     kind = type(value)
     if kind is list or kind is ModuleSlice:
@@ -354,7 +358,7 @@ def rebuild_set(r: Rebuild, value: set[object] | frozenset[object]) -> str:
 
 @REBUILD(collections.deque)
 def rebuild_deque(r: Rebuild, value: collections.deque[object]) -> str:
-    """collections.deque"""
+    """`collections.deque`, and subclasses with their attributes"""
     kind, base = type(value), collections.deque
     items = f"[{', '.join(map(r, base.__iter__(value)))}], {base.maxlen.__get__(value)!r}"
     if kind is base:
@@ -364,7 +368,7 @@ def rebuild_deque(r: Rebuild, value: collections.deque[object]) -> str:
 
 @REBUILD(int, float, complex, str, bytes)
 def rebuild_plain(r: Rebuild, value: int | float | complex | str | bytes) -> str:
-    """Objects of subclasses of numbers and texts."""
+    """Objects of subclasses of numbers and strings."""
     kind = type(value)
     base = next(each for each in kind.__mro__ if each in PLAIN_SHOWN)
     new, plain = r.constant(base.__new__, f"{base.__name__}_new"), r(PLAIN_SHOWN[base](value))
@@ -394,7 +398,7 @@ def rebuild_dict(r: Rebuild, value: dict[object, object]) -> str:
 
 
 def _refuse_hashed(r: Rebuild, keys: Iterable[object]) -> None:
-    """Values are made before the writes are done: code of the program would hash keys as they were."""
+    """Refuse keys that the program's code hashes, beside pending writes: values are made before the writes."""
     if any(map(hashes, keys)) and r.vm.effects.pending():
         raise CannotRebuild("a container of objects that the program hashes, beside writes,")
 
@@ -410,19 +414,19 @@ def _subclass(
 
 
 def _with_attributes(r: Rebuild, value: object, made: str) -> str:
-    """An object that is made at once, and then gets its attributes."""
+    """An object that one expression makes, and statements that set its attributes."""
     name = r.assign(value, made)
     _attributes(r, value, name)
     return name
 
 
 def _attributes(r: Rebuild, value: object, name: str) -> None:
-    """Set what the instance's dictionary and slots hold."""
+    """Set the contents of the instance's dictionary and slots."""
     attributes = own_dict(value)
     if attributes:
         pairs = ", ".join(f"{r(key)}: {r(item)}" for key, item in attributes.items())
         table = f"{name}.__dict__"
-        if type(value).__getattribute__ is not object.__getattribute__:  # the program's own is not asked
+        if type(value).__getattribute__ is not object.__getattribute__:  # the program's own method must not be called
             table = f"{r.constant(object.__getattribute__, 'get')}({name}, '__dict__')"
         r.lines.append(f"{table}.update({{{pairs}}})")
         for key, item in attributes.items():
@@ -445,7 +449,7 @@ def rebuild_slice(r: Rebuild, value: slice) -> str:
 
 @REBUILD(types.MethodType)
 def rebuild_method(r: Rebuild, value: types.MethodType) -> str:
-    """Bound methods, also those that stand for a bound method written in C, which no longer knows its descriptor."""
+    """Bound methods, including those that stand for a bound method written in C, whose descriptor is not known."""
     if type(value.__func__) in C_METHODS:
         return f"{r(value.__func__)}.__get__({r(value.__self__)})"
     return f"{r.constant(types.MethodType, 'MethodType')}({r(value.__func__)}, {r(value.__self__)})"
@@ -453,7 +457,7 @@ def rebuild_method(r: Rebuild, value: types.MethodType) -> str:
 
 @REBUILD(PrologueMethod)
 def rebuild_prologue_method(r: Rebuild, value: PrologueMethod) -> str:
-    """Bound methods of what the program computes outside of the graph, such as arrays."""
+    """Bound methods of prologue values, such as arrays."""
     return r.attribute(r(value.owner), value.name)
 
 
@@ -474,7 +478,7 @@ def rebuild_builtin(r: Rebuild, value: BoundMethodOfC) -> str:
 
 @REBUILD(types.CellType)
 def rebuild_cell(r: Rebuild, value: types.CellType) -> str:
-    """Closure cells made in the frame; made before what they hold, which may refer back to them."""
+    """Closure cells made in the frame. A cell is made before its contents, which may refer back to it."""
     name = r.assign(value, f"{r.constant(types.CellType, 'Cell')}()")
     try:
         value_in_cell = value.cell_contents
@@ -509,7 +513,9 @@ def rebuild_function(r: Rebuild, value: types.FunctionType) -> str:
 
 @REBUILD(property, staticmethod, classmethod, functools._lru_cache_wrapper)
 def rebuild_wrapper(r: Rebuild, value: object) -> str:
-    """Those of the program's classes as they are; those that the frame made as it made them, with their attributes."""
+    """Objects that contain a function: constants of classes from outside; those that the frame made are made in the
+    same way.
+    """
     if id(value) not in r.vm.python.remade:
         return r.constant(value, type(value).__name__)
     name = r.constant(value)
@@ -519,7 +525,7 @@ def rebuild_wrapper(r: Rebuild, value: object) -> str:
 
 @REBUILD(TracedGenerator)
 def rebuild_generator(r: Rebuild, value: TracedGenerator) -> str:
-    """A generator that stands in the middle of its body, or has not started."""
+    """A generator that is suspended in its body, or has not started."""
     frame = value.frame
     if value.done:
         return f"{r.constant(exhausted, 'exhausted')}()"
@@ -536,7 +542,7 @@ def rebuild_generator(r: Rebuild, value: TracedGenerator) -> str:
 
 @REBUILD(Trampoline)
 def rebuild_trampoline(r: Rebuild, value: Trampoline) -> str:
-    """The function of a `map` or `filter` that is not used up."""
+    """The function of a `map` or `filter` that is not exhausted."""
     return r(value.fn)
 
 
@@ -546,16 +552,16 @@ def _reducible(*types_: type) -> None:
 
 
 def rebuild_reduced(r: Rebuild, value: object) -> str:
-    """Iterators and other C objects that say themselves how they are made (`__reduce__`)."""
-    with heard(None):  # itertools will not do this from Python 3.14 on
+    """Iterators and other C objects, by their own `__reduce__`."""
+    with heard(None):  # itertools warns of this and ends it in Python 3.14
         reduced = value.__reduce__()
-    if isinstance(reduced, str):  # it is found by that name, so no call has made it
+    if isinstance(reduced, str):  # the name of a global, so the object is not new
         raise CannotRebuild(f"a {type(value).__name__}")
     made = f"{r(reduced[0])}({', '.join(map(r, reduced[1]))})"
     name = r.assign(value, made)
     if len(reduced) > 2 and reduced[2] is not None:
         if hasattr(value, "__setstate__"):
-            if isinstance(value, _ON_LISTS):  # done when there is no way back: by C code alone
+            if isinstance(value, _ON_LISTS):  # set late, by C code alone, when nothing can fail any more
                 r.late.append(f"{name}.__setstate__({r(reduced[2])})")
             else:
                 r.lines.append(f"{r.constant(set_state, 'set_state')}({name}, {r(reduced[2])})")
@@ -576,7 +582,7 @@ _reducible(
 
 @REBUILD(*SIZED_ITERATORS)
 def rebuild_sized_iterator(r: Rebuild, value: Iterator[object]) -> str:
-    """Iterators over a dict or set, which raise when its size changes: over that, put in place once it is filled."""
+    """Iterators over a dict or set, which raise when its size changes: set to their position once that is filled."""
     view, position = SIZED_ITERATORS[type(value)], iterator_place(value)
     if position is None:
         return f"{r.constant(used_up, 'used_up')}({r.constant(view, 'view')})"
@@ -591,14 +597,18 @@ _AN_ORDERED_DICT: dict[object, object] = collections.OrderedDict()
 
 @REBUILD(*(type(view) for each in ({}, _AN_ORDERED_DICT) for view in (each.keys(), each.values(), each.items())))
 def rebuild_view(r: Rebuild, value: object) -> str:
-    """Views of a dict, of which they show what becomes of it later, too."""
+    """Views of a dict, made from the dict, whose later changes they show."""
     name = type(value).__name__.rpartition("_")[2]  # dict_keys, odict_values, ...
-    return f"{r(gc.get_referents(value)[0])}.{name}()"  # its `mapping` is a proxy
+    return f"{r(gc.get_referents(value)[0])}.{name}()"  # the view's `mapping` is only a proxy
 
 
 @REBUILD(BaseException)
 def rebuild_exception(r: Rebuild, value: BaseException) -> str:
-    """Exceptions: class, arguments, attributes. One that was raised has a traceback, so that is done in earnest."""
+    """Exceptions: class, arguments, attributes.
+
+    Raises:
+        Restart: it was raised in capture: its traceback has to be made by running the frame.
+    """
     raised = r.vm.python.errors.get(id(value))
     if raised is not None and r.vm.finalizers.allowed:
         raise Restart(raised[1], Break("an exception that was raised leaves the frame", "it has a traceback"))
@@ -606,9 +616,10 @@ def rebuild_exception(r: Rebuild, value: BaseException) -> str:
     cls = r.constant(kind, kind.__name__)
     name = r.assign(value, f"{cls}.__new__({cls}, {', '.join(map(r, value.args))})")
     for base in kind.__mro__:
-        if base is BaseExceptionGroup:  # which keeps its arguments only
+        if base is BaseExceptionGroup:  # it keeps its arguments only
             continue
-        for key, member in vars(base).items():  # what C code keeps: `value` of StopIteration, `errno` of OSError
+        # attributes that C code keeps: `value` of StopIteration, `errno` of OSError
+        for key, member in vars(base).items():
             if isinstance(member, types.MemberDescriptorType) and module_name(base.__module__) == "builtins":
                 state = getattr(value, key, None)
                 if state is not None and key != "__suppress_context__":
@@ -622,7 +633,7 @@ def rebuild_exception(r: Rebuild, value: BaseException) -> str:
 
 @REBUILD(re.Match)
 def rebuild_match(r: Rebuild, value: re.Match[Any]) -> str:
-    """What a pattern found: it is looked for once more."""
+    """A match of a regular expression, found by matching a second time."""
     if remake_match(value.re, value.string, value.pos, value.endpos, value.regs) is None:
         raise CannotRebuild("a match of a regular expression")
     given = ", ".join(map(r, (value.re, value.string, value.pos, value.endpos, value.regs)))
@@ -631,7 +642,7 @@ def rebuild_match(r: Rebuild, value: re.Match[Any]) -> str:
 
 @REBUILD(object)
 def rebuild_object(r: Rebuild, value: object) -> str:
-    """Instances of Python classes: made without `__init__`, then filled."""
+    """Instances of Python classes: made without `__init__`, then given their attributes."""
     kind = type(value)
     if not is_written(kind) or kind.__new__ is not object.__new__ and not _plain_new(kind):
         if isinstance(value, torch.Generator) or not _copyable(value):
@@ -644,7 +655,7 @@ def rebuild_object(r: Rebuild, value: object) -> str:
 
 
 def _plain_new(kind: type) -> bool:
-    """The class writes `__new__` in Python over object's."""
+    """Whether the class overrides object's `__new__` in Python."""
     return isinstance(kind.__new__, types.FunctionType) and is_written(kind)
 
 

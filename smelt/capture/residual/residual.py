@@ -63,16 +63,16 @@ from smelt.graph.trace.trace import TraceTensor
 
 @dataclass
 class Residual:
-    """What stands for the frame: everything but the compiled graph, which `finish` adds as `_c.graph`.
+    """The replacement of a frame, complete but for the compiled graph, which `namespace` adds as `_c.graph`.
 
     Attributes:
         source: the code as text.
         gm: the graph, None when nothing is computed.
         inputs: in the order in which the graph takes them.
         outputs: fetch indices that become `_f`.
-        at: the location in the user's code that it is taken for.
+        at: the location in the user's code that tracebacks show.
         named: regions of the profiler that the program opens in the graph.
-        report: of the graph's way through the compiler.
+        report: the compiler's report on the graph.
     """
 
     source: str
@@ -89,13 +89,13 @@ class Residual:
     def code(self) -> CodeType:
         """The compiled source of the function."""
         module = compile(self.source, "<smelt residual>", "exec")
-        code = next(c for c in module.co_consts if isinstance(c, CodeType))  # the prologue comes behind it
+        code = next(c for c in module.co_consts if isinstance(c, CodeType))  # the prologue's code comes after it
         return code if self.at is None else with_location(code, self.at)
 
     def _shown(self, graph: Callable[..., Any]) -> Callable[..., object]:
-        """The graph as a region of PyTorch's profiler, with those of the program in it."""
+        """The graph as a region of PyTorch's profiler, inside it the regions of the program."""
         function = "graph" if self.at is None else self.at.code.co_qualname
-        # a function's name may hold what has no encoding
+        # a function's name may contain characters without an encoding
         names = (f"smelt: {function.encode(errors='backslashreplace').decode()}", *self.named)
 
         def run(*inputs: Any) -> Any:
@@ -108,7 +108,7 @@ class Residual:
         return run
 
     def namespace(self, graph: Callable[..., object] | None) -> SimpleNamespace:
-        """`_c`"""
+        """The namespace `_c` of the residual: its constants, and with a graph the functions that run and explain it."""
         if graph is None or self.gm is None:
             return SimpleNamespace(**self.constants)
         own = dict(
@@ -133,9 +133,9 @@ class Writer:
     Args:
         slots: names of the replacement's parameters.
         point: makes (or finds) the resume point of (code, offset, stack depth, positions of handled exceptions on it).
-        failed: told of an error of smelt's own in residual code, before the frame runs in eager instead.
-        begin: the resume point that the frame began at; None: at its start.
-        restarts: it could begin there once more.
+        failed: called with an internal error of smelt in residual code, before the frame runs in eager instead.
+        begin: the resume point at which the frame began; None: its start.
+        restarts: the frame could begin there a second time.
     """
 
     def __init__(
@@ -150,8 +150,8 @@ class Writer:
     ) -> None:
         self.vm, self.slots, self.point, self.failed = vm, parameter_names(slots), point, failed
         self.frame, self.begin, self.restarts = frame, begin, restarts
-        self.makes: list[str] = []  # values, which nobody sees yet
-        self.lines: list[str] = []  # what the program does to the outside with them, and how the frame ends
+        self.makes: list[str] = []  # lines that make values, without effects that the program could observe
+        self.lines: list[str] = []  # the program's effects, and the end of the frame
         self.constants: dict[str, object] = {}
         self.fetches: dict[int, int] = {}
         self.value = Rebuild(vm, self.makes, self.constants, self.fetched)
@@ -168,10 +168,10 @@ class Writer:
         index = self.vm.guards.fetch(source)
         return f"_f{self.fetches.setdefault(index, len(self.fetches))}"
 
-    # -- the two ways a frame ends -------------------------------------------------------------------------------
+    # -- the two ends of a frame -------------------------------------------------------------------------------------
 
     def write_return(self, value: object) -> Residual:
-        """The frame returned `value`."""
+        """The residual of a frame that returned `value`."""
         refuse_settings(self.vm)
         refuse_open(self.vm)
         result = self.value(value)
@@ -188,10 +188,10 @@ class Writer:
         return self.finish()
 
     def write_break(self, frame: Frame, in_frame: bool = False) -> Residual:
-        """The frame stands at an instruction that is done in plain Python; then it resumes.
+        """The residual of a frame that stopped at an instruction: runs it in plain Python, then resumes.
 
         Args:
-            in_frame: only the frame itself can do the instruction, with all its variables.
+            in_frame: only the original frame can run the instruction, with all its variables.
 
         Raises:
             CannotRebuild: a live value has no expression, or the instruction has no plain form.
@@ -205,14 +205,15 @@ class Writer:
         slots = self._slots(frame, in_frame)
         self.effects()
         self.vm.finalizers.guard(frame)
-        if not self.restarts:  # it began in an except clause: what the frame handles now is set where it is needed
+        # it began in an except clause: the handled exception is set only around the instructions that need it
+        if not self.restarts:
             handle = self.value.constant(native.handle, "handle")
             self.lines.append(f"{handle}({self.value(self.vm.outer_exception())})")
         row = frame.decoded.handler_at(frame.pc)
         names, at = frame.decoded.names, frame.pc
         wants_bool = sys.version_info >= (3, 13) and names[at] in ASKING and names[at] != "TO_BOOL"
         if wants_bool and names[at - 1] == "TO_BOOL":
-            at, wants_bool = at - 1, False  # the truth of a tensor was left to the jump
+            at, wants_bool = at - 1, False  # the jump decides on the tensor itself
         if in_frame or row is None and not wants_bool and self._would_forget(frame, slots):
             self.lines.append(f"return {self.resume(frame, frame.decoded.begin_of(at), stack, slots)}")
         else:
@@ -220,14 +221,18 @@ class Writer:
         return self.finish()
 
     def _would_forget(self, frame: Frame, slots: list[str]) -> bool:
-        """Where the instruction raises, a traceback keeps this frame's parameters, not what else it gives variables of
-        the original: where those end with a finalizer, the instruction is done by the frame that goes on, which has all
-        variables as parameters."""
+        """Whether a traceback from this instruction would lose variables that end with a finalizer.
+
+        If the instruction raises, a traceback keeps this frame's parameters, but no other values of the original's
+        variables. Then the resumed frame, which has all variables, runs the instruction.
+        """
         leads = self.vm.finalizers.leads_to_one
         return any(slots[at] not in self.slots[at : at + 1] and leads(value) for at, value in enumerate(frame.locals))
 
     def _slots(self, frame: Frame, every: bool) -> list[str]:
-        """Expressions for the variables that are needed or whose end could be seen, or all; NULL for the others."""
+        """Expressions for the local variables: those that are live or whose end could be observed, or all; NULL for
+        others.
+        """
         live = range(len(frame.locals)) if every else live_slots(frame.decoded, frame.pc)
         plain = len(frame.code.co_varnames)
         null = self.value.constant(native.NULL, "NULL")
@@ -238,14 +243,16 @@ class Writer:
         return out
 
     def _may_end(self, value: object) -> bool:
-        """A variable's object came with the frame: it may do something when it dies, such as let go of a lock."""
+        """Whether the end of a variable's object may be observed: it came with the frame, and may for example hold a
+        lock.
+        """
         if type(value) is Unread or self.vm.finalizers.leads_to_one(value):
             return True
         source = None if type(value) is TraceTensor else self.vm.source_of(value)
         return source is not None and source.kind == native.LOCAL
 
     def resume(self, frame: Frame, index: int, stack: list[str], slots: list[str]) -> str:
-        """The expression to return, with which the original code goes on at an instruction."""
+        """The expression to return, which resumes the original code at an instruction."""
         handled = tuple(at for at in frame.handled_at if at < len(stack))
         point = self.point(frame.code, frame.decoded.offsets[index], len(stack), handled)
         self.points.append(point)
@@ -259,7 +266,7 @@ class Writer:
     # -- side effects ------------------------------------------------------------------------------------------------
 
     def effects(self) -> None:
-        """Everything the frame did to the outside, in order."""
+        """Write all side effects of the frame, in order."""
         effects = self.vm.effects
         stores = [*effects.stores.values()]
         for number, call in enumerate(effects.deferred):
@@ -295,7 +302,7 @@ class Writer:
             code, placed = call.at.code, self.value.constant(called_at, "called_at")
             given = ", ".join(filter(None, [fn, given]))
             fn = f"{placed}({quoted(code.co_filename)}, {quoted(code.co_name)}, {call.at.line})"
-        if call.handled is not self.vm.python.outer_error:  # while the residual runs that one is handled
+        if call.handled is not self.vm.python.outer_error:  # the residual itself runs while that one is handled
             given = ", ".join(filter(None, [self.value(call.handled), fn, given]))
             fn = self.value.constant(native.call_handling, "call_handling")
         self.lines.append(f"{fn}({given})")
@@ -342,7 +349,7 @@ class Writer:
             self.lines.append(f"{scope}[{quoted(store.name)}] = {self.value(store.value)}")
 
     def _assign_attribute(self, store: Store, owner: str) -> None:
-        """The statement that sets an attribute, past what its class does then in Python: capture has seen that."""
+        """Write an assignment to an attribute, without the class's Python `__setattr__`, which was captured."""
         target = store.target
         if isinstance(target, nn.Module) and store.name in target.__dict__.get("_buffers", ()):
             self.lines.append(f"{owner}._buffers[{quoted(store.name)}] = {self.value(store.value)}")
@@ -355,7 +362,7 @@ class Writer:
             self.lines.append(f"{setter}({owner}, {quoted(store.name)}, {self.value(store.value)})")
 
     def _deletion(self, store: Store, owner: str) -> str:
-        """The statement that deletes an attribute: what its class does then in Python, capture has seen."""
+        """The statement that deletes an attribute, without the class's Python `__delattr__`, which was captured."""
         kind = type(store.target)
         deleter: Callable[[Any, str], None] = delattr
         if isinstance(store.target, nn.Module):
@@ -367,7 +374,9 @@ class Writer:
         return f"{self.value.constant(deleter, 'delattr')}({owner}, {quoted(store.name)})"
 
     def _store_by_name(self, store: Store, owner: str) -> None:
-        """The same for a name that is no identifier: it is data, and stays in quotes."""
+        """Write the assignment or deletion of an attribute whose name is no identifier: the name stays
+        a quoted string.
+        """
         constant = self.value.constant
         plain = type(store.target).__setattr__ in _PLAIN_SETTERS or isinstance(store.target, torch.Tensor)
         if store.value is DELETED or store.anew:
@@ -385,7 +394,7 @@ class Writer:
             self.lines.append(f"{setter}({owner}, {quoted(store.name)}, {value})")
 
     def _refuse_shown(self) -> None:
-        """A result in the memory of assigned `.data` would count writes with the tensor that was assigned from.
+        """Refuse results in the memory of a tensor assigned to `.data`: their version counter would be that tensor's.
 
         Raises:
             Restart: there is one; capture stops before the assignment.
@@ -408,7 +417,7 @@ class Writer:
             self.lines.append(
                 f"{owner}[:] = {items}" if own else f"{setter}{self.value.constant(slice, 'slice')}(None), {items})"
             )
-        elif isinstance(copy, set):  # what stays is not touched: the order is that of eager
+        elif isinstance(copy, set):  # elements that stay are not touched, which keeps the order of eager
             gone, new = set.difference(mirror.before, own_items(copy)), set.difference(copy, mirror.before)
             for change, moved in (("difference_update", gone), ("update", new)):
                 if moved:
@@ -420,7 +429,7 @@ class Writer:
             self.lines += [f"{clear.removesuffix(', ')})", f"{extend}{items})"]
 
     def _method(self, container: object, base: type, name: str) -> str:
-        """The begin of a call of a container's method, which a class of the program may have overridden."""
+        """The beginning of a call of a container's method, which a class of the program may have overridden."""
         owner = self.value(container)
         if getattr(type(container), name, None) is getattr(base, name):
             return f"{owner}.{name}("
@@ -442,7 +451,7 @@ class Writer:
                 self.lines.append(f"del {owner}[{value(key)}]" if own else remove)
         for key, item in items_of(copy):
             if type(item) is PhiValue and item.optional:
-                item.read()  # nothing is there after one way of a branch: the graph ends before it
+                item.read()  # the item exists after only one arm of a branch: the graph ends before the branch
             if key not in before or before[key] is not item:
                 target = f"{owner}[{value(key)}] = {value(item)}"
                 self.lines.append(target if direct else f"{base}.__setitem__({owner}, {value(key)}, {value(item)})")
@@ -450,7 +459,7 @@ class Writer:
     # -- assembly ----------------------------------------------------------------------------------------------------
 
     def finish(self) -> Residual:
-        """Close the graph and write the whole source."""
+        """Complete the graph and write the whole source."""
         refuse_torn(self.vm)
         self._refuse_shown()
         self.vm.close_generators(self.value.makes)
@@ -471,20 +480,22 @@ class Writer:
         order, head = list(self.fetches), prologue_lines
         if gm is not None:
             order, call = self._graph(inputs, devices, repeats, lost, undo)
-            head = [*prologue_lines, *early, *call]  # what nobody reads is not kept then
+            head = [*prologue_lines, *early, *call]  # this way the graph does not keep tensors that nothing reads
         source = self._source(order, [*head, *makes, *self.lines], prologue_source)
         return Residual(
             source, gm, inputs, order, self.constants, ops, points=self.points, named=tuple(self.vm.tensors.named)
         )
 
     def _is_helped(self) -> bool:
-        """Whether what makes values may fail where eager does not, and the frame can run again without harm."""
+        """Whether making values may fail where eager does not, and the frame can be repeated without harm."""
         return bool(self.makes) and self.value.helped and self.restarts and not self.value.acts
 
     def _repetition(
         self, gm: fx.GraphModule | None, helped: bool, rewinds: bool
     ) -> tuple[bool, bool, Sequence[torch.device] | None]:
-        """(whether the frame may run again, whether it may where a GPU has lost values, the devices that draw then)."""
+        """(the frame can be repeated, it can where a GPU's context is lost, the devices from whose generators the graph
+        draws).
+        """
         tensors = self.vm.tensors
         devices = self._drawn_from(helped)
         restarts = (
@@ -495,19 +506,21 @@ class Writer:
         return repeats, lost, devices if repeats else None
 
     def _drawn_from(self, helped: bool) -> Sequence[torch.device] | None:
-        """The devices whose random numbers the graph draws, where it may run again; None where that is not known."""
+        """The devices whose random numbers the graph draws, where the frame may be repeated; None where they are not
+        known.
+        """
         tensors = self.vm.tensors
         expected = tensors.asserts or tensors.caught or tensors.guarded
         return drawn_from(tensors.drawing) if expected or helped or not tensors.drawing else None
 
     def _expect_repeats(self, repeats: bool, lost: bool) -> None:
-        """What the frame was captured with needs it to run again: with checks, or where the program catches errors.
+        """Require that the frame can be repeated where the capture relies on it: for checks, or caught errors.
 
         Raises:
-            Restart: it cannot; the next attempt does without.
+            Restart: it cannot; the next attempt does without these.
         """
         tensors = self.vm.tensors
-        if tensors.asserts and not repeats:  # where a check fails nobody could find the program's own error
+        if tensors.asserts and not repeats:  # else a failed check could not raise the program's own error
             why = "the frame cannot run again where a check of the graph fails"
             raise Restart(-1, None, self.vm.plan.without("checks", why))
         if tensors.caught and not repeats or tensors.read_guarded and not (repeats or lost):
@@ -515,7 +528,7 @@ class Writer:
             raise Restart(-1, None, self.vm.plan.without("repeats", why))
 
     def _source(self, order: list[int], lines: list[str], prologue_source: str) -> str:
-        """The text of the residual function. `order`: the fetched sources that it is given as `_f`."""
+        """The text of the residual function. `order`: indices of the fetched sources that it is given as `_f`."""
         names = [f"_f{number} = _f[{order.index(index)}]" for index, number in self.fetches.items()]
         body = textwrap.indent("\n".join([*self._tracebacks(), *names, *lines]), "    ")
         return f"def residual({', '.join([*self.slots, '_c', '_f'])}):\n{body}\n{prologue_source}"
@@ -523,11 +536,12 @@ class Writer:
     def _graph(
         self, inputs: list[Input], devices: Sequence[torch.device] | None, repeats: bool, lost: bool, undo: list[str]
     ) -> tuple[list[int], list[str]]:
-        """The fetches in the order in which they come, and the lines that run the graph.
+        """(indices of the fetches in order, lines that run the graph).
 
         Args:
-            devices: those whose generators are put back where it fails.
-            repeats: where it fails the frame runs in eager, after `undo`; `lost`: where the GPU's context ended.
+            devices: those whose generators are restored if the graph fails.
+            repeats: if the graph fails, the frame runs in eager, after `undo`.
+            lost: the same, but only if the GPU's context is lost.
         """
         indices = [self.vm.guards.fetch(i.source) for i in inputs if i.source.kind != HOST]
         again = self._again() if repeats or lost else ""
@@ -556,7 +570,7 @@ class Writer:
         return order, [*lines, *_indented(undo), f"    return {again}"]
 
     def _guarded(self, lines: list[str], undo: list[str]) -> list[str]:
-        """Lines of smelt's own that the program does not see: where they fail, the frame runs in eager."""
+        """Lines that the program does not observe, in a `try`: if they fail, the frame runs in eager."""
         constant = self.value.constant
         return [
             "_failed = None",
@@ -571,13 +585,13 @@ class Writer:
         ]
 
     def _prologue(self, inputs: list[Input], rewinds: bool) -> tuple[list[str], str]:
-        """The lines that run the prologue, and its source.
+        """(lines that run the prologue, its source).
 
         Args:
-            rewinds: the frame may run again because the graph fails.
+            rewinds: the frame may be repeated because the graph fails.
 
         Raises:
-            Break: it may fail, and the frame cannot begin again.
+            Break: the prologue may fail, and the frame cannot be repeated.
         """
         prologue = self.vm.prologue
         for given in inputs:
@@ -614,25 +628,27 @@ class Writer:
         return lines, prepared.source
 
     def _tracebacks(self) -> list[str]:
-        """The lines that make this frame the one that caught the exceptions which it handles from its beginning."""
+        """Lines that make this frame the one that caught the exceptions which it handles from its beginning."""
         names = self._errors()
         if not self.restarts:
             names.append(f"{self.value.constant(sys.exception, 'exception')}()")
         return [f"{self.value.constant(native.stand_for, 'stand_for')}({name})" for name in names]
 
     def _stack(self) -> list[str]:
-        """The parameters that the frame finds on its stack."""
+        """The parameters that are on the frame's stack at its beginning."""
         return [] if self.begin is None else self.slots[len(self.slots) - self.begin.depth :]
 
     def _errors(self) -> list[str]:
-        """Those of them that are exceptions: the frame handles them where it begins, or is about to. It stands in their
-        tracebacks, and what it holds itself would never die."""
+        """Those of these parameters that are exceptions: the frame handles them, or is about to.
+
+        Their tracebacks contain the frame, so a reference in the frame would be a cycle and never freed.
+        """
         names = self._stack()
         first = len(self.slots) - len(names)
         return [self.slots[at] for at in self.vm.finalizers.exceptions() if at >= first]
 
     def _dropped_errors(self) -> list[str]:
-        """The variables that began with an exception and no longer hold it where the frame returns."""
+        """The variables that began with an exception and no longer hold it when the frame returns."""
         names = []
         variables = self.frame.locals
         for at in self.vm.finalizers.exceptions():
@@ -645,8 +661,9 @@ class Writer:
         return names
 
     def _last_values(self) -> list[str]:
-        """The lines that give variables what they hold in the end, for those that end with a finalizer: they die in
-        the order of the variables."""
+        """Lines that assign variables their final values, where these end with a finalizer: they die in the variables'
+        order.
+        """
         lines = []
         for at, variable in enumerate(self.frame.locals):
             if self.vm.finalizers.leads_to_one(variable):
@@ -656,12 +673,12 @@ class Writer:
         return lines
 
     def release(self) -> None:
-        """Let go of the program's objects: the residual is written."""
+        """Drop references to the program's objects: the residual is written."""
         self.value.release()
         del self.frame
 
     def _again(self) -> str:
-        """The expression that runs the whole frame in eager, from where it began."""
+        """The expression that runs the whole frame in eager, from its beginning."""
         begin, code = self.begin, self.frame.code
         quiet, function = self.value.constant(native.quiet_call, "quiet"), self.fetched(frame_function())
         if begin is not None:
@@ -684,7 +701,9 @@ class Writer:
 
 
 def _writes_on_gpu(tensors: Tensors) -> bool:
-    """All inputs that the graph writes to are on a GPU: nobody reads them any more where its context is lost."""
+    """Whether all inputs that the graph writes to are on a GPU: where its context is lost, they cannot be read any
+    more.
+    """
     written = [given for given in tensors.inputs if tensors.is_written(given)]
     return bool(written) and all(on_gpu(given.tensor.device) for given in written)
 
@@ -694,12 +713,12 @@ def _indented(lines: Iterable[str]) -> list[str]:
 
 
 def _put_back(states: str) -> list[str]:
-    """The lines that put the states of random generators back."""
+    """Lines that restore the states of random generators."""
     return [f"for _set, _kept in {states}:", "    _set(_kept)"]
 
 
 def _refuse_foreign(gm: fx.GraphModule) -> None:
-    """Operators that are written in Python may draw numbers as well: the order counts.
+    """Refuse foreign operators beside a prologue that may be repeated: they may draw random numbers as well.
 
     Raises:
         Break: the graph has such an operator.
@@ -712,7 +731,7 @@ def _refuse_foreign(gm: fx.GraphModule) -> None:
 
 
 def _arguments(inputs: list[Input], all_fetched: bool) -> str:
-    """What the graph is called with: fetched inputs come first in `_f`, the prologue's have names."""
+    """The text of the graph's arguments: fetched inputs come first in `_f`, the prologue's have names."""
     if all(i.source.kind != HOST for i in inputs):
         return "*_f" if all_fetched else f"*_f[:{len(inputs)}]"
     arguments, start, count = [], 0, 0
@@ -732,7 +751,7 @@ _PLAIN_SETTERS = (object.__setattr__, type.__setattr__, BaseException.__setattr_
 
 
 def _base(target: object) -> Any:
-    """The class whose `__setattr__` and `__delattr__` do for an object what is left when its own have run."""
+    """The builtin class whose `__setattr__` and `__delattr__` act on the object without its own."""
     return type if isinstance(target, type) else ModuleType if isinstance(target, ModuleType) else object
 
 

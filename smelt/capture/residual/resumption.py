@@ -1,4 +1,4 @@
-"""How residual code does the instruction that broke the graph, in plain Python, and where the frame goes on."""
+"""Plain Python for the instruction at which a graph broke, and the point at which the frame continues."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from smelt.capture.torch.functions import eager_form
 
 How = Callable[["Resumption"], None]
 RESUMPTIONS: dict[str, How] = {}
-"""By opcode name."""
+"""Plain forms, by opcode name."""
 
 
 def plain(*names: str) -> Callable[[How], How]:
@@ -38,7 +38,7 @@ def plain(*names: str) -> Callable[[How], How]:
 
 
 class Writing(Protocol):
-    """Writes the residual that the instruction belongs to (`residual.Writer`)."""
+    """Writes the residual to which the instruction belongs (`residual.Writer`)."""
 
     vm: Interpreter
     lines: list[str]
@@ -51,7 +51,7 @@ class Writing(Protocol):
         """The expression for an external value."""
 
     def resume(self, frame: Frame, index: int, stack: list[str], slots: list[str]) -> str:
-        """The expression to return, with which the original code goes on at an instruction."""
+        """The expression to return, which resumes the original code at an instruction."""
 
 
 class Resumption:
@@ -61,7 +61,7 @@ class Resumption:
         stack: expressions, bottom first; the plain forms pop operands and push results.
         slots: expressions of the local variables.
         arg: the decoded argument; `raw` the undecoded one.
-        cause: what ended the graph, where capture had to begin again for it.
+        cause: the break that ended the graph here, where capture was restarted for it.
     """
 
     def __init__(self, writer: Writing, frame: Frame, stack: list[str], slots: list[str]) -> None:
@@ -79,11 +79,11 @@ class Resumption:
         return self.writer.value.constant(value, name)
 
     def line(self, text: str) -> None:
-        """One statement of the residual."""
+        """Add a statement to the residual."""
         self.writer.lines.append(self.prefix + text)
 
     def take(self, count: int) -> list[str]:
-        """Pop the topmost expressions, in their order."""
+        """Pop the topmost expressions; the topmost is the last."""
         items = self.stack[len(self.stack) - count :]
         del self.stack[len(self.stack) - count :]
         return items
@@ -93,29 +93,32 @@ class Resumption:
         return self.stack.pop()
 
     def pop_owner(self) -> str:
-        """Pop one expression, of an object to read, call or change."""
+        """Pop the expression of an object to read, call or change."""
         return self.owner(self.stack.pop())
 
     def owner(self, text: str) -> str:
-        """The same expression, or a name for it: a number would take the dot behind it for its own, and Python warns of
-        each literal that residual code calls or indexes, once more than of the program's."""
+        """The same expression, or a variable for it if it is a literal.
+
+        A number would take a dot behind it as its own, and Python would warn of calls and items of literals a second
+        time.
+        """
         if text[0] in "\"'-" or text[0].isdigit() or text in _LITERALS:
             self.line(f"_o = {text}")
             return "_o"
         return text
 
     def attribute(self, name: str) -> str:
-        """Pop one expression; the one that reads this attribute of it."""
+        """Pop an expression; returns the one that reads this attribute of it."""
         return str(self.writer.value.attribute(self.pop_owner(), name))
 
     def left_behind(self, *needed: str) -> list[str]:
-        """The residual's variables that neither the frame has where it goes on, nor these expressions."""
+        """The residual's variables that are used neither where the frame continues nor in these expressions."""
         handled = map(self.writer.value, self.frame.handled)
         kept = names_in(" ".join([*self.stack, *self.slots, *needed, *handled]))
         return [name for name in (*self.writer.slots, *self.writer.value.variables()) if name not in kept]
 
     def go(self, index: int | None = None, stack: list[str] | None = None, indent: str = "") -> None:
-        """Return what the frame returns when it goes on at `index` (default: the next instruction)."""
+        """Return the result of the frame, which continues at `index` (default: the next instruction)."""
         index = self.index + 1 if index is None else index
         stack = self.stack if stack is None else stack
         text = indent + "return " + self.writer.resume(self.frame, index, stack, self.slots)
@@ -125,14 +128,15 @@ class Resumption:
             self.after.append(text)
 
     def push(self, expression: str) -> None:
-        """Evaluate an expression now, push its value and go on."""
+        """Evaluate an expression now, push its value and continue."""
         self.line(f"_r = {expression}")
         self.stack.append("_r")
         self.go()
 
     def run(self, how: How, row: Covered | None) -> None:
-        """Do the instruction, as the frame would where it stands: under its exception handler, if one covers it, and
-        with the exception that it is handling, if it is in an except clause."""
+        """Write the instruction's plain form in the state of the frame: under its exception handler, if one covers it,
+        and with the exception that it is handling, if it is in an except clause.
+        """
         handled = self.frame.handled
         if row is None and not handled:
             how(self)
@@ -292,7 +296,7 @@ def is_op(r: Resumption) -> None:
     r.push(f"{left} {'is not' if r.raw else 'is'} {right}")
 
 
-# -- what is let go ---------------------------------------------
+# -- popped and stored values --------------------------------------------
 
 
 @plain("POP_TOP", "END_FOR", "POP_EXCEPT")
@@ -380,7 +384,9 @@ def load_method(r: Resumption) -> None:
 
 
 def _with_null(r: Resumption, callable_: str) -> list[str]:
-    """A callable and the NULL next to it, in the version's order (3.13 has a CALL_KW, and puts the NULL second)."""
+    """A callable and the NULL next to it, in the order of this version of Python (from 3.13 on the
+    NULL comes second).
+    """
     return [callable_, r.null] if NULL_SECOND else [r.null, callable_]
 
 
@@ -422,7 +428,7 @@ def _raise_undefined(r: Resumption, name: str) -> None:
 
 
 def _builtin(scope: dict[str, object], name: str, missing: object) -> Any:
-    """What a name means that is no global variable."""
+    """The builtin of a name that is no global variable."""
     namespace = scope.get("__builtins__", builtins)
     return (namespace if isinstance(namespace, dict) else vars(namespace)).get(name, missing)
 
@@ -444,12 +450,12 @@ def load_fast(r: Resumption) -> None:
 
 
 def _is_bound(r: Resumption) -> bool:
-    """Raise where the variable is not bound; False: it never is."""
+    """Write a check that the variable is bound; False: it is never bound, and only the error was written."""
     slot = r.slots[r.raw]
     if slot == r.null:
         _raise_unbound(r)
         return False
-    if type(r.frame.locals[r.raw]) is Unread:  # it has no guards, so there may be a value the next time
+    if type(r.frame.locals[r.raw]) is Unread:  # it has no guards, so it may be bound at a later call
         r.line(f"if {slot} is {r.null}:")
         _raise_unbound(r, "    ")
     return True
@@ -463,12 +469,13 @@ def load_deref(r: Resumption) -> None:
 
 
 def _read_cell(r: Resumption) -> None:
-    """What the variable's cell holds, as `_r`; raise where that is nothing."""
+    """Read the contents of the variable's cell into `_r`, or raise if it is empty."""
     missing = r.const(_END, "END")
     r.line(f"_r = {missing}")
     r.line("try:")
     r.line(f"    _r = {r.slots[r.raw]}.cell_contents")
-    r.line(f"except {r.const(ValueError, 'ValueError')}:")  # outside of it: it is not the context of what is raised
+    # raised after the clause, so that this error is not its context
+    r.line(f"except {r.const(ValueError, 'ValueError')}:")
     r.line("    pass")
     r.line(f"if _r is {missing}:")
     _raise_unbound(r, "    ")
@@ -554,7 +561,7 @@ def call(r: Resumption) -> None:
 
 
 def super_operands(r: Resumption) -> list[str]:
-    """What `super()` finds in the frame that calls it: its first variable and the cell of the class."""
+    """The operands of `super()`: the calling frame's first variable and the cell of its class."""
     code = r.frame.code
     free = code.co_freevars
     cell = r.slots[len(r.slots) - len(free) + free.index("__class__")] if "__class__" in free else r.null
@@ -566,7 +573,7 @@ def super_in(first: object, boxed: bool, cell: CellType, arguments: int) -> supe
     """`super()` in a frame with this first variable (in a cell: `boxed`) and this cell of its class.
 
     Raises:
-        RuntimeError: one of them is missing, with the texts of CPython.
+        RuntimeError: one of them is missing, with CPython's text.
     """
     if boxed and first is not native.NULL:
         assert isinstance(first, CellType)
@@ -583,7 +590,7 @@ def super_in(first: object, boxed: bool, cell: CellType, arguments: int) -> supe
 
 
 def _is_full(cell: CellType) -> bool:
-    return cell != CellType()  # which compares no contents
+    return cell != CellType()  # does not compare the contents
 
 
 @plain("CALL_KW")
@@ -603,7 +610,7 @@ def _call(r: Resumption, fn: str, owner: str, items: list[str], names: tuple[str
     operands = [*([] if owner == r.null else [owner]), *items]
     writer = r.writer
     left = r.left_behind(fn) if writer.vm.finalizers.doomed() or writer.value.makes_objects() else []
-    if left:  # the callee may let go of them
+    if left:  # these may end during the call
         r.line(f"_given = [{', '.join(operands)}]")
         r.line(f"{' = '.join(left)} = None")
         keywords = "".join(f"{quoted(name)}, " for name in names)
@@ -637,7 +644,7 @@ def before_with(r: Resumption) -> None:
 
 
 def _context_methods(manager: object) -> tuple[object, object]:
-    """`__enter__` and `__exit__` as `with` finds them: what the class has, whatever the object holds."""
+    """`__enter__` and `__exit__` as `with` looks them up: in the class, not in the object."""
     refused = f"{type(manager).__name__!r} object does not support the context manager protocol"
     enter = _of_class(manager, "__enter__", refused)
     return enter, _of_class(manager, "__exit__", f"{refused} (missed __exit__ method)")
@@ -666,7 +673,7 @@ def raise_varargs(r: Resumption) -> None:
 
 @plain("RERAISE")
 def reraise(r: Resumption) -> None:
-    r.line(f"_raised = [{r.pop()}]")  # no variable may hold it: the frame is in its traceback
+    r.line(f"_raised = [{r.pop()}]")  # no variable may keep it: its traceback contains the frame
     r.line(f"{r.const(native.raise_again, 'raise_again')}(_raised.pop())")
 
 

@@ -43,7 +43,7 @@ def cut_after(vm: Interpreter, made: set[fx.Node], node: fx.Node) -> None:
 
 
 _ON_OBJECTS = RESHAPING | {"detach_", "requires_grad_"}
-"""Methods that change a tensor object, which only the part of the graph can do that makes it."""
+"""Methods that change a tensor object itself: only the piece of the graph that makes the object can run them."""
 
 
 def refuse_torn(vm: Interpreter) -> None:

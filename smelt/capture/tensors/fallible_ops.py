@@ -29,7 +29,7 @@ _BY_INDEX = frozenset({"getitem", "__getitem__", "setitem", "__setitem__"})
 _BY_NUMBER = frozenset(
     {"embedding", "index_select", "take", "cross_entropy", "cross_entropy_loss", "nll_loss", "nll_loss_nd"}
 )
-"""They raise IndexError for a number that is out of range."""
+"""Operators that raise IndexError for an index or label that is out of range."""
 
 
 _BY_VALUES = (
@@ -41,7 +41,7 @@ _BY_VALUES = (
     | {name for name in dir(torch.linalg) if not name.startswith("_")}
     | {f"linalg_{name}" for name in dir(torch.linalg)}
 )
-"""They raise for values that a factorization, a distribution or a length cannot have."""
+"""Operators that raise for values that a factorization, a distribution or a length cannot have."""
 
 
 def may_raise(vm: Interpreter, target: object, args: Args) -> bool:

@@ -97,7 +97,9 @@ _ON_SYMBOLS: dict[object, Callable[..., object]] = {
     math.sqrt: torch.sym_sqrt,
     operator.pow: pow,
 }
-"""What a graph calls; `pow` since a graph would write `-2 ** n`, which is -(2 ** n)."""
+"""Functions that a graph calls instead. `pow`, because fx would print the operator without parentheses: `-2 ** n` is
+-(2 ** n).
+"""
 
 
 def _key(number: Size | Real) -> str:

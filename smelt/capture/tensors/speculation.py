@@ -45,27 +45,27 @@ PATIENCE = 3
 """Versions of one compile site from which on values are no longer assumed."""
 
 ASKED = 1024
-"""Elements of the largest tensor whose values are asked for."""
+"""Elements of the largest tensor whose values are assumed."""
 
 NODES = 64
-"""The longest computation that a guard repeats."""
+"""Nodes of the longest computation that a guard repeats."""
 
 ELEMENTS = 1 << 24
-"""The largest tensor on the way."""
+"""Elements of the largest tensor that such a computation makes."""
 
 LABELS = 256
-"""Elements of the largest floating point argument that is looked at: labels and padding are small."""
+"""Elements of the largest floating point argument whose values are compared: labels and padding are small."""
 
 PICKING = frozenset(
     {"getitem", "__getitem__", "select", "narrow", "unbind", "split", "chunk"}
     | {"view", "reshape", "flatten", "squeeze", "unsqueeze", "expand", "detach", "clone", "contiguous"}
 )
-"""What may be done to floating point arguments before they are compared with something."""
+"""Operators that may be applied to floating point arguments before these are compared with something."""
 
 ONLY_SHAPE = frozenset(
     {"expand_as", "view_as", "reshape_as", "type_as", "new_zeros", "new_ones", "new_full", "new_tensor"}
 )
-"""Methods of whose last tensor argument only the shape, dtype or device counts."""
+"""Methods that use only the shape, dtype or device of their last tensor argument."""
 
 
 class Refused(Exception):
@@ -294,9 +294,9 @@ class ValuesHold:
     """
 
     KEPT = 1 << 16
-    """Elements of all inputs together that are worth a copy."""
+    """Elements of all inputs together up to which they are copied."""
     TRIES = 3
-    """Calls with other inputs after which none are kept."""
+    """Calls with other inputs after which none are copied."""
 
     def __init__(self, program: fx.GraphModule, expected: tuple[torch.Tensor, ...]) -> None:
         self.program, self.expected = program, expected

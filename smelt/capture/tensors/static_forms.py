@@ -287,7 +287,7 @@ def _tensor_split(vm: Interpreter, tensor: TraceTensor, sections: object, dim: i
 
 
 DONE = object()
-"""What a form gives that has done all, and has no result."""
+"""Returned by a form that has done all that the call does and has no result."""
 
 LISTED = 64
 """Elements of the largest tensor whose list becomes numbers that the graph reads."""
@@ -313,4 +313,4 @@ FORMS: dict[str, Callable[..., Any]] = {
     "allclose": _allclose,
     "tensor_split": _tensor_split,
 }
-"""What to do instead, by the name of a torch function or method."""
+"""Static forms, by the name of a torch function or method."""

@@ -49,10 +49,10 @@ from smelt.shapes.real import Real
 from smelt.shapes.size import Size, Symbol
 
 INDEXING = (operator.getitem, operator.setitem)
-"""What is called with an index as its second argument."""
+"""Functions whose second argument is an index."""
 
 TRACED = classes(TraceTensor, Pullback, Around, Entered)
-"""Types of values that nodes make: tensors, and what else a graph hands from one node to the next."""
+"""Types of values that nodes make: tensors, and what else a graph passes from one node to the next."""
 
 READABLE = classes(torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 """Tensor classes that a graph may hold."""

@@ -33,7 +33,7 @@ METADATA = frozenset(
     | {"is_cuda", "is_cpu", "is_mps", "is_xpu", "is_meta", "is_sparse", "is_quantized", "is_nested", "is_mkldnn"}
     | {"is_sparse_csr", "is_ipu", "is_xla", "is_vulkan", "is_hpu", "is_mtia", "is_maia", "retains_grad", "output_nr"}
 )
-"""Tensor attributes that the metadata answers."""
+"""Tensor attributes that the metadata gives."""
 
 VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
 """Tensor attributes that are tensors computed from the tensor."""
@@ -273,7 +273,7 @@ def _launches_itself(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> ob
 CALL(torch.cuda.jiterator._JittedFunction)(_launches_itself)
 
 ADDRESSES = frozenset({"__cuda_array_interface__"})
-"""Attributes that tell where a tensor's elements lie."""
+"""Attributes that contain the address of a tensor's elements."""
 
 _ON_DATA = {"data_ptr": _needs_values, "untyped_storage": _needs_values, "storage": _needs_values}
 _ON_DATA |= {"is_coalesced": _is_coalesced, "_is_coalesced": _is_coalesced, "_nnz": _stored_elements}
@@ -361,7 +361,7 @@ def _told_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
 
 
 _OF_OBJECT = frozenset({"retains_grad", "output_nr"})
-"""Attributes that the autograd engine keeps of a tensor object; a trace tensor knows what the program did to it."""
+"""Attributes that the autograd engine keeps for a tensor object; a trace tensor has those that the program caused."""
 
 
 def _told_by_input(vm: Interpreter, tensor: TraceTensor, name: str) -> object:

@@ -1,4 +1,4 @@
-"""Parts of PyTorch with a meaning of their own under capture: modules, hooks, autograd functions, optimizers ...
+"""Functions and classes of PyTorch with captured forms: modules, hooks, autograd functions, optimizers ...
 
-Each module enters its meanings in the registry (`core.registry`); `session` imports them all.
+Each module enters its forms in the registry (`core.registry`); `session` imports them all.
 """

@@ -1,8 +1,8 @@
-"""What a user's torch.autograd.Function reads besides its arguments: found by interpreting it, for the guards.
+"""The values that a user's torch.autograd.Function reads besides its arguments: found by interpreting it, and guarded.
 
 A call of `apply` is one node, and stages that differentiate the graph run the Function's Python code once, at compile
-time. So everything it reads has to be guarded. A second interpreter walks through `forward` and `backward` on tensors
-of its own; its graph is thrown away, its guards stay.
+time. So everything that it reads has to be guarded. A second interpreter runs `forward` and `backward` on trace tensors
+of its own; its graph is dropped, its guards are kept.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from smelt.shapes.size import Size
 
 
 class Context(FunctionCtx):
-    """The `ctx` of one call, as far as the user's code can tell.
+    """The `ctx` of one call, as the user's code sees it.
 
     Attributes:
-        count: of the arguments, each of which has a gradient.
+        count: the number of arguments; the backward returns a gradient for each.
     """
 
     to_save: tuple[Any, ...] = ()
@@ -52,23 +52,23 @@ class Context(FunctionCtx):
 
     @property
     def dirty(self) -> tuple[object, ...]:
-        """What `mark_dirty` was given."""
+        """The arguments of `mark_dirty`."""
         return tuple(getattr(self, "dirty_tensors", ()) or ())
 
     @property
     def saved_tensors(self) -> tuple[object, ...]:
-        """What `save_for_backward` was given."""
+        """The arguments of `save_for_backward`."""
         return tuple(self.to_save)
 
 
 class _Numbers(NumberNodes):
-    """Nodes for the symbolic numbers of the capture, in a graph that is thrown away: nothing computes them."""
+    """Placeholders for the symbolic numbers of the capture, in the graph that is dropped: nothing computes them."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self._graph = graph
 
     def given(self, number: Size | Real, node: fx.Node) -> None:
-        """An input brings the number: another node stands for it anyway."""
+        """Ignore an input that is the number: it gets a placeholder of its own."""
 
     def __call__(self, number: object) -> object:
         if not isinstance(number, (Size, Real)):
@@ -81,12 +81,14 @@ class _Numbers(NumberNodes):
 def rehearse(
     vm: Interpreter, cls: type[torch.autograd.Function], args: Sequence[object]
 ) -> tuple[BackwardState | None, bool]:
-    """Guard what `cls.apply(*args)` and its derivative read; what the backward reads that may be changed until it runs.
+    """Guard what `cls.apply(*args)` and its derivative read: (mutable state that the backward reads, materialization is
+    off).
 
-    Also whether the call has turned `set_materialize_grads` off.
+    The state is checked again before the backward runs; None if there is none. The second is True if the call has
+    switched `set_materialize_grads` off.
 
     Raises:
-        Break: it does something that a node cannot stand for: it writes to objects from outside, prints, needs values.
+        Break: a node cannot stand for the call: it writes to objects from outside, prints, or needs values.
     """
     sibling = vm.sibling()
     sibling.tensors.number_node = _Numbers(sibling.tensors.graph)
@@ -105,7 +107,7 @@ def rehearse(
             seen = _forget_reads(sibling)
             with _noted(sibling, after):
                 _backward(sibling, cls, ctx, outputs)
-    except UserError as raised:  # maybe only because the tensors have no values: eager will tell
+    except UserError as raised:  # perhaps only because the tensors have no values: eager shows that
         raise Break(f"{cls.__name__}.apply", f"it does not run on tensors without values: {raised}") from None
     finally:
         sibling.ambient.restore()
@@ -121,7 +123,7 @@ def rehearse(
 
 @contextmanager
 def _noted(sibling: Interpreter, checks: list[Check]) -> Iterator[None]:
-    """Write down the checks on what is read meanwhile, also where they are there already."""
+    """Collect the checks on what is read while the context is open, including checks that exist already."""
     outer, sibling.guards.noted = sibling.guards.noted, checks
     try:
         yield
@@ -132,20 +134,22 @@ def _noted(sibling: Interpreter, checks: list[Check]) -> Iterator[None]:
 
 
 def _reads_of_class(sibling: Interpreter) -> bool:
-    """Whether a value was read that a class holds which each call makes anew."""
+    """Whether an attribute was read of a class that each call makes anew."""
     return any(
         key in sibling.python.made_classes and not _stays(found) for (key, _), found in sibling.python.lookups.items()
     )
 
 
 def _refuse_state_of_a_call(cls: type, reads_class: bool, checks: list[Check]) -> None:
-    """A node keeps the class of one call, and may run when the variables and attributes of that have other values."""
+    """Refuse reads of variables and attributes that each call makes anew: a node keeps one call's class, and runs
+    later.
+    """
     if reads_class or any(source.local and _may_change(source, kind, operand) for source, kind, operand in checks):
         raise Break(f"{cls.__name__}.apply", "it reads what each call makes anew", "give it to apply as an argument")
 
 
 def _forget_reads(sibling: Interpreter) -> set[tuple[int, str]]:
-    """What was read of objects from outside is read again by whoever needs it next."""
+    """Forget the known values of objects from outside, so that the next read of each adds its checks again."""
     known = [key for key in sibling.reads if sibling.is_external(key[0])]
     for key in known:
         del sibling.reads[key]
@@ -166,14 +170,14 @@ def _state(
 
 
 def _may_change(source: Source, kind: int, operand: object) -> bool:
-    """A program changes values; functions, classes and modules stay."""
+    """Whether a program may change what the check compares: values change, functions, classes and modules do not."""
     if source.kind == native.PART:
         return False
     if source.kind == native.CLASS_ATTR and (kind == native.MISSING or _is_of_context(source)):
         return False
     if kind == native.IS:
         return not _stays(operand)
-    if kind == native.MISSING:  # not a name that means a builtin, which nobody defines meanwhile
+    if kind == native.MISSING:  # not a global name that means a builtin, which nothing defines later
         return source.base is not None and source.base.base is not None
     return kind in (native.EQ, native.LEN, native.DICT_KEYS, native.HAS_KEY, native.NOT_KEY)
 
@@ -190,7 +194,7 @@ def _is_of_context(source: Source) -> bool:
 
 
 def _asker(vm: Interpreter, checks: list[Check]) -> Callable[[], bool]:
-    """Whether all of these checks hold when it is called."""
+    """A function that tells whether all of these checks hold when it is called."""
     asked = GuardList()
     for check in checks:
         asked.check(*check)
@@ -202,7 +206,9 @@ def _asker(vm: Interpreter, checks: list[Check]) -> Callable[[], bool]:
 def _refuse_written_views(
     vm: Interpreter, cls: type[torch.autograd.Function], ctx: Context, originals: dict[int, object]
 ) -> None:
-    """Autograd refuses a function with several results that writes to a view; here the caller's views are no views."""
+    """Refuse a Function with several results that writes to a view: autograd raises an error, but not for trace
+    tensors.
+    """
     for tensor in ctx.dirty:
         real = vm.tensors.real.get(id(originals.get(id(tensor))))
         if real is not None and real.requires_grad and is_view(real):
@@ -210,7 +216,7 @@ def _refuse_written_views(
 
 
 def _own(sibling: Interpreter, tensor: torch.Tensor) -> TraceTensor:
-    """A tensor of the rehearsal with the metadata of another one."""
+    """A tensor of the second interpreter with the metadata of `tensor`."""
     node = sibling.tensors.graph.placeholder("given")
     node.meta["val"] = meta_of(tensor)
     own = trace_like(node.meta["val"], requires_grad=tensor.requires_grad)
@@ -231,16 +237,16 @@ def _forward(
 def call_forward(
     vm: Interpreter, cls: type[torch.autograd.Function], ctx: Context, given: Args
 ) -> tuple[object, Context]:
-    """What a Function's `forward` gives, and the context that it (or `setup_context`) filled."""
+    """The result of a Function's `forward`, and the context that it (or `setup_context`) filled."""
     if cls.setup_context is torch.autograd.Function.setup_context:
         ctx.count = len(given)
         return vm.call(vm.load_attr(cls, "forward"), (ctx, *given), {}), ctx
     try:
         bound = inspect.signature(cls.forward).bind(*given)
         bound.apply_defaults()
-        given = bound.args  # as PyTorch gives them
+        given = bound.args  # in the form in which PyTorch passes them
     except TypeError:
-        pass  # the call will say so
+        pass  # the call raises the error
     ctx.count = len(given)
     out = vm.call(vm.load_attr(cls, "forward"), given, {})
     vm.call(vm.load_attr(cls, "setup_context"), (ctx, given, out), {})
@@ -248,7 +254,7 @@ def call_forward(
 
 
 def _backward(sibling: Interpreter, cls: type[torch.autograd.Function], ctx: Context, outputs: tuple[Any, ...]) -> None:
-    if cls.backward is torch.autograd.Function.backward:  # it has a `vjp`, or no derivative
+    if cls.backward is torch.autograd.Function.backward:  # the Function has a `vjp`, or no derivative
         return
     constant = {id(tensor) for tensor in ctx.non_differentiable}
     grads = []
@@ -258,7 +264,7 @@ def _backward(sibling: Interpreter, cls: type[torch.autograd.Function], ctx: Con
     found = sibling.call(sibling.load_attr(cls, "backward"), (ctx, *grads), {})
     given = found if isinstance(found, tuple) else (found,)
     if not ctx.materialize_grads:
-        for some in _in_part(grads):  # it may read something else then, or raise
+        for some in _in_part(grads):  # with absent gradients it may read other values, or raise
             with suppress(UserError):
                 sibling.call(sibling.load_attr(cls, "backward"), (ctx, *some), {})
     if len(given) < ctx.count or any(each is not None for each in given[ctx.count :]):
@@ -268,7 +274,7 @@ def _backward(sibling: Interpreter, cls: type[torch.autograd.Function], ctx: Con
 
 
 def _in_part(gradients: Sequence[object]) -> Iterator[list[object]]:
-    """The gradients of which some are absent: one, all but one, or each set of them where these are few."""
+    """Lists of gradients of which some are absent: one, all but one, or each subset where there are few."""
     positions = [k for k, gradient in enumerate(gradients) if gradient is not None]
     counts = range(1, len(positions)) if len(positions) <= _FEW else (1, len(positions) - 1)
     for count in counts if len(positions) > 1 else ():
@@ -277,7 +283,7 @@ def _in_part(gradients: Sequence[object]) -> Iterator[list[object]]:
 
 
 _FEW = 4
-"""Results of a function whose sets are all looked at."""
+"""Results of a Function up to which each subset of absent gradients is tried."""
 
 
 def _refuse_effects(

@@ -1,4 +1,4 @@
-"""Collectives that write into their arguments, as functional operators and copies: a graph holds those."""
+"""Collectives that write to their arguments, as functional operators and copies, which graphs can hold."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if torch.distributed.is_available():
     REDUCTIONS = {"SUM": "sum", "AVG": "avg", "PRODUCT": "product", "MIN": "min", "MAX": "max"}
 
     def _group(tensors: list[object], group: dist.ProcessGroup | None, async_op: bool) -> dist.ProcessGroup:
-        """The process group of a call that a graph can hold.
+        """The process group of a collective that a graph can hold.
 
         Raises:
-            Break: it is asynchronous, or not about plain tensors.
+            Break: the collective is asynchronous, or its arguments are no plain tensors.
         """
         if async_op:
             raise Break("an asynchronous collective", "a graph has no handle to wait for", "async_op=False")
@@ -34,18 +34,22 @@ if torch.distributed.is_available():
         return found
 
     def _run(vm: Interpreter, op: object, tensor: object, *args: object) -> Any:
-        """The functional collective of what the tensor holds: those that write have no derivative, theirs have one."""
+        """Run the functional collective on a detached tensor: unlike the collective that writes, it
+        has a derivative.
+        """
         return vm.tensors.run(c10d.wait_tensor.default, (vm.tensors.run(op, (_as_tensor(vm, tensor), *args), {}),), {})
 
     def _as_tensor(vm: Interpreter, tensor: object) -> object:
         return vm.tensors.run(torch.Tensor.detach, (tensor,), {}, method="detach")
 
     def _write(vm: Interpreter, target: object, value: object) -> None:
-        """Write as the collectives do: autograd does not see it, neither for the gradient nor in what is saved."""
+        """Write as the collectives do: without autograd's notice, neither in the history nor in the version of saved
+        tensors.
+        """
         vm.tensors.run(torch.Tensor.copy_, (vm.load_attr(target, "data"), value), {}, method="copy_")
 
     def _write_flat(vm: Interpreter, target: TraceTensor, value: object) -> None:
-        """The same elements in the same order, whatever the target's shape is."""
+        """Write the elements in the same order, for any shape of the target."""
         _write(vm, target, vm.tensors.run(torch.reshape, (value, tuple(target.shape)), {}))
 
     def _dense(vm: Interpreter, tensor: object) -> object:
@@ -110,7 +114,9 @@ if torch.distributed.is_available():
         _write(vm, tensor, _run(vm, c10d.all_reduce.default, tensor, _reduction(op), group.group_name))
 
     def _refuse_recorded(*tensors: TraceTensor) -> None:
-        """Some backends (gloo) compute these with operators that autograd follows: it gives gradients, or refuses."""
+        """Refuse tensors that require gradients: some backends (gloo) use operators that autograd records, or raise an
+        error.
+        """
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             raise Break("a collective of tensors that require gradients", "what autograd records is the backend's")
 
@@ -179,5 +185,5 @@ if torch.distributed.is_available():
         "all_to_all_single": all_to_all_single,
     }
     for each, meaning in MEANINGS.items():
-        if hasattr(dist, each):  # some are newer names of others
+        if hasattr(dist, each):  # some names are newer names of others
             special(getattr(dist, each))(meaning)

@@ -1,4 +1,4 @@
-"""Functions that other parts of torch made: operators of `torch.library` as objects, scripted functions."""
+"""Operators of `torch.library` as objects, and functions of `torch.jit.script`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from smelt.capture.tensors.torch_calls import call_torch
 
 @CALL(CustomOpDef)
 def call_custom_op(vm: Interpreter, op: object, args: Args, kwargs: Kwargs) -> object:
-    """One node; but an operator that launches Triton kernels is looked into, so that each launch is a node.
+    """Call a custom operator: one node. An operator that launches Triton kernels is inlined, so that each launch is a
+    node.
 
-    Not so where autograd records the operator: its formula, or the error that it has none, belongs to it as a whole.
+    With gradients the operator stays one node: its derivative, or the error that it has none, belongs to it as a whole.
     """
     body = _launching(vars(op).get("_init_fn"))
     if body is not None and not (torch.is_grad_enabled() and _requires_grad((*args, *kwargs.values()))):
@@ -35,7 +36,7 @@ def _requires_grad(value: object) -> bool:
 
 
 def _launching(function: object) -> FunctionType | None:
-    """The user's function inside what `triton_op` made of it; None for an operator of another kind."""
+    """The user's function inside an operator of `triton_op`; None for an operator of another kind."""
     if not isinstance(function, FunctionType) or "set_wrap_triton_enabled" not in function.__code__.co_names:
         return None
     values = (cell.cell_contents for cell in function.__closure__ or ())
@@ -43,7 +44,7 @@ def _launching(function: object) -> FunctionType | None:
 
 
 class ScriptCall:
-    """A function of `torch.jit.script` as the target of a graph node: it depends on its arguments alone."""
+    """A function of `torch.jit.script` as the target of a graph node: its result depends on its arguments alone."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
@@ -56,7 +57,7 @@ class ScriptCall:
 
 @CALL(torch.jit.ScriptFunction)
 def call_scripted(vm: Interpreter, function: object, args: Args, kwargs: Kwargs) -> object:
-    """One node."""
+    """Call a function of `torch.jit.script`: one node."""
     source = vm.source_of(function)
     if source is not None:
         vm.guards.check(source, native.IS, function)

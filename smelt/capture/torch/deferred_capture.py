@@ -1,4 +1,4 @@
-"""Work of a compiled callable that runs later, outside of its calls."""
+"""Functions, generators and coroutines that run after the call that made them, and are still captured."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from smelt.capture import _native as native
 
 
 def on_behalf(session: object, fn: Callable[..., object]) -> Callable[..., object]:
-    """`fn`, captured for `session` whenever it is called: while gradients are computed, in another thread."""
+    """`fn`, captured for `session` at each call, for example while gradients are computed in another thread."""
     session_ref = weakref.ref(session)
     return lambda *args, **kwargs: native.call(fn, args, kwargs, session_ref())
 
 
 def in_steps(generator: Generator[Any, Any, Any], session: object) -> Generator[object, object, object]:
-    """A generator that runs another one step by step, each as a call of `session` (PEP 380, with calls around)."""
+    """A generator that runs another one, each step as a call of `session` (PEP 380, with a call around each step)."""
     send, throw, close = generator.send, generator.throw, generator.close
     step, given = send, None
     try:
@@ -34,7 +34,7 @@ def in_steps(generator: Generator[Any, Any, Any], session: object) -> Generator[
 
 
 class Steps:
-    """What a coroutine awaits to run another one step by step."""
+    """An awaitable that runs another one step by step; see `in_steps`."""
 
     def __init__(self, awaited: Generator[object, object, object], session: object) -> None:
         self.awaited, self.session = awaited, session

@@ -1,4 +1,4 @@
-"""`torch.autograd.grad` in captured code: a node like any other, as long as the history lies within the graph."""
+"""`torch.autograd.grad` in captured code: one node, as long as the history lies within the graph."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from smelt.graph.trace.trace import TraceTensor
 
 @special(torch.autograd.grad)
 def grad(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
-    """The engine runs on trace tensors, which have the history that the program gave them.
+    """Run the engine on trace tensors, which have the history that the program gave them.
 
     Raises:
-        Break: it would go on in what was computed before the captured function.
+        Break: the history continues in what was computed before the captured function.
     """
     outputs = vm.effects.plain(args[0] if args else kwargs.get("outputs"))
     refuse_pieces(vm, "torch.autograd.grad")

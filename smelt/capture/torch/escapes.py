@@ -1,4 +1,4 @@
-"""What users say to capture from inside their program: leave this out, break here, take this as it is."""
+"""The public functions that control capture from inside a program: disable, break, allow, substitute."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def disable(fn: Any = None, recursive: bool = True, reason: str | None = None) -
 
     Args:
         fn: the function; without it, a decorator is returned.
-        recursive: also leave alone what it calls.
+        recursive: do not capture the functions that it calls either.
         reason: shown by `explain`.
     """
     if fn is None:
@@ -42,27 +42,27 @@ def graph_break() -> None:
 
 
 def is_compiling() -> bool:
-    """True while capture interprets the caller, False when it runs as it is."""
+    """True while capture interprets the caller, False when it runs uncompiled."""
     return False
 
 
 def allow_in_graph(fn: Callable[..., object]) -> Callable[..., object]:
-    """Put calls of `fn` into graphs as they are: one node, not looked into. It must work on tensors alone."""
+    """Put calls of `fn` into graphs as one node each, without capturing its body. It must work on tensors alone."""
     special(fn)(functools.partial(_whole, fn))
     return fn
 
 
 def assume_constant_result(fn: Callable[..., object]) -> Callable[..., object]:
-    """Run `fn` once during capture and take its result (plain data) for a constant."""
+    """Run `fn` once during capture and use its result (plain data) as a constant."""
     special(fn)(functools.partial(_once, fn))
     return fn
 
 
 def substitute_in_graph(original: Callable[..., object]) -> Callable[[F], F]:
-    """A decorator: what compiled code runs in place of `original`, a function that cannot be looked into.
+    """A decorator: compiled code runs the decorated function instead of `original`, which cannot be captured.
 
     Args:
-        original: a function of C code, for instance. Outside of compiled code it stays what it is.
+        original: for instance a C function. Outside of compiled code it is unchanged.
     """
     if not callable(original):
         raise TypeError(f"substitute_in_graph takes a function, and this is a {type(original).__name__}")
@@ -88,7 +88,7 @@ def _once(fn: Callable[..., object], vm: Interpreter, args: Args, kwargs: Kwargs
 
 @special(graph_break)
 def _break_here(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """The meaning of `graph_break()` while capturing."""
+    """The captured form of `graph_break()`."""
     raise Break("graph_break() is called")
 
 

@@ -28,7 +28,7 @@ def _signature(
 
 @special(torch.func.functional_call)
 def functional_call(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """The tables of the modules, as the program sees them, hold the given tensors during the call."""
+    """Put the given tensors into the modules' tables, as the program sees these, for the duration of the call."""
     module, given, inputs, named, tied = user(_signature, *args, **kwargs)
     dicts = [vm.effects.plain(each) for each in (given if isinstance(given, (tuple, list)) else (given,))]
     if not all(isinstance(each, dict) for each in dicts):

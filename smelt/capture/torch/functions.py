@@ -1,4 +1,4 @@
-"""torch.autograd.Function in captured code: `apply` is one node, or runs in eager with a captured backward."""
+"""torch.autograd.Function and checkpoint in captured code: one node, or a call in eager with a captured backward."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class FunctionApply:
     """`cls.apply` of a user's torch.autograd.Function as the target of a graph node.
 
     Attributes:
-        state: what its backward read of the program's objects, if it did.
-        keeps: this call has turned `set_materialize_grads` off.
+        state: mutable objects of the program that its backward read, or None.
+        keeps: this call has switched `set_materialize_grads` off: absent gradients are passed as None.
     """
 
     def __init__(self, cls: type, state: BackwardState | None, keeps: bool) -> None:
@@ -46,7 +46,7 @@ class FunctionApply:
         self.__name__ = self.__qualname__ = f"{cls.__name__}_apply"
 
     def without_state(self) -> FunctionApply:
-        """The same, whatever its backward reads."""
+        """The same target without checks of what its backward reads."""
         return FunctionApply(self.cls, None, self.keeps)
 
     def __call__(self, *args: object) -> object:
@@ -57,14 +57,14 @@ class FunctionApply:
 
 
 _applies: weakref.WeakValueDictionary[tuple[int, bool], FunctionApply] = weakref.WeakValueDictionary()
-"""By the id of the class, which lives as long as its row, and whether it keeps gradients absent."""
+"""By the class's id, which is not reused while the row exists, and by `keeps`."""
 _APPLY: Any = vars(torch.autograd.Function)["apply"]
 _APPLY = getattr(_APPLY, "__func__", _APPLY)  # written in C from torch 2.15 on
 
 
 @special(_APPLY)
 def apply_function(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """A user's own derivative: one node, so that its `backward` is used."""
+    """Call `apply` of a user's Function: one node, so that its own `backward` is used."""
     cls, *given = args
     if not torch.is_grad_enabled() and not kwargs:
         return _without_derivative(vm, cls, tuple(given))
@@ -80,12 +80,16 @@ def apply_function(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
         raise Break(f"{cls.__name__}.apply", "what its backward reads was changed after its forward had run")
     try:
         return call_torch(vm, target, tuple(given), kwargs)
-    except UserError as raised:  # maybe only because the tensors have no values: eager will tell
+    except UserError as raised:  # perhaps only because the tensors have no values: eager shows that
         raise Break(f"{cls.__name__}.apply", f"its forward does not run on tensors without values: {raised}") from None
 
 
 def _without_derivative(vm: Interpreter, cls: type[torch.autograd.Function], given: Args) -> object:
-    """Where no gradients are recorded, a Function is its `forward`, whatever that does and is given."""
+    """Without gradients a Function is its `forward`, which is inlined.
+
+    Raises:
+        Break: it returns an argument, of which PyTorch would make a new tensor.
+    """
     ctx = Context(tuple(type(a) is TraceTensor and a.requires_grad for a in given))
     out, _ = call_forward(vm, cls, ctx, given)
     results = out if isinstance(out, (tuple, list)) else (out,)
@@ -96,7 +100,7 @@ def _without_derivative(vm: Interpreter, cls: type[torch.autograd.Function], giv
 
 @special(torch.utils.checkpoint.checkpoint)
 def checkpoint(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`checkpoint(function, *args)`: the function is called, and what it computes is marked to be computed again."""
+    """`checkpoint(function, *args)`: inline the function, and mark the nodes whose results the backward recomputes."""
     given = dict(kwargs)
     own = {name: given.pop(name) for name in _OWN if name in given}
     if own.get("context_fn", noop_context_fn) is not noop_context_fn:
@@ -110,7 +114,7 @@ def checkpoint(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
         raise UserError(ValueError("Unexpected keyword arguments: " + ",".join(given)))
     detached = reentrant and not any(type(a) is TraceTensor and a.requires_grad for a in rest)
     stops_early = not reentrant and own.get("early_stop") is not False
-    # a detached one runs below autograd, whatever parameters the function holds
+    # a detached function runs without gradients, whatever parameters it uses
     below = vm.ambient.gradients(False) if detached and torch.is_grad_enabled() else nullcontext()
     draws_anew = own.get("preserve_rng_state", True) is False
     with below, inside(vm, once=detached, stops_early=stops_early, draws_anew=draws_anew):
@@ -121,14 +125,15 @@ _OWN = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check"
 _UNSAID = "torch.utils.checkpoint: the use_reentrant parameter should be passed explicitly."
 
 
-# -- in eager: between two graphs, with what they compute later captured as well -----------------------------------
+# -- calls between two graphs, whose later computations are captured as well ---------------------------------------
 
 
 def apply_eagerly(apply: Callable[..., object], *args: object, **kwargs: object) -> object:
-    """`cls.apply(*args)`; what its `backward` computes belongs to the compiled callable."""
+    """`cls.apply(*args)` in eager; its `backward` is captured when it runs."""
     session = native.owner()
     cls: Any = getattr(apply, "__self__", None)
-    if session is None or cls.backward is torch.autograd.Function.backward:  # it has a `vjp`, or no derivative
+    # the Function has a `vjp`, or no derivative
+    if session is None or cls.backward is torch.autograd.Function.backward:
         return apply(*args, **kwargs)
     return _captured_backward(cls, session).apply(*args, **kwargs)
 
@@ -136,10 +141,10 @@ def apply_eagerly(apply: Callable[..., object], *args: object, **kwargs: object)
 def checkpoint_eagerly(
     checkpoint: Callable[..., object], function: Callable[..., object], *args: object, **kwargs: object
 ) -> object:
-    """`checkpoint(function, *args)`; the function runs once more while gradients are computed."""
+    """`checkpoint(function, *args)` in eager; the function is captured, also when it runs again in the backward."""
     session = native.owner()
     if session is not None:
-        session.draw_as_eager()  # what is recomputed must draw the same numbers, whatever graph it lands in
+        session.draw_as_eager()  # the recomputation must draw the same numbers, whichever graph it is part of
         function = on_behalf(session, function)
     return checkpoint(function, *args, **kwargs)
 
@@ -147,7 +152,7 @@ def checkpoint_eagerly(
 def checkpoint_to_the_end(
     checkpoint: Callable[..., object], function: Callable[..., object], *args: object, **kwargs: object
 ) -> object:
-    """The same for a function that runs as a whole the second time, too."""
+    """`checkpoint_eagerly` without early stop: the function is recomputed as a whole."""
     if kwargs.get("use_reentrant") is False:
         kwargs["early_stop"] = False
     return checkpoint_eagerly(checkpoint, function, *args, **kwargs)
@@ -156,15 +161,15 @@ def checkpoint_to_the_end(
 def checkpoint_as_it_is(
     checkpoint: Callable[..., object], function: Callable[..., object], *args: object, **kwargs: object
 ) -> object:
-    """The same for a function that is not captured."""
+    """`checkpoint(function, *args)` in eager, with a function that is not captured."""
     return checkpoint(functools.partial(native.quiet_call, function), *args, **kwargs)
 
 
 def eager_form(callee: object, cause: Break | None) -> Callable[..., object] | None:
-    """How residual code calls this callable, where that is not just a call: form(callee, *args, **kwargs).
+    """The function by which residual code makes this call, where it is not a plain call: form(callee, *args, **kwargs).
 
     Args:
-        cause: what ended the graph there, if that is known.
+        cause: the break that ended the graph there, if it is known.
     """
     if callee is torch.utils.checkpoint.checkpoint:
         if isinstance(cause, RunsTwice):
@@ -180,11 +185,11 @@ def eager_form(callee: object, cause: Break | None) -> Callable[..., object] | N
 
 
 _subclasses: weakref.WeakKeyDictionary[Any, dict[int, type]] = weakref.WeakKeyDictionary()
-"""By session and identity of the function, which its subclass keeps."""
+"""By session and by the identity of the Function, which its subclass keeps alive."""
 
 
 def _captured_backward(cls: Any, session: Any) -> Any:
-    """The same Function, its `backward` captured."""
+    """A subclass of the Function whose `backward` is captured."""
     known = _subclasses.setdefault(session, {})
     if id(cls) not in known:
         backward = staticmethod(_unpacking_once(on_behalf(session, cls.backward)))
@@ -194,17 +199,17 @@ def _captured_backward(cls: Any, session: Any) -> Any:
     return known[id(cls)]
 
 
-# -- what a backward reads of its context --------------------------------------------------------------------------
+# -- saved tensors that a backward reads ---------------------------------------------------------------------------
 
 _SAVED: types.GetSetDescriptorType = inspect.getattr_static(BackwardCFunction, "saved_tensors")
 _visits: dict[tuple[int, int], tuple[object, ...] | None] = {}
-"""What contexts have saved, by thread and context, for backward methods that run; None: nobody has asked."""
+"""Unpacked saved tensors of running backwards, by thread and context; None: not read yet."""
 
 
 def _unpacking_once(backward: Callable[..., object]) -> Callable[..., object]:
     """A backward whose saved tensors are unpacked once, however often capture, guards and residual code read them.
 
-    The program's hooks on what is saved are called then; those of `checkpoint` refuse a second time.
+    Unpacking calls the program's saved-tensor hooks; those of `checkpoint` raise at a second call.
     """
 
     def visited(ctx: object, *gradients: object) -> object:
@@ -219,7 +224,7 @@ def _unpacking_once(backward: Callable[..., object]) -> Callable[..., object]:
 
 
 def saved_once(ctx: object) -> tuple[object, ...]:
-    """`ctx.saved_tensors`"""
+    """`ctx.saved_tensors`, unpacked once in each run of a backward"""
     key = threading.get_ident(), id(ctx)
     found = _visits.get(key)
     if found is None:
@@ -231,7 +236,7 @@ def saved_once(ctx: object) -> tuple[object, ...]:
 
 @special(saved_once)
 def read_saved(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """The same where a backward is captured."""
+    """`ctx.saved_tensors` in a captured backward."""
     source = vm.source_of(args[0])
     if source is None:
         raise Break("ctx.saved_tensors", "the context was made inside")

@@ -1,8 +1,8 @@
-"""`torch.amp.GradScaler.step` in captured code: an update that gradients without a finite value undo, without a branch.
+"""`torch.amp.GradScaler.step` in captured code: the update is made, and undone if a gradient was not finite.
 
-Eager reads whether there was such a gradient, and calls the optimizer or not. A graph does not know. So the optimizer's
-step joins the graph, and whatever it wrote gets its old value back where there was one: to the bit what eager leaves,
-as long as the step does nothing but write to tensors.
+Eager reads whether a gradient was infinite or NaN, and calls the optimizer only if not. A graph has no such branch. So
+the optimizer's step joins the graph, and each tensor that it wrote gets its old value back if a gradient was not
+finite. The result is bit for bit that of eager, provided that the step only writes to tensors.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def maybe_step(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
 
 
 class _Undone:
-    """A part of the graph, begun here, whose writes are undone where the condition holds."""
+    """The nodes recorded from here on, whose writes are undone where the condition holds."""
 
     def __init__(self, vm: Interpreter, condition: TraceTensor) -> None:
         self.vm, self.condition = vm, condition
@@ -63,7 +63,7 @@ class _Undone:
         """Undo what was written since the beginning.
 
         Raises:
-            CannotUndo: it did more than write to tensors.
+            CannotUndo: other objects than tensors were changed.
         """
         self._settle_marks()
         if self.before.take_changes():
@@ -77,9 +77,9 @@ class _Undone:
             self.vm.control.undecided = True
 
     def _settle_marks(self) -> None:
-        """Attributes that are set to True or False: schedulers mark that the optimizer has run.
+        """Take out assignments of True or False to attributes: schedulers mark in this way that the optimizer has run.
 
-        One that is so already changes nothing; any other is set when the graph has run, if the step has.
+        An assignment of the present value is dropped. Any other is made after the graph, if the step was not undone.
         """
         vm = self.vm
         for key, store in list(vm.effects.stores.items()):
@@ -96,7 +96,7 @@ class _Undone:
                 self.marks.append(store)
 
     def _written(self) -> list[TraceTensor]:
-        """The tensors from before that were written to, each memory once."""
+        """The tensors that existed before and were written to, one for each storage."""
         tensors = self.vm.tensors
         nodes, node = set(), self.last.next
         while node.op != "root":
@@ -124,13 +124,13 @@ class _Undone:
 
 
 def _mark(skipped: torch.Tensor, target: object, name: str, value: bool) -> None:
-    """Set an attribute, if the step has run."""
+    """Set an attribute, unless the step was undone."""
     if not skipped:
         setattr(target, name, value)
 
 
 def _refusal(vm: Interpreter, optimizer: object, why: str) -> Break:
-    """The graph ends; if it does so for the first step, which makes the optimizer's state, then only for that one."""
+    """The break for such a step. A first step, which creates the optimizer's state, breaks only for itself."""
     title = "GradScaler.step() with an optimizer whose step does more than write to tensors"
     stop = Break(title, f"it is undone where a gradient is not finite, but {why}")
     source = vm.source_of(optimizer)

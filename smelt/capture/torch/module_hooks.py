@@ -1,4 +1,4 @@
-"""Calls of modules that have hooks: those around forward are interpreted, those of the backward become boundaries."""
+"""Calls of modules that have hooks: forward hooks are interpreted, backward hooks become eager boundaries."""
 
 from __future__ import annotations
 
@@ -27,14 +27,16 @@ GLOBAL_SOURCES = {name: sources.const(getattr(torch_module, name), name) for nam
 
 
 def is_hooked(vm: Interpreter, module: nn.Module) -> bool:
-    """A call of the module calls hooks, its own or those of all modules; or did before the program removed them."""
+    """Whether a call of the module calls hooks, of the module or of all modules, or did before the program removed
+    them.
+    """
     attributes = module.__dict__
     tables = [*(attributes[name] for name in HOOKS), *(getattr(torch_module, name) for name in GLOBAL_HOOKS)]
     return any(tables) or any(_is_changed(vm, table) for table in tables) or _is_replaced(vm, module, HOOKS)
 
 
 def _is_replaced(vm: Interpreter, module: nn.Module, names: tuple[str, ...]) -> bool:
-    """Whether the program has given the module another table of hooks."""
+    """Whether the program has assigned the module another table of hooks."""
     return any(("attr", id(module), name) in vm.effects.stores for name in names)
 
 
@@ -45,7 +47,7 @@ def _is_changed(vm: Interpreter, table: object) -> bool:
 
 
 def call_with_hooks(vm: Interpreter, module: nn.Module, args: Args, kwargs: Kwargs) -> object:
-    """Forward and its hooks, in the order of `nn.Module._call_impl`."""
+    """Call forward and its hooks, in the order of `nn.Module._call_impl`."""
     backward = _backward_hooks(vm, module)
     for hook, with_kwargs in _forward_hooks(vm, module, "_forward_pre_hooks"):
         if with_kwargs:
@@ -65,20 +67,20 @@ def call_with_hooks(vm: Interpreter, module: nn.Module, args: Args, kwargs: Kwar
 
 
 def _forward_hooks(vm: Interpreter, module: nn.Module, table: str) -> Iterator[tuple[object, bool]]:
-    """Each hook, and whether it wants keyword arguments: first those of all modules."""
+    """(hook, whether it takes keyword arguments) for each; hooks of all modules come first."""
     name = f"_global{table}"
     shared = vm.effects.mirror(vm.external(getattr(torch_module, name), GLOBAL_SOURCES[name]))
-    # of hooks of all modules, those before forward never get keyword arguments
+    # forward pre-hooks of all modules never take keyword arguments
     wanting = getattr(torch_module, f"{name}_with_kwargs", ())
     yield from [(hook, key in wanting) for key, hook in shared.items()]
     yield from _own_hooks(vm, module, table)
 
 
 def _own_hooks(vm: Interpreter, module: nn.Module, table: str) -> list[tuple[object, bool]]:
-    """Those of the module itself.
+    """The module's own hooks, as `_forward_hooks` gives them.
 
-    They are read by position: keys count up over all modules of the process, so that a guard on them would hold for one
-    block of many equal ones.
+    They are read by position, not by key: keys count up over all modules of the process, so that a guard on keys would
+    hold for only one of many equal blocks.
     """
     own, asked = module.__dict__[table], f"{table}_with_kwargs"
     wanting = module.__dict__[asked]
@@ -99,7 +101,7 @@ def _own_hooks(vm: Interpreter, module: nn.Module, table: str) -> list[tuple[obj
 
 @functools.cache
 def _wanting(table: str) -> Callable[[nn.Module], tuple[bool, ...]]:
-    """What says for each hook of a module whether it is given keyword arguments."""
+    """A function that tells, for each hook of a module, whether it takes keyword arguments."""
 
     def flags(module: nn.Module) -> tuple[bool, ...]:
         wanting = module.__dict__[f"{table}_with_kwargs"]
@@ -109,14 +111,14 @@ def _wanting(table: str) -> Callable[[nn.Module], tuple[bool, ...]]:
     return flags
 
 
-# -- hooks of the backward -----------------------------------------------------------------------------------------
+# -- backward hooks ------------------------------------------------------------------------------------------------
 
 
 def _backward_hooks(vm: Interpreter, module: nn.Module) -> bool:
-    """Whether there are any, which a guard holds; which they are is asked when the graph runs.
+    """Whether the module has backward hooks, which is guarded; the hooks themselves are looked up when the graph runs.
 
     Raises:
-        Break: the module cannot be named when the graph runs, or its hooks are of the old kind.
+        Break: the graph cannot be given the module, or its hooks are of the deprecated kind.
     """
     tables = [*map(module.__dict__.get, _OF_BACKWARD), *(getattr(torch_module, f"_global{n}") for n in _OF_BACKWARD)]
     if any(_is_changed(vm, table) for table in tables) or _is_replaced(vm, module, _OF_BACKWARD):
@@ -158,7 +160,7 @@ _IS = {kind: _hooks_are(kind) for kind in ("none", "full", "old")}
 
 
 def _before(vm: Interpreter, module: nn.Module, args: Args) -> tuple[object, Args]:
-    """What stands for the call of the module in the graph, and the arguments of forward."""
+    """(value that stands for this call of the module in the graph, the arguments of forward)."""
     positions = _differentiable(args)
     if not positions and not torch.is_grad_enabled():
         return None, args
@@ -189,7 +191,7 @@ def _after(vm: Interpreter, around: object, out: object) -> object:
 
 
 def _differentiable(values: Args) -> list[int]:
-    """The positions of tensors, if gradients flow through any."""
+    """The positions of tensors, if any of them requires gradients; else none."""
     positions = [i for i, value in enumerate(values) if type(value) is TraceTensor]
     return positions if torch.is_grad_enabled() and any(values[i].requires_grad for i in positions) else []
 

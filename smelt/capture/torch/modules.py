@@ -16,7 +16,7 @@ from smelt.capture.python.attribute_reads import find_in_class, load_member
 from smelt.capture.python.attribute_writes import store_module_attr
 from smelt.capture.torch.module_hooks import GLOBAL_SOURCES, HOOKS, call_with_hooks, is_hooked
 
-_CALL = vars(nn.Module)["__call__"]  # somebody may replace it for a time
+_CALL = vars(nn.Module)["__call__"]  # kept: a program may replace it temporarily
 
 
 @CALL(nn.Module)
@@ -24,7 +24,7 @@ def call_module(vm: Interpreter, module: nn.Module, args: Args, kwargs: Kwargs) 
     """`module(*args, **kwargs)`"""
     method = find_in_class(vm, type(module), "__call__")
     if method is not _CALL and not is_hooked(vm, module) and compiler_marks.original_module(module) is not None:
-        return vm.call(load_member(vm, module, "_orig_mod"), args, kwargs)  # torch.compile has wrapped it
+        return vm.call(load_member(vm, module, "_orig_mod"), args, kwargs)  # a module wrapped by torch.compile
     if method is not _CALL:
         return calls.call_instance(vm, module, args, kwargs)
     return call_impl(vm, (module, *args), kwargs)
@@ -63,7 +63,7 @@ def module_setattr(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 
 @special(nn.ModuleList.__getitem__, nn.Sequential.__getitem__)
 def module_item(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """An item or a slice of a list of modules; a slice is a list object that lives in the trace only."""
+    """An item or a slice of a list of modules; a slice is a list object that exists only during capture."""
     module, index = args
     members = vm.effects.mirror(vm.load_attr(module, "_modules"))
     items = list(members.values())
@@ -73,7 +73,7 @@ def module_item(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 class ModuleSlice(list[nn.Module]):
-    """What `modules[a:b]` gives while capturing: a list of modules; calling it runs them in order (Sequential)."""
+    """The result of `modules[a:b]` during capture: a list of modules, callable if `modules` is a Sequential."""
 
     def __init__(self, vm: Interpreter, module: nn.Module, items: list[nn.Module]) -> None:
         super().__init__(items)

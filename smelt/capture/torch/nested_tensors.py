@@ -1,7 +1,7 @@
-"""Where PyTorch's own modules compute with nested tensors: graphs hold none, so there they end.
+"""Graph breaks where PyTorch's own modules compute with nested tensors, which graphs cannot hold.
 
-`nn.TransformerEncoder` asks `torch.compiler.is_compiling()` and goes another way where it is true. Both ways give the
-same where a padding mask lets elements through. Elsewhere the one with nested tensors gives zeros.
+`nn.TransformerEncoder` asks `torch.compiler.is_compiling()` and, where that is true, avoids nested tensors. Both paths
+give the same values where a padding mask lets elements through. Elsewhere the path with nested tensors gives zeros.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ENCODER = nn.TransformerEncoder.forward.__code__
 
 @special(torch.compiler.is_compiling)
 def is_compiling(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """True, except where an encoder would leave out the padding in eager: it is to do so."""
+    """True. Where an encoder would use nested tensors in eager, the graph ends instead, so that eager runs it."""
     frame = vm.frames[-1]
     if frame.code is _ENCODER and _leaves_out_padding(dict(zip(_ENCODER.co_varnames, frame.locals, strict=False))):
         raise Break(
@@ -31,7 +31,7 @@ def is_compiling(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 
 def _leaves_out_padding(named: Kwargs) -> bool:
-    """What the encoder asks after this question, and nothing that needs values."""
+    """Whether the encoder would use nested tensors, by those of its conditions that need no values."""
     layer = named.get("first_layer")
     if named.get("mask") is not None or torch.is_autocast_enabled() or not isinstance(layer, nn.Module):
         return False
@@ -40,5 +40,5 @@ def _leaves_out_padding(named: Kwargs) -> bool:
 
 @special(torch._nested_tensor_from_mask_left_aligned)
 def left_aligned(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """Its answer is a number of Python's, told by the mask's values."""
+    """Refuse the call: its result depends on the mask's values."""
     raise Break("torch._nested_tensor_from_mask_left_aligned()", "it tells the values of a tensor")

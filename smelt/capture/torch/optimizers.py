@@ -1,7 +1,8 @@
 """`torch.optim` in captured code: the step of an optimizer is plain Python over parameters, so it joins the graph.
 
-What stands in the way is given its meaning here: regions of the profiler, marks that end graphs of another compiler,
-the step count that is read back as a number, state that the first step makes, gradients that are cleared unseen.
+This module has captured forms for what would prevent that: regions of the profiler, wrappers that end graphs of torch's
+compiler, the step count that is read back as a number, state that the first step creates, and gradients that are
+cleared.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from smelt.shapes.real import Real
 
 @special(torch.autograd.profiler.record_function)
 def record_function(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """A region of the profiler: it lies around the whole graph, whose operations are not apart any more."""
+    """A region of the profiler. It is opened around the whole graph, since compiled operations are not separate."""
     given = dict(zip(("name", "args"), args, strict=False)) | kwargs
     name, more = given.get("name"), given.get("args")
     if len(given) != len(args) + len(kwargs) or not given.keys() <= {"name", "args"}:
@@ -44,7 +45,7 @@ def record_function(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 def _is_named(name: object) -> TypeGuard[str]:
-    """Whether C++ takes it as a name: half a character has no encoding."""
+    """Whether C++ accepts the name: a lone surrogate has no encoding."""
     return type(name) is str and not any("\ud800" <= each <= "\udfff" for each in name)
 
 
@@ -53,7 +54,7 @@ def _is_named(name: object) -> TypeGuard[str]:
 
 @special(torch.optim.Optimizer.zero_grad)
 def zero_grad(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`optimizer.zero_grad(set_to_none=True)`: whether there was a gradient makes no difference."""
+    """`optimizer.zero_grad(set_to_none=True)`: the same for parameters with and without gradients."""
     if _keeps(*args, **kwargs):
         return calls.inline(vm, inspect.unwrap(torch.optim.Optimizer.zero_grad), args, kwargs)
     return calls.inline(vm, _clear_groups, args[:1], {})
@@ -94,11 +95,12 @@ def _inner_code(function: FunctionType) -> CodeType | None:
 def step(vm: Interpreter, fn: FunctionType, args: Args, kwargs: Kwargs) -> Any:
     """`optimizer.step(...)`: with gradients off, unless it is to be differentiated.
 
-    The wrapper that every `step` of torch.optim is in ends the graph of another compiler before and after.
+    Every `step` of torch.optim is inside a wrapper that breaks the graph of torch's compiler before and after; it is
+    skipped.
     """
     wrapped = next(c.cell_contents for c in fn.__closure__ or () if isinstance(c.cell_contents, FunctionType))
     optimizer = args[0]
-    if hasattr(type(optimizer), "_init_group"):  # others call the closure as often as they like
+    if hasattr(type(optimizer), "_init_group"):  # other optimizers may call the closure several times
         args, kwargs = _with_closure_called(vm, *args, **kwargs)
     _make_state(vm, optimizer)
     differentiable = vm.call(vm.load_attr(vm.load_attr(optimizer, "defaults"), "__getitem__"), ("differentiable",), {})
@@ -107,7 +109,7 @@ def step(vm: Interpreter, fn: FunctionType, args: Args, kwargs: Kwargs) -> Any:
 
 
 class _Loss:
-    """A closure that has been called."""
+    """A closure that was called already, with its result."""
 
     def __init__(self, value: object) -> None:
         self.value = value
@@ -115,14 +117,14 @@ class _Loss:
 
 @CALL(_Loss)
 def call_loss(vm: Interpreter, loss: _Loss, args: Args, kwargs: Kwargs) -> object:
-    """What the closure gave."""
+    """The result of the closure."""
     return loss.value
 
 
 def _with_closure_called(
     vm: Interpreter, optimizer: object, closure: object = None, **others: object
 ) -> tuple[Args, Kwargs]:
-    """The arguments of a step; its closure, which comes first in any step, is called before state is made."""
+    """The arguments of a step, with its closure called: any step calls it first, before state is created."""
     if closure is None or isinstance(closure, _Loss):
         return (optimizer,), {"closure": closure, **others}
     with vm.ambient.gradients(True):
@@ -131,15 +133,15 @@ def _with_closure_called(
 
 
 def _make_state(vm: Interpreter, optimizer: object) -> None:
-    """What the first step would make (moments, counts), made before it, so that all steps are one graph.
+    """Create the state that the first step would create (moments, counts), so that all steps have the same graph.
 
-    It is as the optimizer itself makes it: zeros, which the captured step then begins from.
+    The optimizer's own code creates it: zeros, from which the captured step then starts.
     """
     if not module_name(type(optimizer).__module__).startswith("torch.optim.") or not isinstance(
         optimizer, torch.optim.Optimizer
     ):
         return
-    if id(optimizer.state) in vm.sources:  # the program has looked at it
+    if id(optimizer.state) in vm.sources:  # the program has read the state
         return
     for group in optimizer.param_groups:
         new = [p for p in group["params"] if not optimizer.state.get(p) and _gets_gradient(vm, p)]
@@ -152,7 +154,7 @@ def _make_state(vm: Interpreter, optimizer: object) -> None:
 
 
 def _gets_gradient(vm: Interpreter, parameter: torch.Tensor) -> bool:
-    """A gradient is there when the captured step begins."""
+    """Whether the parameter has a gradient at the beginning of the captured step."""
     traced = vm.tensors.traced.get(id(parameter))
     if traced is not None and (id(traced), "grad") in vm.reads:
         return vm.reads[id(traced), "grad"] is not None
@@ -160,7 +162,7 @@ def _gets_gradient(vm: Interpreter, parameter: torch.Tensor) -> bool:
 
 
 def _like_gradient(vm: Interpreter, parameter: torch.Tensor) -> torch.Tensor:
-    """A tensor of whose elements nobody asks; what is made like it, is made like the gradient."""
+    """A tensor with the layout of the parameter's gradient, for `zeros_like`; its elements are not read."""
     traced = vm.tensors.traced.get(id(parameter))
     gradient = vm.reads.get((id(traced), "grad"), parameter.grad) if traced is not None else parameter.grad
     like = parameter.detach()
@@ -190,7 +192,7 @@ def _initialise(vm: Interpreter, optimizer: Any, group: dict[str, Any]) -> None:
 
 @special(torch_optimizer._get_value)
 def get_value(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """A step count as a number of Python, as in eager: corrections for bias are computed in double precision."""
+    """A step count as a Python number, as in eager: bias corrections are computed in double precision."""
     (value,) = args
     if type(value) is not TraceTensor:
         return value
@@ -200,7 +202,7 @@ def get_value(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 @special(torch_optimizer._stack_if_compiling)
 def stack_if_compiling(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """Numbers stay numbers, as in eager."""
+    """The numbers unchanged, as in eager."""
     return args[0]
 
 
@@ -209,7 +211,7 @@ _MULTIPLIES = (operator.imul, "mul_", torch._foreach_mul_)
 
 
 def _count(vm: Interpreter, step: TraceTensor) -> object:
-    """The value of an input on the CPU that the graph has only added whole numbers to, or multiplied with numbers.
+    """The value of a CPU input to which the graph has only added integers, or which it has multiplied with numbers.
 
     None for any other tensor.
     """
@@ -228,7 +230,7 @@ def _count(vm: Interpreter, step: TraceTensor) -> object:
 
 
 def _change(node: fx.Node, own: fx.Node) -> tuple[Any, Any] | None:
-    """What a node that writes to a count does to it; None: something else than to add or multiply a number."""
+    """(operator, number) of a node that adds a number to a count or multiplies it; None for other nodes."""
     if node.kwargs or len(node.args) != 2:
         return None
     written, number = node.args
@@ -250,14 +252,15 @@ def _change(node: fx.Node, own: fx.Node) -> tuple[Any, Any] | None:
 
 
 _FUSED_ADAM = getattr(adam._fused_adam, "_torchdynamo_orig_callable", adam._fused_adam)
-"""The function itself: torch's compiler puts another one in its place."""
+"""The function itself, which torch's compiler wraps."""
 
 
 @special(_FUSED_ADAM)
 def fused_adam(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """Adam by PyTorch's kernel, which takes plain numbers; with ones that a schedule changes the formula on lists.
+    """Adam by PyTorch's fused kernel, which takes plain numbers; with symbolic ones, as a schedule makes, the list
+    form.
 
-    Gradients that are scaled are left to that kernel.
+    Scaled gradients are left to the fused kernel.
     """
     changing = any(type(kwargs.get(name)) is torch.SymFloat for name in ("lr", "beta1", "beta2"))
     if not changing or kwargs.get("grad_scale") is not None or kwargs.get("found_inf") is not None:
@@ -269,10 +272,11 @@ def fused_adam(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 @special(torch_optimizer._default_to_fused_or_foreach)
 def default_implementation(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """(fused, foreach): an optimizer that was told neither works on lists, with one node a step of the formula.
+    """(fused, foreach) for an optimizer without a choice of its own: the list form, with one node for each step of the
+    formula.
 
-    In a graph the two forms compute the same; this one is captured faster. Eager takes it on GPUs only. Nesterov's
-    momentum on lists writes to the gradients, which eager on a CPU leaves alone.
+    Both forms compute the same in a graph; the list form is captured faster, though eager uses it on GPUs only. It is
+    not used with Nesterov momentum, where it writes to the gradients, which eager on a CPU does not.
     """
     caller = vm.frames[-1]
     variables = dict(zip(caller.code.co_varnames, caller.locals, strict=False))

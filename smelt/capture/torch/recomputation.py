@@ -1,9 +1,10 @@
-"""What a function under `torch.utils.checkpoint` leaves outside of itself: eager leaves it once more in the backward.
+"""Side effects of functions under `torch.utils.checkpoint`: in eager they occur a second time in the backward.
 
-A graph computes values again, and nothing else: a call that also writes runs between two graphs, as a call. Then the
-function is captured by itself, for both times. So it is where it draws random numbers that are not to be the same. A
-checkpoint that is not reentrant ends its second time where the last saved tensor is there again, which of captured code
-nobody can ask for: where that would leave something out, the function runs as it is.
+A graph recomputes values and nothing else. A `checkpoint` call whose function also writes is therefore made in eager,
+between two graphs, and its function is captured separately, for both runs. The same holds where the function draws
+random numbers that differ in the recomputation. A checkpoint that is not reentrant stops its recomputation once the
+last saved tensor has been recomputed. Captured code does not stop early: where that would make a difference, the
+function is not captured.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from smelt.graph.trace.trace import TraceTensor
 
 
 class RunsTwice(Break):
-    """A checkpoint whose function leaves something outside of itself.
+    """A checkpoint whose function has side effects.
 
     Attributes:
-        captured: its function may be captured by itself, if all of it runs the second time.
+        captured: its function may be captured separately, if the recomputation runs all of it.
     """
 
     def __init__(self, what: str, captured: bool) -> None:
@@ -37,18 +38,18 @@ class RunsTwice(Break):
 
 @contextmanager
 def inside(vm: Interpreter, once: bool, stops_early: bool, draws_anew: bool) -> Iterator[None]:
-    """A function that `checkpoint` calls is interpreted: its nodes are marked.
+    """Mark the nodes of a function that `checkpoint` calls, which is interpreted inside this context.
 
     Args:
-        once: there is no second time, whatever gradients are computed.
-        stops_early: the second time it runs up to what its last saved tensor needs.
-        draws_anew: the second time it draws other random numbers (`preserve_rng_state=False`).
+        once: the function is never recomputed.
+        stops_early: the recomputation stops at the last saved tensor.
+        draws_anew: the recomputation draws other random numbers (`preserve_rng_state=False`).
 
     Raises:
-        RunsTwice: it has changed something outside, or draws anew, and gradients may be computed through it.
+        RunsTwice: the function has side effects or draws anew, and gradients may be computed through it.
     """
     tensors, twice = vm.tensors, not once and torch.is_grad_enabled()
-    if tensors.region is not None:  # the outermost tells for all
+    if tensors.region is not None:  # the outermost checkpoint decides for all
         before = _last_node(tensors.graph)
         yield
         if twice and draws_anew is not tensors.draws_anew:
@@ -69,7 +70,7 @@ def _last_node(graph: fx.Graph) -> fx.Node | None:
 
 
 def _added(graph: fx.Graph, last: fx.Node | None) -> list[fx.Node]:
-    """The nodes that came after `last`, the latest first."""
+    """The nodes that were added after `last`, latest first."""
     added = itertools.takewhile(lambda node: node is not last, reversed(graph.nodes))
     return [node for node in added if node.op != "placeholder"]
 
@@ -78,7 +79,7 @@ _regions = itertools.count()
 
 
 class _Outside:
-    """What is outside of a function that is about to be interpreted."""
+    """The state outside of a function that is about to be interpreted."""
 
     def __init__(self, vm: Interpreter) -> None:
         self.vm, self.tensors = vm, vm.tensors
@@ -87,7 +88,7 @@ class _Outside:
         self.last = _last_node(self.tensors.graph)
 
     def check(self, stops_early: bool, draws_anew: bool) -> None:
-        """The function has returned.
+        """Check that the function, which has returned, may be recomputed in the graph.
 
         Raises:
             RunsTwice: see `inside`.
@@ -108,7 +109,7 @@ class _Outside:
             raise RunsTwice("draws random numbers, other ones each time,", captured)
 
     def _writers(self, nodes: set[fx.Node]) -> set[fx.Node]:
-        """Which of its nodes write to tensors that were there before."""
+        """The nodes of the function that write to tensors which existed before."""
         if nodes.isdisjoint(self.tensors.mutated):
             return set()
         older = {id(t.storage_view.storage) for node, t in self.tensors.made_tensors() if node not in nodes}
@@ -116,7 +117,9 @@ class _Outside:
         return nodes.intersection(itertools.chain.from_iterable(written))
 
     def _all_again(self, nodes: Sequence[fx.Node], acting: set[fx.Node]) -> bool:
-        """Whether none of them comes behind the last node that saves a tensor; `nodes` are the latest first."""
+        """Whether an early stop runs all nodes `acting`: none comes after the last node that saves a tensor; `nodes`:
+        latest first.
+        """
         last = next(node for node in nodes if node in acting or self._saves(node))
         return self._saves(last)
 
@@ -125,7 +128,7 @@ class _Outside:
         return type(value) is TraceTensor and value.requires_grad
 
     def _saves(self, node: fx.Node) -> bool:
-        """Autograd saves a tensor for a new one that the node makes."""
+        """Whether autograd saves a tensor for a new tensor that the node makes."""
         made = [node] if node in self.tensors.made else [each for each in node.users if each.target is operator.getitem]
         values = [self.tensors.made[each] for each in made if self._needs_gradient(each)]
         return any(True for value in values if value.grad_fn is not None for _ in saved_by(value.grad_fn))

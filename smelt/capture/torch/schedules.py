@@ -1,7 +1,7 @@
-"""`torch.optim.lr_scheduler` in captured code: plain Python over counters, each way through which is a version.
+"""`torch.optim.lr_scheduler` in captured code: plain Python over counters, in which each path becomes a version.
 
-A schedule that knows what it does by its counter has as many ways as it has phases and milestones. Two more versions
-are compiled for it; from then on the graph ends before its step, which computes nothing with tensors that is worth one.
+A schedule that branches on its counter has as many paths as it has phases and milestones. Two more versions are
+compiled for such a schedule; after that the graph ends before its step, which computes nothing with tensors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from smelt.capture.core.registry import special
 
 
 def _steps() -> list[FunctionType]:
-    """Each `step` of torch's schedules, those of subclasses of their own among it."""
+    """Each `step` of torch's schedules, including those that subclasses override."""
     classes = [kind for kind in vars(lr_scheduler).values() if isinstance(kind, type)]
     found = [vars(kind).get("step") for kind in classes if issubclass(kind, lr_scheduler.LRScheduler)]
     return [function for function in found if isinstance(function, FunctionType)]
@@ -27,7 +27,7 @@ def _steps() -> list[FunctionType]:
 def _meaning(function: FunctionType) -> None:
     @special(function)
     def step(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-        """A step of a schedule, inlined while the ways that it takes may be versions."""
+        """A step of a schedule, inlined while its paths may become versions."""
         before = vm.sizes.specialized()
         result = calls.inline(vm, function, args, kwargs)
         if not vm.control.schedules_branch and vm.sizes.specialized() > before:

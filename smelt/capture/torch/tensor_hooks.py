@@ -1,7 +1,7 @@
-"""Hooks that the program registers on tensors: they are there when the graph has run, which is before any backward.
+"""Hooks that the program registers on tensors: registered after the graph has run, which is before any backward.
 
-A tensor that the graph makes needs to be the very one that gradients are collected for. So the graph is cut where it
-is made (`graph.nodes.cut_points.Edge`), and residual code registers the hook on it.
+A tensor that the graph makes has to be the very tensor through which gradients flow. So the graph is cut where the
+tensor is made (`graph.nodes.cut_points.Edge`), and residual code registers the hook on it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Pending(RemovableHandle):
 
     Attributes:
         name: the method that registers it.
-        version: how often the tensor's memory had been written to.
+        version: number of writes to the tensor's memory before.
         born: step of the capture.
     """
 
@@ -34,7 +34,7 @@ class Pending(RemovableHandle):
         self.removed = False
 
     def remove(self) -> None:
-        """The hook will not be called."""
+        """Mark the hook as removed: it will not be called."""
         self.removed = True
 
 
@@ -68,7 +68,7 @@ def retain_grad(vm: Interpreter, tensor: TraceTensor) -> None:
     if vm.load_attr(tensor, "is_leaf"):
         return
     _expose(vm, tensor, "retain_grad")
-    tensor.retain_grad()  # the program may ask
+    tensor.retain_grad()  # the program may read `retains_grad`
     vm.effects.defer(torch.Tensor.retain_grad, (tensor,), {})
 
 
@@ -86,14 +86,14 @@ def _register(vm: Interpreter, tensor: TraceTensor, name: str, hook: object) -> 
     return handle
 
 
-# -- where the tensor comes from -----------------------------------------------------------------------------------
+# -- the tensor ------------------------------------------------------------------------------------------------------
 
 
 def _expose(vm: Interpreter, tensor: TraceTensor, name: str) -> None:
-    """See to it that the tensor is one that the caller could hold.
+    """Make the tensor one that residual code can register hooks on: an input, or a tensor at which the graph is cut.
 
     Raises:
-        Break: it is not, or its gradients are computed in the graph.
+        Break: that is not possible, or its gradients are computed in the graph.
     """
     tensors = vm.tensors
     if vm.source_of(tensor) is not None:
@@ -108,15 +108,15 @@ def _expose(vm: Interpreter, tensor: TraceTensor, name: str) -> None:
     cut_after(vm, {node, *writers}, node)
 
 
-# -- afterwards ------------------------------------------------------------------------------------------------------
+# -- residual code ---------------------------------------------------------------------------------------------------
 
 
 @REBUILD(Pending)
 def rebuild_pending(r: Rebuilder, handle: Pending) -> str:
-    """The hook is registered; those before it are already.
+    """Register the hook, after those that were registered on the tensor before.
 
     Raises:
-        Restart: the tensor was written to in between; its hook is for what it was.
+        Restart: the tensor was written to in between; the hook belongs to its old value.
     """
     for earlier in r.vm.python.hooks[id(handle.tensor)]:
         if earlier is handle:
@@ -135,7 +135,9 @@ def rebuild_pending(r: Rebuilder, handle: Pending) -> str:
 
 
 def _registered(tensor: torch.Tensor, name: str, hook: Callable[..., object]) -> RemovableHandle:
-    """Register the hook. PyTorch crashes for a view whose base was written since anybody looked at its history."""
+    """Register the hook. PyTorch crashes for a view whose base was written to since `grad_fn` was last read; so read
+    it.
+    """
     tensor.grad_fn  # noqa: B018
     handle: RemovableHandle = getattr(tensor, name)(only_given(hook) if name == "register_hook" else hook)
     return handle

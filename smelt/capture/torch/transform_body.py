@@ -1,8 +1,8 @@
-"""The function inside a transform: interpreted on tensors as it sees them, into a graph of its own.
+"""The function inside a transform: interpreted on tensors as it sees them, into a separate graph.
 
-PyTorch's transform calls the function with wrapped tensors (one example of a batch, one that records derivatives). The
-interpreter works on trace tensors with the same metadata, outside of the transform; then the graph runs on the wrapped
-ones. Tensors of the graph around that the function uses become further inputs.
+PyTorch's transform calls the function with wrapped tensors (one example of a batch, or one that records derivatives).
+The interpreter works on trace tensors with the same metadata, outside of the transform; then the graph runs on the
+wrapped ones. Tensors of the enclosing graph that the function uses become further inputs.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class InnerTensors(Tensors):
     """The tensors of a function inside a transform.
 
     Args:
-        outer: those of the graph around, which the inputs of the capture belong to.
+        outer: those of the enclosing graph, to which the inputs of the capture belong.
 
     Attributes:
-        lifted: values of the graph around that this graph uses, in the order of their placeholders.
+        lifted: values of the enclosing graph that this graph uses, in the order of their placeholders.
     """
 
     branches = False
@@ -67,11 +67,11 @@ class InnerTensors(Tensors):
         return self.outer.read_number(value, size, source)
 
     def knows(self, value: object) -> bool:
-        """Whether a node makes this value, here or in the graph around."""
+        """Whether a node makes this value, in this graph or an enclosing one."""
         return id(value) in self.nodes or self.outer.knows(value)
 
     def node_outside(self, value: Any) -> fx.Node:
-        """The placeholder for a value of the graph around."""
+        """The placeholder for a value of the enclosing graph."""
         if not self.outer.knows(value):
             self.refuse_inner(value)
             raise Break("a tensor of unknown origin", "it was made where capture could not see it")
@@ -80,7 +80,7 @@ class InnerTensors(Tensors):
         return node
 
     def lift(self, value: object, meta: object) -> fx.Node:
-        """A new placeholder."""
+        """A new placeholder for a value of the enclosing graph."""
         node = self.placeholder("outside", meta)
         self.lifted.append(value)
         return node
@@ -115,7 +115,7 @@ class InnerTensors(Tensors):
 
 
 class _LiftedNumbers(NumberNodes):
-    """Symbolic numbers come from the graph around."""
+    """Placeholders for symbolic numbers, which the enclosing graph computes."""
 
     def __init__(self, tensors: InnerTensors) -> None:
         self._tensors = tensors
@@ -132,11 +132,12 @@ class _LiftedNumbers(NumberNodes):
 
 
 class Capturing:
-    """The function of the program as a transform calls it while it is captured.
+    """The function of the program, as a transform calls it during capture.
 
     Attributes:
-        outside: what the functions use of the graph around; written: those that they write to; drew: they draw random
-            numbers.
+        outside: values of the enclosing graph that the functions use.
+        written: those of them that the functions write to.
+        drew: the functions draw random numbers.
     """
 
     def __init__(self, vm: Interpreter, function: object, region: Region) -> None:
@@ -155,7 +156,7 @@ class Capturing:
 
     @contextmanager
     def _alone(self) -> Iterator[InnerTensors]:
-        """Neither inside of the transform nor of the mode in which the call around runs."""
+        """A context outside of the transform, and of the mode of the call that is running."""
         vm, ambient, grad = self.vm, self.vm.ambient, torch.is_grad_enabled()
         with self.outer.runner.paused(), torch_c.outside_transforms():
             vm.tensors = inner = InnerTensors(vm, self.outer)
@@ -200,7 +201,7 @@ def _seen(inner: InnerTensors, wrapped: torch.Tensor) -> TraceTensor:
 
 
 def is_made(leaf: object) -> bool:
-    """A value that a node makes."""
+    """Whether it is a value that nodes make."""
     return type(leaf) in TRACED or isinstance(leaf, (torch.SymInt, torch.SymFloat))
 
 
@@ -226,7 +227,7 @@ def capture_call(vm: Interpreter, region: Region, function: object, given: list[
 
 
 def _note_inference(tensors: interface.Tensors, results: list[object], given: list[object]) -> None:
-    """What a transform makes in inference mode may be a view of memory that it made as well."""
+    """Mark results as tensors of inference mode: their memory may be an inner tensor's, which was not marked."""
     known = {id(each.storage_view.storage) for each in given if type(each) is TraceTensor}
     for each in results:
         if type(each) is TraceTensor and id(each.storage_view.storage) not in known:

@@ -1,6 +1,6 @@
 """Function transforms of torch: `torch.func`, `torch.vmap`, `torch.autograd.functional`. A transformed call is a node.
 
-Making a transformed function is plain Python; what counts is its call, wherever it was made. See
+Making a transformed function is plain Python; only its call becomes a node, wherever the function was made. See
 `tensors.transform_node` for the node and `transform_body` for the function inside.
 """
 
@@ -30,7 +30,7 @@ from smelt.capture.tensors.transform_node import BLANK, Pullback, PullbackCall, 
 from smelt.capture.torch.transform_body import InnerTensors, capture_call, is_made
 
 MAKERS = (torch.func.vmap, torch.func.grad, torch.func.grad_and_value, torch.func.jacrev, torch.func.jacfwd)
-"""They take a function and give a function."""
+"""Transforms that take a function and return a function."""
 
 DIRECT: dict[Any, Transform] = {torch.func.vjp: transform_node.vjp} | {
     fn: functools.partial(functools.partial, fn)
@@ -39,7 +39,7 @@ DIRECT: dict[Any, Transform] = {torch.func.vjp: transform_node.vjp} | {
         *(getattr(torch.autograd.functional, name) for name in torch.autograd.functional.__all__),
     )
 }
-"""They take a function and call it."""
+"""Transforms that take a function and call it."""
 
 
 def transformed(
@@ -58,7 +58,7 @@ def transformed(
 
 
 def _flat(vm: Interpreter, args: Args, kwargs: Kwargs) -> tuple[list[object], TreeSpec, list[object]]:
-    """The flat arguments with blanks for what the graph makes, how they are built, and what the blanks stand for."""
+    """(flat arguments with blanks for values of the graph, their nesting, the values for the blanks)."""
 
     def foreign(value: object) -> bool:
         if id(value) in vm.sources and type(value) in SUPPORTED_NODES and not isinstance(value, CONTAINERS):
@@ -73,7 +73,7 @@ def _flat(vm: Interpreter, args: Args, kwargs: Kwargs) -> tuple[list[object], Tr
 
 @CALL(Pullback)
 def call_pullback(vm: Interpreter, pullback: Pullback, args: Args, kwargs: Kwargs) -> object:
-    """What `torch.func.vjp` gave is called."""
+    """Call the pullback that `torch.func.vjp` returned."""
     leaves, spec, given = _flat(vm, args, kwargs)
     target = PullbackCall(leaves, spec, pullback.born)
     with outside_inference(vm):
@@ -84,13 +84,17 @@ def call_pullback(vm: Interpreter, pullback: Pullback, args: Args, kwargs: Kwarg
 
 @REBUILD(Pullback)
 def rebuild_pullback(r: Rebuilder, pullback: Pullback) -> str:
-    """It holds what a graph computed."""
+    """Refuse to let a pullback leave the frame: it refers to values inside a graph.
+
+    Raises:
+        Restart: always; capture stops before the call of `torch.func.vjp`.
+    """
     stop = Break("the function that torch.func.vjp gives leaves the frame", "it belongs to a graph")
     raise Restart(pullback.born, stop)
 
 
 def _maker(make: Callable[..., Any]) -> None:
-    """Register a transform that gives a function, and the call of what it gives."""
+    """Register a transform that returns a function, and the call of that function."""
     sample: Any = make(len)
     code: CodeType = sample.__code__
 
@@ -104,7 +108,7 @@ def _maker(make: Callable[..., Any]) -> None:
     def called(vm: Interpreter, fn: FunctionType, args: Args, kwargs: Kwargs) -> Any:
         options = _captured(vm, fn)
         function = options.pop("func")
-        options.pop("eager_transforms", None)  # a module that the function imported
+        options.pop("eager_transforms", None)  # a module that the function imports
         with nullcontext() if make is torch.func.vmap else outside_inference(vm):
             return transformed(vm, make.__name__, lambda given: make(given, **options), function, args, kwargs)
 
@@ -114,7 +118,7 @@ def _maker(make: Callable[..., Any]) -> None:
 
 
 def _captured(vm: Interpreter, fn: FunctionType) -> dict[str, object]:
-    """What the closure of a function holds."""
+    """The values in a function's closure, by name."""
     if id(fn) not in vm.python.created:
         vm.adopt_cells(fn, function_source(vm, fn))
     cells = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
@@ -143,7 +147,7 @@ for _fn, _transform in DIRECT.items():
 
 @special(torch.func.hessian)
 def hessian(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """Forward derivatives of backward ones."""
+    """Forward-mode derivatives of reverse-mode derivatives."""
     function, argnums = user(_of_hessian, *args, **kwargs)
     return vm.call(torch.func.jacfwd, (vm.call(torch.func.jacrev, (function, argnums), {}), argnums), {})
 
@@ -154,5 +158,7 @@ def _of_hessian(func: object, argnums: object = 0) -> tuple[Any, Any]:
 
 @special(torch_c.functorch_transforms_active)
 def transforms_active(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """Not around the captured frame: the mode guard says so."""
+    """Whether a transform is active inside the capture; around the captured frame there is none, as the mode guard
+    checks.
+    """
     return isinstance(vm.tensors, InnerTensors)

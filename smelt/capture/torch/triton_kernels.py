@@ -1,7 +1,7 @@
 """Launches of Triton kernels in captured code: `kernel[grid](x, out, n)` becomes one node that writes to `out`.
 
-A launch turns into a call of a registered operator, made once per kernel and kind of arguments. Its schema says which
-tensors the kernel writes to, so every stage treats it like any other writing operator.
+A launch becomes a call of a registered operator, which is made once for each kernel and kinds of arguments. Its schema
+says which tensors the kernel writes to, so every stage treats it like any other in-place operator.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def launch(vm: Interpreter, args: Args, kwargs: Mapping[str, object]) -> None:
     """`kernel.run(*args, grid=grid, warmup=False, **kwargs)`
 
     Raises:
-        Break: a kernel that writes nothing that capture can see, or an argument that no schema can name.
+        Break: the kernel writes to no argument as far as capture can see, or an argument has no type in a schema.
     """
     kernel, *given = args
     source = vm.source_of(kernel)
@@ -61,12 +61,12 @@ BY_POLICY[Policy.KERNEL] = launch
 
 @special(torch.library.wrap_triton)
 def wrap_triton(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`torch.library.wrap_triton(kernel)` tells another tracer of the kernel; here every launch is seen."""
+    """`torch.library.wrap_triton(kernel)`: the kernel itself, whose launches are captured anyway."""
     return [*args, *kwargs.values()][0]
 
 
 def _grids(vm: Interpreter, kernel: object, grid: object, named: Kwargs) -> dict[tuple[object, ...], Grid]:
-    """The size of the launch, by the tuned arguments that it may depend on."""
+    """The grid, by the tuned arguments on which it may depend."""
     grid = vm.effects.plain(grid)
     if isinstance(grid, (tuple, list)):
         return {(): tuple(grid)}
@@ -80,7 +80,9 @@ def _grids(vm: Interpreter, kernel: object, grid: object, named: Kwargs) -> dict
 
 
 def _metas(vm: Interpreter, kernel: Any, named: Kwargs) -> Iterator[tuple[Args, Kwargs]]:
-    """What a grid function may be called with: for each configuration of an autotuner, its values and all arguments."""
+    """(tuned arguments, all arguments) for each configuration of an autotuner: what a grid function may
+    be called with.
+    """
     if hasattr(kernel, "configs"):
         for config in kernel.configs:
             tuned = config.all_kwargs()
@@ -150,7 +152,7 @@ def _launcher(
         *values, grid = args
         named = dict(zip(names, values, strict=True)) | fixed
         positional = []
-        for name in kernel.arg_names:  # heuristics and autotuners look for their keys among these
+        for name in kernel.arg_names:  # heuristics and autotuners look for their keys among the positional arguments
             if name not in named:
                 break
             positional.append(named.pop(name))

@@ -1,8 +1,8 @@
 """Which pointers a Triton kernel writes to, read from its Python source.
 
 A store goes through an expression over the kernel's parameters: `tl.store(out_ptr + offsets, ...)` writes to `out_ptr`
-and to whatever `offsets` was computed from, unless that was loaded from memory. Where the source says less, more is
-taken to be written: too much costs a copy, too little would be wrong.
+and to whatever `offsets` was computed from, unless that was loaded from memory. Where the source is not conclusive, a
+parameter counts as written: a superfluous one costs a copy, a missed one gives wrong results.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 from smelt.base.class_tables import isinstance
 
 _STORES = ("store", "scatter", "atomic_")
-"""Beginnings of the names of what writes through its first argument."""
+"""Prefixes of the names of functions that write through their first argument."""
 
 _READS = frozenset({"load", "gather"})
-"""Functions whose results hold no pointers, whatever they were given."""
+"""Functions whose results contain no pointers."""
 
 Origins = dict[str, frozenset[str]]
 
@@ -32,7 +32,7 @@ def written_parameters(kernel: object) -> frozenset[str]:
 
 
 def python_function(kernel: Any) -> Any:
-    """The Python function below autotuning, heuristics and compilation."""
+    """The Python function inside autotuners, heuristics and the compiled function."""
     while not inspect.isfunction(kernel):
         kernel = kernel.fn
     return kernel
@@ -50,7 +50,9 @@ def _written(function: Any, calling: tuple[Any, ...]) -> frozenset[str]:
 
 
 class _Walk:
-    """One function: where the value of each variable may come from, and what is stored through it."""
+    """The analysis of one function: the parameters from which each variable is computed, and what is stored through
+    them.
+    """
 
     def __init__(
         self, function: FunctionType, tree: ast.stmt, calling: tuple[object, ...], parameters: frozenset[str]
@@ -61,7 +63,7 @@ class _Walk:
 
     def written(self) -> frozenset[str]:
         before: Origins = {}
-        while before != self.origins:  # a loop may use a variable above the line that sets it
+        while before != self.origins:  # repeated: a loop may use a variable above the line that assigns it
             before = dict(self.origins)
             for node in ast.walk(self.tree):
                 for target, value in _assignments(node):
@@ -71,7 +73,7 @@ class _Walk:
         return frozenset().union(*map(self.stores, calls)) & self.parameters
 
     def of(self, node: ast.AST) -> frozenset[str]:
-        """The parameters that an expression is computed from, but for what was loaded from memory."""
+        """The parameters from which an expression is computed, except through loads from memory."""
         if isinstance(node, ast.Name):
             return self.origins.get(node.id, frozenset())
         if isinstance(node, ast.Call) and self.meaning(node.func)[0] == "read":
@@ -97,12 +99,13 @@ class _Walk:
     def meaning(self, callee: ast.expr) -> tuple[str, Any]:
         """What a called expression does: (read | pure | store | function | unknown, the object)."""
         value = self.resolve(callee)
-        if value is None:  # a method of a value of the kernel
+        if value is None:  # a method of a value in the kernel
             name = callee.attr if isinstance(callee, ast.Attribute) else ""
             return ("store" if name.startswith(_STORES) else "pure" if name in _METHODS else "unknown"), None
         inner = getattr(value, "fn", None)
         owner = self.resolve(callee.value) if isinstance(callee, ast.Attribute) else None
-        if _is_language(value) or _is_language(owner):  # while Triton interprets a kernel it replaces the functions
+        # Triton's interpreter replaces the functions while it runs a kernel
+        if _is_language(value) or _is_language(owner):
             name = callee.attr if isinstance(callee, ast.Attribute) else getattr(value, "__name__", "")
             if name.startswith(_STORES):
                 return "store", value
@@ -112,7 +115,7 @@ class _Walk:
         return ("pure" if getattr(builtins, getattr(value, "__name__", ""), None) is value else "unknown"), value
 
     def resolve(self, node: ast.expr) -> object:
-        """The object that a dotted name means, None when it is no global."""
+        """The object to which a dotted name refers; None where it is no global."""
         if isinstance(node, ast.Name) and node.id not in self.origins:
             free = inspect.getclosurevars(self.function).nonlocals if self.function.__closure__ else {}
             scope = self.function.__globals__
@@ -124,7 +127,9 @@ class _Walk:
 
 
 def _is_language(value: object) -> bool:
-    """A module or function of `triton.language`; functions that Triton wrote as kernels are looked into."""
+    """Whether it is a module or function of `triton.language`; functions there that are kernels themselves are
+    analysed.
+    """
     name = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
     return isinstance(name, str) and name.startswith("triton.language") and not hasattr(value, "fn")
 

@@ -1,4 +1,7 @@
-"""Checks that only raise. Those of tensors' values are part of a graph on a CPU alone, which need not be waited for."""
+"""Functions that check a condition and raise. Those on tensors' values are checked in graphs only on a CPU.
+
+On a GPU the host would have to wait for the value.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,10 @@ from smelt.graph.trace.trace import TraceTensor
 
 @special(torch._assert)
 def assert_that(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """`torch._assert(condition, message)`: a condition on tensors of a GPU, which would have to be waited for, is not
-    checked in a graph. Of others it is: where it fails the frame runs in eager, which raises.
+    """`torch._assert(condition, message)`: checked in the graph for tensors on a CPU, and not at all for tensors on a
+    GPU.
+
+    Where the check fails, the frame runs in eager, which raises the error.
     """
     condition, *message = args or (kwargs["condition"],)
     if type(condition) is TraceTensor and known_value(condition) is None:
@@ -35,7 +40,9 @@ def assert_that(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 
 @special(torch._assert_async)
 def assert_later(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """`torch._assert_async(condition, message)`, which waits for no GPU: on a CPU it raises at once."""
+    """`torch._assert_async(condition, message)`: checked in the graph for tensors on a CPU, where eager
+    raises at once.
+    """
     condition = args[0] if args else None
     if type(condition) is TraceTensor and condition.device.type == "cpu" and condition.numel() == 1:
         if known_value(condition) is None and must_be_true(vm, condition):
@@ -45,10 +52,11 @@ def assert_later(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 @special(torch._is_all_true)
 def is_all_true(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """The check of a distribution's parameters or sample: where it fails the frame runs in eager, which raises.
+    """The check of a distribution's parameters or sample: where it fails, the frame runs in eager, which raises the
+    error.
 
-    On a GPU, which would have to be waited for, a graph does not check it: it only raises, and torch lets
-    a program switch it off. Elsewhere the answer needs values.
+    On a GPU the graph does not check: the host would have to wait, and torch lets programs switch the check off. In
+    other code the answer needs values.
     """
     at = vm.where()
     if at is not None and at.code in _VALIDATION and type(args[0]) is TraceTensor and known_value(args[0]) is None:
@@ -63,7 +71,7 @@ _VALIDATION = {
     for function in (
         Distribution.__init__,
         Distribution._validate_sample,
-        getattr(distribution, "_all_true_or_runtime_assert", None),  # asks on behalf of both from torch 2.15 on
+        getattr(distribution, "_all_true_or_runtime_assert", None),  # asks for both from torch 2.15 on
     )
     if function is not None
 }
@@ -100,7 +108,7 @@ def check(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 
 @special(torch._check_with)
 def check_with(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-    """`torch._check_with(error_type, condition, message)`, which the checks for other errors call."""
+    """`torch._check_with(error_type, condition, message)`, which the checks with other errors call"""
     _check(vm, *args, **kwargs)
 
 
@@ -134,7 +142,9 @@ def _check(vm: Interpreter, error_type: type[Exception], cond: object, message: 
 
 
 def _text(vm: Interpreter, message: object) -> str:
-    """The text of an error that a graph may raise. One with numbers in it is made by eager, which runs after that."""
+    """The text of an error that a graph may raise. If it contains unbacked numbers, a general text: eager raises the
+    true one.
+    """
     if message is None:
         return _DEFAULT
     owner = vm.sizes.owner
