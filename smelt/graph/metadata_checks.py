@@ -1,8 +1,8 @@
-"""A node's recorded metadata against what its operands give: the part of `verify` that knows layouts.
+"""Compares a node's recorded metadata with that inferred from its operands, for `verify`.
 
-Shape, dtype and device follow from the operands. Strides follow as well, or they are a dense order that a pass has
-chosen: a value is stored in the strides that its own node records. What shows another value's memory has no choice, and
-gaps or repeats come from operands alone, but for copies that only the caller gets.
+Shape, dtype and device follow from the operands. Strides do too, or they are a dense order that a pass has chosen: a
+value is stored with the strides that its own node records. A view of another value's memory leaves no choice, and gaps
+or repeats come from operands alone, except in copies that only the caller gets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from smelt.shapes.size import known_equal
 
 
 def not_derived(node: fx.Node) -> str | None:
-    """What of a node's metadata its operands do not give; None where all is right, or where no rule tells."""
+    """How a node's metadata differs from what its operands give; None where it agrees, or where no rule applies."""
     if node.op != "call_function":
         return None
     if getattr(node.target, "__module__", "") == "smelt.prims.ops":
@@ -35,13 +35,14 @@ def not_derived(node: fx.Node) -> str | None:
         return None
     try:
         want = given(node.target, node.args, node.kwargs)
-    except Exception:  # the values decide, or it refuses strides that eager never had: values here have any
+    # values decide, or the operator refuses strides which eager never had, but which values here may have
+    except Exception:
         return None
     return _differs(node.meta["val"], want)
 
 
 def _promised(node: fx.Node, want: Any) -> Any:
-    """What is wanted of a node. A copy that is only returned has the gaps that the caller was promised."""
+    """The metadata that a node should have. A copy that is only returned has the gaps that the caller was promised."""
     if getattr(node.target, "name", "") != "clone":
         return want
     strides = []
@@ -54,16 +55,16 @@ def _promised(node: fx.Node, want: Any) -> Any:
 
 
 def given(target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The metadata that an operator's results have for these nodes, as these are recorded now.
+    """The metadata of an operator's results for these nodes, with their recorded metadata.
 
     Raises:
-        SmeltError: no rule tells, or the operator refuses them.
+        SmeltError: no rule applies, or the operator refuses them.
     """
     return _vals(answer_for(target, tuple(map(_traced, args)), {k: _traced(v) for k, v in kwargs.items()}))
 
 
 def _is_plain(val: Any) -> bool:
-    """Whether rules answer without a question about sizes."""
+    """Whether rules can decide without a question about sizes."""
     if isinstance(val, (tuple, list)):
         return all(map(_is_plain, val))
     return val is None or type(val) is TensorMeta and not val.symbolic
@@ -97,7 +98,7 @@ def _differs(have: Any, want: Any) -> str | None:
     same_shape = len(have.shape) == len(want.shape) and all(map(known_equal, have.shape, want.shape))
     if not same_shape or have.dtype is not want.dtype or have.device != want.device:
         return f"it records {have}, its operands give {want}"
-    empty = any(known_equal(n, 0) for n in have.shape)  # any strides are those of nothing
+    empty = any(known_equal(n, 0) for n in have.shape)  # without elements any strides are right
     if empty or same_steps(have.shape, have.stride, want.stride) or is_dense(have.shape, have.stride):
         return None
     return f"it records strides {have.stride}, its operands give {want.stride}"

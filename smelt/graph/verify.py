@@ -1,6 +1,6 @@
-"""What must hold of a graph between two stages; a violation names the node.
+"""Invariants of graphs between two stages; a violation names the node.
 
-The pipeline calls `verified` after each pass that returns a graph, where errors are not to be hidden (SMELT_STRICT).
+The pipeline calls `verified` after each pass that returns a graph, in strict mode (SMELT_STRICT).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Rule = Callable[[fx.Node], str | None]
 
 
 class InvalidGraph(SmeltError):
-    """A stage made a graph that breaks the rules of its level."""
+    """A stage made a graph that violates an invariant of its level."""
 
 
 def verify(gm: fx.GraphModule, *, stage: str) -> None:
@@ -50,7 +50,7 @@ def verify(gm: fx.GraphModule, *, stage: str) -> None:
 
 
 def verified(gm: fx.GraphModule, stage: str) -> fx.GraphModule:
-    """The graph, which was verified if errors are not to be hidden."""
+    """The graph, verified in strict mode."""
     if environment().verify:
         verify(gm, stage=stage)
     return gm
@@ -67,7 +67,7 @@ def _shape_of_graph(nodes: Sequence[fx.Node]) -> str | None:
     return None
 
 
-# -- rules: None, or what is wrong --------------------------------------------------------------------------------
+# -- rules: None, or the violation ---------------------------------------------------------------------------------
 
 
 def _has_meta(node: fx.Node) -> str | None:
@@ -136,7 +136,7 @@ def _getitem(node: fx.Node) -> str | None:
 
 
 def _is_number(node: fx.Node) -> bool:
-    """Whether the node reads a size or a number, or checks one: no operator on tensors is made for that."""
+    """Whether the node reads or checks a size or number, for which there are no operators on tensors."""
     return not isinstance(node.meta["val"], (TensorMeta, tuple, list))
 
 
@@ -164,7 +164,7 @@ def _random_is_marked(node: fx.Node) -> str | None:
 
 
 def _prim(node: fx.Node) -> str | None:
-    """A prim, or an ATen operator that runs in eager."""
+    """Whether the target is a prim, or an ATen operator that runs in eager."""
     if node.op != "call_function" or node.target is operator.getitem or _is_number(node):
         return None
     if isinstance(node.target, OpOverload):

@@ -1,7 +1,7 @@
-"""What the result of an operator shares memory with, by its schema: asked wherever lifetimes or results are decided.
+"""Which arguments the result of an operator may share memory with, by its schema; used for lifetimes and results.
 
-A functional graph has values and no memory. Its programs do: a kernel of a library may return a view of an argument
-(`x.view(torch.int32)`), which is good for as long as the argument's memory is, and changes when that is written.
+A functional graph has values and no memory. Its programs have memory: a library kernel may return a view of an argument
+(`x.view(torch.int32)`), which is valid as long as the argument's memory is, and changes when that is written.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from smelt.base.torch_private import OpOverload, schema_of
 
 @cache
 def shared_arguments(op: OpOverload) -> tuple[tuple[int | str, bool], ...]:
-    """Which arguments a result of the operator may be a view of: position (or name), and whether it is keyword-only.
+    """The arguments that a result of the operator may be a view of: (position or name, whether it is keyword-only).
 
-    Those that the schema marks with an alias set of a result; all that it marks where a result may be of any set.
+    These are the arguments that the schema puts into the alias set of a result; all with an alias set if a result has
+    the wildcard set.
     """
     schema = schema_of(op)
     results: set[str] = set()
     for value in schema.returns:
         if value.alias_info is not None:
-            results |= {*value.alias_info.before_set, *value.alias_info.after_set} or {"*"}  # a list names none
+            # the wildcard does not name the arguments
+            results |= {*value.alias_info.before_set, *value.alias_info.after_set} or {"*"}
     found: list[tuple[int | str, bool]] = []
     for i, argument in enumerate(schema.arguments):
         info = argument.alias_info
@@ -50,7 +52,7 @@ def shared_operands(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) ->
 
 
 def memory_of(node: Node) -> set[Node]:
-    """The nodes whose memory the value of a node may lie in: itself, if it is nobody's view."""
+    """The nodes in whose memory the value of a node may lie: the node itself, if its value is no view."""
     found: set[Node] = set()
     waiting, seen = [node], {node}
     while waiting:
@@ -69,7 +71,7 @@ def may_show(results: Sequence[Any], inputs: Collection[Node], is_view: Callable
     """Positions of results whose memory may be that of one of these inputs.
 
     Args:
-        is_view: whether a node may be handed out as a view of its operands, although no schema says so.
+        is_view: whether a node may be returned as a view of its operands, although no schema says so.
     """
 
     def shows(node: Node) -> bool:

@@ -1,4 +1,4 @@
-"""Which nodes of an fx graph a value is computed from, and which are computed from it."""
+"""Ancestors and dependents of nodes in an fx graph."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def dependents(nodes: Iterable[fx.Node], roots: Iterable[fx.Node]) -> set[fx.Nod
 
 
 def ancestors(roots: Iterable[fx.Node], among: Container[fx.Node] | None = None) -> set[fx.Node]:
-    """`roots` and every node that they are computed from; with `among`, only by way of those."""
+    """`roots` and every node that they are computed from; with `among`, only along those nodes."""
     found: set[fx.Node] = set()
     stack = list(roots)
     while stack:

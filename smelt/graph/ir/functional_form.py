@@ -1,9 +1,9 @@
-"""Forms of registered operators that graphs can hold: without writes, and with plain results.
+"""Forms of registered operators that graphs can hold: without writes, and with tensors as results.
 
-A graph holds values, so a node cannot write to its argument. PyTorch's own writing operators have one that returns the
-new value (`add_` and `add`); those of a user's library mostly have none, and get one here: the same operator on
-copies of what it writes. And a node has one result or a row of them, where an operator may return lists beside tensors.
-Forms are registered operators themselves, so that every stage treats them as any other.
+A graph holds values, so a node cannot write to its argument. PyTorch's in-place operators have a form that returns the
+new value (`add_` and `add`); most in-place operators of other libraries have none and get one here: the same operator
+on copies of the arguments that it writes. A node has one result or a tuple of tensors, whereas an operator may also
+return lists. The forms are registered operators, so that every stage treats them like any other.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _forms: dict[tuple[Any, ...], OpOverload] = {}
 
 
 def functional_form(op: OpOverload, written: tuple[str, ...]) -> OpOverload:
-    """The operator with the arguments of `op` that returns its fresh results, then the new value of each of `written`.
+    """An operator with the arguments of `op` that returns its fresh results, then the new value of each argument of
+    `written`.
 
-    A written argument that is optional comes back as a list, empty when it was None.
+    The value of an optional written argument is a list, which is empty when the argument was None.
     """
     parameters = schema_of(op).arguments
     returned = [str(r.type) for r in schema_of(op).returns if r.alias_info is None]
@@ -33,12 +34,12 @@ def functional_form(op: OpOverload, written: tuple[str, ...]) -> OpOverload:
 
 
 def flat_form(op: OpOverload, counts: tuple[int | None, ...]) -> OpOverload:
-    """The operator that returns the results of `op` in one row.
+    """An operator that returns the results of `op`, with lists flattened, as one tuple.
 
     Args:
-        counts: for each result the length of the list that it is, None for a tensor, 0 for none.
+        counts: for each result the length of its list; None for a tensor, 0 for a result that is absent.
 
-    A decomposition of `op` serves the form (`base_of`): it gives the results in one row.
+    A decomposition of `op` is used for the form as well (`base_of`); it returns the flat tuple.
     """
     name = "flat_" + "_".join("t" if n is None else str(n) for n in counts)
     total = sum(1 if n is None else n for n in counts)
@@ -53,7 +54,7 @@ def flat_form(op: OpOverload, counts: tuple[int | None, ...]) -> OpOverload:
 
 
 def checked_form(op: OpOverload, index: int, api_name: str, is_matrix: bool) -> OpOverload:
-    """The operator that raises what `torch.linalg` raises when result number `index` of `op` tells of a failure."""
+    """`op`, with the error of `torch.linalg` raised when result number `index` reports a failure."""
     name = f"checked_{index}_{api_name.replace('.', '_')}_{'matrix' if is_matrix else 'batch'}"
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -70,28 +71,35 @@ _checked: set[OpOverload] = set()
 
 
 def is_checked_form(target: Any) -> bool:
-    """Whether it is an operator of `checked_form`."""
+    """Whether the target was made by `checked_form`."""
     return target in _checked
 
 
 def _expect_close(
     value: torch.Tensor, a: torch.Tensor, b: torch.Tensor, rtol: float, atol: float, equal_nan: bool
 ) -> torch.Tensor:
-    """`value`, which a derivative computes with only where `a` and `b` are close."""
+    """`value`, whose derivative is only defined where `a` and `b` are close.
+
+    Raises:
+        RuntimeError: they are not.
+    """
     if not torch.allclose(a, b, rtol, atol, equal_nan):
         raise RuntimeError("a gradient that is not defined: the loss depends on what a decomposition leaves open")
     return value.clone()
 
 
 def check_form(name: str, parameters: str, run: Callable[..., torch.Tensor]) -> OpOverload:
-    """An operator that computes a flag, or raises."""
+    """A new operator that computes a flag, or raises an error."""
     return _operator(name, f"({parameters}) -> Tensor", run)
 
 
 def drawing_form(op: OpOverload) -> OpOverload:
-    """The random operator `op`, which writes to its first argument, on memory of its own: sizes, strides, dtype, device
-    and what else `op` takes give the values, without gaps. A kernel draws in the order in which the memory lies, some
-    draw other numbers for memory with gaps, and the values of a graph have neither."""
+    """The random in-place operator `op` as one that returns a new tensor without gaps.
+
+    Its arguments are sizes, strides, dtype, device, and those of `op` after the first. Strides matter: a kernel draws
+    in the order of memory, and some draw other numbers for memory with gaps. The values of a graph have neither order
+    nor gaps.
+    """
     rest = [each for each in _parameters(op).split(", *")[0].split(", ")[1:]]
     parameters = ", ".join(["SymInt[] size", "SymInt[] stride", "ScalarType dtype", "Device device", *rest])
 
@@ -118,7 +126,7 @@ DRAWING: frozenset[OpOverload] = frozenset(
         getattr(_aten.random_, "from"),
     }
 )
-"""Random operators that write to their first argument and read nothing of it."""
+"""Random in-place operators that do not read their first argument."""
 
 LIKE: dict[OpOverload, tuple[OpOverload, Callable[..., tuple[Any, ...]]]] = {
     _aten.rand_like.default: (_aten.uniform_.default, lambda x: (0.0, 1.0)),
@@ -128,14 +136,16 @@ LIKE: dict[OpOverload, tuple[OpOverload, Callable[..., tuple[Any, ...]]]] = {
     _aten.bernoulli.default: (_aten.bernoulli_.Tensor, lambda x: (x,)),
     _aten.bernoulli.p: (_aten.bernoulli_.float, lambda x, p=0.5: (p,)),
 }
-"""Operators that draw into memory like that of their first argument: the one that draws, and what it takes beside."""
+"""Operators that draw a tensor like their first argument: the in-place operator that draws, and
+its further arguments.
+"""
 
 
 def number_form(op: OpOverload, names: tuple[str, ...]) -> OpOverload:
-    """The operator that takes tensors without dimensions for these parameters, where `op` takes numbers.
+    """An operator that takes tensors without dimensions for these parameters, for which `op` takes numbers.
 
-    Graphs hold numbers that are known when they are called in such tensors. A decomposition of `op` serves the form too
-    (`base_of`), if it can compute with them.
+    Graphs hold numbers that are known only at a call in such tensors. A decomposition of `op` is used for the form as
+    well (`base_of`), if it can compute with tensors there.
     """
     parameters, named = [], False
     for a in schema_of(op).arguments:
@@ -155,7 +165,7 @@ def number_form(op: OpOverload, names: tuple[str, ...]) -> OpOverload:
 
 
 def base_of(form: Any) -> Any:
-    """The operator that a `number_form` or `flat_form` stands for; any other target unchanged."""
+    """The operator from which a `number_form` or `flat_form` was made; any other target unchanged."""
     return _bases.get(form, form)
 
 
@@ -177,7 +187,7 @@ def _on_numbers(op: OpOverload, names: tuple[str, ...]) -> Callable[..., Any]:
 
 
 def flattened(values: Sequence[Any]) -> Iterator[Any]:
-    """The items of a row in which some are lists, and some no tensors."""
+    """The items of a sequence, with lists flattened and None left out."""
     for value in values:
         if isinstance(value, (list, tuple)):
             yield from value
@@ -188,7 +198,7 @@ def flattened(values: Sequence[Any]) -> Iterator[Any]:
 def _register(
     op: OpOverload, suffix: str, returned: Sequence[str], run: Callable[..., Any], parameters: str | None = None
 ) -> OpOverload:
-    """`run` as an operator with the parameters of `op`, or others."""
+    """Register `run` as an operator with the parameters of `op`, or with `parameters`."""
     form = _forms.get((op, suffix))
     if form is None:
         space, _, rest = op.name().partition("::")
@@ -200,7 +210,9 @@ def _register(
 
 
 def _operator(name: str, schema: str, run: Callable[..., Any], tags: Sequence[torch.Tag] = ()) -> OpOverload:
-    """An operator that runs `run`, of that name or, where an interrupt ended what had defined it, one like it."""
+    """Register `run` as an operator of this name; the name gets a suffix if an interrupted registration
+    has taken it.
+    """
     ours = getattr(torch.ops, _SPACE)
     while hasattr(ours, name):
         name += "_"
@@ -213,18 +225,19 @@ def _operator(name: str, schema: str, run: Callable[..., Any], tags: Sequence[to
 EXPECT_CLOSE = check_form(
     "expect_close", "Tensor value, Tensor a, Tensor b, float rtol, float atol, bool equal_nan", _expect_close
 )
-"""A value that is computed with only where two others are close."""
+"""Returns its first argument, and raises where the next two are not close."""
 
 
 _TYPES = {"Tensor": "Tensor", "List[Tensor]": "Tensor[]"}
 
 
 def _tags(op: OpOverload) -> tuple[torch.Tag, ...]:
-    return tuple(tag for tag in op.tags if tag == torch.Tag.nondeterministic_seeded)  # equal, never the same object
+    # equal tags need not be the same object
+    return tuple(tag for tag in op.tags if tag == torch.Tag.nondeterministic_seeded)
 
 
 def _parameters(op: OpOverload) -> str:
-    """The parameters of an operator's schema, with what is said about memory left out."""
+    """The parameters of an operator's schema as text, without alias annotations."""
     text = str(schema_of(op))
     inside, depth = "", 0
     for char in text[text.index("(") :]:

@@ -1,10 +1,10 @@
-"""Marks in a joint graph: which gradients autograd's engine has, whatever results are used.
+"""Marks in a joint graph: which gradients exist in autograd's engine, depending on the results that are used.
 
-A joint graph is traced with a gradient for each result. At a call some may be absent, and then eager's engine leaves
-out whole nodes: what it does not come to gives nothing, which is not zeros. A node of a `torch.autograd.Function` is
-given zeros, or None, for single gradients that are absent. So the nodes where that shows are marked in the graph:
-where gradients of different results meet, and what such a function is given. The marks compute nothing, and are gone
-before anything is scheduled.
+A joint graph is traced with a gradient for each result. At a call some may be absent. Then eager's engine skips whole
+nodes, and a skipped node gives no gradient, which differs from zeros. A node of a `torch.autograd.Function` gets zeros,
+or None, for single gradients that are absent. So the nodes where that matters are marked in the graph: where gradients
+of different results are added, and the gradients that such a function gets. Marks compute nothing, and are removed
+before scheduling.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from smelt.base.errors import SmeltError
 
 
 class Flow:
-    """Which gradients of one joint graph are there, by the results that have one.
+    """Which gradients of one joint graph exist, depending on which results have a gradient.
 
-    A set of conditions is an integer with a bit for each: first come the graph's differentiable results; then, for each
-    of `choices`, the gradients that a function gives.
+    A set of conditions is an integer with a bit for each condition: first the graph's differentiable results; then, for
+    each of `choices`, the gradients that a function gives.
     """
 
     def __init__(self, count: int) -> None:
@@ -36,7 +36,9 @@ class Flow:
         return found
 
     def error(self, present: int) -> Exception | None:
-        """What the first function raises, in the engine's order, where these conditions hold."""
+        """The error of the first function, in the engine's order, that raises where these conditions
+        hold; else None.
+        """
         for choice in self.choices:
             pattern = choice.pattern(present)
             gives = None if pattern is None else choice.gives[pattern]
@@ -45,21 +47,21 @@ class Flow:
         return None
 
     def add(self, choice: Choice) -> None:
-        """Note a function; its conditions get the next bits."""
+        """Add a function; its conditions get the next bits."""
         choice.first = self.bits
         self.bits += choice.edges
         self.choices.append(choice)
 
 
 class Choice:
-    """A function whose backward is given None for gradients that are absent: what it gives for which of them.
+    """A function whose backward gets None for absent gradients: which gradients it gives, by which it gets.
 
     Attributes:
-        visited: the results from which the engine comes to it; entries: for each gradient that it is given, those for
-            which that is there. With more than one set of them, `patterns` are those sets (bits by position), the first
-            of which is that of the trace.
+        visited: the results from which the engine reaches it.
+        entries: for each gradient that it gets, the conditions under which that exists.
+        patterns: the sets of gradients that it may get (bits by position), first that of the trace.
         gives: for each pattern the gradients that it gives (bits by position), or the error that it raises.
-        edges: how many it may give; first: the bit of the first.
+        edges: how many gradients it may give; first: the bit of the first.
     """
 
     def __init__(self, visited: int, entries: Sequence[int], patterns: Sequence[int], edges: int) -> None:
@@ -68,7 +70,7 @@ class Choice:
         self.first = 0
 
     def pattern(self, present: int) -> int | None:
-        """The index of the one of `patterns` that is there; None where the engine does not come to the function."""
+        """The index of the present pattern; None where the engine does not reach the function."""
         if not self.visited & present:
             return None
         found = sum(1 << k for k, mask in enumerate(self.entries) if mask & present)
@@ -88,10 +90,10 @@ class Choice:
 
 
 class GradientMark:
-    """The target of a node that is what its operand is.
+    """The target of a node whose value is that of its operand.
 
     Attributes:
-        mask: the gradient is there where one of these conditions holds.
+        mask: the gradient exists where one of these conditions holds.
     """
 
     def __init__(self, flow: Flow, mask: int = 0) -> None:
@@ -103,11 +105,11 @@ class GradientMark:
 
 
 class Contribution(GradientMark):
-    """A gradient that an engine node gives to another one, which may have it from others as well."""
+    """A gradient that an engine node gives to another one, which may add further ones to it."""
 
 
 class Materialized(GradientMark):
-    """A gradient that a `torch.autograd.Function` is given: zeros where it is absent."""
+    """A gradient that a `torch.autograd.Function` gets: zeros where it is absent."""
 
 
 class Chosen(GradientMark):
@@ -119,10 +121,10 @@ class Chosen(GradientMark):
 
 
 def flow_of(graph: fx.Graph) -> Flow | None:
-    """What the marks of a graph depend on; None where there are none."""
+    """The conditions on which the marks of a graph depend; None where it has no marks."""
     return next((node.target.flow for node in graph.nodes if isinstance(node.target, GradientMark)), None)
 
 
 def marks(graph: fx.Graph) -> list[fx.Node]:
-    """The marks of a graph."""
+    """The nodes of a graph that are marks."""
     return [node for node in graph.nodes if isinstance(node.target, GradientMark)]

@@ -1,6 +1,6 @@
-"""Tables of what was found out about layouts and operators, for all graphs. Rows about symbols go when a capture ends.
+"""Tables of computed facts about layouts and operators, shared by all graphs; rows about symbols go after each capture.
 
-A row about a size that is a symbol serves the graph that the symbol belongs to alone, and would keep it.
+A row about a symbolic size is useful only to the graph to which the symbol belongs, and would keep it alive.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from smelt.shapes.size import Size
 V = TypeVar("V")
 
 LIMIT = 100_000
-"""Rows of a table: enough for many models, a bound for processes that never end."""
+"""Most rows of a table: enough for many models, and a bound for processes that never end."""
 
 _of_symbols: list[tuple[dict[Any, Any], Any]] = []
 
 
 def remember(table: dict[Any, V], key: Any, value: V) -> V:
-    """Put a row into a table."""
+    """Add a row to a table, which is cleared first when it is full."""
     if len(table) > LIMIT:
         table.clear()
     table[key] = value
@@ -30,7 +30,7 @@ def remember(table: dict[Any, V], key: Any, value: V) -> V:
 
 
 def forget_symbols() -> None:
-    """Drop the rows about symbols. Those of a capture of another thread are found out again."""
+    """Drop the rows about symbols. A capture that runs in another thread computes its rows once more."""
     while _of_symbols:
         table, key = _of_symbols.pop()
         table.pop(key, None)
@@ -42,5 +42,5 @@ def _has_symbols(key: Any) -> bool:
         return any(map(_has_symbols, key))
     if isinstance(key, (Size, Real)):
         return True
-    val = getattr(key, "val", None)  # of a layout
+    val = getattr(key, "val", None)  # the key is a layout
     return val is not None and _has_symbols((val.shape, val.stride) if hasattr(val, "stride") else val.shape)

@@ -1,4 +1,4 @@
-"""What is known of a tensor without its data. Every value of every fx graph carries one as `node.meta["val"]`."""
+"""Metadata of tensors. Every value of every fx graph has it as `node.meta["val"]`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from smelt.shapes.unbacked import is_unbacked
 class TensorMeta:
     """Shape (elements), stride (elements), dtype and device of a strided tensor.
 
-    In a graph for many sizes, shape and stride may hold a `Size` (typed as int: it behaves like one).
+    In a graph for many sizes, shape and stride may contain a `Size` (typed as int: it behaves like one).
     """
 
     shape: tuple[int, ...]
@@ -55,12 +55,13 @@ class TensorMeta:
 
 @dataclass(frozen=True, slots=True)
 class OpaqueMeta(TensorMeta):
-    """What is known of a sparse or quantised tensor. `stride` has no meaning.
+    """Metadata of a sparse or quantised tensor. `stride` has no meaning.
 
     Attributes:
-        layout: strided for a quantised one.
-        parts: of sparse_coo, the numbers of sparse and of dense dimensions; of compressed layouts the dtype of indices,
-            the number of dense dimensions, and the block; of a quantised one the scheme, and the axis of its channels.
+        layout: strided for a quantised tensor.
+        details: of sparse_coo, the numbers of sparse and of dense dimensions; of compressed layouts the dtype of
+            indices, the number of dense dimensions, and the block; of a quantised tensor the scheme, and the axis of
+            its channels.
     """
 
     layout: torch.layout = torch.strided
@@ -73,7 +74,7 @@ class OpaqueMeta(TensorMeta):
 
 
 def is_lazy(tensor: torch.Tensor) -> bool:
-    """Whether the memory of a tensor does not hold its values: conjugates, negatives, zeros that have no memory."""
+    """Whether the memory of a tensor does not contain its values: conjugates, negatives, zeros without memory."""
     return tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
 
 
@@ -107,7 +108,7 @@ def _opaque_meta(tensor: torch.Tensor) -> OpaqueMeta:
 
 
 def is_alike(meta: OpaqueMeta, tensor: torch.Tensor) -> bool:
-    """Whether a tensor is opaque in the same way."""
+    """Whether a tensor is opaque with the same layout and details."""
     return is_opaque(tensor) and (tensor.layout, _opaque_meta(tensor).parts) == (meta.layout, meta.parts)
 
 
@@ -129,18 +130,20 @@ def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
     step = 1
     for size in reversed(shape):
         strides.append(step)
-        step *= size or 1 if type(size) is int else size  # where a symbolic size turns out as 0, no stride matters
+        step *= size or 1 if type(size) is int else size  # where a symbolic size is 0 at a call, no stride matters
     return tuple(reversed(strides))
 
 
 def same_steps(shape: Sequence[IntLike], a: Sequence[IntLike], b: Sequence[IntLike]) -> bool:
-    """True when two strides lead to the same elements of a tensor of this shape."""
+    """Whether two strides lead to the same elements of a tensor of this shape."""
     return all(same(n, 1) or same(x, y) for n, x, y in zip(shape, a, b, strict=True))
 
 
 def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """True when some order of the dimensions makes the tensor row-major without gaps or overlap; a tensor without
-    elements is dense, as for PyTorch."""
+    """Whether some order of the dimensions makes the tensor row-major without gaps or overlap.
+
+    A tensor without elements is dense, as for PyTorch.
+    """
     if any(same(n, 0) for n in shape):
         return True
     if is_symbolic(shape) or is_symbolic(stride):
@@ -169,7 +172,7 @@ def inverse(order: Sequence[int]) -> list[int]:
 
 
 def _is_dense_for_all(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> bool:
-    """The same for symbolic sizes, without asking which dimension is longer: some order must fit whatever they are."""
+    """`is_dense` for all values of symbolic sizes: some order of the dimensions must fit whatever they are."""
     left = [(n, s) for n, s in zip(shape, stride, strict=True) if not known_equal(n, 1)]
     step: IntLike = 1
     while left:
@@ -181,23 +184,24 @@ def _is_dense_for_all(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> bo
 
 
 def without_gaps(meta: TensorMeta) -> TensorMeta:
-    """`meta`, row-major where its own strides have gaps or overlap."""
+    """`meta`, with row-major strides if its own have gaps or overlap."""
     if is_dense(meta.shape, meta.stride):
         return meta
     return TensorMeta(meta.shape, meta.dtype, contiguous_stride(meta.shape), meta.device)
 
 
 def accumulated(own: TensorMeta, computed: TensorMeta) -> TensorMeta:
-    """The layout of the first gradient that PyTorch's engine leaves at a leaf: as computed where it is the leaf's.
+    """The layout of the first gradient that PyTorch's engine stores at a leaf: the computed one if it agrees with the
+    leaf's.
 
-    Of sizes that are 1 it takes any stride. A leaf with gaps wants rows. (PyTorch: `grad_layout_contract.h`)
+    For sizes of 1 any stride agrees. A leaf with gaps gets a row-major gradient. (PyTorch: `grad_layout_contract.h`)
     """
     wanted = without_gaps(own)
     return computed if same_steps(wanted.shape, wanted.stride, computed.stride) else wanted
 
 
 def may_overlap(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """True when two positions may be the same element in memory (`expand`, `unfold`)."""
+    """Whether two positions may be the same element in memory (`expand`, `unfold`)."""
     if is_symbolic(shape) or is_symbolic(stride):
         return not _is_dense_for_all(shape, stride) and _overlap(shape, stride, known_less)
     reach = 0
@@ -209,7 +213,9 @@ def may_overlap(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 def overlaps(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """The same, for sure: where no proof tells it of sizes, the example does, and it is assumed from then on."""
+    """The same with a definite answer: what cannot be proved is decided by the example's sizes, which is assumed from
+    there on.
+    """
 
     def less(a: IntLike, b: IntLike) -> bool:
         return known_less(a, b) or (not is_unbacked(a, b) and a < b)
@@ -230,7 +236,7 @@ def _overlap(shape: Sequence[IntLike], stride: Sequence[IntLike], less: Callable
 
 
 def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
-    """Elements from the first to the last that the tensor can touch (0 when it has none)."""
+    """Number of elements from the first to the last that the tensor can touch (0 when it has none)."""
     last = 0
     for size, step in zip(shape, stride, strict=True):
         if size == 0:
@@ -240,15 +246,17 @@ def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
 
 
 def reach(shape: Sequence[int], stride: Sequence[int], offset: int) -> int:
-    """Elements from the beginning of a memory to the last that a view of it can touch (0 when it has none)."""
+    """Number of elements from the beginning of the memory to the last that a view of it can touch (0 when
+    it has none).
+    """
     own = extent(shape, stride)
     return 0 if same(own, 0) else offset + own
 
 
 def is_channels_last(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """True when PyTorch takes the strides of an image batch (4 or 5 dimensions) for channels last.
+    """Whether PyTorch takes the strides of an image batch (4 or 5 dimensions) for channels last.
 
-    Where sizes of 1 make both readings possible it prefers row-major, and so does this.
+    Where sizes of 1 allow both, PyTorch prefers row-major, and so does this function.
     """
     if len(shape) not in (4, 5) or any(same(n, 0) for n in shape) or same(stride[1], 0):
         return False
@@ -263,7 +271,7 @@ def is_channels_last(shape: Sequence[int], stride: Sequence[int]) -> bool:
 def channels_last_stride(shape: Sequence[int]) -> tuple[int, ...]:
     """Strides of a dense image batch (N, C, spatial ...) whose channels are innermost.
 
-    As PyTorch sets them: a size of 0 counts as 0, unlike in rows.
+    As in PyTorch a size of 0 counts as 0, unlike in row-major strides.
     """
     stride, step = [0] * len(shape), 1
     for d in (1, *range(len(shape) - 1, 1, -1), 0):
@@ -273,11 +281,11 @@ def channels_last_stride(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def by_element_stride(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of dense weights (N, C, spatial ...) that lie by element of the window, those of all N side by side."""
+    """Strides of dense weights (N, C, spatial ...) in the order (spatial ..., C, N), with N innermost."""
     return _dense_stride(shape, (*range(2, len(shape)), 1, 0))
 
 
 def _dense_stride(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a dense tensor whose dimensions lie in this order, the last innermost."""
+    """Strides of a dense tensor with the dimensions in this order, the last innermost."""
     inner = contiguous_stride([shape[d] for d in order])
     return tuple(inner[order.index(d)] for d in range(len(shape)))

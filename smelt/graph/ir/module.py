@@ -1,7 +1,7 @@
-"""`torch.fx`'s graph and module, without what costs time when graphs are handed from stage to stage.
+"""`torch.fx`'s graph and module, without costs that matter when graphs are passed from stage to stage.
 
-Nodes are made without a walk over their arguments that looks for symbolic numbers, and a module writes its Python code
-only when somebody runs or reads it.
+Nodes are made without a search of their arguments for symbolic numbers, and a module writes its Python code only when
+it is run or read.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from torch.fx.node import map_arg
 
 from smelt.graph.ir.python_code import write_code
 
-# An assignment takes a node out of the graph's table of targets and puts it in again: a new one is last there anyway.
+# The setters of fx move a node to the end of the graph's table of targets, where a new node is anyway.
 _set_args: Callable[[fx.Node, Any], None] = vars(fx.Node)["args"].fset
 _set_kwargs: Callable[[fx.Node, Any], None] = vars(fx.Node)["kwargs"].fset
 
 
 class Graph(fx.Graph):
-    """`fx.Graph` that makes nodes in half the time: they get their arguments when they are there.
+    """`fx.Graph` that makes nodes in half the time, by setting their arguments directly.
 
-    `fx.Graph.create_node` flattens what it is given as a pytree, only to warn of symbolic numbers.
+    `fx.Graph.create_node` flattens the arguments as a pytree, only to warn of symbolic numbers.
     """
 
     def create_node(
@@ -43,7 +43,7 @@ class Graph(fx.Graph):
         return node
 
     def node_copy(self, node: fx.Node, arg_transform: Callable[[fx.Node], Any] = lambda x: x) -> fx.Node:
-        """The node in this graph, with `arg_transform` of each of its operands."""
+        """A copy of the node in this graph, with `arg_transform` applied to each operand."""
         copy = super().create_node(node.op, node.target, None, None, node.name, node.type)
         if node.args:
             _set_args(copy, map_arg(node.args, arg_transform))
@@ -54,10 +54,10 @@ class Graph(fx.Graph):
 
 
 class GraphModule(fx.GraphModule):
-    """`fx.GraphModule`, compiled at its first call or at the first look at its `code`."""
+    """`fx.GraphModule`, compiled at its first call or when its `code` is first read."""
 
     def recompile(self) -> Any:
-        """Forget the code: it is written anew when needed."""
+        """Drop the code, which is written anew when it is needed."""
         type(self).forward = _compile_and_run
         self.__dict__.pop("_code", None)
         return None
@@ -75,13 +75,13 @@ class GraphModule(fx.GraphModule):
 
 
 def _compile_and_run(self: GraphModule, *args: Any, **kwargs: Any) -> Any:
-    if type(self).forward is _compile_and_run:  # whoever holds this method calls it again and again
+    if type(self).forward is _compile_and_run:  # not `self.forward`, if a caller has kept this method
         write_code(self)
     return self.forward(*args, **kwargs)
 
 
 def copied(gm: fx.GraphModule) -> GraphModule:
-    """The module with a graph of its own: nodes of the same names, in the same order."""
+    """A copy of the module with its own graph: nodes of the same names, in the same order."""
     graph = Graph()
     env: dict[fx.Node, fx.Node] = {}
     for node in gm.graph.nodes:
@@ -90,7 +90,7 @@ def copied(gm: fx.GraphModule) -> GraphModule:
 
 
 def remove_dead(graph: fx.Graph, random: bool = True) -> None:
-    """Erase the nodes whose value nobody reads; without `random`, those that draw random numbers stay."""
+    """Erase the nodes whose value is not used; without `random`, nodes that draw random numbers stay."""
     for node in reversed(graph.nodes):
         if not random and node.meta.get("random"):
             continue

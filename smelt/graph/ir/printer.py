@@ -1,7 +1,7 @@
-"""Prints an fx graph as a Python program that runs, with what is known of each value in a comment.
+"""Prints an fx graph as a Python program that runs, with the metadata of each value in a comment.
 
-The text is a module with one function `forward`, in the graph's order. Names that have no import path (functions of
-the user, constants) are listed at the top as what the caller must provide.
+The text is a module with one function `forward`, in the graph's order. Names without an import path (functions of the
+user, constants) are listed at the top, as names that the caller must provide.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ def print_graph(gm: fx.GraphModule) -> str:
 
 
 def operations(gm: fx.GraphModule) -> list[tuple[fx.Node, str]]:
-    """What the graph computes in order, each as a line of Python with the type of its result."""
+    """The operations of the graph in order, each as a line of Python with the type of its result."""
     printer = _Printer(gm)
     nodes = (node for node in gm.graph.nodes if node.op not in ("placeholder", "output"))
     return [(node, _with_comment(printer.statement(node), _comment(node))) for node in nodes]
 
 
 def provided_by_caller(gm: fx.GraphModule) -> list[str]:
-    """What the text of the graph does not hold, and its reader must provide: constants, functions without a path."""
+    """Names that the text of the graph does not define: constants, functions without a path."""
     printer = _Printer(gm)
     printer.text()
     return printer.provided

@@ -1,6 +1,7 @@
-"""Python code of a graph: by `torch.fx`, which writes what it is given into the text, where that is text.
+"""Python code of a graph, written by `torch.fx`, also where the graph has arguments that have no text.
 
-Values whose `repr` is their class's own (also enumerations), and keywords that are no names, are kept beside the code.
+`torch.fx` writes each argument into the code by its `repr`. Values whose `repr` their class defines (also
+enumerations), and keywords that are no identifiers, are kept beside the code.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from smelt.base.torch_private import OpOverload
 def write_code(module: fx.GraphModule) -> None:
     """Write the Python code of the module's `forward`, and compile it.
 
-    One thread at a time: `torch.fx` gives the nodes other names while it writes.
+    One thread at a time: `torch.fx` renames nodes while it writes.
     """
     with _writing:
         _write(module)
@@ -44,7 +45,9 @@ def _write(module: fx.GraphModule) -> None:
 
 
 def _is_writable(node: fx.Node) -> bool:
-    """Whether `torch.fx`, which writes keywords as they are and values as their `repr`, writes what is meant."""
+    """Whether the code that `torch.fx` writes for the node, with keywords as they are and values by their `repr`, is
+    right.
+    """
     return (
         _is_called_by_name(node)
         and all(map(is_plain_name, node.kwargs))
@@ -54,7 +57,9 @@ def _is_writable(node: fx.Node) -> bool:
 
 
 def _is_called_by_name(node: fx.Node) -> bool:
-    """Whether `torch.fx` can name the function: what says that it is of torch is written as that path, unlooked at."""
+    """Whether `torch.fx` can name the function: if its `__module__` is torch's, fx writes that path without checking
+    it.
+    """
     target = node.target
     if node.op != "call_function" or isinstance(target, _NAMED_BY_KIND):
         return True
@@ -72,7 +77,7 @@ _TORCH = (torch, torch.nn.functional)
 
 def _is_text(value: Any) -> bool:
     kind = type(value)
-    if isinstance(value, (list, tuple)):  # those of `torch.fx`
+    if isinstance(value, (list, tuple)):  # including the list classes of `torch.fx`
         return all(map(_is_text, value))
     if isinstance(value, dict):
         return all(map(_is_text, value)) and all(map(_is_text, value.values()))
@@ -85,7 +90,7 @@ _PLAIN = (int, float, bool, str, complex, bytes)
 
 
 def _with_bound_calls(graph: fx.Graph) -> fx.Graph:
-    """The graph, its calls that cannot be written being objects that hold their arguments."""
+    """A copy of the graph in which each call that cannot be written is one object, which contains its arguments."""
     out, env = fx.Graph(), dict[fx.Node, fx.Node]()
     for node in graph.nodes:
         if _is_writable(node) or node.op not in ("call_function", "call_method"):
@@ -97,7 +102,7 @@ def _with_bound_calls(graph: fx.Graph) -> fx.Graph:
 
 
 class _Held:
-    """A node's call; it is given the values that the node reads."""
+    """A node's call, to be called with the values that the node reads."""
 
     __name__ = __qualname__ = "held_call"
 

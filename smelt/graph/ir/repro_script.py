@@ -1,7 +1,9 @@
-"""A captured graph as a Python script that stands alone: the function; its inputs, options and modes as one literal.
+"""Writes a captured graph as a self-contained Python script: the function; its inputs, options and modes as one
+literal.
 
-What is written is what makes a compiler fail: shapes, strides, offsets, memory that inputs share, types and devices.
-Numbers of floating point come from a seed; whole numbers, which may be indices, and small tensors are kept.
+The literal describes what may make a compiler fail: shapes, strides, offsets, shared memory, dtypes and devices.
+Floating point values are replaced by random ones from a seed; integers, which may be indices, and small tensors are
+kept.
 """
 
 from __future__ import annotations
@@ -27,27 +29,28 @@ from smelt.graph.ir.printer import print_graph, provided_by_caller
 from smelt.shapes.size import is_symbolic
 
 FORMAT = 1
-"""Of the literal `CASE`; another one is not read."""
+"""Version of the format of the literal `CASE`; others are not read."""
 
 SMALL = 64
-"""Elements of floating point up to which a memory is kept."""
+"""Most elements of a floating point buffer whose values are kept."""
 
 LARGEST = 2**18
-"""Elements up to which whole numbers are kept."""
+"""Most elements of an integer buffer whose values are kept."""
 
 LARGEST_KEPT = 2**22
-"""Elements up to which any memory is kept, where the values themselves are what is wrong."""
+"""Most elements of any buffer whose values are kept, if the values themselves are what fails."""
 
 ALIGNED = 64
-"""Memory begins at a multiple of so many elements of the original's, which keeps how its tensors are aligned."""
+"""Buffers begin at a multiple of so many elements of the original memory, which keeps the tensors' alignment."""
 
 
 class Inputs(NamedTuple):
     """Inputs as literals.
 
     Attributes:
-        buffers: memory: how many elements of which type, where, and what is in it.
-        tensors: views of them; `{"value": 3}` is a number, `{"missing": "a DTensor"}` what no script can make.
+        buffers: for each, the number of elements, dtype, device, and contents or seed.
+        tensors: views of the buffers; `{"value": 3}` is a number, `{"missing": "a DTensor"}` cannot be made by a
+            script.
     """
 
     buffers: list[dict[str, Any]]
@@ -111,7 +114,7 @@ def settings_of(options: Options) -> dict[str, Any]:
 
 
 def error_of(error: BaseException | None) -> dict[str, str]:
-    """What kind of error it is, and its text. Of one kind are errors of one class that one function of smelt met."""
+    """The kind of an error, and its text. Errors of one class raised in one function of smelt are of one kind."""
     if error is None:
         return {"kind": "", "message": ""}
     own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(_PACKAGE)]
@@ -122,7 +125,7 @@ def error_of(error: BaseException | None) -> dict[str, str]:
 
 _PACKAGE = f"{Path(__file__).parents[2]}/"
 _AROUND = (f"{_PACKAGE}debug/", f"{_PACKAGE}passes.py")
-"""Modules that only call what fails."""
+"""Modules that only call the code that fails."""
 
 _LONGEST = 2000
 
@@ -131,8 +134,8 @@ def describe_inputs(inputs: Sequence[Any], gm: fx.GraphModule | None = None, val
     """The inputs of a graph as literals.
 
     Args:
-        gm: the graph; it tells which sizes are symbols.
-        values: all memory is kept, up to a size, and not whole numbers alone.
+        gm: the graph, from which symbolic sizes are known.
+        values: keep the values of all buffers, up to a size, and not just integers.
     """
     metas = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"] if gm is not None else []
     found = Inputs([], [])
@@ -148,12 +151,12 @@ def describe_inputs(inputs: Sequence[Any], gm: fx.GraphModule | None = None, val
 def _value(at: int, value: Any) -> dict[str, Any]:
     if type(value) is float and not math.isfinite(value):
         return {"number": repr(value)}
-    plain = type(value) in (type(None), bool, int, float, complex, str)  # a subclass shows itself as it likes
+    plain = type(value) in (type(None), bool, int, float, complex, str)  # the repr of a subclass may be anything
     return {"value": value} if plain else {"missing": f"input {at}: a {type(value).__name__}"}
 
 
 def _groups(inputs: Sequence[Any]) -> list[tuple[int, list[int]]]:
-    """Of each memory: where what is used of it begins, and which inputs lie in it."""
+    """For each buffer: its offset in the original memory (elements), and the positions of the inputs in it."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for at, each in enumerate(inputs):
         if not isinstance(each, Tensor) or type(each) not in (Tensor, nn.Parameter):

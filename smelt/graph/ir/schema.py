@@ -1,4 +1,4 @@
-"""What an operator's schema says: is it pure, a view, or does it write to its arguments; is it random, composite."""
+"""Facts from an operator's schema: pure, a view or a write; random; composite."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ class OpInfo:
     Attributes:
         kind: how it treats memory.
         random: it draws from a generator.
-        composite: it is only a recipe over other operators and never needs to be recorded.
-        moves: it changes which elements its first argument shows (`t_`, `squeeze_`).
+        composite: it is implemented by other operators, which are recorded instead.
+        moves: it changes which elements its first argument views (`t_`, `squeeze_`).
         written: names of the arguments that it writes, in schema order.
         returned: for each result the name of the written argument that it is, or None for a fresh one.
-        functional: for WRITE, the operator that returns what this one writes (its results: the fresh
-            results first, then one per written argument); where `moves`, the view. None when there is none.
-        outs: what it writes are the tensors of an `out=`.
-        counts_inside: its writes count only because the operators that it calls inside count theirs.
-        derived_inside: autograd follows it only through the operators that it calls inside.
-        picks: for VIEW, its results are not all views of its first argument that no other tensor has a say in.
+        functional: for WRITE, the operator that returns what this one writes: fresh results first, then one for each
+            written argument; for an operator that `moves`, the view. None when there is none.
+        silent: for PURE, it has an effect besides its results.
+        outs: its written arguments are those of an `out=`.
+        counts_inside: it increments version counters only through the operators that it calls.
+        derived_inside: autograd follows it only through the operators that it calls.
+        picks: for VIEW, its results are not simply views of its first argument: other tensors take part.
     """
 
     kind: Kind
@@ -57,10 +58,10 @@ class OpInfo:
 
 _aten = torch.ops.aten
 SIZES_IN_NUMBERS = (_aten.size.default, _aten.stride.default)
-"""What C++ code that knows no symbolic sizes asks for. They have no kernel of their own."""
+"""Queries of sizes by C++ code without support for symbolic sizes. They have no kernel."""
 
 _NO_OPERATORS = (*SIZES_IN_NUMBERS, torch.ops.prim.device.default)
-"""Questions that C++ code asks a tensor class of Python in the form of an operator."""
+"""Queries that C++ code makes of a Python tensor class in the form of an operator."""
 
 _infos: dict[OpOverload, OpInfo] = {op: OpInfo(Kind.PURE, False, False) for op in _NO_OPERATORS}
 
@@ -102,28 +103,28 @@ def _read(op: OpOverload) -> OpInfo:
 
 
 def _picks(schema: Any) -> bool:
-    """Whether what a view operator shows is told by more than its first argument: which one, or where, is not known."""
+    """Whether the results of a view operator depend on other tensors than the first, or alias other arguments."""
     first, *others = schema.arguments
     one = first.alias_info is not None and all(r.alias_info is not None for r in schema.returns)
     return not one or any("Tensor" in str(a.real_type) for a in others)
 
 
 def _does_more(returns: Sequence[Any]) -> bool:
-    """Whether an operator is called for more than the tensors it gives: there are none, or a handle to wait for it."""
+    """Whether an operator is called for other effects than its tensors: it returns none, or a handle to wait for."""
     types = [str(each.type) for each in returns]
     return not any("Tensor" in each for each in types) or any(each.endswith(".c10d.Work") for each in types)
 
 
 def sees_strides(op: OpOverload) -> bool:
-    """Whether the operator may do something else for other strides of its arguments: refuse them, or compute wrongly.
+    """Whether the operator may depend on the strides of its arguments: refuse some, or give other results.
 
-    Kernels of a user's library often count on what the program made contiguous. So do some of PyTorch's own, among them
-    all collectives: they move memory.
+    Kernels of libraries often rely on arguments that the program made contiguous. So do some of PyTorch's own, among
+    them all collectives, which transfer memory.
     """
     space, _, name = op.name().partition("::")
     if space == "smelt_forms":
         space, of_another, name = name.partition("__")
-        if not of_another:  # an operator of this compiler's own
+        if not of_another:  # an operator that smelt has defined itself
             return False
     return space not in _OWN or space in COLLECTIVES or "embedding_bag" in name
 
@@ -144,7 +145,7 @@ _OTHER_NAMES = {
     "aten::_batch_norm_with_update": "aten::_batch_norm_with_update_functional",
     "aten::rrelu_with_noise": "aten::rrelu_with_noise_functional",
 }
-"""Writing operators whose functional form has a name of its own."""
+"""In-place operators whose functional form has another name."""
 
 
 def find_op(name: str) -> OpOverload | None:
@@ -180,13 +181,13 @@ _OF_NEW_TENSORS = [
     ("device", "Optional[Device]"),
     ("pin_memory", "Optional[bool]"),
 ]
-"""What operators that make a tensor of no other take in place of an `out=`, which tells it."""
+"""Parameters of operators that make a tensor from no tensor, in place of an `out=`, which has these properties."""
 
 COLLECTIVES = ("_c10d_functional", "c10d", "c10d_functional")
 """Namespaces of PyTorch's collectives."""
 
 _OWN = ("aten", "prims", "prim", "quantized", *COLLECTIVES)
-"""Operators of PyTorch itself: one without a functional form has a meaning beside its writes."""
+"""Namespaces of PyTorch itself: a write operator there without a functional form has other effects than its writes."""
 
 
 def _is_written(argument: Argument) -> bool:
@@ -194,5 +195,5 @@ def _is_written(argument: Argument) -> bool:
 
 
 def is_random(target: Any) -> bool:
-    """Whether a node draws from a generator of PyTorch's: it calls an operator that does."""
+    """Whether the target is an operator that draws from one of PyTorch's generators."""
     return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags

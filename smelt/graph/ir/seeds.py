@@ -1,4 +1,4 @@
-"""The inputs of a graph that its random numbers follow from: one seed for each device that draws."""
+"""Seeds as inputs of a graph: one for each device that draws random numbers, which all depend on it."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ FROM_SEEDS = frozenset(
         aten.exponential.default,
     }
 )
-"""Operators whose decompositions always draw from the seed; others may stay torch's, and draw from its generator."""
+"""Operators whose decompositions always use the seed; others may stay torch's and draw from its generator."""
 
 
 def seed_name(k: int) -> str:
-    """The name of the k-th such input."""
+    """The name of the k-th seed input."""
     return f"seed_{k}" if k else "seed"
 
 
 def is_seed(node: fx.Node) -> bool:
-    """Whether an input of a joint graph is one."""
+    """Whether an input of a joint graph is a seed."""
     return node.op == "placeholder" and str(node.target).partition("_")[0] == "seed"
 
 
 def is_mixed(graph: fx.Graph) -> bool:
-    """Whether some values of a graph live on a GPU and others on the CPU."""
+    """Whether some values of a graph are on a GPU and others on the CPU."""
     kinds = {device.type for node in graph.nodes for device in devices_of(node)}
     return "cpu" in kinds and len(kinds) > 1
 
 
 def devices_of(node: fx.Node) -> set[torch.device]:
-    """Where the results of a node live."""
+    """The devices of the results of a node."""
     meta = node.meta.get("val")
     metas = meta if isinstance(meta, (tuple, list)) else (meta,)
     return {one.device for one in metas if isinstance(one, TensorMeta)}

@@ -1,4 +1,4 @@
-"""Where a traced tensor's elements are: layouts, storages, and the view steps from a storage's root to a tensor."""
+"""Where the elements of a trace tensor are: layouts, storages, and the view steps from a storage's root to a tensor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CONJ, _NEG_VIEW = torch.ops.aten._conj.default, torch.ops.aten._neg_view.defaul
 class Layout:
     """The metadata of a trace tensor: its TensorMeta and its offset in the storage (elements).
 
-    Equal layouts are the same object as far as memory of past layouts goes, so they hash and compare by identity.
+    Equal layouts are one object as long as the table of layouts keeps it, so they hash and compare by identity.
     """
 
     __slots__ = ("val", "offset", "_on_meta")
@@ -39,7 +39,7 @@ class Layout:
         return whole.as_strided(val.shape, val.stride, self.offset)
 
     def on_meta(self) -> torch.Tensor:
-        """A tensor on the meta device with this layout, shared by all readers."""
+        """A tensor on the meta device with this layout, the same at each call."""
         if self._on_meta is None:
             self._on_meta = self.fresh()
         return self._on_meta
@@ -49,7 +49,7 @@ _layouts: dict[tuple[Any, ...], Layout] = {}
 
 
 def with_index(device: torch.device) -> torch.device:
-    """The device that a new tensor is on: "cuda" is the current one of several."""
+    """The device with the index that a new tensor gets: for "cuda" that of the current GPU."""
     if device.index is not None or device.type in ("cpu", "meta"):
         return device
     return torch.device(device.type, torch.get_device_module(device).current_device())
@@ -67,7 +67,7 @@ def layout_for(
 
 
 def opaque_layout(val: OpaqueMeta) -> Layout:
-    """The one layout of a tensor without strides."""
+    """The one layout of an opaque tensor."""
     known = opaque_layouts.get(val)
     if known is None:
         known = remember(opaque_layouts, val, Layout(val, 0))
@@ -75,20 +75,20 @@ def opaque_layout(val: OpaqueMeta) -> Layout:
 
 
 opaque_layouts: dict[OpaqueMeta, Layout] = {}
-"""While it is empty, no trace has met such a tensor."""
+"""Empty until a trace has met an opaque tensor."""
 
 
 class Storage:
-    """What stands for memory: every trace tensor that views the same memory has the same Storage.
+    """The memory of trace tensors: all views of the same memory have the same Storage.
 
     Attributes:
         version: counts writes; a view whose value is of an older version must be replayed.
         root: the view that covers the memory.
-        constant: the real tensor, when the memory holds a constant of the program.
-        filled: it holds one value everywhere.
-        reshaped: a view of it changed its shape in place. The engine makes the history of views again after a write,
-            by what the view was at first.
-        resized: a tensor shows fewer of its elements than it did, and may be given them back.
+        constant: the real tensor, when the memory contains a constant of the program.
+        filled: all elements have one value.
+        reshaped: a view of it changed its shape in place. After a write the engine rebuilds the history of views, by
+            the view's original operator.
+        resized: a tensor was resized to fewer of its elements, and may be resized back.
     """
 
     __slots__ = ("version", "root", "constant", "filled", "reshaped", "resized")
@@ -101,11 +101,12 @@ class Storage:
 
 
 class Step:
-    """One view operator on the way from a parent view to a child: `op(parent, *args, **kwargs)[index]`.
+    """One view operator between a parent view and a child: `op(parent, *args, **kwargs)[index]`.
 
     Attributes:
-        grad: the grad mode it was taken in.
-        data: it is `parent.data`, which unlike `parent.detach()` counts writes for itself: a number for this count.
+        grad: whether gradients were enabled.
+        data: the step is `parent.data`, which unlike `parent.detach()` has its own version counter: a number for that
+            counter.
     """
 
     __slots__ = ("op", "args", "kwargs", "index", "grad", "data")
@@ -125,14 +126,14 @@ class Step:
 
 
 class StorageView:
-    """Where a trace tensor's elements are: a storage, and the steps that lead there from the storage's root.
+    """Where a trace tensor's elements are: a storage, and the steps from the storage's root.
 
     Attributes:
         layout: metadata of the tensor.
         parent, step: the view that it is taken from, and the operator; None for the root.
         node: the recorder's value of this view as of storage version `version`.
-        rows: what a sparse gradient is made of, where this view stands for one.
-        conjugate, negative: the values are the conjugates or the negatives of what the memory holds (`conj()`).
+        rows: the sparse form of the tensor, if it is a sparse gradient.
+        conjugate, negative: the values are the conjugates or negatives of the memory's contents (`conj()`).
     """
 
     __slots__ = ("layout", "storage", "parent", "step", "node", "version", "rows", "conjugate", "negative")
@@ -154,7 +155,9 @@ class StorageView:
 
 
 class Rows(NamedTuple):
-    """A sparse gradient: row `indices[0, k]` of the whole receives `values[k]`, for each k where that is not `but`."""
+    """A sparse gradient: `values[k]` is added to row `indices[0, k]` of the whole, for each k whose index
+    is not `but`.
+    """
 
     indices: ViewedTensor
     values: ViewedTensor
@@ -162,7 +165,7 @@ class Rows(NamedTuple):
 
 
 class ViewedTensor(torch.Tensor):
-    """What `TraceTensor` is made of: a tensor object that knows the storage that it views."""
+    """The base class of `TraceTensor`: a tensor object with the storage view that it stands for."""
 
     __slots__ = ("storage_view",)
     storage_view: StorageView

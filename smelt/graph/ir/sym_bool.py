@@ -1,4 +1,4 @@
-"""Answers about sizes that nobody has asked for yet: what a `torch.SymBool` holds."""
+"""Predicates over sizes that are not decided yet: the contents of a `torch.SymBool`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from smelt.shapes.unbacked import is_unbacked
 
 
 class SymbolicPredicate:
-    """A comparison of sizes without a proof, or a combination of such.
+    """A comparison of sizes that can be neither proved nor disproved, or a combination of such.
 
     Attributes:
-        ask: the answer, for which something may have to be assumed.
-        prove: the answer where it holds for all sizes, else None.
-        example: the answer in the example at hand.
-        fact: what holds when the answer is yes; None for a combination.
-        operands: the questions of a combination.
+        ask: decides it, for which an assumption may have to be made.
+        prove: its truth, if that holds for all sizes, else None.
+        example: its truth for the sizes of the example.
+        fact: the assumption that corresponds to its truth; None for a combination.
+        operands: the predicates of a combination.
     """
 
     __slots__ = ("ask", "prove", "example", "fact", "operands")
@@ -34,10 +34,11 @@ class SymbolicPredicate:
         self.ask, self.prove, self.example, self.fact, self.operands = ask, prove, example, fact, operands
 
     def expect(self, text: str, error: str) -> bool:
-        """Take yes for the answer, because compiled code will check it. False: it is not about values of tensors.
+        """Assume that it is true, because compiled code will check it. False: it has no unbacked sizes, or was decided
+        false.
 
         Args:
-            text, error: what the code raises otherwise.
+            text, error: the error that the code raises otherwise.
         """
         sizes = self.sizes()
         if not is_unbacked(*sizes):
@@ -49,13 +50,13 @@ class SymbolicPredicate:
         return True
 
     def sizes(self) -> list[Any]:
-        """The sizes that it is about."""
+        """The sizes that it compares."""
         own = [] if self.fact is None else [self.fact.left, self.fact.right]
         return own + [size for operand in self.operands for size in operand.sizes()]
 
 
 def compare(sign: str, a: Any, b: Any, negated: bool = False) -> bool | SymbolicPredicate:
-    """`a < b` or `a == b`, or the opposite."""
+    """`a < b` or `a == b`, or with `negated` the opposite."""
     if not isinstance(a, Size) and not isinstance(b, Size):
         return ((a < b) if sign == "<" else (a == b)) != negated
     owner = (a if isinstance(a, Size) else b).owner

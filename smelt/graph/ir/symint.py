@@ -1,8 +1,8 @@
-"""Symbolic sizes inside PyTorch: `torch.SymInt` over our own node class.
+"""Symbolic sizes inside PyTorch: `torch.SymInt` with smelt's node class.
 
-C++ code that computes with sizes (composite operators, derivative formulas) calls the node's methods, so everything it
-computes stays a `Size`, or a `Ratio` of sizes. A comparison without a proof stays a `SymbolicPredicate` until its
-answer is needed: some C++ code says which answer is right for every size, and then nothing has to be assumed.
+C++ code that computes with sizes (composite operators, derivative formulas) calls the node's methods, so everything
+that it computes stays a `Size`, or a `Ratio` of sizes. A comparison without a proof stays a `SymbolicPredicate` until
+it is needed as a bool: some C++ code states which truth it may assume for every size, and then no assumption is needed.
 (The node protocol: c10/core/SymNodeImpl.h in PyTorch.)
 """
 
@@ -28,13 +28,13 @@ from smelt.shapes.size import IntLike, Size, known_equal, lowest
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 SYMBOLIC_CLASSES = classes(*SYMBOLIC)
-"""The same, to ask whether a class is one of them."""
+"""The same as a set, for a test of a class."""
 
 
 class Ratio:
-    """`number / size`, at least one of them a Size: what derivative formulas make of counts of elements.
+    """`number / size`, at least one of them a Size: a quotient of element counts, as derivative formulas compute it.
 
-    `float()` pins it.
+    `float()` pins the sizes.
     """
 
     __slots__ = ("number", "size")
@@ -46,7 +46,7 @@ class Ratio:
         return float(self.number) / int(self.size)
 
     def floor(self) -> int | Size:
-        """Rounded down."""
+        """The largest integer that is not larger."""
         if isinstance(self.number, float):
             return math.floor(float(self))
         return self.number // self.size
@@ -56,12 +56,12 @@ _YES, _NO = functools.partial(bool, True), functools.partial(bool)
 
 
 class SizeNode:
-    """What a SymInt, SymBool or SymFloat holds.
+    """The node of a SymInt, SymBool or SymFloat.
 
     Attributes:
-        value: a Size or number; a bool or Question for SymBool; a float, Size, Ratio or Real for SymFloat.
-        is_int, is_float, is_bool: give whether the node is of this kind, without running Python code, in which an
-            interrupt could come: C++ asks in the middle of making a value, and an exception then ends the process.
+        value: a Size or number; for SymBool a bool or SymbolicPredicate; for SymFloat a float, Size, Ratio or Real.
+        is_int, is_float, is_bool: return whether the node is of this kind, without running Python code, in which an
+            interrupt could occur: C++ calls them while it makes a value, and an exception would end the process.
     """
 
     __slots__ = ("value", "kind", "is_int", "is_float", "is_bool")
@@ -118,13 +118,13 @@ class SizeNode:
         return SizeNode(number, float)
 
     def str(self) -> str:
-        """What the program prints: the number, which pins the size."""
+        """The text that the program prints: that of the number, to which the size is pinned."""
         return repr(self.number())
 
     _graph_repr = str
 
     def number(self) -> Any:
-        """The plain number. A size is pinned to it."""
+        """The plain number, to which a size is pinned."""
         return self.bool_() if self.kind is bool else self.kind(self.value)
 
     def int_(self) -> int:
@@ -146,20 +146,20 @@ class SizeNode:
         return self.bool_()
 
     def expect_true(self, file: Any, line: Any) -> bool:
-        """The caller raises an error where the answer is no: compiled code may find that out."""
+        """Decide a condition where the caller raises an error if it is false: compiled code can check it instead."""
         expected = isinstance(self.value, SymbolicPredicate) and self.value.expect(
             "a size is out of range", "RuntimeError"
         )
         return expected or self.bool_()
 
     def guard_or_false(self, file: Any, line: Any) -> bool:
-        """The caller goes the way of False also for sizes of which True could be said."""
+        """Decide a condition where the caller may act as if it were false."""
         return self._unless(False)
 
     guard_size_oblivious = guard_or_false
 
     def guard_or_true(self, file: Any, line: Any) -> bool:
-        """The caller goes the way of True also for sizes of which False could be said."""
+        """Decide a condition where the caller may act as if it were true."""
         return self._unless(True)
 
     def _unless(self, usual: bool) -> bool:
@@ -177,7 +177,7 @@ class SizeNode:
         return self.value.prove() is True if isinstance(self.value, SymbolicPredicate) else bool(self.value)
 
     def sym_float(self) -> SizeNode:
-        """A whole number below 2**53 is the same as a float."""
+        """The same value as a float; exact for integers below 2**53."""
         return SizeNode(self.value if isinstance(self.value, _OPEN) else float(self.value), float)
 
     def sym_sqrt(self) -> SizeNode:
@@ -217,7 +217,7 @@ class SizeNode:
     def sym_ite(self, yes: SizeNode, no: SizeNode) -> SizeNode:
         return yes if self.bool_() else no
 
-    # layouts: sizes and strides come as nodes
+    # layout queries: sizes and strides are passed as nodes
 
     def is_contiguous(self, sizes: Any, strides: Any) -> SizeNode:
         shape, stride = _values(sizes), _values(strides)
@@ -269,7 +269,9 @@ def _binary(name: str, compute: Callable[[Any, Any], Any]) -> None:
 
 
 def _on_floats(compute: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
-    """Whole floats beside sizes are taken for integers, so that `size - 1.0` stays a size."""
+    """An operation on floats. Integral floats beside sizes are treated as integers, so that `size - 1.0`
+    stays a size.
+    """
     if not isinstance(a, _OPEN) and not isinstance(b, _OPEN):
         return compute(a, b)
     if _may_be_signed_zero(compute, a, b) or isinstance(a, Real) or isinstance(b, Real):
@@ -287,12 +289,12 @@ def _on_floats(compute: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
 
 
 def _whole(number: Any) -> Any:
-    """A float without a fraction as an integer; anything else as it is."""
+    """An integral float as an integer; anything else unchanged."""
     return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
 def _may_be_signed_zero(compute: Callable[[Any, Any], Any], a: Any, b: Any) -> bool:
-    """Whether the result may be a zero of floats: that has a sign, which no integer has."""
+    """Whether the result may be a zero of floats, which has a sign, unlike an integer."""
     if compute is not operator.add and any(isinstance(n, float) and n == 0 for n in (a, b)):
         return True
     return _may_be_minus_zero(compute, a, b)
@@ -305,7 +307,7 @@ def _on_reals(compute: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
 
 
 def _scaled(a: Any, b: Any) -> Ratio | None:
-    """A size times a float that is a short fraction, or a ratio of sizes times a number; None for all else."""
+    """A size times a float that is a short fraction, or a ratio of sizes times a number; None for anything else."""
     if Size in (type(a), type(b)) and float in (type(a), type(b)):
         size, number = (a, b) if isinstance(a, Size) else (b, a)
         above, below = number.as_integer_ratio() if math.isfinite(number) else (0, _FINE + 1)
@@ -318,7 +320,7 @@ def _scaled(a: Any, b: Any) -> Ratio | None:
 
 
 def _may_be_minus_zero(compute: Callable[[Any, Any], Any], a: Any, b: Any) -> bool:
-    """Whether floats with these values may give -0.0, where integers give 0."""
+    """Whether the operation may give -0.0 on floats, where it gives 0 on integers."""
     if compute is operator.mul:
         return (_may_be_negative(a) and _may_be_zero(b)) or (_may_be_zero(a) and _may_be_negative(b))
     return compute in (operator.mod, operator.floordiv) and _may_be_negative(b)
@@ -340,7 +342,7 @@ _ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.mod, operator.
 
 
 def as_real(value: Any) -> Any:
-    """A quotient of sizes as the float that a program makes of it."""
+    """A quotient of sizes as a symbolic float; anything else unchanged."""
     return make(operator.truediv, value.number, value.size) if isinstance(value, Ratio) else value
 
 
@@ -361,11 +363,11 @@ def whole_product(size: Any, scale: float) -> Any:
 
 
 _FINE = 2**10
-"""Largest denominator of a float whose product with a size becomes a quotient of integers: floats are exact there."""
+"""Largest denominator of a float whose product with a size becomes a quotient of integers, which is exact."""
 
 
 def _divided(a: Any, b: Any) -> Any:
-    """True division. A size in the denominator stays one."""
+    """True division; a size as denominator stays symbolic."""
     if isinstance(b, Size) and isinstance(a, (int, float, Size)):
         return Ratio(a, b)
     if isinstance(a, Size) and isinstance(b, int) and 0 < b <= _FINE and b & (b - 1) == 0:
@@ -374,7 +376,7 @@ def _divided(a: Any, b: Any) -> Any:
 
 
 def _is_size_beside_one(size: Any, other: Any) -> bool:
-    """`max(size, 1)` is how C++ computes strides: where a size turns out as 0, no stride matters."""
+    """Whether it is `max(size, 1)`, by which C++ computes strides: where a size is 0 at a call, no stride matters."""
     return type(other) is int and other == 1 and isinstance(size, Size) and lowest(size) == 0
 
 
@@ -433,7 +435,7 @@ for _name, _compare in _COMPARISONS.items():
 
 
 def to_torch(value: Any) -> Any:
-    """A Size as a SymInt, a Real as a SymFloat, also inside lists and tuples; anything else as it is."""
+    """A Size as a SymInt, a Real as a SymFloat, also inside lists and tuples; anything else unchanged."""
     kind = type(value)
     if kind is Real:
         return torch.SymFloat(SizeNode(value, float))
@@ -445,13 +447,13 @@ def to_torch(value: Any) -> Any:
 
 
 def floor_divided(left: Any, right: Any) -> Any:
-    """`left // right` of floats, as Python divides: torch's own takes the way over an integer, which has no -0.0."""
+    """`left // right` of floats as Python divides; torch's own goes through an integer, which has no -0.0."""
     a, b = (from_torch(value) if isinstance(value, SYMBOLIC) else value for value in (left, right))
     return to_torch(_on_floats(operator.floordiv, float(a) if isinstance(a, int) else a, b))
 
 
 def symbolic_value(value: Any) -> Any:
-    """What a SymInt, SymFloat or SymBool of ours stands for, as it is."""
+    """The value in the node of a SymInt, SymFloat or SymBool; a foreign one unchanged."""
     return value.node.value if isinstance(value.node, SizeNode) else value
 
 
@@ -472,21 +474,23 @@ def from_torch(value: Any) -> Any:
 
 
 def decided_flags(value: Any) -> Any:
-    """Comparisons of symbolic numbers, decided, also in tuples: C code knows no symbolic flags."""
+    """SymBools decided, also in tuples: C code accepts no symbolic flags."""
     if type(value) is torch.SymBool:
         return bool(value)
     return tuple(map(decided_flags, value)) if type(value) is tuple else value
 
 
 def has_symint(value: Any) -> bool:
-    """True when a SymInt is among (nested) arguments."""
+    """Whether a symbolic number is among (nested) arguments."""
     if type(value) in _SEQUENCES:
         return any(map(has_symint, value))
     return isinstance(value, SYMBOLIC)
 
 
 def pinned(value: Any) -> Any:
-    """Symbolic numbers as the plain ones of the example, also inside lists, tuples and shapes; this pins them."""
+    """Symbolic numbers as the plain ones of the example, to which they are pinned, also inside lists, tuples and
+    shapes.
+    """
     kind = type(value)
     if kind in _PLAIN:
         return _PLAIN[kind](value)
@@ -501,7 +505,7 @@ _PLAIN = by_class({torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool
 
 
 def is_other_number(kind: type) -> bool:
-    """Whether it is a class of numbers that torch's symbolic ones do not know: any but int, float and bool."""
+    """Whether it is a class of numbers that torch's symbolic ones do not support: any but int, float and bool."""
     if kind in _KNOWN:
         return False
     return issubclass(kind, (int, float, complex, numpy.generic)) or issubclass(kind, numbers.Number)
@@ -511,9 +515,9 @@ _KNOWN = classes(int, float, bool, *SYMBOLIC)
 
 
 def beside_others(left: Any, right: Any) -> tuple[Any, Any]:
-    """Two operands, as plain numbers where one is symbolic and the other a number that it does not know.
+    """Two operands; a symbolic one as a plain number if the other is a number that it does not support.
 
-    An operator would give another answer than for the number, or none: not equal.
+    With such a number the operators of symbolic numbers give wrong results: not equal.
     """
     first, second = type(left), type(right)
     if first in SYMBOLIC_CLASSES and is_other_number(second) or second in SYMBOLIC_CLASSES and is_other_number(first):
@@ -522,12 +526,12 @@ def beside_others(left: Any, right: Any) -> tuple[Any, Any]:
 
 
 def has_other_number(value: Any) -> bool:
-    """True when a number of another class than int, float and bool is among (nested) arguments."""
+    """Whether a number of another class than int, float and bool is among (nested) arguments."""
     return any(map(has_other_number, value)) if type(value) in _SEQUENCES else is_other_number(type(value))
 
 
 def has_size(value: Any) -> bool:
-    """True when a Size is among (nested) arguments."""
+    """Whether a Size is among (nested) arguments."""
     kind = type(value)
     if kind is list or kind is tuple:
         return any(map(has_size, value))
@@ -535,7 +539,7 @@ def has_size(value: Any) -> bool:
 
 
 def owner_of(gm: fx.GraphModule) -> Assumptions:
-    """The assumptions that the symbols of a torch-level graph belong to, new ones where it has none."""
+    """The assumptions to which the symbols of a torch-level graph belong; new ones if it has no symbols."""
     for node in gm.graph.nodes:
         meta = node.meta.get("val")
         for value in meta if isinstance(meta, tuple) else (meta,):

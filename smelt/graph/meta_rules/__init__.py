@@ -1,1 +1,3 @@
-"""What an operator returns, as metadata, and what it refuses: `infer` asks rules first, then PyTorch's meta kernels."""
+"""Metadata inference: what an operator returns and what it refuses. `infer` tries rules first, then PyTorch's meta
+kernels.
+"""

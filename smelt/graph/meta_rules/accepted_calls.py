@@ -1,9 +1,9 @@
-"""Calls whose arguments are plainly right, of operators whose meta kernels are Python programs.
+"""Calls that need no validation, of operators whose meta kernels are Python programs.
 
 The first call of such a meta kernel loads torch's own compiler or sympy: one to four seconds of a cold start. The rules
-for symbolic sizes (`symbolic_rules`) know the same, but not what an operator refuses. Here stands, for the operators
-that models call most, when there is nothing to refuse; anything else is asked of the meta kernel, which also raises
-eager's error.
+for symbolic sizes (`symbolic_rules`) give the same metadata, but do not validate arguments. This module says, for the
+operators that models call most, which arguments are certainly valid; all others go to the meta kernel, which also
+raises eager's error.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from smelt.shapes.size import Size, known_at_most, same_all
 aten = torch.ops.aten
 
 Condition = Callable[[Any, Any, dict[str, Any]], bool]
-"""(the first tensor's metadata, all positional arguments, all arguments by name) -> whether the call is plain."""
+"""(the first tensor's metadata, all positional arguments, all arguments by name) -> whether the arguments are valid."""
 
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 _NUMBERS = _FLOATS | {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 
 
 def is_plain(func: Any, args: Sequence[Any], kwargs: Any) -> bool:
-    """Whether the operator accepts the arguments, and its rule for symbolic sizes knows all that it gives."""
+    """Whether the operator certainly accepts the arguments, so that its rule for symbolic sizes can be used."""
     condition = _PLAIN.get(func)
     if condition is None:
         return False
@@ -41,7 +41,7 @@ def is_plain(func: Any, args: Sequence[Any], kwargs: Any) -> bool:
 
 
 def _at_least(least: int, sizes: Iterable[Any]) -> bool:
-    """For sure."""
+    """Whether it is certain that the number is at least `least`."""
     return all(isinstance(n, (int, Size)) and known_at_most(least, n) for n in sizes)
 
 
@@ -50,7 +50,7 @@ def _has_elements(val: TensorMeta) -> bool:
 
 
 def _are_dims(val: TensorMeta, dims: Any) -> bool:
-    """Different dimensions of the tensor."""
+    """Whether these are distinct dimensions of the tensor."""
     listed = [dims] if isinstance(dims, int) else list(dims or ())
     if not all(type(d) is int and in_range(d, val.ndim) for d in listed):
         return False
@@ -58,7 +58,7 @@ def _are_dims(val: TensorMeta, dims: Any) -> bool:
 
 
 def _reduces(dtypes: frozenset[torch.dtype]) -> Condition:
-    """A reduction over some dimensions, or all."""
+    """A reduction over some dimensions, or all of them."""
 
     def condition(val: Any, args: Any, named: dict[str, Any]) -> bool:
         dtype_too = named.get("dtype") in (None, val.dtype)
@@ -109,7 +109,7 @@ def _halves(val: Any, args: Any, named: dict[str, Any]) -> bool:
 
 
 def _pair(val: Any, args: Any, named: dict[str, Any]) -> bool:
-    """A loss of two tensors alike."""
+    """A loss of two tensors of one shape and dtype."""
     other = val_of(args[1])
     alike = val.dtype in _FLOATS and other.dtype is val.dtype and same_all(val.shape, other.shape)
     positive = all(isinstance(named.get(n, 1.0), (int, float)) and named.get(n, 1.0) > 0 for n in ("beta", "delta"))
@@ -118,7 +118,7 @@ def _pair(val: Any, args: Any, named: dict[str, Any]) -> bool:
 
 
 def _pair_backward(val: Any, args: Any, named: dict[str, Any]) -> bool:
-    """Of autograd's own call: its gradient is that of the loss."""
+    """The backward of such a loss, as autograd calls it: with a gradient that fits the loss."""
     x, y = val_of(args[1]), val_of(args[2])
     return x.dtype in _FLOATS and x.dtype is y.dtype is val.dtype and same_all(x.shape, y.shape)
 
@@ -166,7 +166,7 @@ def _scattered(val: Any, args: Any, named: dict[str, Any]) -> bool:
 
 
 def _draws(val: Any, args: Any, named: dict[str, Any]) -> bool:
-    """Random numbers in the place, or the layout, of a tensor of floats."""
+    """Random numbers written to a floating point tensor, or drawn in its layout."""
     plain = all(isinstance(a, (int, float)) for a in args[1:]) and not may_overlap(val.shape, val.stride)
     return val.dtype in _FLOATS and plain and named.get("std", 1.0) >= 0 and named.get("lambd", 1.0) > 0
 
@@ -190,7 +190,7 @@ def _on_cpu(named: dict[str, Any]) -> bool:
 
 
 def _resized(val: Any, args: Any, named: dict[str, Any]) -> bool:
-    """Images in another size."""
+    """Resampling of images."""
     size = args[1]
     usual = val.dtype in _FLOATS and val.ndim == 4 and len(size) == 2 and _has_elements(val)
     return usual and _at_least(1, size)

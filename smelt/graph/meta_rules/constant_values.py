@@ -1,7 +1,8 @@
-"""Trace tensors whose elements are known while tracing: `torch.tensor(3)` and what is computed from such tensors alone.
+"""Trace tensors whose elements are known while tracing: `torch.tensor(3)`, and results computed from such tensors
+alone.
 
 Programs keep sizes and scales in small tensors and read them back as numbers (`scale = torch.tensor(width).sqrt()`,
-`x[: span.item()]`). Those values follow from the program's text and from guarded numbers, so a trace may read them.
+`x[: span.item()]`). Those values depend only on constants of the program and guarded numbers, so a trace may read them.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from smelt.shapes.real import Real
 from smelt.shapes.size import Size
 
 LIMIT = 64
-"""Elements of the largest tensor whose values are followed: sizes and scales are small, computing them costs little."""
+"""Elements of the largest tensor whose values are tracked: sizes and scales are small, and cheap to compute."""
 
 _UNINITIALISED = frozenset(
     f"aten::{name}" for name in "empty empty_like empty_strided new_empty new_empty_strided empty_permuted".split()
 )
-"""Operators whose results have no values worth knowing."""
+"""Operators with uninitialised results."""
 
 
 _FILLED = frozenset(
@@ -34,11 +35,11 @@ _FILLED = frozenset(
     for operator in [getattr(torch.ops.aten, name)]
     for overload in operator.overloads()
 )
-"""Operators whose results hold one value."""
+"""Operators whose results contain one value."""
 
 
 def known_value(tensor: ViewedTensor) -> torch.Tensor | None:
-    """A real tensor with the elements of a trace tensor, or None when they are not known. Not to be written to."""
+    """A real tensor with the elements of a trace tensor, or None when they are not known. It must not be written to."""
     storage = tensor.storage_view.storage
     constant = storage.constant
     if constant is None or storage.version > 0:
@@ -47,7 +48,7 @@ def known_value(tensor: ViewedTensor) -> torch.Tensor | None:
 
 
 def _seen_from(view: StorageView, constant: torch.Tensor) -> torch.Tensor:
-    """`view` of the constant that fills its storage."""
+    """The real tensor of a view, whose root is `constant`."""
     if view.parent is None:
         return constant
     assert view.step is not None
@@ -55,13 +56,13 @@ def _seen_from(view: StorageView, constant: torch.Tensor) -> torch.Tensor:
 
 
 def remember(tensor: ViewedTensor, value: torch.Tensor) -> None:
-    """`value`, which nobody else writes to, is what the fresh `tensor` holds."""
+    """Note that the fresh `tensor` has the elements of `value`, which must not be written to afterwards."""
     if value.numel() <= LIMIT:
         tensor.storage_view.storage.constant = value
 
 
 def forget(written: Any) -> None:
-    """The values of a written tensor, or of a list of them, are not followed any further."""
+    """Stop tracking the values of a written tensor, or of a list of them."""
     if isinstance(written, ViewedTensor):
         written.storage_view.storage.constant, written.storage_view.storage.filled = None, False
     elif isinstance(written, (list, tuple)):
@@ -89,14 +90,14 @@ def follow(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[
     if has_size((*given, *named.values())):
         return
     value = func(*given, **named)
-    if value._is_zerotensor():  # it has no memory, which operators below the dispatcher's own rules would read
+    if value._is_zerotensor():  # a zero tensor has no memory, which some kernels would read
         value = torch.zeros(value.shape, dtype=value.dtype)
     if tuple(value.shape) == layout.val.shape and value.dtype is layout.val.dtype:
         out.storage_view.storage.constant = value
 
 
 def _keeps_one_value(func: OpOverload, args: Sequence[Any]) -> bool:
-    """Whether all elements of the result are the same because they are in each operand."""
+    """Whether all elements of the result are equal because those of each operand are."""
     tensors = [a for a in args if isinstance(a, ViewedTensor)]
     if not tensors or not all(a.storage_view.storage.filled or not a.storage_view.layout.val.shape for a in tensors):
         return False
@@ -106,7 +107,7 @@ def _keeps_one_value(func: OpOverload, args: Sequence[Any]) -> bool:
 
 
 class _UnknownError(Exception):
-    """An operand whose values are not known."""
+    """The values of an operand are not known."""
 
 
 def _real(value: Any) -> Any:

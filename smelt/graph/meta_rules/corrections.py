@@ -1,4 +1,4 @@
-"""Strides and dtypes that operators give on every device, where PyTorch's meta kernels say others."""
+"""Corrections of PyTorch's meta kernels that hold on every device: strides and dtypes as the operators give them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ aten = torch.ops.aten
 
 
 def with_gaps_of(val: TensorMeta) -> Layout | None:
-    """A copy of all memory that a tensor spans; None where it has no gaps, or an expanded dimension and elements."""
+    """The layout of a copy of all memory that a tensor spans; None if it has no gaps, or has elements and an expanded
+    dimension.
+    """
     if is_dense(val.shape, val.stride):
         return None
     expanded = (not (known_at_most(n, 1) or known_at_most(1, s)) for n, s in zip(val.shape, val.stride, strict=True))
@@ -37,13 +39,13 @@ def _in_rows(answer: Layout, args: Sequence[Any]) -> Layout:
 
 
 def _gradient_of_input(answer: Layout, args: Sequence[Any]) -> Layout:
-    """The gradient of a loss's first argument: its dtype, whatever that of the other one is; in rows."""
+    """The gradient of a loss's first argument: row-major, in that argument's dtype."""
     val = val_of(args[1])
     return fresh(val, answer.val.shape)
 
 
 def _each_loss(answer: Layout, args: Sequence[Any]) -> Layout:
-    """PyTorch's own answer for fp16 and bf16 is that of operands in float32, which are new memory where they repeat."""
+    """For fp16 and bf16 PyTorch computes in float32: operands become new memory, without overlap."""
     val = answer.val
     if not val.shape:
         return answer
@@ -51,13 +53,13 @@ def _each_loss(answer: Layout, args: Sequence[Any]) -> Layout:
 
 
 def _huber_loss(answer: Layout, args: Sequence[Any]) -> Layout:
-    """Its kernel writes to memory that is made like the first operand."""
+    """The result is allocated like the first operand."""
     val = val_of(args[0])
     return as_before(val) if answer.val.shape == val.shape else answer
 
 
 def _with_logits(answer: Layout, args: Sequence[Any]) -> Layout:
-    """What is left of `1 - target`, which the rest is computed into: it is made like the target."""
+    """The result is allocated like the target, by `1 - target`."""
     val, target = answer.val, val_of(args[1])
     if not val.shape or val.shape != target.shape:
         return answer
@@ -65,19 +67,21 @@ def _with_logits(answer: Layout, args: Sequence[Any]) -> Layout:
 
 
 def _sorted(answer: Any, args: Sequence[Any]) -> Any:
-    """Without elements in the strides of the argument."""
+    """Without elements, the argument's strides."""
     val = val_of(args[0])
     return (as_before(val), as_before(val, torch.int64)) if same(val.numel, 0) else answer
 
 
 def _rolled(answer: Layout, args: Sequence[Any]) -> Layout:
-    """Along given dimensions: without elements in the strides of the argument."""
+    """Along given dimensions: without elements, the argument's strides."""
     val, dims = val_of(args[0]), args[2] if len(args) > 2 else ()
     return as_before(val) if dims and same(val.numel, 0) else answer
 
 
 def rotated(answer: Any, args: Sequence[Any]) -> Layout:
-    """Flipped, which keeps the order of dimensions, and transposed by an odd number of quarters."""
+    """Rotated by quarter turns: an even number flips, which keeps the order of dimensions; an odd number also
+    transposes.
+    """
     said: tuple[Any, ...] = (*args[1:3], *(1, (0, 1))[len(args) - 1 :])
     val, (k, (one, other)) = val_of(args[0]), said
     if k % 4 == 0:
@@ -90,12 +94,12 @@ def rotated(answer: Any, args: Sequence[Any]) -> Layout:
 
 
 def _prelu_gradients(answer: Any, args: Sequence[Any]) -> Any:
-    """Both are made like the argument."""
+    """Both gradients are allocated like their arguments."""
     return as_before(val_of(args[1])), as_before(val_of(args[1]))
 
 
 def _written_copy(answer: Layout, args: Sequence[Any]) -> Layout:
-    """The first argument with some elements overwritten: made like it."""
+    """The first argument with some elements overwritten: allocated like it."""
     return as_before(val_of(args[0]))
 
 
@@ -122,4 +126,4 @@ CORRECTIONS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {
     aten.normal.Tensor_float: _in_rows,
     aten.normal.float_Tensor: _in_rows,
 }
-"""(what the meta kernel says, the arguments) -> what the operator gives."""
+"""(the meta kernel's answer, the arguments) -> the operator's result."""

@@ -1,10 +1,10 @@
-"""What an operator refuses for the devices of its tensors: two of them, and dtypes that a GPU has no kernel for.
+"""Errors that eager raises for the devices of an operator's tensors: a mix of devices, or a dtype without a GPU kernel.
 
-Graphs move values between devices as they need (`prims/mixed`), so nothing later would notice that eager refuses a mix.
-Most of it follows from one rule. The rest is asked of the operator itself, on small zeros on the devices at hand, once
-for each combination of dtypes, dimensions and devices. Zeros are valid indices, targets and probabilities. Operators
-for which they are not (`_REFUSES_ZEROS`) are not asked: a kernel's assertion that fails ends the CUDA context. Only
-errors that speak of devices or dtypes count.
+Graphs move values between devices as they need (`prims/mixed`), so no later stage would notice that eager refuses a
+mix. One rule covers most operators. For the others the operator itself is run, on small tensors of zeros on the same
+devices, once for each combination of dtypes, dimensions and devices. Zeros are valid indices, targets and
+probabilities. Operators for which they are invalid (`_REFUSES_ZEROS`) are not run: a failed assertion in a kernel would
+end the CUDA context. Only errors about devices or dtypes count.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ aten = torch.ops.aten
 
 _CPU = torch.device("cpu")
 _LARGEST = 64
-"""Numbers in lists, which may be sizes of the result, are at most this where an operator is asked."""
+"""Bound on numbers in lists, which may be sizes of the result, when an operator is run for its error."""
 
 _INDEXING = frozenset("index _unsafe_index index_put index_put_ _index_put_impl_ _unsafe_index_put".split())
 _ANY_MIX = frozenset(
     "copy copy_ _to_copy _foreach_copy _foreach_copy_ slice_scatter select_scatter diagonal_scatter as_strided_scatter "
     "_pack_padded_sequence resize_as_ is_same_size set_ _copy_from".split()
 )
-"""Operators that copy from one device to the other, or look at sizes alone."""
+"""Operators that copy between devices, or only use sizes."""
 
 _NEVER = frozenset("normal normal_functional bernoulli binomial poisson".split())
-"""Operators that draw numbers, so that they are not asked, and take no number of the CPU among tensors of a GPU."""
+"""Random operators: they are not run, and do not accept CPU numbers among tensors of a GPU."""
 
 _REFUSES_ZEROS = ("lu_unpack", "assert", "validate", "lu_solve", "ldl_solve")
-"""In names of operators that assert something on the GPU which zeros are not: pivots count from 1."""
+"""Substrings of the names of operators whose GPU kernels assert conditions that zeros violate: pivots count from 1."""
 
 _PRODUCTS = frozenset("mm bmm addmm baddbmm addmv mv dot".split())
 _ASKED_ON = frozenset({"cuda", "meta"})
@@ -53,7 +53,7 @@ def devices_among(values: Sequence[Any]) -> set[torch.device]:
 
 
 def raise_for_devices(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise what eager raises where the tensors are on devices that the operator does not take together."""
+    """Raise eager's error where the operator does not accept these devices together."""
     error = refused_for_devices(func, info, args, kwargs)
     if error is not None:
         raise error
@@ -62,7 +62,7 @@ def raise_for_devices(func: OpOverload, info: OpInfo, args: Sequence[Any], kwarg
 def refused_for_devices(
     func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Exception | None:
-    """The error that eager raises for the devices of these trace tensors; None: it takes them."""
+    """The error that eager raises for the devices of these trace tensors; None: it accepts them."""
     tensors = list(tensors_among((*args, *kwargs.values())))
     devices = {tensor.storage_view.layout.val.device for tensor in tensors}
     if func.namespace != "aten" or not devices or devices == {_CPU} or name_in_namespace(func) in _ANY_MIX:
@@ -76,7 +76,7 @@ def refused_for_devices(
 
 
 def _by_rule(func: OpOverload, args: Sequence[Any], tensors: Sequence[ViewedTensor]) -> Exception | None:
-    """Numbers of the CPU (tensors without dimensions) mix with tensors of a GPU, and its indices do; nothing else."""
+    """Only numbers (tensors without dimensions) and indices on the CPU may be mixed with tensors of a GPU."""
     if name_in_namespace(func) in _INDEXING:
         return _of_indices(func, args)
     numbers = name_in_namespace(func) not in _NEVER
@@ -111,13 +111,13 @@ def _of_indices(func: OpOverload, args: Sequence[Any]) -> Exception | None:
 
 
 def _is_usual(func: OpOverload, dtypes: set[torch.dtype]) -> bool:
-    """Whether an operator on tensors of one device is known to take these types, or takes too long to ask."""
+    """Whether an operator on tensors of one device is known to accept these dtypes, or takes too long to run."""
     usual = all(dtype.is_floating_point for dtype in dtypes) and name_in_namespace(func) in _PRODUCTS
     return dtypes == {torch.float32} or usual or any(name in name_in_namespace(func) for name in SLOW)
 
 
 def _may_ask(func: OpOverload, info: OpInfo, tensors: Sequence[ViewedTensor], devices: set[torch.device]) -> bool:
-    """Whether a run on small zeros leaves no trace, and could tell something that metadata does not."""
+    """Whether a run on small zeros has no side effects, and could show more than metadata does."""
     if any(name in name_in_namespace(func) for name in _REFUSES_ZEROS):
         return False
     if info.kind is Kind.VIEW or info.random or info.silent or takes_lengths(func):
@@ -144,7 +144,7 @@ def _asked(
 
 
 def _kind_of(value: Any) -> Any:
-    """What an error about dtypes and devices may depend on."""
+    """The properties of an argument on which an error about dtypes and devices may depend."""
     if isinstance(value, ViewedTensor):
         val = value.storage_view.layout.val
         return val.dtype, len(val.shape), val.device
@@ -165,7 +165,7 @@ _OF_DEVICES = ("same device", "different device", "expected device", "device typ
 
 
 def _attempt(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Exception | None:
-    """What the operator raises for zeros in small sizes."""
+    """The error of the operator on zeros of small sizes."""
     sizes = Sizes((*args, *kwargs.values()), 1)
 
     def real(value: Any) -> Any:

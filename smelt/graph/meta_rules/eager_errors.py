@@ -1,12 +1,14 @@
-"""What an operator refuses: asked of the operator itself, on small real memory, before the program runs.
+"""Errors that eager raises for an operator's arguments: found by running the operator on small real tensors.
 
-Meta kernels know shapes, but not all that a kernel checks: `torch.mm` of two dtypes, `copy_` of a tensor that is too
-large, `rand_like` of whole numbers. Some word their errors in another way. A program that catches such an error has to
-meet it where it stands, with what it did before it done, and not when a whole graph runs; so capture must know. For
-tensors on the CPU that are small the operator runs once for each new layout of its arguments. An error that it raises
-for zeros and for ones alike does not come from values: any call with these layouts raises it. Where the arguments are
-large, and no number among them is a size, it runs on smaller ones (see `Sizes`): types and numbers are refused whatever
-the size is. Where a number may be one, so does what is accepted of one floating type, and refused of several.
+Meta kernels check shapes, but not all that a kernel checks: `torch.mm` of two dtypes, `copy_` of a tensor that is too
+large, `rand_like` of integers. Some raise other texts. A program that catches such an error must get it at the
+operator, after all effects before it, and not when a whole graph runs; so capture has to know.
+
+For small CPU tensors the operator runs once for each new layout of its arguments. An error that it raises for zeros as
+well as for ones does not depend on values: any call with these layouts raises it. For large arguments, if no number
+among them is a size, it runs on smaller ones (see `Sizes`): errors about dtypes and numbers do not depend on sizes. If
+a number may be a size, it also runs on smaller ones, and counts as refused only if it refuses several floating types
+and accepts a single one.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from smelt.shapes.real import Real
 from smelt.shapes.size import Size, hint
 
 ELEMENTS = 1 << 12
-"""The largest arguments, together, on which an operator runs only to see whether it refuses them."""
+"""Elements of all arguments together up to which an operator is run just for its error."""
 
 _CPU = torch.device("cpu")
 _DTYPES = frozenset({
@@ -37,18 +39,18 @@ _DTYPES = frozenset({
     torch.float32, torch.float64, torch.complex64, torch.complex128,
 })  # fmt: skip
 SLOW = ("convolution", "lstm", "gru", "rnn", "mkldnn", "linalg", "svd", "eig", "fft", "attention", "backward")
-"""In the names of operators that set up a library at their first call, or that no program calls by itself."""
+"""Substrings of the names of operators that initialise a library at their first call, or that programs do not call."""
 _MARK = "_smelt_refused"
 
 
 def refusal(
     func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], doubted: Exception | None = None
 ) -> Exception | None:
-    """The error that the operator raises for every tensor of these layouts; None: it may run, or nobody knows.
+    """The error that the operator raises for any tensors of these layouts; None: there is none, or it is not known.
 
     Args:
-        doubted: what a metadata rule raised already; the operator then runs on larger tensors as well, and so it does
-            when it writes to memory that it reads.
+        doubted: the error of a metadata rule; the operator then runs on larger tensors as well. (So it does when it
+            writes to memory that it reads.)
 
     Raises:
         Unsupported: the operator accepts what the metadata rule refused.
@@ -62,7 +64,7 @@ def refusal(
     error = _attempt(func, info, args, kwargs, 0)
     if error is None and doubted is not None:
         raise Unsupported(f"{func} cannot be traced", why=f"its metadata rule refuses what it accepts: {doubted}")
-    if error is None or isinstance(error, torch.linalg.LinAlgError):  # a matrix of other values may do
+    if error is None or isinstance(error, torch.linalg.LinAlgError):  # a matrix with other values may be accepted
         return None
     second = _attempt(func, info, args, kwargs, 1)
     if type(second) is not type(error) or str(second) != str(error):
@@ -73,7 +75,7 @@ def refusal(
 def _refusal_of_small(
     func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Exception | None:
-    """The error that the operator raises for smaller tensors as well, whatever their sizes are."""
+    """The error that the operator raises for smaller tensors, of whatever sizes."""
     error = None
     for step, fill in ((1, 0), (1, 1), (3, 1)):
         attempt = _attempt(func, info, args, kwargs, fill, Sizes((*args, *kwargs.values()), step))
@@ -86,7 +88,7 @@ def _refusal_of_small(
 
 
 def _is_refused_for_types(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether several floating types are all that can be wrong with smaller tensors: of one type they are accepted."""
+    """Whether only a mix of floating types can be refused: smaller tensors of one type are accepted."""
     values = (*args, *kwargs.values())
     found = list(filter(_is_inexact, (tensor.storage_view.layout.val.dtype for tensor in tensors_among(values))))
     if len(set(found)) < 2:
@@ -99,7 +101,7 @@ def _is_inexact(dtype: torch.dtype) -> bool:
 
 
 class Sizes:
-    """Small sizes in place of those of large tensors: in the same order, equal where they are; 0 and 1 stay."""
+    """Small sizes in place of those of large tensors: same order, equal where those are equal; 0 and 1 stay."""
 
     def __init__(self, values: Sequence[Any], step: int) -> None:
         shapes = [map(hint, tensor.storage_view.layout.val.shape) for tensor in tensors_among(values)]
@@ -107,7 +109,7 @@ class Sizes:
         self.small = {n: min(n, 2 + step * at) for at, n in enumerate(found)} | {0: 0, 1: 1}
 
     def shrink(self, shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """A shape in small sizes, and strides in the same order as before."""
+        """A shape of small sizes, and strides in the same order as before."""
         sizes, steps, step = [self.small[n] for n in shape], [0] * len(shape), 1
         for dim in sorted(range(len(shape)), key=lambda d: (stride[d], -d)):
             if stride[dim]:
@@ -117,7 +119,7 @@ class Sizes:
 
 @functools.cache
 def _has_sizes(func: OpOverload) -> bool:
-    """Whether numbers among the operator's arguments are sizes or indices, which do not fit smaller tensors."""
+    """Whether numbers among the operator's arguments are sizes or indices, which would not fit smaller tensors."""
     if any(fragment in name_in_namespace(func) for fragment in _SHAPING):
         return True
     return any(a.name not in _NO_SIZES and "int" in str(a.type).lower() for a in schema_of(func).arguments)
@@ -128,14 +130,16 @@ _NO_SIZES = frozenset(
     "normalized_shape input_dtype".split()
 )
 _SHAPING = ("fold", "shuffle", "pool", "pad", "upsample", "embedding_bag", "grid", "unpool", "glu", "multinomial")
-"""In the names of operators to whose results or checks a size is more than its order among others."""
+"""Substrings of the names of operators whose results or checks depend on sizes themselves, and not only
+on their order.
+"""
 
 _ON_A_GPU = ("Half", "BFloat16", "CPU", "cpu")
-"""In errors that only kernels of the CPU raise."""
+"""Substrings of errors that only CPU kernels raise."""
 
 
 def too_large(answer: Any) -> Exception | None:
-    """The error that eager raises before it asks for memory, where the bytes of a result are beyond 64 bits."""
+    """The error that eager raises before it allocates, where the number of bytes of a result exceeds 64 bits."""
     if isinstance(answer, (list, tuple)):
         return next(filter(None, map(too_large, answer)), None)
     if not isinstance(answer, Layout) or answer.val.symbolic:
@@ -149,19 +153,19 @@ def too_large(answer: Any) -> Exception | None:
 
 
 def marked(error: Exception) -> Exception:
-    """The error, as one that eager raises where the program stands."""
+    """The error, marked as one that eager raises at this operator."""
     setattr(error, _MARK, True)
     return error
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether `error` came from here: eager raises it as it is. Takes the mark off."""
+    """Whether an error has the mark of `marked`, which is removed."""
     return bool(error.__dict__.pop(_MARK, False))
 
 
 @functools.cache
 def takes_lengths(func: OpOverload) -> bool:
-    """Some of its tensors say how long others are: neither zeros nor ones need fit."""
+    """Whether some arguments contain lengths of others, so that neither zeros nor ones need be valid."""
     if torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags:
         return True
     tensors = [a.name for a in schema_of(func).arguments if "Tensor" in str(a.type)]
@@ -174,8 +178,9 @@ def _may_run(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mappin
     if not doubted and info.kind is Kind.VIEW:
         return False
     if not doubted and not info.outs and any(fragment in name_in_namespace(func) for fragment in SLOW):
-        return _is_unusual(func, (*args, *kwargs.values()))  # but meta kernels take an `out=` of any type
-    if torch.are_deterministic_algorithms_enabled():  # the same layouts may be refused for that, now but not later
+        return _is_unusual(func, (*args, *kwargs.values()))  # but meta kernels accept an `out=` of any dtype
+    # whether the operator is refused depends on this mode, not only on layouts
+    if torch.are_deterministic_algorithms_enabled():
         return False
     return _tells_enough(func, info, args, kwargs, doubted)
 
@@ -183,7 +188,7 @@ def _may_run(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mappin
 def _tells_enough(
     func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], doubted: bool
 ) -> bool:
-    """Whether what eager says of tensors of the CPU that are made for the run holds for the arguments, too."""
+    """Whether the error of a run on CPU tensors holds for the arguments as well."""
     values = (*args, *kwargs.values())
     if _elsewhere(values) or kwargs.get("device") not in (None, _CPU):
         about_arguments = info.random or name_in_namespace(func) in _ARGUMENTS
@@ -195,13 +200,15 @@ def _tells_enough(
 
 
 def _is_unusual(func: OpOverload, values: Sequence[Any]) -> bool:
-    """Whether an operator of a library is given a type that LAPACK and most gradients do not know, or several types."""
+    """Whether an operator of a library gets a dtype that LAPACK and most derivatives do not support,
+    or several dtypes.
+    """
     dtypes = [tensor.storage_view.layout.val.dtype for tensor in tensors_among(values)]
     if not dtypes or _elsewhere(values):
         return False
     dtype = dtypes[0]
     if len(set(filter(_is_inexact, dtypes))) > 1:
-        return "backward" not in func.name()  # derivatives of layers hold their statistics in another
+        return "backward" not in func.name()  # derivatives of layers have statistics in another dtype
     if not _is_inexact(dtype):
         return "embedding" not in func.name()
     return "linalg" in func.name() and dtype.itemsize < 4
@@ -210,7 +217,7 @@ def _is_unusual(func: OpOverload, values: Sequence[Any]) -> bool:
 _ARGUMENTS = frozenset(
     "argmax argmin nll_loss_forward nll_loss2d_forward smooth_l1_loss huber_loss binary_cross_entropy".split()
 )
-"""Operators that look at types and numbers in the same way on every device; those that draw numbers do, too."""
+"""Operators that check dtypes and numbers in the same way on every device; random operators do so, too."""
 
 
 def _is_known(tensor: ViewedTensor) -> bool:
@@ -218,18 +225,19 @@ def _is_known(tensor: ViewedTensor) -> bool:
 
 
 def _elsewhere(values: Sequence[Any]) -> bool:
-    """Whether a tensor is not the CPU's: what that one says is about types and numbers alone."""
+    """Whether a tensor is not on the CPU: errors of a CPU run then count only if they are about dtypes and numbers."""
     return any(tensor.storage_view.layout.val.device != _CPU for tensor in tensors_among(values))
 
 
 def _is_large(info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], doubted: bool) -> bool:
-    """Whether the operator would take long, or much memory, to run on tensors of these sizes."""
+    """Whether a run on tensors of these sizes would take long, or much memory."""
     values = (*args, *kwargs.values())
     if _elsewhere(values):
         return True
     most = ELEMENTS << 10 if doubted or info.kind is Kind.WRITE and bool(sharing(values)) else ELEMENTS
     layouts = [tensor.storage_view.layout for tensor in tensors_among(values)]
-    return sum(max(_memory(layout), hint(layout.val.numel)) for layout in layouts) > most  # expanded ones are long
+    # an expanded tensor has many elements in little memory
+    return sum(max(_memory(layout), hint(layout.val.numel)) for layout in layouts) > most
 
 
 def _memory(layout: Layout) -> int:
@@ -238,14 +246,14 @@ def _memory(layout: Layout) -> int:
 
 
 def sharing(values: Sequence[Any]) -> tuple[int, ...]:
-    """Which of the tensors among `values` share memory: for each the position of the first in it; () when none do."""
+    """For each tensor among `values` the position of the first in the same memory; () when no two share memory."""
     storages = [tensor.storage_view.storage for tensor in tensors_among(values)]
     first = tuple(map(storages.index, storages))
     return () if first == tuple(range(len(first))) else first
 
 
 def _shared_memory(values: Sequence[Any], fill: int) -> dict[Storage, torch.Tensor]:
-    """Memory for tensors that share it and have one dtype: operators look at how what they write lies to the rest."""
+    """Memory for tensors that share it and have one dtype: operators check how their arguments overlap."""
     found: dict[Storage, list[Layout]] = {}
     for tensor in tensors_among(values):
         found.setdefault(tensor.storage_view.storage, []).append(tensor.storage_view.layout)
@@ -279,11 +287,11 @@ def _attempt(
     sizes: Sizes | None = None,
     inexact: torch.dtype | None = None,
 ) -> Exception | None:
-    """The error of one run; `inexact`: the type that all floating and complex tensors have then."""
+    """The error of one run; `inexact`: the dtype that replaces all floating and complex ones."""
     shared = _shared_memory((*args, *kwargs.values()), fill) if sizes is None else {}
     creates = next(tensors_among((*args, *kwargs.values())), None) is None
     named = {a.name: value for a, value in zip(schema_of(func).arguments, args, strict=False)} | dict(kwargs)
-    shape_of_rows = named.get("normalized_shape")  # the last sizes of the first tensor
+    shape_of_rows = named.get("normalized_shape")  # equal to the last sizes of the first tensor
 
     def real(value: Any) -> Any:
         kind = type(value)
@@ -310,7 +318,7 @@ def _attempt(
     try:
         given, others = [*map(real, args)], {k: real(v) for k, v in kwargs.items()}
         if is_silent_where_asked(func, given, others):
-            return None  # called from here, C++ writes it to the process's stream
+            return None  # it would warn: a warning from here goes to the process's stderr
         with heard(None):
             func(*given, **others)
     except SmeltError:

@@ -1,4 +1,4 @@
-"""Metadata of elementwise operators: what PyTorch's elementwise iterator would allocate, without running it."""
+"""Metadata of elementwise operators: what PyTorch's TensorIterator would allocate, without running it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ aten = torch.ops.aten
 
 
 def on_lists(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """`_foreach_*` on lists of floating-point tensors, alike row by row: each result is like its row."""
+    """`_foreach_*` on lists of floating point tensors whose i-th items are alike: each result is like those items."""
     columns = [a for a in args if isinstance(a, (list, tuple)) and a and isinstance(a[0], ViewedTensor)]
     if not columns or any(len(column) != len(columns[0]) for column in columns):
         return None
@@ -94,10 +94,10 @@ _ALSO_POINTWISE = frozenset(
         aten.softplus_backward.default,
     }
 )
-"""Elementwise, but without the tag."""
+"""Elementwise operators without the tag."""
 
 _NOT_POINTWISE = frozenset({aten.clone.default, aten.mvlgamma.default, aten.masked_fill.Scalar})
-"""Tagged, but its strides follow arguments of its own."""
+"""Operators with the tag, whose strides follow from arguments of their own."""
 
 _LIKE_THE_FIRST = frozenset(
     {
@@ -110,15 +110,15 @@ _LIKE_THE_FIRST = frozenset(
         aten.rad2deg.default,
     }
 )
-"""Their result is made by `empty_like` before the iterator sees it."""
+"""The result is allocated by `empty_like` before TensorIterator sees it."""
 
 _OPERANDS_SWAPPED = frozenset({aten.threshold_backward.default, aten.rsub.Tensor})
-"""The iterator meets their operands in the other order."""
+"""TensorIterator gets their operands in the other order."""
 
 _WITHOUT_OPERAND = frozenset(
     {aten.pow.Scalar, aten.pow.Tensor_Scalar, aten.float_power.Tensor_Scalar, aten.lerp.Scalar}
 )
-"""The number is an attribute of the computation; that of other `Scalar` overloads is an operand of no dimensions."""
+"""The number is a parameter of the computation; in other `Scalar` overloads it is an operand without dimensions."""
 
 
 def val_of(tensor: Any) -> TensorMeta:
@@ -127,7 +127,7 @@ def val_of(tensor: Any) -> TensorMeta:
 
 
 def elementwise(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """Shape by broadcasting, strides by the operands' order of dimensions, dtype by asking the real operator."""
+    """Shape by broadcasting, strides by the operands' order of dimensions, dtype by a run of the real operator."""
     if "memory_format" in kwargs or any(isinstance(v, ViewedTensor) for v in kwargs.values()):
         return None
     operands = [val_of(a) for a in args if isinstance(a, ViewedTensor)]
@@ -145,7 +145,9 @@ def elementwise(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def elementwise_in_place(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """The written tensor's own layout; the real operator says whether the result's dtype can be cast to it."""
+    """The written tensor's own layout; a run of the real operator shows whether the result's dtype can be
+    cast to it.
+    """
     operands = [val_of(a) for a in args if isinstance(a, ViewedTensor)]
     val = val_of(args[0])
     shape = broadcast(operands)
@@ -158,7 +160,7 @@ def elementwise_in_place(func: OpOverload, args: Sequence[Any], kwargs: Any) -> 
 
 
 def _tiny(value: Any) -> Any:
-    """A real tensor that promotes as `value` does: no elements, or one where `value` has no dimensions."""
+    """A real tensor that promotes as `value` does: without elements, or with one where `value` has no dimensions."""
     if not isinstance(value, ViewedTensor):
         return hint(value) if type(value) is Size else value.hint if type(value) is Real else value
     val = val_of(value)
@@ -193,10 +195,10 @@ def broadcast(operands: Sequence[TensorMeta]) -> tuple[int, ...] | None:
 
 
 def _stride_of(func: OpOverload, args: Sequence[Any], shape: Any, operands: Sequence[TensorMeta], dtype: Any) -> Any:
-    """Strides of the results; `dtype`: of a single one."""
+    """Strides of the results; `dtype`: that of a single result."""
     if func in _LIKE_THE_FIRST or (func is aten.isinf.default and _is_whole(operands[0].dtype)):
         return dense_stride(operands[0])
-    if func is aten.angle.default and operands[0].dtype.is_complex:  # the real part of a complex result, in rows
+    if func is aten.angle.default and operands[0].dtype.is_complex:  # the real component of a complex result, row-major
         return contiguous_stride(shape)
     read = operands if func is aten.where.self else [_as_read(o, dtype) for o in operands]
     sorted_at_once = func is aten.abs.default and operands[0].dtype.is_complex  # another dtype without a conversion
@@ -216,25 +218,25 @@ def dense_stride(val: TensorMeta) -> tuple[int, ...]:
 
 
 def layout_sizes(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The sizes where a layout depends on which of them are 1.
+    """The sizes, with the question decided which of them are 1, where a layout depends on that.
 
     A size that was computed from others (`n - 1`, `n // 2`) may be 1 at some call, where the dimension's stride says
-    nothing of the layout. Sizes that only values tell stay open. What is asked is an inequality: an equality would give
-    sizes another form, beside values that have the old one. Of a size below 2 it is also asked whether it is 0: a
-    tensor without elements keeps whatever strides it has.
+    nothing about the layout. Unbacked sizes stay undecided. The question is an inequality: an equality would rewrite
+    the size, beside values that contain the old form. For a size below 2 it is also decided whether it is 0: a tensor
+    without elements keeps any strides.
     """
     return tuple(int(n >= 1) if isinstance(n, Size) and not is_unbacked(n) and n < 2 else n for n in shape)
 
 
 def _as_read(val: TensorMeta, dtype: torch.dtype | None) -> TensorMeta:
-    """An operand as the iterator reads it: on a CPU it is converted first, into memory without gaps."""
+    """An operand as TensorIterator reads it: on a CPU it is converted first, into memory without gaps."""
     if dtype is None or not dtype.is_floating_point or val.dtype is dtype or val.device.type != "cpu":
         return val
     return val if is_dense(val.shape, val.stride) else replace(val, stride=dense_stride(val))
 
 
 def _number_operands(func: OpOverload, args: Sequence[Any]) -> bool:
-    """True when a number is an operand: it stands where the operator takes a tensor, or the overload takes one."""
+    """Whether a number is an operand: it is passed for a tensor parameter, or the overload takes it as a scalar."""
     if "calar" in func._overloadname and func not in _WITHOUT_OPERAND:
         return True
     parameters = schema_of(func).arguments
@@ -245,10 +247,11 @@ def _number_operands(func: OpOverload, args: Sequence[Any]) -> bool:
 
 
 def result_stride(shape: tuple[int, ...], operands: Sequence[TensorMeta], numbers: bool) -> tuple[int, ...]:
-    """Strides that PyTorch's elementwise iterator gives a fresh result.
+    """Strides that PyTorch's TensorIterator gives a fresh result.
 
-    Operands of one dense layout hand it on. Otherwise the dimensions are sorted, innermost first, by the first operand
-    that tells two of them apart. (PyTorch: aten/src/ATen/TensorIterator.cpp, `reorder_dimensions`.)
+    If all operands have one dense layout, the result has it too. Otherwise the dimensions are sorted, innermost first,
+    by the first operand that distinguishes two of them. (PyTorch: aten/src/ATen/TensorIterator.cpp,
+    `reorder_dimensions`.)
     """
     alike = None if numbers and shape else _stride_of_alike(shape, operands)
     if alike is not None:
@@ -276,7 +279,7 @@ def result_stride(shape: tuple[int, ...], operands: Sequence[TensorMeta], number
 
 
 def _stride_of_alike(shape: tuple[int, ...], operands: Sequence[TensorMeta]) -> tuple[int, ...] | None:
-    """The strides that operands of one shape and layout hand on; None where they differ."""
+    """The strides of a result of operands with one shape and layout; None where they differ."""
     rows = all(map(is_row_major, operands))
     if not rows:
         shape, operands = layout_sizes(shape), _operands_for_layout(operands)
@@ -292,13 +295,13 @@ def _stride_of_alike(shape: tuple[int, ...], operands: Sequence[TensorMeta]) -> 
 
 
 def _operands_for_layout(operands: Sequence[TensorMeta]) -> list[TensorMeta]:
-    """The operands with sizes, and with strides made of such sizes, as far as it is settled which sizes are 1."""
+    """The operands with sizes, and strides made of them, for which it is decided which are 1."""
     whole = [replace(o, shape=layout_sizes(o.shape)) if o.symbolic else o for o in operands]
     return [replace(o, stride=_in_known_numbers(o.stride)) if o.symbolic else o for o in whole]
 
 
 def _in_known_numbers(stride: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides with symbols that can only be one number replaced by it."""
+    """Strides in which symbols that can only have one value are replaced by it."""
     known = {
         s: s.low for s in {*symbols(*stride)} if not is_unbacked(of_factor(s)) and known_at_most(of_factor(s), s.low)
     }
@@ -318,16 +321,16 @@ def is_row_major(val: TensorMeta) -> bool:
 
 
 def _in_rows(val: TensorMeta) -> bool:
-    """Whether dimensions are known to lie from the outermost to the innermost, with gaps or without.
+    """Whether dimensions are known to be ordered from the outermost to the innermost, with or without gaps.
 
-    A computed size that is 1 at some call changes nothing of this but the stride of its own dimension.
+    A computed size that is 1 at some call changes only the stride of its own dimension.
     """
     kept = [(n, s) for n, s in zip(val.shape, val.stride, strict=True) if not same(n, 1) and not same(s, 0)]
     return all(known_less(s, above) or known_equal(above, s * n) for (_, above), (n, s) in pairwise(kept))
 
 
 def _all_in_rows(shape: Sequence[int], operands: Sequence[TensorMeta]) -> bool:
-    """Whether the order of dimensions is that of rows; sizes 0 and 1 are looked at one by one."""
+    """Whether the order of dimensions is row-major; shapes with sizes 0 and 1 are left to the general case."""
     return not any(same(n, 0) or same(n, 1) for n in shape) and all(map(_in_rows, operands))
 
 
@@ -341,15 +344,15 @@ def _broadcast_stride(val: TensorMeta, shape: Sequence[int]) -> list[int]:
 
 
 def _at_most(a: IntLike, b: IntLike) -> bool:
-    """Whether a <= b; in a tensor without elements the order of dimensions says nothing."""
+    """Whether a <= b is known or can be taken for granted: in a tensor without elements the order does not matter."""
     return known_at_most(a, b) or usually(b - a, 0)
 
 
 def _sign(outer: IntLike, inner: IntLike) -> int:
-    """1 where the first stride is the larger one, -1 where the second is, 0 where they are equal at this call.
+    """1 where the first stride is larger, -1 where the second is, 0 where they are equal at this call.
 
-    Of two computed strides (`n - 1` and 1) either may hold; asked are inequalities. Sizes that only values tell are
-    taken to be as they usually are.
+    Of two computed strides (`n - 1` and 1) either may be larger; the questions are inequalities. Unbacked sizes are
+    assumed to be as they usually are.
     """
     if same(outer, inner):
         return 0
@@ -361,7 +364,7 @@ def _sign(outer: IntLike, inner: IntLike) -> int:
 
 
 def _compare(a: int, b: int, rows: Sequence[Sequence[int]], shape: Sequence[int]) -> int:
-    """Positive when dimension `b` belongs further in than `a`, negative when it is right so, 0 when nothing tells."""
+    """Positive if dimension `b` should be outside of `a`, negative if the order is right, 0 if no operand decides."""
     for row in rows:
         outer, inner = row[a], row[b]
         if same(outer, 0) or same(inner, 0):

@@ -1,4 +1,4 @@
-"""The strides of Fourier transforms on a CPU: another order of dimensions than the meta kernels tell."""
+"""Strides of Fourier transforms on a CPU, which order dimensions differently than the meta kernels."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ aten = torch.ops.aten
 
 
 def transformed(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """The rule for `_fft_r2c`, `_fft_c2c` and `_fft_c2r`: the dimensions in the memory order of a tiny transform.
+    """The rule for `_fft_r2c`, `_fft_c2c` and `_fft_c2r`: the dimensions in the memory order of a small transform's
+    result.
 
-    The libraries sort dimensions by the strides of what they transform; lengths above 1 do not matter.
+    The libraries sort dimensions by the strides of their input; lengths above 1 do not matter.
     """
     val, dims = val_of(args[0]), args[1]
     if kwargs or not _is_settled(val) or not _are_dims(dims, val.ndim):
@@ -49,14 +50,15 @@ def _are_dims(dims: Sequence[Any], ndim: int) -> bool:
 
 
 def _is_settled(val: Any) -> bool:
-    """Whether a value on a CPU has elements in several dimensions, whose number is known."""
+    """Whether a value is on the CPU and has a known number of dimensions, at least two, with elements."""
     return bool(not val.symbolic and val.device.type == "cpu" and val.ndim >= 2 and val.numel)
 
 
 def _tiny_stride(val: Any) -> list[int]:
-    """Strides for lengths of at most 2, in the order of the dimensions of `val`; those that repeat still do.
+    """Strides for lengths of at most 2, with the dimensions of `val` in the same order; repeated elements stay
+    repeated.
 
-    Strides that differ still differ, also where the size of 1 of a dimension leaves a gap behind it.
+    Different strides stay different, also where a dimension of size 1 leaves a gap behind it.
     """
     stride, step, inner = [0] * val.ndim, 1, None
     for d in sorted(range(val.ndim), key=lambda d: (val.stride[d], val.shape[d], -d)):

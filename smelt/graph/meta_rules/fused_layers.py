@@ -1,7 +1,7 @@
-"""Metadata rules of layers that eager runs as one operator: PyTorch has no meta kernel for them, or one that is wrong.
+"""Metadata rules of layers that eager runs as one operator, where PyTorch has no meta kernel, or a wrong one.
 
-Fused steps of recurrent networks on CUDA, the fast path of transformer encoders in evaluation, and norms over one
-element, whose meta kernel keeps a dimension that is counted from the end.
+These are fused steps of recurrent networks on CUDA, the fast path of transformer encoders in evaluation, and norms over
+one element, whose meta kernel keeps a dimension that is counted from the end.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _lstm_cell_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> A
 
 
 def _gru_cell(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """(hidden, what the backward needs: five times as wide)"""
+    """(hidden, values for the backward: five times as wide)"""
     hidden = val_of(given(func, args, kwargs)["hx"])
     rows, width = hidden.shape
     return _row_major(hidden, hidden.shape), _row_major(hidden, (rows, width * 5))
@@ -68,13 +68,13 @@ def _vector_norm(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
         return None
     if not _widens(val.dtype, dtype) or not isinstance(order, (int, float)):
         return None
-    if not all(isinstance(n, int) and n for n in val.shape):  # symbolic, or empty: some orders are refused then
+    if not all(isinstance(n, int) and n for n in val.shape):  # symbolic or empty: some orders are refused then
         return None
     return _row_major(val, _without(val.shape, gone, of["keepdim"]), dtype)
 
 
 def _without(shape: Sequence[Any], gone: Container[int], keep: bool) -> list[Any]:
-    """The sizes without these dimensions, or with size 1 in their place."""
+    """The sizes without these dimensions, or with size 1 for them."""
     return [1 if d in gone else n for d, n in enumerate(shape) if keep or d not in gone]
 
 

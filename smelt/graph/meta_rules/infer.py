@@ -1,4 +1,6 @@
-"""What an operator returns, as layouts: from its rule, else from PyTorch's meta kernel; then remembered."""
+"""Metadata inference: the layouts that an operator returns, from its rule, else from PyTorch's
+meta kernel; memoised.
+"""
 
 from __future__ import annotations
 
@@ -57,16 +59,16 @@ def _key(value: Any) -> Any:
         return value.storage_view.layout
     if kind is int or kind is float or kind is bool or kind is Size:
         return (value, kind)  # 1, 1.0 and True are equal but promote differently
-    if issubclass(kind, (list, tuple)):  # those of graphs are kinds of their own
+    if issubclass(kind, (list, tuple)):  # fx has list classes of its own
         return tuple(map(_key, value))
     return value
 
 
 def answer_for(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What the operator returns for these trace tensors and scalars, with a Layout for each tensor.
+    """The operator's result for these trace tensors and scalars, with a Layout for each tensor.
 
     Raises:
-        DataDependent: values are needed to know it.
+        DataDependent: the values of a tensor are needed.
         Unsupported: there is no rule.
     """
     info = op_info(func)
@@ -75,14 +77,14 @@ def answer_for(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any])
         key = (*key, sharing((*args, *kwargs.values())))
     known = _answers.get(key)
     if known is None:
-        # A trace that asks from outside of its mode would take the tensors of the question for constants.
+        # In an outer trace mode the tensors that are made here would become constants of the trace.
         with _disable_current_modes():
             known = remember(_answers, key, _ask_twice(func, info, args, kwargs))
     return known
 
 
 def _ask_twice(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What metadata rules say, unless the operator itself refuses such arguments."""
+    """The result by metadata rules, unless the operator itself refuses such arguments."""
     raise_for_devices(func, info, args, kwargs)
     doubted: Exception | None = None
     try:
@@ -98,13 +100,13 @@ def _ask_twice(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapp
             expect_room(answer)
     try:
         refused = refused or refusal(func, info, args, kwargs, doubted)
-    except Unsupported:  # the meta kernel of some version of PyTorch refuses what the operator accepts
+    except Unsupported:  # the meta kernel in some version of PyTorch refuses what the operator accepts
         answer = _by_symbolic_rule(func, info, args, kwargs, True)
         if answer is None:
             raise
         return answer
     if doubted is not None:
-        raise refused or doubted  # outside of the clause: the program sees it without a context
+        raise refused or doubted  # outside of the `except` clause: the program sees the error without a context
     if refused is None:
         return answer
     if _is_symbolic(args, kwargs):
@@ -136,7 +138,7 @@ def _ask(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[st
 def _by_symbolic_rule(
     func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], plain: bool
 ) -> Any:
-    """What a rule for symbolic sizes says; None where there is none, or the operator refuses such an example."""
+    """The result by a rule for symbolic sizes; None without one, or if the operator refuses the example's sizes."""
     rule = SYMBOLIC_RULES.get(func)
     if rule is None and info.kind is Kind.WRITE and info.written == ("self",) and info.returned == ("self",):
         rule = written
@@ -147,13 +149,13 @@ def _by_symbolic_rule(
 
 
 def _by_running(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What the operator's meta kernel says, or a run on small values; all sizes are numbers."""
+    """The result by the operator's meta kernel, or by a run on small values; all sizes are numbers."""
     device = _device(args, kwargs)
 
     def from_meta(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             shape, stride = tuple(value.shape), tuple(value.stride())
-            told = value.device != META and func.namespace != "aten"  # a fake kernel that names the device
+            told = value.device != META and func.namespace != "aten"  # a fake kernel that chooses the device
             where = with_index(value.device) if told else device
             return layout_for(shape, value.dtype, stride, where, int(value.storage_offset()))
         if isinstance(value, (list, tuple)):
@@ -179,10 +181,10 @@ def _by_running(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Map
 
 
 def _may_be_empty(func: OpOverload, args: Sequence[Any]) -> bool:
-    """Whether a tensor among the arguments has no elements: for these meta kernels invent strides, or refuse.
+    """Whether an argument has no elements: meta kernels then give wrong strides, or raise errors, where kernels do not.
 
-    Of what a library's kernel has saved for its backward (`mkldnn_rnn_layer_backward`: a workspace, empty here) nobody
-    makes examples: that is no numbers, and the process would end.
+    Backward operators are excluded. Some read a workspace that the forward has saved (`mkldnn_rnn_layer_backward`); an
+    invented one would crash the process.
     """
     if schema_of(func).name.endswith("_backward"):
         return False
@@ -192,7 +194,7 @@ def _may_be_empty(func: OpOverload, args: Sequence[Any]) -> bool:
 def _mended(
     answer: Any, func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device
 ) -> Any:
-    """What the meta kernel says, where it does not say what kernels do."""
+    """The meta kernel's result, corrected where kernels give another one."""
     if info.outs and info.functional is not None and _resizes_as_computed(info.functional):
         return _resized_as_computed(answer, info, info.functional, args, kwargs)
     if func in _STRIDES_BY_RULE:
@@ -218,13 +220,15 @@ _RESIZE_AS_COMPUTED = frozenset(
         aten.ormqr.default,
     }
 )
-"""Beside those that work element by element."""
+"""Operators with this property besides the elementwise ones."""
 
 
 def _resized_as_computed(
     answer: Any, info: OpInfo, functional: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
-    """An `out=` without elements is laid out as the result would be; meta kernels of PyTorch put it in rows."""
+    """The layout of an `out=` without elements is that of the plain result; PyTorch's meta kernels
+    make it row-major.
+    """
     given = [kwargs.get(name) for name in info.written]
     if type(answer) is not Layout or not isinstance(given[0], ViewedTensor) or given[0].numel():
         return answer
@@ -233,12 +237,12 @@ def _resized_as_computed(
 
 
 def _on_meta(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What the operator's meta kernel returns; symbolic sizes stand for those of the example at hand."""
+    """The result of the operator's meta kernel; symbolic sizes are replaced by those of the example."""
     writes = info.kind is Kind.WRITE
 
     def to_meta(value: Any) -> Any:
         kind = type(value)
-        if kind is Real:  # metadata does not depend on it
+        if kind is Real:  # metadata does not depend on its value
             return value.hint
         if kind is Size:
             return hint(value)
@@ -255,7 +259,7 @@ def _on_meta(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mappin
         given["device"] = META
     if not writes or not op_info(func).outs:
         return func(*map(to_meta, args), **given)
-    with heard(None):  # that an `out=` of another shape is resized: the program's call says it
+    with heard(None):  # a warning that an `out=` of another shape is resized: the program's own call gives it
         return func(*map(to_meta, args), **given)
 
 
@@ -272,7 +276,7 @@ def _at_the_example(layout: Layout) -> Layout:
 
 
 def _refused_example(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the operator refuses the sizes of the example at hand: rules for symbolic sizes do not check them."""
+    """Whether the operator refuses the example's sizes, which rules for symbolic sizes do not check."""
     if any(map(_is_guessed, (*args, *kwargs.values()))):
         return False
     try:
@@ -285,7 +289,7 @@ def _refused_example(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs
 
 
 def _is_guessed(value: Any) -> bool:
-    """The example's size is not known before the values of a tensor are."""
+    """Whether a size is unbacked, so that the example's size is only a guess."""
     if isinstance(value, ViewedTensor):
         layout = value.storage_view.layout
         return is_unbacked(*layout.val.shape, *layout.val.stride, layout.offset)
@@ -305,7 +309,9 @@ def _has_symbols(value: Any) -> bool:
 
 
 def _pinned(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
-    """The arguments with every symbolic size pinned to its example: no rule says what this operator makes of them."""
+    """The arguments with every symbolic size pinned to its example, for an operator without a rule
+    for symbolic sizes.
+    """
 
     def pin(value: Any) -> Any:
         if type(value) is Size:
@@ -324,7 +330,7 @@ def _pinned(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 
 class _Pinned(ViewedTensor):
-    """A tensor that stands for its layout alone."""
+    """A tensor that has only a layout."""
 
     @staticmethod
     def __new__(cls, view: StorageView) -> _Pinned:
@@ -364,11 +370,13 @@ def _no_meta(func: OpOverload, error: Exception) -> Unsupported:
 
 
 _NO_FAKE = "There was no fake impl registered"
-"""What `torch.library.custom_op` says where an operator is asked for metadata."""
+"""The text of `torch.library.custom_op`'s error for an operator without a fake kernel."""
 
 
 def _device(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device:
-    """The device of the results: asked for, or of the first tensor argument with dimensions, or the CPU."""
+    """The device of the results: the requested one, or that of the first tensor argument with dimensions,
+    or the CPU.
+    """
     asked = kwargs.get("device")
     if asked is not None:
         return torch.device(asked)
@@ -386,7 +394,7 @@ def _device(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device:
     return scalar or torch.get_default_device()
 
 
-# -- where kernels answer otherwise than meta kernels --------------------------------------------------------------
+# -- where kernels differ from meta kernels ------------------------------------------------------------------------
 
 
 def _changed(layout: Layout, **changes: Any) -> Layout:
@@ -395,7 +403,9 @@ def _changed(layout: Layout, **changes: Any) -> Layout:
 
 
 def _like_cpu(position: int) -> Callable[[Layout, Sequence[Any]], Layout]:
-    """Channels last comes out when the argument at `position` is; in a volume without a batch its depth does."""
+    """The result is channels last if the argument at `position` is; for a volume without a batch, its
+    depth is meant.
+    """
 
     def rule(answer: Layout, args: Sequence[Any]) -> Layout:
         val = args[position].storage_view.layout.val
@@ -407,9 +417,9 @@ def _like_cpu(position: int) -> Callable[[Layout, Sequence[Any]], Layout]:
 
 
 def _shuffled_cpu(answer: Layout, args: Sequence[Any]) -> Layout:
-    """New memory, channels last or row-major; the meta kernel says a view where no element moves.
+    """New memory, channels last or row-major; the meta kernel gives a view where no element moves.
 
-    Without elements in the strides of the argument.
+    Without elements, the argument's strides.
     """
     val = args[0].storage_view.layout.val
     if 0 in val.shape:
@@ -419,7 +429,7 @@ def _shuffled_cpu(answer: Layout, args: Sequence[Any]) -> Layout:
 
 
 def _unshuffled_cpu(answer: Layout, args: Sequence[Any]) -> Layout:
-    """Channels last where the argument is; without elements and with nothing to move in the argument's strides."""
+    """Channels last if the argument is; without elements and with nothing to move, the argument's strides."""
     val = args[0].storage_view.layout.val
     if args[1] == 1 and 0 in val.shape:
         return _changed(answer, stride=val.stride)
@@ -434,7 +444,7 @@ _NOT_STRIDED = frozenset(
     [f"{prefix}to_sparse{kind}" for prefix in ("", "_") for kind in ("", "_csr", "_csc", "_bsr", "_bsc")]
     + ["to_mkldnn", "quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic"]
 )
-"""Operators whose results have no strides, or hold more than their elements."""
+"""Operators whose results have no strides, or contain more than their elements."""
 
 _TRIED = frozenset(
     {
@@ -446,11 +456,11 @@ _TRIED = frozenset(
         aten.nonzero_static.default,
     }
 )
-"""Operators whose meta kernels tell other strides than the CPU's kernels give."""
+"""Operators whose meta kernels give other strides than the CPU kernels."""
 
 
 def _eigenvectors_cpu(answer: Any, args: Sequence[Any]) -> Any:
-    """Vectors come as columns, one after the other: LAPACK's order."""
+    """Vectors are columns, each contiguous: LAPACK's order."""
     values, vectors = answer
     *batch, across, down = vectors.val.stride
     return values, _changed(vectors, stride=(*batch, down, across))
@@ -476,13 +486,13 @@ _STRIDES_BY_RULE = frozenset(
         aten.grid_sampler_2d.default,
     }
 )
-"""Operators whose meta kernels compute other strides for sizes 0 and 1; the rules for symbolic sizes know them."""
+"""Operators whose meta kernels give wrong strides for sizes 0 and 1; the rules for symbolic sizes are right."""
 
 _ANSWERS: dict[OpOverload, Callable[[Any, Sequence[Any]], Any]] = {aten.huber_loss.default: _typed_like_first}
 
 
 def _volumes_cpu(answer: Sequence[Layout], args: Sequence[Any]) -> Sequence[Layout]:
-    """One volume without a batch is channels last where the argument is."""
+    """A volume without a batch is channels last if the argument is."""
     val = args[0].storage_view.layout.val
     return answer if val.ndim != 4 else [in_format_of_volume(val, each.val.shape, each.val.dtype) for each in answer]
 

@@ -1,4 +1,6 @@
-"""Warnings that kernels of torch give at each call for what shapes tell: compiled code does not run these kernels."""
+"""Warnings that torch's kernels give at each call because of shapes or dtypes: compiled code does not run these
+kernels.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ aten = torch.ops.aten
 
 
 def _has_no_freedom(x: Any, dim: Any = None, *, correction: Any = None, **_: Any) -> bool:
-    """Fewer elements are reduced than the correction needs."""
+    """Whether fewer elements are reduced than the correction needs."""
     sizes = [*x.shape] if not dim and x.dim() else [x.shape[d] for d in dim or ()]
     least = 1 if correction is None else correction
     known = all(type(size) is int for size in sizes) and isinstance(least, (int, float))
@@ -24,12 +26,12 @@ def _has_no_freedom(x: Any, dim: Any = None, *, correction: Any = None, **_: Any
 
 
 def _gives_nothing(kernel: Callable[[torch.Tensor], Any]) -> Callable[..., Any]:
-    """A call of the kernel that warns: of no element."""
+    """A call without elements of a kernel that warns."""
     return lambda x, *_, **__: kernel(torch.empty(0, dtype=x.dtype))
 
 
 def _has_bytes(x: Any, indices: Sequence[Any], *_: Any, **__: Any) -> bool:
-    """A mask is one of bytes: each such mask is warned of."""
+    """Whether a mask has dtype uint8, of which the kernel warns."""
     return any(index is not None and index.dtype is torch.uint8 for index in indices)
 
 
@@ -48,16 +50,16 @@ _INDEXING: dict[OpOverload, tuple[Callable[..., bool], Callable[..., Any]]] = di
     (aten.index.Tensor, aten.index_put.default, aten.index_put_.default), (_has_bytes, _index_by_bytes)
 )
 _KERNELS = _REDUCING | _INDEXING
-"""Operator -> whether it warns of arguments, and a call without elements that warns in the same words."""
+"""Operator -> (whether it warns of the arguments, a call without elements that gives the same warning)."""
 
 
 def is_silent_where_asked(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the operator's kernel refuses nothing of these arguments, and warns of them."""
+    """Whether the operator's kernel accepts these arguments, and would only warn of them."""
     return func in _REDUCING and _REDUCING[func][0](*args, **kwargs)
 
 
 def warnings_of(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Warned]:
-    """What the operator's kernel warns of, for arguments of which shapes are known."""
+    """The warnings of the operator's kernel for arguments of known shapes."""
     if func not in _KERNELS:
         return []
     warns, call = _KERNELS[func]

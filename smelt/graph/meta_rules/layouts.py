@@ -15,7 +15,7 @@ from smelt.graph.meta_rules.elementwise import dense_stride
 from smelt.shapes.size import IntLike, simplified
 
 Rule = Callable[..., Any]
-"""`rule(func, args, kwargs)` answers with layouts, or with None where the case is unusual."""
+"""`rule(func, args, kwargs)` returns layouts, or None where the case is unusual."""
 
 
 def layout(of: Any) -> Layout:
@@ -24,37 +24,37 @@ def layout(of: Any) -> Layout:
 
 
 def val_of(of: Any) -> TensorMeta:
-    """The metadata of a trace tensor, with what became known of its sizes since it was made."""
+    """The metadata of a trace tensor, with its sizes simplified by what is known now."""
     val = layout(of).val
     return replace(val, shape=simplified(val.shape), stride=simplified(val.stride)) if val.symbolic else val
 
 
 def moved(of: Any, shape: Sequence[IntLike], stride: Sequence[IntLike], offset: IntLike | None = None) -> Layout:
-    """A view of the tensor."""
+    """The layout of a view of the tensor."""
     own = layout(of)
     at = own.offset if offset is None else offset
     return layout_for(tuple(shape), own.val.dtype, tuple(stride), own.val.device, at)  # type: ignore[arg-type]
 
 
 def fresh(like: TensorMeta, shape: Sequence[IntLike], dtype: torch.dtype | None = None, stride: Any = None) -> Layout:
-    """New memory on the device of `like`; row-major unless said otherwise."""
+    """New memory on the device of `like`; row-major by default."""
     shape = tuple(shape)
     return layout_for(shape, dtype or like.dtype, tuple(stride or contiguous_stride(shape)), like.device)  # type: ignore[arg-type]
 
 
 def as_before(val: TensorMeta, dtype: torch.dtype | None = None) -> Layout:
-    """A fresh tensor that keeps a dense order of dimensions (`preserve_format`)."""
+    """A fresh tensor in the dense order of dimensions of `val` (`preserve_format`)."""
     return fresh(val, val.shape, dtype, dense_stride(val))
 
 
 def in_format(val: TensorMeta, shape: Sequence[IntLike], dtype: torch.dtype | None = None) -> Layout:
-    """A fresh batch of images: channels last where `val` is, else row-major."""
+    """A fresh batch of images: channels last if `val` is, else row-major."""
     last = is_channels_last(val.shape, val.stride)
     return fresh(val, shape, dtype, channels_last_stride(shape) if last else None)  # type: ignore[arg-type]
 
 
 def in_format_of_volume(val: TensorMeta, shape: Sequence[IntLike], dtype: torch.dtype | None = None) -> Layout:
-    """Of one volume without a batch: channels last where it lies so without gaps, and not row-major as well."""
+    """A fresh volume without a batch: channels last if `val` is dense so, and is not row-major as well."""
     last = same_steps(val.shape, val.stride, channels_last_stride((1, *val.shape))[1:])
     if not last or same_steps(val.shape, val.stride, contiguous_stride(val.shape)):
         return fresh(val, shape, dtype)
@@ -62,17 +62,17 @@ def in_format_of_volume(val: TensorMeta, shape: Sequence[IntLike], dtype: torch.
 
 
 def in_range(dim: int, ndim: int) -> bool:
-    """Whether a tensor of so many dimensions has this one; a number has one."""
+    """Whether a tensor of so many dimensions has this one; a scalar has one."""
     return -max(ndim, 1) <= dim < max(ndim, 1)
 
 
 def without(values: Sequence[Any], dim: int) -> tuple[Any, ...]:
-    """All but the one at `dim`."""
+    """All sizes but the one at `dim`."""
     return (*values[:dim], *values[dim + 1 :])
 
 
 def given(func: OpOverload, args: Sequence[Any], kwargs: Any) -> dict[str, Any]:
-    """Every argument by name, defaults filled in."""
+    """All arguments by name, with defaults."""
     parameters = schema_of(func).arguments
     said = dict(zip((p.name for p in parameters), args, strict=False)) | dict(kwargs)
     return {p.name: said.get(p.name, p.default_value) for p in parameters}

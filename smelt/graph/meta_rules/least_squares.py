@@ -1,7 +1,7 @@
-"""The results of `torch.linalg.lstsq`: how many residuals there are may depend on values.
+"""The results of `torch.linalg.lstsq`, of which the number of residuals may depend on values.
 
-The formula of their derivative counts them, which PyTorch does for numbers only: where values tell how many there are,
-the residuals get a derivative here.
+PyTorch's derivative counts the residuals, which it can do for plain numbers only. Where values decide the number, the
+residuals get a derivative here.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from smelt.graph.meta_rules.layouts import given, val_of
 
 _CPU = torch.device("cpu")
 _STEADY = ("gels", "gelsy", None)
-"""The first takes full rank for granted, the second (the usual one on the CPU) gives no residuals."""
+"""The first driver assumes full rank, the second (the default on the CPU) gives no residuals."""
 
 
 def least_squares(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Layout, ...] | None:
-    """The layouts of the results; None where values tell how many residuals there are.
+    """The layouts of the results; None where values decide the number of residuals.
 
     Raises:
-        DataDependent: values tell it of a batch.
-        Unsupported: sizes that change, or another device than the CPU.
+        DataDependent: values decide it, of a batch.
+        Unsupported: symbolic sizes, or another device than the CPU.
     """
     said = given(func, args, kwargs)
     if _is_steady(val_of(said["self"]).shape, said["driver"]):
@@ -45,7 +45,7 @@ def _is_steady(shape: Sequence[Any], driver: str | None) -> bool:
 
 
 def with_gradients(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
-    """What to call instead of `torch.linalg.lstsq` on stand-in tensors; None: itself."""
+    """A function to call instead of `torch.linalg.lstsq` on trace tensors; None: none is needed."""
     if target is not torch.linalg.lstsq or not args or not isinstance(args[0], ViewedTensor):
         return None
     return None if _is_steady(args[0].storage_view.layout.val.shape, kwargs.get("driver")) else _with_gradients
@@ -62,9 +62,9 @@ def _with_gradients(a: Tensor, b: Tensor, *args: Any, **kwargs: Any) -> Any:
 
 
 class _Residuals(torch.autograd.Function):
-    """The first argument, with the derivative of the second, which has all that there may be."""
+    """The first argument, with the derivative of the second, which has all possible residuals."""
 
-    like_operator = True  # it gives gradients only where it gets one
+    like_operator = True  # as for an operator, no gradient is given without one received
 
     @staticmethod
     def forward(ctx: Any, residuals: Tensor, every: Tensor) -> Tensor:
@@ -78,13 +78,13 @@ class _Residuals(torch.autograd.Function):
 
 
 def without_residuals(func: OpOverload, said: Mapping[str, Any]) -> tuple[Layout, Layout, Layout]:
-    """Solution, rank and singular values."""
+    """(solution, rank, singular values)"""
     solution, _, rank, values = _asked(func, said)
     return solution, rank, values
 
 
 def _asked(func: OpOverload, said: Mapping[str, Any]) -> tuple[Layout, ...]:
-    """What the kernel gives for a matrix of full rank with these sizes."""
+    """The results of the kernel for a matrix of full rank with these sizes."""
     a, b = val_of(said["self"]), val_of(said["b"])
     if a.symbolic or b.symbolic or a.device != _CPU or b.device != _CPU:
         raise Unsupported(f"{func} of sizes that change", hint="mark_static, or dynamic=False")

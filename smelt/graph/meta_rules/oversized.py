@@ -1,7 +1,7 @@
-"""Results that are larger than any memory at hand: eager asks for it and is refused, at that line.
+"""Results that are larger than the memory: eager's allocation fails at that line.
 
-Compiled code stores few of its values, so it would not ask: it would compute such a one element by element, for hours.
-A result that would fit into a machine some times as large is computed all the same: that takes minutes.
+Compiled code stores few of its values, so it would not allocate such a result, but compute it element by element for
+hours. A result of at most `TIMES` times the memory is still computed: that takes minutes.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from smelt.shapes.size import Size, symbols
 from smelt.shapes.unbacked import is_unbacked
 
 TIMES = 64
-"""How much larger than the memory a value may be that nobody stores."""
+"""How many times the memory a value may need that is not stored."""
 SMALL = 2**40
-"""Bytes that are no question."""
+"""Results of fewer bytes are always computed."""
 
 
 class NoRoom(Unsupported):
-    """A result that no memory holds."""
+    """A result that is larger than the memory."""
 
     def __init__(self, val: TensorMeta) -> None:
         self.val = val
         super().__init__(f"a result of {val.nbytes} bytes", why="eager asks for so much memory, and is refused")
 
     def of_eager(self) -> Exception | None:
-        """What eager's allocator says, if it refuses; nothing is written to what it gives."""
+        """The error of eager's allocator, or None if it succeeds; the memory is not written."""
         try:
             with _disable_current_modes():
                 torch.empty(int(self.val.numel), dtype=self.val.dtype, device=self.val.device)
@@ -52,12 +52,12 @@ def most_bytes(device: torch.device) -> int:
 
 
 def expect_room(answer: Any) -> None:
-    """Look at the results of an operator that makes new ones.
+    """Check the sizes of an operator's new results.
 
-    Sizes that change are looked at where they are numbers of the program: those of tensors have memory behind them.
+    Symbolic sizes are checked if they are numbers of the program: sizes of input tensors have memory behind them.
 
     Raises:
-        NoRoom: one of them is too large.
+        NoRoom: one of the results is too large.
     """
     if isinstance(answer, (list, tuple)):
         for each in answer:

@@ -1,6 +1,6 @@
-"""What an operator returns, asked of its kernel: it runs once on memory of ones, of which only the layouts are kept.
+"""Finds an operator's result by running its kernel once on memory of ones, of which only the layouts are kept.
 
-For operators of the CPU without a metadata rule, and for those whose rule tells other strides than the kernel gives.
+For CPU operators without a metadata rule, and for those whose rule gives other strides than the kernel.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from smelt.graph.ir.meta import extent
 from smelt.graph.ir.storage_view import Layout, ViewedTensor
 
 LARGEST = 1 << 22
-"""Elements of all arguments together up to which a kernel is tried."""
+"""Elements of all arguments together up to which a kernel is run."""
 
 _VALUES_MATTER = (
     torch.Tag.dynamic_output_shape,
@@ -25,10 +25,10 @@ _VALUES_MATTER = (
 
 
 def tried(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The operator's result for arguments with these layouts; None where it cannot be asked, or refuses ones.
+    """The operator's result for arguments with these layouts; None where it cannot be run, or refuses ones.
 
-    Trace tensors among the arguments have plain sizes and stand for memory of the CPU. Operators of other libraries are
-    never run to find out: they may do more than compute.
+    Trace tensors among the arguments have plain sizes and are on the CPU. Operators of other libraries are never run:
+    they may have side effects.
     """
     if func.namespace != "aten" or any(tag in func.tags for tag in _VALUES_MATTER):
         return None
@@ -53,7 +53,7 @@ def tried(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
 
 
 def _ones(layout: Layout) -> torch.Tensor:
-    """Ones; zeros for indices, of which there is always one that is valid."""
+    """Ones; zeros for indices, since zero is always a valid index."""
     val = layout.val
     count = layout.offset + extent(val.shape, val.stride)
     value = 1 if val.dtype.is_floating_point or val.dtype.is_complex else 0

@@ -1,6 +1,6 @@
-"""Recurrent layers on CUDA as calls of cuDNN's operator: eager's way there reads the memory of weights.
+"""Recurrent layers on CUDA as calls of cuDNN's operator: eager's own path reads the memory of weights.
 
-Between layers that drop out elements stands an ordinary dropout; the operator's own wants a state made on the device.
+Between layers with dropout an ordinary dropout is used; the operator's own needs a state made on the device.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LSTM = 2
 
 
 def recurrent_layers(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
-    """What to call instead of one of these torch functions on stand-in tensors; None: itself."""
+    """A function to call instead of one of these torch functions on trace tensors; None: none is needed."""
     mode = _MODES.get(target) if target.__hash__ is not None else None
     if mode is None or kwargs or len(args) != 9 or not isinstance(args[2], (tuple, list)):  # else: packed sequences
         return None
@@ -89,7 +89,9 @@ def _call(
 
 
 def recurrent_answer(func: Any, args: Sequence[Any], kwargs: Any) -> tuple[Layout, ...]:
-    """What the operator returns; the sizes of what it keeps for backward only cuDNN knows, which is asked once."""
+    """The operator's results; the size of the reserve for the backward is known only to cuDNN, which is run once for
+    it.
+    """
 
     def real(value: Any) -> Any:
         if isinstance(value, ViewedTensor):
@@ -99,7 +101,7 @@ def recurrent_answer(func: Any, args: Sequence[Any], kwargs: Any) -> tuple[Layou
     try:
         with torch.no_grad():
             return tuple(map(layout_of, func(*map(real, args))))
-    except RuntimeError:  # no device to ask: what it keeps is left open
+    except RuntimeError:  # without a device the size of the reserve stays open
         pass
     x, hidden = (args[i].storage_view.layout.val for i in (0, 4))
     cell = None if args[5] is None else args[5].storage_view.layout.val
@@ -110,7 +112,7 @@ def recurrent_answer(func: Any, args: Sequence[Any], kwargs: Any) -> tuple[Layou
 
 
 def recurrent_backward_answer(func: Any, args: Sequence[Any], kwargs: Any) -> tuple[Any, ...]:
-    """Gradients by input, states and each weight."""
+    """Gradients with respect to input, states and each weight."""
 
     def like(given: Any) -> Layout:
         val = given.storage_view.layout.val

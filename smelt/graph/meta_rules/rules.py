@@ -1,8 +1,8 @@
 """Metadata rules of the operators that models are made of.
 
-PyTorch's meta kernels could answer all of these, but most of them are Python programs that load torch's own compiler at
-the first call (over a second of cold start), and some give other strides than the CPU does. A rule answers None when a
-case is unusual; then the meta kernel is asked, which also raises eager's error for wrong arguments.
+PyTorch's meta kernels support all of these, but most of them are Python programs that load torch's own compiler at the
+first call (over a second of cold start), and some give other strides than the CPU kernels. A rule returns None for an
+unusual case; then the meta kernel is run, which also raises eager's error for wrong arguments.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Rule = Callable[..., Any]
 
 
 def rule_for(func: OpOverload, info: OpInfo) -> Rule | None:
-    """The rule `rule(func, args, kwargs)` of an operator; it returns layouts, or None for "ask the meta kernel"."""
+    """The rule `rule(func, args, kwargs)` of an operator, which returns layouts, or None for "use the meta kernel"."""
     if func in _RULES:
         return _RULES[func]
     return elementwise_rule(func, info)
@@ -100,7 +100,7 @@ def _cat(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _joined_tensors(tensors: list[TensorMeta]) -> list[TensorMeta] | None:
-    """Those of the tensors that are joined, which have one dtype and as many dimensions; None where they do not."""
+    """The tensors that are joined, if they have one dtype and number of dimensions, else None."""
     if not tensors or len({t.dtype for t in tensors}) > 1:
         return None
     if len({t.ndim for t in tensors}) > 1:  # an empty list of numbers adds nothing
@@ -130,7 +130,7 @@ def _stack(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _split_stride(shape: Sequence[int], dim: int, count: int) -> tuple[int, ...]:
-    """Strides of images joined along `dim` in channels last, of which that dimension is then split into `count`."""
+    """Strides of channels-last images joined along `dim`, if that dimension is then split into `count`."""
     joined = (*shape[:dim], shape[dim] * count, *shape[dim + 1 :])
     stride = channels_last_stride(joined)
     if is_symbolic(joined):
@@ -150,12 +150,12 @@ def _same_row_major(position: int = 0) -> Rule:
 
 
 def _is_empty(val: TensorMeta) -> bool:
-    """Whether it has no elements for sure; nothing is asked of symbolic sizes."""
+    """Whether it certainly has no elements; nothing is assumed about symbolic sizes."""
     return any(same(n, 0) for n in val.shape)
 
 
 def _empty_gradient(rule: Rule) -> Rule:
-    """`rule` where an argument has no elements: meta kernels divide by their number there, or refuse."""
+    """`rule` where an argument has no elements: meta kernels then divide by zero, or raise errors."""
 
     def of_nothing(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
         return rule(func, args, kwargs) if _is_empty(val_of(args[1])) else None
@@ -164,14 +164,14 @@ def _empty_gradient(rule: Rule) -> Rule:
 
 
 def _pair_gradient(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """The gradient of a loss of pairs, in the shape and the dtype that both together have."""
+    """The gradient of a loss of pairs, in the shape and dtype to which both promote."""
     x, target = val_of(args[1]), val_of(args[2])
     shape = torch.broadcast_shapes(x.shape, target.shape)
     return _fresh(x, shape, torch.promote_types(x.dtype, target.dtype))
 
 
 def _drawn_in_rows(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """Random numbers for each element of a tensor, in rows whatever the tensor's strides."""
+    """Random numbers for each element of a tensor, row-major for any strides of the tensor."""
     val = val_of(args[0])
     known = val.dtype.is_floating_point and all(name == "generator" and v is None for name, v in kwargs.items())
     return _fresh(val, val.shape) if known else None
@@ -191,7 +191,7 @@ def _softmax_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any
 
 
 def _dropout_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """On a GPU in the format of the gradient; on a CPU a product of it with the mask and a floating-point number."""
+    """On a GPU in the gradient's format; on a CPU by its product with the mask and a float."""
     val, mask = val_of(args[0]), val_of(args[1])
     floating = val.dtype.is_floating_point or val.dtype.is_complex
     if val.device.type == "cuda":
@@ -211,7 +211,7 @@ def _safe_softmax(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _log_sigmoid(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """Row-major on a CPU; on a GPU in the order of its argument, and without the second result."""
+    """Row-major on a CPU; on a GPU in the order of its argument, without the second result."""
     val = val_of(args[0])
     if val.device.type == "cpu":
         return _fresh(val, val.shape), _fresh(val, val.shape)
@@ -219,13 +219,13 @@ def _log_sigmoid(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _power_of_number(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """Row-major, unlike other elementwise operators; the dtype is asked of the operator."""
+    """Row-major, unlike other elementwise operators; the dtype by a run of the operator."""
     val = val_of(args[1])
     return _fresh(val, val.shape, func(args[0], torch.ones((0,) * len(val.shape), dtype=val.dtype)).dtype)
 
 
 def _ldexp(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """A product with a power of a number, which is row-major."""
+    """A product with a power of a scalar, which is row-major."""
     a, b = val_of(args[0]), val_of(args[1])
     shape = broadcast([a, b])
     if shape is None:
@@ -244,7 +244,7 @@ def _nll_loss(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _reduced(val: TensorMeta, dims: Sequence[int] | None, keep: bool) -> tuple[int, ...] | None:
-    """Shape without `dims` (all where there are none), or None where they do not fit."""
+    """The shape without `dims` (without all where there are none), or None where they do not fit."""
     ndim = max(val.ndim, 1)
     gone = {d % ndim for d in dims} if dims else set(range(ndim))
     if dims and (len(gone) < len(dims) or not all(in_range(d, val.ndim) for d in dims)):
@@ -288,7 +288,7 @@ def _embedding(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _embedding_bag(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """The real operator on one row of zeros: which of its side results are empty depends on the path it takes."""
+    """A run of the real operator on one row of zeros: which side results are empty depends on the path it takes."""
     values = (*args, *(p.default_value for p in schema_of(func).arguments[len(args) :]))
     weight, indices, offsets, by_frequency, mode, sparse, factors, last, padding = values
     val, index, offset = val_of(weight), val_of(indices), val_of(offsets)
@@ -318,16 +318,16 @@ def _gather(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _is_told_by_rows(val: TensorMeta, shape: Sequence[int]) -> bool:
-    """Whether the result of such indices is row-major; where sizes are 0 or 1 the order of the strides tells.
+    """Whether a result of such indices is row-major; for sizes 0 and 1 the order of strides decides that.
 
-    What only the values of tensors tell is taken for more than 0: nobody knows it while the graph is made.
+    Unbacked sizes are assumed to be more than 0.
     """
     empty = any(size == 0 for size in (*val.shape, *shape) if not is_unbacked(size))
     return not empty and is_row_major(val) and (is_unbacked(*val.shape) or val.stride == contiguous_stride(val.shape))
 
 
 def _index(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """Whole-number indices of neighbouring dimensions of a row-major tensor (or of all dimensions of any)."""
+    """Integer indices of neighbouring dimensions of a row-major tensor (or of all dimensions of any tensor)."""
     val = val_of(args[0])
     indexed_dims = [d for d, i in enumerate(args[1]) if i is not None]
     if not indexed_dims or len(args[1]) > val.ndim:
@@ -353,7 +353,7 @@ def _index_add(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _masked_fill(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """Row-major, whatever the operands are."""
+    """Row-major for any operands."""
     val = val_of(args[0])
     shape = broadcast([val, val_of(args[1])])
     return None if shape is None or val_of(args[1]).dtype is not torch.bool else _fresh(val, shape)
@@ -381,7 +381,7 @@ def _new_like(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
         return None
     if not is_dense(val.shape, val.stride) and not any(
         same(n, 0) for n in val.shape
-    ):  # without elements strides are kept as they are
+    ):  # without elements the strides are kept
         return None
     return _fresh(val, val.shape, kwargs.get("dtype"), val.stride)
 
@@ -491,7 +491,7 @@ def _pool_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _attention_cpu(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
-    """The result has the query's order of dimensions in memory, and its strides where it has no gaps."""
+    """The result has the query's order of dimensions in memory, and its strides if it has no gaps."""
     q = val_of(args[0])
     batch, heads, length, width = q.shape
     low = q.dtype in (torch.bfloat16, torch.float16)
@@ -514,10 +514,10 @@ def _convolution(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _image_format(x: TensorMeta, weight: TensorMeta, options: Sequence[Any]) -> bool:
-    """True when a convolution of these works, and answers, in channels last.
+    """Whether a convolution of these runs in, and returns, channels last.
 
-    One over lines is one over images of a single row; the lines themselves are made row-major before. Libraries know
-    no other order for float64 than row-major, but for images on a CPU. (PyTorch: aten/src/ATen/native/ConvUtils.h.)
+    A 1-d convolution is a 2-d one over a single row; its input is made row-major before. For float64 the libraries
+    support no other order than row-major, except for images on a CPU. (PyTorch: aten/src/ATen/native/ConvUtils.h.)
     """
     if torch.float64 in (x.dtype, weight.dtype) and (x.device.type == "cuda" or weight.ndim == 5):
         return False
@@ -529,12 +529,14 @@ def _image_format(x: TensorMeta, weight: TensorMeta, options: Sequence[Any]) -> 
 
 
 def _volumes_last(x: TensorMeta, weight: TensorMeta, options: Sequence[Any]) -> bool:
-    """Whether a CPU's kernels of volumes know channels last: those of oneDNN, which has none for whole numbers."""
+    """Whether the CPU kernels of 3-d convolutions support channels last: those of oneDNN, which has
+    none for integers.
+    """
     return x.dtype.is_floating_point and (x.dtype is not torch.float32 or _worth_onednn(x, weight, options))
 
 
 def _worth_onednn(x: TensorMeta, weight: TensorMeta, options: Sequence[Any]) -> bool:
-    """Whether PyTorch takes oneDNN's kernels for float32 on a CPU. Its own have one order for volumes."""
+    """Whether PyTorch uses oneDNN's kernels for float32 on a CPU. Its own 3-d kernels have one order only."""
     stride, _, dilation, _, _, groups = options
     one = same_all(weight.shape[-2:], (1, 1)) and not any(n != 1 for n in (*stride, *dilation))
     if one and x.shape[0] < 16 and torch.get_num_threads() == 1:
@@ -572,13 +574,13 @@ def _convolution_shape(x: Sequence[int], weight: Sequence[int], options: Sequenc
     shape += [_convolved(*each) for each in along]
     if same(weight[0], 0) or not all(size > 0 for size in shape):
         return None
-    if same(x[1], 0):  # of no channels eager makes none, however many the weight has
+    if same(x[1], 0):  # without input channels eager gives no output channels, whatever the weight's
         shape[1] = 0
     return tuple(shape)
 
 
 def _convolved(size: int, window: int, stride: int, padding: int, dilation: int, extra: int | None) -> int:
-    """The size of a result along one dimension; `extra` is that of a transposed convolution, else None."""
+    """The size of a result along one dimension; `extra`: the output padding of a transposed convolution, else None."""
     reach = dilation * (window - 1)
     if extra is not None:
         return (size - 1) * stride - 2 * padding + reach + extra + 1
@@ -599,7 +601,9 @@ def _convolution_backward(func: OpOverload, args: Sequence[Any], kwargs: Any) ->
 
 
 def _statistics(x: TensorMeta, *parameters: Any) -> torch.dtype:
-    """On CUDA statistics are wide. Else they have the dtype of the parameters, of the input where there are none."""
+    """The dtype of statistics: float32 or wider on CUDA; else that of the parameters, or of the input without
+    parameters.
+    """
     if x.device.type == "cuda":
         return torch.float32 if x.dtype in (torch.bfloat16, torch.float16) else x.dtype
     return _of_parameters(x, *parameters)
@@ -637,7 +641,7 @@ def _gradients(dx: Layout, weight: Any, bias: Any, x: TensorMeta, shape: Sequenc
 
 
 def _normalized(x: TensorMeta) -> Layout:
-    """On a GPU in the order of `x`; on a CPU in rows, or channels last where just this is the layout of `x`."""
+    """On a GPU in the order of `x`; on a CPU row-major, or channels last if that is exactly the layout of `x`."""
     if x.device.type == "cuda":
         return _fresh(x, x.shape, None, dense_stride(x))
     if is_row_major(x):
@@ -657,7 +661,7 @@ def _batch_norm(outputs: str) -> Rule:
             return None
         dtype = _statistics(x, *parameters)
         made = {"o": _normalized(x), "s": _fresh(x, (x.shape[1],), dtype), "e": _fresh(x, (0,), dtype, (1,))}
-        if x.device.type == "cuda":  # its kernels give the statistics that they used, also those that were given
+        if x.device.type == "cuda":  # its kernels return the statistics that they used, including given ones
             made["e"] = made["s"]
         elif training is False:
             made["s"] = made["e"]
@@ -668,7 +672,7 @@ def _batch_norm(outputs: str) -> Rule:
 
 
 def _batch_norm_with_reserve(outputs: str) -> Rule:
-    """As `_batch_norm`; the fourth result is what another library's backward wants, which is nothing on a CPU."""
+    """As `_batch_norm`; the fourth result is a reserve for another library's backward, which is empty on a CPU."""
     others = _batch_norm(outputs)
 
     def rule(func: OpOverload, args: Sequence[Any], kwargs: Any) -> Any:

@@ -1,7 +1,7 @@
 """Metadata of operators on symbolic sizes, where static sizes are left to PyTorch's meta kernels.
 
-A rule answers with layouts, or with None: then sizes are pinned and the meta kernel is asked, which also raises eager's
-error for wrong arguments. Comparisons of sizes may add assumptions, as everywhere.
+A rule returns layouts, or None: then sizes are pinned and the meta kernel is run, which also raises eager's error for
+wrong arguments. Comparisons of sizes may add assumptions, as everywhere.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _to_copy(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def written(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """The written first argument's own layout."""
+    """The layout of the first argument, which is written."""
     return layout(args[0])
 
 
@@ -128,7 +128,7 @@ def _attention_backward(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _roll(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """On a CPU the two pieces, concatenated: images keep their format."""
+    """On a CPU the two slices, concatenated: images keep their format."""
     val, dims = val_of(args[0]), given(func, args, kwargs)["dims"]
     if dims and same(val.numel, 0):
         return as_before(val)
@@ -137,7 +137,7 @@ def _roll(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _reduced_shape(val: TensorMeta, named: Mapping[str, Any], all_of: bool) -> list[IntLike]:
-    """The shape without the dimensions `dim`, or with 1 in their place. `all_of`: an empty list stands for all."""
+    """The shape without the dimensions `dim`, or with 1 for them. `all_of`: an empty list means all."""
     dims, keep = named.get("dim"), bool(named.get("keepdim"))
     axes = [dims] if isinstance(dims, int) else list(range(val.ndim) if dims is None else dims)
     if not axes and all_of:
@@ -154,8 +154,8 @@ def _reduction(
     Args:
         dtype: of the (last) result; None: the input's.
         results: 2 for values and positions.
-        whole: of the result for integers.
-        all_of: a list of no dimensions stands for all of them, as None does.
+        whole: dtype of the result for integers.
+        all_of: an empty list of dimensions means all of them, as None does.
     """
 
     def rule(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
@@ -197,7 +197,7 @@ def _dropout(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def loss(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """Losses with `reduction`: a number, or one for each element. Some are of the first operand's dtype."""
+    """Losses with `reduction`: a scalar, or one value for each element. Some have the first operand's dtype."""
     operands = [val_of(a) for a in args if isinstance(a, torch.Tensor)]
     dtype = _common_dtype(operands) if func in _PROMOTED else operands[0].dtype
     if given(func, args, kwargs)["reduction"] != 0:
@@ -207,14 +207,14 @@ def loss(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     shape = broadcast(operands)
     if shape is None:
         return None
-    if func is aten.binary_cross_entropy_with_logits.default:  # the rest is computed into `1 - target`
+    if func is aten.binary_cross_entropy_with_logits.default:  # the result is computed into `1 - target`
         target = operands[1]
         return fresh(operands[0], shape, dtype, as_before(target).val.stride if target.shape == shape else None)
     return fresh(operands[0], shape, dtype, _common_stride(operands, shape))
 
 
 def _common_dtype(operands: Sequence[TensorMeta]) -> torch.dtype:
-    """`torch.result_type` of the first two. Asked about tensors of a class of ours it loads torch.distributed."""
+    """`torch.result_type` of the first two; with a tensor subclass that function would load torch.distributed."""
     first, second = operands[:2]
     if first.dtype is second.dtype:
         return first.dtype
@@ -237,10 +237,11 @@ def _nll_images(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def picked(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """Whole-number indices.
+    """Indexing with integers.
 
-    Where they are neighbours their dimensions come in their place, else in front. The kernel walks the result in the
-    memory order of what is kept. (PyTorch: `restride_src` in aten/src/ATen/native/TensorAdvancedIndexing.cpp.)
+    Neighbouring indexed dimensions are replaced by those of the indices, others move to the front. The kernel orders
+    the result by the memory order of the dimensions that are kept. (PyTorch: `restride_src` in
+    aten/src/ATen/native/TensorAdvancedIndexing.cpp.)
     """
     val, indices = val_of(args[0]), args[1]
     indexed_dims = [d for d, i in enumerate(indices) if i is not None]
@@ -263,7 +264,7 @@ def picked(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _picked_in_rows(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """Picked where a mask holds, else filled: in rows."""
+    """Selection by a mask: row-major."""
     found = picked(func, (args[0], args[2]), kwargs)
     return None if found is None else fresh(found.val, found.val.shape)
 
@@ -282,7 +283,7 @@ def _as_walked(index: TensorMeta, shape: Sequence[IntLike], before: int, after: 
 
 
 def _product(shape_of: Any) -> Rule:
-    """A row-major product whose shape follows from the first two matrices or vectors."""
+    """A row-major product, with a shape by the first two matrices or vectors."""
 
     def rule(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
         a, b = (val_of(x) for x in args[1:3]) if len(args) > 2 else (val_of(x) for x in args[:2])
@@ -297,7 +298,7 @@ def _dot_shape(a: TensorMeta, b: TensorMeta) -> Any:
 
 
 def _addmv_shape(a: TensorMeta, b: TensorMeta) -> Any:
-    if any(same(n, 0) for n in a.shape):  # the summand as it is
+    if any(same(n, 0) for n in a.shape):  # the summand unchanged
         return None
     return a.shape[:1] if a.ndim == 2 and b.ndim == 1 and a.shape[1] == b.shape[0] else None
 
@@ -335,7 +336,7 @@ def _diag_embed(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _of_shape(position: int) -> Rule:
-    """A fresh row-major tensor of the shape that an argument says, with the dtype of the first."""
+    """A fresh row-major tensor with the shape given by an argument, and the dtype of the first."""
 
     def rule(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
         return fresh(val_of(args[0]), args[position])
@@ -356,12 +357,12 @@ def _empty_strided(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _like_drawn(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """`randint_like` and its kind."""
+    """`randint_like` and its overloads."""
     return as_before(val_of(args[0]), kwargs.get("dtype"))
 
 
 def _drawn(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """`randint` and its kind: the first list says the shape."""
+    """`randint` and its overloads: the first list is the shape."""
     shape = tuple(next(a for a in args if isinstance(a, (list, tuple))))
     whole = "randint" in schema_of(func).name or "randperm" in schema_of(func).name
     dtype = kwargs.get("dtype") or (torch.int64 if whole else torch.get_default_dtype())
@@ -542,4 +543,4 @@ SYMBOLIC_RULES: dict[Any, Rule] = {
     },
     **{op: _reduction(None, 2) for op in (aten.var_mean.correction, aten.std_mean.correction, aten.aminmax.default)},
 }
-"""Rules of operators that are not elementwise and have none for static sizes."""
+"""Rules of operators that are not elementwise and have no rule for static sizes."""

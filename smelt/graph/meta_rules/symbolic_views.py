@@ -38,7 +38,7 @@ def _unsafe_view(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _wanted(val: TensorMeta, sizes: Sequence[IntLike]) -> tuple[IntLike, ...] | None:
-    """The shape that a reshape asks for, with -1 worked out; None where it does not fit."""
+    """The target shape of a reshape, with -1 resolved; None where it does not fit."""
     total = math.prod(val.shape)
     free = [d for d, n in enumerate(sizes) if not isinstance(n, Size) and n == -1]
     if len(free) > 1:
@@ -53,15 +53,15 @@ def _wanted(val: TensorMeta, sizes: Sequence[IntLike]) -> tuple[IntLike, ...] | 
 
 
 def view_stride(shape: Sequence[IntLike], stride: Sequence[IntLike], new: Sequence[IntLike]) -> Any:
-    """Strides that show the same memory in the shape `new`, or None where there are none.
+    """Strides of the same memory viewed in the shape `new`, or None where there are none.
 
-    Dimensions that lie one behind the other in memory form a run; each run is cut anew.
-    (PyTorch: aten/src/ATen/TensorUtils.cpp, `computeStride`.)
+    Dimensions that are contiguous with each other form a run; each run is split anew. (PyTorch:
+    aten/src/ATen/TensorUtils.cpp, `computeStride`.)
     """
     if any(same(n, 0) for n in shape):
         return tuple(stride) if _as_it_is(shape, new) else contiguous_stride(new)  # type: ignore[arg-type]
     rows = contiguous_stride(shape)  # type: ignore[arg-type]
-    open_sizes = is_unbacked(*shape, *new)  # nothing is asked of these
+    open_sizes = is_unbacked(*shape, *new)  # such sizes must not be compared
     if all((open_sizes and same(n, 1)) or known_equal(a, b) for n, a, b in zip(shape, stride, rows, strict=True)):
         return contiguous_stride(new)  # type: ignore[arg-type]
     shape, new = layout_sizes(tuple(shape)), layout_sizes(tuple(new))  # type: ignore[arg-type]
@@ -78,15 +78,16 @@ def view_stride(shape: Sequence[IntLike], stride: Sequence[IntLike], new: Sequen
 
 
 def _as_it_is(shape: Sequence[IntLike], new: Sequence[IntLike]) -> bool:
-    """Whether the shape that is asked for is the one that it has; sizes that values tell are not asked."""
+    """Whether the target shape is the present one; unbacked sizes are not compared."""
     if same_all(tuple(shape), tuple(new)):
         return True
     return len(shape) == len(new) and not is_unbacked(*shape, *new) and tuple(shape) == tuple(new)
 
 
 def _runs(shape: Sequence[IntLike], stride: Sequence[IntLike]) -> list[tuple[IntLike, IntLike]]:
-    """(elements, innermost stride) of each run, from the innermost on. A dimension of size 1 belongs to the run that is
-    within it, whatever its stride."""
+    """(elements, innermost stride) of each run, from the innermost on. A dimension of size 1 belongs to the run inside
+    of it, for any stride.
+    """
     runs: list[tuple[IntLike, IntLike]] = []
     for n, s in zip(reversed(shape), reversed(stride), strict=True):
         if runs and (same(n, 1) or known_equal(s, runs[-1][0] * runs[-1][1])):
@@ -173,7 +174,7 @@ def _expanded(own: IntLike | None, wanted: IntLike) -> tuple[IntLike, bool] | No
 
     Args:
         own: the size before; None for a new dimension.
-        wanted: what is asked for; -1 keeps what there is.
+        wanted: the requested size; -1 keeps the present one.
     """
     keep = not isinstance(wanted, Size) and wanted == -1
     if own is None:
@@ -200,7 +201,7 @@ def _squeeze(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _split(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """Parts of one length; how many there are has to be known."""
+    """Views of one length each; their number has to be known."""
     val, length, dim = val_of(args[0]), args[1], args[2] if len(args) > 2 else kwargs.get("dim", 0)
     size = val.shape[dim % val.ndim]
     count = max((hint(size) + hint(length) - 1) // hint(length), 1) if hint(length) else 1
@@ -239,7 +240,7 @@ def _as_strided(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 
 def _unsafe(split: Rule) -> Rule:
-    """The chunks in memory of their own, as far as autograd knows."""
+    """The chunks as fresh memory, which they are for autograd."""
 
     def rule(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
         chunks = split(func, args, kwargs)

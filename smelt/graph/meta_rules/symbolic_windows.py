@@ -29,7 +29,7 @@ aten = torch.ops.aten
 
 def _constant_pad(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     val, shape = val_of(args[0]), _padded(val_of(args[0]), args[1])
-    if all(pad <= 0 for pad in args[1]):  # a copy of what is left
+    if all(pad <= 0 for pad in args[1]):  # a copy of the rest
         return as_before(replace(val, shape=tuple(shape)))  # type: ignore[arg-type]
     last = is_channels_last(val.shape, val.stride)
     return fresh(val, shape, None, channels_last_stride(shape) if last else None)  # type: ignore[arg-type]
@@ -43,7 +43,7 @@ def _padded(val: TensorMeta, pads: Sequence[int]) -> list[IntLike]:
 
 
 def _mirrored_pad(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    """Reflection and replication: images and volumes keep their format; a reflection stays inside."""
+    """Reflection and replication: images and volumes keep their format; a reflection is smaller than the image."""
     val, pads = val_of(args[0]), args[1]
     if val.ndim not in (len(pads) // 2 + 1, len(pads) // 2 + 2):
         return None
@@ -78,14 +78,14 @@ def _adaptive_pool(results: int = 1) -> Rule:
     def rule(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
         val, size = val_of(args[0]), args[1]
         shape = (*val.shape[: val.ndim - len(size)], *size)
-        form = in_format if len(size) == 2 else fresh  # volumes lie in rows
+        form = in_format if len(size) == 2 else fresh  # volumes are row-major
         return form(val, shape) if results == 1 else (form(val, shape), form(val, shape, torch.int64))
 
     return rule
 
 
 def _in_own_format(position: int) -> Rule:
-    """A gradient in the shape of the argument at `position`, channels last where that is."""
+    """A gradient in the shape of the argument at `position`, channels last if that is."""
 
     def rule(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
         val = val_of(args[position])
@@ -95,7 +95,7 @@ def _in_own_format(position: int) -> Rule:
 
 
 def _pool(results: int = 1) -> Rule:
-    """Pooling with windows, in as many dimensions as the window has."""
+    """Pooling with as many dimensions as the window has."""
 
     def rule(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
         val, named = val_of(args[0]), given(func, args, kwargs)
@@ -126,7 +126,7 @@ def _each(values: Any, d: int, otherwise: int) -> int:
 
 
 def _windows(size: IntLike, kernel: int, step: int, pad: int, dilation: int, ceil: bool) -> IntLike:
-    """How many windows fit; with `ceil` the last may hang over, but must begin inside."""
+    """How many windows fit; with `ceil` the last may extend over the edge, but must begin inside."""
     count = (size + 2 * pad - dilation * (kernel - 1) - 1 + (step - 1 if ceil else 0)) // step + 1
     return count - 1 if ceil and (count - 1) * step >= size + pad else count
 
@@ -181,7 +181,7 @@ def _grid_sampler_backward(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 def _channel_shuffle(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     val = val_of(args[0])
-    if val.ndim < 3 or from_torch(val.shape[1]) % from_torch(args[1]) != 0:  # the kernel says so
+    if val.ndim < 3 or from_torch(val.shape[1]) % from_torch(args[1]) != 0:  # as the kernel does
         return None
     return as_before(val) if _is_empty(val) else in_format(val, val.shape)
 

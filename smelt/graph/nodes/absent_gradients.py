@@ -1,8 +1,8 @@
-"""Hooks and functions where a gradient is absent: a compiled graph is one node of autograd's, and may give inputs none.
+"""Keeps hooks and custom functions from running without a gradient, where a compiled graph gives an input none.
 
-The engine goes on from such a node to all of its inputs. In eager it would not come to those that no used result
-depends on: their hooks, and backward methods of the program, are not called there. Here they would be, with None or
-zeros.
+A compiled graph is one node of autograd's engine, which goes on from it to all of its inputs. In eager the engine would
+not reach inputs on which no used result depends: their hooks, and backward methods of the program, are not called
+there. Here they would be called, with None or zeros.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from smelt.graph.nodes.engine_nodes import nodes_below
 
 
 def only_given(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """The hook of a tensor, not called without a gradient."""
+    """A tensor's hook that is skipped without a gradient."""
     if getattr(hook, "only_given", False):
         return hook
 
@@ -31,7 +31,7 @@ def only_given(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def only_given_of_module(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """A backward hook of a module, full or before, not called when no result of the module has a gradient."""
+    """A module's backward hook (full, or pre-hook) that is skipped when no result of the module has a gradient."""
 
     def called(module: Any, *gradients: Any) -> Any:
         return None if all(each is None for each in gradients[-1]) else hook(module, *gradients)
@@ -40,9 +40,9 @@ def only_given_of_module(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def quiet_below(node: Any) -> None:
-    """The engine is about to come to a node without a gradient.
+    """Prepare for the engine's visit of a node without a gradient.
 
-    Hooks of the leaves below, and functions of the program there, are not to be called.
+    Hooks of the leaves below the node, and custom functions there, will not be called.
     """
     for here in nodes_below([node]):
         leaf = getattr(here, "variable", None)
@@ -53,10 +53,10 @@ def quiet_below(node: Any) -> None:
 
 
 class _Skipped:
-    """A `torch.autograd.Function` that the engine comes to without a gradient, in a backward that comes past here.
+    """A node of a `torch.autograd.Function` whose backward is skipped when it gets no gradient.
 
     Attributes:
-        expected: it may be so in this backward; nothing: it is so.
+        expected: it may get none in this backward; nothing: it gets none.
     """
 
     __slots__ = ("node", "expected", "nothing")
@@ -67,11 +67,12 @@ class _Skipped:
 
     @staticmethod
     def of(node: Any) -> _Skipped:
-        """That of a node of the engine, which asks it from now on."""
+        """The object for a node of the engine, which calls its methods from here on."""
         found = getattr(vars(node).get("apply"), "__self__", None)
         if type(found) is not _Skipped:
             found = _Skipped(node)
-            node.register_prehook(found.before)  # it sees what is absent, where the function is given zeros
+            # a pre-hook sees which gradients are absent, where the function would get zeros
+            node.register_prehook(found.before)
             node.apply = found.apply
         return found
 
@@ -80,21 +81,21 @@ class _Skipped:
         self.expected = False
 
     def apply(self, *gradients: Any) -> Any:
-        """In place of the backward."""
+        """Called by the engine instead of the function's backward."""
         node: Any = self.node()
         return (None,) * len(node.needs_input_grad) if self.nothing else type(node).apply(node, *gradients)
 
 
 def quiet(hooks: dict[int, Callable[..., Any]] | None) -> None:
-    """None of a tensor's hooks is called without a gradient."""
+    """Make all of a tensor's hooks skip absent gradients."""
     for key, hook in list((hooks or {}).items()):
         hooks[key] = only_given(hook)  # type: ignore[index]
 
 
 def hooks_of(tensor: torch.Tensor) -> Callable[[], dict[int, Callable[..., Any]] | None]:
-    """The hooks of a tensor that is no leaf, later: also such as are registered by then. It is not kept alive.
+    """A function that returns the hooks of a tensor that is no leaf, including later ones. It keeps no tensor alive.
 
-    The engine knows no more than the node that made the tensor.
+    The engine knows only the node that made the tensor, and not its hooks.
     """
     known = backward_hooks(tensor)
     if known is not None:
@@ -109,7 +110,7 @@ def hooks_of(tensor: torch.Tensor) -> Callable[[], dict[int, Callable[..., Any]]
 
 
 def pass_on_absent(node: Any) -> None:
-    """Let a custom function's node give nothing when it gets nothing, not zeros."""
+    """Let a custom function's node give None when all of its gradients are absent, and not zeros."""
     weak = weakref.ref(node)
 
     def before(gradients: tuple[Any, ...]) -> None:

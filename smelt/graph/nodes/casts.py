@@ -1,4 +1,4 @@
-"""The thread's autocast state, for every kind of device that graphs live on."""
+"""The thread's autocast state, for every kind of device that graphs run on."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from smelt.base.process_state import switch
 DEVICES = ("cpu", "cuda")
 
 Casts = tuple[tuple[bool, torch.dtype], ...]
-"""For each of DEVICES: autocast is enabled, and its dtype."""
+"""For each of DEVICES: whether autocast is enabled, and its dtype."""
 
 
 def present_casts() -> Casts:
-    """The state now."""
+    """The present state."""
     return tuple((torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in DEVICES)
 
 
 def set_casts(casts: Casts) -> None:
-    """Make this the state."""
+    """Set the state."""
     for device, (enabled, dtype) in zip(DEVICES, casts, strict=True):
         torch.set_autocast_enabled(device, enabled)
         torch.set_autocast_dtype(device, dtype)
 
 
 def casting() -> tuple[str, ...]:
-    """The kinds of devices whose operators are cast now."""
+    """The kinds of devices on which autocast is enabled."""
     return tuple(filter(torch.is_autocast_enabled, DEVICES))
 
 
 @contextmanager
 def under_casts(casts: Casts) -> Iterator[None]:
-    """What runs inside of it runs in this state."""
+    """A context in which the state is `casts`."""
     before = present_casts()
     set_casts(casts)
     try:

@@ -1,7 +1,8 @@
-"""Calls of `torch.utils.checkpoint` in a captured graph, made calls once more: eager backends then save as little.
+"""Makes the marked regions of a captured graph calls of `torch.utils.checkpoint`, so that eager backends save as
+little.
 
-Capture goes through such a call and marks the nodes inside with its number. A backend that partitions the graph reads
-the marks; for one that lets autograd run over it, the nodes between the first and the last mark become a function.
+Capture inlines such calls and marks the nodes inside with the call's number. A backend that partitions the graph reads
+the marks; for one that runs it under autograd, the nodes between the first and the last mark become a function.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def _spans(nodes: Sequence[fx.Node]) -> Iterable[list[fx.Node]]:
 
 
 def _is_torn(span: Sequence[fx.Node]) -> bool:
-    """A mode is entered or left across an end, or an input stands in the middle: the nodes are no function."""
+    """Whether a span cannot be a function: a mode is entered or left across an end, or an input is inside."""
     own = set(span)
     return any(
         node.op in ("placeholder", "output")
@@ -79,12 +80,12 @@ def _item(results: Sequence[Any], index: int) -> Any:
 
 
 class _checkpointed:  # noqa: N801  it is called like a function, and shown so in a graph
-    """Computes a span of a graph, and recomputes it when gradients need the values inside.
+    """Computes a span of a graph, and recomputes it when gradients need values inside of it.
 
     Args:
         body: the nodes of the span.
-        num_buffers: how many of its arguments, the first ones, are inputs of the whole graph. They are treated like a
-            module's buffers: the body may write to them, which autograd forbids for what it saves.
+        num_buffers: how many of its first arguments are inputs of the whole graph. They are treated like a module's
+            buffers: the body may write to them, which autograd forbids for saved tensors.
     """
 
     def __init__(self, body: fx.GraphModule, num_buffers: int) -> None:

@@ -1,7 +1,7 @@
-"""A branch on a tensor's value as one node of a torch-level graph: `Conditional(condition, *operands)` runs one way.
+"""A branch on a tensor's value as one node of a torch-level graph: `Conditional(condition, *operands)` runs one arm.
 
-Both ways are graphs over the same operands with outputs of the same metadata. Only the one that is taken runs, so
-random numbers are drawn, and tensors written, as the program would.
+Both arms are graphs over the same operands, with outputs of the same metadata. Only one arm runs, so random numbers are
+drawn, and tensors written, as in the program.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _numbers = itertools.count()
 
 
 class Conditional:
-    """The target of such a node.
+    """The target of a node that is a branch.
 
     Args:
-        true, false: graph modules; each takes the operands and gives a tuple.
+        true, false: graph modules of the arms; each takes the operands and returns a tuple.
     """
 
     def __init__(self, true: fx.GraphModule, false: fx.GraphModule) -> None:
@@ -39,14 +39,14 @@ def conditionals(graph: fx.Graph) -> list[fx.Node]:
 
 
 def operands_of(nodes: Sequence[fx.Node], outputs: Sequence[fx.Node | None]) -> list[fx.Node]:
-    """What a region of a graph, and its outputs, need from before it; each once, in order of use."""
+    """The values from before a region that the region, and its outputs, need; each once, in order of use."""
     inside = set(nodes)
     needed = dict.fromkeys(each for node in nodes for each in node.all_input_nodes if each not in inside)
     return list(needed | dict.fromkeys(each for each in outputs if each is not None and each not in inside))
 
 
 def cut_out(nodes: Sequence[fx.Node], operands: Sequence[fx.Node], outputs: Sequence[fx.Node | None]) -> fx.Graph:
-    """A copy of a region as a graph of its own: a placeholder for each operand, then the nodes, then the outputs.
+    """A copy of a region as a separate graph: a placeholder for each operand, then the nodes, then the outputs.
 
     An output may be None.
     """

@@ -1,9 +1,10 @@
-"""What the backward of a user's `torch.autograd.Function` reads of the program's objects, and whether it is as it was.
+"""Checks on what the backward of a user's `torch.autograd.Function` reads of the program's objects, and what it writes.
 
 A call of such a function is one node; its backward runs when the graph is differentiated, at compile time. Eager runs
-it while gradients are computed, and it reads what a global variable, a closure or an attribute holds by then. So a
-compiled backward asks first. Where something was changed, the backward is traced again, once; from then on calls of the
-class are no nodes: its backward runs by itself, as in eager. So it does where it writes to a tensor that others hold.
+it when gradients are computed, and it then reads the present value of a global variable, a closure or an attribute. So
+a compiled backward checks these values before it runs. If one has changed, the backward is traced anew, once; after
+that, calls of the class are no longer nodes, and its backward runs in eager. The same holds for a class whose backward
+writes to a tensor outside of the graph.
 """
 
 from __future__ import annotations
@@ -21,23 +22,24 @@ from smelt.graph.nodes.engine_nodes import history
 from smelt.graph.nodes.gradients import DERIVATIVES
 
 _unsteady: ByIdentity[type, bool] = ByIdentity()
-"""Classes whose backward was seen to find something else than the graph was made for."""
+"""Classes of which a value read by the backward has changed between forward and backward."""
 
 
 def is_steady(cls: type) -> bool:
-    """Nothing that the backward of a class reads was ever seen to change between forward and backward."""
+    """Whether nothing that the backward of a class reads has ever changed between forward and backward."""
     return cls not in _unsteady
 
 
 _writing: ByIdentity[type, bool] = ByIdentity()
-"""Classes whose backward was seen to write to a tensor that the caller of the graph holds."""
+"""Classes whose backward has written to a tensor that the caller of the graph keeps."""
 
 
 class WritingBackward(Unsupported):
-    """A backward that writes to an input or a result of the graph, when it runs: no value of the graph's forward.
+    """A backward that writes to an input or a result of the graph when it runs, which is not a value of the forward
+    graph.
 
     Attributes:
-        classes: the functions that do; empty where it is not known.
+        classes: the functions that do so; empty where they are not known.
     """
 
     def __init__(self, classes: tuple[type, ...]) -> None:
@@ -46,11 +48,11 @@ class WritingBackward(Unsupported):
 
 
 class Writers:
-    """The custom functions of a traced program whose backward writes, found while the engine runs.
+    """Finds the custom functions of a traced program whose backward writes, while the engine runs.
 
     Args:
-        heads: whose histories are run.
-        versions: how often everything that the caller holds was written.
+        heads: the tensors whose histories are run.
+        versions: returns the version counters of all tensors that the caller keeps.
     """
 
     def __init__(self, heads: Iterable[torch.Tensor], versions: Callable[[], list[int]]) -> None:
@@ -66,7 +68,7 @@ class Writers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Take the hooks off: nodes of the engine hold them, and the collector does not see through nodes."""
+        """Remove the hooks: nodes of the engine refer to them, and the garbage collector cannot follow nodes."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -85,12 +87,12 @@ class Writers:
 
 
 def writes_outside(cls: type) -> bool:
-    """The backward of a class was seen to write to what others hold. It runs by itself, as in eager."""
+    """Whether the backward of a class has written to tensors outside of the graph. It runs in eager."""
     return cls in _writing
 
 
 def has_functions(graph: fx.Graph) -> bool:
-    """Some node is a call of a custom function."""
+    """Whether a node is a call of a custom function."""
     return bool(_functions_of(graph))
 
 
@@ -100,8 +102,11 @@ def _functions_of(graph: fx.Graph) -> list[type]:
 
 
 def leave_out_writing(graph: fx.Graph, writing: tuple[type, ...]) -> frozenset[int]:
-    """The graph's backward writes to what others hold: the functions that do (all where none is known to) are no nodes
-    any more. Identities of those."""
+    """Exclude functions whose backward writes outside of the graph (all of the graph if these are not known) from
+    graphs.
+
+    Returns the identities of their classes.
+    """
     classes = _functions_of(graph)
     known = [cls for cls in classes if any(cls is each for each in writing)]
     found = [cls for cls in known or classes if cls not in _writing]
@@ -111,32 +116,33 @@ def leave_out_writing(graph: fx.Graph, writing: tuple[type, ...]) -> frozenset[i
 
 
 class BackwardState:
-    """What a captured backward has read.
+    """The values that a captured backward has read.
 
     Args:
         cls: the class of the function.
-        same: says whether the program's objects still hold what the backward read.
-        same_before: the same of what the forward read.
+        same: tells whether the program's objects still have the values that the backward read.
+        same_before: the same for the values that the forward read.
     """
 
     def __init__(self, cls: type, same: Callable[[], bool], same_before: Callable[[], bool]) -> None:
         self.cls, self.same, self.same_before = cls, same, same_before
 
     def note_change(self) -> None:
-        """From now on the class is captured otherwise."""
+        """Note that a value has changed; the class is no longer captured as one node with this state."""
         _unsteady.put(self.cls, True)
 
 
 def states_of(graph: fx.Graph) -> tuple[BackwardState, ...]:
-    """Of each custom function that is a node of a torch-level graph and whose backward reads such things."""
+    """The states of a torch-level graph's custom functions whose backward reads objects of the program."""
     found = [state for state in map(_state_of, graph.nodes) if state is not None]
-    if any(node.target in DERIVATIVES for node in graph.nodes):  # it has run some backward as well, which has read them
+    # the graph has run backwards itself, which have read the values
+    if any(node.target in DERIVATIVES for node in graph.nodes):
         found = [BackwardState(state.cls, state.same, lambda: False) for state in found]
     return tuple(found)
 
 
 def forget_state(node: fx.Node) -> None:
-    """The node is of a graph that runs the backward itself, and what it reads is what is there by then."""
+    """Drop the state of a node in a graph that runs the backward itself: there it reads the present values."""
     if _state_of(node) is not None:
         target: Any = node.target
         node.target = target.without_state()

@@ -1,8 +1,8 @@
 """Eager boundaries: nodes of a torch-level graph at which it is cut, because Python of the program acts there.
 
-A hook wants the very tensor that gradients are collected for; inference mode is a mode of the thread. What is compiled
-stands on either side of such a node, the node itself runs as it is, and PyTorch's autograd links the pieces. So
-whatever a hook does happens when eager would do it. A graph with eager boundaries also runs as plain Python.
+A hook needs the very tensor through which gradients flow; inference mode is a mode of the thread. The graph is compiled
+on either side of such a node, the node itself runs as plain Python, and PyTorch's autograd links the pieces. So effects
+of hooks happen when they would in eager. A graph with eager boundaries also runs as plain Python.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class EagerBoundary:
     """The target of such a node; called with real tensors between two compiled pieces.
 
     Attributes:
-        why: what stands there, for people.
-        leaves: (of one that leaves a region) it is given the token of the one that entered, and ends it.
+        why: the reason for the cut, for messages.
+        leaves: the boundary ends a region; its argument is the token of the boundary that entered it.
     """
 
     why = "Python of the program"
@@ -38,7 +38,7 @@ class EagerBoundary:
 
 
 class Edge(EagerBoundary):
-    """The tensor is the caller's from here on: hooks are registered on it after the graph has run."""
+    """A tensor that leaves the graph here, since hooks are registered on it after the graph has run."""
 
     why = "a tensor with a hook, or that keeps its gradient"
 
@@ -57,12 +57,12 @@ def cuts(graph: fx.Graph) -> list[fx.Node]:
 
 
 def in_pieces(graph: fx.Graph, backend: str) -> bool:
-    """Whether the backend gets the graph in pieces, compiled when they first run. In eager a branch is Python's."""
+    """Whether the backend gets the graph in pieces, compiled when they first run. In eager a branch runs as Python."""
     return bool(boundaries(graph)) or backend != "eager" and bool(cuts(graph))
 
 
 def drop_idle(graph: fx.Graph) -> None:
-    """Take out boundaries that cut nothing: a tensor that only the caller reads, a region without a node."""
+    """Remove boundaries that have no effect: a tensor that only the caller reads, a region without nodes."""
     for node in boundaries(graph):
         if isinstance(node.target, Edge):
             (tensor,) = node.all_input_nodes
@@ -74,12 +74,14 @@ def drop_idle(graph: fx.Graph) -> None:
 
 
 def why_cut(node: fx.Node) -> str:
-    """What stands at such a node, for people."""
+    """The reason for the cut at a node, for messages."""
     return node.target.why if isinstance(node.target, EagerBoundary) else "a branch on a tensor's value"
 
 
 def without_regions_at(graph: fx.Graph) -> fx.Graph:
-    """The same graph with no region (gradients, autocast) open at a boundary: each is left before and entered after."""
+    """The same graph with no region (gradients, autocast) open at a boundary: regions are left before it and reentered
+    after.
+    """
     if not boundaries(graph) or not any(node.target in EXITS for node in graph.nodes):
         return graph
     out = Graph()

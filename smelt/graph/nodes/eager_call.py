@@ -1,7 +1,7 @@
 """A call of the program that runs in eager, between two compiled pieces of a graph.
 
-Sparse and quantised tensors go from one such call to the next as they are, with the history that PyTorch's own autograd
-gives them; derivatives of the call are eager's. The graph around stays one graph.
+Sparse and quantised tensors go from one such call to the next unchanged, with the history that PyTorch's own autograd
+gives them; derivatives of the call are eager's. The surrounding graph stays one graph.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class EagerCall(EagerBoundary):
     """`target(args, kwargs)` as the captured program made it.
 
     Attributes:
-        operators: what the call consists of, for `stats()["extern_ops"]`.
+        operators: the operators of the call, for `stats()["extern_ops"]`.
         modes: (gradients, then for each device: its name, autocast and its dtype) where the program has switched some.
     """
 

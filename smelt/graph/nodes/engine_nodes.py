@@ -1,4 +1,4 @@
-"""The nodes of PyTorch's autograd graph, what they have saved, and whether they still have it."""
+"""Nodes of PyTorch's autograd graph, the tensors that they have saved, and whether these were freed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def nodes_below(heads: Iterable[Any]) -> Iterator[Any]:
-    """Every node of the graph that begins at these nodes, once; None among them stands for no history."""
+    """Every node that is reachable from these nodes, once; None among them is ignored."""
     waiting = [node for node in heads if node is not None]
     seen = set(waiting)
     while waiting:
@@ -23,31 +23,31 @@ def nodes_below(heads: Iterable[Any]) -> Iterator[Any]:
 
 
 def history(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
-    """Every node of the graph that these tensors come from, once; none for a tensor that autograd forbids to use."""
+    """Every node in the history of these tensors, once; none for a tensor whose history autograd refuses."""
     return nodes_below(map(_node_of, tensors))
 
 
 def _node_of(tensor: torch.Tensor) -> Any:
     try:
         return tensor.grad_fn
-    except RuntimeError:  # a view of another mode than that in which its base was written
+    except RuntimeError:  # the view was made in another mode than its base was written in
         return None
 
 
 def saved_by(node: Any) -> Iterator[Any]:
-    """What a node has saved, but for what was overwritten since."""
+    """The tensors that a node has saved, without those that were overwritten since."""
     kind: Any = type(node)
-    if hasattr(kind, "_forward_cls"):  # of a function in Python, which may keep tensors in any attribute
+    if hasattr(kind, "_forward_cls"):  # a node of a Python function, which may keep tensors in any attribute
         yield from vars(node).values()
     for name in _names(kind):
         try:
             yield getattr(node, name)
         except RuntimeError:
-            continue  # overwritten, or let go by a backward of the program's own
+            continue  # overwritten, or freed by a backward of the program
 
 
 def is_used_up(node: Any) -> bool:
-    """A backward has let go of what the node had saved, so that there is no second one through it."""
+    """Whether a backward has freed what the node had saved, so that a second one through it is an error."""
     kind: Any = type(node)
     for name in _names(kind):
         try:
@@ -59,11 +59,13 @@ def is_used_up(node: Any) -> bool:
 
 
 def _names(kind: type) -> tuple[str, ...]:
-    """The attributes under which nodes of a kind show the tensors that they save: to read a size would fix it."""
+    """Names of a node class's attributes for saved tensors; attributes are not read, as that would
+    pin symbolic sizes.
+    """
     return ("saved_tensors",) if hasattr(kind, "_forward_cls") else _raw_names(kind)
 
 
 @functools.cache
 def _raw_names(kind: type) -> tuple[str, ...]:
-    """Of a kind of PyTorch's own, which stays."""
+    """Names of the raw attributes of a node class of PyTorch, which do not change."""
     return tuple(name.removeprefix("_raw") for name in dir(kind) if name.startswith("_raw_saved_"))

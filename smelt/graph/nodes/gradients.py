@@ -14,9 +14,9 @@ _KEEPING = "_smelt_keeps_absent"
 
 
 def note_keeping(cls: type, results: Any) -> None:
-    """These are results of a call of a `torch.autograd.Function` with `set_materialize_grads(False)`.
+    """Mark these results as made by a `torch.autograd.Function` with `set_materialize_grads(False)`.
 
-    Its node does not tell.
+    The engine's node does not show that.
     """
     for result in results if isinstance(results, (tuple, list)) else (results,):
         node = result.grad_fn if isinstance(result, torch.Tensor) else None
@@ -25,16 +25,17 @@ def note_keeping(cls: type, results: Any) -> None:
 
 
 def keeps_absent(node: Any) -> bool:
-    """Whether the backward of an engine node gets None for a result that is not used, and no zeros."""
+    """Whether the backward of an engine node gets None, and not zeros, for a result that is not used."""
     return getattr(node, _KEEPING, False)
 
 
 def gradients(
     outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor], tangents: Sequence[Any], retain_graph: bool = False
 ) -> tuple[torch.Tensor | None, ...]:
-    """`torch.autograd.grad` that calls no hook of the leaves; calls of them are in the graph, which may run so.
+    """`torch.autograd.grad` without calling the hooks of the leaves; calls of them are nodes of the graph.
 
-    In this thread: while a program is captured, another would not know that its tensors on CUDA are fake.
+    The engine runs in this thread: in another thread, trace tensors on CUDA would be taken for real ones during
+    capture.
     """
     hooks_of_leaves = [backward_hooks(leaf) for leaf in leaves]
     try:
@@ -50,4 +51,4 @@ def gradients(
 
 
 DERIVATIVES = frozenset({torch.autograd.grad, torch.autograd.backward, gradients})
-"""Calls that run the autograd engine."""
+"""Functions that run the autograd engine."""

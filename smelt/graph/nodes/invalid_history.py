@@ -1,8 +1,8 @@
-"""Tensors that have a history which nobody can go back through: what it needs was overwritten, or used up, there is no
-derivative, or the program's own derivative fails.
+"""Tensors whose autograd history raises an error in a backward, or gives no gradients.
 
-Eager has them all the same, and raises when a backward comes to them. Others have a history that leads to no tensor
-outside of the graph: a backward comes to them, and that is all.
+A saved tensor was overwritten or freed, an operator has no derivative, or the program's own derivative fails. In eager
+such tensors exist, and only a backward that reaches them raises. Other tensors have a history that leads to no tensor
+outside of the graph: a backward that reaches them does nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _ErrorNode(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor | None) -> Any:
-        if gradient is None or ctx.error is None:  # a compiled graph has no use for the tensor in this backward
+        if gradient is None or ctx.error is None:  # a compiled graph does not use the tensor in this backward
             for node, _ in ctx.next_functions:
                 quiet_below(node)
             return (None,) * len(ctx.needs_input_grad)
@@ -45,10 +45,10 @@ class _ErrorNode(torch.autograd.Function):
 
 
 def once_more(error: Exception) -> Exception:
-    """The same error, one for each backward."""
+    """A copy of the error, one for each backward."""
     try:
         made = copy.copy(error)
-    except Exception:  # its class makes no second one
+    except Exception:  # its class cannot be copied
         return error.with_traceback(None)
     return made if type(made) is type(error) else error.with_traceback(None)
 
@@ -59,33 +59,33 @@ _ANCHOR = torch.zeros((), device="cpu", requires_grad=True)
 def with_invalid_history(
     tensor: torch.Tensor, error: Exception | None, origins: Sequence[torch.Tensor] = ()
 ) -> torch.Tensor:
-    """The tensor, which requires gradients now; a backward that comes to it raises the error.
+    """Make the tensor require gradients, with a history that raises the error in a backward that reaches it.
 
     Args:
         error: None: no error, and no gradients.
-        origins: what its history leads to: a derivative by one of them has to come through it.
+        origins: tensors to which its history leads: a derivative with respect to one of them reaches the error.
     """
     return recording(True, _ErrorNode.apply, tensor, error, _ANCHOR, *origins)
 
 
-# -- what a backward raises ----------------------------------------------------------------------------------------
+# -- errors of a backward ------------------------------------------------------------------------------------------
 
 _TEXTS = re.compile(
     r"has been modified by an inplace operation"
-    r"|more than one element of the written-to tensor"  # of a write through expanded memory
+    r"|more than one element of the written-to tensor"  # a write through expanded memory
     r"|^the derivative for"
     r"|^You must implement either the backward or vjp method"
     r"|^[Ff]unction \w+Backward returned an? (invalid gradient|incorrect number of gradients|gradient different than)"
     r"|^expected Variable or None"
 )
-"""What the engine says of the program; nodes of PyTorch's own functions have a number behind "Backward"."""
+"""Errors of the engine that the program causes; nodes of PyTorch's own functions have a number after "Backward"."""
 
 
 def of_backward(error: Exception) -> Exception | None:
-    """The error as eager raises it once a backward comes there; None: eager does not raise it.
+    """The error as eager raises it in a backward; None: eager does not raise it.
 
-    A saved value was overwritten, an operator has no derivative, one writes elements that share their memory, the
-    program's derivative fails or gives what does not fit, or there is no room for a gradient.
+    Such are: a saved value was overwritten, an operator has no derivative, an operator writes elements that share
+    memory, the program's derivative fails or returns unfit gradients, or there is no memory for a gradient.
     """
     if isinstance(error, NoRoom):
         return error.of_eager()
@@ -94,7 +94,7 @@ def of_backward(error: Exception) -> Exception | None:
     told = isinstance(error, RuntimeError) and _TEXTS.search(str(error))
     if not (told or _is_of_operator(error.__traceback__) or _is_of_function(error.__traceback__)):
         return None
-    error.__traceback__ = error.__context__ = None  # they hold the frames of the trace
+    error.__traceback__ = error.__context__ = None  # they refer to the frames of the trace
     return error
 
 
@@ -106,7 +106,7 @@ _APPLY = BackwardCFunction.apply.__code__
 
 
 def _is_of_function(entry: TracebackType | None) -> bool:
-    """Whether the program's own code raises, in the backward of a `torch.autograd.Function`."""
+    """Whether the program's own code raised it, in the backward of a `torch.autograd.Function`."""
     code = None
     applied = False
     while entry is not None:
@@ -117,7 +117,7 @@ def _is_of_function(entry: TracebackType | None) -> bool:
 
 
 def _is_of_operator(entry: TracebackType | None) -> bool:
-    """Whether an operator of a library, whose derivative the program has registered or not, was differentiated."""
+    """Whether it was raised in the derivative of a library's operator, registered or not."""
     while entry is not None:
         code = entry.tb_frame.f_code
         if code.co_filename == _FORMULAS and code.co_name == "backward":

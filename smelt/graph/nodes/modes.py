@@ -1,4 +1,4 @@
-"""Regions (gradients, autocast, kernels of attention) as graph nodes: capture emits these calls, autograd runs them.
+"""Regions (gradients, autocast, attention kernels) as graph nodes: capture emits these calls, autograd runs them.
 
 Each `enter_*` returns a token for the matching `exit_*`. They act on the thread's real state, so a captured graph also
 runs as plain Python.
@@ -21,10 +21,11 @@ from smelt.base.process_state import switch
 
 
 class _Open(threading.local):
-    """The regions that graphs have entered on this thread and not left: what restores the state, and the state before.
+    """Regions that graphs have entered on this thread and not left: the function that restores the state, and that
+    state.
 
-    A region is noted before it is entered and until it is left, as an interrupt may come between: it is then restored
-    without having been entered, or twice.
+    A region is noted before it is entered and until it is left, since an interrupt may come in between: the state may
+    then be restored without having been changed, or twice.
     """
 
     def __init__(self) -> None:
@@ -37,7 +38,7 @@ switch("regions", lambda: tuple(_open.regions), lambda before: setattr(_open, "r
 
 @contextmanager
 def regions_left() -> Iterator[None]:
-    """Regions that are entered inside are left when an error ends them before their end."""
+    """A context that leaves the regions entered inside, if an error ends them before their end."""
     depth = len(_open.regions)
     try:
         yield
@@ -50,7 +51,7 @@ def regions_left() -> Iterator[None]:
 
 
 def leaving_regions(gm: fx.GraphModule, run: Callable[..., Any]) -> Callable[..., Any]:
-    """`run`, which runs the nodes of `gm` as they are, so that an error leaves the thread's modes as they were."""
+    """A function that runs the nodes of `gm` as they are, and restores the thread's modes after an error."""
     if not any(node.target in MODE_CHANGES for node in gm.graph.nodes):
         return run
 
@@ -63,19 +64,19 @@ def leaving_regions(gm: fx.GraphModule, run: Callable[..., Any]) -> Callable[...
 
 
 def note_region(restore: Callable[[Any], object], before: Any) -> None:
-    """A region is about to be entered; `restore(before)` leaves it, wherever it was interrupted."""
+    """Note a region that is about to be entered; `restore(before)` leaves it at any point."""
     _open.regions.append((restore, before))
 
 
 def forget_region() -> None:
-    """The innermost region is left."""
-    if _open.regions:  # regions are nested, so the last one is that which is left
+    """Forget the innermost region, which is left now."""
+    if _open.regions:  # regions are nested, so the last one is the innermost
         _open.regions.pop()
 
 
 @has_side_effect
 def enter_grad_mode(enabled: bool) -> bool:
-    """Switch gradient recording on or off; returns what it was."""
+    """Switch gradient recording on or off; returns the former state."""
     previous = torch.is_grad_enabled()
     note_region(torch_c.set_grad_enabled, previous)
     torch_c.set_grad_enabled(enabled)
@@ -84,7 +85,7 @@ def enter_grad_mode(enabled: bool) -> bool:
 
 @has_side_effect
 def exit_grad_mode(previous: bool) -> None:
-    """Back to what `enter_grad_mode` returned."""
+    """Restore the state that `enter_grad_mode` returned."""
     torch_c.set_grad_enabled(previous)
     forget_region()
 
@@ -109,7 +110,9 @@ def exit_autocast(region: torch.autocast) -> None:
 
 @has_side_effect
 def enter_attention_kernels(allowed: tuple[bool, ...]) -> tuple[bool, ...]:
-    """Allow these kernels of scaled_dot_product_attention (see `torch_c.ATTENTION_SETTERS`); returns which were."""
+    """Allow these kernels of scaled_dot_product_attention (see `torch_c.ATTENTION_SETTERS`); returns
+    the former ones.
+    """
     previous = torch_c.attention_kernels()
     note_region(torch_c.set_attention_kernels, previous)
     torch_c.set_attention_kernels(allowed)
@@ -118,7 +121,7 @@ def enter_attention_kernels(allowed: tuple[bool, ...]) -> tuple[bool, ...]:
 
 @has_side_effect
 def exit_attention_kernels(previous: tuple[bool, ...]) -> None:
-    """Back to what `enter_attention_kernels` returned."""
+    """Restore the kernels that `enter_attention_kernels` returned."""
     torch_c.set_attention_kernels(previous)
     forget_region()
 
@@ -128,7 +131,7 @@ EXITS = {
     enter_autocast: exit_autocast,
     enter_attention_kernels: exit_attention_kernels,
 }
-"""What leaves the region that each of them enters."""
+"""For each function that enters a region, the one that leaves it."""
 
 MODE_CHANGES = frozenset({*EXITS, *EXITS.values()})
 """Node targets that change the thread's state and make no tensor."""

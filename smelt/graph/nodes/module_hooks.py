@@ -1,6 +1,6 @@
 """Backward hooks of modules as boundaries: PyTorch's own machinery, set up on the tensors between two compiled pieces.
 
-Which hooks there are is asked when the graph runs, so that they may come and go as long as there are any.
+The hooks are looked up when the graph runs, so that they may change as long as there are any.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from smelt.graph.nodes.cut_points import EagerBoundary
 
 
 class Around:
-    """What one call of a module hands from the node before its forward to the one after: PyTorch's BackwardHook."""
+    """PyTorch's BackwardHook of one call of a module, passed from the node before its forward to the one after."""
 
     def __init__(self, hook: Any = None) -> None:
         self.hook = hook
 
 
 def through(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors behind the node of the autograd graph that the hooks are on."""
+    """The tensors behind the autograd node that calls the hooks."""
     return list(BackwardHookFunction.apply(*tensors))
 
 
@@ -34,12 +34,12 @@ class _ModuleHooks(EagerBoundary):
     why = "a module with backward hooks"
 
     def __init__(self, count: int, positions: Sequence[int]) -> None:
-        """`count` arguments (or results), of which tensors stand at `positions`; empty: none requires gradients."""
+        """`count` arguments (or results), with tensors at `positions`; empty: none requires gradients."""
         super().__init__()
         self.count, self.positions = count, tuple(positions)
 
     def set_up(self, through: Any, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Have PyTorch set up its hooks on the tensors; others than tensors it only counts."""
+        """Have PyTorch set up its hooks on the tensors; of other values it only needs the number."""
         values: list[Any] = [None] * self.count
         for position, tensor in zip(self.positions, tensors, strict=True):
             values[position] = tensor
@@ -51,7 +51,7 @@ class _ModuleHooks(EagerBoundary):
 
 
 class BeforeForward(_ModuleHooks):
-    """(module, tensors among the arguments) -> what the node after is given, and the tensors that forward gets."""
+    """(module, tensors among the arguments) -> the Around object, and the tensors that forward gets."""
 
     def __call__(self, module: nn.Module, *tensors: torch.Tensor) -> tuple[Any, ...]:
         full, _ = module._get_backward_hooks()
@@ -61,7 +61,7 @@ class BeforeForward(_ModuleHooks):
 
 
 class AfterForward(_ModuleHooks):
-    """(what the node before gave, tensors among the results) -> the tensors that the module returns."""
+    """(the Around object, tensors among the results) -> the tensors that the module returns."""
 
     def __call__(self, around: Around, *tensors: torch.Tensor) -> tuple[Any, ...]:
         return tuple(self.set_up(around.hook.setup_output_hook, tensors))

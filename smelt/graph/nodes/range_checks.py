@@ -1,8 +1,8 @@
-"""Operators that raise for values out of a range, and a node that does only that: for those whose result nobody uses.
+"""Operators that raise for values out of a range, and a node with only that check, for unused results.
 
-Eager runs an operator for its result and so checks its operands. A graph leaves out what nobody uses, but must raise
-the same: capture keeps such calls (`capture/closing`), and a joint graph gets an `in_range` node in their place. Where
-only the operator's own kernel knows what is wrong (a singular matrix), the operator stays.
+Eager runs an operator even if its result is unused, and so checks its operands. A graph drops unused nodes, but must
+raise the same errors: capture keeps such calls (`finish_graph`), and a joint graph gets an `in_range` node instead. If
+only the operator's own kernel can find the error (a singular matrix), the operator stays.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ aten = torch.ops.aten
 
 
 class Range(NamedTuple):
-    """What an operator expects of the values of one operand.
+    """The values that an operator accepts in one operand.
 
     Attributes:
-        low, high: the least and the largest value; None: there is none.
-        fault: what eager raises (`abi.faults`).
-        ignored: a value that is never looked at.
-        waits: on a GPU eager looks before it begins, so that nothing is lost; elsewhere a kernel asserts.
-        excluded: a value that is wrong inside of the range.
-        summed: dimensions along which the operand is summed up first; None: its elements are looked at.
+        low, high: the least and the largest value; None: unbounded.
+        fault: the error that eager raises (`abi.faults`).
+        ignored: a value that is always accepted.
+        waits: on a GPU eager waits and checks before the kernel starts, so that the context survives; else a kernel
+            asserts.
+        excluded: a value inside of the range that is not accepted.
+        summed: dimensions over which the operand is summed before the check; None: its elements are checked.
     """
 
     operand: fx.Node
@@ -65,7 +66,9 @@ def _shape(node: fx.Node) -> tuple[Any, ...]:
 
 
 def _at(dim: int | None, position: int) -> Rule:
-    """The operand at `position` holds indices along dimension `args[dim]` of the first operand (its first for None)."""
+    """The operand at `position` contains indices along dimension `args[dim]` of the first operand (its
+    first for None).
+    """
 
     def rule(args: Sequence[Any]) -> Iterator[Range]:
         shape = _shape(args[0])
@@ -116,7 +119,7 @@ def _normal(args: Sequence[Any]) -> Iterator[Range]:
 
 
 def _divisor(args: Sequence[Any]) -> Iterator[Range]:
-    """Whole numbers over 0, on a CPU; a GPU gives a number."""
+    """Integer division by 0 on a CPU; a GPU gives a number."""
     whole = all(
         not (x.meta["val"].dtype.is_floating_point if isinstance(x, fx.Node) else isinstance(x, float))
         for x in args[:2]
@@ -127,7 +130,7 @@ def _divisor(args: Sequence[Any]) -> Iterator[Range]:
 
 
 def _divided(args: Sequence[Any]) -> Iterator[Range]:
-    """Of `div` the ways that round, whose mode comes last; true division of whole numbers gives floats."""
+    """`div` with a rounding mode, which comes last; true division of integers gives floats."""
     yield from _divisor(args) if len(args) > 2 and args[2] is not None else ()
 
 
@@ -138,7 +141,7 @@ def _weights(args: Sequence[Any]) -> Iterator[Range]:
 
 
 def _masked(args: Sequence[Any]) -> Iterator[Range]:
-    """A mask that is repeated along x takes as many elements of the source for each of its own."""
+    """A mask that is broadcast along x consumes as many elements of the source for each of its own."""
     shape, mask = args[0].meta["val"].shape, args[1].meta["val"].shape
     ranks = (0,) * (len(mask) - len(shape)), (0,) * (len(shape) - len(mask))
     pairs = zip((*ranks[0], *shape), (*ranks[1], *mask), strict=True)
@@ -186,7 +189,7 @@ _RUN: frozenset[OpOverload] = frozenset(
         aten.linalg_lstsq.default,
     }
 )  # fmt: skip
-"""Operators that run also where nobody uses the result: nothing less says whether they raise."""
+"""Operators that run also where their result is unused: no cheaper check tells whether they raise."""
 
 
 def looks_at_values(func: OpOverload) -> bool:
@@ -195,18 +198,18 @@ def looks_at_values(func: OpOverload) -> bool:
 
 
 def runs_by_itself(node: fx.Node) -> bool:
-    """Whether what the node computes has to run though nobody uses it, since it may raise."""
+    """Whether the node has to run even if its value is unused, since it may raise."""
     alone = node.target in _RUN or is_checked_form(node.target)
     return alone and node.op == "call_function" and not _of_derivative(node)
 
 
 def ranges_of(func: OpOverload, args: Sequence[Any]) -> Iterator[Range]:
-    """What an operator expects of its operands."""
+    """The ranges that an operator accepts in its operands."""
     return _RULES[func](args)
 
 
 def checks_of_dead(graph: fx.Graph, live: Callable[[], set[fx.Node]]) -> Iterable[Range]:
-    """The ranges that nodes outside of `live()` expect; not of a backward, whose forward has checked."""
+    """The ranges of nodes outside of `live()`; not of backward nodes, whose forward has checked the same values."""
     found = [n for n in graph.nodes if n.target in _RULES and not _of_derivative(n)]
     if not found:
         return
@@ -222,8 +225,10 @@ def checks_of_dead(graph: fx.Graph, live: Callable[[], set[fx.Node]]) -> Iterabl
 
 
 def waits(node: fx.Node) -> bool:
-    """Whether eager waits for the GPU at this operator, to look at values before it begins: a compiled program does so,
-    too, since a check in a kernel ends the context."""
+    """Whether eager waits for the GPU at this operator, to check values before it starts.
+
+    A compiled program does so, too, since a failed assertion in a kernel ends the context.
+    """
     if node.target not in _LOOKED_AT or _of_derivative(node) or not _on_gpu(node.meta["val"].device):
         return False
     return any(each.waits for each in ranges_of(node.target, (*node.args, *node.kwargs.values())))
@@ -233,7 +238,9 @@ _LOOKED_AT = (aten.normal.Tensor_Tensor, aten.normal.float_Tensor)
 
 
 def _of_derivative(node: fx.Node) -> bool:
-    """Its indices are those of a forward, which has checked them: the gradient of `x[i]` writes where that was read."""
+    """Whether its indices are those of a forward node, which checks them: the gradient of `x[i]` writes where x was
+    read.
+    """
     return bool(node.meta.get("backward")) or "derivative" in node.meta
 
 
@@ -270,7 +277,7 @@ def _in_range(
 
 
 def _ends_in_range(x: torch.Tensor, low: Any, high: Any, fault: int) -> torch.Tensor:
-    """Of the least and the largest element, with one wait for each, as in eager; a NaN is both."""
+    """Check the least and the largest element, with one wait for each, as in eager; a NaN counts as both."""
     ends = torch.aminmax(x) if x.numel() else None
     for end, inside in ((0, lambda least: least >= low), (1, lambda largest: largest <= high)):
         if ends is not None and (low, high)[end] is not None and not inside(ends[end].item()):
@@ -280,7 +287,7 @@ def _ends_in_range(x: torch.Tensor, low: Any, high: Any, fault: int) -> torch.Te
 
 _PARAMETERS = "Tensor x, Scalar? low, Scalar? high, int? ignored, int fault, bool waits, int? excluded, int[]? summed"
 IN_RANGE = check_form("in_range", _PARAMETERS, _in_range)
-"""A bool without dimensions, False; raises for values out of range. `waits`: the processor looks, no kernel does."""
+"""A bool without dimensions, False; raises for values out of range. `waits`: the host checks, not a kernel."""
 
 
 def check_node(emit: Callable[..., fx.Node], each: Range) -> fx.Node:

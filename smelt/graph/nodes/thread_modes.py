@@ -1,7 +1,8 @@
-"""Modes of the thread that compiled pieces run in: inference mode, hooks on what autograd saves. Entered at boundaries.
+"""Thread modes in which compiled pieces run: inference mode, and hooks on saved tensors. They are entered at
+boundaries.
 
-What is made in inference mode is a tensor of its own kind, and what is saved goes through the hooks of the program: so
-the mode has to be on while the piece runs, and to be off again for the next.
+Tensors made in inference mode are of a special kind, and saved tensors go through the program's hooks: so the mode has
+to be on while one piece runs, and off for the next.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from smelt.graph.nodes.modes import forget_region, note_region
 
 
 class Entered:
-    """The token that one of these boundaries hands to the one that leaves the mode.
+    """The token that a boundary which enters a mode passes to the one that leaves it.
 
     Args:
-        region: a context manager that has been entered; None while capturing.
+        region: a context manager that has been entered; None during capture.
     """
 
     def __init__(self, region: Any = None) -> None:
@@ -38,21 +39,22 @@ class EnterInference(EagerBoundary):
     def __call__(self) -> Entered:
         entered: list[Any] = []
         note_region(_leave, entered)
-        entered.append(torch_c.inference_mode(self.mode))  # made, it is entered; one that nobody holds is left
+        # the object enters the mode when it is made, and leaves it when it is freed
+        entered.append(torch_c.inference_mode(self.mode))
         return Entered(entered[0])
 
 
 def _leave(entered: list[Any]) -> None:
     for region in entered:
-        region.__exit__(None, None, None)  # twice is as good as once
+        region.__exit__(None, None, None)  # leaving twice has no further effect
 
 
 class EnterSavedHooks(EagerBoundary):
     """`torch.autograd.graph.saved_tensors_hooks(pack, unpack)`
 
     Args:
-        fixed: the two functions; None for one that each call gives, as an argument of the node. The text of a graph has
-            no form for functions among its arguments.
+        fixed: the two functions; None for one that differs between calls and is an argument of the node. The text of a
+            graph has no form for functions among its arguments.
     """
 
     why = "hooks on what autograd saves"

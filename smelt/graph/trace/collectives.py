@@ -1,7 +1,7 @@
-"""Collectives that write into their arguments, met while a program is traced below the capture.
+"""Collectives that write to their arguments, where a program is traced below capture.
 
 The code of a `torch.autograd.Function` runs on trace tensors. Schemas of these operators name no argument as written,
-so each is the functional collective and a copy here. The handle to wait for has nothing left to do.
+so each is replaced by the functional collective and a copy. The returned handle has nothing to wait for.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if torch.distributed.is_available():
         return tensors[0]
 
     def _run(op: OpOverload, recorder: Recorder | None, tensor: Any, *args: object) -> Any:
-        """The result of a functional collective: it takes what is contiguous."""
+        """The result of a functional collective, which takes contiguous tensors."""
         if type(tensor) is not TraceTensor:
             raise Unsupported("a collective of something else than tensors of the program")
         val = tensor.storage_view.layout.val
@@ -60,7 +60,7 @@ if torch.distributed.is_available():
         propagate(aten.copy_.default, (target, value), {}, recorder)
 
     def _write_flat(target: Any, value: Any, recorder: Recorder | None) -> None:
-        """The same elements in the same order, whatever the target's shape is."""
+        """Write the elements in the same order, for any shape of the target."""
         shape = list(target.storage_view.layout.val.shape)
         _write(target, propagate(aten.view.default, (value, shape), {}, recorder), recorder)
 

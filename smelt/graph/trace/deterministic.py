@@ -1,6 +1,6 @@
-"""What `torch.use_deterministic_algorithms(True)` changes: new memory is filled, and some operators are refused.
+"""Effects of `torch.use_deterministic_algorithms(True)`: new memory is filled, and some operators are refused.
 
-The flag is among the ambient modes that guards compare, so that a trace may ask for it.
+The flag is among the ambient modes that guards compare, so a trace may read it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 def fill_of_new_memory(dtype: torch.dtype) -> int | float | bool:
-    """What memory without values holds: zeros are as good as anything, and the same every time."""
+    """The contents of uninitialised memory: zeros are as good as anything, and the same every time."""
     if not (torch_c.deterministic_algorithms() and torch_c.fills_new_memory()):
         return 0
     if dtype.is_floating_point or dtype.is_complex:
@@ -29,10 +29,10 @@ def fill_of_new_memory(dtype: torch.dtype) -> int | float | bool:
 
 
 def refuse_without_order(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Leave an operator to eager, which raises or warns, where it has no deterministic form.
+    """Leave an operator without a deterministic form to eager, which raises or warns.
 
     Raises:
-        Unsupported: deterministic algorithms are wanted, and eager's kernel has none.
+        Unsupported: deterministic algorithms are required, and eager's kernel has none.
     """
     if not torch_c.deterministic_algorithms():
         return
@@ -93,7 +93,7 @@ _ON_A_GPU = frozenset(
     _embedding_bag_dense_backward
     """.split()
 )
-"""As the documentation of `torch.use_deterministic_algorithms` lists them."""
+"""As listed in the documentation of `torch.use_deterministic_algorithms`."""
 _ONLY = {
     "put": _is_put_in_turn,
     "scatter_reduce": _is_product,

@@ -1,4 +1,4 @@
-"""Whether `as_strided` shows nothing but elements of a tensor: graphs know of no other memory."""
+"""Whether `as_strided` reads only elements of a tensor: graphs have no access to other memory."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from smelt.shapes.size import known_at_most
 
 
 def lies_within(shape: Sequence[int], stride: Sequence[int], offset: int, val: TensorMeta) -> bool:
-    """Whether all elements of a view are for sure among those of a tensor, each of which has memory of its own.
+    """Whether all elements of a view are certainly among those of a tensor, whose elements have separate memory.
 
-    But for dimensions that repeat all there is along them: what they give several times is one and the same.
+    Dimensions that repeat one element are excepted from the latter.
     """
     if is_dense(val.shape, val.stride):
         return offset >= 0 and known_at_most(reach(shape, stride, offset), val.numel)
@@ -28,7 +28,7 @@ def lies_within(shape: Sequence[int], stride: Sequence[int], offset: int, val: T
 
 
 def distinct_offsets(shape: Sequence[int], stride: Sequence[int], offset: int) -> Any:
-    """Offsets of the elements in memory; those that stride 0 repeats only once."""
+    """Offsets of the elements in memory; elements repeated by stride 0 count once."""
     return element_offsets([1 if step == 0 else n for n, step in zip(shape, stride, strict=True)], stride, offset)
 
 
@@ -41,4 +41,4 @@ def element_offsets(shape: Sequence[int], stride: Sequence[int], offset: int) ->
 
 
 _SEARCHED = 1 << 20
-"""Elements of the largest tensor with gaps that a view is looked up in."""
+"""Elements of the largest tensor with gaps whose offsets are compared one by one."""

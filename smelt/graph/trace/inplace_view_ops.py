@@ -1,9 +1,9 @@
-"""In-place changes of a tensor's shape (`x.t_()`): the object becomes a view of what it was.
+"""In-place changes of a tensor's shape (`x.t_()`): the tensor object becomes a view of the former tensor.
 
-Eager changes the metadata of the tensor itself, and makes the history of its views again from where they lie in memory.
-For tensors without data the engine makes it again by the views' own operators, from a base that would now have another
-shape. So the base keeps its shape, and only the Python object moves: `x.t_()` does what `x = x.t()` would, for all that
-hold `x`.
+Eager changes the metadata of the tensor itself. After a write it rebuilds the history of the tensor's views from their
+strides in memory. For tensors without data the engine would rebuild it with the views' own operators, from a base that
+would now have another shape. So the base keeps its shape, and only the Python object changes: `x.t_()` has the effect
+of `x = x.t()` for all references to `x`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from smelt.graph.ir.storage_view import ViewedTensor
 
 
 def _turning(name: str) -> Callable[..., Any]:
-    """The method `name` of tensors (with its underscore), by the view that it makes."""
+    """The in-place method `name` of tensors, implemented by the view of the same name without its underscore."""
     in_place, view = getattr(torch.Tensor, name), getattr(torch.Tensor, name.removesuffix("_"))
 
     def turn(self: ViewedTensor, *args: Any, **kwargs: Any) -> ViewedTensor:
@@ -39,10 +39,10 @@ def _turning(name: str) -> Callable[..., Any]:
 
 
 def _view_of(tensor: torch.Tensor, view: Callable[[], Any]) -> Any:
-    """The view with the tensor's history; what has none gets none. Nobody may tell later which mode this was.
+    """The view with the tensor's history, if it has any, in any grad mode: nothing may depend on the mode later.
 
-    Where autograd forbids the tensor's own history to go on (one of several results whose base was written), a caller
-    in no_grad may still turn it.
+    Where autograd refuses to continue the tensor's history (one of several results whose base was written), a program
+    may still change its shape under no_grad.
     """
     if not torch.is_grad_enabled() and not _may_go_on(tensor):
         return view()
@@ -51,7 +51,7 @@ def _view_of(tensor: torch.Tensor, view: Callable[[], Any]) -> Any:
 
 
 def _may_go_on(tensor: torch.Tensor) -> bool:
-    """Asking for the history makes it again after a write to the base, or says that this is not to be."""
+    """Whether autograd continues the tensor's history: reading it rebuilds it after a write to the base, or raises."""
     try:
         _ = tensor.grad_fn
     except RuntimeError:
@@ -60,7 +60,11 @@ def _may_go_on(tensor: torch.Tensor) -> bool:
 
 
 def _becomes_view(tensor: torch.Tensor) -> bool:
-    """Not where autograd refuses, nor under no_grad what is no view: its history stays that of its old shape."""
+    """Whether the object may become a view.
+
+    It may not where autograd refuses the operation; nor under no_grad if it is no view, since its history keeps the old
+    shape.
+    """
     if not tensor.requires_grad:
         return True
     base, writes = view_base(tensor), torch.is_grad_enabled()

@@ -1,9 +1,9 @@
-"""Opaque values: sparse and quantised tensors in a trace, of which a graph knows no more than what they are.
+"""Opaque values: sparse and quantised tensors in a trace, of which a graph knows only layout, shape and dtype.
 
-They have no strides over memory that generated code could walk. An operator that takes or gives one runs in eager, as
-one call between the compiled pieces of a graph (`nodes/eager_call.py`), so all that a trace has to know is what comes
-out: layout, shape, dtype. The operator itself tells, run once on an example without (stored) elements for each new kind
-of arguments. How many elements a sparse tensor stores nobody knows before the program runs.
+They have no strides over memory that generated code could use. An operator that takes or returns one runs in eager, as
+one call between the compiled pieces of a graph (`nodes/eager_call.py`), so a trace needs only the result's layout,
+shape and dtype. The operator itself is run for these, once on an example without (stored) elements for each new kind of
+arguments. How many elements a sparse tensor stores is not known before the program runs.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def touches(values: Sequence[Any]) -> bool:
 
 
 def opaque_answer(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What an operator that takes or gives opaque tensors returns, with a Layout for each tensor.
+    """The results of an operator that takes or returns opaque tensors, with a Layout for each tensor.
 
     Raises:
-        DataDependent: it asks for what only the values tell.
+        DataDependent: the result depends on values.
         Unsupported: it writes to its arguments, or refuses the example.
     """
     question = _QUESTIONS.get(func)
@@ -52,7 +52,7 @@ def opaque_answer(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
         raise depends_on_values(f"{func}")
     if name_in_namespace(func) in _CHECKS:
         return None
-    if func is aten._coalesce.default:  # which an example without elements is already
+    if func is aten._coalesce.default:  # an example without elements is coalesced already
         return args[0].storage_view.layout
     if op_info(func).kind is Kind.WRITE:
         raise Unsupported(f"{func} on a sparse or quantised tensor", why="a graph's values never change")
@@ -147,7 +147,7 @@ def _quantised(val: OpaqueMeta, device: torch.device) -> torch.Tensor:
 
 
 def stand_in(cls: type[ViewedTensor], val: OpaqueMeta) -> ViewedTensor:
-    """An object of a tensor class that looks like such a tensor to C++ code and sends every operator to the class."""
+    """An object of a tensor class that C++ code treats as such a tensor, and that sends every operator to the class."""
     if val.layout is torch.strided:
         made = torch.Tensor._make_wrapper_subclass(cls, val.shape, dtype=val.dtype, device=val.device)
     else:
@@ -170,7 +170,8 @@ _QUESTIONS: dict[OpOverload, Any] = {
     aten.sparse_dim.default: _sparse_dims,
     aten.dense_dim.default: _dense_dims,
     aten.qscheme.default: lambda val: val.parts[0],
-    aten.is_coalesced.default: lambda val: False,  # recipes ask it to save work; what they give is of the same kind
+    # composite operators ask this to save work; their result is the same kind either way
+    aten.is_coalesced.default: lambda val: False,
     aten.size.default: lambda val: list(val.shape),
     aten.sym_size.default: lambda val: list(val.shape),
     aten.is_pinned.default: lambda val: False,
@@ -180,7 +181,7 @@ _ABOUT_ELEMENTS = frozenset(
     "_nnz _indices _values indices values crow_indices col_indices ccol_indices row_indices _local_scalar_dense equal "
     "q_scale q_zero_point q_per_channel_scales q_per_channel_zero_points q_per_channel_axis".split()
 )
-"""Operators whose answer, or whose number of elements, only the elements tell."""
+"""Operators whose result, or number of elements, depends on values."""
 
 _CHECKS = frozenset(
     [
@@ -190,7 +191,7 @@ _CHECKS = frozenset(
     ]
     + [f"_validate_sparse_{kind}_tensor_args" for kind in ("csr", "csc", "bsr", "bsc")]
 )
-"""Operators that only check their arguments, which the call as a whole does when it runs."""
+"""Operators that only check their arguments, which the whole call does when it runs."""
 
 MAKERS = _CHECKS | frozenset(
     [f"{prefix}to_sparse{kind}" for prefix in ("", "_") for kind in ("", "_csr", "_csc", "_bsr", "_bsc")]
@@ -200,4 +201,4 @@ MAKERS = _CHECKS | frozenset(
     + ["quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic"]
     + ["_empty_affine_quantized", "_empty_per_channel_affine_quantized", "_make_per_tensor_quantized_tensor"]
 )
-"""Operators that make opaque tensors of others, or of nothing; and what checks the arguments of those."""
+"""Operators that make opaque tensors of others, or of nothing; and those that check their arguments."""

@@ -1,4 +1,4 @@
-"""Tensors that overlap in memory, whatever storages show it, and which of them covers the others."""
+"""Tensors that overlap in memory, also of different storages, and which of them covers the others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def overlapping(examples: Sequence[torch.Tensor]) -> list[list[int]]:
 
 
 def cover_of(group: Sequence[torch.Tensor]) -> int | None:
-    """The index of a dense tensor that the others, of its dtype, are views of; None: there is none."""
+    """The index of a dense tensor of which the others, of the same dtype, are views; None: there is none."""
     spans = [_span(tensor) for tensor in group]
     widest = (min(s for s, _ in spans), max(e for _, e in spans))
     size = group[0].dtype.itemsize
@@ -43,20 +43,22 @@ def cover_of(group: Sequence[torch.Tensor]) -> int | None:
 
 
 def address(tensor: torch.Tensor) -> int:
-    """Of the first element; that of a stand-in is counted from the begin of its storage."""
+    """The address of the first element; for a trace tensor relative to the beginning of its storage."""
     if type(tensor) is TraceTensor or not tensor.numel():
         return int(tensor.storage_offset()) * tensor.dtype.itemsize
     return tensor.data_ptr()
 
 
 def _memory_of(tensor: torch.Tensor) -> Any:
-    """Where addresses can be compared: on a device, also between storages, of which NumPy and DLPack make many."""
+    """The address space: a device, also between storages (NumPy and DLPack make several of one memory), or a trace
+    storage.
+    """
     if type(tensor) is TraceTensor:
         return id(tensor.storage_view.storage)
     return tensor.device if tensor.numel() else id(tensor)
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """First byte and the one after the last, among the addresses of `_memory_of`."""
+    """Addresses of the first byte and of the byte after the last."""
     start = address(tensor)
     return start, start + extent(tuple(tensor.shape), tuple(tensor.stride())) * tensor.dtype.itemsize

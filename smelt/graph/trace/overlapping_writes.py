@@ -1,11 +1,11 @@
-"""Writes to memory that the same operator reads, or writes twice: a graph holds values, and they have no order.
+"""Refuses writes to memory that the same operator reads, or writes twice: a graph's values have no order of writes.
 
-An operator of a graph reads its operands and then gives new values. Eager's kernels go from element to element, so one
-may read what another has just written: where elements of the written tensor share memory (windows, `expand`), or where
-an operand lies beside the result in the same memory (`x[2::2].add_(x[:-2:2])`, `torch.mm(a, b, out=a)`). Eager refuses
-most such calls, and `eager_errors` asks the operator for the error. What it accepts gives values that nobody but its
-kernel knows: the call runs by itself, as in eager. No order matters where each address gets one value: that of
-all elements, a copy of elements that share memory in the same way, a random number.
+An operator of a graph reads its operands and then returns new values. Eager's kernels process element after element, so
+one may read what another has just written: if elements of the written tensor share memory (windows, `expand`), or if an
+operand is in the same memory as the result (`x[2::2].add_(x[:-2:2])`, `torch.mm(a, b, out=a)`). Eager refuses most such
+calls, for which `eager_errors` gets the error from the operator. If eager accepts the call, its values depend on the
+kernel: the call runs in eager. The order does not matter if each address gets one value: all elements are equal, or the
+source shares memory in the same way, or elements are random.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ aten = torch.ops.aten
 
 
 def expect_apart(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """What a writing call leaves in memory does not depend on the order in which its kernel goes.
+    """Require that the result of a write operator does not depend on the order in which its kernel writes.
 
     Raises:
-        Unsupported: it does so, or the operator is of a user's library and reads what it writes.
+        Unsupported: it does, or the operator is a library's and reads what it writes.
     """
     if func in _ONE_VALUE or func in DRAWN_ALIKE:
         return
     for targets, others in _steps(func, info, args, kwargs):
         if any(map(repeats, targets)):
-            if func is aten.copy_.default and is_one_value(args[1]):  # asks for sizes: only where it matters
+            if func is aten.copy_.default and is_one_value(args[1]):  # compares sizes, so only where it matters
                 return
             if func is aten.copy_.default and _is_one_for_each_address(args[0], args[1]):
                 continue
@@ -52,14 +52,16 @@ def expect_apart(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Ma
 
 
 _ONE_VALUE = frozenset({aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default})
-"""Writes of one value, read before."""
+"""Writes of one value, which is read before."""
 
 DRAWN_ALIKE = DRAWING - {aten.bernoulli_.Tensor}
-"""Random operators that draw each element from one distribution: whichever of several an address keeps."""
+"""Random operators that draw all elements from one distribution: it does not matter which of several
+an address keeps.
+"""
 
 
 def is_one_value(source: Any) -> bool:
-    """Whether all elements of what is copied are the same: autograd copies such gradients of `zero_` through views."""
+    """Whether all elements of a copied tensor are equal: autograd copies such gradients of `zero_` through views."""
     if not isinstance(source, ViewedTensor):
         return False
     if source.storage_view.storage.filled:
@@ -72,12 +74,12 @@ def is_one_value(source: Any) -> bool:
 
 
 def _is_one_for_each_address(target: ViewedTensor, source: Any) -> bool:
-    """Whether elements of the target that share memory are given one element of the source."""
+    """Whether elements of the target that share memory get one and the same element of the source."""
     if not isinstance(source, ViewedTensor) or source.storage_view.storage is target.storage_view.storage:
         return False
     (shape, written, _), (own, steps, _) = _numbers(target.storage_view.layout), _numbers(source.storage_view.layout)
     steps = tuple(0 if n == 1 else s for n, s in zip(own, steps, strict=True))
-    read = (0,) * (len(shape) - len(own)) + steps  # as it is repeated; the copy itself has looked whether it fits
+    read = (0,) * (len(shape) - len(own)) + steps  # as the copy broadcasts it; whether it fits was checked
     if written == read:
         return True
     if math.prod(shape) > _SEARCHED:
@@ -88,7 +90,7 @@ def _is_one_for_each_address(target: ViewedTensor, source: Any) -> bool:
 
 
 def argument(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Any:
-    """The value that a call gives to the parameter `name` (its default when it gives none)."""
+    """The argument that a call passes for the parameter `name` (its default if none)."""
     if name in kwargs:
         return kwargs[name]
     position = _parameter_positions(func)[name]
@@ -97,7 +99,7 @@ def argument(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], n
 
 @functools.cache
 def _parameter_positions(func: OpOverload) -> dict[str, int]:
-    """In their order. Torch makes new objects for the whole schema each time that it is asked."""
+    """Positions of parameters by name, cached: torch makes new objects for the whole schema at each access."""
     return {parameter.name: i for i, parameter in enumerate(schema_of(func).arguments)}
 
 
@@ -114,7 +116,9 @@ _Named = list[tuple[str, ViewedTensor]]
 def _steps(
     func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[tuple[list[ViewedTensor], _Named]]:
-    """What is written at once, with what is read for it and by which parameter: operators on lists go item by item."""
+    """For each step of the operator: tensors that it writes, and (parameter, tensor) that it reads. Lists are processed
+    item by item.
+    """
     if not name_in_namespace(func).startswith("_foreach_"):
         given = [*zip(_parameter_positions(func), args, strict=False), *kwargs.items()]
         read = [(name, t) for name, value in given if name not in info.written for t in _tensors(value)]
@@ -135,7 +139,7 @@ def _tensors(value: Any) -> Iterator[ViewedTensor]:
 
 
 def repeats(tensor: ViewedTensor) -> bool:
-    """Whether two elements are the same memory."""
+    """Whether two elements of the tensor are the same memory."""
     layout = tensor.storage_view.layout
     if not may_overlap(layout.val.shape, layout.val.stride):
         return False
@@ -149,10 +153,10 @@ def repeats(tensor: ViewedTensor) -> bool:
 
 
 def _reads_written(func: OpOverload, target: ViewedTensor, name: str, other: ViewedTensor) -> bool:
-    """Whether a write to an element of the result changes an element of `other` that another one is computed from."""
+    """Whether a write to one element of the result changes an element of `other` from which another one is computed."""
     if target.storage_view.storage is not other.storage_view.storage:
         return False
-    if sees_strides(func):  # a user's library: nothing tells what it does
+    if sees_strides(func):  # an operator of a library, of which nothing is known
         return True
     own, read = target.storage_view.layout, other.storage_view.layout
     if own is read and _in_place(func, name):
@@ -161,7 +165,7 @@ def _reads_written(func: OpOverload, target: ViewedTensor, name: str, other: Vie
 
 
 def _in_place(func: OpOverload, name: str) -> bool:
-    """Whether the operator may overwrite what it is given as `name`: element by element, or as its in-place form."""
+    """Whether the operator may overwrite its argument `name`: element by element, or as its in-place form does."""
     operator = name_in_namespace(func)
     if torch.Tag.pointwise in func.tags or operator in _POINTWISE or operator.startswith("_foreach_"):
         return True
@@ -172,7 +176,7 @@ _POINTWISE = frozenset(
     "copy_ where gelu gelu_ mish mish_ hardswish hardswish_ threshold threshold_ copysign copysign_ gcd gcd_ lcm lcm_ "
     "threshold_backward gelu_backward".split()
 )
-"""Names of operators that read and write element by element, without PyTorch's tag for those."""
+"""Names of elementwise operators without PyTorch's tag."""
 
 
 def _meet(a: Layout, b: Layout) -> bool:
@@ -194,13 +198,13 @@ def _meet(a: Layout, b: Layout) -> bool:
 
 
 _SEARCHED = 1 << 18
-"""Elements of memory, at most, whose offsets are compared one by one."""
+"""Most elements of memory whose offsets are compared one by one."""
 
 _Numbers = tuple[tuple[int, ...], tuple[int, ...], int]
 
 
 def _windows(*layouts: _Numbers) -> list[list[tuple[int, int]]] | None:
-    """For each layout (start, length) in each of the blocks that all strides divide the memory into, or None."""
+    """For each layout (start, length) in each of the blocks into which the strides divide the memory, or None."""
     moving = [{s: n for n, s in zip(shape, stride, strict=True) if n != 1 and s} for shape, stride, _ in layouts]
     steps = sorted({1}.union(*moving), reverse=True)
     if any(large % small for large, small in zip(steps, steps[1:], strict=False)):
@@ -208,7 +212,7 @@ def _windows(*layouts: _Numbers) -> list[list[tuple[int, int]]] | None:
     out = []
     for (shape, stride, offset), lengths in zip(layouts, moving, strict=True):
         if len(lengths) < sum(n != 1 and s != 0 for n, s in zip(shape, stride, strict=True)):
-            return None  # two dimensions of one stride
+            return None  # two dimensions have the same stride
         windows, above = [], None
         for step in steps:
             start, offset = divmod(offset, step)
@@ -222,5 +226,5 @@ def _windows(*layouts: _Numbers) -> list[list[tuple[int, int]]] | None:
 
 
 def _numbers(layout: Layout) -> _Numbers:
-    """Shape, strides and offset; symbolic ones become those of the example, which is assumed from then on."""
+    """Shape, strides and offset; symbolic ones are pinned to those of the example."""
     return tuple(map(int, layout.val.shape)), tuple(map(int, layout.val.stride)), int(layout.offset)

@@ -1,7 +1,8 @@
-"""The derivative of `torch.prod`: eager's formula counts the zeros of the input, which it does not do for stand-ins.
+"""The derivative of `torch.prod` on trace tensors: eager's formula counts the zeros of the input, which needs values.
 
-What PyTorch traces instead never reads the result. It gives the same of inputs that are as they were; of one that was
-written since (`x.data`, NumPy) eager's gradient comes from the former result and the new elements.
+The formula that PyTorch traces instead never reads the result. Both agree for an input that is unchanged. For one that
+was written since (`x.data`, NumPy), eager's gradient combines the former result and the new elements, as the formula
+here does.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ def prod(
     *,
     dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """`torch.prod` of a stand-in, whose derivative reads the result wherever eager's does."""
+    """`torch.prod` of a trace tensor, whose derivative reads the result wherever eager's does."""
     product: torch.Tensor = _Product.apply(input, dim, keepdim, dtype)
     return product
 
 
 class _Product(torch.autograd.Function):
-    like_operator = True  # it gives gradients only where it gets one
+    like_operator = True  # as for an operator, no gradient is given without one received
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, dim: Dims, keepdim: bool, dtype: torch.dtype | None) -> torch.Tensor:
@@ -56,7 +57,7 @@ class _Product(torch.autograd.Function):
         if not x.numel():
             return grad * (result / x).conj(), None, None, None
         zeros = (x == 0).sum()
-        whole = grad * (result / torch.where(zeros == 0, x, 1)).conj()  # no quotient by 0: it would have a derivative
+        whole = grad * (result / torch.where(zeros == 0, x, 1)).conj()  # a quotient by 0 would have a derivative itself
         if ctx.dim is None:
             others = torch.where(zeros > 1, 0, _of_others(grad, x.reshape(-1), 0).reshape(x.shape))
         else:
@@ -65,7 +66,7 @@ class _Product(torch.autograd.Function):
 
 
 def _of_others(grad: torch.Tensor, x: torch.Tensor, dim: int) -> torch.Tensor:
-    """By each element: the product of those before it times the product of those behind it."""
+    """For each element: the gradient times the product of all other elements."""
     count = x.shape[dim]
     if count == 1:
         return grad.expand(x.shape)

@@ -1,7 +1,7 @@
-"""Sparse gradients in a trace: those of embeddings, which name only the rows that were read.
+"""Sparse gradients in a trace: those of embeddings, which contain only the rows that were read.
 
 A trace tensor is always strided. One that stands for a sparse gradient has the dense values, for operators that compute
-with it, and in `storage_view.rows` the indices and values of the sparse tensor that the backward returns at its end.
+with it, and in `storage_view.rows` the indices and values of the sparse tensor, which the backward finally returns.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def of_coordinates(call: Call, size: Sequence[int], indices: ViewedTensor, value
 
 
 def of_bags(call: Call, args: Sequence[Any]) -> ViewedTensor:
-    """The sparse gradient of `embedding_bag`: each row read gets the gradient of its bag, scaled as it was.
+    """The sparse gradient of `embedding_bag`: each row read gets the gradient of its bag, scaled as in the forward.
 
     Args:
-        args: those of `aten._embedding_bag_backward`, whole.
+        args: all arguments of `aten._embedding_bag_backward`.
 
     Raises:
         Unsupported: maxima, or gradients scaled by how often a row was read; eager has no sparse ones either.
@@ -57,7 +57,7 @@ def of_bags(call: Call, args: Sequence[Any]) -> ViewedTensor:
     grad, indices, offsets, bags, sizes, _, rows, by_frequency, mode, _, factors, padding = args
     if by_frequency or mode not in (SUM, MEAN):
         raise Unsupported("a sparse gradient of maxima, or one scaled by frequency", hint="use sparse=False")
-    if bags.numel() != indices.numel():  # the quick kernels leave out which bag an index belongs to
+    if bags.numel() != indices.numel():  # the fast kernels do not return the bag of each index
         bags = bag_of_each(call, offsets, indices.numel())
     values = call(aten.index_select.default, grad, 0, bags)
     if mode == MEAN:
@@ -78,7 +78,7 @@ def bag_of_each(call: Call, offsets: ViewedTensor, count: int) -> ViewedTensor:
 
 
 def add_rows(call: Call, a: Rows, b: Rows) -> Rows | None:
-    """The sum of two sparse gradients; None where it has to be a dense one."""
+    """The sum of two sparse gradients; None where it has to be dense."""
     if a.but != b.but or a.indices.dtype != b.indices.dtype:
         return None
     indices = call(aten.cat.default, [a.indices, b.indices], 1)

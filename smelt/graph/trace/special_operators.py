@@ -1,4 +1,4 @@
-"""Operators that a meta kernel cannot answer, and those that are another operator in disguise."""
+"""Operators that a meta kernel cannot infer, and operators that are rewritten as others."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _lift(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], reco
     if recorder is not None:
         return recorder.literal(value)
     traced = trace_like(value)
-    remember(traced, value.clone())  # it may lie in an array of the program, which is free to write there
+    remember(traced, value.clone())  # the value may be in an array of the program, which may write to it
     return traced
 
 
@@ -62,7 +62,7 @@ def _scalar(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], re
 
 
 def _measure(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """As many rows as values tell."""
+    """An operator whose results have a data-dependent number of rows."""
     args, kwargs = as_traced(args, kwargs, recorder)
     measured = measure(func, args, kwargs)
     out = tensors_for(measured.answer)
@@ -74,7 +74,9 @@ def _measure(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], r
 
 
 def _lstsq(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """There are residuals if all matrices of more rows than columns have full rank, which values tell."""
+    """`linalg_lstsq`: values decide whether all matrices with more rows than columns have full rank, and so have
+    residuals.
+    """
     args, kwargs = as_traced(args, kwargs, recorder)
     answer = least_squares(func, args, kwargs)
     if answer is None:
@@ -86,14 +88,14 @@ def _lstsq(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], rec
 
 
 def _conjugate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """Also of a number of the program, which the engine hands over as Python's."""
+    """Conjugate; the argument may be a number of the program, which the engine passes as a Python number."""
     if not isinstance(args[0], torch.Tensor):
         return torch.tensor(args[0].conjugate())
     return ordinary(func, op_info(func), args, kwargs, recorder)
 
 
 def _lazy(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """A view whose values are the conjugates, or the negatives, of what the memory holds."""
+    """A view whose values are the conjugates, or the negatives, of the memory's contents."""
     if not isinstance(args[0], torch.Tensor):
         return _conjugate(func, args, kwargs, recorder)
     view = as_traced(args, kwargs, recorder)[0][0].storage_view
@@ -111,7 +113,7 @@ def _as_real(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], r
 
 
 def _cast(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """Also of a number of the program, which the engine hands over as Python's."""
+    """Convert; the argument may be a number of the program, which the engine passes as a Python number."""
     if isinstance(args[0], torch.Tensor):
         return ordinary(func, op_info(func), args, kwargs, recorder)
     dtype = kwargs.get("dtype") or torch.tensor(args[0]).dtype
@@ -120,13 +122,13 @@ def _cast(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], reco
 
 def _select_masked(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
     tensor, mask = propagate(aten.broadcast_tensors.default, (list(args),), {}, recorder)
-    if not mask.ndim:  # an index without dimensions would take one away
+    if not mask.ndim:  # an index without dimensions would remove a dimension
         tensor, mask = (propagate(aten.view.default, (x, [1]), {}, recorder) for x in (tensor, mask))
     return propagate(aten.index.Tensor, (tensor, [mask]), kwargs, recorder)
 
 
 def _index(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """A mask among the indices stands for the indices at which it is true."""
+    """Indexing; masks are replaced by the indices of their true elements."""
     indices = list(as_traced(tuple(args[1]), {}, recorder)[0])
     if any(map(_is_mask, indices)) and _rows_count(args):
         _refuse_misfits(as_traced(args[:1], {}, recorder)[0][0], indices)
@@ -136,10 +138,11 @@ def _index(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], rec
 
 
 def _refuse_misfits(tensor: TraceTensor, indices: Sequence[Any]) -> None:
-    """Masks have the shape of what they index: a misfit may still give indices in range, so no later check sees it.
+    """Require that masks have the shape of what they index: a wrong one may give valid indices, so no later check finds
+    it.
 
     Raises:
-        IndexError: as eager does. Sizes that only values tell are not compared.
+        IndexError: as in eager. Unbacked sizes are not compared.
     """
     sizes, first = tensor.storage_view.layout.val.shape, 0
     for index in indices:
@@ -156,9 +159,9 @@ def _is_mask(index: Any) -> bool:
 
 
 def _rows_count(args: Sequence[Any]) -> bool:
-    """Whether the call needs to know how many elements a mask chooses: one number may be written to all of them.
+    """Whether the number of selected elements is needed: not where one number is written to all of them.
 
-    If that has a gradient, its backward takes the elements and cannot count them any more.
+    If that number requires gradients, its backward selects the elements, and cannot read their number any more.
     """
     return len(args) < 3 or not isinstance(args[2], torch.Tensor) or args[2].ndim > 0 or args[2].requires_grad
 
@@ -171,7 +174,7 @@ def _as_indices(index: Any, recorder: Recorder | None) -> list[Any]:
 
 
 def _on_real(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """Ask the real operator, on uninitialised memory: for questions about metadata only."""
+    """Run the real operator on uninitialised memory: for queries about metadata only."""
 
     def real(value: Any) -> Any:
         if type(value) is TraceTensor:
@@ -200,7 +203,7 @@ def _unsafe_split(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
         sizes = sizes or [0]  # a dimension without elements is one chunk
     ends = list(itertools.accumulate(sizes))
     if not ends or ends[-1] != length or any(n < 0 for n in sizes):
-        return ordinary(func, op_info(func), args, kwargs, recorder)  # which says what is wrong
+        return ordinary(func, op_info(func), args, kwargs, recorder)  # raises the error
     ranges = zip([0, *ends], ends, strict=False)
     return [propagate(aten.slice.Tensor, (tensor, dim, start, end, 1), {}, recorder) for start, end in ranges]
 
@@ -208,20 +211,22 @@ def _unsafe_split(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
 def _channel_shuffle(
     func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None
 ) -> Any:
-    """Of a tensor without elements the tensor itself, which shares its memory: there is nothing to move."""
+    """`channel_shuffle`: a tensor without elements is returned itself (as an alias), as there is nothing to move."""
     if same(args[0].numel(), 0):
         return propagate(aten.alias.default, args[:1], {}, recorder)
     return ordinary(func, op_info(func), args, kwargs, recorder)
 
 
 def _same_storage(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """Whether two storages hold as many elements: asked of a tensor and its forward derivative."""
+    """Whether two storages have the same number of elements; the engine asks it of a tensor and
+    its forward derivative.
+    """
     one, other = (root_of(a.storage_view).layout.val if type(a) is TraceTensor else meta_of(a) for a in args[:2])
     return bool(extent(one.shape, one.stride) == extent(other.shape, other.stride))
 
 
 def _equal(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """Whether two tensors are the same, which only values tell; C++ code asks it of numbers that it has made itself."""
+    """Whether two tensors are equal, which depends on values; C++ code asks it of constants that it has made itself."""
     known = [known_value(x) if type(x) is TraceTensor else x for x in args]
     if known[0] is not None and known[1] is not None:
         return torch.equal(known[0], known[1])
@@ -229,7 +234,7 @@ def _equal(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], rec
 
 
 def _allclose(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """Derivatives ask it of their tangents, to raise an error for those that have none: that is expected of them."""
+    """Derivatives ask it of their gradients, and raise an error if it is false; the graph checks it instead."""
     if recorder is None or not recorder.backward:
         raise depends_on_values(f"{func}")
     values = [argument(func, args, kwargs, a.name) for a in schema_of(func).arguments]
@@ -239,14 +244,14 @@ def _allclose(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
 
 
 def _repeats(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """As many indices as `output_size` says, or as values tell."""
+    """As many indices as `output_size` says, or a data-dependent number."""
     if kwargs.get("output_size") is None:
         return _measure(func, args, kwargs, recorder)
     return ordinary(func, op_info(func), args, kwargs, recorder)
 
 
 def _set(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """The tensor shows the memory of another one, in its own way: a conjugate shows the conjugates of what is there."""
+    """The tensor becomes a view of another one's memory, but keeps its own conjugation and negation."""
     tensor, ((source,), _) = args[0], as_traced(args[1:2], {}, recorder)
     if tensor.storage_view.conjugate is not source.storage_view.conjugate:
         source = propagate(aten._conj.default, (source,), {}, recorder)
@@ -270,13 +275,13 @@ def _resize(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], re
         expect_new_shape(func, tensor)
         tensor.storage_view.storage.resized = True
         tensor.move_to(propagate(aten.as_strided.default, (before, shape, stride, first), {}, recorder))
-    else:  # its views grow with it
+    else:  # the program would expect its views to grow with it
         raise Unsupported("resize_() beyond a tensor's memory", hint="make a new tensor of the wanted shape")
     return tensor
 
 
 def _strided(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """Fresh memory with gaps or overlaps is a view: the graph's own values have neither."""
+    """Fresh memory with gaps or overlaps is a view of memory without: the graph's own values have neither."""
     shape, stride = args[-2:]
     if is_dense(shape, stride):
         return ordinary(func, op_info(func), args, kwargs, recorder)
@@ -286,7 +291,9 @@ def _strided(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], r
 
 
 def _scattered(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """Eager writes to a copy in the tensor's strides (dense where one is 0): in windows one write changes several."""
+    """Scatter: eager writes to a copy with the tensor's strides (dense if one is 0); in windows one write changes
+    several.
+    """
     (value,), _ = as_traced(args[:1], {}, recorder)
     shape, stride = value.storage_view.layout.val.shape, value.storage_view.layout.val.stride
     if may_overlap(shape, stride) and not any(
@@ -301,10 +308,10 @@ def _scattered_strided(
 ) -> Any:
     """A write to a strided view of a copy: the kernel counts its offset from the beginning of the caller's storage.
 
-    An input's storage, and that of a value of the graph, begin elsewhere than in eager.
+    The storages of an input and of a value of the graph begin elsewhere than in eager.
     """
     (value, src, *where), kwargs = as_traced(args, kwargs, recorder)
-    answer_for(func, (value, src, *where), kwargs)  # refuses what eager does
+    answer_for(func, (value, src, *where), kwargs)  # raises what eager refuses
     layout = value.storage_view.layout
     shape, stride = layout.val.shape, layout.val.stride
     if may_overlap(shape, stride):
@@ -392,11 +399,11 @@ SPECIAL |= {
 }
 
 
-# -- operators that are another operator in disguise --------------------------------------------------------------
+# -- operators that are rewritten as others ------------------------------------------------------------------------
 
 
 def _batch_norm(args: tuple[Any, ...]) -> Call:
-    """`native_batch_norm` writes its running statistics without saying so; the others say it."""
+    """`native_batch_norm` writes its running statistics, but its schema does not say so; that of the others does."""
     x, weight, bias, mean, var, training, momentum, eps = args
     if not training:
         return aten._native_batch_norm_legit_no_training.default, (x, weight, bias, mean, var, momentum, eps)
@@ -406,7 +413,7 @@ def _batch_norm(args: tuple[Any, ...]) -> Call:
 
 
 def _batch_norm_backward(args: tuple[Any, ...]) -> Call:
-    """In training the running statistics are not read: without them nobody has to keep them."""
+    """Training does not read the running statistics: without them nothing has to keep them alive."""
     if args[7]:
         args = (*args[:3], None, None, *args[5:])
     return aten.native_batch_norm_backward.default, args
@@ -415,7 +422,7 @@ def _batch_norm_backward(args: tuple[Any, ...]) -> Call:
 def _cudnn_batch_norm(
     func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None
 ) -> tuple[Any, ...]:
-    """The library's batch norm is the native one, and nothing that only the library reads."""
+    """The library's batch norm as the native one, plus an empty reserve."""
     native, given = _batch_norm(tuple(args))
     out, mean, rstd = propagate(native, given, {}, recorder)
     options = {"dtype": torch.uint8, "device": args[0].device}
@@ -430,7 +437,7 @@ def _cudnn_batch_norm_backward(args: tuple[Any, ...]) -> Call:
 
 SPECIAL |= {
     aten.cudnn_batch_norm.default: _cudnn_batch_norm,
-    # of the kernels that compute the same, chosen by the values of lengths, torch's own is chosen always
+    # of equivalent kernels, which eager chooses by the values of lengths, torch's own is used always
     **{
         getattr(packet, overload): lambda *_: False
         for packet in (getattr(aten, f"_use_{library}_ctc_loss", None) for library in ("cudnn", "miopen"))
@@ -439,7 +446,7 @@ SPECIAL |= {
     },
 }
 REWRITES |= {
-    # a recipe of views, in which nothing may move; but the kernel of a CPU gives new memory
+    # a composition of views, which may move nothing; but the CPU kernel returns new memory
     aten.native_channel_shuffle.default: lambda args: (aten.channel_shuffle.default, args),
     aten.cudnn_batch_norm_backward.default: _cudnn_batch_norm_backward,
     aten.native_batch_norm.default: _batch_norm,

@@ -1,8 +1,8 @@
 """The trace tensor: a tensor without data on which PyTorch programs run to learn metadata, or to be recorded.
 
 Capture runs one torch function at a time on trace tensors and reads the result's metadata. Autograd runs a whole graph
-under a `TraceMode` with a recorder, which writes every operator down. `propagate` is the rule both use: it asks
-`infer` for the results' metadata and keeps track of who shares memory with whom.
+under a `TraceMode` with a recorder, which records every operator. Both use `propagate`: it asks `infer` for the
+results' metadata and keeps track of which tensors share memory.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ _data: Any = torch.Tensor.data
 
 
 class _Text(threading.local):
-    """`refuse` raises in place of the text of a tensor, while code of the program runs that may ask for it."""
+    """`refuse` is called for the text of a trace tensor; it raises while code of the program runs that may ask for the
+    text.
+    """
 
     refuse: Callable[[], None] | None = None
 
@@ -129,7 +131,7 @@ class TraceTensor(InplaceViewOps):
 
     @data.setter
     def data(self, other: torch.Tensor) -> None:
-        """The memory is that of `other`; writes are counted as before, each tensor for itself."""
+        """Use the memory of `other`; each tensor keeps its own version counter."""
         assert isinstance(other, TraceTensor)
         self.move_to(other)
         step = Step(aten.detach.default, (), {}, None)
@@ -176,7 +178,9 @@ class Recorder(Protocol):
     backward: bool
 
     def pure(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Any, outputs: Any) -> None:
-        """`outputs` (one trace tensor, or a list with None gaps) are the fresh results of a pure operator."""
+        """`outputs` (one trace tensor, or a list with None for absent ones) are the fresh results of
+        a pure operator.
+        """
 
     def write(
         self,
@@ -190,20 +194,20 @@ class Recorder(Protocol):
         """The operator writes to the arguments that `info` names; `outputs` are its fresh results."""
 
     def constant(self, tensor: torch.Tensor) -> TraceTensor:
-        """A real tensor met during the trace: the same trace tensor each time."""
+        """A real tensor met during the trace; the result is the same trace tensor each time."""
 
     def literal(self, tensor: torch.Tensor) -> TraceTensor:
-        """A real tensor that the program just made from numbers (`torch.tensor([1, 2])`)."""
+        """A real tensor that the program has just made from numbers (`torch.tensor([1, 2])`)."""
 
     def expect_close(self, a: TraceTensor, b: TraceTensor, rtol: float, atol: float, equal_nan: bool) -> None:
-        """Whoever reads the memory of `a` from now on raises an error where `a` and `b` are not close."""
+        """Later reads of the memory of `a` raise an error where `a` and `b` are not close."""
 
 
 class TraceMode(TorchDispatchMode):
     """While active, every operator, also one without tensor arguments, makes trace tensors.
 
     Args:
-        recorder: told of each operator; None to only propagate metadata.
+        recorder: gets each operator; None to only propagate metadata.
     """
 
     def __init__(self, recorder: Recorder | None = None) -> None:
@@ -212,7 +216,7 @@ class TraceMode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No wrapper around `__torch_dispatch__` that would import torch's own compiler at the first operator."""
+        """Avoid a wrapper around `__torch_dispatch__` that would import torch's own compiler at the first operator."""
         return False
 
     def __torch_dispatch__(
@@ -248,11 +252,11 @@ def trace_like(source: torch.Tensor | TensorMeta, requires_grad: bool | None = N
 
 
 class _Before(torch.autograd.Function):
-    like_operator = True  # it gives gradients only where it gets one
+    like_operator = True  # as for an operator, no gradient is given without one received
 
     @staticmethod
     def forward(ctx: Any, leaf: TraceTensor) -> TraceTensor:
-        ctx.set_materialize_grads(False)  # a function of the program may give no gradient
+        ctx.set_materialize_grads(False)  # the program's functions need not return a gradient
         out = TraceTensor(StorageView(leaf.storage_view.layout))
         out.storage_view.node, out.storage_view.version = leaf.storage_view.node, 0
         return out
@@ -263,7 +267,7 @@ class _Before(torch.autograd.Function):
 
 
 def computed_before(leaf: TraceTensor) -> TraceTensor:
-    """`leaf` as a tensor that has a history, as the caller's input has: it may be written in place."""
+    """A copy of `leaf` that has a history, as the caller's input has: it may be written in place."""
     with torch.enable_grad():
         out: TraceTensor = _Before.apply(leaf)
     return out
@@ -272,8 +276,8 @@ def computed_before(leaf: TraceTensor) -> TraceTensor:
 def propagate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
     """Run one operator on trace tensors (and scalars): metadata, aliasing and, with a recorder, a record.
 
-    Real tensors among the arguments become constants of the recorder, or only lend their metadata. Values that follow
-    from constants alone are computed on the way (see `constant_values`).
+    Real tensors among the arguments become constants of the recorder, or only contribute their metadata. Values that
+    depend on constants alone are computed as well (see `constant_values`).
 
     Raises:
         DataDependent: values are needed to know the result.
@@ -305,7 +309,7 @@ def propagate(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
 
 
 def _is_opaque(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> bool:
-    """Whether the operator takes or gives opaque tensors; not where a backward gives sparse rows (`sparse`)."""
+    """Whether the operator takes or returns opaque tensors; not where a backward returns sparse rows (`sparse`)."""
     if name_in_namespace(func) in MAKERS:
         return recorder is None
     if kwargs.get("layout", torch.strided) not in (None, torch.strided):
@@ -322,7 +326,7 @@ def _opaque(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], re
 
 
 class _Calls(threading.local):
-    """The operators for eager alone that this thread has traced since somebody began to listen, and why the last is."""
+    """Operators that only eager can run, traced on this thread since `begin`, and the reason for the last one."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -343,10 +347,10 @@ Rule = Callable[[OpOverload, Sequence[Any], Mapping[str, Any], "Recorder | None"
 Call = tuple[OpOverload, tuple[Any, ...]]
 
 SPECIAL: dict[OpOverload, Rule] = {}
-"""What is done instead of asking for metadata; `special_operators` and `collectives` fill it."""
+"""Rules that replace metadata inference; `special_operators` and `collectives` add them."""
 
 REWRITES: dict[OpOverload, Callable[[tuple[Any, ...]], Call]] = {}
-"""Operators that are another one in disguise."""
+"""Operators that are rewritten as another one."""
 
 
 def ordinary(
@@ -390,7 +394,7 @@ def ordinary(
 
 
 def _takes_gradients(args: Sequence[Any], out: Any) -> bool:
-    """Whether autograd follows the operator in eager."""
+    """Whether autograd records the operator in eager."""
     if not torch.is_grad_enabled() or not any(each.requires_grad for each in _tensors_in(args)):
         return False
     return any(each.dtype.is_floating_point or each.dtype.is_complex for each in _tensors_in(out))
@@ -411,14 +415,14 @@ _ABOUT_SIZES: dict[OpOverload, Callable[..., Any]] = {
     aten.sym_stride.int: lambda layout, dim: layout.val.stride[dim],
     aten.sym_numel.default: lambda layout: layout.val.numel,
     aten.sym_storage_offset.default: lambda layout: layout.offset,
-    aten.size.default: lambda layout: list(map(int, layout.val.shape)),  # in numbers: this pins them
+    aten.size.default: lambda layout: list(map(int, layout.val.shape)),  # as plain numbers, which pins them
     aten.stride.default: lambda layout: list(map(int, layout.val.stride)),
 }
-"""What C++ code asks a tensor with symbolic sizes."""
+"""Queries that C++ code makes of a tensor with symbolic sizes."""
 
 
 def tensors_for(answer: Any) -> Any:
-    """New trace tensors for an answer: layouts become tensors, the rest stays."""
+    """New trace tensors for a result: layouts become tensors, other values stay."""
     if type(answer) is Layout:
         return TraceTensor(StorageView(answer))
     if isinstance(answer, (list, tuple)):
@@ -428,7 +432,7 @@ def tensors_for(answer: Any) -> Any:
 
 def _view(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Any) -> Any:
     parent = args[0].storage_view
-    if func is aten.as_strided.default:  # says where in the storage, whatever it is called on
+    if func is aten.as_strided.default:  # counts from the storage, whatever view it is called on
         parent = memory_of_its_type(parent)
         args, kwargs = (args[0], args[1], args[2], answer.offset), {}
     if type(answer) is Layout:
@@ -437,9 +441,9 @@ def _view(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answ
 
 
 def memory_of_its_type(view: StorageView) -> StorageView:
-    """The root of the view's storage; where that is of another dtype, the first of its parents that has the view's.
+    """The root of the view's storage; where that has another dtype, the first of the view's parents with its dtype.
 
-    Offsets and strides count elements of this type, and a view from the root would be of the root's.
+    Offsets and strides count elements of this dtype, and a view of the root would have the root's.
     """
     dtype, first = view.layout.val.dtype, view
     while first.parent is not None and first.parent.layout.val.dtype is dtype:
@@ -450,7 +454,7 @@ def memory_of_its_type(view: StorageView) -> StorageView:
 
 
 def root_of(view: StorageView) -> StorageView:
-    """The root of the view's storage, without history if the view has none, with its way of counting writes."""
+    """The root of the view's storage, without history if the view has none, with the view's version counter."""
     root, top = view.storage.root, view
     assert root is not None
     while top.parent is not None:
@@ -464,7 +468,7 @@ def root_of(view: StorageView) -> StorageView:
 
 
 def _history(view: StorageView, behind: StorageView) -> tuple[bool, int | None]:
-    """Whether the view is detached from `behind`, one of its parents, and the last version counter on the way there."""
+    """Whether the view is detached from `behind`, one of its parents, and the last version counter in between."""
     detached, apart = False, None
     while view is not behind:
         step, parent = view.step, view.parent
@@ -502,7 +506,11 @@ def _write(
 
 
 def _expect_shape_of_history(func: OpOverload, target: Any, args: Sequence[Any]) -> None:
-    """Forget what is known of a tensor that is written; refuse where its history is of another shape."""
+    """Stop tracking the values of a written tensor.
+
+    Raises:
+        Unsupported: its history has another shape.
+    """
     forget(target)
     if type(target) is TraceTensor and target.storage_view.storage.reshaped and torch.is_grad_enabled():
         if any(type(a) is TraceTensor and a.requires_grad for a in args):
@@ -512,8 +520,8 @@ def _expect_shape_of_history(func: OpOverload, target: Any, args: Sequence[Any])
 def _write_unrecorded(
     func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], answers: Sequence[Any]
 ) -> None:
-    """Count the writes, and let each `out=` have the shape of what it is given."""
-    for target in written_tensors(func, info, args, kwargs):  # counters miss those of operators from user libraries
+    """Count the writes, and resize each `out=` to the shape of its result."""
+    for target in written_tensors(func, info, args, kwargs):  # version counters miss writes by operators of libraries
         target.storage_view.storage.version += 1
     for one, returned in zip(answers, info.returned, strict=False):
         out = kwargs.get(returned) if returned is not None else None
@@ -522,7 +530,8 @@ def _write_unrecorded(
 
 
 def resize_out(target: TraceTensor, val: TensorMeta) -> TraceTensor | None:
-    """An `out=` without elements becomes a tensor of the result's shape, which is returned; None: it has that shape.
+    """Resize an `out=` without elements to the result's shape: returns a tensor of that shape, None if it has it
+    already.
 
     Raises:
         Unsupported: it has elements, in another shape.
@@ -539,7 +548,7 @@ def resize_out(target: TraceTensor, val: TensorMeta) -> TraceTensor | None:
 def as_traced(
     args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """The same arguments with every real tensor replaced by a trace tensor."""
+    """The arguments with every real tensor replaced by a trace tensor."""
 
     def foreign(value: Any) -> bool:
         kind = type(value)
@@ -566,7 +575,7 @@ def as_traced(
 def _without_ratios(
     func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None
 ) -> tuple[OpOverload, Sequence[Any]]:
-    """A quotient of sizes beside a tensor is computed as a tensor of no dimensions; elsewhere it is a number."""
+    """Replace quotients of sizes: by tensors without dimensions for an operation on a tensor, else by numbers."""
     if not any(isinstance(a, Ratio) for a in args):
         return func, args
     tensors = _ON_TENSORS.get(func)
@@ -602,7 +611,7 @@ _ON_TENSORS: dict[OpOverload, OpOverload] = {
 
 
 def _view_in_place(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
-    """`x.t_()` and its kind: the tensor object becomes a view of its former storage view."""
+    """`x.t_()` and similar: the tensor object becomes a view of its former storage view."""
     view = op_info(func).functional
     if view is None:
         raise Unsupported(f"{func} cannot be traced", why="it changes a tensor's shape in place")
@@ -612,10 +621,10 @@ def _view_in_place(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, A
 
 
 def expect_new_shape(func: OpOverload, tensor: TraceTensor) -> None:
-    """Note that the shape of a tensor is about to change in place: for a view that limits what may be written.
+    """Note that the shape of a tensor is about to change in place; if it is a view, later writes are restricted.
 
     Raises:
-        Unsupported: the view's history would have to be made again.
+        Unsupported: the view's history would have to be rebuilt.
     """
     if not is_view(tensor):
         return

@@ -1,7 +1,7 @@
-"""Reading values in a trace: `.item()`, `nonzero` and their kind give numbers that only the compiled code will know.
+"""Reads of values in a trace: `.item()`, `nonzero` and similar operators give unbacked numbers, known only at run time.
 
-Who traces says with `reading(numbers)` that reads are possible and keeps the numbers; without it the operators need
-values that nobody has (`DataDependent`).
+A trace that supports reads states this with `reading(numbers)`, and keeps the numbers. Without it the operators raise
+`DataDependent`, as they need values.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ class Numbers(Protocol):
 
     @property
     def owner(self) -> Assumptions:
-        """Whose symbols they are."""
+        """The owner of the numbers' symbols."""
 
     def identity(self, tensor: Any) -> Hashable:
-        """What two tensors share when they hold the same values."""
+        """A key for the contents of a tensor until the next write."""
 
     def origin(self) -> Origin:
-        """Where the program is."""
+        """The present step and line of the program."""
 
     def read(self, number: Size | Real, tensor: Any) -> None:
-        """`number` is new: the value of `tensor`."""
+        """Note a new number: the value of `tensor`."""
 
     def measured(self, number: Size, tensor: Any, dim: int) -> None:
-        """`number` is new: the size of dimension `dim` of `tensor`."""
+        """Note a new number: the size of dimension `dim` of `tensor`."""
 
 
 _thread = threading.local()
@@ -60,7 +60,7 @@ switch("reading", lambda: getattr(_thread, "numbers", None), lambda before: seta
 
 @contextmanager
 def reading(numbers: Numbers | None) -> Iterator[None]:
-    """Inside, operators may read values."""
+    """A context in which operators may read values."""
     before = getattr(_thread, "numbers", None)
     _thread.numbers = numbers
     try:
@@ -70,10 +70,10 @@ def reading(numbers: Numbers | None) -> Iterator[None]:
 
 
 def current(what: str) -> Any:
-    """Who keeps the numbers that are read now.
+    """The object that keeps the numbers that are read now.
 
     Raises:
-        DataDependent: nobody.
+        DataDependent: there is none.
     """
     numbers = getattr(_thread, "numbers", None)
     if numbers is None:
@@ -105,13 +105,14 @@ def read_scalar(tensor: ViewedTensor, what: str) -> Size | Real:
 
 
 class Measured(NamedTuple):
-    """The answer of an operator that makes as many rows as values tell.
+    """The result of an operator with a data-dependent number of rows.
 
     Attributes:
-        answer: layouts, as of any operator.
-        shows: which of its results has the size `rows`; None: the only result.
-        new: nobody asked for this count before.
-        dim: the dimension of the result that has it.
+        answer: layouts, as for any operator.
+        shows: the index of a result that has `rows` as a size; None: the only result.
+        rows: the number.
+        new: the number was not read before.
+        dim: the dimension of that result.
     """
 
     answer: Any
@@ -122,16 +123,16 @@ class Measured(NamedTuple):
 
 
 def measure(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Measured:
-    """The answer of an operator of `MEASURED`.
+    """The result of an operator of `MEASURED`.
 
     Raises:
-        DataDependent: nobody reads values now.
+        DataDependent: values cannot be read now.
     """
     return MEASURED[func](func, given(func, args, kwargs))
 
 
 def _count(func: OpOverload, key: Hashable, tensor: Any, low: int, high: IntLike | None) -> tuple[Size, bool]:
-    """A number of rows, and whether it is new."""
+    """(number of rows, whether it is new)."""
     numbers = current(f"{func}")
     key = (key, numbers.identity(tensor))
     known = numbers.known.get(key)
@@ -157,7 +158,7 @@ def _unique(func: OpOverload, given: dict[str, Any]) -> Measured:
     val, dim = val_of(given["self"]), given.get("dim")
     if dim is not None and val.ndim:
         dim %= val.ndim
-    if dim is not None and any(same(n, 0) for n in val.shape):  # eager refuses all but this one
+    if dim is not None and any(same(n, 0) for n in val.shape):  # eager refuses all other such shapes
         none = fresh(val, (0,), torch.int64)
         return Measured((fresh(val, val.shape), none, none), None, 0, False)
     length = val.numel if dim is None else val.shape[dim]
@@ -165,7 +166,7 @@ def _unique(func: OpOverload, given: dict[str, Any]) -> Measured:
     count, new = _count(func, (str(func).split("_")[1], dim), given["self"], low, length)
     inverse_shape: Sequence[IntLike] = val.shape if dim is None else (length,)
     counts: Sequence[IntLike] = (count,)
-    if dim is None:  # the other results are empty unless asked for
+    if dim is None:  # the other results are empty unless requested
         inverse_shape = inverse_shape if given["return_inverse"] else (0,)
         counts = counts if given["return_counts"] else (0,)
     rest = (fresh(val, inverse_shape, torch.int64), fresh(val, counts, torch.int64))
@@ -182,7 +183,7 @@ def _in_front(val: TensorMeta, dim: int, count: Size) -> Layout:
 
 
 def _ctc_loss(func: OpOverload, given: dict[str, Any]) -> Measured:
-    """The table of probabilities has two columns and one more for each element of the longest target."""
+    """The table of probabilities has two columns plus one for each element of the longest target."""
     val = val_of(given["log_probs"])
     batch, steps = (val.shape[1], val.shape[0]) if val.ndim == 3 else (1, val.shape[0])
     columns, new = _count(func, "longest", given["target_lengths"], 1, None)
@@ -199,7 +200,7 @@ def _repeats(func: OpOverload, given: dict[str, Any]) -> Measured:
 
 
 def _lstsq(func: OpOverload, given: dict[str, Any]) -> Measured:
-    """A residual for each right-hand side where the matrix has full rank, else none."""
+    """A residual for each right-hand side if the matrix has full rank, else none."""
     solution, rank, values = without_residuals(func, given)
     val = val_of(given["b"])
     count, new = _count(func, "residuals", given["self"], 0, val.shape[-1])
@@ -228,14 +229,16 @@ MEASURED: dict[OpOverload, Callable[[OpOverload, dict[str, Any]], Measured]] = {
     aten.bincount.default: _bincount,
     aten.linalg_lstsq.default: _lstsq,
 }
-"""Operators whose results have as many rows as values tell."""
+"""Operators whose results have a data-dependent number of rows."""
 
 
-# -- facts ---------------------------------------------------------------------------------------------------------
+# -- checks --------------------------------------------------------------------------------------------------------
 
 
 def expect_elements(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """An extremum of nothing is an error in eager, so compiled code checks that there is something."""
+    """Have compiled code check that the reduced dimensions have elements: eager raises an error for
+    an empty extremum.
+    """
     values = given(func, args, kwargs)
     val = val_of(values["self"])
     dim = values.get("dim")
@@ -266,10 +269,10 @@ NEED_ELEMENTS = frozenset(
 
 
 def require(cond: Any, text: str, error: str = "RuntimeError") -> None:
-    """`torch._check(cond, lambda: text)` as a graph holds it, which may be a symbolic condition.
+    """`torch._check(cond, lambda: text)` in a graph; the condition may be symbolic.
 
     Raises:
-        Exception: of the class named `error`; the condition is wrong.
+        Exception: of the class named `error`: the condition is false.
     """
     question = cond.node.value if isinstance(cond, torch.SymBool) and isinstance(cond.node, SizeNode) else cond
     if isinstance(question, SymbolicPredicate) and question.expect(text, error):
@@ -279,10 +282,10 @@ def require(cond: Any, text: str, error: str = "RuntimeError") -> None:
 
 
 def holds(left: int, sign: str, right: int, text: str, error: str) -> int:
-    """A fact as compiled code checks it.
+    """A fact as compiled code checks it; returns 0.
 
     Raises:
-        Exception: of the class named `error`; it is wrong.
+        Exception: of the class named `error`: it is false.
     """
     if not _HOLDS[sign](left, right):
         raise getattr(builtins, error)(text)

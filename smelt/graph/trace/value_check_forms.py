@@ -1,4 +1,7 @@
-"""Torch functions whose C++ reads values (to check, warn or choose a formula), without that or checked by the graph."""
+"""Torch functions whose C++ code reads values (to check, warn or choose a formula), in a form without such reads.
+
+Where eager checks the values, the graph does.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from smelt.graph.trace import product_gradients
 
 
 def in_checked_form(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
-    """What to call instead of the torch function or method of this name; None: itself."""
+    """The function to call instead of the torch function or method of this name; None: no other form is needed."""
     form = _FORMS.get(name)
     if form is None:
         return None
@@ -23,7 +26,7 @@ def in_checked_form(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> C
 
 
 def _require(condition: torch.Tensor, text: str) -> None:
-    """The program raises where the condition, a tensor of one element, is wrong."""
+    """Require that the condition, a tensor of one element, is true; the graph raises the error."""
     number = from_torch(condition.to(torch.int64).item())
     question = compare("<", number, 1, True)
     if not isinstance(question, SymbolicPredicate):
@@ -40,13 +43,13 @@ def _cov(
     fweights: torch.Tensor | None = None,
     aweights: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`torch.cov` with weights. (PyTorch: aten/src/ATen/native/Correlation.cpp says which numbers it is made of.)"""
+    """`torch.cov` with weights, in the order of operations of PyTorch (aten/src/ATen/native/Correlation.cpp)."""
     rows = x.reshape(1, -1) if x.dim() < 2 else x
     count = rows.shape[1]
     given = [(name, w) for name, w in (("fweights", fweights), ("aweights", aweights)) if w is not None]
     fits = all(w.dim() <= 1 and w.numel() == count and _FLOATING[name] == _is_floating(w) for name, w in given)
     if not fits or x.dim() > 2 or not count:
-        return torch.cov(x, correction=correction, fweights=fweights, aweights=aweights)  # which says what is wrong
+        return torch.cov(x, correction=correction, fweights=fweights, aweights=aweights)  # raises the error
     for name, w in given:
         _require(w.detach().min() >= 0, f"cov(): {name} cannot be negative")
     weights = given[0][1] if len(given) == 1 else given[0][1] * given[1][1]
@@ -64,7 +67,7 @@ _FLOATING = {"fweights": False, "aweights": True}
 
 
 def _is_floating(x: torch.Tensor) -> bool | None:
-    """Whether the tensor holds floating-point numbers; None: neither those nor whole ones."""
+    """Whether the tensor contains floating point numbers; None: neither those nor integers."""
     if x.dtype.is_complex or x.dtype is torch.bool:
         return None
     return x.dtype.is_floating_point
@@ -75,7 +78,7 @@ def _has_weights(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
 
 
 def _index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """The formula of its derivative counts each index once, by `unique`; a mask does so as well."""
+    """`index_fill` by a mask: the formula of its derivative needs `unique` indices, and a mask has each once."""
     shape = x.shape if x.dim() else [1]
     chosen = torch.zeros(shape[dim], dtype=torch.bool, device=x.device).index_fill(0, index, True)
     chosen = chosen.reshape([-1 if d == dim % len(shape) else 1 for d in range(len(shape))])
