@@ -1,7 +1,7 @@
 """The C core of capture: frame hook, entries per code object, resume points, guards, tensor metadata.
 
 Built from smelt/capture/native/*.c. Nothing here imports torch; `smelt.capture.guards.calibrate.calibrate()` tells the
-extension where tensor metadata lives, and must have run before a `TensorSpec` or `state()` is made.
+extension the memory layout of tensor metadata, and must have run before a `TensorSpec` or `state()` is made.
 All functions take their arguments by position, except `call` and the constructors.
 
 Words used below
@@ -27,13 +27,13 @@ NULL: Final[_Null]
 def call(
     fn: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, owner: Any = None
 ) -> Any:
-    """Run `fn(*args, **kwargs)` with the hook active for this thread. May nest. Entries of other owners do not fit."""
+    """Run `fn(*args, **kwargs)` with the hook active for this thread. May nest. Entries of other owners never hit."""
 
 def owner() -> Any:
     """The owner of the innermost `call` of this thread, None without one."""
 
 def set_eager(on: bool) -> None:
-    """While on, `call` and `Compiled` leave the hook inactive in this thread, and it is inactive from now on."""
+    """While on, `call` and `Compiled` leave the hook inactive in this thread; running calls become inactive at once."""
 
 @final
 class Compiled:
@@ -64,9 +64,9 @@ def lend(
     /,
 ) -> Any:
     """`fn(*args, **kwargs)`, where `callback(function, slots)` gives the result of each Python function that C code
-    calls meanwhile in this thread, or raises what it raises. NULL: the function runs as it is, now and always (it
-    belongs to its code). `slots` holds the argument slots. While the callback runs, and in `lend(None, ...)`, functions
-    run as they are, as they do for debuggers.
+    calls meanwhile in this thread, or raises its exception. NULL: the function runs uncaptured, now and in later calls
+    (recorded in its code object). `slots` are the argument slots. While the callback runs, in `lend(None, ...)`, and
+    under a debugger, functions run uncaptured.
     """
 
 def is_active() -> bool:
@@ -81,20 +81,21 @@ ResumeCallback: TypeAlias = Callable[
 
 def set_callback(cb: FrameCallback | None) -> None:
     """`cb(code, func, slots, globals, builtins)` runs, with the hook inactive, before a function frame that starts
-    without a matching entry. `slots` holds the argument slots. Afterwards entries are looked up again; still none: the
-    original runs (and the callback runs again next time, unless `skip(code)`). What cb raises is what the frame raises.
-    What it returns, unless None, is called without arguments if the original runs and returns; what that raises is
-    what the frame raises. Not called for module and class bodies or for the resumption of generators.
+    without a matching entry. `slots` are the argument slots. Afterwards entries are looked up again; if there is still
+    none, the original runs (and the next such frame calls the callback again, unless `skip(code)`). An exception of cb
+    becomes the frame's. If cb returns a callable and the original runs and returns, the callable is called without
+    arguments; an exception of it becomes the frame's. False: the frame and all below it run uncompiled. Not called for
+    module and class bodies, nor for the resumption of generators.
     """
 
 def set_resume_callback(cb: ResumeCallback | None) -> None:
-    """`cb(point, func, slots, globals, builtins)`: the same for `resume`; `slots` holds all slots, then the stack."""
+    """`cb(point, func, slots, globals, builtins)`: the same for `resume`; `slots` are all slots, then the stack."""
 
 def skip_prefixes(prefixes: Sequence[str]) -> None:
     """Codes whose co_filename starts with one of these are skipped without a callback (decided once per code)."""
 
 def quiet_prefixes(prefixes: Sequence[str]) -> None:
-    """Of the skipped files, those where nothing that is called is looked at either."""
+    """Of the skipped files, those below whose frames everything runs uncompiled."""
 
 @final
 class ResumePoint:
@@ -115,11 +116,11 @@ class ResumePoint:
     def depth(self) -> int: ...
 
 SiteKey: TypeAlias = CodeType | ResumePoint
-"""What entries belong to."""
+"""The key of a compile site."""
 
 @final
 class Entry:
-    """One compiled version of a site. Made by `add_entry`."""
+    """One cache entry of a compile site. Made by `add_entry`."""
 
     @property
     def guards(self) -> Guards: ...
@@ -133,10 +134,10 @@ class Entry:
     def alive(self) -> bool:
         """False once removed or cleared, or when the code object died."""
     def remove(self) -> None:
-        """Drop this entry only. Does nothing when it is gone already."""
+        """Drop this entry only. Does nothing when it has been removed already."""
 
 def add_entry(site: SiteKey, guards: Guards, replacement: CodeType, constants: Any, owner: Any = None) -> Entry:
-    """Append a version, for calls of `owner` (None: for all). `replacement` is the code of a flat function
+    """Append an entry, for calls of `owner` (None: for all). `replacement` is the code of a flat function
     `def resid(<slots>, _c, _f)`.
 
     <slots> are the argument slots (for a code) or all slots and then the stack (for a ResumePoint; unset ones arrive
@@ -148,10 +149,10 @@ def add_entry(site: SiteKey, guards: Guards, replacement: CodeType, constants: A
     """
 
 def skip(site: SiteKey) -> None:
-    """Never look at this site again until `clear`: frames run as they are, resume points are injected."""
+    """Ignore this site until `clear`: its frames run uncompiled, its resume points are injected."""
 
 def quiet(code: CodeType) -> None:
-    """Frames of `code`, and all that they call, run as they are; also after `clear`."""
+    """Run frames of `code`, and all that they call, uncompiled; also after `clear`."""
 
 def is_skipped(site: SiteKey) -> bool: ...
 def clear(site: SiteKey) -> None:
@@ -161,7 +162,7 @@ def clear_all() -> None:
     """`clear` for every code and resume point (the skip marks of replacements stay)."""
 
 def entries(site: SiteKey) -> list[Entry]:
-    """The versions in the order in which they are tried now (the last one hit moves to the front)."""
+    """The entries in the order in which they are tried now (the last one hit moves to the front)."""
 
 def argument_slots(code: CodeType) -> int:
     """How many argument slots a frame of `code` has."""
@@ -179,8 +180,8 @@ def resume(
 
     `slots` has `co_nlocalsplus` elements: values of plain variables, cell objects for cell and free variables, NULL
     for what is unset. `stack` has `point.depth` elements. Entries are tried (as long as the thread is active), then
-    the resume callback, then the entries again; then the original code runs by frame injection. `handled` holds
-    the exception that the code there is handling, if it is. All three lists are emptied.
+    the resume callback, then the entries once more; then the original code runs by frame injection. `handled` contains
+    the exception that the code at the point is handling, if any. All three lists are emptied.
 
     Raises:
         ValueError: lengths that do not fit the code or the point.
@@ -195,9 +196,9 @@ def go_on(
     handled: list[BaseException] = ...,
     /,
 ) -> Any:
-    """What a replacement returns for its frame to be resumed: whoever runs the frame does so, after the replacement.
+    """The value that a replacement returns to have its frame resumed, by the code that runs the frame.
 
-    So a loop with a break in each round takes no more stack than the program itself.
+    So a loop with a break in each iteration needs no deeper stack than the program itself.
     """
 
 def generator_at(
@@ -209,26 +210,26 @@ def generator_at(
     delegating: bool,
     /,
 ) -> Generator[Any, Any, Any]:
-    """A generator of `code` that is suspended: what it runs next is at `offset` (-1: it has not started).
+    """A suspended generator of `code`, whose next instruction is at `offset` (-1: it has not started).
 
-    `slots` and `stack` are as for `resume`; `delegating`: it stands in a `yield from`.
+    `slots` and `stack` are as for `resume`; `delegating`: it is in a `yield from`.
 
     Raises:
         ValueError: lengths that do not fit the code.
     """
 
-def iterator_place(iterator: Iterator[Any], /) -> tuple[Any, int, int, int] | None:
-    """Where an iterator over a dict or set stands; None when it is exhausted.
+def iterator_position(iterator: Iterator[Any], /) -> tuple[Any, int, int, int] | None:
+    """The position of an iterator over a dict or set; None when it is exhausted.
 
-    What it iterates, how many of the items lie behind, how many there were when the iterator began (-1: it has raised
-    because that changed), and how many were to come.
+    (the dict or set, number of items passed, its size when the iterator was made (-1: the iterator has raised because
+    the size changed), number of items left)
 
     Raises:
         TypeError: not an iterator over a set, or over the keys, values or items of a dict.
     """
 
-def put_iterator(iterator: Iterator[Any], passed: int, used: int, left: int, /) -> None:
-    """Let an iterator over a dict or set stand where `iterator_place` said of another.
+def set_iterator_position(iterator: Iterator[Any], passed: int, used: int, left: int, /) -> None:
+    """Move an iterator over a dict or set to the position that `iterator_position` gave for another.
 
     Raises:
         TypeError: not an iterator over a set, or over the keys, values or items of a dict.
@@ -236,32 +237,32 @@ def put_iterator(iterator: Iterator[Any], passed: int, used: int, left: int, /) 
     """
 
 def set_other_compiler(get: Callable[[], Any], set: Callable[[Any], Any], left: Callable[[], None]) -> None:
-    """How torch.compile's callback for new frames is read and set in this thread; `left` is called when `call` has
-    taken frames from it."""
+    """Functions that read and set torch.compile's callback for new frames in this thread; `left` is called when `call`
+    has disabled it."""
 
 def set_watch_callback(cb: Callable[[], None] | None) -> None:
-    """`cb()`: once, when a frame runs as it is because a debugger or coverage tool follows the lines of this thread."""
+    """`cb()` runs once: when a frame runs uncompiled as a debugger or coverage tool follows this thread's lines."""
 
 def handle(error: BaseException | None, /) -> BaseException | None:
-    """Set the exception that this thread is handling (`sys.exception()`); returns the one before. To be undone in the
-    same function."""
+    """Set the exception that this thread is handling (`sys.exception()`); returns the previous one, which
+    the same function must restore."""
 
 def call_handling(error: BaseException | None, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """`fn(*args, **kwargs)` as it would run in an except clause for that exception; afterwards all is as it was."""
+    """`fn(*args, **kwargs)` as it would run in an except clause for that exception."""
 
-def raise_again(error: BaseException, /) -> NoReturn:
-    """Raise an exception once more: unlike with `raise`, its context stays what it is."""
+def reraise(error: BaseException, /) -> NoReturn:
+    """Raise an exception once more with its context unchanged, unlike `raise`."""
 
 def finalizers(value: Any, /) -> list[Any]:
-    """What an object is or holds whose death runs code of the program: a `__del__`, or the `finally` of a suspended
-    generator. Looks at some 200 objects, among them those that frames in tracebacks hold."""
+    """The object, and those that it refers to, whose death runs code of the program: a `__del__`, or the `finally` of a
+    suspended generator. Visits at most 200 objects, also through frames in tracebacks."""
 
 def call_moving(fn: Callable[..., Any], arguments: list[Any], names: tuple[str, ...], /) -> Any:
-    """`fn` with the arguments in a list, the last of which are named. The list is emptied, and a Python function has
-    its arguments for itself, as when bytecode calls it with what lies on the stack."""
+    """Call `fn` with the arguments in a list, the last of which are keywords `names`. The list is emptied, so that a
+    Python function owns its arguments, as when bytecode calls it with elements of the stack."""
 
 def stand_for(error: BaseException, /) -> None:
-    """In the traceback of an exception that the frame which called this one caught, this one takes its place."""
+    """Replace, in the exception's traceback, the frame that caught it by the calling frame, which continues it."""
 
 def snapshot(frame: FrameType, depth: int) -> tuple[list[Any], list[Any]]:
     """Raw slots and the lowest `depth` stack elements of a running frame. For tests and debugging: `depth` is not
@@ -294,7 +295,7 @@ CELL: Final[int]  # key: None. Content of a cell object. Empty: NULL
 MODULE_MEMBER: Final[int]  # key: ("_parameters" | "_buffers" | "_modules", name). parent.__dict__[which][name]
 SIZE: Final[int]  # key: dim. parent.shape[dim] as an int; parent passed a TENSOR check
 CALL: Final[int]  # key: callable. callable(parent): may run Python code
-PART: Final[int]  # key: name ("__code__", "__defaults__", ...). What the function `parent` keeps in its own structure
+FUNCTION_FIELD: Final[int]  # key: name ("__code__", "__defaults__", ...). A field of the function `parent`
 SLOT: Final[int]  # key: `is_slot`. Its content; NULL (members of C: None) when it is empty; fails for other classes
 
 # Check kinds: (fetch, KIND, operand). Those of one fetch run in their given order right after it, before any later
@@ -320,8 +321,8 @@ MODULE: Final[int]  # operand: (training | None, names). parent.__dict__["traini
 NO_FINALIZER: Final[int]  # operand: None. No code of the program would run if the object died now
 FUNCTION: Final[int]  # operand: (__code__, __defaults__, __kwdefaults__). A function with these very objects
 PYTHON: Final[int]  # operand: callable(value) -> truthy, or (callable, (i, j, ...)): callable(*values of these fetches)
-# ... or (callable, (i, j, ...), one of these or a program over sizes): the callable is asked where C does not know
-SHORT_APART: Final[int]  # the tensors share no memory
+# ... or (callable, (i, j, ...), a shortcut below or a program over sizes): called where the shortcut does not confirm
+SHORT_DISJOINT: Final[int]  # the tensors share no memory
 SHORT_EQUAL_NUMBERS: Final[int]  # the tensors hold one floating-point number each, all the same
 SHORT_NO_HOOKS: Final[int]  # the tensors have no hooks for their gradients
 
@@ -337,19 +338,19 @@ Check: TypeAlias = tuple[int, int, Any]
 Failure: TypeAlias = tuple[Literal["fetch", "check"], int, Any]
 
 def set_equality(function: Callable[[Any, Any], bool]) -> None:
-    """EQ asks it of two ranges, numbers of numpy and the like, of one class: equal ones need not be alike."""
+    """EQ compares two ranges, numbers of numpy and the like of one class with it: values equal by == may differ."""
 
 def is_slot(object: Any, /) -> bool:
-    """Whether it is the descriptor of a member that holds an object, not a C number."""
+    """Whether it is the descriptor of a member of type object, not of a C number."""
 
 def instance_dict(object: object, /) -> dict[str, object] | None:
-    """Its attributes, also where it has no `__dict__` that shows them; None: it keeps none."""
+    """Its attributes, also where `__dict__` does not show them; None: it has none."""
 
 def name_in_c(type: type, /) -> str:
-    """Its name in errors of C code, with the module of types of C."""
+    """Its name in errors of C code; for types made in C with the module."""
 
 def takes_all(object: Any, /) -> bool:
-    """Whether it is such a descriptor, and the member may be set to any object."""
+    """Whether it is such a descriptor whose member can be set to any object."""
 
 @final
 class Guards:
@@ -373,7 +374,7 @@ class Guards:
     def outputs(self) -> tuple[int, ...]: ...
     @property
     def renewed(self) -> int:
-        """How often a dict or class had to be read again: it does not grow while nothing is written."""
+        """How often a dict or class was reread: constant as long as nothing is written."""
     def check(
         self, slots: Sequence[Any], globals: dict[str, Any], func: FunctionType | None = None
     ) -> tuple[Any, ...] | None:
@@ -390,13 +391,13 @@ class Guards:
 
 @final
 class Variants:
-    """Calls the version of a function that was made for inputs of their kinds, in this mode.
+    """Dispatches a call to the version of a function made for inputs of these kinds, in the present mode.
 
     Args:
-        make: (inputs, whether it is kept) -> a version.
-        kind_of: of an input: a TensorSpec, a number or None, or what else it gives for inputs of this kind alone.
-        mode: gives one of few objects that stay.
-        most: versions that are kept; after these each call asks `make`.
+        make: (inputs, whether the version is kept) -> a version.
+        kind_of: the kind of an input: a TensorSpec, a number or None, or any value that identifies the kind.
+        mode: () -> one of few permanent objects.
+        most: maximum number of versions kept; after these each call makes one.
     """
 
     def __new__(
@@ -408,19 +409,19 @@ class Variants:
     ) -> Self: ...
     def __call__(self, *inputs: Any) -> Any: ...
     def __len__(self) -> int:
-        """How many are kept."""
+        """The number of versions kept."""
 
 @final
 class TensorSpec:
-    """What a TENSOR check asks: exact class, dispatch keys (device type, layout, conj, neg, functorch, Python ...),
+    """What a TENSOR check compares: exact class, dispatch keys (device type, layout, conj, neg, functorch, Python ...),
     dtype, device with index, requires_grad, shape, strides.
 
     Args:
         tensor: the example. Subclasses with Python sizes, sparse and nested tensors take a slower path.
-        shape: as long as tensor.shape; None where any size will do. Default: the example's.
-        stride: as long as tensor.stride(), None where any will do. Default: the example's.
-        order: dimensions that lie one within the next without gaps for the actual shape, from the innermost on.
-        requires_grad: None where any will do. Default: the example's.
+        shape: as long as tensor.shape; None where any size matches. Default: the example's.
+        stride: as long as tensor.stride(), None where any matches. Default: the example's.
+        order: dimensions that are dense in memory for the actual shape, innermost first.
+        requires_grad: None if any matches. Default: the example's.
     """
 
     def __new__(
@@ -455,7 +456,7 @@ class TensorSpec:
         """Whether checks read memory directly (False: through the tensor's Python attributes)."""
     def matches(self, value: Any) -> bool: ...
     def mismatch(self, value: Any) -> str | None:
-        """The first difference in words (`shape[0]: expected 8, got 4`), None when it matches."""
+        """The first difference as text (`shape[0]: expected 8, got 4`), None when it matches."""
 
 def state() -> tuple[Any, ...]:
     """The present values of the ambient modes, in the order of `state_names()`."""

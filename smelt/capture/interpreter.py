@@ -137,7 +137,7 @@ class Interpreter:
         out.sources = {key: source for key, source in self.sources.items() if key not in tensors}
         out.frames, out.python.left_out = self.frames[:], self.python.left_out[:]
         out.effects.graph_warns = self.effects.graph_warns
-        out.effects.graph_writes_again = self.effects.graph_writes_again
+        out.effects.graph_repeats_writes = self.effects.graph_repeats_writes
         out.control.branches = out.prologue.allowed = False
         out.control.refused, out.control.pinned = self.control.refused, self.control.pinned
         return out

@@ -247,7 +247,7 @@ class Session(Diagnostics):
                 except Restart as restart:  # the residual would have to show what is not known yet
                     raise_heard()
                     before, plan, number = plan, self._weaker(plan, bare(restart)), number + 1
-                    self.tell_attempt(site, number, plan.told(before))
+                    self.tell_attempt(site, number, plan.difference_from(before))
         except _EndlessError as error:
             self._failed(site, error)
             return None
@@ -346,7 +346,7 @@ class Session(Diagnostics):
         vm.finalizers.allowed = not self.options.fullgraph
         vm.control.branches_on_numbers = self.options.backend == "eager"
         vm.effects.graph_warns = self.options.backend not in ("smelt", "aot_eager")
-        vm.effects.graph_writes_again = self.options.backend == "eager"
+        vm.effects.graph_repeats_writes = self.options.backend == "eager"
         return vm
 
     def _after(self, site: CompileSite, vm: Interpreter, plan: CapturePlan, error: BaseException) -> CapturePlan | None:

@@ -43,7 +43,7 @@ def ask(fn: Callable[..., bool], shortcut: int, *tensors: torch.Tensor) -> tuple
 
 
 def apart(*tensors: torch.Tensor) -> tuple[bool, bool]:
-    return ask(share_no_memory, native.SHORT_APART, *tensors)
+    return ask(share_no_memory, native.SHORT_DISJOINT, *tensors)
 
 
 def same(*tensors: torch.Tensor) -> tuple[bool, bool]:
@@ -84,7 +84,7 @@ def test_memory_that_moves_is_seen() -> None:
         [
             (0, native.TENSOR, native.TensorSpec(a)),
             (1, native.TENSOR, native.TensorSpec(b)),
-            (1, native.PYTHON, (asked, (0, 1), native.SHORT_APART)),
+            (1, native.PYTHON, (asked, (0, 1), native.SHORT_DISJOINT)),
         ],
         [],
     )

@@ -101,7 +101,7 @@ def _wrapped_function(vm: Interpreter, fn: types.FunctionType) -> object:
     init = compiler_marks.original_init(fn)
     if init is not None:
         return init
-    original = compiler_marks.held_original(fn) if fn.__dict__ else None
+    original = compiler_marks.original_attribute(fn) if fn.__dict__ else None
     return None if original is None else vm.load_attr(fn, original)  # captured into this graph
 
 
@@ -214,14 +214,14 @@ def defaults_of(vm: Interpreter, fn: types.FunctionType) -> tuple[tuple[object, 
         if not frozen:
             vm.guards.check(source, native.FUNCTION, (fn.__code__, defaults, named))
         if defaults and not _all_constant(defaults):
-            base = sources.part(source, "__defaults__")
+            base = sources.function_field(source, "__defaults__")
             defaults = tuple(vm.external(v, sources.sequence_item(base, i, tuple)) for i, v in enumerate(defaults))
     else:
-        defaults = vm.effects.plain(vm.external(defaults, sources.part(source, "__defaults__")))
+        defaults = vm.effects.plain(vm.external(defaults, sources.function_field(source, "__defaults__")))
     if named is None:
-        vm.guards.check(sources.part(source, "__kwdefaults__"), native.IS, None)
+        vm.guards.check(sources.function_field(source, "__kwdefaults__"), native.IS, None)
     else:
-        named = vm.effects.read_dict(named, sources.part(source, "__kwdefaults__"))
+        named = vm.effects.read_dict(named, sources.function_field(source, "__kwdefaults__"))
     vm.python.defaults[id(fn)] = defaults, named
     return defaults, named
 

@@ -24,7 +24,7 @@ from smelt.capture.core.liveness import live_slots
 from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.python import containers
 from smelt.capture.python.attribute_reads import python_method
-from smelt.capture.python.stack_opcodes import backward, forward, opcode, read_variable, turning
+from smelt.capture.python.stack_opcodes import backward, counting_iterations, forward, opcode, read_variable
 from smelt.capture.tensors.torch_calls import is_torch_builtin
 from smelt.graph.ir.meta import meta_of
 from smelt.graph.ir.symint import SYMBOLIC
@@ -66,7 +66,7 @@ def _pop_jump(on: bool) -> Callable[[Any, Frame, int], object | None]:
 
 for _on, _name in ((False, "IF_FALSE"), (True, "IF_TRUE")):
     opcode(f"POP_JUMP_{_name}", f"POP_JUMP_FORWARD_{_name}", decode=forward)(_pop_jump(_on))
-    opcode(f"POP_JUMP_BACKWARD_{_name}", decode=backward)(turning(_pop_jump(_on)))
+    opcode(f"POP_JUMP_BACKWARD_{_name}", decode=backward)(counting_iterations(_pop_jump(_on)))
 
 
 def to_bool(vm: Interpreter, f: Frame, arg: object) -> None:

@@ -184,7 +184,7 @@ class _Branch:
         acts = vm.prologue.acts
         vm.control.decided[id(self.condition)] = truth
         if len(vm.control.branching) == 1:
-            vm.control.turns = 0
+            vm.control.arm_iterations = 0
         result, instructions = None, f.decoded.instructions
         try:
             while f.pc != self.join and result is None:

@@ -1,7 +1,7 @@
-"""How many arguments functions take, and of what class the first one is: what a call gets wrong, they say themselves.
+"""Which calls fit a function's signature; a call that does not fit runs as it is and raises Python's own error.
 
-A meaning of capture's own (`registry.special`) unpacks its arguments; where they do not fit, the program has to get the
-error of the function that it called.
+A function with a special meaning under capture (`registry.special`) has its arguments unpacked by that meaning. Where
+they do not fit, the program must get the error of the function that it called.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _UNSIGNED: dict[int, tuple[Collection[int], bool]] = {
     id(contextvars.ContextVar.get): (range(1, 3), False),
     id(vars(str)["format"]): (range(1, _MANY), True),
 }
-"""How many arguments those take that do not tell it (`inspect.signature`), and whether they take keywords."""
+"""Accepted counts of positional arguments of functions without a signature, and whether they take keywords."""
 
 _OF_CLASSES = classes(types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
 class Meaning:
-    """What capture does for a call of a function, for arguments that the function takes.
+    """What capture does for a call of a function whose arguments fit its signature.
 
     Args:
-        function: the program calls it.
+        function: the function that the program calls.
         how: (vm, args, kwargs) -> result
     """
 
@@ -64,7 +64,7 @@ class Meaning:
         return self.how(vm, args, kwargs)
 
     def _look(self) -> None:
-        """Find out what the function takes: when it is called first, most never are."""
+        """Read the function's signature: at its first call, because most functions are never called."""
         self._counts, self._words = _UNSIGNED.get(id(self.function), (range(_MANY), True))
         self._signature: inspect.Signature | None = None
         if id(self.function) not in _UNSIGNED and _tells(self.function):
@@ -88,16 +88,16 @@ class Meaning:
         return True
 
     def _of_another(self, vm: Interpreter, args: Args) -> bool:
-        """A method gets no object, or one of a class that does not have it."""
+        """Whether a method gets no object, or one whose class does not have the method."""
         owner = self.function.__objclass__
         return not args or not isinstance(args[0], owner) and not issubclass(vm.type_of(args[0]), owner)
 
     def _refuse(self, vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
-        """Have the function say what is wrong, which it does before it looks at an argument.
+        """Call the function with arguments that do not fit, so that it raises its own error before it looks at one.
 
         Raises:
-            UserError: what it says.
-            Break: nothing is wrong with as many arguments: Python makes the call.
+            UserError: the function's error.
+            Break: it accepts this number of arguments after all: Python makes the call.
         """
         given: list[object] = [value if type(value) in _INERT else () for value in args]
         if type(self.function) in _OF_CLASSES and args:
@@ -122,7 +122,8 @@ _TELLING = classes(type, types.BuiltinFunctionType, *_OF_CLASSES)
 
 
 def _tells(function: Any) -> bool:
-    """A function of C code, or one of Python's, whose parameters are those that its calls are checked for."""
+    """Whether the function is of C code, or of Python code whose parameters are those that its calls are checked
+    against."""
     if isinstance(function, types.FunctionType):
         return True
     kind, module = type(function), getattr(function, "__module__", None) or "builtins"
@@ -130,7 +131,7 @@ def _tells(function: Any) -> bool:
 
 
 def _positional(signature: inspect.Signature) -> range:
-    """How many arguments it takes without keywords."""
+    """The least and the largest number of arguments without keywords."""
     kinds = [(p.kind, p.default is p.empty) for p in signature.parameters.values()]
     if (inspect.Parameter.KEYWORD_ONLY, True) in kinds:
         return range(0)

@@ -31,12 +31,12 @@ class Break(BaseException):
         title: what was met, in the user's terms.
         why: why it ends the graph.
         hint: what the user may write instead.
-        silent: the consequence of an earlier break (a loop that goes on), not one of its own.
-        in_frame: what was met looks at the frame that runs it (`eval`, tracebacks): the frame goes on as it is.
-        of_callers: so it does at the frames that called it.
+        silent: the break is the consequence of an earlier one (a loop that goes on), not one of its own.
+        in_frame: what was met looks at the frame that runs it (`eval`, tracebacks): the original frame goes on.
+        of_callers: what was met also looks at the frames of its callers: those go on as they are, too.
 
     Attributes:
-        because: guards (source, kind, operand) that hold as long as its reason does.
+        because: guards (source, kind, operand) under which the reason for the break holds.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class Break(BaseException):
 
 
 class Restart(BaseException):
-    """A break that came too late to stand there: capture begins again and stops before root instruction `step`.
-
-    Without a break it only begins again.
+    """The capture has to start over and stop before root instruction `step`: the break was found behind that
+    instruction.
 
     Args:
-        plan: of the next attempt, where what fails knows it.
+        stop: the break; None: the capture only starts over.
+        plan: the plan of the next attempt, where the code that raises this knows it.
     """
 
     def __init__(self, step: int, stop: Break | None, plan: CapturePlan | None = None) -> None:
@@ -78,16 +78,16 @@ class UserError(BaseException):
 
 
 class SymbolicNumber(Exception):
-    """Capture has to begin again with plain numbers."""
+    """A symbolic number met what only takes plain ones: the capture has to start over without symbols."""
 
 
 class CannotRebuild(Exception):
-    """A value leaves the frame that residual code has no way to make again."""
+    """A value leaves the frame, and residual code cannot reconstruct it."""
 
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A location in the user's code; the line is looked up only when somebody reads it."""
+    """A location in the user's code; its line is computed only when it is read."""
 
     code: CodeType
     offset: int
@@ -119,7 +119,7 @@ class BreakReason:
         return cls(on_one_line(stop.title), str(stop.at) if stop.at else "", why, hint)
 
     def error(self) -> Unsupported:
-        """The same as the error that `fullgraph=True` raises."""
+        """The reason as the error that `fullgraph=True` raises."""
         return Unsupported(self.title, at=self.at or None, why=self.why or None, hint=self.hint or None)
 
     def __str__(self) -> str:
@@ -127,22 +127,23 @@ class BreakReason:
 
 
 def bare(error: E) -> E:
-    """One of capture's own exceptions, without the frames that it came through: they hold the program's objects."""
+    """One of capture's own exceptions without its traceback, whose frames hold objects of the program."""
     let_go(error)
     error.__context__ = error.__cause__ = None
     return error
 
 
 def let_go(error: BaseException) -> None:
-    """Empty the frames that an exception came through while capture ran, and forget them.
+    """Clear the frames of an exception's traceback that ran during capture, and remove the traceback.
 
-    A variable of such a frame may hold the exception itself: nothing of what the frames hold would die with it.
+    A variable of such a frame may refer to the exception itself: this cycle would keep alive all that the frames refer
+    to.
     """
     entry, error.__traceback__ = error.__traceback__, None
     while entry is not None:
         try:
             entry.tb_frame.clear()
-        except RuntimeError:  # it still runs
+        except RuntimeError:  # still running: cannot be cleared
             pass
         entry = entry.tb_next
 
@@ -175,7 +176,8 @@ def user(fn: Callable[..., object], /, *args: object, **kwargs: object) -> Any:
 
 
 def wants_memory(error: Exception) -> bool:
-    """Whether C code asked for the memory of a stand-in: eager would find some, this is no error of the program."""
+    """Whether C code failed because it asked for the memory of a trace tensor; in eager there is memory, so it is no
+    user error."""
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _NO_MEMORY)
 
 
@@ -188,10 +190,10 @@ _NO_MEMORY = (
 
 
 def symbolic(args: Args, error: Exception) -> bool:
-    """Whether a call may have failed only because symbolic numbers cannot do all that others can.
+    """Whether a call may have failed only because its arguments are symbolic numbers, which some C code rejects.
 
     Raises:
-        SymbolicNumber: it did, and where the number is cannot be seen in the arguments: inside of a dict or set.
+        SymbolicNumber: it did, and the arguments do not show where the number is: inside of a dict or set.
     """
     if has_symint(args):
         return True
@@ -201,15 +203,16 @@ def symbolic(args: Args, error: Exception) -> bool:
 
 
 def plain_numbers(fn: Callable[..., object], args: Args) -> tuple[object, ...]:
-    """Arguments to try such a call with again.
+    """Arguments to retry such a call with: symbolic numbers become their example values.
 
     Raises:
-        DataDependent: one of them only values tell.
+        DataDependent: the number is data-dependent and has no example value.
         SymbolicNumber: the call may have changed one of its arguments before it failed.
     """
     at = next((at for at, arg in enumerate(args[:-1], 1) if isinstance(arg, _HASHING)), 0)
     called = args[at - 2] if at > 1 else fn
-    if at and getattr(called, "__name__", "") in _OF_A_KEY and has_symint(args[at]):  # hashed before anything changes
+    # the key is hashed before anything changes
+    if at and getattr(called, "__name__", "") in _OF_A_KEY and has_symint(args[at]):
         return (*args[:at], pinned(args[at]), *args[at + 1 :])
     plain = pinned(args)
     if any(isinstance(arg, _CHANGING) for arg in args):
@@ -223,16 +226,18 @@ _OF_A_KEY = frozenset(
     "contains getitem setitem delitem __contains__ __getitem__ __setitem__ __delitem__ "
     "get pop setdefault move_to_end add discard remove update".split()
 )
-"""Operators and methods that take a key; `update` with a part of its items may begin again."""
+"""Operators and methods that take a key. `update` may be repeated even after it has added some of its items."""
 
 
 def too_deep() -> Break:
-    """The stack ends: capture needs some ten frames for one of the program, so this says nothing about the program."""
+    """Whether the stack overflowed. Capture needs some ten frames for one of the program: that is no error of the
+    program."""
     return Break("recursion that is too deep to inline", "capture came near to Python's recursion limit")
 
 
 def is_deep() -> bool:
-    """Whether the program has used up much of the stack: what fails for lack of it here may work another time."""
+    """Whether the stack is more than half used: what overflows now may succeed when it is called from a shallower
+    frame."""
     frame: Any = sys._getframe(1)
     depth = 0
     while frame is not None:
@@ -241,9 +246,9 @@ def is_deep() -> bool:
 
 
 def through_c(run: Callable[[], object]) -> object:
-    """Run interpreted code that C code called: what the program raises passes through C as it is.
+    """Run interpreted code that C code called back: what the program raises passes through the C code unchanged.
 
-    It is raised outside of the `except` clause, so that it does not get an exception of capture's own as its context.
+    It is raised outside of the `except` clause, so that its context is not an exception of capture's own.
     """
     try:
         return run()
@@ -252,11 +257,11 @@ def through_c(run: Callable[[], object]) -> object:
     try:
         pass_on(raised)
     finally:
-        del raised, run  # the exception holds this frame
+        del raised, run  # the exception refers to this frame
 
 
 def pass_on(error: BaseException) -> NoReturn:
-    """Raise what the program has raised, for C code to pass it on."""
+    """Raise the program's exception natively, so that C code passes it on."""
     try:
         raise error
     finally:
@@ -264,7 +269,8 @@ def pass_on(error: BaseException) -> NoReturn:
 
 
 def is_programs(error: BaseException) -> bool:
-    """Whether C code has passed on what the program raised. Else it is an interrupt, that comes at any moment."""
+    """Whether the exception came out of the program through `pass_on`; otherwise it is an interrupt, which may come
+    anytime."""
     entry = error.__traceback__
     while entry is not None:
         if entry.tb_frame.f_code is pass_on.__code__:
@@ -279,7 +285,7 @@ def user_raise(error: BaseException) -> NoReturn:
 
 
 def with_causes(errors: Iterable[BaseException | None]) -> set[int]:
-    """The identities of exceptions and of all that led to them."""
+    """The identities of the exceptions and of all their causes and contexts."""
     found: set[int] = set()
     left = list(errors)
     while left:

@@ -1,4 +1,4 @@
-"""What was found out about code objects, each by its identity, as long as the code lives."""
+"""A table of facts about code objects, keyed by identity; a row lives as long as its code."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ V = TypeVar("V")
 
 
 class ByCode(ByIdentity[CodeType, V]):
-    """A table whose rows go when their code does. A value must not hold the code: both would stay.
+    """A table whose rows are removed when their code dies. A value must not refer to the code, or neither would die.
 
-    Not a `WeakKeyDictionary`: codes of equal text are equal, and compared by it.
+    `WeakKeyDictionary` compares keys by equality, and code objects of equal text are equal.
     """
 
     __slots__ = ()

@@ -21,7 +21,7 @@ Handler: TypeAlias = "Callable[[Interpreter, Frame, Any], object]"
 
 
 class Site(NamedTuple):
-    """What a decoder may look at: the code, the offset of the next instruction (after inline caches), the argument."""
+    """What a decoder may use: the code, the offset of the next instruction (behind inline caches), the argument."""
 
     code: CodeType
     next: int
@@ -29,11 +29,11 @@ class Site(NamedTuple):
 
 
 class Jump(int):
-    """A decoded argument that is a byte offset and becomes an instruction index."""
+    """A decoded argument: a byte offset, to be replaced by the index of the instruction there."""
 
 
 class Op(NamedTuple):
-    """One row of a version's table: the meaning and how the raw argument is read."""
+    """One row of a version's opcode table: the handler, and how the raw argument is decoded."""
 
     handler: Handler
     decode: Callable[[Site], Any]
@@ -50,7 +50,7 @@ class Covered(NamedTuple):
 
 
 class Decoded:
-    """A code object ready to be interpreted. It does not hold the code, which lives as long as others want.
+    """A code object decoded for interpretation. It does not keep the code alive.
 
     Attributes:
         instructions: (handler, argument) by index.
@@ -59,7 +59,7 @@ class Decoded:
         targets: where an instruction may jump to, by index.
         handlers: exception table rows, by start.
         attributes, free: the code's `co_names` and `co_freevars`.
-        live, joins: what `liveness` and `postdominators` found out about it.
+        live, joins: cached results of `liveness` and `postdominators`.
     """
 
     __slots__ = (
@@ -118,7 +118,8 @@ class Decoded:
         return self.offsets[index] // 2 + prefixes
 
     def begin_of(self, index: int) -> int:
-        """Where a frame may continue to do an instruction: what names a call's arguments comes before it."""
+        """The instruction at which a frame must resume to execute this one: KW_NAMES precedes a call and belongs to
+        it."""
         while index and self.names[index - 1] in ("PRECALL", "KW_NAMES"):
             index -= 1
         return index

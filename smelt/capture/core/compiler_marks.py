@@ -1,6 +1,7 @@
-"""Marks that users of torch.compile left on functions (`torch.compiler.disable` and its kin): read without its import.
+"""Marks that users of torch.compile leave on functions (`torch.compiler.disable` and its kin), read without its import.
 
-They are attributes of functions, or sets of identities in a module that is there already when somebody used it.
+They are attributes of functions, or sets of identities in a module of torch's compiler that has been imported if they
+are used.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from smelt.capture import _native as native
 
 
 class _UnlessExported:
-    """True unless `torch.export` runs: torch.compile calls what smelt has compiled, an export looks into it."""
+    """True unless `torch.export` runs: torch.compile calls what smelt has compiled, whereas an export traces into
+    it."""
 
     def __bool__(self) -> bool:
         return not torch.compiler.is_exporting()
@@ -30,7 +32,8 @@ class _UnlessExported:
 UNLESS_EXPORTED = _UnlessExported()
 
 FOR_TORCH_ALONE = "smelt has compiled it"
-"""The reason for torch.compile to leave a function alone that is none for smelt: `functools.wraps` copies marks."""
+"""torch.compile's reason to skip a function that smelt compiles; smelt ignores it, since `functools.wraps` copies
+marks."""
 
 
 def disabled(function: object) -> str | None:
@@ -45,24 +48,25 @@ def disabled(function: object) -> str | None:
 
 
 written_as_graph: Callable[[], bool] = getattr(symbolic_trace, "is_fx_symbolic_tracing", symbolic_trace.is_fx_tracing)
-"""Whether `torch.fx.symbolic_trace` writes down, as a graph, what this thread does."""
+"""Whether `torch.fx.symbolic_trace` is tracing on this thread."""
 
 REGION_CODES: set[CodeType] = set()
-"""The codes of the functions that `smelt.compile` makes."""
+"""The code objects of the functions that `smelt.compile` makes."""
 
 
 def compiled_here(function: object) -> bool:
-    """Whether `smelt.compile` made the function. Attributes do not tell: `functools.wraps` copies them to others."""
+    """Whether `smelt.compile` made the function. Its attributes prove nothing: `functools.wraps` copies them to
+    others."""
     function = function.__func__ if isinstance(function, MethodType) else function
     return isinstance(function, FunctionType) and function.__code__ in REGION_CODES
 
 
 _WRAPPERS = os.path.join("torch", "_dynamo", "eval_frame.py")
-"""Where the code of what torch.compile makes stands: `functools.wraps` copies attributes to other functions."""
+"""The file with the code of torch.compile's wrappers; attributes prove nothing, since `functools.wraps` copies them."""
 
 
 def compiled_elsewhere(function: FunctionType) -> bool:
-    """Whether torch.compile made the function, for another one that it holds as `_torchdynamo_orig_callable`."""
+    """Whether torch.compile wrapped the function, whose original is `_torchdynamo_orig_callable`."""
     attributes = function.__dict__
     if "_torchdynamo_orig_callable" not in attributes or attributes.get("_torchdynamo_disable"):
         return False
@@ -70,15 +74,17 @@ def compiled_elsewhere(function: FunctionType) -> bool:
 
 
 def hidden_by_torch(function: FunctionType) -> bool:
-    """Whether torch hides a function of its optimizers from its own compiler: so it does at the first use of that."""
+    """Whether torch has disabled a function of its optimizers for torch.compile, as it does at that compiler's first
+    use."""
     attributes = function.__dict__
     ours = attributes.get("_torchdynamo_disable") and module_name(function.__module__).startswith("torch.optim")
     wraps = "_torchdynamo_orig_callable" in attributes
     return bool(ours) and wraps and function.__code__.co_filename.endswith(_WRAPPERS)
 
 
-def held_original(function: FunctionType) -> str | None:
-    """The attribute that holds the function in place of which torch has put this one; None: it is no such one."""
+def original_attribute(function: FunctionType) -> str | None:
+    """The attribute with the original of a function that torch has wrapped for its compiler; None for any other
+    function."""
     if compiled_elsewhere(function) or hidden_by_torch(function):
         return "_torchdynamo_orig_callable"
     if _REGION in function.__dict__ and function.__code__.co_filename.endswith(_REGIONS):
@@ -88,11 +94,12 @@ def held_original(function: FunctionType) -> str | None:
 
 _REGION = "__marked_compile_region_fn__"
 _REGIONS = os.path.join("torch", "_higher_order_ops", "invoke_subgraph.py")
-"""Where `torch.compiler.nested_compile_region` wraps functions."""
+"""The file in which `torch.compiler.nested_compile_region` wraps functions."""
 
 
 def original_init(function: FunctionType) -> object:
-    """What `Module.__init__` was before torch's compiler put this function in its place; None: it is another one."""
+    """The original `Module.__init__`, if this function is the wrapper that torch's compiler installs; None
+    otherwise."""
     code = function.__code__
     if code.co_name != "patched_init" or not code.co_filename.endswith(_TAGGING) or "init" not in code.co_freevars:
         return None
@@ -103,7 +110,7 @@ _TAGGING = os.path.join("torch", "_dynamo", "mutation_guard.py")
 
 
 def original_module(module: Any) -> object:
-    """The module that torch.compile wrapped in this one; None: it is no such one."""
+    """The module that torch.compile wrapped in this one; None if it wrapped none."""
     elsewhere = sys.modules.get("torch._dynamo.eval_frame")
     if elsewhere is None or type(module) is not getattr(elsewhere, "OptimizedModule", None):
         return None
@@ -111,7 +118,7 @@ def original_module(module: Any) -> object:
 
 
 def respect(function: FunctionType) -> None:
-    """A disabled function is met: what it calls runs as it is too, unless only the function itself is meant."""
+    """Let a disabled function run uncompiled, and all that it calls, unless the mark says that only itself is meant."""
     if getattr(function, "_torchdynamo_disable_recursive", False):
         native.quiet(function.__code__)
     inner = getattr(function, "_torchdynamo_orig_callable", None)
@@ -134,7 +141,8 @@ def is_allowed(function: object) -> bool:
 
 
 def quiet_wrappers() -> None:
-    """The code that all functions under `torch.compiler.disable` share, once somebody has imported what makes it."""
+    """Leave alone the code that all functions under `torch.compiler.disable` share, once its module has been
+    imported."""
     module = sys.modules.get("torch._dynamo.eval_frame")
     if module is not None and hasattr(module, "DisableContext"):
         _quiet_wrapper(vars(module)["DisableContext"])
@@ -148,10 +156,10 @@ def _quiet_wrapper(context: Any) -> None:
 
 
 def asks_of_no_tensor(fn: Callable[..., object], args: Sequence[object]) -> bool:
-    """Whether transformers asks if a tensor is traced, of a tensor that is not there.
+    """Whether transformers asks if `None` is a tensor that is being traced.
 
-    It asks before it reads the values of a padding mask, which a graph does not know. Where there is no such mask, yes
-    would have models build masks (of nothing at all, or of what `is_causal` says) that they do without in eager.
+    It asks before it reads the values of a padding mask, which a graph does not know. Where there is no mask, the
+    answer yes would make models build masks (without content, or of what `is_causal` says) that eager does without.
     """
     return (
         len(args) == 1
@@ -163,7 +171,7 @@ def asks_of_no_tensor(fn: Callable[..., object], args: Sequence[object]) -> bool
 
 @cache
 def no_effect(module: str, name: str) -> bool:
-    """Functions of the other compiler that only tell it something."""
+    """Whether a function of torch's compiler only gives that compiler a hint."""
     return module.startswith("torch._dynamo") and name in _HINTS
 
 

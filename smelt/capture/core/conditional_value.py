@@ -1,8 +1,8 @@
-"""What a variable, an attribute or an item of a dictionary holds that differs after the two ways of a branch.
+"""Phi values: what a variable, attribute or dictionary item holds after a branch whose two arms leave different values.
 
-`skip = True` in one way leaves such a thing behind, or a cache that only one way fills. The program may ask for its
-truth, which is another branch on the same condition, and let it leave the frame. For anything else that it does with
-it, the graph ends before the branch.
+`skip = True` in one arm leaves a phi value behind, or a cache that only one arm fills. The program may ask for its
+truth, which is another branch on the same condition, and let it leave the frame. Every other use ends the graph before
+the branch.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from smelt.graph.ir.symint import SYMBOLIC
 ASKING = frozenset(
     {f"POP_JUMP_{way}IF_{truth}" for way in ("", "FORWARD_", "BACKWARD_") for truth in ("TRUE", "FALSE")} | {"TO_BOOL"}
 )
-"""Instructions that ask for nothing but the truth of what is on top of the stack."""
+"""Instructions that only ask for the truth of the value on top of the stack."""
 
 HANDING_ON = frozenset({"STORE_FAST", "RETURN_VALUE", "POP_TOP", "UNARY_NOT"})
-"""Instructions that also take an answer (of `torch.equal`, say) as it is."""
+"""Instructions that also accept an answer (of `torch.equal`, say) unread."""
 
 
 class PhiValue:
-    """`true` where the condition holds, else `false`; NULL stands for nothing at all.
+    """`true` where the condition holds, else `false`; NULL: that arm leaves nothing there.
 
     Attributes:
-        given: the output of the graph that is the tensor among the two; None in the graph's other way.
+        given: the graph output for the arm that leaves a tensor; the graph gives None in the other arm.
         born: the captured frame's instruction that the branch belongs to.
-        asked: the function whose answer it is, True or False; None: it comes of a branch.
+        asked: the function that returned this True or False; None: the value comes from a branch.
     """
 
     __slots__ = ("condition", "true", "false", "given", "born", "asked")
@@ -43,16 +43,16 @@ class PhiValue:
 
     @property
     def plain(self) -> bool:
-        """Both are plain data, which no branch can have changed."""
+        """Both are plain data, which no arm can have changed."""
         return is_plain(self.true) and is_plain(self.false)
 
     @property
     def optional(self) -> bool:
-        """After one of the ways there is nothing in its place."""
+        """One of the arms leaves nothing in this location."""
         return self.true is NULL or self.false is NULL
 
     def read(self, *args: object, **kwargs: object) -> Any:
-        """What it holds is needed: the capture begins again and ends its graph before the branch."""
+        """The value itself is needed: restart the capture and end its graph before the branch."""
         if self.asked is not None:
             raise Restart(self.born, unanswered(self.asked))
         raise Restart(
@@ -70,7 +70,7 @@ class PhiValue:
 
 
 def unanswered(asked: str) -> Break:
-    """The end of a graph where the answer about tensors' values is used as a number, or as an object."""
+    """The break where the truth of tensors' values is used as a number or as an object."""
     return Break(
         f"{asked} needs the values of tensors",
         "only a branch, or who gets the result, can take an answer that the graph computes",
@@ -84,10 +84,10 @@ def is_plain(value: object) -> bool:
 
 
 def refuse_undecided(f: Any) -> None:
-    """An instruction has run: what is undecided may only be on top of the stack for a question about its truth.
+    """Check, after an instruction, that a phi value is on top of the stack only for a question about its truth.
 
     Raises:
-        Restart: it is there for something else.
+        Restart: the next instruction uses it for something else.
     """
     if f.stack and type(f.stack[-1]) is PhiValue and f.decoded.names[f.pc] not in ASKING:
         if f.stack[-1].asked is None or f.decoded.names[f.pc] not in HANDING_ON:

@@ -1,4 +1,5 @@
-"""Which `except`, `finally` and `with` around an instruction act on an error, as exception table and handlers say."""
+"""Which `except`, `finally` and `with` around an instruction handle an error, by the exception table and its
+handlers."""
 
 from __future__ import annotations
 
@@ -11,20 +12,20 @@ Errors = tuple[type[BaseException], ...]
 
 
 def acts_on(frame: Frame, index: int, errors: Errors, excepts: bool = False, but: Errors = ()) -> bool:
-    """Whether one of these errors at an instruction runs code of the program.
+    """Whether one of these errors, raised at an instruction, runs code of the program in this frame.
 
     Args:
-        excepts: only clauses count that take the error, not `finally` and `with`, which pass it on.
-        but: classes that take one of these errors as well do not count.
+        excepts: count only clauses that catch the error, not `finally` and `with`, which pass it on.
+        but: clauses that also catch one of these errors do not count.
     """
     decoded = frame.decoded
     row = decoded.handler_at(index)
     if row is None:
         return False
     names, at = decoded.names, row.target
-    if names[at] == "CLEANUP_THROW":  # of `yield from`: what it delegates to stands for itself
+    if names[at] == "CLEANUP_THROW":  # in `yield from`: the handler only serves the delegation
         return acts_on(frame, at, errors, excepts, but)
-    if names[at] != "PUSH_EXC_INFO":  # leaves a clause, a comprehension, a generator's body
+    if names[at] != "PUSH_EXC_INFO":  # leaves a clause, a comprehension or a generator's body
         return acts_on(frame, names.index("RERAISE", at), errors, excepts, but)
     at += 1
     while True:
@@ -45,7 +46,8 @@ _NAMING = frozenset({"LOAD_GLOBAL", "LOAD_FAST", "LOAD_DEREF", "LOAD_ATTR", "BUI
 
 
 def _may_be(frame: Frame, index: int, errors: Errors, but: Errors) -> bool:
-    """Whether an instruction loads what an `except` clause that takes one of the errors may name."""
+    """Whether an instruction loads something that may be one of the errors' classes, as an `except` clause would name
+    it."""
     decoded = frame.decoded
     if decoded.names[index] == "BUILD_TUPLE":
         return False
@@ -59,10 +61,10 @@ def _may_be(frame: Frame, index: int, errors: Errors, but: Errors) -> bool:
 
 
 def catches(error: BaseException, kinds: object) -> bool:
-    """Whether `except kinds` catches an exception. Classes are compared by identity, no metaclass is asked.
+    """Whether `except kinds` catches an exception. Classes are compared by identity, so that no metaclass runs.
 
     Raises:
-        TypeError: something else than classes of exceptions stands there.
+        TypeError: `kinds` is not made of exception classes.
     """
     each = kinds if isinstance(kinds, tuple) else (kinds,)
     if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in each):

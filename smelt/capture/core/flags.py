@@ -1,6 +1,6 @@
-"""Settings of torch that a program reads: constants of the graph, guarded by asking again.
+"""Settings of torch that a program reads: constants of the graph, guarded by reading them at each call.
 
-Those that nearly every program depends on are among the ambient modes (`calibrate`); these are read by few.
+Settings that nearly every program depends on are among the ambient modes (`calibrate`); these are read by few.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _FIXED = frozenset({"is_available", "is_built", "version", "is_macos13_or_newer"
 
 
 def read_flag(vm: Interpreter, fn: Callable[..., object], args: Args) -> object:
-    """`fn(*args)` now, guarded."""
+    """`fn(*args)` now, guarded to stay the same."""
     value = fn(*args)
     guard_flag(vm, fn, args, value)
     return value
 
 
 def guard_flag(vm: Interpreter, fn: Callable[..., object], args: Args, value: object) -> None:
-    """The program saw `value`, which depends on settings of torch."""
-    if type(value) in LEAVES and not vm.ambient.log:  # what the program itself switched is no state of outside
+    """Guard that `fn(*args)` gives `value` again; it depends on settings of torch."""
+    if type(value) in LEAVES and not vm.ambient.log:  # a setting that the program itself switched is not external state
         vm.guards.flag(fn, args, value)
 
 
@@ -40,7 +40,7 @@ def is_setting(function: types.FunctionType) -> bool:
 
 
 def module_setting(module: types.ModuleType, name: str) -> bool:
-    """An attribute of a module that is computed: `torch.backends.cudnn.enabled`."""
+    """A setting that a module computes as an attribute: `torch.backends.cudnn.enabled`."""
     kind = type(module)
     if kind is types.ModuleType or not module_name(vars(module).get("__name__")).startswith("torch."):
         return False
@@ -62,7 +62,8 @@ _register()
 
 @special(torch.is_grad_enabled)
 def grad_mode(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """`torch.is_grad_enabled()`: one of the ambient modes. In inference mode, too, where it has no effect."""
+    """`torch.is_grad_enabled()`: one of the ambient modes. It can also be read in inference mode, where it has no
+    effect."""
     return torch.is_grad_enabled()
 
 

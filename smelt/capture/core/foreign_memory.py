@@ -1,7 +1,5 @@
-"""Objects of `ctypes`: windows on memory that anybody may write. What they show is read when the program runs.
-
-So are weak proxies: windows on objects.
-"""
+"""Objects of `ctypes` and weak proxies: they show memory or objects that others may change, so the graph ends at
+them."""
 
 from __future__ import annotations
 
@@ -14,17 +12,17 @@ from smelt.base.class_tables import classes, isinstance
 from smelt.capture.core.breaks import Break
 
 _Data: Any = ctypes.c_int.__mro__[-2]
-"""The class of all of them."""
+"""The base class of all of them."""
 
 _PROXIES = classes(*weakref.ProxyTypes)
 """Weak proxies, which show another object in the same way."""
 
 
 def refuse_windows(values: Iterable[object]) -> None:
-    """End the graph where one of these is such an object.
+    """End the graph where one of these values shows such memory.
 
     Raises:
-        Break: one is.
+        Break: one does.
     """
     for value in values:
         if type(value) in _PROXIES:
@@ -36,7 +34,7 @@ def refuse_windows(values: Iterable[object]) -> None:
 
 
 def refuse_fields(obj: object, name: str) -> None:
-    """End the graph where an attribute is a field of a structure, which lies in such memory.
+    """End the graph where an attribute is a field of a `ctypes` structure.
 
     Raises:
         Break: it is.

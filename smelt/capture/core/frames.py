@@ -19,15 +19,15 @@ from smelt.capture.core.sources import Source
 Callers: TypeAlias = "tuple[Callers, At] | None"
 RETURN = object()
 YIELD = object()
-"""What a handler gives when the frame stops."""
+"""What a handler returns when the frame stops."""
 
 
 OUTER = object()
-"""On the stack below an exception that is handled: what the frame's caller was handling, if anything."""
+"""On the stack below a handled exception: what the frame's caller was handling, if anything."""
 
 
 class Unread:
-    """A variable of the captured frame that the program has not looked at yet: it has no guards."""
+    """A variable of the captured frame that the program has not read yet: it has no guards."""
 
     __slots__ = ("value", "source")
 
@@ -42,9 +42,9 @@ class Frame:
         locals: CPython's localsplus: variables, cells, free variables; NULL where unset.
         pc: index of the next instruction.
         handled: the exceptions being handled, innermost last.
-        handled_at: for each of them, where on the stack that lies which was handled before.
+        handled_at: for each of them, the stack index of the exception that was handled before it.
         kw_names: names for the next CALL (3.11, 3.12).
-        callers: where the frames above it stood when it was called, innermost first.
+        callers: the locations of its callers at the time of the call, innermost first.
         value: what the frame returned or yielded last.
     """
 
@@ -77,7 +77,7 @@ class Frame:
         self.generator: Any = None
 
     def release(self) -> None:
-        """Let go of the program's objects: the capture is over."""
+        """Drop the references to the program's objects: the capture is over."""
         self.locals, self.stack, self.closure, self.handled = [], [], (), []
         self.function = self.value = self.generator = None
 
@@ -149,7 +149,7 @@ def _refuse(
     args: Args,
     kwargs: Kwargs,
 ) -> NoReturn:
-    """Raise what Python says of arguments that do not fit: of a function with these parameters that does nothing."""
+    """Raise Python's error for arguments that do not fit, by calling an empty function with the same parameters."""
     code, blank = function.__code__, _blank.__code__
     code = code.replace(
         co_code=blank.co_code,
@@ -176,7 +176,8 @@ _STAR = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
 def arguments_in(function: FunctionType, slots: Args) -> tuple[Args, Kwargs]:
-    """The arguments of the call that filled these argument slots, without defaults: their sources are to be read."""
+    """The slots in which the call passed arguments, without those that got defaults: the arguments' sources are to be
+    read."""
     code = function.__code__
     count, total = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
     more = slots[total] if code.co_flags & inspect.CO_VARARGS else ()

@@ -1,4 +1,4 @@
-"""Generators of the captured program: an iterator whose body is interpreted, so that C code can consume it too."""
+"""Generators of the captured program: iterators whose bodies are interpreted, so that C code can consume them, too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from smelt.capture.core.interface import Interpreter
 
 
 def _made(kind: object, value: object, traceback: object) -> BaseException:
-    """The exception that `throw` raises, as Python makes it of its arguments."""
+    """The exception that `throw` raises, made from its arguments as Python does."""
     if traceback is not None and type(traceback) is not types.TracebackType:
         raise TypeError("throw() third argument must be a traceback object")
     if isinstance(kind, type) and issubclass(kind, BaseException):
@@ -37,7 +37,7 @@ def _made(kind: object, value: object, traceback: object) -> BaseException:
 
 
 class TracedGenerator:
-    """What a call of a generator function gives while capturing."""
+    """The result of calling a generator function during capture."""
 
     def __init__(self, vm: Interpreter, frame: Frame) -> None:
         self.vm, self.frame = vm, frame
@@ -52,11 +52,11 @@ class TracedGenerator:
         return self.send(None)
 
     def send(self, value: object) -> object:
-        """Resume with a value; gives what is yielded next.
+        """Resume with a value; returns what is yielded next.
 
         Raises:
             StopIteration: the body returned.
-            TypeError: a value for a generator that has not begun.
+            TypeError: a value was sent to a generator that has not begun.
         """
         if self.done:
             raise StopIteration
@@ -70,14 +70,14 @@ class TracedGenerator:
     ) -> object:
         """Resume by raising an exception at the yield."""
         error = _made(kind, value, traceback)
-        before, self.done = self.done, True  # unless the body goes on
+        before, self.done = self.done, True  # unless the body handles it and goes on
         self.vm.work += 1
         try:
             if before or not self.started:
                 pass_on(error)
             through_c(functools.partial(self.vm.unwind, self.frame, UserError(error)))
         finally:
-            del error, kind, value  # the exception holds this frame
+            del error, kind, value  # the exception refers to this frame
         self.done = False
         return self._resume()
 
@@ -94,17 +94,17 @@ class TracedGenerator:
 
     @property
     def must_close(self) -> bool:
-        """It stands where a `finally` or `with` would run when the generator is dropped."""
+        """Whether a `finally` or `with` would run if the generator were dropped now."""
         if self.done or not self.started:
             return False
         return acts_on(self.frame, self.frame.pc - 1, (GeneratorExit,))
 
     def release(self) -> None:
-        """Let go of the program's objects."""
+        """Drop the references to the program's objects."""
         self.frame.release()
 
     def _resume(self) -> object:
-        self.vm.work += 1  # where the body breaks, the generator does not stand where it did before
+        self.vm.work += 1  # after a break in the body, the generator is no longer where it was before
         self.started = True
         self.done = True  # unless it yields
         try:
@@ -124,4 +124,4 @@ GENERATOR_METHODS: dict[object, Callable[..., object]] = {
     TracedGenerator.__next__: types.GeneratorType.__next__,
     TracedGenerator.__iter__: types.GeneratorType.__iter__,
 }
-"""Methods that the program took of a generator, as they are of a real one."""
+"""Methods of a traced generator, and the methods of a real generator that the program sees in their place."""

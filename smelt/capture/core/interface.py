@@ -1,7 +1,7 @@
-"""What handlers see of the interpreter and of the objects that it owns, which higher folders make.
+"""What handlers see of the interpreter and of the objects that it owns; folders above this one implement them.
 
-A handler takes an `Interpreter`, or the narrower object that it needs. The classes that implement these are named in
-their docstrings; mypy compares them where the interpreter is made.
+A handler takes an `Interpreter`, or the narrower object that it needs. The docstring of each protocol names the class
+that implements it; mypy compares the two where the interpreter is made.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Copies(Protocol):
     """Copies of containers that C code was given, and what they are copies of (`python.container_copies.Copies`)."""
 
     def own(self, value: object) -> Any:
-        """The container that this is a copy of; anything else unchanged."""
+        """The container that the value is a copy of; any other value unchanged."""
 
     def give_back(self, value: object) -> Any:
-        """What C code returned or wrote to, with the program's own containers in it."""
+        """What C code returned or wrote to, with copies replaced by the program's own containers."""
 
 
 class Store(Protocol):
-    """A write to an object from outside that is put off (`python.effects.Store`)."""
+    """A deferred write to an external object (`python.effects.Store`)."""
 
     kind: str
     target: Any
@@ -75,28 +75,28 @@ class Mirror(Protocol):
         """True when the program wrote to it."""
 
     def lost(self) -> list[object]:
-        """What the program took out of it."""
+        """The values that the program removed from it."""
 
 
 class ClassDict(Protocol):
-    """What a class holds by now (`python.effects.ClassDict`)."""
+    """The present content of a class (`python.effects.ClassDict`)."""
 
     cls: type
     items: dict[str, Any]
     views: list[MappingProxyType[str, Any]]
 
     def view(self) -> MappingProxyType[str, Any]:
-        """A view, as `__dict__` of the class gives it."""
+        """A new view of the content, as the class's `__dict__` gives."""
 
     def write(self, name: str, value: object, anew: bool) -> None:
-        """The program gave the class an attribute, or removed it."""
+        """The program set an attribute of the class, or removed it."""
 
 
 class Effects(Protocol):
-    """What the frame did to the outside so far (`python.effects.Effects`)."""
+    """The effects of the frame on external objects so far (`python.effects.Effects`)."""
 
     graph_warns: bool
-    graph_writes_again: bool
+    graph_repeats_writes: bool
     cleared: list[TraceTensor]
     class_writes: set[str]
     tables: set[int]
@@ -114,22 +114,23 @@ class Effects(Protocol):
     def copies(self) -> Copies: ...
 
     def store(self, kind: str, target: object, name: str, value: object) -> None:
-        """Remember a write to an external object (DELETED: it is removed)."""
+        """Record a write to an external object (DELETED: a removal)."""
 
     def store_variable(self, variables: dict[str, object], name: str, value: object) -> None:
-        """Remember a write to a module's variable."""
+        """Record a write to a module's variable."""
 
     def variable(self, module: ModuleType, name: str) -> Any:
-        """What the program has written to a module's variable; None: nothing."""
+        """The value that the program has written to a module's variable; None: it has not written one."""
 
     def delete(self, kind: str, target: object, name: str) -> None:
-        """Remember that something is removed."""
+        """Record a removal."""
 
     def defer(self, fn: Callable[..., object], args: Args, kwargs: Kwargs, at: At | None = None) -> None:
-        """Make a call after the graph has run; `at`: for a function that looks who calls it."""
+        """Defer a call until the graph has run; `at`: the location that a function which inspects its caller must
+        see."""
 
     def warn(self, location: Any, message: object, category: object, source: object) -> None:
-        """Give a warning after the graph has run."""
+        """Defer a warning until the graph has run."""
 
     def make(self, handle: object) -> None:
         """Have residual code make an object, unless it was removed by then."""
@@ -141,19 +142,19 @@ class Effects(Protocol):
         """`container.append(value)`"""
 
     def untouched(self, container: object) -> bool:
-        """Nothing was written to this external container, nor was it taken whole."""
+        """Whether the external container was neither written nor mirrored."""
 
     def pending(self) -> bool:
-        """Something outside is not yet as the program left it."""
+        """Whether some external object is not yet as the program left it."""
 
     def containers_changed(self) -> bool:
-        """The program wrote to a container from outside."""
+        """Whether the program wrote to an external container."""
 
     def source_behind(self, value: object) -> Source | None:
-        """Where an object from outside was read, or the view from outside that this one stands for."""
+        """The source of an external object, or of the external view that this view replaces."""
 
     def original(self, value: object) -> Any:
-        """The container that a mirror or a copy stands for; anything else unchanged."""
+        """The container that a mirror or a copy replaces; any other value unchanged."""
 
     def read_items(self, value: list[object] | tuple[object, ...], source: Source) -> list[Any]:
         """All items of an external list or tuple."""
@@ -168,28 +169,29 @@ class Effects(Protocol):
         """Whether an external dict has the key, with the guard."""
 
     def outside(self, key: object) -> Any:
-        """A key of the program as an external dict holds it."""
+        """A key of the program as it is in an external dict."""
 
     def refuse_opaque(self, fn: object, values: Iterable[object]) -> None:
-        """C code must not look into objects from outside that have no guards for what is inside."""
+        """End the graph if C code would read unguarded content of external objects."""
 
     def refuse_unguarded(self, value: object) -> None:
-        """C code is about to read an object that may be one of those that no guard can read."""
+        """End the graph if C code would read an object whose content no guard can read."""
 
     def refuse_foreign(self, *values: object) -> None:
-        """An operator of C code outside of Python, PyTorch and NumPy is about to read these."""
+        """End the graph if an operator of C code other than Python's, PyTorch's or NumPy's would read external
+        objects."""
 
     def refuse_iterators(self, values: Iterable[object]) -> None:
-        """An iterator from outside is used up by whoever iterates it."""
+        """End the graph if C code would consume an external iterator."""
 
     def plain(self, value: object) -> Any:
         """The same value with mirrors in place of external containers."""
 
     def plain_all(self, values: Iterable[object]) -> Args:
-        """Each value as `plain` gives it; what is the same object in two of them still is."""
+        """Each value as `plain` gives it; objects that occur in several values still do."""
 
     def opened(self, container: object) -> AbstractContextManager[None]:
-        """While the items of a container are looked at: nothing may look at them meanwhile."""
+        """Marks the container as being iterated; iterating it inside, because it contains itself, ends the graph."""
 
 
 class Compared(Protocol):
@@ -198,26 +200,26 @@ class Compared(Protocol):
     def are_one(self, left: object, right: object) -> bool:
         """`left is right`, guarded."""
 
-    def tell_apart(self, one: object, other: object) -> None:
-        """The program has asked whether these are one object, and they are not."""
+    def guard_distinct(self, one: object, other: object) -> None:
+        """Guard that these are two objects: the program has asked whether they are one."""
 
     def read_nan(self, value: object, source: Source) -> None:
-        """A NaN from outside, which any other will do for until `ask_nan`."""
+        """Note an external NaN; guards accept any other NaN until `ask_nan`."""
 
     def ask_nan(self, *values: object) -> None:
-        """Where all of these are NaN, the program asks which objects they are."""
+        """If all of these are NaN, the program depends on which objects they are: guard that."""
 
     def nan_source(self, value: object) -> Source | None:
-        """Where this very NaN was read."""
+        """The source of this NaN object."""
 
     def foreign(self, keys: Iterable[object]) -> None:
-        """A dictionary from outside is copied: which objects its keys are is known."""
+        """An external dictionary is copied: guard which objects its keys are."""
 
     def note(self, value: object, hashed: bool = True) -> None:
-        """All that tells the value from another is guarded."""
+        """Guard everything that distinguishes the value from others."""
 
     def guard(self) -> None:
-        """Add the guards."""
+        """Add the guards for the comparisons so far."""
 
 
 class Finalizers(Protocol):
@@ -227,40 +229,40 @@ class Finalizers(Protocol):
     owned: list[tuple[Any, Any]]
 
     def begin(self, given: Iterable[object]) -> None:
-        """A frame is about to start with these variables and stack elements, and what it handles."""
+        """Record the variables, stack elements and handled exceptions with which the frame starts."""
 
     def add(self, value: object) -> None:
-        """An object from outside that the frame holds, or may change."""
+        """Record an external object that the frame refers to, or may change."""
 
     def exceptions(self) -> list[int]:
         """The slots and stack elements that were exceptions when the frame started."""
 
     def refuse_loss(self, value: object) -> None:
-        """What the frame is about to take from an object outside."""
+        """End the graph if the frame would remove a value with a finalizer from an external object."""
 
     def guard(self, frame: Frame) -> None:
-        """What the frame dropped has no finalizer in later calls either."""
+        """Guard that the objects which the frame dropped have no finalizer in later calls either."""
 
     def is_reached(self, value: object) -> bool:
-        """Whether what the frame holds now, or has stored, leads to the value."""
+        """Whether the value is reachable from the frame, or from what it has stored."""
 
     def leads_to_one(self, value: object) -> bool:
-        """Whether a value of the capture is or holds an object with a finalizer, or a generator."""
+        """Whether a value of the capture is or refers to an object with a finalizer, or a generator."""
 
     def doomed(self) -> list[Any]:
-        """The objects with finalizers around the frame, and the generators that it did not exhaust."""
+        """The objects with finalizers that the frame refers to, and the generators that it did not exhaust."""
 
 
 class Observed(Protocol):
-    """What calls that are put off may change (`calls.observers.Observed`)."""
+    """The objects that deferred calls may change (`calls.observers.Observed`)."""
 
     targets: set[Any]
 
     def add(self, vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> None:
-        """A call is put off."""
+        """A call was deferred."""
 
     def look(self, target: object) -> None:
-        """The program looks at an object from outside, or at a global variable."""
+        """The program reads an external object or a variable: a deferred call that may change it ends the graph."""
 
 
 class Guards(Protocol):
@@ -269,47 +271,47 @@ class Guards(Protocol):
     noted: list[tuple[Source, int, Any]] | None
 
     def fetch(self, source: Source) -> int:
-        """The index of a source among the fetches; equal paths share one."""
+        """The index of a source among the fetches; equal sources share one."""
 
     def has(self, source: Source) -> bool:
-        """The source is fetched: what the capture read of it is checked."""
+        """Whether the source is fetched, so that what the capture read of it is checked."""
 
     def check(self, source: Source, kind: int, operand: object) -> None:
         """Add a check on the value of a source, unless it is there already."""
 
     def same(self, a: Source, b: Source) -> None:
-        """Both sources give one object."""
+        """Guard that both sources give one object."""
 
     def different(self, a: Source, b: Source) -> None:
-        """The sources give two objects."""
+        """Guard that the sources give two objects."""
 
     def all_different(self, sources: Iterable[Source]) -> None:
-        """No two of the sources give the same object."""
+        """Guard that no two of the sources give the same object."""
 
     def python(self, fn: Callable[..., bool], sources: Iterable[Source], shortcut: int | None = None) -> None:
-        """`fn` of the values of these sources is true (evaluated by Python: for rare cases)."""
+        """Guard that `fn` of the values of these sources is true (evaluated in Python: for rare cases)."""
 
     def together(self, fn: Callable[..., bool], source: Source) -> None:
-        """`fn` of the values of all the sources that were given for it is true."""
+        """Guard that `fn` of the values of all sources that were given for it is true."""
 
     def state(self, state: tuple[object, ...]) -> None:
-        """The ambient modes are what `native.state()` gave."""
+        """Guard that the ambient modes are what `native.state()` gave."""
 
     def flag(self, fn: Callable[..., object], args: Args, value: object) -> None:
-        """A setting of the process or the thread is as now: `fn(*args)` is asked each time."""
+        """Guard that a setting of the process or the thread, `fn(*args)`, stays the same."""
 
     def finish(self, outputs: Iterable[int]) -> native.Guards:
         """The guards in evaluable form; `outputs` are the fetches that residual code needs."""
 
 
 class Profile(Protocol):
-    """What the versions of one compile site saw (`guards.dynamic_shapes.SiteProfile`)."""
+    """Which sizes and numbers the entries of one compile site have seen (`guards.dynamic_shapes.SiteProfile`)."""
 
     classes: Any
     unsteady: set[Site]
 
     def look_at_value(self, asked: object, found: object) -> bool:
-        """Whether a value of a tensor was always the same."""
+        """Whether a tensor's value was the same at all captures so far."""
 
 
 class Sizes(Protocol):
@@ -327,16 +329,16 @@ class Sizes(Protocol):
         """The guard operand of a tensor with symbolic sizes; None when all of them are static."""
 
     def of_number(self, value: int | float, source: Source) -> Size | Real | None:
-        """The symbol of a number that was another one before; None when it is static."""
+        """The symbol of a number that has changed between calls; None when it is static."""
 
     def specialized(self) -> int:
-        """Counts what makes the version one for the example."""
+        """How many facts so far hold for the example's sizes only."""
 
     def guard(self, guards: Any) -> None:
         """Add the checks that the symbols need."""
 
     def origin(self, symbol: Symbol | Real) -> tuple[Source, Source]:
-        """The input that shows a symbol, and the source of the number itself."""
+        """The input that carries a symbol, and the source of the number itself."""
 
     def expression(self, size: IntLike, fetched: Callable[[Source], str], read: Callable[[object], str]) -> str:
         """Python source of a size in residual code."""
@@ -354,22 +356,22 @@ class GraphInput(Protocol):
 
 
 class Speculation(Protocol):
-    """Values of masks and lengths that are taken for granted (`tensors.speculation.Speculation`)."""
+    """Values of masks and lengths that are assumed and guarded (`tensors.speculation.Speculation`)."""
 
     allowed: bool
     insists: bool
 
     def value(self, tensor: TraceTensor) -> torch.Tensor | None:
-        """A real tensor with the values of `tensor`, known or taken for granted; None: they stay unknown."""
+        """A real tensor with the known or assumed values of `tensor`; None: they stay unknown."""
 
     def count(self, mask: TraceTensor) -> int | None:
         """How many elements of `mask` are not zero."""
 
     def yielding(self) -> AbstractContextManager[None]:
-        """Inside, values that are not always the same stay unknown."""
+        """Context in which values that are not the same at all calls stay unknown."""
 
     def finish(self) -> None:
-        """Add the guard for everything that was taken for granted."""
+        """Add the guard on everything that was assumed."""
 
 
 class Read(Protocol):
@@ -390,20 +392,20 @@ class Reads(Protocol):
     def found(self) -> Mapping[str, Read]: ...
 
     def shows(self, read: Any) -> bool:
-        """Whether the tensor is one of the graph's and still has the value that was read."""
+        """Whether the tensor belongs to the graph and still has the value that was read."""
 
     def exposed(self, number: object) -> tuple[TraceTensor, int | None]:
-        """A tensor that shows a number at the end of the graph, and in which dimension."""
+        """A tensor that carries a number at the end of the graph, and in which dimension."""
 
 
 class Runner(Protocol):
     """Runs torch callables on trace tensors (`tensors.trace_call.Runner`)."""
 
     def run(self, target: object, args: Args, kwargs: Mapping[str, object]) -> Any:
-        """Its result; what it warns of, the program will be warned of."""
+        """The call's result; the warnings that it gave become the program's."""
 
     def attempt(self, target: object, args: Args, kwargs: Mapping[str, object]) -> tuple[Any, list[TraceTensor]]:
-        """Its result, and the tensors that it wrote to."""
+        """The call's result, and the tensors that it wrote to."""
 
 
 class Watch(Protocol):
@@ -420,32 +422,32 @@ class Numbers(Protocol):
     """The nodes of symbolic numbers (`tensors.number_nodes.NumberNodes`)."""
 
     def given(self, number: Size | Real, node: fx.Node) -> None:
-        """`node` is an input that brings the number."""
+        """Register `node` as the input that carries the number."""
 
     def known(self) -> dict[str, fx.Node]:
-        """The nodes so far."""
+        """The nodes of numbers so far."""
 
     def restore(self, known: dict[str, fx.Node]) -> None:
-        """Forget what was computed since `known`: those nodes leave the graph. Inputs stay."""
+        """Remove from the graph the numbers that were computed since `known`; inputs stay."""
 
     def __call__(self, number: object) -> Any:
-        """The number itself, or the node that computes it."""
+        """A number unchanged if it is plain, else the node that computes it."""
 
 
 class Inference(Protocol):
     """Tensors that were made in inference mode (`tensors.inference_tensors.InferenceTensors`)."""
 
     def note(self, tensor: TraceTensor) -> None:
-        """The tensor was made in inference mode."""
+        """Record that the tensor was made in inference mode."""
 
     def __contains__(self, tensor: object) -> bool:
-        """Whether the tensor was."""
+        """Whether the tensor was made in inference mode."""
 
 
 class Tensors(Protocol):
     """The tensors of a capture, the graph that makes them, its inputs (`tensors.tensors.Tensors`).
 
-    Lives as long as the graph that it builds; a function that a transform captures has its own.
+    Lives as long as the graph that it builds; a function under a transform (`torch.func`) has its own.
     """
 
     branches: bool
@@ -489,7 +491,7 @@ class Tensors(Protocol):
     def inference(self) -> Inference: ...
 
     def release(self) -> None:
-        """Let go of the program's tensors."""
+        """Drop the references to the program's tensors."""
 
     def handle(self, value: object) -> Any:
         """The trace tensor of a real tensor that is an input; any other value unchanged."""
@@ -498,37 +500,38 @@ class Tensors(Protocol):
         """The class of a trace tensor as the program sees it."""
 
     def stand_in(self, tensor: TraceTensor) -> torch.Tensor:
-        """A real tensor that answers isinstance and the like as the traced one would."""
+        """A real tensor with the class of the traced one, for `isinstance` and the like."""
 
     def read(self, value: torch.Tensor, source: Source) -> TraceTensor:
-        """The trace tensor of a real tensor met at `source`, which becomes an input of the graph."""
+        """The trace tensor of a real tensor at `source`, which becomes an input of the graph."""
 
     def read_number(self, value: int | float, size: Size | Real, source: Source) -> Any:
-        """A number that is not the same at every call, met at `source`, as an input of the graph."""
+        """A number at `source` that may differ at the next call, as an input of the graph."""
 
     def given(self, value: object, source: Source) -> fx.Node:
-        """Another object from outside as an input, for a node that runs as it is."""
+        """Another external object as an input, for a node whose function runs uncaptured."""
 
     def prologue_input(self, value: object, source: Source, number: Size | Real | None) -> fx.Node:
-        """A tensor or number that the prologue makes, as an input of the graph."""
+        """A tensor or number computed by the prologue, as an input of the graph."""
 
     def is_given(self, tensor: TraceTensor) -> bool:
-        """Whether the tensor lies in the memory of an input."""
+        """Whether the tensor is in the memory of an input."""
 
     def forbid_writes(self, tensor: TraceTensor) -> None:
-        """The tensor shares its memory with something that the graph does not see."""
+        """Forbid writes to the tensor: it shares its memory with something that the graph does not know."""
 
     def own(self, tensor: TraceTensor, node: fx.Node) -> None:
-        """The node is where the tensor comes from."""
+        """Record that the node makes the tensor."""
 
     def made_tensors(self) -> Iterator[tuple[fx.Node, TraceTensor]]:
         """Each node that makes a tensor, with the tensor."""
 
     def knows(self, value: object) -> bool:
-        """Whether a node makes this value, here or in the graph around."""
+        """Whether a node makes this value, in this graph or in an outer one."""
 
     def refuse_inner(self, value: object) -> None:
-        """A tensor that a function saw while it was transformed stands for many, or for one that holds derivatives."""
+        """End the graph at a tensor from inside a transformed function: it stands for a batch, or carries
+        derivatives."""
 
     def run(self, target: object, args: Args, kwargs: Mapping[str, object], method: str | None = None) -> Any:
         """Run a torch callable on trace tensors; if it made or changed a tensor, record a node."""
@@ -544,25 +547,26 @@ class Tensors(Protocol):
         method: str | None = None,
         raises: bool = False,
     ) -> Any:
-        """Record a call that has run, unless nobody can tell that it has; returns its result."""
+        """Record a call that has run, unless its effects are invisible; returns its result."""
 
     def check(self, fact: Assumed, text: str, error: str) -> None:
-        """The program says what holds of a number, and raises where it does not."""
+        """The program asserts a fact about a number: record the check, which raises `error`."""
 
     def act(self, target: EagerBoundary, args: Args) -> None:
-        """Record a cut point that gives nothing."""
+        """Record a cut point without results."""
 
     def spend(self, nodes: Iterable[object]) -> None:
-        """A backward came to these autograd nodes."""
+        """Record that a backward has used these autograd nodes."""
 
     def writers_of(self, node: fx.Node) -> list[fx.Node]:
         """The nodes that wrote to the memory of the node's tensor so far."""
 
     def first_view(self, tensor: TraceTensor) -> int | None:
-        """The step that first made another tensor in this one's memory; None where none did, or nobody wrote there."""
+        """The step that first made another tensor in this tensor's memory; None if none did, or if nothing was written
+        there."""
 
     def ask_gradient(self, tensor: TraceTensor) -> TraceTensor:
-        """`tensor.requires_grad_()` on a tensor that the graph makes and keeps to itself."""
+        """`tensor.requires_grad_()` on a tensor that the graph makes and does not return."""
 
     def asked_gradient(self, node: fx.Node) -> bool:
         """Whether the node's tensor was made a leaf by the program."""
@@ -571,7 +575,7 @@ class Tensors(Protocol):
         """Whether one of the tensors was made a leaf by the program."""
 
     def either(self, condition: TraceTensor, a: TraceTensor | None, b: TraceTensor | None) -> TraceTensor:
-        """A new tensor with the metadata and the history of one that is `a` or `b`."""
+        """A new tensor with the metadata and the history of `a` or `b`, whichever the condition chooses."""
 
     def join(
         self,
@@ -582,16 +586,16 @@ class Tensors(Protocol):
         metas: tuple[object, ...],
         outputs: list[TraceTensor],
     ) -> None:
-        """Put a branch in place of the nodes of its two ways; `outputs` are the tensors that it gives."""
+        """Replace the nodes of a branch's two arms by one node; `outputs` are the tensors that it gives."""
 
     def refuse_cut(self, what: str) -> None:
-        """A graph is cut between its own nodes only."""
+        """End the graph where it cannot be cut: in a checkpoint, transform or branch, or after gradients."""
 
     def writes_inputs(self) -> bool:
         """Whether the graph writes to memory that existed before it."""
 
     def is_written(self, given: Any) -> bool:
-        """Whether the graph writes to an input that is not the prologue's."""
+        """Whether the graph writes to an input that does not come from the prologue."""
 
     def argument(self, value: object) -> Any:
         """A value as an argument of an fx node."""
@@ -609,77 +613,77 @@ class Ambient(Protocol):
     def names_devices(self) -> bool: ...
 
     def begin(self, inference: bool, gradients: bool) -> None:
-        """The modes that the program began in: inference mode, and whether gradients are switched on, maybe inside."""
+        """Note the initial modes: inference mode, and whether gradients are enabled, maybe inside of it."""
 
     def switch_device(self, fn: Callable[..., object], args: Args) -> None:
         """Run a function that switches the default device."""
 
     def switch(self, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> Any:
-        """Run a function that switches a mode; one that a number decides is decided here."""
+        """Run a function that switches a mode; if a number decides what it does, the number's value is assumed."""
 
     def gradients(self, enabled: bool) -> AbstractContextManager[None]:
-        """The program runs with gradients on or off for a time."""
+        """Context in which the program runs with gradients on or off."""
 
     def unrecorded(self, graph: fx.Graph) -> AbstractContextManager[None]:
-        """Gradients are off for a write to what requires none."""
+        """Context without gradients, for a write to a tensor that requires none."""
 
     def sync(self, graph: fx.Graph) -> None:
-        """Make the graph's open regions those of the present modes."""
+        """Open and close regions of the graph so that they match the present modes."""
 
     def inside_region(self, graph: fx.Graph) -> bool:
-        """Whether a node that comes next would stand in a region of the graph."""
+        """Whether the next node would be in a region of the graph."""
 
     def begin_inside(self) -> None:
-        """Regions of the graph that come next lie inside of a mode that is none of them: they are left before it is."""
+        """Begin a mode that is no region of the graph; regions opened from here on are closed before the mode ends."""
 
     def begin_switched(self, graph: fx.Graph, gradients: bool) -> None:
         """The same for a mode that switches gradients on or off."""
 
     def end_inside(self, graph: fx.Graph) -> None:
-        """The end of what `begin_inside` began."""
+        """The end of the mode that `begin_inside` began."""
 
     def close(self, graph: fx.Graph) -> None:
         """Leave every region that is open in the graph."""
 
     def switched(self) -> bool:
-        """Whether the modes are now others than at the beginning."""
+        """Whether the modes differ from the initial ones."""
 
     def restore(self) -> None:
         """Undo the switches on this thread; the capture is over."""
 
 
 class PrologueInputs(Protocol):
-    """The inputs of a graph that its prologue makes (`prologue.inputs.PrologueInputs`)."""
+    """The inputs of a graph that the prologue computes (`prologue.inputs.PrologueInputs`)."""
 
     numbers: dict[str, PrologueValue]
 
     def lift(self, args: object, key: bool = False) -> Any:
-        """Arguments of a tensor operation with numbers and tensors in place of values."""
+        """Arguments of a tensor operation, with prologue values replaced by numbers and tensors."""
 
     def number(self, value: PrologueValue) -> Any:
         """A number as an argument of a tensor operation: an input of the graph."""
 
     def needs(self, names: Iterable[str]) -> bool:
-        """The program, or a stage, needs to know these numbers: whether a new capture can take them for granted."""
+        """The program, or a later stage, needs these numbers: whether another attempt can assume their values."""
 
     def origins(self) -> list[Origin]:
-        """Where numbers became inputs of the graph."""
+        """Where prologue numbers became inputs of the graph."""
 
     def named(self, number: object) -> PrologueValue | None:
-        """The value that a number of the graph's inputs is."""
+        """The prologue value of a number among the graph's inputs."""
 
     def tensor(self, value: object) -> Any:
-        """A tensor that the prologue makes, as an input of the graph."""
+        """A tensor computed by the prologue, as an input of the graph."""
 
     def made(self, tensor: TraceTensor) -> PrologueValue | None:
-        """The value that a tensor is, if the prologue makes it."""
+        """The prologue value of a tensor; None if the prologue does not make it."""
 
     def condition(self, value: PrologueValue) -> TraceTensor:
         """The truth of a value as a tensor, for a branch."""
 
 
 class Prologue(Protocol):
-    """What Python computes before the graph runs (`prologue.prologue.Prologue`)."""
+    """The Python that runs before the graph (`prologue.prologue.Prologue`)."""
 
     allowed: bool
     acts: int
@@ -693,56 +697,56 @@ class Prologue(Protocol):
     def ops(self) -> Sequence[Any]: ...
 
     def external(self, array: ndarray, source: Source) -> PrologueValue:
-        """An array from outside: read at each call, its shape and dtype are guarded."""
+        """An external array: read at each call; its shape and dtype are guarded."""
 
     def handle(self, value: object) -> Any:
-        """The value of an array from outside; anything else unchanged."""
+        """The prologue value of an external array; any other value unchanged."""
 
     def read_from(self, value: PrologueValue) -> tuple[ndarray, Source] | None:
-        """The array from outside that it is, and its source."""
+        """The external array that the value is, and its source."""
 
     def known(self, value: PrologueValue) -> Any:
-        """The plain value, taken for granted from now on."""
+        """The plain value, assumed and guarded."""
 
     def shape(self, value: PrologueValue) -> None:
-        """The kind of the value is taken for granted: residual code checks it."""
+        """Assume the value's type and shape: residual code checks them."""
 
     def length(self, value: PrologueValue) -> Any:
-        """`len(value)`; that of a text is a value of its own."""
+        """`len(value)`; the length of a text is a prologue value."""
 
     def items(self, value: PrologueValue) -> list[Any]:
         """`list(value)`"""
 
     def shares(self, array: PrologueValue) -> None:
-        """A tensor shares memory with the array from now on: neither may be written."""
+        """A tensor shares memory with the array: neither may be written."""
 
     def run(self, fn: Any, args: Args, kwargs: Kwargs, method: str | None = None) -> Any:
-        """Run an operation on the examples and write it down; gives its result."""
+        """Run an operation on the examples and record it; returns its result."""
 
     def whole(self, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> Any:
-        """Run a function of the program that draws random numbers."""
+        """Run a function of the program that draws random numbers as one operation."""
 
     def arguments(self, value: object) -> Any:
-        """Arguments as they are now."""
+        """The arguments as they are now: containers copied, since the program may change them, and sizes as numbers."""
 
     def use(self, value: PrologueValue) -> str:
-        """Residual code mentions the value."""
+        """Mark the value as used by residual code; returns its name."""
 
     def program(self) -> Sequence[Any]:
-        """The operations that have to run, for what is used so far."""
+        """The operations that the values used so far depend on."""
 
-    def check_apart(self) -> None:
-        """Arrays from outside are read before the graph runs: it must not write to them."""
+    def check_disjoint(self) -> None:
+        """Check and guard that the graph writes to no memory of external arrays: they are read before it runs."""
 
     def guard(self) -> None:
-        """Add the guard on the values that were taken for granted."""
+        """Add the guard on the values that were assumed."""
 
     def restore(self) -> None:
-        """The capture ends: nobody has drawn anything."""
+        """Restore the state of random generators: the capture ends, and nothing was drawn."""
 
 
 class Interpreter(Protocol):
-    """One capture of one frame; `capture.interpreter.Interpreter` says what each attribute holds."""
+    """One capture of one frame; the docstring of `capture.interpreter.Interpreter` explains the attributes."""
 
     tensors: Tensors
     ambient: Ambient
@@ -777,16 +781,16 @@ class Interpreter(Protocol):
     def step_counts(self) -> Callable[[torch.Tensor, Source], Any]: ...
 
     def release(self) -> None:
-        """Let go of the program's objects."""
+        """Drop the references to the program's objects."""
 
     def where(self) -> At | None:
         """The user's line that is being interpreted."""
 
     def sibling(self) -> Interpreter:
-        """An interpreter with the same guards, sizes and objects from outside; tensors and effects of its own."""
+        """An interpreter that shares the guards, sizes and external objects, but has its own tensors and effects."""
 
     def keep(self, value: object) -> None:
-        """Identities are keys: nothing that is one may die during the capture."""
+        """Keep a value alive during the capture, because its identity is a key."""
 
     def run(self, frame: Frame) -> object:
         """Interpret until the frame returns or yields; `frame.value` is what it gave."""
@@ -798,16 +802,16 @@ class Interpreter(Protocol):
         """Continue at the handler that covers the present instruction, or raise out of the frame."""
 
     def close_generators(self, kept: Callable[[object], bool]) -> None:
-        """Generators that the frame leaves in the middle of a `try` run its end when Python drops them."""
+        """Close generators that the frame abandons inside of a `try`, where Python would when it drops them."""
 
     def handled(self) -> BaseException | None:
         """The exception that the program is handling."""
 
     def context(self) -> Any:
-        """What an exception that is raised now gets as its context."""
+        """The context that an exception raised now would get."""
 
     def outer_exception(self) -> Any:
-        """What the caller of the captured frame is handling, with its guard."""
+        """The exception that the caller of the captured frame is handling, with its guard."""
 
     def external(self, value: object, source: Source) -> Any:
         """The handle of a value that was read through `source`, with the guards that reading it takes."""
@@ -816,31 +820,31 @@ class Interpreter(Protocol):
         """Guard the class of an external value."""
 
     def register(self, value: T, source: Source) -> T:
-        """From now on `value` is external."""
+        """Register `value` as external."""
 
     def externals(self) -> list[Any]:
-        """Objects from outside, and what else the capture keeps."""
+        """All external objects, and what else the capture keeps alive."""
 
     def source_of(self, value: object) -> Source | None:
-        """The source of an external object; None for leaves and for what the frame made."""
+        """The source of an external object; None for plain data and for objects that the frame made."""
 
     def is_external(self, identity: int) -> bool:
-        """Whether an external object has the identity, or a dictionary of globals."""
+        """Whether an external object, or a dictionary of globals, has the identity."""
 
     def globals_source(self, globals: dict[str, object]) -> Source:
-        """The dictionary of an (inlined) function's globals."""
+        """The source of an (inlined) function's dictionary of globals."""
 
     def root_globals(self, globals: dict[str, object]) -> None:
-        """The captured frame's globals are read from the frame, not held by the guards."""
+        """Use these globals as the captured frame's own: guards read them from the frame and do not keep them alive."""
 
     def load_global(self, frame: Frame, name: str) -> Any:
         """A global variable or builtin, as LOAD_GLOBAL finds it."""
 
     def cell(self, cell: CellType, name: str) -> Any:
-        """What a closure cell holds; NULL when it is empty."""
+        """The content of a closure cell; NULL when it is empty."""
 
     def adopt_cells(self, function: FunctionType, source: Source) -> None:
-        """Make the cells of an external function's closure external."""
+        """Register the cells of an external function's closure as external."""
 
     def call(self, fn: object, args: Args, kwargs: Kwargs) -> Any:
         """`fn(*args, **kwargs)`"""

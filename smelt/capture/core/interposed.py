@@ -1,6 +1,6 @@
-"""Functions that Python calls of itself between two steps of a program: no part of what is compiled.
+"""Functions that Python itself calls between two instructions of a program; they are not part of what is compiled.
 
-Hooks for audits, traces and profiles are told by the thread's state, in C.
+Hooks for audits, traces and profiles are recognized in C, by the thread's state.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from smelt.capture.core.interface import Args
 
 def comes_between(code: CodeType, slots: Args) -> bool:
     """Whether a frame that starts is that of a finalizer, a callback of a weak reference or of the garbage collector, a
-    signal's handler or the hook for errors in these."""
+    signal handler or the hook for errors in these."""
     if not slots:
         return False
-    before, last = (None, *slots)[-2:]  # `len` may be the program's own
-    kind = type(last)  # methods of the program's classes are not called here
+    before, last = (None, *slots)[-2:]  # `len` may have been replaced by the program
+    kind = type(last)  # methods of the program's classes must not be called here
     if kind is FrameType:
         return type(before) is int
     if kind is dict:

@@ -32,7 +32,7 @@ _LOOKING_METHODS = {"pandas": frozenset("eval query".split()), "numexpr": frozen
 
 
 def _looks(decoded: Decoded) -> bool:
-    """Whether the code names a function that may look at the variables of its frame."""
+    """Whether the code names a function that may inspect its frame's variables."""
     named = set(decoded.attributes)
     opcodes = zip(decoded.names, decoded.raw, strict=True)
     alone = {decoded.attributes[raw >> 1] for name, raw in opcodes if name == "LOAD_GLOBAL"}
@@ -83,7 +83,7 @@ def _accesses(decoded: Decoded, at: int) -> tuple[set[int], set[int]]:
 
 
 def successors(decoded: Decoded, at: int) -> list[int]:
-    """Where the frame may go on after an instruction that raises nothing."""
+    """The instructions that may run next if this one raises nothing."""
     name = decoded.names[at]
     if name in _STOPS:
         return []

@@ -1,9 +1,9 @@
-"""Classes that the program makes at each call: known by what their statements say, where others are known by identity.
+"""Classes that the program makes anew at each call: compared by their class statements, other classes by identity.
 
-A class statement in a function makes another class each time, of the same bases, with functions of the same code. Such
-a class is an object from outside like any other: a guard compares how it is made (`Statement`), its functions and cells
-are read from it, and residual code takes it from where it came. What asks for more than a statement tells (C code that
-is given the class, its dictionary as a whole) makes it known by its identity after all (`pin`).
+A class statement in a function makes another class each time, with the same bases and with functions of the same code.
+Such a class is an external object like any other: a guard compares how it was made (`Statement`), its functions and
+cells are read from it, and residual code reads it from its source. An operation that depends on more than the statement
+says (C code that gets the class, a read of its whole dictionary) makes it known by identity after all (`pin`).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from smelt.capture.core.sources import Source
 from smelt.capture.core.values import FIELD, HEAP, LEAVES, is_constant, is_written
 
 _MEMBERS = classes(types.MemberDescriptorType, types.GetSetDescriptorType)
-_HELD = classes(tuple, list, dict, set, frozenset, torch.Tensor)
+_CONTENT_IS_READ = classes(tuple, list, dict, set, frozenset, torch.Tensor)
 """Their content is guarded when it is read."""
 
 _OF_LIBRARIES = frozenset({"_abc_impl", "__dataclass_params__"})
-"""What libraries keep in a class for themselves."""
+"""What libraries store in a class for their own use."""
 
 _OF_AUTOGRAD = frozenset({"_backward_cls", "_forward_cls", "_autograd_function_id"})
 """What torch keeps in an autograd function and in the class of its nodes: another for each. Who reads it has the class
@@ -42,17 +42,17 @@ known by its identity (`pin_read`)."""
 _ABSTRACT = 1 << 20
 
 _repeated: set[tuple[str, str]] = set()
-"""The names of classes of which there was more than one."""
+"""The names of classes of which more than one was seen."""
 
 
 class NotPlain(Exception):
-    """A class holds something of which its statement does not tell all."""
+    """A class has an attribute that its statement does not fully describe."""
 
 
 def is_made_anew(vm: Interpreter, cls: type, source: Source) -> bool:
-    """Whether the next call may bring another class of the same statement: the function that is captured makes it, or
-    the compile site has seen another one. A class that stays is cheaper to know by its identity."""
-    is_local = source.local or source.kind == native.CELL  # functions that are made anew have cells of their own
+    """Whether the next call may bring another class of the same statement: the captured function makes it, or the
+    compile site has seen another one. A class that stays the same is cheaper to compare by identity."""
+    is_local = source.local or source.kind == native.CELL  # functions that are made anew have their own cells
     if not is_local or not cls.__flags__ & HEAP or _is_found(cls):
         return False
     name = module_name(cls.__module__), cls.__qualname__
@@ -63,12 +63,12 @@ def is_made_anew(vm: Interpreter, cls: type, source: Source) -> bool:
 
 
 def note_statement(module: Any, function: str, name: Any) -> None:
-    """A function is captured that makes a class of this name at each call."""
+    """Note that the captured function makes a class of this name at each call."""
     _repeated.add((module, f"{function}.<locals>.{name}"))
 
 
 def _is_found(cls: type) -> bool:
-    """The class is where its name says, so that there is no other."""
+    """Whether the class is found under its qualified name, and therefore the only one."""
     found: object = sys.modules.get(module_name(cls.__module__))
     for name in cls.__qualname__.split("."):
         found = getattr(found, "__dict__", {}).get(name)
@@ -76,17 +76,17 @@ def _is_found(cls: type) -> bool:
 
 
 class Statement:
-    """How a class was made; as a guard, whether another one was made alike. Knows no object that the class holds."""
+    """How a class was made; as a guard, whether another one was made alike. Keeps no object of the class alive."""
 
     def __init__(self, cls: type) -> None:
         self.__name__ = f"class {cls.__qualname__}"
-        self.told = _told(cls, {id(cls)})
+        self.description = _describe(cls, {id(cls)})
 
     def __call__(self, cls: object) -> bool:
         if not isinstance(cls, type):
             return False
         try:
-            return bool(_told(cls, {id(cls)}) == self.told)
+            return bool(_describe(cls, {id(cls)}) == self.description)
         except NotPlain:
             return False
 
@@ -103,12 +103,12 @@ class _Is:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _told(cls: type, inside: set[int]) -> tuple[object, ...]:
+def _describe(cls: type, inside: set[int]) -> tuple[object, ...]:
     names = cls.__name__, cls.__qualname__, module_name(cls.__module__), cls.__flags__ & _ABSTRACT
     kinds = tuple(_class(each, inside) for each in (type(cls), *cls.__bases__))
-    pieces = tuple((key, _piece(key, value, inside)) for key, value in vars(cls).items())
+    attributes = tuple((key, _describe_attribute(key, value, inside)) for key, value in vars(cls).items())
     members = _members(cls) if issubclass(cls, enum.Enum) else ()
-    return names, kinds, pieces, tuple((name, _plain(member._value_)) for name, member in members)
+    return names, kinds, attributes, tuple((name, _plain(member._value_)) for name, member in members)
 
 
 def _members(cls: type[enum.Enum]) -> Iterator[tuple[str, enum.Enum]]:
@@ -119,32 +119,32 @@ def _class(cls: type, inside: set[int]) -> _Is | tuple[object, ...]:
     name = module_name(cls.__module__), cls.__qualname__
     if name not in _repeated or _is_found(cls):
         return _Is(cls)
-    return ("itself",) if id(cls) in inside else _told(cls, inside | {id(cls)})
+    return ("itself",) if id(cls) in inside else _describe(cls, inside | {id(cls)})
 
 
-def _piece(key: str, value: object, inside: set[int]) -> object:
-    """What a statement tells of an attribute.
+def _describe_attribute(key: str, value: object, inside: set[int]) -> object:
+    """The description of an attribute by its class statement.
 
     Raises:
-        NotPlain: it does not tell all.
+        NotPlain: the statement does not fully describe it.
     """
     kind = type(value)
     if key in _OF_LIBRARIES or key in _OF_AUTOGRAD:
-        return "held", _class(kind, inside)
+        return "unread", _class(kind, inside)
     if type(value) is types.FunctionType:
         kept = (value.__defaults__ or (), tuple((value.__kwdefaults__ or {}).items()))
         return kind, value.__code__, len(value.__closure__ or ()), *map(len, kept), _scope(value.__globals__)
     if type(value) is staticmethod or type(value) is classmethod:
-        return kind, _piece(key, value.__func__, inside)
+        return kind, _describe_attribute(key, value.__func__, inside)
     if type(value) is property:
-        return kind, *(_piece(key, each, inside) for each in (value.fget, value.fset, value.fdel))
+        return kind, *(_describe_attribute(key, each, inside) for each in (value.fget, value.fset, value.fdel))
     if type(value) is functools._lru_cache_wrapper:
-        return kind, _piece(key, value.__wrapped__, inside), tuple(value.cache_parameters().items())
-    return _class(value, inside) if isinstance(value, type) else _object(key, value, inside)
+        return kind, _describe_attribute(key, value.__wrapped__, inside), tuple(value.cache_parameters().items())
+    return _class(value, inside) if isinstance(value, type) else _describe_object(key, value, inside)
 
 
-def _object(key: str, value: Any, inside: set[int]) -> object:
-    """The same of what is no function and no class."""
+def _describe_object(key: str, value: Any, inside: set[int]) -> object:
+    """The same for an attribute that is neither a function nor a class."""
     kind = type(value)
     if kind in _MEMBERS:
         return kind, value.__name__
@@ -154,22 +154,23 @@ def _object(key: str, value: Any, inside: set[int]) -> object:
         return "member", value._name_
     if kind in LEAVES or kind is tuple and all(type(each) in LEAVES for each in value):
         return _plain(value)
-    if kind in _HELD or module_name(kind.__module__) == "enum" or is_written(kind):
-        return "held", _class(kind, inside)
+    if kind in _CONTENT_IS_READ or module_name(kind.__module__) == "enum" or is_written(kind):
+        return "unread", _class(kind, inside)
     if is_constant(value):
         return _Is(value)
     raise NotPlain(key)
 
 
 def _scope(names: dict[str, Any]) -> object:
-    """Global variables: a module's, or the few of a function that a library made of text."""
-    if vars(sys.modules.get(names.get("__name__", ""), object)) is names or len(names) > _FEW:
+    """Global variables: by identity if a module's, by content if they are the few of a function made from source
+    text."""
+    if vars(sys.modules.get(names.get("__name__", ""), object)) is names or len(names) > _MAX_SCOPE_NAMES:
         return _Is(names)
     entries = sorted((key, value) for key, value in names.items() if key != "__builtins__")
     return tuple((key, _plain(value) if type(value) in LEAVES else _Is(value)) for key, value in entries)
 
 
-_FEW = 4
+_MAX_SCOPE_NAMES = 4
 
 
 def _plain(value: object) -> tuple[type, object]:
@@ -182,7 +183,7 @@ def _plain(value: object) -> tuple[type, object]:
 
 @READ(type)
 def read_class(vm: Interpreter, cls: type, source: Source) -> object:
-    """A class that was read from outside."""
+    """Read an external class: by its statement if each call may make it anew, else by identity."""
     if not is_made_anew(vm, cls, source):
         vm.guards.check(source, native.IS, cls)
         return cls
@@ -192,7 +193,7 @@ def read_class(vm: Interpreter, cls: type, source: Source) -> object:
         vm.guards.check(source, native.IS, cls)
         return cls
     vm.guards.python(statement, [source])
-    _tell_apart(vm, statement.told, source)
+    _guard_distinct(vm, statement.description, source)
     vm.python.made_classes[id(cls)] = cls, statement
     vm.register(cls, source)
     vm.external(type(cls), kind_of(source))
@@ -208,29 +209,31 @@ def read_class(vm: Interpreter, cls: type, source: Source) -> object:
     return cls
 
 
-def _tell_apart(vm: Interpreter, told: object, source: Source) -> None:
-    """Two objects of which one may be the other at another call stay two."""
+def _guard_distinct(vm: Interpreter, description: object, source: Source) -> None:
+    """Guard the distinction between two objects of equal description: they are distinct in later calls, too."""
     for other, known in vm.python.made_classes.values():
-        if known.told == told:
+        if known.description == description:
             vm.guards.different(vm.sources[id(other)], source)
 
 
 class _Alias:
-    """What is told of a generic alias or a type variable: its kind. Its parts are guarded one by one."""
+    """The description of a generic alias or a type variable: its kind. Its components are guarded one by one."""
 
     def __init__(self, kind: type) -> None:
-        self.told = kind
+        self.description = kind
 
 
 @READ(types.GenericAlias, types.UnionType, type(typing.List[int]), typing.TypeVar)  # noqa: UP006
 def read_alias(vm: Interpreter, value: object, source: Source) -> object:
-    """`Box[int]`, `int | str`, a type variable: by its parts where each call may make it anew, else by identity."""
-    names = _PARTS.get(type(value))
-    lazy = getattr(value, "__infer_variance__", False)  # of `class Box[T: bound()]`, which runs when it is asked for
+    """Read `Box[int]`, `int | str` or a type variable: by its components where each call may make it anew, else by
+    identity."""
+    names = _COMPONENTS.get(type(value))
+    # the bound in `class Box[T: bound()]` is evaluated when it is read
+    lazy = getattr(value, "__infer_variance__", False)
     if names is None or not source.local or lazy:
         vm.guards.check(source, native.IS, value)
         return value
-    _tell_apart(vm, type(value), source)
+    _guard_distinct(vm, type(value), source)
     vm.python.made_classes[id(value)] = value, _Alias(type(value))
     vm.guards.check(source, native.TYPE_IS, type(value))
     vm.register(value, source)
@@ -247,7 +250,7 @@ def read_alias(vm: Interpreter, value: object, source: Source) -> object:
 
 
 def _field(vm: Interpreter, value: object, source: Source) -> None:
-    if type(value) in LEAVES:  # C code reads it: a number is no symbol here
+    if type(value) in LEAVES:  # C code reads it, so a number there cannot be a symbol
         vm.guards.check(source, native.EQ, value)
     else:
         vm.external(value, source)
@@ -257,7 +260,7 @@ _OF_A_VARIABLE = (
     *("__infer_variance__", "__name__", "__module__", "__bound__", "__constraints__"),
     *("__covariant__", "__contravariant__", "__default__"),
 )
-_PARTS: ClassTable[tuple[str, ...]] = by_class(
+_COMPONENTS: ClassTable[tuple[str, ...]] = by_class(
     {
         types.GenericAlias: ("__origin__", "__args__", "__unpacked__"),
         types.UnionType: ("__args__",),
@@ -269,7 +272,7 @@ _PARTS: ClassTable[tuple[str, ...]] = by_class(
 
 
 def _register(vm: Interpreter, value: object, source: Source) -> None:
-    """Functions and classes that a class holds are read from it, without a guard of their own."""
+    """Register functions and classes in a class's attributes as read from there, without guards of their own."""
     if type(value) is types.FunctionType:
         if id(value) not in vm.sources:
             vm.register(value, source)
@@ -299,29 +302,31 @@ def check_type(vm: Interpreter, value: object, source: Source) -> None:
 
 
 def pin(vm: Interpreter, cls: T) -> T:
-    """Something looks at more of the class than its statement tells: the next call needs the same one."""
+    """Require the same class in later calls: an operation depends on more of it than its statement describes."""
     if id(cls) in vm.python.made_classes:
         vm.guards.check(vm.sources[id(cls)], native.IS, cls)
     return cls
 
 
 def pin_read(vm: Interpreter, cls: object, name: str) -> None:
-    """The program reads an attribute of a class: a statement does not tell what autograd keeps."""
+    """Pin a class when the program reads an attribute in which autograd keeps state; its statement does not describe
+    that."""
     if name in _OF_AUTOGRAD:
         pin(vm, cls)
 
 
 def pin_given(vm: Interpreter, fn: object, args: Args, out: object) -> None:
-    """Code that runs as it is was given classes: only some of it asks for no more than statements tell."""
-    if fn is super:  # what is read through it is read as from the class
+    """Pin the classes among the arguments of code that runs uncaptured, unless it needs no more than their
+    statements."""
+    if fn is super:  # what is read through the alias is read as from its class
         return
     if isinstance(fn, type):
         if type(fn).__call__ is not type.__call__:
             pin(vm, fn)
     elif isinstance(fn, types.BuiltinFunctionType) and fn.__name__ == "__new__":
         args = args[1:]
-    elif isinstance(out, enum.Enum) and id(out) in vm.sources:  # a member, which is read from its class
+    elif isinstance(out, enum.Enum) and id(out) in vm.sources:  # an enum member, which is read from its class
         return
     for each in args:
-        if isinstance(each, (type, *_PARTS)):
+        if isinstance(each, (type, *_COMPONENTS)):
             pin(vm, each)

@@ -1,8 +1,8 @@
-"""What one attempt to capture a frame may do. An attempt that fails gives the plan of the next one, which is weaker.
+"""What one attempt to capture a frame may do. A failed attempt gives the plan of the next one, which is weaker.
 
-Plans are ordered: a weaker one has lost a permission, or has the same and stops earlier. The permissions are three
-switches, two sets of instructions of the program's code and one of its functions; a capture stops at an instruction
-that it has reached. So no chain of weaker plans is endless, and neither is a capture.
+Plans are ordered: a weaker one lacks a permission of the other, or has the same permissions and stops earlier. The
+permissions are three switches and three finite sets (branches, numbers, functions of the program); a capture stops at
+an instruction that it has reached. So every chain of weaker plans ends, and with it the sequence of attempts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from smelt.capture.core.breaks import Break
 
 Site = tuple[int, int]
-"""An instruction: the identity of its code and its number."""
+"""An instruction: the identity of its code, and its index."""
 
 Permission = Literal["symbols", "checks", "repeats"]
 TO_THE_END = -1
@@ -26,17 +26,18 @@ class CapturePlan:
     """What an attempt may do.
 
     Attributes:
-        symbols: sizes and numbers that were others before may be symbols, and the graph may read numbers from tensors.
+        symbols: sizes and numbers that have changed between calls may be symbols; the graph may read numbers from
+            tensors.
         checks: a branch that only raises may become a check of the graph.
-        repeats: where the graph fails, its frame may run once more, in eager.
-        refused: branches on values that are not known, which cannot be nodes.
-        pinned: where a number of the prologue is needed, which is taken for granted.
-        functions: identities of custom functions (their classes) that are no nodes.
-        reads_first: a value that the program asks for is read by the graph where that does; else one that was always
-            the same is taken for granted.
-        stop_at: the outermost frame's instruction, counted from its start, before which the attempt stops.
-        cause: why it stops there.
-        why: what the attempt before could not do.
+        repeats: where the graph fails, its frame may be rerun in eager.
+        refused: data-dependent branches that must not become nodes.
+        pinned: instructions that need the value of a prologue number, which is then assumed and guarded.
+        functions: identities of custom functions (their classes) that must not become nodes.
+        reads_first: the graph reads a tensor's value that the program asks for, where it can; if False, a value that
+            was the same at all calls so far is assumed and guarded first.
+        stop_at: the instruction of the outermost frame, counted from its start, before which the attempt stops.
+        cause: the break that makes it stop there.
+        why: what failed in the attempt before.
     """
 
     symbols: bool = True
@@ -53,7 +54,7 @@ class CapturePlan:
     # -- weaker plans -----------------------------------------------------------------------------------------------
 
     def without(self, permission: Permission, why: str) -> CapturePlan:
-        """From the start, without `symbols`, `checks` or `repeats`."""
+        """A plan to start over without `symbols`, `checks` or `repeats`."""
         return CapturePlan(
             symbols=self.symbols and permission != "symbols",
             checks=self.checks and permission != "checks",
@@ -66,29 +67,31 @@ class CapturePlan:
         )
 
     def without_functions(self, functions: frozenset[int], why: str) -> CapturePlan:
-        """From the start, without these as nodes."""
+        """A plan to start over without these functions as nodes."""
         return replace(self.lasting(), functions=self.functions | functions, why=why)
 
     def assuming(self, why: str) -> CapturePlan:
-        """Values are taken for granted before the graph reads them."""
+        """A plan in which values are assumed and guarded before the graph reads them."""
         return replace(self, reads_first=False, why=why)
 
     def stopping(self, step: int, cause: Break | None) -> CapturePlan:
-        """The graph ends before this instruction, whatever the present plan's end."""
+        """A plan in which the graph ends before this instruction, wherever the present plan ends."""
         return replace(self, stop_at=step, cause=cause, why="" if cause is None else cause.title)
 
     def avoiding(self, refused: Iterable[Site], pinned: Iterable[Site]) -> CapturePlan:
-        """Without these branches as nodes, and with these numbers known."""
+        """A plan without these branches as nodes, and with these numbers assumed."""
         return replace(self, refused=self.refused.union(refused), pinned=self.pinned.union(pinned))
 
     def lasting(self) -> CapturePlan:
-        """What later captures at the same site begin with: permissions that did not work out stay withdrawn."""
+        """The plan with which later captures at the same site begin: permissions that led to a failure stay
+        withdrawn."""
         return replace(self, reads_first=True, stop_at=TO_THE_END, cause=None, why="")
 
     # -- their order ------------------------------------------------------------------------------------------------
 
     def is_weaker_than(self, other: CapturePlan) -> bool:
-        """Strictly: it has fewer permissions or, with the same ones, asks for less or stops earlier."""
+        """Whether the plan is strictly weaker: it has fewer permissions or, with the same ones, assumes sooner or stops
+        earlier."""
         if self.lasting() != other.lasting():
             switches = self.symbols <= other.symbols and self.checks <= other.checks and self.repeats <= other.repeats
             sets = ((self.refused, other.refused), (self.pinned, other.pinned), (self.functions, other.functions))
@@ -98,8 +101,8 @@ class CapturePlan:
     def _end(self) -> float:
         return float("inf") if self.stop_at == TO_THE_END else self.stop_at
 
-    def told(self, before: CapturePlan) -> str:
-        """What the plan lacks of the one before it, and why."""
+    def difference_from(self, before: CapturePlan) -> str:
+        """Which permissions of the previous plan this one lacks, and why, as text."""
         lost = [f"without {name}" for name in ("symbols", "checks", "repeats") if vars(self)[name] < vars(before)[name]]
         if self.refused > before.refused:
             lost.append(f"with {_counted(len(self.refused - before.refused), 'branch', 'branches')} less as nodes")

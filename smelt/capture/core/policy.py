@@ -1,4 +1,4 @@
-"""What happens to a Python function that the program calls: inlined, left whole, run as it is, put off, refused.
+"""What happens to a Python function that the program calls: inlined, left whole, run uncaptured, deferred, refused.
 
 Decided by where the function was written, once per code object.
 """
@@ -28,7 +28,7 @@ class Policy(enum.Enum):
     INLINE = "interpret its bytecode"
     LEAF = "one node of the graph"
     NATIVE = "run it as it is: it depends on its arguments alone"
-    DEFER = "call it after the graph has run: nobody needs its result"
+    DEFER = "call it after the graph has run: its result is not used"
     KERNEL = "launch a Triton kernel: one node of the graph"
     BREAK = "end the graph"
 
@@ -76,11 +76,11 @@ NATIVE_MODULES = (
     "torch._sources",
 )
 INLINE_MODULES = ("torch._functorch.functional_call", "torch.distributed.algorithms._checkpoint")
-"""Ordinary programs within modules that break."""
+"""Modules of ordinary programs inside of packages at which graphs end."""
 INLINE_NAMES = {
     ("torch.autograd.graph", "__init__"),
     ("torch.autograd.graph", "disable_saved_tensors_hooks"),
-    ("typing", "__call__"),  # of `Box[int]`, which makes objects of the program
+    ("typing", "__call__"),  # in `Box[int](...)`, which makes objects of the program
 }
 DEFER_MODULES = ("logging", "warnings")
 BREAK_MODULES = (
@@ -136,7 +136,7 @@ BREAK_NAMES = {
     ("typing", "final"),
     ("typing", "no_type_check"),
 }
-"""Functions of modules whose others run as they are: these change what the program can see of the class they get."""
+"""Functions of uncaptured modules which change what the program can see of the class that they are given."""
 DEFER_NAMES = {
     ("transformers.utils.logging", "warning_once"),
     ("transformers.utils.logging", "warning_advice"),
@@ -192,20 +192,20 @@ _LOGGING_STATE = frozenset(
     "getLogger isEnabledFor getEffectiveLevel get_logger __init__ hasHandlers "
     "format formatMessage formatTime formatException formatStack usesTime getMessage getLevelName".split()
 )
-"""Functions of logging whose result somebody wants."""
+"""Functions of logging whose result is used."""
 _NUMPY_STATE = frozenset(
     "seterr geterr seterrcall geterrcall setbufsize getbufsize set_printoptions get_printoptions".split()
 )
-"""Functions of numpy that ask for its settings, or change them."""
+"""Functions of numpy that read or change its settings."""
 _FROZEN = frozenset(sys.stdlib_module_names) | frozenset({"torch", "numpy", "typing_extensions"})
 
 
 def is_frozen(module: object) -> bool:
-    """Functions and classes of this module do not change while a program runs, so they need no guard."""
+    """Whether functions and classes of this module never change while a program runs, so that they need no guard."""
     return type(module) is str and _is_frozen(module)
 
 
-@lru_cache(4096)  # programs make modules without end
+@lru_cache(4096)  # programs may make any number of modules
 def _is_frozen(module: str) -> bool:
     return module.split(".")[0] in _FROZEN and module != "__main__"
 
@@ -217,7 +217,7 @@ _OWN = tuple(
 
 
 def is_replaced() -> bool:
-    """Whether somebody has put others in the place of builtins or of what tensors tell: capture uses those, too."""
+    """Whether a builtin or an attribute of tensors that capture itself uses has been replaced."""
     return _builtins_are_replaced() or _tensors_are_replaced()
 
 
@@ -246,9 +246,9 @@ def _tensors_are_replaced() -> bool:
 
 
 def is_programs(function: types.FunctionType) -> bool:
-    """Whether C code that calls it calls the program: neither the compiler, nor torch, nor what runs as it is.
+    """Whether C code that calls this function calls the program, not the compiler, torch or code that runs uncaptured.
 
-    Finalizers run when Python lets go of an object, in whatever runs then.
+    Finalizers run when Python drops an object, in whatever code runs then.
     """
     module = _module_of(function)
     if function.__name__ == "__del__" or _inside(module, ("torch", "smelt")) and not _inside(module, _USING_SMELT):
@@ -257,14 +257,14 @@ def is_programs(function: types.FunctionType) -> bool:
 
 
 _USERS = ("bench", "cli", "demo", "integrations")
-"""The parts of smelt that only use the compiler: they hold functions to be compiled, as anybody's code does."""
+"""The subpackages of smelt that only use the compiler: like user code, they contain functions to be compiled."""
 _USING_SMELT = tuple(f"smelt.{name}" for name in _USERS)
 
 
 @cache
 def skipped_prefixes() -> tuple[str, ...]:
-    """Files whose frames are never captured by themselves: the standard library (with what brings its newer parts),
-    numpy, torch but its layers (and those that wrap another one to recompute it), the compiler."""
+    """Files whose frames are never captured as roots: the standard library (with backports of its newer modules),
+    numpy, torch except its layers (and those that wrap another one to recompute it), the compiler."""
     here = os.path.abspath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir))
     paths = sysconfig.get_paths()
     folder = os.path.dirname(torch.__file__)
@@ -280,13 +280,15 @@ def skipped_prefixes() -> tuple[str, ...]:
 
 
 def is_skipped(code: types.CodeType, globals: dict[str, object]) -> bool:
-    """Whether frames are never captured by themselves. Functions that are made of text are of their module's file."""
+    """Whether frames of the file are never captured as roots. Functions made from source text count as of their
+    module's file."""
     file: object = code.co_filename if code.co_filename != "<string>" else globals.get("__file__")
     return type(file) is str and file.startswith(skipped_prefixes())
 
 
 def quiet_prefixes() -> tuple[str, ...]:
-    """Files of torch's compiler: neither it nor what it runs while it compiles is captured. Nor are finalizers."""
+    """Files of torch's compiler: neither their frames nor any frame below them is captured. The same holds for
+    finalizers."""
     folder = os.path.dirname(torch.__file__)
     files = ("_dynamo/convert_frame.py", "_functorch/aot_autograd.py", "_functorch/_aot_autograd/", "_inductor/")
     return (weakref.__file__, *(os.path.join(folder, *name.split("/")) for name in files))

@@ -1,4 +1,4 @@
-"""Where the two ways of a branch meet again: the nearest instruction that every path to the end goes through.
+"""Where the two arms of a branch join: the nearest instruction that every path to the end goes through.
 
 Paths that end in `raise` do not count. (The immediate postdominators of the instructions, found as in Cooper, Harvey,
 Kennedy: A Simple, Fast Dominance Algorithm, 2001.)
@@ -10,13 +10,13 @@ from smelt.capture.core.bytecode import Decoded
 from smelt.capture.core.liveness import successors
 
 RETURNS = -1
-"""They meet where the function returns."""
+"""The arms join where the function returns."""
 
 _ENDS = ("RETURN_VALUE", "RETURN_CONST")
 
 
 def join_of(decoded: Decoded, branch: int) -> int | None:
-    """The instruction where the ways of the jump at `branch` meet, or RETURNS; None: no way returns."""
+    """The instruction where the arms of the jump at `branch` join, or RETURNS; None: neither arm returns."""
     if decoded.joins is None:
         decoded.joins = _postdominators(decoded)
     return decoded.joins[branch]

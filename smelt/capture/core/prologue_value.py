@@ -1,7 +1,7 @@
-"""A value that Python code without tensors makes anew at each call: a random number, a clock, an array of numpy.
+"""A value that Python code without tensors computes at each call: a random number, a clock's time, a NumPy array.
 
-While capturing it has an example. What the program computes from it is computed again at each call, by the same Python
-(`prologue`); where the program has to know it, the example is taken for granted, or the graph ends.
+During capture it has an example value. What the program computes from it is computed at each call by the same Python
+(`prologue`); where the program needs its value, the example is assumed and guarded, or the graph ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from smelt.graph.trace.trace import text
 
 
 def copy_as_laid_out(array: numpy.ndarray) -> numpy.ndarray:
-    """A copy in memory of its own that is laid out as the array is."""
+    """A copy in its own memory with the array's memory layout."""
     out = array.copy("K")
     if out.strides != array.strides and array.size:
         ends = [(count - 1) * step for count, step in zip(array.shape, array.strides, strict=True)]
@@ -33,21 +33,21 @@ def copy_as_laid_out(array: numpy.ndarray) -> numpy.ndarray:
 
 
 _SPARSEST = 64
-"""Memory of a copy, as a multiple of what its elements take."""
+"""Limit of a copy's memory, as a multiple of the memory of its elements."""
 
 
 class PrologueValue:
-    """What an operation of the prologue gives.
+    """The result of an operation of the prologue.
 
     Attributes:
-        prologue: the program that it belongs to.
+        prologue: the prologue that it belongs to.
         index: its name there is `_h{index}`.
         example: the value at this call.
         constant: it is the same at every call.
-        certain: it always has the kind of the example, and making it raises no error.
-        source: of an array from outside, where it comes from.
-        repeats: a guard may compute it ahead of time, and it comes out the same: it is of no clock.
-        range: of a number, the least and the largest that it may be, where that is known.
+        certain: it always has the type and shape of the example, and computing it raises no error.
+        source: the source of an external array.
+        repeats: a guard may compute it ahead of time with the same result: it does not come from a clock.
+        range: the least and the largest value of a number, where they are known.
     """
 
     __slots__ = ("prologue", "index", "example", "constant", "certain", "source", "range", "repeats", "__weakref__")
@@ -62,16 +62,16 @@ class PrologueValue:
 
     @property
     def name(self) -> str:
-        """What it is called in residual code."""
+        """Its name in residual code."""
         return f"_h{self.index}"
 
     @property
     def changes(self) -> bool:
-        """It can be written to."""
+        """Whether it is mutable."""
         return not isinstance(self.example, IMMUTABLE)
 
     def read(self, *args: object, **kwargs: object) -> Any:
-        """C code needs more than capture can give."""
+        """Raise the break: C code needs the value."""
         raise varies(f"a {type(self.example).__name__}")
 
     def __bool__(self) -> bool:
@@ -106,7 +106,7 @@ _REFUSED = (
     "array_ufunc array_function enter exit reversed bytes fspath"
 )
 for _name in _REFUSED.split():
-    if _name != "next":  # it would make it an iterator
+    if _name != "next":  # defining it would make the value an iterator
         setattr(PrologueValue, f"__{_name}__", PrologueValue.read)
 
 IMMUTABLE = (int, float, complex, str, bytes, bool, type(None), numpy.generic, numpy.dtype)
@@ -141,7 +141,7 @@ class PrologueMethod:
         return f"HostMethod({self.name})"
 
     def __call__(self, *_: object, **__: object) -> Any:
-        """So that it is callable; the interpreter calls it otherwise."""
+        """Makes the object callable for `callable()`; the interpreter does not call it this way."""
         raise Break("a method of a value that is computed at each call, called by C code")
 
 

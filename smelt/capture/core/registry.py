@@ -1,6 +1,6 @@
-"""Tables that say how values of a type are read, called, iterated ... Modules fill them; the interpreter looks up.
+"""Dispatch tables: how values of a type are read, called, iterated ... Modules fill them; the interpreter looks up.
 
-So no module of this package needs to import its siblings to be complete ("register by type").
+So no module has to import its siblings to be complete ("register by type").
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 _kept: list[object] = []
-"""What the tables know by identity."""
+"""Objects that the tables know by identity, kept alive so that no other object gets their identity."""
 
 
 class TypeTable:
-    """Functions by type; a subclass uses its nearest base's (the answer is remembered per class)."""
+    """Functions by type; a subclass uses the function of its nearest registered base (cached per class)."""
 
     def __init__(self, default: Callable[..., object] | None = None) -> None:
         self.default = default
         self._found: ByIdentity[type, Callable[..., object]] = ByIdentity()
-        self._given: dict[int, Callable[..., object]] = {}  # by identity of types that are kept
+        self._given: dict[int, Callable[..., object]] = {}  # by identity of types that are kept alive
 
     def __call__(self, *types: type) -> Callable[[F], F]:
         """Decorator: register for these types and their subclasses."""
@@ -68,20 +68,20 @@ BY_POLICY: dict[Enum, Callable[[Interpreter, Args, Kwargs], object]] = {}
 
 
 class Rebuilder(Protocol):
-    """Writes the expression of a value; the functions of `REBUILD` are given it for what the value holds."""
+    """Writes the expression that reconstructs a value; the functions of `REBUILD` get it for nested values."""
 
     vm: Interpreter
     lines: list[str]
     acts: bool
 
     def __call__(self, value: object) -> str:
-        """The expression of another value."""
+        """The expression of a nested value."""
 
     def constant(self, value: object, hint: str) -> str:
-        """The name of an object that residual code is given."""
+        """The name of an object that is passed to residual code as a constant."""
 
     def assign(self, value: object, expression: str) -> str:
-        """The name of a variable that holds the expression's value."""
+        """The name of a new variable of residual code, set to the expression's value."""
 
 
 SPECIAL: dict[int, Meaning] = {}
@@ -89,7 +89,8 @@ SPECIAL: dict[int, Meaning] = {}
 
 
 def special(*functions: object) -> Callable[[F], F]:
-    """Decorator: the meaning that capture gives to calls of these functions with arguments that they take."""
+    """Decorator: the special meaning under capture of calls of these functions with arguments that fit their
+    signatures."""
 
     def register(fn: F) -> F:
         for function in functions:
@@ -101,11 +102,12 @@ def special(*functions: object) -> Callable[[F], F]:
 
 
 TRANSFORMED: dict[int, Callable[[Interpreter, FunctionType, Args, Kwargs], object]] = {}
-"""(vm, function, args, kwargs) -> result, by id of the code that all functions of one making share."""
+"""(vm, function, args, kwargs) -> result, by id of the code that all functions of one factory share."""
 
 
 def made_by(code: CodeType | None) -> Callable[[F], F]:
-    """Decorator: the meaning that capture gives to functions with this code (None: this torch has no such)."""
+    """Decorator: the special meaning under capture of functions with this code (None: this version of torch has
+    none)."""
 
     def register(fn: F) -> F:
         if code is not None:
@@ -125,7 +127,7 @@ CONSTANTS: dict[int, object] = {}
 
 
 def constant(value: object, *functions: object) -> None:
-    """Calls of these functions give `value`."""
+    """Register that calls of these functions give `value`."""
     for function in functions:
         CONSTANTS[id(function)] = value
         _kept.append(function)

@@ -1,4 +1,4 @@
-"""Errors that a signal's handler raises while the compiler works: they are the program's, wherever they come."""
+"""Errors that a signal handler raises while the compiler works: they belong to the program and must reach it."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from smelt.capture.core.breaks import UserError
 
 
 def raise_heard() -> None:
-    """Raise what the handler of a signal has raised while this thread compiles, whatever became of it since."""
+    """Raise what a signal handler has raised while this thread compiles, even if that was swallowed since."""
     error = heard_from_handlers()
     if error is not None:
-        native.raise_again(error)
+        native.reraise(error)
 
 
 def raise_if_signalled(error: BaseException) -> None:
-    """Raise what the handler of a signal has raised: a time limit, for example.
+    """Raise what a signal handler has raised (for example a time limit), if `error` is that exception or followed from
+    it.
 
-    `KeyboardInterrupt` and its kin pass by all that handles the compiler's errors. An ordinary exception would be taken
-    for a failure of the compiler, or of the operation that it came in. While something is compiled, handlers are
-    watched (`process_state`); in residual code `error` is that exception or came of it.
+    `KeyboardInterrupt` and its kin pass through all handlers of the compiler's errors. An ordinary exception would be
+    taken for a failure of the compiler, or of the operation in which it was raised. While something is compiled, signal
+    handlers are watched (`process_state`); in residual code they are not, and `error` decides.
     """
     raise_heard()
     if threading.current_thread() is not threading.main_thread():
-        return  # handlers run there
+        return  # signal handlers run on the main thread alone
     handlers = _handlers()
     if not handlers:
         return
@@ -41,7 +42,7 @@ def raise_if_signalled(error: BaseException) -> None:
             continue
         seen.add(id(each))
         if any(frame.f_code in handlers for frame, _ in traceback.walk_tb(each.__traceback__)):
-            native.raise_again(each)
+            native.reraise(each)
         left += [each.__context__, each.__cause__, each.error if isinstance(each, UserError) else None]
 
 

@@ -1,7 +1,7 @@
-"""Where a value that existed before the frame came from: an argument, a global, an attribute of such a value ...
+"""Sources: the paths by which values that existed before the frame are reached (argument, global, attribute, item).
 
-A source prints as Python, is fetched by the guards on every call (`_native.Guards`), and gives residual code a way to
-name the value. `text` uses the names of the captured function.
+A source prints as Python, is fetched by the guards on every call (`_native.Guards`), and gives residual code an
+expression for the value. `text` uses the names of the captured function.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from smelt.base.text import on_one_line
 from smelt.capture import _native as native
 
 MEMBERS = frozenset({"_parameters", "_buffers", "_modules"})
-"""The dictionaries of an nn.Module that hold its parts."""
+"""The dictionaries of an nn.Module that contain its parameters, buffers and submodules."""
 
 HOST = -2
 """The kind of source that an input from the prologue has: no guard fetches it."""
@@ -43,7 +43,7 @@ def local(slot: int, name: str) -> Source:
 
 
 def const(value: object, text: str) -> Source:
-    """An object that is the same at every call, because a guard or the code itself holds on to it."""
+    """An object that is the same at every call, because a guard or the code itself keeps it alive."""
     return Source(None, native.CONST, value, text)
 
 
@@ -66,13 +66,15 @@ def attr(base: Source, name: str) -> Source:
     return Source(base, native.ATTR, name, _dotted(base.text, name))
 
 
-PARTS = frozenset({"__code__", "__defaults__", "__kwdefaults__", "__closure__", "__name__", "__qualname__", "__doc__"})
-"""What functions keep in a structure of their own, read without running anything."""
+FUNCTION_FIELDS = frozenset(
+    {"__code__", "__defaults__", "__kwdefaults__", "__closure__", "__name__", "__qualname__", "__doc__"}
+)
+"""Fields of a function object, which are read without running any code."""
 
 
-def part(base: Source, name: str) -> Source:
-    """One of PARTS of a function."""
-    return Source(base, native.PART, name, f"{base.text}.{name}")
+def function_field(base: Source, name: str) -> Source:
+    """One of FUNCTION_FIELDS of a function."""
+    return Source(base, native.FUNCTION_FIELD, name, f"{base.text}.{name}")
 
 
 def slot(base: Source, descriptor: Any) -> Source:
@@ -91,7 +93,7 @@ def instance_item(base: Source, name: str) -> Source:
 
 
 def instance_item_or_missing(base: Source, name: str) -> Source:
-    """The same, where the guard is that there is none."""
+    """The same, where the guard is that there may be none."""
     return Source(instance_dict(base), native.DICT_ITEM_OR_MISSING, name, f"{base.text}.__dict__.get({quoted(name)})")
 
 
@@ -101,7 +103,7 @@ def class_attr(cls: type, name: str) -> Source:
 
 
 def attribute_of(cls: Source, name: str) -> Source:
-    """The same, of a class that is not the same at every call."""
+    """The same for a class that may be another one at the next call."""
     return Source(cls, native.CLASS_ATTR, name, _dotted(cls.text, name))
 
 
@@ -115,7 +117,7 @@ def dict_item(base: Source, key: object, shown: str | None = None) -> Source:
     """An item of a dict or dict subclass, from its own storage; the tables of a module are known by name.
 
     Args:
-        shown: what to call the key, where its `repr` is of no use.
+        shown: what to call the key in text, where its `repr` is of no use.
     """
     if type(base.key) is str and base.key in MEMBERS and base.base is not None and type(key) is str:
         if base.base.kind == native.INSTANCE_DICT and base.base.base is not None:
@@ -130,7 +132,7 @@ def global_item(base: Source, name: str) -> Source:
 
 
 def global_missing(base: Source, name: str) -> Source:
-    """A name that the globals do not have, so that a builtin is meant."""
+    """A name that the globals do not contain, so that it means a builtin."""
     return Source(base, native.DICT_ITEM_OR_MISSING, name, f"{base.text}.get({quoted(name)})")
 
 
@@ -152,7 +154,7 @@ def cell_content(base: Source, name: str) -> Source:
 
 def closure_cell(function: Source, index: int) -> Source:
     """The i-th cell of a function's closure."""
-    return sequence_item(part(function, "__closure__"), index, tuple)
+    return sequence_item(function_field(function, "__closure__"), index, tuple)
 
 
 def size(base: Source, dim: int) -> Source:
@@ -161,7 +163,7 @@ def size(base: Source, dim: int) -> Source:
 
 
 def called(base: Source, fn: object, name: str) -> Source:
-    """What a function without side effects gives for `base`: a weak reference's referent, a context variable."""
+    """The result of a side-effect-free function of `base`: a weak reference's referent, a context variable's value."""
     return Source(base, native.CALL, fn, f"{name}({base.text})")
 
 

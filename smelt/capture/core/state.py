@@ -1,4 +1,4 @@
-"""What one attempt to capture knows: objects that own their state, made with the interpreter and dropped with it."""
+"""The state of one attempt to capture: objects made with the interpreter and dropped with it."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ if TYPE_CHECKING:
 
 
 class PythonState:
-    """What the program has made and set so far, beside its effects on the outside.
+    """What the program has made and set so far, except for its effects on external objects.
 
     Attributes:
-        running: the qualified name of the function that is captured.
+        running: the qualified name of the captured function.
         inference: inference mode is on for the program (`outside_inference_mode` switches it off for the capture).
-        outer_error: what the caller of the captured frame is handling.
+        outer_error: the exception that the caller of the captured frame is handling.
         created: identities of functions and cells made during the capture.
-        constants: identities of tuples that the interpreted code has as constants.
+        constants: identities of tuples that are constants of the interpreted code.
         generators: every generator that the program made.
         errors: every exception that the program raised, by identity, with the step that raised it.
-        remade: by identity, how classes that the program made are made again: (function, arguments, keywords).
-        made_classes: by identity, classes and aliases that another call makes again, and their statements.
-        lookups: what a class gave for a name, see `attribute_reads`.
-        defaults: of functions, as they were read.
-        settings: of context variables.
+        remade: by identity, how residual code makes the program's classes: (function, arguments, keywords).
+        made_classes: by identity, classes and aliases that each call makes anew, and their statements.
+        lookups: the attribute that a class gave for a name, see `attribute_reads`.
+        defaults: the defaults of functions, as they were read.
+        settings: context variables that are set, see `context_variables`.
         read_later: keys of `reads` that backward methods of the program's functions read.
-        hooks: those that the program registers, by identity of the tensor; see `tensor_hooks`.
+        hooks: the hooks that the program registers, by identity of the tensor; see `tensor_hooks`.
         regions: modes of the thread that the program has entered, see `thread_modes`.
-        left_out: for calls of modules, how many frames were there: those of `nn.Module.__call__` are not made.
+        left_out: for each call of a module, the depth of the frame stack: capture skips the frames of
+            `nn.Module.__call__`.
     """
 
     def __init__(self) -> None:
@@ -55,7 +56,7 @@ class PythonState:
         self.left_out: list[int] = []
 
     def release(self, external: Container[int]) -> None:
-        """Let go of the program's objects; `external` are identities of those that are its own."""
+        """Drop the references to the program's objects. `external`: identities of external objects, left unchanged."""
         self.outer_error = None
         for generator in self.generators:
             generator.release()
@@ -66,19 +67,20 @@ class PythonState:
             table.clear()
 
     def share_classes(self, other: PythonState) -> None:
-        """What `other` knows of functions and classes that were made is known here as well."""
+        """Share the tables of functions and classes that were made with `other`."""
         self.created, self.remade, self.made_classes = other.created, other.remade, other.made_classes
         self.running = other.running
 
 
 @dataclass(frozen=True)
 class ValuePolicy:
-    """How one attempt meets values that may be others at the next call.
+    """What one attempt does with values that may differ at the next call.
 
     Attributes:
-        speculates: those of masks and lengths may be taken for granted.
-        are_read: the graph may read them from tensors, and the program goes on with what it reads.
-        numbers_change: numbers from outside that were others before are inputs; else each is guarded by its value.
+        speculates: values of masks and lengths may be assumed and guarded.
+        are_read: the graph may read values from tensors; the program goes on with unbacked numbers.
+        numbers_change: external numbers that have changed between calls are inputs; otherwise each is guarded by its
+            value.
     """
 
     speculates: bool
@@ -87,23 +89,24 @@ class ValuePolicy:
 
 
 NO_VALUES = ValuePolicy(speculates=False, are_read=False, numbers_change=False)
-"""Nothing is computed: an operation is interpreted for what it reads."""
+"""Nothing is computed: an operation is interpreted only to find what it reads."""
 
 
 class Control:
-    """The branches on values that nobody knows yet.
+    """The data-dependent branches of one attempt.
 
     Attributes:
-        branches: those on tensors' values may become nodes, see `conditionals`.
-        branches_on_numbers: so may those on numbers that the graph reads: it is not compiled in parts, each for
-            numbers that are known.
-        schedules_branch: on their counters, each way being a version; else a graph ends before a schedule that does.
-        refused: those that do not work; it begins with the plan's, and the next plan has all of them.
-        pinned: where a number of the prologue is needed, which is taken for granted; it begins with the plan's, too.
-        branching: branches that the program is in; `decided` holds their conditions.
-        turns: so many turns of loops were taken in the present way of the outermost.
-        undecided: there is an `Undecided` somewhere.
-        slices: whose bounds only values tell, and what became of them, see `unbacked_slices`.
+        branches: branches on tensors' values may become nodes, see `conditionals`.
+        branches_on_numbers: branches on numbers that the graph reads may become nodes: the graph is not split into
+            pieces that are compiled with those numbers known.
+        schedules_branch: schedules may branch on their counters, with one cache entry for each arm; otherwise a graph
+            ends before such a schedule.
+        refused: branches that cannot become nodes; begins with the plan's, and the next plan gets all of them.
+        pinned: instructions that need the value of a prologue number, which is assumed; begins with the plan's, too.
+        branching: branches in whose arms the program is; `decided` maps conditions to their truth there.
+        arm_iterations: loop iterations since the outermost open arm was entered, at most `MAX_ARM_ITERATIONS`.
+        undecided: some variable or attribute holds a phi value.
+        slices: slices with data-dependent bounds, and what replaced them, see `unbacked_slices`.
     """
 
     def __init__(self, plan: CapturePlan) -> None:
@@ -114,6 +117,6 @@ class Control:
         self.pinned: set[Site] = set(plan.pinned)
         self.branching: set[Site] = set()
         self.decided: dict[int, bool] = {}
-        self.turns = 0
+        self.arm_iterations = 0
         self.undecided = False
         self.slices: dict[tuple[Any, ...], slice] = {}

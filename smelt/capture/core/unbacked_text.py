@@ -1,8 +1,8 @@
-"""Text that shows a tensor's values: unknown while capturing, harmless as long as nobody reads it.
+"""Text that shows a tensor's values: unknown during capture, and harmless as long as nothing reads it.
 
 Programs write `check(ok, f"{count} images for {tokens.sum()} tokens")`: the text is made on every call and read only
-when the check fails. So formatting a tensor gives an UnknownText. Whoever reads it makes capture begin again and end
-its graph where the text was made.
+when the check fails. So formatting a tensor gives an UnknownText. Reading it restarts the capture, which then ends its
+graph where the text was made.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from smelt.capture.core.interface import Interpreter
 
 
 class UnknownText(str):
-    """Stands for text that is not known yet; every use of it restarts the capture.
+    """A placeholder for text that is not known yet; every use of it restarts the capture.
 
     Args:
         step: the instruction of the captured frame that made it.
-        stop: the break that takes its place.
+        stop: the break at that instruction in the next attempt.
     """
 
     step: int
@@ -28,14 +28,14 @@ class UnknownText(str):
 
     @classmethod
     def of(cls, vm: Interpreter) -> UnknownText:
-        """The text that the present instruction makes."""
+        """A placeholder for the text that the present instruction makes."""
         text = cls("<a tensor>")
         text.step, text.stop = vm.step, text_break()
         text.stop.at = vm.where()
         return text
 
     def read(self, *args: object, **kwargs: object) -> Any:
-        """Somebody needs the text.
+        """Restart the capture because the text is needed.
 
         Raises:
             Restart: always.
@@ -44,7 +44,7 @@ class UnknownText(str):
 
 
 def text_break() -> Break:
-    """The break where a tensor is turned into text that somebody reads."""
+    """The break where a tensor is turned into text that the program reads."""
     return Break(
         "a tensor is turned into text",
         "the graph is captured before values are known",
@@ -64,10 +64,10 @@ for _name in ("__radd__", "__rmod__"):
 
 
 def refuse_unknown(values: Iterable[object]) -> None:
-    """Somebody is about to read these values.
+    """Check that values about to be read are known.
 
     Raises:
-        Restart: one of them, or an item of a list or tuple among them, is text that is not known yet, or undecided.
+        Restart: one of them, or an item of a list or tuple among them, is unknown text or a phi value.
     """
     for value in values:
         if type(value) is UnknownText or type(value) is PhiValue:

@@ -1,4 +1,4 @@
-"""Kinds of values: plain immutable data, constants by identity, and how each kind is read from outside the frame."""
+"""Kinds of values: plain immutable data, constants by identity, and how external values of each kind are read."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LEAVES = classes(*SINGLETONS, *PLAIN, *NUMPY_SCALARS, *SYMBOLIC)
 """Exact types of immutable data without tensors."""
 
 COMPUTED = classes(TraceTensor, PrologueValue, *SYMBOLIC)
-"""Types of what stands for a value that each call computes."""
+"""Types of placeholders for values that each call computes."""
 
 _NOTHING: dict[Any, Any] = {}
 SIZED_ITERATORS: ClassTable[Any] = by_class(
@@ -78,15 +78,16 @@ _SHOWN = frozenset(
     {("decimal", "Decimal"), ("fractions", "Fraction"), ("zoneinfo", "ZoneInfo")}
     | {("datetime", name) for name in ("date", "time", "datetime", "timedelta", "timezone")}
 )
-"""Classes of immutable values that C code, or code which runs as it is, reads: their `repr` shows all of a value."""
+"""Classes of immutable values that C code or uncaptured code may read: their `repr` shows the whole value."""
 
 
 def alike(value: Any, constant: Any) -> bool:
-    """Whether nothing tells two values of one class apart that `==` would mix up, or fail to find equal."""
+    """Whether two values of one class are indistinguishable. `==` identifies some that differ, and not all that are
+    alike."""
     if type(constant) is range:
         return (value.start, value.stop, value.step) == (constant.start, constant.stop, constant.step)
     if isinstance(constant, numpy.generic):
-        if value.dtype.char in "gG":  # long doubles have bytes of no meaning; equal ones may differ by sign
+        if value.dtype.char in "gG":  # long doubles have padding bytes; equal ones may differ by sign
             return value.dtype == constant.dtype and repr(value) == repr(constant)
         return value.dtype == constant.dtype and value.tobytes() == constant.tobytes()
     return bool(value == constant)
@@ -96,7 +97,7 @@ native.set_equality(alike)
 
 
 def _showing(kind: type) -> Any:
-    """What a guard compares of values of this class; None: it knows nothing that tells all of one."""
+    """What a guard compares of values of this class; None: nothing known describes the whole value."""
     for base in kind.__mro__:
         if base in PLAIN_SHOWN:
             return PLAIN_SHOWN[base]
@@ -106,7 +107,7 @@ def _showing(kind: type) -> Any:
 
 
 def _is_number(cls: type) -> bool:
-    """A class of immutable numbers written in C, such as those of gmpy2: its `repr` tells them apart."""
+    """A class of immutable numbers written in C, such as those of gmpy2: `repr` distinguishes them."""
     found = vars(cls)
     if found.get("__hash__") is None or not all(
         type(found.get(n)) is types.WrapperDescriptorType for n in _OF_A_NUMBER
@@ -120,21 +121,22 @@ _OF_A_NUMBER = ("__repr__", "__eq__", "__hash__")
 
 _SHOWN_BY = ((int, "__int__"), (float, "__float__"), (str, "__str__"), (bytes, "__bytes__"), (complex, "__complex__"))
 PLAIN_SHOWN = by_class({kind: vars(kind)[name] for kind, name in _SHOWN_BY})
-"""How a value of a subclass is made one of the class itself."""
+"""Converts a value of a subclass to the class itself."""
 
 
 def is_shown(value: object) -> bool:
-    """Reading the value guarded all that C code sees of it."""
+    """Whether reading the value guarded all that C code sees of it."""
     return type(value) is slice or isinstance(value, PLAIN) or _showing(type(value)) is not None
 
 
 def is_written(cls: type) -> bool:
-    """Class statements made the class and all its bases but `object`, and C code keeps nothing in its instances."""
+    """Whether class statements made the class and all its bases but `object`, so that C code stores nothing in its
+    instances."""
     return all(base is object or base.__flags__ & HEAP and not _hides(base) for base in cls.__mro__)
 
 
 def is_foreign(cls: type) -> bool:
-    """C code of another library keeps something in the instances."""
+    """Whether C code of another library stores data in the instances."""
     if is_written(cls):
         return False
     made = next(base for base in cls.__mro__ if not base.__flags__ & HEAP or _hides(base))
@@ -145,7 +147,7 @@ _KNOWN = sys.stdlib_module_names | {"torch", "numpy", "smelt"}
 
 
 def _hides(cls: type) -> bool:
-    """Instances are larger than the class's bases, slots and dictionary need."""
+    """Whether instances are larger than the class's bases, slots and dictionary need."""
     members = sum(type(each) is types.MemberDescriptorType for each in vars(cls).values())
     members += ("__dict__" in vars(cls)) + ("__weakref__" in vars(cls))
     return cls.__basicsize__ > max(base.__basicsize__ for base in cls.__bases__) + members * tuple.__itemsize__
@@ -176,7 +178,7 @@ CONSTANT_TYPES: tuple[type, ...] = (
     type(torch.ops.aten),
     *NUMPY_FUNCTIONS,
 )
-"""Types whose values are what they are: guarded by identity, used as they stand."""
+"""Types whose values are guarded by identity and used unchanged."""
 
 
 @READ(*SINGLETONS, *CONSTANT_TYPES)
@@ -197,7 +199,7 @@ def read_c_function(vm: Interpreter, value: Any, source: Source) -> object:
 
 
 def is_bound(value: object) -> bool:
-    """A C function that belongs to an object other than a module or class."""
+    """A C function that is bound to an object other than a module or class."""
     if not isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType)):
         return False
     owner = value.__self__
@@ -207,9 +209,9 @@ def is_bound(value: object) -> bool:
 
 @READ(*PLAIN)
 def read_plain(vm: Interpreter, value: object, source: Source) -> object:
-    """Guard by type and equality; an integer that was another one before is a symbol."""
+    """Guard by type and equality; an integer that has changed between calls is a symbol."""
     if vm.values.numbers_change and (type(value) is int or type(value) is float):
-        key = vm.guards.fetch(source), "number"  # where the same source is read again, it is the same input
+        key = vm.guards.fetch(source), "number"  # the same source read twice is the same input
         if key in vm.reads:
             return vm.reads[key]
         size = vm.sizes.of_number(value, source)
@@ -225,12 +227,12 @@ def read_plain(vm: Interpreter, value: object, source: Source) -> object:
 
 
 def is_nan(value: object) -> bool:
-    """A plain value that does not equal itself, so that which object it is tells more of it than `==`."""
+    """A plain value that does not equal itself, so that its identity matters where `==` would suffice for others."""
     return type(value) in _MAY_BE_NAN and bool(value != value)
 
 
 def is_equal_to_itself(value: object) -> bool:
-    """A plain value, of which `==` tells all."""
+    """A plain value for which `==` decides whether another is the same."""
     return type(value) in LEAVES and not is_nan(value)
 
 
@@ -239,39 +241,39 @@ _MAY_BE_NAN = classes(float, complex, *(kind for kind in NUMPY_SCALARS if issubc
 
 @READ(slice)
 def read_slice(vm: Interpreter, value: slice, source: Source) -> slice:
-    """Its three parts; with a symbol among them it is another slice, which stands for it."""
+    """A slice's start, stop and step; if one is a symbol, a new slice takes the place of the external one."""
     key = id(value), "slice"
     if key not in vm.reads:
         vm.guards.check(source, native.TYPE_IS, slice)
         names = ("start", "stop", "step")
-        parts = [vm.external(getattr(value, name), sources.slot(source, vars(slice)[name])) for name in names]
-        same = all(part is getattr(value, name) for part, name in zip(parts, names, strict=True))
-        vm.reads[key] = vm.register(value if same else slice(*parts), source)
+        fields = [vm.external(getattr(value, name), sources.slot(source, vars(slice)[name])) for name in names]
+        same = all(field is getattr(value, name) for field, name in zip(fields, names, strict=True))
+        vm.reads[key] = vm.register(value if same else slice(*fields), source)
         vm.keep(value)
     return vm.reads[key]
 
 
 @READ(types.FunctionType)
 def read_function(vm: Interpreter, value: types.FunctionType, source: Source) -> object:
-    """By identity; an argument by its code, since closures are often made anew for each call."""
+    """Guard by identity, or for an argument by its code: closures are often made anew for each call."""
     key = id(value), "function"
     if not source.local:
         vm.guards.check(source, native.IS, value)
         vm.reads[key] = value
         return value
-    if key in vm.reads:  # another one would not be that which was read elsewhere
+    if key in vm.reads:  # identity: another function would not be the one that was read elsewhere
         vm.guards.check(source, native.IS, value)
     vm.guards.check(source, native.TYPE_IS, types.FunctionType)
-    vm.guards.check(sources.part(source, "__code__"), native.IS, value.__code__)
+    vm.guards.check(sources.function_field(source, "__code__"), native.IS, value.__code__)
     return vm.register(value, source)
 
 
 @READ(tuple)
 def read_tuple(vm: Interpreter, value: tuple[object, ...], source: Source) -> object:
-    """By its class; its items are read one by one, when they are asked for."""
+    """Guard the class; the items are read one by one, when they are used."""
     if id(value) not in vm.python.constants:
         return read_object(vm, value, source)
-    key = id(value), "tuple"  # what the program wrote down is not what was handed in, though it may be one object
+    key = id(value), "tuple"  # a constant of the code is not the external object, even where both are one object
     if key not in vm.reads:
         vm.keep(value)
         vm.reads[key] = read_object(vm, (*list(value),), source)
@@ -280,7 +282,7 @@ def read_tuple(vm: Interpreter, value: tuple[object, ...], source: Source) -> ob
 
 @READ(object)
 def read_object(vm: Interpreter, value: object, source: Source) -> Any:
-    """Anything else: its type now, what it holds when that is read."""
+    """Every other object: guard its type; its attributes are guarded when they are read."""
     if isinstance(value, enum.Enum) and id(type(value)) not in vm.python.made_classes:
         return read_constant(vm, value, source)
     vm.check_type(value, source)
@@ -298,7 +300,7 @@ def is_constant(value: object) -> bool:
 
 
 def own_dict(obj: object) -> dict[str, object] | None:
-    """The instance's dictionary; there may be one that no `__dict__` shows, as type variables have from 3.12 on."""
+    """The instance's dictionary; for some objects `__dict__` does not show it, as for type variables from 3.12 on."""
     try:
         attributes = object.__getattribute__(obj, "__dict__")
     except AttributeError:

@@ -1,8 +1,7 @@
-/* Compiled versions per place. A place is a code object, whose versions hang on co_extra, or a ResumePoint.
- *
- * Code objects are not tracked by CPython's garbage collector: what a place held would be a root for it. So a place
- * borrows the versions that have an owner. The owner holds them, and they leave their place when they die. Versions that
- * are anybody's are held by their place, and live until it dies or `clear`. */
+/* Cache entries per compile site. A site is a code object, whose entries hang on co_extra, or a ResumePoint. Code
+ * objects are not tracked by CPython's garbage collector, so a strong reference from a site would be a root for it.
+ * Therefore a site borrows the entries that have an owner: the owner keeps them alive, and they leave their site when
+ * they die. Entries without an owner belong to their site, and live until it dies or `clear`. */
 #include "native.h"
 #include <structmember.h>
 
@@ -17,34 +16,35 @@
 #endif
 
 static Py_ssize_t extra = -1;
-static CompileSite *places; /* all of them, for clear_all */
+static CompileSite *sites; /* all sites, for clear_all */
 
-/* -- places ------------------------------------------------------------------------------------ */
+/* -- sites ------------------------------------------------------------------------------------ */
 void site_link(CompileSite *site) {
-    site->next = places;
-    if (places) places->previous = site;
-    places = site;
+    site->next = sites;
+    if (sites) sites->previous = site;
+    sites = site;
 }
 
 void site_unlink(CompileSite *site) {
     if (site->next) site->next->previous = site->previous;
     if (site->previous) site->previous->next = site->next;
-    else if (places == site) places = site->next;
+    else if (sites == site) sites = site->next;
     site->previous = site->next = NULL;
 }
 
-/* Forget all versions. Decref last: what dies may run code that looks at this place. */
+/* Forget all entries. Decref last: destructors may run code that looks at this site. */
 void site_clear(CompileSite *site) {
     CacheEntry **entries = site->entries;
-    Py_ssize_t count = site->count, held = 0;
+    Py_ssize_t count = site->count, owned = 0;
     site->entries = NULL;
     site->count = site->room = 0;
     site->generation++;
     for (Py_ssize_t i = 0; i < count; i++) {
         entries[i]->site = NULL;
-        if (!entries[i]->borrowed) entries[held++] = entries[i]; /* a borrowed one may die with one of these */
+        /* do not touch borrowed ones below: they may die with one of these */
+        if (!entries[i]->borrowed) entries[owned++] = entries[i];
     }
-    for (Py_ssize_t i = 0; i < held; i++) Py_DECREF(entries[i]);
+    for (Py_ssize_t i = 0; i < owned; i++) Py_DECREF(entries[i]);
     PyMem_Free(entries);
 }
 
@@ -67,7 +67,7 @@ Py_ssize_t argument_slots(PyCodeObject *code) {
            !!(code->co_flags & CO_VARKEYWORDS);
 }
 
-/* The place of a code, made if need be; NULL with an exception when out of memory. */
+/* The site of a code object, made if there is none; NULL with an exception when out of memory. */
 CompileSite *site_make(PyCodeObject *code) {
     CompileSite *site = site_find((PyObject *)code);
     if (site) return site;
@@ -83,7 +83,7 @@ CompileSite *site_make(PyCodeObject *code) {
     return site;
 }
 
-static Py_ssize_t place_index(CompileSite *site, CacheEntry *entry) {
+static Py_ssize_t entry_index(CompileSite *site, CacheEntry *entry) {
     for (Py_ssize_t i = 0; i < site->count; i++)
         if (site->entries[i] == entry) return i;
     return -1;
@@ -91,7 +91,7 @@ static Py_ssize_t place_index(CompileSite *site, CacheEntry *entry) {
 
 static void entry_remove(CacheEntry *entry) {
     CompileSite *site = entry->site;
-    Py_ssize_t index = site ? place_index(site, entry) : -1;
+    Py_ssize_t index = site ? entry_index(site, entry) : -1;
     if (index < 0) return;
     site->count--;
     site->generation++;
@@ -121,7 +121,7 @@ static void move_to_front(CompileSite *site, Py_ssize_t index) {
     site->entries[0] = entry;
 }
 
-/* The first version whose guards hold. HIT: new references to the entry and to what its guards fetched. */
+/* The first entry whose guards hold. HIT: new references to the entry and to what its guards fetched. */
 enum Outcome site_lookup(CompileSite *site, const Scope *scope, CacheEntry **found, PyObject **outputs) {
     PyObject *owner = stack_now()->owner;
     for (Py_ssize_t i = 0; i < site->count;) {
@@ -140,7 +140,7 @@ enum Outcome site_lookup(CompileSite *site, const Scope *scope, CacheEntry **fou
             return HIT;
         }
         if (outcome == DEAD) entry_remove(entry);
-        else i++; /* if the list changed meanwhile, one may not be tried this time: a miss, never a wrong hit */
+        else i++; /* if the list changed meanwhile, one entry may be skipped this time: a miss, never a wrong hit */
         Py_DECREF(entry);
         if (outcome == RAISED) return RAISED;
     }
@@ -199,7 +199,7 @@ static PyObject *entry_repr(CacheEntry *self) {
 }
 
 static PyMethodDef entry_own_methods[] = {
-    {"remove", (PyCFunction)entry_remove_method, METH_NOARGS, "drop this version only"},
+    {"remove", (PyCFunction)entry_remove_method, METH_NOARGS, "drop this entry only"},
     {NULL, NULL, 0, NULL},
 };
 static PyMemberDef entry_members[] = {
@@ -215,7 +215,7 @@ static PyGetSetDef entry_getset[] = {
 };
 PyTypeObject CacheEntryType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "smelt.capture._native.Entry",
-    .tp_doc = "One compiled version of a place. Made by add_entry.",
+    .tp_doc = "One cache entry of a compile site. Made by add_entry.",
     .tp_basicsize = sizeof(CacheEntry),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .tp_dealloc = (destructor)entry_dealloc,
@@ -229,7 +229,7 @@ PyTypeObject CacheEntryType = {
 };
 
 /* -- module functions -------------------------------------------------------------------------- */
-/* The place of a code or resume point; made if `make`. NULL without an exception: there is none yet. */
+/* The site of a code object or resume point; made if `make`. NULL without an exception: there is none. */
 static CompileSite *site_of(PyObject *object, int make) {
     if (PyObject_TypeCheck(object, &ResumePointType)) return &((ResumePoint *)object)->site;
     if (PyCode_Check(object)) return make ? site_make((PyCodeObject *)object) : site_find(object);
@@ -244,7 +244,7 @@ static int is_flat(CompileSite *site, PyCodeObject *code) {
         PyErr_Format(PyExc_ValueError,
                      "%U is not flat: it has *args, **kwargs, keyword-only arguments or free variables", code->co_name);
     else if (code->co_argcount != site->arity + 2)
-        PyErr_Format(PyExc_ValueError, "%U takes %d arguments, its place passes %zd slots and _c and _f", code->co_name,
+        PyErr_Format(PyExc_ValueError, "%U takes %d arguments, its site passes %zd slots and _c and _f", code->co_name,
                      code->co_argcount, site->arity);
     else if (code->co_flags & generator && (code->co_flags ^ flags) & generator)
         /* CPython decides by the function's own code which kind of generator to make */
@@ -255,7 +255,7 @@ static int is_flat(CompileSite *site, PyCodeObject *code) {
 
 static PyObject *add_entry(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     if (count < 4 || count > 5 || Py_TYPE(args[1]) != &GuardsType || !PyCode_Check(args[2]))
-        return PyErr_Format(PyExc_TypeError, "add_entry wants (place, Guards, code, constants, owner=None)");
+        return PyErr_Format(PyExc_TypeError, "add_entry wants (site, Guards, code, constants, owner=None)");
     CompileSite *site = site_of(args[0], 1);
     PyCodeObject *code = (PyCodeObject *)args[2];
     if (!site || !is_flat(site, code)) return NULL;
@@ -309,16 +309,16 @@ static PyObject *clear(PyObject *module, PyObject *object) {
 }
 
 static PyObject *clear_all(PyObject *module, PyObject *unused) {
-    for (CompileSite *site = places; site; site = site->next)
+    for (CompileSite *site = sites; site; site = site->next)
         if (site->skipped == SKIPPED) site->skipped = NOT_SKIPPED;
-    /* what an entry frees may free places: start over after each one */
-    for (CompileSite *site = places; site;) {
+    /* freeing an entry may free sites: start over after each one */
+    for (CompileSite *site = sites; site;) {
         if (!site->count) {
             site = site->next;
             continue;
         }
         site_clear(site);
-        site = places;
+        site = sites;
     }
     Py_RETURN_NONE;
 }
@@ -346,13 +346,13 @@ int entries_ready(void) {
 
 PyMethodDef entries_methods[] = {
     {"add_entry", METHOD(add_entry), METH_FASTCALL, 
-     "add_entry(place, guards, replacement, constants, owner=None) -> Entry, which the owner has to hold"},
-    {"skip", skip, METH_O, "skip(place): never look at it again until clear"},
-    {"quiet", quiet, METH_O, "quiet(code): its frames and all that they call run as they are, for ever"},
-    {"is_skipped", is_skipped, METH_O, "is_skipped(place) -> bool"},
-    {"clear", clear, METH_O, "clear(place): forget its entries and its skip mark"},
-    {"clear_all", clear_all, METH_NOARGS, "clear every place"},
-    {"entries", entries, METH_O, "entries(place) -> list of Entry, in the order tried"},
+     "add_entry(site, guards, replacement, constants, owner=None) -> Entry, which the owner has to keep alive"},
+    {"skip", skip, METH_O, "skip(site): ignore its frames until clear"},
+    {"quiet", quiet, METH_O, "quiet(code): its frames and all that they call run uncompiled, for ever"},
+    {"is_skipped", is_skipped, METH_O, "is_skipped(site) -> bool"},
+    {"clear", clear, METH_O, "clear(site): forget its entries and its skip mark"},
+    {"clear_all", clear_all, METH_NOARGS, "clear every site"},
+    {"entries", entries, METH_O, "entries(site) -> list of Entry, in the order tried"},
     {"argument_slots", argument_slots_method, METH_O, "argument_slots(code) -> int"},
     {NULL, NULL, 0, NULL},
 };

@@ -5,21 +5,21 @@
 #include <opcode.h>
 
 typedef struct {
-    int left;        /* objects that are looked at: guards ask */
-    PyObject *found; /* a list of what has a finalizer; NULL: the first one is enough */
+    int left;        /* how many more objects to visit: guards need a bound */
+    PyObject *found; /* a list of the objects with finalizers; NULL: stop at the first one */
 } Look;
 
-enum { MOST = 200 };
+enum { MAX_OBJECTS = 200 };
 
-/* -- where a generator stands ------------------------------------------------------------------ */
+/* -- suspended generators ---------------------------------------------------------------------- */
 static int number(const unsigned char **at) {
     int value = **at & 63;
     while (*(*at)++ & 64) value = value << 6 | (**at & 63);
     return value;
 }
 
-/* Whether an exception handler covers an instruction. From 3.12 on one that only turns StopIteration into another
-   exception stands around the whole of a generator. */
+/* Whether an exception handler covers an instruction. From 3.12 on, a handler that only converts StopIteration covers
+   every generator's whole body: it does not count. */
 static int is_covered(PyCodeObject *code, int index) {
     const unsigned char *at = (const unsigned char *)PyBytes_AS_STRING(code->co_exceptiontable);
     const unsigned char *end = at + PyBytes_GET_SIZE(code->co_exceptiontable);
@@ -40,15 +40,15 @@ static int is_covered(PyCodeObject *code, int index) {
 static int generator_finalizes(PyObject *value) {
     PyGenObject *generator = (PyGenObject *)value;
     int state = generator->gi_frame_state;
-    if (state == FRAME_CREATED) return !PyGen_CheckExact(value); /* a coroutine warns that nobody awaited it */
+    if (state == FRAME_CREATED) return !PyGen_CheckExact(value); /* a coroutine warns that it was never awaited */
     if (state >= FRAME_EXECUTING) return 0;
     Frame *frame = (Frame *)generator->gi_iframe;
     PyCodeObject *code = FRAME_CODE(frame);
     return is_covered(code, (int)(FRAME_NEXT(frame) - _PyCode_CODE(code)) - 1);
 }
 
-/* -- who hears of an object's death ------------------------------------------------------------ */
-/* The tables of weakref forget what died, and call no code of the program. */
+/* -- callbacks of weak references -------------------------------------------------------------- */
+/* Callbacks of weakref's containers only remove an entry, and run no code of the program. */
 static int is_of_tables(PyObject *callback) {
     if (!PyFunction_Check(callback)) return 0;
     PyObject *module = ((PyFunctionObject *)callback)->func_module, *name = ((PyFunctionObject *)callback)->func_name;
@@ -84,27 +84,27 @@ static int look(PyObject *value, void *given) {
     }
     if (!PyFunction_Check(value)) return type->tp_traverse ? type->tp_traverse(value, look, given) : 0;
     PyFunctionObject *function = (PyFunctionObject *)value; /* not its globals */
-    PyObject *held[] = {function->func_closure, function->func_defaults, function->func_kwdefaults,
+    PyObject *referents[] = {function->func_closure, function->func_defaults, function->func_kwdefaults,
                         function->func_dict};
-    for (size_t i = 0; i < sizeof(held) / sizeof(*held); i++) {
-        int result = held[i] ? look(held[i], given) : 0;
+    for (size_t i = 0; i < sizeof(referents) / sizeof(*referents); i++) {
+        int result = referents[i] ? look(referents[i], given) : 0;
         if (result) return result;
     }
     return 0;
 }
 
 int finalizes(PyObject *value) {
-    Look self = {MOST, NULL};
+    Look self = {MAX_OBJECTS, NULL};
     return look(value, &self);
 }
 
 static PyObject *finalizers(PyObject *module, PyObject *value) {
-    Look self = {MOST, PyList_New(0)};
+    Look self = {MAX_OBJECTS, PyList_New(0)};
     if (self.found && look(value, &self) < 0) Py_CLEAR(self.found);
     return self.found;
 }
 
 PyMethodDef finalizers_methods[] = {
-    {"finalizers", finalizers, METH_O, "finalizers(object): what it is or holds whose death runs code of the program"},
+    {"finalizers", finalizers, METH_O, "finalizers(object): the object and those it refers to whose death runs code of the program"},
     {NULL, NULL, 0, NULL},
 };

@@ -1,38 +1,39 @@
 /* The PEP 523 evaluator. On a hit the frame's code is swapped for the replacement; `resume` fills a fresh frame of the
- * original code and moves its instruction pointer.
- *
- * Swapping leaves the ownership of the frame as it is, so that CPython clears it by its own rules, which differ: on
- * 3.11 the caller of the evaluator clears the frame, from 3.12 on the evaluator itself does. */
+ * original code and sets its instruction pointer. Swapping does not change who owns the frame, so CPython clears it by
+ * its own rules, which differ: on 3.11 the caller of the evaluator clears the frame, from 3.12 on the evaluator itself
+ * does. */
 #include "native.h"
 #include <opcode.h>
 #include "versions.h"
 
-/* Frames run in CPython itself, not in an evaluator that was installed before ours: such a one may have remembered ours
-   as its predecessor, and the two would call each other for ever. */
+/* Frames run in CPython's evaluator, not in one that was installed before ours: that one may have recorded ours as its
+   predecessor, and the two would call each other endlessly. */
 #define run_frame _PyEval_EvalFrameDefault
 
-static _PyFrameEvalFunction before; /* put back when we leave */
+static _PyFrameEvalFunction before; /* the evaluator installed before ours, restored on uninstall */
 static PyObject *frame_callback, *resume_callback, *watch_callback; /* strong, NULL when unset */
-static int watched; /* a frame ran as it is because a debugger or coverage tool follows its lines */
-static PyObject *prefixes, *quiet_ones; /* tuples of str: whose frames run as they are, and all that they call */
+static int watched; /* a frame ran uncompiled because a debugger or coverage tool follows its lines */
+/* tuples of file name prefixes: frames that run uncompiled; and those with all frames below them */
+static PyObject *prefixes, *quiet_ones;
 #if PY_VERSION_HEX >= 0x030c0000
 static PyCodeObject *return_none; /* code of `lambda: None` */
 #endif
 
-/* What the next frame of `code` takes over: as its variables and stack, or, being a replacement that has them as its
-   arguments, only from who would keep them alive while it runs. */
+/* State handed to the next frame of `code`: either its variables and stack (a resumed frame), or only the references
+   that would keep the arguments alive longer than the frame does (a replacement, which has them as its arguments). */
 struct Injection {
-    PyCodeObject *code, *original; /* what is called; what the frame then runs, NULL for a replacement */
-    PyObject **values;             /* owned: slots, then stack; those taken over become NULL */
+    /* code: of the function called; original: what the frame then runs, NULL for a replacement */
+    PyCodeObject *code, *original;
+    PyObject **values;             /* owned: slots, then stack; set to NULL when the frame takes them over */
     Py_ssize_t count;
-    int offset, moves; /* moves: `code` is any function, which runs as it always does */
-    int waits;         /* for the frame to start */
+    int offset, moves; /* moves: `code` belongs to any function, which runs normally */
+    int waits;         /* whether the frame has yet to start */
 };
 
 static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing);
 static PyObject *finish(PyObject *result);
 
-static int other_is_there; /* another evaluator was met: before ours or behind it, and either may be put first again */
+static int other_is_there; /* another evaluator was seen, before or after ours; either may be put first again */
 
 void evaluator_install(void) {
     PyInterpreterState *interpreter = PyInterpreterState_Get();
@@ -45,18 +46,19 @@ void evaluator_install(void) {
 
 void evaluator_uninstall(void) {
     PyInterpreterState *interpreter = PyInterpreterState_Get();
-    /* someone who came after us stays; inactive threads pass through us if it chains */
+    /* an evaluator installed after ours stays; inactive threads pass through ours if it chains to it */
     if (_PyInterpreterState_GetEvalFrameFunc(interpreter) == evaluate_frame)
         _PyInterpreterState_SetEvalFrameFunc(interpreter, before);
 }
 
 /* -- another compiler's evaluator ---------------------------------------------------------------- */
 
-/* torch.compile installs its evaluator while some thread has a callback for new frames. Where it lies over ours it hands
-   frames on to us, and what our callback runs would be compiled by it, and its frames by us. */
+/* torch.compile installs its evaluator while some thread has a callback for new frames. If it is installed over ours,
+   it passes frames on to ours; without care it would compile what our callback runs, and ours would compile its
+ * frames. */
 static PyObject *get_other, *set_other, *other_left; /* get() -> callback, set(callback) -> callback before; strong */
 
-/* Whether another compiler takes what this thread starts. -1: asking raised. */
+/* Whether another compiler compiles the frames that this thread starts. -1: the query raised. */
 static int other_compiles(PyThreadState *state) {
     _PyFrameEvalFunction first = _PyInterpreterState_GetEvalFrameFunc(state->interp);
     other_is_there |= first != evaluate_frame && first != run_frame;
@@ -67,8 +69,8 @@ static int other_compiles(PyThreadState *state) {
     return compiles;
 }
 
-/* Takes this thread's frames from the other compiler until `other_continues`. The callback that it had, NULL with an
-   exception if that failed; None: it had none. */
+/* Disables the other compiler's callback in this thread until `other_continues`. Returns that callback, None if it had
+   none, NULL with an exception on failure. */
 PyObject *other_pauses(void) {
     int compiles = other_compiles(PyThreadState_Get());
     if (compiles < 0) return NULL;
@@ -83,7 +85,7 @@ PyObject *other_pauses(void) {
     return callback;
 }
 
-/* Steals `callback`. An exception that is set stays. */
+/* Restores the callback. Steals `callback`; an exception that is set stays set. */
 void other_continues(PyObject *callback) {
     if (callback != Py_None) {
         PyObject *type, *error, *traceback;
@@ -105,14 +107,15 @@ static PyObject *set_other_compiler(PyObject *module, PyObject *args) {
 
 /* -- running a replacement --------------------------------------------------------------------- */
 
-/* Later frames of `original` must have room for `replacement`. */
+/* Makes later frames of `original` large enough for `replacement`. */
 void frame_reserve(PyCodeObject *original, PyCodeObject *replacement) {
     int missing = frame_words(replacement) - frame_words(original);
     if (missing > 0) grow_frame_words(original, missing);
 }
 
-/* The frame was pushed last, so its end is the top of the data stack: its size is known even when the reservation
-   came after the push (compiled on this very call). False at the end of a chunk of the data stack. */
+/* Extends the topmost frame to the size of `code`, which it may lack if the replacement was compiled during this very
+   call: the frame was pushed last, so its end is the top of the data stack. False at the end of a chunk of the data
+   stack. */
 static inline int make_room(PyThreadState *state, Frame *frame, PyCodeObject *code) {
     PyObject **end = (PyObject **)frame + frame_words(code);
     if (end > state->datastack_top && end >= state->datastack_limit) return 0;
@@ -120,15 +123,15 @@ static inline int make_room(PyThreadState *state, Frame *frame, PyCodeObject *co
     return 1;
 }
 
-/* Lets go of a replacement's variables from `first` on: of the original's stack from its top, then of what is only ours
-   in the order in which it was made, so that what holds other things dies as if nobody else held those. */
+/* Clears a replacement's variables from `first` on: first the original's stack from its top, then the replacement's own
+   variables in the order in which they were made, so that containers die before their contents, as in eager. */
 static void forget_from(PyCodeObject *replacement, Frame *frame, Py_ssize_t first) {
     for (Py_ssize_t i = replacement->co_argcount - 1; i >= first; i--) Py_CLEAR(frame->localsplus[i]);
     for (int i = replacement->co_argcount; i < replacement->co_nlocalsplus; i++) Py_CLEAR(frame->localsplus[i]);
 }
 
-/* The replacement whose frame an exception has just left: the traceback keeps its variables from `arity` on as well,
-   which are the original's stack and what is only ours. */
+/* After an exception left a replacement's frame: clears the variables from `arity` on (the original's stack and the
+   replacement's own variables), which the traceback would keep alive. */
 static void forget_stack(PyCodeObject *replacement, Frame *ran, Py_ssize_t arity) {
     PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);
@@ -142,8 +145,8 @@ static void forget_stack(PyCodeObject *replacement, Frame *ran, Py_ssize_t arity
 static inline PyObject *run_swapped(PyThreadState *state, Frame *frame, CacheEntry *entry, Py_ssize_t arity,
                                     PyObject *outputs) {
     PyCodeObject *original = FRAME_CODE(frame), *code = entry->replacement;
-    /* the original's cells and free variables do not exist before its first instruction: above the arguments all is
-       NULL up to its own co_nlocalsplus */
+    /* the original's cells and free variables do not exist before its first instruction: all slots behind the arguments
+       are NULL, up to its own co_nlocalsplus */
     frame->localsplus[arity] = Py_NewRef(entry->constants);
     frame->localsplus[arity + 1] = outputs;
     for (int i = (int)arity + 2; i < code->co_nlocalsplus; i++) frame->localsplus[i] = NULL;
@@ -152,12 +155,12 @@ static inline PyObject *run_swapped(PyThreadState *state, Frame *frame, CacheEnt
     FRAME_SET_NEXT(frame, _PyCode_CODE(code));
     Py_DECREF(original);
     PyObject *handled = handled_now(), *result = run_frame(state, frame, 0);
-    handled_restore(handled); /* a signal's handler may have raised where the replacement had set another one */
+    handled_restore(handled); /* a signal handler may have raised while the replacement had set another one */
     if (!result) forget_stack(code, frame, arity);
     return result;
 }
 
-/* The frame's result is known without running it: leave it as its evaluator would. */
+/* Ends a frame whose result is known without running it, as its evaluator would. */
 static PyObject *leave_frame(PyThreadState *state, Frame *frame, PyObject *result) {
 #if PY_VERSION_HEX >= 0x030c0000
     if (!result) return run_frame(state, frame, 1); /* unwinds and clears */
@@ -178,13 +181,13 @@ static void drop(PyObject **values, Py_ssize_t count) {
     for (Py_ssize_t i = 0; i < count; i++) Py_CLEAR(values[i]);
 }
 
-/* The evaluator stays for an injection until the frame has started: what runs in the frame may want to be without. */
-static void hold_for(Injection *injection) {
+/* Keeps the evaluator installed for an injection until the frame has started; the frame itself may need it no more. */
+static void keep_evaluator_for(Injection *injection) {
     injection->waits = 1;
     evaluator_acquire();
 }
 
-static void let_go_of(Injection *injection) {
+static void release_evaluator_for(Injection *injection) {
     injection->waits = 0;
     evaluator_release();
 }
@@ -193,15 +196,16 @@ static PyObject *call_injected(Injection *injection, PyObject *function, PyObjec
                                PyObject *names) {
     Injection *outer = stack_now()->injection;
     thread.stack.injection = injection;
-    hold_for(injection);
+    keep_evaluator_for(injection);
     PyObject *result = PyObject_Vectorcall(function, args, count, names);
-    if (injection->waits) let_go_of(injection); /* the call failed before the frame started */
+    if (injection->waits) release_evaluator_for(injection); /* the call failed before the frame started */
     stack_now()->injection = outer;
     return result;
 }
 
-/* Calls the replacement as a function: f(*values, constants, outputs). Takes the values out of their array and steals
-   `outputs`: nobody keeps its arguments alive while it runs. The first `arity` of them are the original's variables. */
+/* Calls the replacement as a function: f(*values, constants, outputs). Moves the values out of their array and steals
+   `outputs`, so that only the callee keeps its arguments alive. The first `arity` values are the original's
+ * variables. */
 static PyObject *run_replacement(CacheEntry *entry, PyObject *globals, PyObject **values, Py_ssize_t count,
                                  PyObject *outputs, Py_ssize_t arity) {
     PyObject *function = entry_function(entry, globals), **args = NULL, *result = NULL;
@@ -215,7 +219,7 @@ static PyObject *run_replacement(CacheEntry *entry, PyObject *globals, PyObject 
     args[count] = Py_NewRef(entry->constants);
     args[count + 1] = outputs;
     Injection injection = {entry->replacement, NULL, args, count + 2, 0, 0};
-    Py_INCREF(function); /* the entry may make another one for other globals */
+    Py_INCREF(function); /* the entry may replace it by one for other globals */
     PyObject *handled = handled_now();
     result = call_injected(&injection, function, args, (size_t)count + 2, NULL);
     handled_restore(handled);
@@ -226,21 +230,21 @@ static PyObject *run_replacement(CacheEntry *entry, PyObject *globals, PyObject 
     return result;
 }
 
-/* At the end of a data-stack chunk: the replacement as a fresh call. Steals `outputs`. */
+/* Where the frame cannot be extended: runs the replacement in a new frame. Steals `outputs`. */
 static PyObject *run_called(PyThreadState *state, Frame *frame, CacheEntry *entry, Py_ssize_t arity, PyObject *outputs) {
     return leave_frame(state, frame, run_replacement(entry, frame->f_globals, frame->localsplus, arity, outputs, arity));
 }
 
-/* -- looking for one --------------------------------------------------------------------------- */
+/* -- finding an entry -------------------------------------------------------------------------- */
 static enum Outcome look_up(CompileSite *site, const Scope *scope, CacheEntry **entry, PyObject **outputs) {
     if (!site->count) return MISS;
-    thread.stack.active = 0; /* guards may run Python code, which is nobody's frame to compile */
+    thread.stack.active = 0; /* guards may run Python code, whose frames must not be compiled */
     enum Outcome outcome = site_lookup(site, scope, entry, outputs);
     stack_now()->active = 1;
     return outcome;
 }
 
-/* The slots as callbacks get them. */
+/* The slots as a tuple for callbacks. */
 static PyObject *tuple_of(PyObject *const *slots, Py_ssize_t count) {
     PyObject *tuple = PyTuple_New(count);
     for (Py_ssize_t i = 0; tuple && i < count; i++)
@@ -248,12 +252,12 @@ static PyObject *tuple_of(PyObject *const *slots, Py_ssize_t count) {
     return tuple;
 }
 
-/* Calls callback(place, func, slots, globals, builtins) with the hook inactive; NULL when it raised. */
-static PyObject *call_back(PyObject *callback, PyObject *place, const Scope *scope) {
+/* Calls callback(key, func, slots, globals, builtins) with the hook inactive; NULL when it raised. */
+static PyObject *call_back(PyObject *callback, PyObject *key, const Scope *scope) {
     PyObject *slots = tuple_of(scope->slots, scope->count);
     if (!slots) return NULL;
     PyObject *func = scope->func ? scope->func : Py_None;
-    PyObject *args[] = {place, func, slots, scope->globals, scope->builtins};
+    PyObject *args[] = {key, func, slots, scope->globals, scope->builtins};
     Py_INCREF(callback); /* it may unset itself */
     set_active(0);
     PyObject *result = PyObject_Vectorcall(callback, args, 5, NULL);
@@ -263,7 +267,8 @@ static PyObject *call_back(PyObject *callback, PyObject *place, const Scope *sco
     return result;
 }
 
-/* Entries, then the callback, then the entries again. MISS: `after`, unless NULL, is for `told`. */
+/* Looks up the entries, calls the callback on a miss, then looks them up again. MISS: `after`, unless NULL, is the
+ * callback's result, for `notify_returned`. */
 static enum Outcome find(CompileSite *site, PyObject *key, PyObject *callback, const Scope *scope, CacheEntry **entry,
                          PyObject **outputs, PyObject **after) {
     *after = NULL;
@@ -277,8 +282,9 @@ static enum Outcome find(CompileSite *site, PyObject *key, PyObject *callback, c
     return outcome;
 }
 
-/* The original has run, `result` came of it: calls what the callback returned if that is no exception. */
-static PyObject *told(PyObject *after, PyObject *result) {
+/* The original has returned `result`: calls what the frame callback returned, unless `result` is NULL (an
+ * exception). */
+static PyObject *notify_returned(PyObject *after, PyObject *result) {
     if (!after) return result;
     if (result) {
         int active = set_active(0);
@@ -297,11 +303,11 @@ static int starts_with_any(PyObject *text, PyObject *tuple) {
     return 0;
 }
 
-/* A code seen for the first time by an active thread. NULL with an exception when out of memory. */
+/* Makes the site of a code that an active thread runs for the first time. NULL with an exception when out of memory. */
 static CompileSite *meet(PyCodeObject *code) {
     CompileSite *site = site_make(code);
     if (!site) return NULL;
-    /* module and class bodies keep their variables in a dict; there is nothing to put in slots */
+    /* module and class bodies keep their variables in a dict and not in slots */
     if (!(code->co_flags & CO_OPTIMIZED)) site->skipped = NEVER;
     if (!site->skipped && starts_with_any(code->co_filename, prefixes))
         site->skipped = starts_with_any(code->co_filename, quiet_ones) ? QUIET : NEVER;
@@ -309,10 +315,11 @@ static CompileSite *meet(PyCodeObject *code) {
 }
 
 /* -- tracebacks -------------------------------------------------------------------------------- */
-/* The instruction of `code` that stands where `place` of a replacement is said to stand; -1: none does. */
-static int instruction_at(PyCodeObject *replacement, int place, PyCodeObject *code) {
+/* The byte offset in `code` of the instruction with the source position of `offset` in a replacement; -1: there is
+ * none. */
+static int instruction_at(PyCodeObject *replacement, int offset, PyCodeObject *code) {
     int said[4], found[4];
-    if (place < 0 || !PyCode_Addr2Location(replacement, place, &said[0], &said[1], &said[2], &said[3])) return -1;
+    if (offset < 0 || !PyCode_Addr2Location(replacement, offset, &said[0], &said[1], &said[2], &said[3])) return -1;
     for (int at = 0; at < (int)(Py_SIZE(code) * sizeof(_Py_CODEUNIT)); at += (int)sizeof(_Py_CODEUNIT))
         if (PyCode_Addr2Location(code, at, &found[0], &found[1], &found[2], &found[3]) &&
             !memcmp(said, found, sizeof said))
@@ -320,8 +327,8 @@ static int instruction_at(PyCodeObject *replacement, int place, PyCodeObject *co
     return -1;
 }
 
-/* `error` was caught where `before` stood; `now`, a frame object, goes on there. The traceback keeps that one and its
-   variables alive from now on, as it would if one frame had run throughout. */
+/* `error` was caught by the frame `before`, whose execution continues in the frame object `now`. Replaces the frame in
+   the traceback, which then keeps `now` and its variables alive, as it would if one frame had run throughout. */
 static int hand_over(PyObject *error, PyObject *before, PyObject *now) {
     PyTracebackObject *head = (PyTracebackObject *)((PyBaseExceptionObject *)error)->traceback;
     if (!head || !PyTraceBack_Check(head) || (PyObject *)head->tb_frame != before) return 0;
@@ -331,10 +338,10 @@ static int hand_over(PyObject *error, PyObject *before, PyObject *now) {
     Py_DECREF(line);
     PyFrameObject *handed = head->tb_frame;
     PyCodeObject *left = PyFrame_GetCode(handed), *code = PyFrame_GetCode((PyFrameObject *)now);
-    int place = head->tb_lasti; /* in a replacement's frame, what it is in the original counts from -2 down */
-    if (place < -1) place = -2 - place;
-    else if (left != thread.stack.original) place = instruction_at(left, place, thread.stack.original);
-    head->tb_lasti = code == thread.stack.original || place < 0 ? place : -2 - place;
+    int offset = head->tb_lasti; /* of a replacement: offsets in the original are encoded as -2 - offset */
+    if (offset < -1) offset = -2 - offset;
+    else if (left != thread.stack.original) offset = instruction_at(left, offset, thread.stack.original);
+    head->tb_lasti = code == thread.stack.original || offset < 0 ? offset : -2 - offset;
     Py_DECREF(left);
     Py_DECREF(code);
     head->tb_frame = (PyFrameObject *)Py_NewRef(now);
@@ -342,7 +349,7 @@ static int hand_over(PyObject *error, PyObject *before, PyObject *now) {
     return 0;
 }
 
-/* The object of a frame that is filled and about to run; a new reference. */
+/* The frame object of a frame that is filled and about to run; a new reference. */
 static PyObject *frame_object(PyThreadState *state, Frame *frame) {
     Frame *before = CURRENT_FRAME(state);
     frame->previous = before;
@@ -352,8 +359,8 @@ static PyObject *frame_object(PyThreadState *state, Frame *frame) {
     return object;
 }
 
-/* `frame` is filled: exceptions that it handles were caught by the frame that continues in it. They are on its stack,
-   but for the innermost one, which an except clause may have taken off. */
+/* `frame` is filled: moves the tracebacks of exceptions that it handles from the frame that it continues to it. The
+   exceptions are on its stack, except the innermost one, which an except clause may have popped. */
 static int take_tracebacks(PyThreadState *state, Frame *frame, Py_ssize_t count) {
     PyObject *before = stack_of(state)->continues;
     int failed = 0;
@@ -367,7 +374,7 @@ static int take_tracebacks(PyThreadState *state, Frame *frame, Py_ssize_t count)
     return failed ? -1 : 0;
 }
 
-/* The same for a replacement, which asks for it itself. */
+/* The same for a replacement, which calls this itself. */
 static PyObject *stand_for(PyObject *module, PyObject *error) {
     PyObject *before = stack_now()->continues;
     if (!before || !PyExceptionInstance_Check(error)) Py_RETURN_NONE;
@@ -392,7 +399,7 @@ static PyObject *run_injected(PyThreadState *state, Frame *frame, Injection *inj
         if (value == smelt_null) Py_DECREF(value);
     }
     frame->stacktop = (int)injection->count;
-    /* `super()` looks at the code's number of arguments, debuggers at the code itself */
+    /* `super()` reads the code's argument count, debuggers the code itself */
     FRAME_SET_CODE(frame, Py_NewRef(injection->original));
     FRAME_SET_NEXT(frame, _PyCode_CODE(injection->original) + injection->offset / (int)sizeof(_Py_CODEUNIT));
     Py_DECREF(code);
@@ -408,13 +415,13 @@ static int call_quietly(PyObject *callback) {
     return result ? 0 : -1;
 }
 
-/* -- frames that C code starts while capture lends itself --------------------------------------- */
+/* -- frames that C code starts inside of `lend` ------------------------------------------------- */
 
-/* Asks the lender what the frame returns, unless its code runs as it is. */
+/* Asks the lender for the frame's result, unless its code runs uncaptured. */
 static PyObject *evaluate_lent(PyThreadState *state, Frame *frame) {
     PyCodeObject *code = FRAME_CODE(frame);
     CompileSite *site = site_find((PyObject *)code);
-    if (!site) site = meet(code); /* what is found later without a mark is captured */
+    if (!site) site = meet(code); /* create the site now: a code without one would be captured later */
     if (!site) return leave_frame(state, frame, NULL);
     if (site->unlent || !(code->co_flags & CO_OPTIMIZED) || FRAME_NEXT(frame) != _PyCode_CODE(code) ||
         lines_are_watched(state))
@@ -448,18 +455,18 @@ static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing
     if (self->injection && self->injection->code == code) {
         Injection *injection = self->injection;
         self->injection = NULL;
-        let_go_of(injection);
+        release_evaluator_for(injection);
         if (!injection->moves) return run_injected(state, frame, injection);
         drop(injection->values, injection->count);
         if (!self->active) return run_frame(state, frame, 0);
     }
     CompileSite *site = site_find((PyObject *)code);
-    /* Calls of Python functions take C stack as long as the evaluator is there, and without it none: what recurses
-       deeper than half of the stack runs as it is, as deep as it would without us. */
+    /* Calls of Python functions use C stack while the evaluator is installed, and none without it: frames beyond half
+       of the C stack run uncompiled, so that recursion reaches the depth that it has without smelt. */
     if (self->active && ((site && site->skipped == QUIET) || stack_is_short(state))) return run_quietly(state, frame);
     if ((site && site->skipped) || !self->active || FRAME_NEXT(frame) != _PyCode_CODE(code))
         return run_frame(state, frame, 0);
-    if (state->tracing > self->tracing) return run_quietly(state, frame); /* a hook for audits or profiles */
+    if (state->tracing > self->tracing) return run_quietly(state, frame); /* a hook for audits or profiles runs */
     int compiles = other_compiles(state);
     if (compiles) return compiles < 0 ? leave_frame(state, frame, NULL) : run_frame(state, frame, 0);
     if (lines_are_watched(state)) {
@@ -482,7 +489,7 @@ static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing
         Py_DECREF(after);
         return run_quietly(state, frame);
     }
-    if (outcome == MISS) return told(after, run_frame(state, frame, 0));
+    if (outcome == MISS) return notify_returned(after, run_frame(state, frame, 0));
     if (outcome == RAISED) return leave_frame(state, frame, NULL);
     int fits = make_room(state, frame, entry->replacement);
     PyObject *result = (fits ? run_swapped : run_called)(state, frame, entry, site->arity, outputs);
@@ -492,7 +499,8 @@ static PyObject *evaluate_frame(PyThreadState *state, Frame *frame, int throwing
 
 /* -- resume ------------------------------------------------------------------------------------ */
 
-/* Whether an inlined comprehension has the variable: beside another for which it is a cell, it stores plain values. */
+/* Whether the slot is a variable of an inlined comprehension: it holds plain values there, though it is a cell
+ * elsewhere. */
 static int of_a_comprehension(PyCodeObject *code, Py_ssize_t slot) {
 #if PY_VERSION_HEX >= 0x030c0000
     for (Py_ssize_t i = 0; i < Py_SIZE(code); i++) {
@@ -509,7 +517,7 @@ int slots_are_cells(PyCodeObject *code, PyObject *slots) {
     for (Py_ssize_t i = 0; i < code->co_nlocalsplus; i++) {
         PyObject *value = PyList_GET_ITEM(slots, i);
         if (!(kinds[i] & (CO_FAST_CELL | CO_FAST_FREE)) || PyCell_Check(value)) continue;
-        if (value == smelt_null && !(kinds[i] & CO_FAST_FREE)) continue; /* the cell was not made yet */
+        if (value == smelt_null && !(kinds[i] & CO_FAST_FREE)) continue; /* the cell does not exist yet */
         if (!(kinds[i] & CO_FAST_FREE) && of_a_comprehension(code, i)) continue;
         PyErr_Format(PyExc_ValueError, "slot %zd (%R) must be a cell, got %s", i,
                      PyTuple_GET_ITEM(code->co_localsplusnames, i), Py_TYPE(value)->tp_name);
@@ -526,7 +534,7 @@ static PyObject *injected_function(ResumePoint *point, PyObject *globals, PyObje
         if (!function) return NULL;
         Py_XSETREF(point->function, function);
     }
-    /* only tracebacks and debuggers look: the frame's free variables come with the slots */
+    /* read by tracebacks and debuggers only: the frame's free variables come with the slots */
     if (closure != PyFunction_GET_CLOSURE(function) && PyFunction_SetClosure(function, closure ? closure : Py_None) < 0)
         return NULL;
     return function;
@@ -552,19 +560,19 @@ static PyObject *resume_active(ResumePoint *point, PyObject *globals, PyObject *
         result = run_replacement(entry, globals, values, count, outputs, point->injected->co_nlocalsplus);
         Py_DECREF(entry);
     }
-    return outcome == MISS ? told(after, run_at(point, globals, func, values, count)) : result;
+    return outcome == MISS ? notify_returned(after, run_at(point, globals, func, values, count)) : result;
 }
 
-/* What is left to do of a frame: a residual that ends with a break returns it to whoever runs the frame, so that a loop
-   with a break in each round needs no deeper stack than the program's own. */
+/* The rest of a frame's execution: a residual that ends with a break returns it to the code that runs the frame, so
+   that a loop with a break in each iteration needs no deeper stack than the program itself. */
 typedef struct {
     PyObject_HEAD
     ResumePoint *point;
     PyObject *globals, *func; /* func: NULL outside of functions */
     PyObject **values;        /* slots, then stack; those taken over are NULL */
     Py_ssize_t count;
-    PyObject *handled; /* the exception of the except clause that it goes on in, or NULL */
-    PyObject *before;  /* the frame object of the residual that has ended, or NULL: it is in tracebacks */
+    PyObject *handled; /* the exception handled at the resume point, or NULL */
+    PyObject *before;  /* the frame object of the residual that has ended, if it is in tracebacks, or NULL */
 } Continuation;
 
 static int continuation_traverse(Continuation *self, visitproc visit, void *arg) {
@@ -596,7 +604,7 @@ static void continuation_dealloc(Continuation *self) {
 
 static PyTypeObject ContinuationType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "smelt.capture._native.Continuation",
-    .tp_doc = "what is left to do of a frame after a graph break",
+    .tp_doc = "the rest of a frame's execution after a graph break",
     .tp_basicsize = sizeof(Continuation),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_dealloc = (destructor)continuation_dealloc,
@@ -604,7 +612,8 @@ static PyTypeObject ContinuationType = {
     .tp_clear = (inquiry)continuation_clear,
 };
 
-/* The variables of the residual that calls `go_on`, as the last thing that it does: what they hold is handed on. */
+/* Clears the variables of the residual, which calls `go_on` as its last action: their values were moved into the
+ * continuation. */
 static void forget_variables(void) {
     Frame *frame = CURRENT_FRAME(PyThreadState_Get());
     PyCodeObject *code = FRAME_CODE(frame);
@@ -613,7 +622,7 @@ static void forget_variables(void) {
     forget_from(code, frame, 0);
 }
 
-/* Takes the items out of the lists, so that they live only as long as the frame that goes on wants. */
+/* Moves the items out of the lists, so that they live only as long as the resumed frame needs them. */
 static PyObject *continuation(ResumePoint *point, PyObject *globals, PyObject *func, PyObject *slots, PyObject *stack,
                               PyObject *handled) {
     Py_ssize_t first = PyList_GET_SIZE(slots), count = first + PyList_GET_SIZE(stack);
@@ -641,7 +650,7 @@ static PyObject *continuation(ResumePoint *point, PyObject *globals, PyObject *f
     return (PyObject *)self;
 }
 
-/* Runs it up to the end of the frame, or to the next continuation. */
+/* Runs the frame to its end, or to the next continuation. */
 static PyObject *run_continuation(Continuation *self) {
     PyObject *outer = handled_now(), *continues = stack_now()->continues, *result;
     PyCodeObject *original = thread.stack.original;
@@ -661,7 +670,7 @@ static PyObject *run_continuation(Continuation *self) {
     return result;
 }
 
-/* What the frame returns in the end whose residual returned `result`, which is stolen. */
+/* The final result of a frame whose residual returned `result`, which is stolen. */
 static PyObject *finish(PyObject *result) {
     while (result && Py_TYPE(result) == &ContinuationType) {
         PyObject *next = run_continuation((Continuation *)result);
@@ -671,7 +680,7 @@ static PyObject *finish(PyObject *result) {
     return result;
 }
 
-/* A call as the bytecode makes it: a Python function gets its arguments for itself. */
+/* A call as bytecode makes it: a Python function owns its arguments. */
 static PyObject *call_moving(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     if (count != 3 || !PyList_Check(args[1]) || !PyTuple_Check(args[2]))
         return PyErr_Format(PyExc_TypeError, "call_moving(callable, list of arguments, tuple of names)");
@@ -779,22 +788,22 @@ int frame_ready(void) {
 }
 
 PyMethodDef frame_methods[] = {
-    {"set_callback", set_callback, METH_O, "set_callback(cb or None): called for frames without a matching entry; False: neither it nor what it calls is looked at"},
+    {"set_callback", set_callback, METH_O, "set_callback(cb or None): called for frames without a matching entry; if it returns False, the frame and all below it run uncompiled"},
     {"set_resume_callback", set_resume_callback, METH_O, "set_resume_callback(cb or None): the same for resume"},
     {"set_other_compiler", set_other_compiler, METH_VARARGS,
      "set_other_compiler(get, set, left): how torch.compile's callback for new frames is read and set in this thread; "
-     "left() is called when `call` has taken frames from it"},
+     "left() is called when `call` has disabled it"},
     {"set_watch_callback", set_watch_callback, METH_O,
-     "set_watch_callback(cb or None): called once, when a frame runs as it is because its lines are watched"},
-    {"skip_prefixes", skip_prefixes, METH_O, "skip_prefixes(file name prefixes): never look at code from there"},
+     "set_watch_callback(cb or None): called once, when a frame runs uncompiled because its lines are watched"},
+    {"skip_prefixes", skip_prefixes, METH_O, "skip_prefixes(file name prefixes): code of these files runs uncompiled"},
     {"quiet_prefixes", quiet_prefixes, METH_O,
-     "quiet_prefixes(file name prefixes): of those skipped, where nothing that is called is looked at either"},
+     "quiet_prefixes(file name prefixes): of the skipped files, those below whose frames everything runs uncompiled"},
     {"resume", METHOD(resume), METH_FASTCALL,
      "resume(point, globals, func, slots, stack[, [handled]]): go on after a graph break, to the end of the frame"},
     {"go_on", METHOD(go_on), METH_FASTCALL,
-     "go_on(...): what a residual returns for its frame to be resumed; the same arguments"},
+     "go_on(...): the value that a residual returns to have its frame resumed; the arguments of resume"},
     {"call_moving", METHOD(call_moving), METH_FASTCALL, "call_moving(callable, arguments, names): empties the list"},
-    {"stand_for", stand_for, METH_O, "stand_for(exception): in its traceback, this frame for the one that calls it"},
+    {"stand_for", stand_for, METH_O, "stand_for(exception): replace the frame that this one continues by this one in the traceback"},
     {"snapshot", snapshot, METH_VARARGS, "snapshot(frame, depth) -> (slots, stack) of a running frame, for tests"},
     {NULL, NULL, 0, NULL},
 };

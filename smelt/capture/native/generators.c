@@ -1,4 +1,4 @@
-/* Generators that capture ran symbolically and that outlive it: made as the real thing, standing at a `yield`. */
+/* Generators that capture interpreted and that outlive it: made as real ones, suspended at a `yield`. */
 #include "native.h"
 #include "versions.h"
 
@@ -61,6 +61,6 @@ static PyObject *generator_at(PyObject *module, PyObject *args) {
 
 PyMethodDef generators_methods[] = {
     {"generator_at", generator_at, METH_VARARGS,
-     "generator_at(code, globals, slots, stack, offset, delegating): a generator that stands before `offset`"},
+     "generator_at(code, globals, slots, stack, offset, delegating): a generator suspended before `offset`"},
     {NULL, NULL, 0, NULL},
 };

@@ -1,8 +1,8 @@
-/* What is being handled: the exception that `sys.exception()` gives, a bare `raise` raises, and what is raised gets as its
- * context. A frame that runs in the place of another sets it where the program would, and leaves it as it was. */
+/* The exception being handled: `sys.exception()` gives it, a bare `raise` raises it, and new exceptions get it as their
+ * context. A frame that runs in place of another sets it where the program would, and restores it. */
 #include "native.h"
 
-/* Steals `error`, returns what was handled before; NULL is nothing. */
+/* Steals `error`, returns the exception handled before; NULL: none. */
 PyObject *handled_swap(PyObject *error) {
     _PyErr_StackItem *top = PyThreadState_Get()->exc_info;
     PyObject *before = top->exc_value;
@@ -13,7 +13,7 @@ PyObject *handled_swap(PyObject *error) {
 /* A new reference. */
 PyObject *handled_now(void) { return Py_XNewRef(PyThreadState_Get()->exc_info->exc_value); }
 
-/* Steals `error`. The exception that is on its way stays what it is. */
+/* Steals `error`. The exception that is being raised, if any, stays unchanged. */
 void handled_restore(PyObject *error) { Py_XDECREF(handled_swap(error)); }
 
 static int is_handled(PyObject *error, const char *who) {
@@ -28,7 +28,7 @@ static PyObject *handle(PyObject *module, PyObject *error) {
     return before ? before : Py_NewRef(Py_None);
 }
 
-/* In Python, the `finally` that ends it would be part of what is handled. */
+/* In C, because a Python `finally` that restores the exception would itself be handling one. */
 static PyObject *call_handling(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *names) {
     if (count < 2) return PyErr_Format(PyExc_TypeError, "call_handling(exception or None, callable, arguments ...)");
     if (!is_handled(args[0], "call_handling()")) return NULL;
@@ -38,18 +38,18 @@ static PyObject *call_handling(PyObject *module, PyObject *const *args, Py_ssize
     return result;
 }
 
-/* `raise` would make what is being handled the context of the exception, which had its own when it was raised first. */
-static PyObject *raise_again(PyObject *module, PyObject *error) {
+/* `raise` would overwrite the exception's context, set when it was first raised, with the one being handled. */
+static PyObject *reraise(PyObject *module, PyObject *error) {
     if (!PyExceptionInstance_Check(error))
-        return PyErr_Format(PyExc_TypeError, "raise_again() wants an exception, not %s", Py_TYPE(error)->tp_name);
+        return PyErr_Format(PyExc_TypeError, "reraise() wants an exception, not %s", Py_TYPE(error)->tp_name);
     PyErr_Restore(Py_NewRef((PyObject *)Py_TYPE(error)), Py_NewRef(error), PyException_GetTraceback(error));
     return NULL;
 }
 
 PyMethodDef handled_methods[] = {
-    {"handle", handle, METH_O, "handle(exception or None) -> what was handled before: set what is being handled"},
+    {"handle", handle, METH_O, "handle(exception or None) -> the one before: set the exception being handled"},
     {"call_handling", METHOD(call_handling), METH_FASTCALL | METH_KEYWORDS,
      "call_handling(exception or None, fn, ...): fn(...) as in an except clause for that exception"},
-    {"raise_again", raise_again, METH_O, "raise_again(exception): raise it with the context that it has"},
+    {"reraise", reraise, METH_O, "reraise(exception): raise it with its context unchanged"},
     {NULL, NULL, 0, NULL},
 };

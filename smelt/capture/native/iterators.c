@@ -1,22 +1,20 @@
-/* Where the iterator over a dict or set stands, and another put at the same place.
- *
- * Such an iterator raises when what it iterates has changed its size, so one that outlives a capture must iterate that
- * itself and know the size that it began with. `__reduce__` gives an iterator over a list of the rest, which knows
- * neither. */
+/* The position of an iterator over a dict or set, read and set. Such an iterator raises when its dict or set has
+ * changed size, so one that outlives a capture must iterate the very same object and know the size at its start.
+ * `__reduce__` gives an iterator over a list of the rest, which knows neither. */
 #include "native.h"
 
 /* As in CPython's Objects/dictobject.c and Objects/setobject.c, 3.11 to 3.13. */
 typedef struct {
     PyObject_HEAD
     PyObject *iterated; /* the dict or set; NULL when it is exhausted */
-    Py_ssize_t used;    /* its items when the iterator began; -1 once it raised */
+    Py_ssize_t used;    /* number of items when the iterator was made; -1 once it raised */
     Py_ssize_t at;      /* index of the entry to look at next */
 } SizedIterator;
 
 typedef struct {
     SizedIterator base;
     PyObject *result;
-    Py_ssize_t left; /* items to come */
+    Py_ssize_t left; /* items left */
 } DictIterator;
 
 typedef struct {
@@ -24,7 +22,7 @@ typedef struct {
     Py_ssize_t left;
 } SetIterator;
 
-static PyTypeObject *set_iterator; /* borrowed: types of the interpreter stay */
+static PyTypeObject *set_iterator; /* a builtin type, which never dies */
 
 static Py_ssize_t *left_of(PyObject *value) {
     PyTypeObject *kind = Py_TYPE(value);
@@ -35,7 +33,7 @@ static Py_ssize_t *left_of(PyObject *value) {
     return NULL;
 }
 
-/* Items of the set before entry `until`: as many steps of another iterator. -1: an error. */
+/* Number of items of the set before entry `until`, counted with a second iterator. -1: an error. */
 static Py_ssize_t passed_in_set(PyObject *set, Py_ssize_t until) {
     SizedIterator *other = (SizedIterator *)PyObject_GetIter(set);
     if (!other) return -1;
@@ -56,7 +54,7 @@ static Py_ssize_t passed_in_dict(PyObject *dict, Py_ssize_t until) {
     return passed;
 }
 
-static PyObject *iterator_place(PyObject *module, PyObject *value) {
+static PyObject *iterator_position(PyObject *module, PyObject *value) {
     const Py_ssize_t *left = left_of(value);
     if (!left) return NULL;
     const SizedIterator *self = (const SizedIterator *)value;
@@ -67,7 +65,7 @@ static PyObject *iterator_place(PyObject *module, PyObject *value) {
     return Py_BuildValue("(Onnn)", self->iterated, passed, self->used, *left);
 }
 
-static PyObject *put_iterator(PyObject *module, PyObject *args) {
+static PyObject *set_iterator_position(PyObject *module, PyObject *args) {
     PyObject *value;
     Py_ssize_t passed, used, left, at = 0;
     if (!PyArg_ParseTuple(args, "Onnn", &value, &passed, &used, &left)) return NULL;
@@ -76,7 +74,7 @@ static PyObject *put_iterator(PyObject *module, PyObject *args) {
     SizedIterator *self = (SizedIterator *)value;
     if (!self->iterated) return PyErr_Format(PyExc_ValueError, "this iterator is exhausted");
     if (Py_TYPE(value) == set_iterator) {
-        if (passed > PySet_GET_SIZE(self->iterated)) passed = 0; /* it is to raise */
+        if (passed > PySet_GET_SIZE(self->iterated)) passed = 0; /* the set has shrunk: the iterator is to raise */
         while (passed-- > 0) {
             PyObject *item = PyIter_Next(value);
             if (!item) return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
@@ -100,9 +98,9 @@ int iterators_ready(void) {
 }
 
 PyMethodDef iterators_methods[] = {
-    {"iterator_place", iterator_place, METH_O,
-     "iterator_place(iterator) -> (dict or set, items passed, items when it began, items left), None when exhausted"},
-    {"put_iterator", put_iterator, METH_VARARGS,
-     "put_iterator(iterator, passed, used, left): as `iterator_place` of another has told"},
+    {"iterator_position", iterator_position, METH_O,
+     "iterator_position(iterator) -> (dict or set, items passed, size at its start, items left), None when exhausted"},
+    {"set_iterator_position", set_iterator_position, METH_VARARGS,
+     "set_iterator_position(iterator, passed, used, left): as `iterator_position` gave them for another"},
     {NULL, NULL, 0, NULL},
 };

@@ -22,13 +22,13 @@ static PyMethodDef own_methods[] = {
     {"set_tensor_layout", set_tensor_layout, METH_VARARGS, "set_tensor_layout(torch.Tensor, describe, numbers/None)"},
     {"set_state_readers", set_state_readers, METH_VARARGS, "set_state_readers(readers, path of libc10 or None)"},
     {"state", state_now, METH_NOARGS, "state(): the present values of the ambient modes"},
-    {"set_equality", set_equality, METH_O, "set_equality(function): asked of ranges and of what shows its memory"},
+    {"set_equality", set_equality, METH_O, "set_equality(function): compares two ranges, numbers of numpy and the like, where == does not suffice"},
     {"is_slot", is_slot_method, METH_O, "is_slot(object): whether it is the key of a SLOT fetch"},
-    {"takes_all", takes_all_method, METH_O, "takes_all(object): whether it is a slot that any object may be put in"},
+    {"takes_all", takes_all_method, METH_O, "takes_all(object): whether it is a slot that can be set to any object"},
     {"instance_dict", instance_dict_method, METH_O,
-     "instance_dict(object): its attributes, also where it has no `__dict__` that shows them; None: it keeps none"},
-    {"name_in_c", name_in_c, METH_O, "name_in_c(type): its name in errors of C code, with the module of types of C"},
-    {"state_names", state_names, METH_NOARGS, "state_names(): what state() lists"},
+     "instance_dict(object): its attributes, also where `__dict__` does not show them; None: it has none"},
+    {"name_in_c", name_in_c, METH_O, "name_in_c(type): its name in errors of C code; types made in C include the module"},
+    {"state_names", state_names, METH_NOARGS, "state_names(): the names of the modes in state()"},
     {NULL, NULL, 0, NULL},
 };
 

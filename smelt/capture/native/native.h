@@ -1,14 +1,18 @@
-/* smelt.capture._native: what its parts share. Map of the files:
- *   frame.c    PEP 523 evaluator: swaps replacements into frames, injects resumed frames
- *   running.c  where the evaluator acts: call, Compiled, Quiet
- *   handled.c  the exception that is being handled, as the program sees it
- *   entries.c  compiled versions per compile site (a code object or a resume point);  points.c  resume points
- *   guards/    guards.c the Guards type;  steps.c, program.c  what it is compiled to;  evaluate.c  its evaluation, over reads.h,
- *              dicts.h (fetches), checks.h, checks.c and memos.h (what was read before)
- *   tensor.c   TensorSpec: tensor metadata through calibrated reads;  state.c  ambient modes of torch
- *   variants.c the Variants type: versions of a function by the kinds of its inputs, outside of frames
- *              shortcuts.c, sizes.c  native answers to questions for Python
- *   module.c   the module's table
+/* smelt.capture._native: declarations shared by its files.
+ *   frame.c       PEP 523 evaluator: swaps replacements into frames, injects resumed frames
+ *   running.c     where the evaluator acts: call, Compiled, Quiet
+ *   handled.c     the exception being handled, as the program sees it
+ *   entries.c     cache entries per compile site (a code object or a resume point)
+ *   points.c      resume points
+ *   generators.c  suspended generators;  iterators.c  positions of iterators over dicts and sets
+ *   finalizers.c  whether code of the program runs when an object dies
+ *   tensor.c      TensorSpec: tensor metadata through calibrated reads
+ *   state.c       ambient modes of torch
+ *   variants.c    the Variants type: versions of a function by the kinds of its inputs, outside of frames
+ *   module.c      the module's table
+ *   guards/       guards.c    the Guards type;  steps.c, program.c  its compiled forms
+ *                 evaluate.c  their evaluation, with reads.h, dicts.h (fetches), checks.h, checks.c and memos.h (earlier reads)
+ *                 shortcuts.c, sizes.c  native evaluation of some checks that are Python functions
  * Everything runs under the GIL. Nothing here links torch. */
 #ifndef SMELT_CAPTURE_NATIVE_H
 #define SMELT_CAPTURE_NATIVE_H
@@ -28,7 +32,7 @@
 
 extern PyObject *smelt_null; /* the NULL sentinel of the API */
 
-/* -- where guards read from: a frame about to run, or a resume point with its values ----------- */
+/* -- what guards read: a frame about to run, or a resume point with its values ------------------ */
 typedef struct {
     PyObject *const *slots; /* an unset slot is NULL or smelt_null */
     Py_ssize_t count;
@@ -82,15 +86,15 @@ typedef struct {
     CompileSite *site; /* NULL once removed; borrowed */
     PyObject *guards, *constants;
     PyCodeObject *replacement;
-    PyObject *owner;    /* whose it is; NULL: anybody's */
-    int borrowed;       /* its place does not hold it: the owner does */
+    PyObject *owner;    /* only calls of this owner may hit it; NULL: all calls */
+    int borrowed;       /* its site holds no strong reference: the owner does */
     PyObject *function; /* the replacement as a function, made when it is called and not swapped */
     unsigned long long hits;
     PyObject *weakrefs;
 } CacheEntry;
 
-/* SKIPPED: until it is cleared; all others for ever. PINNED: our own code. QUIET: with all that its frames call.
-   NEVER: for its file or kind */
+/* Whether frames of a site run uncompiled. SKIPPED: until `clear`; all others for ever. PINNED: smelt's own code.
+   QUIET: and so do all frames below them. NEVER: because of its file or kind. */
 enum { NOT_SKIPPED = 0, SKIPPED = 1, PINNED = 2, QUIET = 3, NEVER = 4 };
 
 struct CompileSite {
@@ -99,7 +103,7 @@ struct CompileSite {
     unsigned long generation; /* changes with the list: entries may come and go while guards run Python */
     Py_ssize_t arity;         /* slots that a replacement takes before _c and _f */
     int skipped;
-    int unlent;         /* runs as it is when C code calls it while capture lends itself */
+    int unlent;         /* runs uncompiled when C code calls it inside of `lend` */
     PyCodeObject *code; /* borrowed; NULL for resume points */
     CompileSite *previous, *next;
 };
@@ -133,39 +137,43 @@ typedef struct Injection Injection;
 typedef struct Stack Stack;
 struct Stack {
     int active;           /* the hook acts on frames that this stack starts */
-    int tracing;          /* how many hooks of Python's for traces, profiles and audits the innermost call began in */
+    /* `state->tracing` when the innermost call began: running hooks for traces, profiles and audits */
+    int tracing;
     PyObject *owner;      /* of the innermost `call`; borrowed from it */
     Injection *injection; /* the frame that a continuation is about to start */
-    PyObject *lender;     /* `lend`: asked what frames return that start now; borrowed from its caller */
-    PyObject *continues;  /* the frame object, if any, whose frame ended with the continuation that runs; borrowed */
-    PyCodeObject *original; /* the code whose frame goes on with that continuation; borrowed */
-    void *root;             /* which stack: the first chunk of its data stack, which lives as long as it does */
-    Stack *next;            /* of the stacks of this thread that wait with something to keep */
+    /* the callback of `lend`, which gives the results of frames that start now; borrowed from its caller */
+    PyObject *lender;
+    PyObject *continues;  /* object of the frame that ended with the running continuation, or NULL; borrowed */
+    PyCodeObject *original; /* the code whose frame the continuation resumes; borrowed */
+    /* identifies the stack: the first chunk of its data stack, which lives as long as the stack */
+    void *root;
+    Stack *next;            /* next suspended stack of this thread that has state to keep */
 };
 
 typedef struct {
-    Stack stack;    /* that which ran last */
+    Stack stack;    /* state of the stack that ran last */
     Stack *waiting; /* owned */
-    int eager;      /* `call` does not make the hook act */
-    char *middle;   /* of the C stack, which grows down; NULL before it was asked for */
+    int eager;      /* `call` leaves the hook inactive */
+    char *middle;   /* middle of the C stack, which grows down; NULL: not determined yet */
 } Thread;
 
 extern _Thread_local Thread thread;
 void change_stack(PyThreadState *state);
 
-/* The state of the stack that runs. To be asked again after whatever may have run Python code, which may have switched
+/* The state of the running stack. Call it again after anything that may have run Python code, which may have switched
    to another greenlet and back. */
 static inline Stack *stack_of(PyThreadState *state) {
-    _PyStackChunk *chunk = state->datastack_chunk; /* addresses are used again: only a root is compared with a root */
+    /* chunk addresses are reused, so only a root is compared with a root */
+    _PyStackChunk *chunk = state->datastack_chunk;
     if (!chunk || chunk->previous || chunk != thread.stack.root) change_stack(state);
     return &thread.stack;
 }
 static inline Stack *stack_now(void) { return stack_of(PyThreadState_Get()); }
 
-int set_active(int active);   /* installs the evaluator with the first active stack; returns what was */
+int set_active(int active);   /* installs the evaluator with the first active stack; returns the previous value */
 void evaluator_acquire(void); /* keep the evaluator installed ... */
 void evaluator_release(void); /* ... until here */
-int stack_is_short(PyThreadState *state); /* half of the C stack is used up */
+int stack_is_short(PyThreadState *state); /* whether half of the C stack is used */
 extern PyTypeObject CompiledType, QuietType;
 int running_ready(void);
 extern PyMethodDef running_methods[];
@@ -183,7 +191,7 @@ extern PyMethodDef finalizers_methods[];
 /* -- frame.c ----------------------------------------------------------------------------------- */
 void evaluator_install(void);
 void evaluator_uninstall(void);
-PyObject *other_pauses(void); /* another compiler leaves this thread's frames alone ... */
+PyObject *other_pauses(void); /* disables another compiler's callback for this thread ... */
 void other_continues(PyObject *callback); /* ... until here */
 PyCodeObject *code_without_arguments(PyCodeObject *code);
 extern PyMethodDef generators_methods[];

@@ -12,7 +12,8 @@ static Py_ssize_t users; /* active stacks and pending injections */
 
 void evaluator_acquire(void) {
     users++;
-    evaluator_install(); /* each time: another evaluator that left has put back what was there before it */
+    /* each time: another evaluator, when uninstalled, restored the one from before its installation */
+    evaluator_install();
 }
 
 void evaluator_release(void) {
@@ -20,15 +21,16 @@ void evaluator_release(void) {
 }
 
 /* -- stacks ------------------------------------------------------------------------------------- */
-static PyObject *nothing; /* a Python function */
+static PyObject *nothing; /* a Python function that does nothing */
 
 static int is_idle(const Stack *stack) {
     return !stack->active && !stack->owner && !stack->injection && !stack->lender && !stack->continues &&
            !stack->original;
 }
 
-/* The thread has left `thread.stack` for that of `root`: the one is kept, the other one goes on with what was kept. A
-   stack without a call of ours keeps nothing; one with a call lives until the call is over, and so does its root. */
+/* The thread has switched from `thread.stack` to the stack with this root: saves the state of the former and loads that
+   of the latter. A stack outside of any `call` has no state to save; one inside lives, and so does its root, until the
+   call ends. */
 static void switch_to(void *root) {
     Stack *kept = is_idle(&thread.stack) ? NULL : malloc(sizeof(Stack));
     if (kept) {
@@ -49,7 +51,8 @@ static void switch_to(void *root) {
 }
 
 void change_stack(PyThreadState *state) {
-    if (!state->datastack_chunk) { /* no Python function has run on this stack: the first one gives it its name */
+    /* no Python function has run on this stack yet: running one allocates its first chunk */
+    if (!state->datastack_chunk) {
         PyObject *type, *error, *traceback;
         PyErr_Fetch(&type, &error, &traceback);
         Py_XDECREF(PyObject_CallNoArgs(nothing));
@@ -80,7 +83,7 @@ int set_active(int active) {
 
 /* -- the C stack ------------------------------------------------------------------------------- */
 static char *find_middle(void) {
-    char *middle = (char *)1; /* where nobody tells: never short */
+    char *middle = (char *)1; /* on other systems: never short */
 #ifdef __linux__
     pthread_attr_t attributes;
     void *low;
@@ -168,7 +171,7 @@ static PyObject *set_eager(PyObject *module, PyObject *on) {
     int eager = PyObject_IsTrue(on);
     if (eager < 0) return NULL;
     thread.eager = eager;
-    if (eager) set_active(0); /* also for what is left of a call that runs now */
+    if (eager) set_active(0); /* also for the rest of a running call */
     Py_RETURN_NONE;
 }
 
@@ -178,10 +181,10 @@ PyMethodDef running_methods[] = {
     {"quiet_call", METHOD(quiet_call), METH_FASTCALL | METH_KEYWORDS,
      "quiet_call(fn, *args, **kwargs): run fn with the hook inactive for this thread"},
     {"lend", METHOD(lend), METH_FASTCALL,
-     "lend(callback or None, fn, args, kwargs): fn(*args, **kwargs); callback says what Python functions return in it"},
+     "lend(callback or None, fn, args, kwargs): fn(*args, **kwargs); callback gives the results of Python functions that C code calls in it"},
     {"is_active", is_active, METH_NOARGS, "whether the hook acts on frames that this thread starts now"},
     {"owner", owner, METH_NOARGS, "the owner of the innermost call, None without one"},
-    {"set_eager", set_eager, METH_O, "set_eager(on): `call` in this thread runs functions as they are"},
+    {"set_eager", set_eager, METH_O, "set_eager(on): `call` in this thread runs functions uncompiled"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -260,7 +263,7 @@ static PyMethodDef wrapper_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 static PyMemberDef wrapper_members[] = {
-    {"fn", T_OBJECT_EX, offsetof(Wrapper, fn), READONLY, "what is run"},
+    {"fn", T_OBJECT_EX, offsetof(Wrapper, fn), READONLY, "the wrapped function"},
     {NULL, 0, 0, 0, NULL},
 };
 static PyGetSetDef wrapper_getset[] = {

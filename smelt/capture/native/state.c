@@ -1,18 +1,17 @@
-/* The ambient modes of torch that change what an operator does: grad mode, autocast, default dtype ...
- *
- * Each has a reader: a C function without side effects inside torch's libraries, called through its address, or a
- * Python function without arguments. The thread-local dispatch key set of libc10 stands for what enters modes through
- * it: vmap and grad transforms, dispatch modes, inference mode, autocast. */
+/* The ambient modes of torch that change what an operator does: grad mode, autocast, default dtype ... Each has a
+ * reader: a C function without side effects inside torch's libraries, called through its address, or a Python function
+ * without arguments. Modes that are entered through the thread-local dispatch key set of libc10 (vmap and grad
+ * transforms, dispatch modes, inference mode, autocast) are compared by that set. */
 #include "native.h"
 #include <dlfcn.h>
 
 typedef struct {
     PyObject *name, *function;       /* strong */
-    PyCFunction direct;              /* of a builtin without arguments, else NULL */
+    PyCFunction direct;              /* the C function of a builtin without arguments, else NULL */
     PyObject *receiver;              /* borrowed from function */
-    int64_t (*native)(int64_t);      /* NULL: ask the function */
+    int64_t (*native)(int64_t);      /* NULL: call `function` */
     int64_t argument;
-    uint64_t mask; /* the bits of the C result that mean something */
+    uint64_t mask; /* the significant bits of the C result */
 } Reader;
 
 enum { KEY_WORDS = 2 };
@@ -20,11 +19,11 @@ static Reader *readers;
 static Py_ssize_t reader_count;
 static const char *key_symbol = "_ZN3c104impl26raw_local_dispatch_key_setE";
 static void *key_library;
-static unsigned epoch; /* of the readers */
+static unsigned epoch; /* changes with the readers */
 static _Thread_local const uint64_t *thread_keys;
 static _Thread_local unsigned thread_epoch;
 
-/* This thread's two words, NULL when unknown. */
+/* This thread's two words of the dispatch key set, NULL when unknown. */
 static inline const uint64_t *dispatch_keys(void) {
     if (thread_epoch != epoch) {
         thread_keys = key_library ? dlsym(key_library, key_symbol) : NULL; /* glibc resolves for the calling thread */

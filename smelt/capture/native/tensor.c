@@ -130,7 +130,7 @@ static PyObject *pattern(PyObject *given, PyObject *example, Py_ssize_t ndim, co
     return tuple;
 }
 
-/* The dimensions that lie densely, innermost first. */
+/* The dimensions that are dense in memory, innermost first. */
 static int set_order(TensorSpec *spec, PyObject *order) {
     Py_ssize_t count = PySequence_Size(order);
     spec->order = count < 0 ? NULL : PySequence_Tuple(order);
@@ -181,15 +181,15 @@ static int reads_raw(const Facts *facts, PyObject *tensor) {
 static int set_element(TensorSpec *spec) {
     PyObject *size = PyObject_GetAttrString(spec->dtype, "itemsize");
     PyObject *floating = PyObject_GetAttrString(spec->dtype, "is_floating_point");
-    PyObject *place = PyObject_GetAttrString(spec->device, "type");
-    if (size && floating && place && PyUnicode_Check(place)) {
+    PyObject *type = PyObject_GetAttrString(spec->device, "type");
+    if (size && floating && type && PyUnicode_Check(type)) {
         spec->itemsize = (int32_t)PyLong_AsLong(size);
         spec->is_float_on_cpu = floating == Py_True && (spec->itemsize == 4 || spec->itemsize == 8) &&
-                                PyUnicode_CompareWithASCIIString(place, "cpu") == 0;
+                                PyUnicode_CompareWithASCIIString(type, "cpu") == 0;
     }
     Py_XDECREF(size);
     Py_XDECREF(floating);
-    Py_XDECREF(place);
+    Py_XDECREF(type);
     return PyErr_Occurred() ? -1 : 0;
 }
 
@@ -282,7 +282,7 @@ static PyGetSetDef spec_getset[] = {
 };
 PyTypeObject TensorSpecType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "smelt.capture._native.TensorSpec",
-    .tp_doc = "TensorSpec(tensor, *, shape=None, stride=None, order=(), requires_grad='example'): what a TENSOR check asks",
+    .tp_doc = "TensorSpec(tensor, *, shape=None, stride=None, order=(), requires_grad='example'): what a TENSOR check compares",
     .tp_basicsize = sizeof(TensorSpec),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = spec_new,

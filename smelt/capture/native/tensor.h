@@ -1,11 +1,12 @@
-/* TensorSpec as guards.c's loop sees it: what is asked of a tensor, and the raw reads that answer. */
+/* TensorSpec as the guards' loop sees it: the expected metadata, and raw reads of a tensor's own. */
 #ifndef SMELT_CAPTURE_TENSOR_H
 #define SMELT_CAPTURE_TENSOR_H
 
 #include "native.h"
 
-enum { INLINE_DIMS = 5 }; /* up to here sizes and strides live in the TensorImpl; checked by the calibration */
-enum { LOOK_AHEAD = 16 }; /* memory is asked for so many values before it is read */
+/* up to this rank sizes and strides are inside of the TensorImpl; checked by the calibration */
+enum { INLINE_DIMS = 5 };
+enum { LOOK_AHEAD = 16 }; /* prefetch distance, in values */
 
 typedef struct {
     int known;
@@ -15,13 +16,13 @@ typedef struct {
     unsigned char (*requires_grad)(void *);  /* TensorImpl const* -> bool */
     Py_ssize_t storage, storage_offset;      /* in the TensorImpl: pointer to the StorageImpl; 0: not known */
     Py_ssize_t data;                         /* in the StorageImpl: address of its memory */
-    Py_ssize_t gradients;         /* in the TensorImpl: pointer to what autograd keeps, asked for early; 0: not known */
+    Py_ssize_t gradients;         /* in the TensorImpl: pointer to autograd's metadata, for prefetching; 0: not known */
     Py_ssize_t hooks, late_hooks; /* in the PyObject: _backward_hooks, _post_accumulate_grad_hooks; 0: not known */
 } TensorLayout;
 
 extern TensorLayout layout;
 
-static const int64_t any = INT64_MIN; /* a size or stride that is not asked */
+static const int64_t any = INT64_MIN; /* a size or stride that is not compared */
 
 typedef struct {
     PyObject_HEAD
@@ -29,8 +30,8 @@ typedef struct {
     PyObject *dtype, *device, *shape, *stride; /* shape, stride: tuples of int or None */
     uint64_t keys, kind;
     int64_t *wanted; /* ndim sizes, ndim strides, then the dimensions of `order` */
-    PyObject *order; /* tuple of dimensions that lie densely in memory, from the innermost on; NULL: none is asked */
-    int32_t ndim, ordered; /* the latter: how many dimensions are in `order` */
+    PyObject *order; /* tuple of dimensions that are dense in memory, innermost first; NULL: not compared */
+    int32_t ndim, ordered; /* ordered: length of `order` */
     int8_t requires_grad; /* -1: any */
     int8_t raw, is_float_on_cpu;
     int32_t itemsize;
@@ -54,7 +55,8 @@ static inline const int64_t *strides_of(const int64_t *sizes, int64_t ndim) {
     return sizes + (ndim <= INLINE_DIMS ? INLINE_DIMS : ndim);
 }
 
-/* Strides are those of the sizes without gaps, also where a size of 0 or 1 would leave them open: results follow them. */
+/* Whether strides are those of a dense tensor, also where a size of 0 or 1 makes them arbitrary: results follow
+ * them. */
 static inline int is_dense_in_order(const TensorSpec *spec, const int64_t *sizes, const int64_t *strides) {
     const int64_t *order = spec->wanted + 2 * spec->ndim;
     int64_t expected = 1;

@@ -1,7 +1,6 @@
-/* Variants(make, kind_of, mode, most): calls the version of a function that was made for inputs of their kind.
- *
- * The kind of an input is a TensorSpec, a number or None, or whatever else `kind_of` gives, which is asked for it again
- * then; beside them stands what `mode()` gives, such as whether gradients are recorded. */
+/* Variants(make, kind_of, mode, most): dispatches a call to the version of a function that was made for inputs of these
+ * kinds. The kind of an input is a TensorSpec, a number or None, or any other value of `kind_of`, which is then called
+ * again to compare. The value of `mode()`, such as whether gradients are recorded, is compared as well. */
 #include "guards/guards.h"
 #include "tensor.h"
 #include <structmember.h>
@@ -85,7 +84,7 @@ static PyObject *variants_call(PyObject *object, PyObject *const *args, size_t f
     Py_ssize_t count = PyVectorcall_NARGS(flags);
     if (names) return PyErr_Format(PyExc_TypeError, "no keywords are taken");
     if (!self->make) return PyErr_Format(PyExc_ReferenceError, "called after the garbage collector cleared it");
-    Py_INCREF(self); /* what runs may drop the last other reference */
+    Py_INCREF(self); /* the call may drop the last other reference */
     PyObject *mode = PyObject_CallNoArgs(self->mode), *run = mode ? find(self, mode, args, count) : NULL, *result = NULL;
     if (!run && mode && !PyErr_Occurred()) run = add(self, mode, args, count);
     Py_XDECREF(mode);

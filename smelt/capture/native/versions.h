@@ -37,8 +37,8 @@ typedef struct _PyInterpreterFrame Frame;
 #define CURRENT_FRAME(state) ((state)->cframe->current_frame)
 #endif
 
-/* A debugger or a coverage tool follows the lines that this thread runs: sys.settrace, or sys.monitoring's tools for
-   these two. Profilers are content with calls. */
+/* Whether a debugger or a coverage tool follows the lines of this thread: sys.settrace, or sys.monitoring's tools for
+   these two. Profilers only need calls. */
 static inline int lines_are_watched(PyThreadState *state) {
     if (state->c_tracefunc) return 1;
 #if PY_VERSION_HEX >= 0x030c0000
@@ -49,7 +49,7 @@ static inline int lines_are_watched(PyThreadState *state) {
 #endif
 }
 
-/* Words of the data stack that a frame of `code` takes. */
+/* Number of words of the data stack for a frame of `code`. */
 static inline int frame_words(PyCodeObject *code) {
 #if PY_VERSION_HEX >= 0x030c0000
     return code->co_framesize;

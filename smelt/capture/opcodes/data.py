@@ -21,7 +21,7 @@ from smelt.capture.python.attribute_writes import delete_attr, store_attr
 from smelt.capture.python.effects import set_items
 from smelt.capture.python.operators import binary, compare
 from smelt.capture.python.operators import unary as apply_unary
-from smelt.capture.python.stack_opcodes import count_turn, name, opcode, take
+from smelt.capture.python.stack_opcodes import count_iteration, name, opcode, take
 from smelt.graph.ir.symint import has_symint, pinned
 from smelt.graph.meta_rules.constant_values import known_value
 from smelt.graph.trace.trace import TraceTensor
@@ -230,7 +230,7 @@ def drain(vm: Interpreter, value: Any, asks_length: bool = False) -> list[Any]:
     if asks_length:
         containers.ask_length(vm, value)
     while (item := containers.advance(vm, iterator)) is not containers.END:
-        count_turn(vm)
+        count_iteration(vm)
         items.append(item)
     return items
 

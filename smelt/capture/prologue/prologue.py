@@ -396,7 +396,7 @@ class Prologue:
             return isinstance(args[0], PrologueValue) and isinstance(args[0].example, numpy.ndarray) and not beside
         return fn in CERTAIN or not depends
 
-    def check_apart(self) -> None:
+    def check_disjoint(self) -> None:
         """Arrays from outside are read before the graph runs: it must not write to them.
 
         Raises:

@@ -555,7 +555,7 @@ def _written(cls: type, name: str, value: object) -> Any:
 @ATTR(super)
 def load_super_attr(vm: Interpreter, proxy: object, name: str) -> object:
     """`super().name`"""
-    parts = super_parts(vm, proxy)
+    parts = super_fields(vm, proxy)
     obj, cls, start = parts["__self__"], parts["__self_class__"], parts["__thisclass__"]
     if cls is not None and name != "__class__":
         mro = cls.__mro__
@@ -575,7 +575,7 @@ def load_super_attr(vm: Interpreter, proxy: object, name: str) -> object:
     return parts[name] if name in parts else user(getattr, proxy, name)
 
 
-def super_parts(vm: Interpreter, proxy: Any) -> dict[str, Any]:
+def super_fields(vm: Interpreter, proxy: Any) -> dict[str, Any]:
     """What a `super` object holds: it may come from outside, where any program could have made it."""
     source = vm.source_of(proxy)
     if source is None:
@@ -648,7 +648,7 @@ def load_function_attr(vm: Interpreter, function: types.FunctionType, name: str)
     if name in attributes:
         base = sources.instance_item(source, name)
     else:
-        base = sources.part(source, name) if name in sources.PARTS else sources.attr(source, name)
+        base = sources.function_field(source, name) if name in sources.FUNCTION_FIELDS else sources.attr(source, name)
     if isinstance(value, types.MethodWrapperType) or name in ("__globals__", "__builtins__", "__get__"):
         return value
     value = vm.external(value, base)

@@ -145,10 +145,10 @@ class Compared:
         left, right = map(self.vm.effects.copies.own, (left, right))
         self.ask_nan(left, right)
         if left is not right:
-            self.tell_apart(left, right)
+            self.guard_distinct(left, right)
         return left is right
 
-    def tell_apart(self, one: object, other: object) -> None:
+    def guard_distinct(self, one: object, other: object) -> None:
         """The program has asked whether these are one object, and they are not."""
         a, b = self._source(one), self._source(other)
         if a is not None and b is not None:

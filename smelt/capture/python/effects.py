@@ -208,12 +208,12 @@ class Effects:
 
     Attributes:
         graph_warns: the graph's backend calls functions of torch as they are: it gives their warnings.
-        graph_writes_again: it runs what was under `checkpoint` once more, with what that writes.
+        graph_repeats_writes: it runs what was under `checkpoint` once more, with what that writes.
     """
 
     def __init__(self, vm: Interpreter) -> None:
         self.vm = vm
-        self.graph_warns = self.graph_writes_again = False
+        self.graph_warns = self.graph_repeats_writes = False
         self.stores: dict[tuple[str, int, str], interface.Store] = {}
         self.deferred: list[Deferred | Made] = []
         self.mirrors: dict[int, Mirror] = {}

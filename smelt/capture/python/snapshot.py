@@ -9,7 +9,7 @@ from typing import Any
 
 from smelt.base.class_tables import classes, isinstance
 from smelt.base.warned import heard
-from smelt.capture._native import iterator_place
+from smelt.capture._native import iterator_position
 from smelt.capture.core.frames import Unread
 from smelt.capture.core.generators import TracedGenerator
 from smelt.capture.core.interface import Interpreter
@@ -168,7 +168,7 @@ def _cell(cell: types.CellType) -> list[tuple[int, object]]:
 def _progress(iterator: Any) -> list[object]:
     """Builtin iterators say where they stand when they are asked how to make them again."""
     if type(iterator) in SIZED_ITERATORS:  # it would raise when the size of what it iterates has changed
-        return [*(iterator_place(iterator) or ())]
+        return [*(iterator_position(iterator) or ())]
     with heard(None):
         try:
             reduced = iterator.__reduce__()

@@ -63,27 +63,27 @@ def opcode(*names: str, decode: Callable[[Site], object] = raw) -> Callable[[H],
     return register
 
 
-LONGEST_WAY = 10_000
+MAX_ARM_ITERATIONS = 10_000
 """Turns of the loops in one way of a branch on a tensor's value."""
 
 
-def count_turn(vm: Interpreter) -> None:
+def count_iteration(vm: Interpreter) -> None:
     """A loop begins once more: both ways of a branch are captured, and the one that is not taken may have no end.
 
     Raises:
         Break: it was too often for one way.
     """
     if vm.control.branching:
-        vm.control.turns += 1
-        if vm.control.turns > LONGEST_WAY:
-            raise Break("a long loop in one way of a branch", f"it has more than {LONGEST_WAY} turns, or no end")
+        vm.control.arm_iterations += 1
+        if vm.control.arm_iterations > MAX_ARM_ITERATIONS:
+            raise Break("a long loop in one way of a branch", f"it has more than {MAX_ARM_ITERATIONS} turns, or no end")
 
 
-def turning(handler: Handler) -> Handler:
+def counting_iterations(handler: Handler) -> Handler:
     """Decorator: the same for an instruction that jumps backward."""
 
     def turn(vm: Interpreter, f: Frame, arg: object) -> object:
-        count_turn(vm)
+        count_iteration(vm)
         return handler(vm, f, arg)
 
     return turn
@@ -330,9 +330,9 @@ def pop_jump_if_not_none(vm: Interpreter, f: Frame, arg: int) -> None:
         f.pc = arg
 
 
-opcode("JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", decode=backward)(turning(jump))
-opcode("POP_JUMP_BACKWARD_IF_NONE", decode=backward)(turning(pop_jump_if_none))
-opcode("POP_JUMP_BACKWARD_IF_NOT_NONE", decode=backward)(turning(pop_jump_if_not_none))
+opcode("JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", decode=backward)(counting_iterations(jump))
+opcode("POP_JUMP_BACKWARD_IF_NONE", decode=backward)(counting_iterations(pop_jump_if_none))
+opcode("POP_JUMP_BACKWARD_IF_NOT_NONE", decode=backward)(counting_iterations(pop_jump_if_not_none))
 
 
 @opcode("JUMP_IF_FALSE_OR_POP", decode=forward)

@@ -17,7 +17,7 @@ from smelt.base.class_tables import isinstance
 from smelt.base.python_text import LITERALS, arguments, is_plain_name, module_name, new_name, quoted
 from smelt.base.torch_private import forbidden
 from smelt.base.warned import heard
-from smelt.capture._native import NULL, generator_at, iterator_place, put_iterator
+from smelt.capture._native import NULL, generator_at, iterator_position, set_iterator_position
 from smelt.capture.calls.calls import Trampoline
 from smelt.capture.core.breaks import Break, CannotRebuild, Restart, is_deep
 from smelt.capture.core.conditional_value import PhiValue, is_plain
@@ -583,12 +583,14 @@ _reducible(
 @REBUILD(*SIZED_ITERATORS)
 def rebuild_sized_iterator(r: Rebuild, value: Iterator[object]) -> str:
     """Iterators over a dict or set, which raise when its size changes: set to their position once that is filled."""
-    view, position = SIZED_ITERATORS[type(value)], iterator_place(value)
+    view, position = SIZED_ITERATORS[type(value)], iterator_position(value)
     if position is None:
         return f"{r.constant(used_up, 'used_up')}({r.constant(view, 'view')})"
     iterated = r(position[0]) if view is None else f"{r.constant(view, 'view')}({r(position[0])})"
     name = r.assign(value, f"{r.constant(iter, 'iter')}({iterated})")
-    r.late.append(f"{r.constant(put_iterator, 'put_iterator')}({name}, {position[1]}, {position[2]}, {position[3]})")
+    r.late.append(
+        f"{r.constant(set_iterator_position, 'put_iterator')}({name}, {position[1]}, {position[2]}, {position[3]})"
+    )
     return name
 
 

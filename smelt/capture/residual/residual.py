@@ -466,7 +466,7 @@ class Writer:
         tensors, prologue = self.vm.tensors, self.vm.prologue
         early = [f"{self.value(tensor)}.grad = None" for tensor in self.vm.effects.cleared]
         gm, inputs, ops = close(tensors, self.value.outputs, self.vm.ambient)
-        prologue.check_apart()
+        prologue.check_disjoint()
         helped = self._is_helped()
         rewinds = bool(prologue.acts and (tensors.checks or helped))
         prologue_lines, prologue_source = self._prologue(inputs, rewinds)

@@ -674,7 +674,7 @@ def raise_varargs(r: Resumption) -> None:
 @plain("RERAISE")
 def reraise(r: Resumption) -> None:
     r.line(f"_raised = [{r.pop()}]")  # no variable may keep it: its traceback contains the frame
-    r.line(f"{r.const(native.raise_again, 'raise_again')}(_raised.pop())")
+    r.line(f"{r.const(native.reraise, 'raise_again')}(_raised.pop())")
 
 
 @plain("CHECK_EXC_MATCH")

@@ -126,7 +126,7 @@ def _expect_no_moved_views(tensors: Tensors, given: Sequence[Input]) -> None:
 def _expect_apart(tensors: Tensors, group: Sequence[Input]) -> None:
     if not share_no_memory(*(i.tensor for i in group)):
         raise Break("an argument is written that shares memory with another one", "a graph has no such aliases")
-    tensors.vm.guards.python(share_no_memory, [i.source for i in group], native.SHORT_APART)
+    tensors.vm.guards.python(share_no_memory, [i.source for i in group], native.SHORT_DISJOINT)
 
 
 def _check_members(members: list[Input], written: list[Input]) -> None:

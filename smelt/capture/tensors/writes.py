@@ -55,7 +55,7 @@ def check_refused(vm: Interpreter, owners: Iterable[tuple[torch.Tensor, Source]]
         return
     if not share_no_memory(*(tensor for tensor, _ in given)):
         raise Break("a write to an argument that shares memory with another one is refused", "eager raises an error")
-    vm.guards.python(share_no_memory, [source for _, source in given], native.SHORT_APART)
+    vm.guards.python(share_no_memory, [source for _, source in given], native.SHORT_DISJOINT)
 
 
 def written_beside(vm: Interpreter, tensor: torch.Tensor, source: Source) -> bool:
@@ -70,7 +70,7 @@ def written_beside(vm: Interpreter, tensor: torch.Tensor, source: Source) -> boo
         if not share_no_memory(tensor, other.tensor):
             return True
         if native.MODULE_MEMBER not in (source.kind, other.source.kind):
-            vm.guards.python(share_no_memory, [source, other.source], native.SHORT_APART)
+            vm.guards.python(share_no_memory, [source, other.source], native.SHORT_DISJOINT)
     return False
 
 

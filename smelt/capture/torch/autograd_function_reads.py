@@ -171,7 +171,7 @@ def _state(
 
 def _may_change(source: Source, kind: int, operand: object) -> bool:
     """Whether a program may change what the check compares: values change, functions, classes and modules do not."""
-    if source.kind == native.PART:
+    if source.kind == native.FUNCTION_FIELD:
         return False
     if source.kind == native.CLASS_ATTR and (kind == native.MISSING or _is_of_context(source)):
         return False

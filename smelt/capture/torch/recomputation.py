@@ -99,7 +99,7 @@ class _Outside:
         if self.before.changed():
             raise RunsTwice("changes an object", captured=not stops_early)
         writers = self._writers(set(nodes))
-        if writers and not (self.vm.effects.graph_writes_again and stops_early):
+        if writers and not (self.vm.effects.graph_repeats_writes and stops_early):
             raise RunsTwice("writes to a tensor", captured=not stops_early or self._all_again(nodes, writers))
         if self.tensors.drawing_otherwise.intersection(nodes):
             raise RunsTwice("draws random numbers, in a checkpoint inside with another preserve_rng_state,", False)

@@ -1,8 +1,8 @@
-/* The longer checks of guards: equality of constants, keys, identities, questions to Python. */
+/* The longer checks of guards: equality of constants, keys, identities, Python functions. */
 #include "checks.h"
 #include <math.h>
 
-/* A value of CPython's own immutable types; a tuple of such. */
+/* A value of CPython's own immutable types, or a tuple of such. */
 int is_immutable(PyObject *object) {
     if (object == Py_None || object == Py_Ellipsis || PyBool_Check(object) || PyLong_CheckExact(object) ||
         PyUnicode_CheckExact(object) || PyFloat_CheckExact(object) || PyBytes_CheckExact(object) ||
@@ -21,14 +21,14 @@ PyObject *set_equality(PyObject *module, PyObject *function) {
     Py_RETURN_NONE;
 }
 
-/* Equal values of these classes need not be alike: ranges of the same numbers, numpy's 0.0 and -0.0, its dates; and its
-   NaN is alike, but not equal to, itself. */
+/* Values of these classes may be equal and yet differ: ranges of the same numbers, numpy's 0.0 and -0.0, its dates;
+   numpy's NaN is indistinguishable from itself, but not equal. */
 static inline int is_told_by_more(PyObject *constant) {
     if (PyBytes_Check(constant) || PyTuple_Check(constant)) return 0;
     return alike && (PyRange_Check(constant) || Py_TYPE(constant)->tp_as_buffer);
 }
 
-/* Besides those, objects of classes written in C that hold no others: torch.device, numbers of numpy, torch.Size. */
+/* Those, and objects of C classes without references to others: torch.device, numbers of numpy, torch.Size. */
 int is_plain_constant(PyObject *object) {
     if (is_immutable(object)) return 1;
     if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_HEAPTYPE || is_told_by_more(object)) return 0;
@@ -80,7 +80,7 @@ PyObject *name_in_c(PyObject *module, PyObject *type) {
     return PyUnicode_FromString(((PyTypeObject *)type)->tp_name);
 }
 
-/* An OrderedDict keeps an order of its own: `move_to_end` does not touch the dict that it is. */
+/* An OrderedDict has its own order: `move_to_end` does not change that of the underlying dict. */
 static int has_ordered_keys(PyObject *dict, PyObject *keys) {
     PyObject *iterator = PyODict_Type.tp_iter(dict), *key;
     if (!iterator) return -1;
@@ -94,7 +94,7 @@ static int has_ordered_keys(PyObject *dict, PyObject *keys) {
     return equal;
 }
 
-/* The value behind so many others, in the dict's own order; NULL without one, or with an exception. */
+/* The value at position `index` in the dict's own order; NULL without one, or with an exception. */
 PyObject *dict_value(PyObject *dict, Py_ssize_t index) {
     PyObject *key, *value = NULL;
     Py_ssize_t position = 0;
@@ -108,7 +108,7 @@ PyObject *dict_value(PyObject *dict, Py_ssize_t index) {
     if (!iterator) return NULL;
     for (Py_ssize_t i = 0; i <= index; i++) {
         key = PyIter_Next(iterator);
-        value = key && i == index ? PyDict_GetItemWithError(dict, key) : NULL; /* the dict owns it */
+        value = key && i == index ? PyDict_GetItemWithError(dict, key) : NULL; /* borrowed from the dict */
         Py_XDECREF(key);
         if (!key) break;
     }
@@ -127,7 +127,8 @@ int has_keys(PyObject *dict, PyObject *keys) {
     return equal;
 }
 
-/* No two of the values are the same object. A small hash set of addresses: pairs would be quadratic. */
+/* Whether no two of the values are the same object. Uses a hash set of addresses: comparing pairs would be
+ * quadratic. */
 int all_different(const int32_t *indices, size_t count, PyObject **values) {
     size_t size = 16;
     while (size < 2 * count) size *= 2;
@@ -137,10 +138,10 @@ int all_different(const int32_t *indices, size_t count, PyObject **values) {
     int different = 1;
     for (size_t i = 0; different && i < count; i++) {
         PyObject *value = values[indices[i]];
-        size_t place = ((uintptr_t)value >> 4) * 0x9E3779B97F4A7C15ull >> 20 & (size - 1);
-        while (set[place] && set[place] != value) place = (place + 1) & (size - 1);
-        different = !set[place];
-        set[place] = value;
+        size_t bucket = ((uintptr_t)value >> 4) * 0x9E3779B97F4A7C15ull >> 20 & (size - 1);
+        while (set[bucket] && set[bucket] != value) bucket = (bucket + 1) & (size - 1);
+        different = !set[bucket];
+        set[bucket] = value;
     }
     if (set != few) PyMem_Free(set);
     return different;

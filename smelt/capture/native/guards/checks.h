@@ -1,4 +1,4 @@
-/* Checking one value. Included where guards run; what is long stands in checks.c. */
+/* Evaluation of one check. Included by the evaluation loop; longer checks are in checks.c. */
 #ifndef SMELT_CAPTURE_CHECKS_H
 #define SMELT_CAPTURE_CHECKS_H
 
@@ -9,7 +9,7 @@ int has_keys(PyObject *dict, PyObject *keys);
 int all_different(const int32_t *indices, size_t count, PyObject **values);
 int ask_python(PyObject *operand, PyObject *value, PyObject **values);
 
-/* Own storage, as for fetched items: no __len__ of subclasses, so no Python code. */
+/* Reads the object's own storage, as fetches of items do: no `__len__` of subclasses, so no Python code. */
 static inline int has_length(PyObject *value, Py_ssize_t length) {
     if (PyList_Check(value) || PyTuple_Check(value)) return Py_SIZE(value) == length;
     if (PyDict_Check(value)) return PyDict_GET_SIZE(value) == length;
@@ -42,17 +42,17 @@ static inline int module_is(PyObject *dict, Py_ssize_t training, PyObject *names
     return 1;
 }
 
-/* parts: (code, defaults or None, keyword defaults or None) */
-static inline int function_is(PyObject *value, PyObject *parts) {
+/* fields: (code, defaults or None, keyword defaults or None) */
+static inline int function_is(PyObject *value, PyObject *fields) {
     if (!PyFunction_Check(value)) return 0;
     const PyFunctionObject *function = (PyFunctionObject *)value;
     PyObject *defaults = function->func_defaults, *named = function->func_kwdefaults;
-    return function->func_code == PyTuple_GET_ITEM(parts, 0) &&
-           (defaults ? defaults : Py_None) == PyTuple_GET_ITEM(parts, 1) &&
-           (named ? named : Py_None) == PyTuple_GET_ITEM(parts, 2);
+    return function->func_code == PyTuple_GET_ITEM(fields, 0) &&
+           (defaults ? defaults : Py_None) == PyTuple_GET_ITEM(fields, 1) &&
+           (named ? named : Py_None) == PyTuple_GET_ITEM(fields, 2);
 }
 
-/* 1 holds, 0 or -1 (with an exception) not, DEAD never again. */
+/* 1: holds; 0, or -1 with an exception: does not; DEAD: never will again. */
 static inline int holds(const CheckStep *step, PyObject *value, PyObject **values) {
     switch (step->kind) {
     case C_IS: return value == step->operand;

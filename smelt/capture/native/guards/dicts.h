@@ -1,5 +1,5 @@
-/* Reading dicts with str keys at a remembered position, as CPython's own LOAD_ATTR_WITH_HINT does: about a quarter of
- * the cost of hashing. And versions: numbers that no other state of any dict (or class) ever has. */
+/* Reads of dicts with str keys at a remembered position, as CPython's own LOAD_ATTR_WITH_HINT does: about a quarter of
+ * the cost of hashing. And versions: numbers that identify one state of one dict (or class). */
 #ifndef SMELT_CAPTURE_DICTS_H
 #define SMELT_CAPTURE_DICTS_H
 
@@ -7,12 +7,13 @@
 
 #undef _PyGC_FINALIZED /* 3.12 names a macro and a function so */
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* 3.12's own header; the version, still kept up */
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* in 3.12's own header; the version is still maintained */
 #define Py_BUILD_CORE 1
 #include <internal/pycore_dict.h>
 #undef Py_BUILD_CORE
 
-/* 0: it has none. On 3.13 a dict that shares its values with an object does not see all writes to attributes. */
+/* 0: the dict has no version. On 3.13 a dict that shares its values with an object does not see all writes to
+ * attributes. */
 static inline uint64_t dict_version(PyObject *dict) {
     if (!PyDict_Check(dict)) return 0;
 #if PY_VERSION_HEX >= 0x030d0000
@@ -27,19 +28,21 @@ static inline uint64_t dict_version(PyObject *dict) {
 static inline PyObject *const *shaped_values(const Shape *shape, PyObject *dict) {
     const PyDictObject *table = (PyDictObject *)dict;
     if (!shape->keys || !PyDict_Check(dict) || table->ma_keys != shape->keys || !table->ma_values) return NULL;
-    if (((PyWeakReference *)shape->type)->wr_object == Py_None) return NULL; /* other keys lie there now */
+    /* the class died, and other keys may be at this address */
+    if (((PyWeakReference *)shape->type)->wr_object == Py_None) return NULL;
     return table->ma_keys->dk_nentries == shape->count ? table->ma_values->values : NULL;
 }
 
-/* Where `key` stands in a shape; -1: it has no such key. */
-static inline int32_t place_in(const Shape *shape, PyObject *key) {
+/* Position of `key` in a shape; -1: it has no such key. */
+static inline int32_t position_in(const Shape *shape, PyObject *key) {
     PyDictUnicodeEntry *entries = DK_UNICODE_ENTRIES((PyDictKeysObject *)shape->keys);
     for (Py_ssize_t i = 0; i < shape->count; i++)
         if (entries[i].me_key == key || (entries[i].me_key && !PyUnicode_Compare(entries[i].me_key, key))) return (int32_t)i;
     return -1;
 }
 
-/* The shape of `object`, whose dict is `dict`; without keys when they are not those of its class, or out of memory. */
+/* Sets the shape of `object`, whose dict is `dict`; without keys if they are not shared with its class, or out of
+ * memory. */
 static inline void take_shape(Shape *shape, PyObject *object, PyObject *dict) {
     PyTypeObject *type = Py_TYPE(object);
     PyDictKeysObject *keys = ((PyDictObject *)dict)->ma_keys;
@@ -54,7 +57,7 @@ static inline void take_shape(Shape *shape, PyObject *object, PyObject *dict) {
 
 enum { LONG_SCAN = 64 };
 
-/* Changes with every attribute of the class and of its bases; 0: it has none, or none yet. */
+/* Changes with every attribute of the class and of its bases; 0: the class has none, or none yet. */
 static inline uint64_t class_version(const PyTypeObject *type) {
 #if PY_VERSION_HEX >= 0x030d0000
     return type->tp_version_tag; /* a change sets it to 0; the flag below is no longer kept */
@@ -63,7 +66,7 @@ static inline uint64_t class_version(const PyTypeObject *type) {
 #endif
 }
 
-/* A look-up by hash that renews the hint. Borrowed; NULL with or without an exception. */
+/* A look-up by hash that updates the hint. Borrowed; NULL with or without an exception. */
 static Py_NO_INLINE PyObject *unhinted_item(PyObject *dict, PyObject *key, Py_hash_t hash, int32_t *hint) {
     PyObject *value = _PyDict_GetItem_KnownHash(dict, key, hash);
     PyDictKeysObject *keys = ((PyDictObject *)dict)->ma_keys;

@@ -1,11 +1,10 @@
-/* Evaluation of guards. `run_program` is the hot loop of every compiled call; `run_steps` takes the fetches and checks
- * one by one, as they were given, to say which one fails.
- *
- * References: as long as no step can run Python code, nothing can die under us and values are borrowed. A program runs
- * the steps that can before the others, and holds what they see until the end. */
+/* Evaluation of guards. `run_program` is the hot loop of every compiled call; `run_steps` evaluates the given fetches
+ * and checks one by one, to find the first that fails. References: as long as no step can run Python code, no value can
+ * die during the evaluation, and values are borrowed. A program evaluates the steps that can run Python code first, and
+ * owns their values until the end. */
 #include "memos.h"
 
-enum { FEW = 1024 }; /* this many values stand on the C stack */
+enum { FEW = 1024 }; /* up to this many values are on the C stack */
 
 /* -- the loop ---------------------------------------------------------------------------------- */
 static enum Outcome fail(Failure *failure, int is_check, Py_ssize_t index, PyObject *value, int answer) {
@@ -16,7 +15,8 @@ static enum Outcome fail(Failure *failure, int is_check, Py_ssize_t index, PyObj
     }
     if (answer == DEAD) return DEAD;
     if (!PyErr_Occurred()) return MISS;
-    if (!PyErr_ExceptionMatches(PyExc_Exception)) return RAISED; /* KeyboardInterrupt and the like are not ours */
+    /* KeyboardInterrupt and the like belong to the program */
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) return RAISED;
     PyErr_Clear();
     return MISS;
 }
@@ -65,9 +65,9 @@ static void release_steps(const Guards *guards, PyObject **values, Py_ssize_t re
 /* -- the program ------------------------------------------------------------------------------- */
 enum { LINE = 64 };
 
-/* Most of what guards look at has left the caches since the last call: a step's work lies between. So the program asks
- * for the memory of later nodes while it is busy with this one: a whole training step reads 800 tensors, of which each
- * is four places in memory. A macro: GCC drops calls of functions that only prefetch. */
+/* Most of what guards read has left the caches since the last call, during which a training step ran. So the program
+ * prefetches for later nodes while it evaluates this one: a whole training step reads 800 tensors, each at four
+ * addresses. A macro: GCC drops calls of functions that only prefetch. */
 #define ASK_EARLY(program, i)                                                                                          \
     do {                                                                                                               \
         const Lines *later = (program)->lines + (i) + LOOK_AHEAD;                                                      \
@@ -94,7 +94,7 @@ static Py_NO_INLINE void remember_lines(Lines *lines, const Node *node, const Ch
     }
 }
 
-/* Asks early for a tensor that will be looked at: first for the object, then for what it points to. */
+/* Prefetches a tensor that will be read: first the object, then what it points to. */
 static inline void ask_for_items(PyObject *const *items, Py_ssize_t i, Py_ssize_t end, const PyTypeObject *type) {
     if (i + 2 * LOOK_AHEAD < end) __builtin_prefetch(items[i + 2 * LOOK_AHEAD]);
     PyObject *later = i + LOOK_AHEAD < end ? items[i + LOOK_AHEAD] : NULL;
@@ -105,7 +105,7 @@ static inline void ask_for_items(PyObject *const *items, Py_ssize_t i, Py_ssize_
     __builtin_prefetch(impl + 2 * LINE);
 }
 
-/* The nodes of a run, whose parent is `parent`: how many hold, the values of these are set. */
+/* Evaluates the nodes of a run with this parent; returns how many hold and sets their values. */
 static int32_t run_items(const Program *program, int32_t at, PyObject *parent, PyObject **values, int owned) {
     const Node *first = &program->nodes[at];
     const FetchStep *step = &program->steps[at];
@@ -125,7 +125,7 @@ static int32_t run_items(const Program *program, int32_t at, PyObject *parent, P
     return first->run;
 }
 
-static uint64_t stretches; /* of evaluations in which nothing but guards ran, counted */
+static uint64_t stretches; /* counts stretches of evaluations in which nothing but guards ran */
 
 static enum Outcome run_program(Guards *guards, const Scope *scope, PyObject **values, int32_t *reached) {
     Program *program = &guards->program;
@@ -170,7 +170,7 @@ static void release_nodes(const Program *program, PyObject **values, int32_t rea
 }
 
 /* -- both -------------------------------------------------------------------------------------- */
-/* Values for one evaluation: `few` if they fit. */
+/* The array of values for one evaluation: `few` if they fit. */
 static PyObject **room(Py_ssize_t count, PyObject **few) {
     return count > FEW ? PyMem_Malloc((size_t)count * sizeof(PyObject *)) : few;
 }

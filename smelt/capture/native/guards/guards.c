@@ -23,7 +23,7 @@ static int guards_traverse(Guards *guards, visitproc visit, void *arg) {
     return 0;
 }
 
-static int guards_clear(Guards *guards) { /* the steps borrow from the tuples: without them it always fails */
+static int guards_clear(Guards *guards) { /* the steps borrow from the tuples: a cleared object always misses */
     Py_CLEAR(guards->fetches);
     Py_CLEAR(guards->checks);
     return 0;
@@ -134,7 +134,7 @@ static PyMemberDef guards_members[] = {
     {"checks", T_OBJECT, offsetof(Guards, checks), READONLY, NULL},
     {"outputs", T_OBJECT, offsetof(Guards, outputs), READONLY, NULL},
     {"renewed", T_ULONGLONG, offsetof(Guards, program) + offsetof(Program, renewed), READONLY,
-     "how often a dict or class had to be read again"},
+     "how often a dict or class was reread"},
     {NULL, 0, 0, 0, NULL},
 };
 PyTypeObject GuardsType = {
@@ -170,7 +170,7 @@ static int add_object(PyObject *module, const char *name, PyObject *object) { /*
 
 int guards_ready(PyObject *module) {
     evaluate_ready();
-    if (PyModule_AddIntConstant(module, "SHORT_APART", S_APART) < 0) return -1;
+    if (PyModule_AddIntConstant(module, "SHORT_DISJOINT", S_DISJOINT) < 0) return -1;
     if (PyModule_AddIntConstant(module, "SHORT_EQUAL_NUMBERS", S_EQUAL_NUMBERS) < 0) return -1;
     if (PyModule_AddIntConstant(module, "SHORT_NO_HOOKS", S_NO_HOOKS) < 0) return -1;
     name_training = PyUnicode_InternFromString("training");

@@ -1,15 +1,13 @@
-/* Whether what was read from a dict or class still stands there. Included by evaluate.c.
- *
- * Three ways, cheapest first: its version is the one that it had (dicts, classes); the values that the guards look at
- * are the very objects that they were (3.13: dicts that share their values with an object have no version); all is read
- * and checked again. */
+/* Whether what was read from a dict or class is still current. Included by evaluate.c. Checked in three ways, cheapest
+ * first: its version is unchanged (dicts, classes); the values that the guards read are the same objects (3.13: dicts
+ * that share their values with an object have no version); everything is read and checked again. */
 #ifndef SMELT_CAPTURE_MEMOS_H
 #define SMELT_CAPTURE_MEMOS_H
 
 #include "checks.h"
 
 /* -- writes to watched dicts ------------------------------------------------------------------- */
-static uint64_t writes = 1; /* to any of them, its end included */
+static uint64_t writes = 1; /* count of writes to watched dicts, including their deallocation */
 
 #if PY_VERSION_HEX >= 0x030c0000
 static int watcher = -1;
@@ -25,9 +23,9 @@ static void start_watching(void) {
     if (watcher < 0) PyErr_Clear();
 }
 
-/* Whether each write from now on is counted. */
+/* Whether each later write is counted. */
 static inline int watch(PyObject *dict) {
-    if (watcher < 0 || ((PyDictObject *)dict)->ma_values) return 0; /* 3.13.0 tells of no write through an object */
+    if (watcher < 0 || ((PyDictObject *)dict)->ma_values) return 0; /* 3.13.0 reports no write through an object */
     if (PyDict_Watch(watcher, dict) == 0) return 1;
     PyErr_Clear();
     return 0;
@@ -37,7 +35,7 @@ static void start_watching(void) {}
 static inline int watch(PyObject *dict) { return 0; }
 #endif
 
-/* -- reading again ----------------------------------------------------------------------------- */
+/* -- rereading --------------------------------------------------------------------------------- */
 static inline uint64_t version_now(const Memo *memo, PyObject *object) {
     return memo->is_class ? class_version((PyTypeObject *)object) : dict_version(object);
 }
@@ -51,23 +49,23 @@ static inline int item_holds(const Program *program, const Item *item, PyObject 
     return 1;
 }
 
-/* The hollow dicts have just been read. */
+/* Notes the hollow dicts, which have just been read. */
 static inline void see_hollow(const Program *program, const Memo *memo) {
     PyObject **found = program->found + memo->first_item + memo->item_count - memo->hollow_count;
     for (int32_t i = 0; i < memo->hollow_count; i++) program->hollow[memo->first_hollow + i] = found[i];
 }
 
 #if PY_VERSION_HEX >= 0x030d0000
-/* Whether an item's checks hold for whatever is the same object as now; keeps it alive where that takes it. */
-static inline int is_told_by_identity(const Program *program, Item *item, PyObject *value) {
+/* Whether an item's checks hold as long as the value is the same object; keeps it alive where that is needed. */
+static inline int identity_decides(const Program *program, Item *item, PyObject *value) {
     int by_content = 0;
     for (int32_t k = item->first; k < item->first + item->count; k++) {
         const CheckStep *check = &program->checks[k];
         by_content |= check->kind == C_TYPE_IS || (check->kind == C_EQ && value != check->operand);
     }
     if (!by_content) return 1;
-    if (!value || !is_immutable(value)) return 0; /* what is held must not keep anything else alive */
-    if (item->held != value) Py_XSETREF(item->held, Py_NewRef(value));
+    if (!value || !is_immutable(value)) return 0; /* keeping it alive must not keep anything else alive */
+    if (item->kept_alive != value) Py_XSETREF(item->kept_alive, Py_NewRef(value));
     return 1;
 }
 
@@ -79,33 +77,33 @@ static inline void see(const Program *program, Memo *memo) {
     int32_t count = 0;
     memo->seen_count = -1;
     for (int32_t i = 0; i < memo->item_count; i++, item++) {
-        if (!is_told_by_identity(program, item, found[i])) return;
-        if (item->place >= 0) seen[count++] = (Seen){found[i], item->place};
+        if (!identity_decides(program, item, found[i])) return;
+        if (item->position >= 0) seen[count++] = (Seen){found[i], item->position};
     }
     memo->seen_count = count;
 }
 
-/* The same values as when they were seen. */
+/* Whether the values are the same objects as when they were noted. */
 static inline int is_as_seen(const Program *program, const Memo *memo, PyObject *dict) {
     PyObject *const *values = memo->seen_count >= 0 ? shaped_values(&memo->shape, dict) : NULL;
     if (!values) return 0;
     const Seen *seen = program->seen + memo->first_item;
     uintptr_t different = 0;
-    for (int32_t i = 0; i < memo->seen_count; i++) different |= (uintptr_t)values[seen[i].place] ^ (uintptr_t)seen[i].value;
+    for (int32_t i = 0; i < memo->seen_count; i++) different |= (uintptr_t)values[seen[i].position] ^ (uintptr_t)seen[i].value;
     return !different;
 }
 
-/* Reads the values of an object at their places. */
+/* Reads the values of an object at their positions in the shape, and checks them. */
 static inline int shape_holds(Program *program, Memo *memo, PyObject *dict) {
     PyObject *const *values = shaped_values(&memo->shape, dict);
     if (!values) return 0;
-    memo->version = memo->hollow_at = 0; /* the items are no longer those of the dict that had it */
+    memo->version = memo->hollow_at = 0; /* the items are no longer those of the dict with that version */
     memo->seen_count = -1;
     const Item *item = program->items + memo->first_item;
     PyObject **found = program->found + memo->first_item;
     for (int32_t i = 0; i < memo->item_count; i++, item++) {
-        found[i] = item->place >= 0 ? values[item->place] : NULL;
-        if (!item_holds(program, item, found[i])) return 0; /* said so again by `renew` */
+        found[i] = item->position >= 0 ? values[item->position] : NULL;
+        if (!item_holds(program, item, found[i])) return 0; /* `renew` will find the same */
     }
     see(program, memo);
     see_hollow(program, memo);
@@ -113,7 +111,7 @@ static inline int shape_holds(Program *program, Memo *memo, PyObject *dict) {
 }
 #endif
 
-/* Reads what the memo is about again; runs no Python code. `object` is what `owner` has as its dict, or a class. */
+/* Rereads the memo's dict or class; runs no Python code. `object` is the dict of `owner`, or a class. */
 static Py_NO_INLINE int renew(Program *program, Memo *memo, PyObject *owner, PyObject *object) {
     memo->version = memo->hollow_at = 0;
     memo->seen_count = -1;
@@ -126,13 +124,13 @@ static Py_NO_INLINE int renew(Program *program, Memo *memo, PyObject *owner, PyO
         if ((!value && PyErr_Occurred()) || !item_holds(program, item, value)) return 0;
     }
     see_hollow(program, memo);
-    memo->version = version_now(memo, object); /* of a class: looking names up gave it one */
+    memo->version = version_now(memo, object); /* a class got one by the look-ups */
 #if PY_VERSION_HEX >= 0x030d0000
     if (!memo->version && !memo->is_class && owner) {
         take_shape(&memo->shape, owner, object);
         for (int32_t i = 0; memo->shape.keys && i < memo->item_count; i++) {
             Item *item = &program->items[memo->first_item + i];
-            item->place = place_in(&memo->shape, item->key);
+            item->position = position_in(&memo->shape, item->key);
         }
         if (memo->shape.keys) see(program, memo);
     }
@@ -140,8 +138,8 @@ static Py_NO_INLINE int renew(Program *program, Memo *memo, PyObject *owner, PyO
     return 1;
 }
 
-/* -- holding ----------------------------------------------------------------------------------- */
-/* Every hollow dict is without items. */
+/* -- current? ---------------------------------------------------------------------------------- */
+/* Whether every hollow dict is empty. */
 static inline int is_hollow(const Program *program, Memo *memo) {
     if (!memo->hollow_count || memo->hollow_at == writes) return 1;
     PyObject *const *dict = program->hollow + memo->first_hollow;
@@ -155,7 +153,7 @@ static inline int is_hollow(const Program *program, Memo *memo) {
     return 1;
 }
 
-/* Whether the items are what stands in `object` now. */
+/* Whether the items are the present content of `object`. */
 static inline int is_current(const Program *program, const Memo *memo, PyObject *object) {
     if (memo->version && version_now(memo, object) == memo->version) return 1;
 #if PY_VERSION_HEX >= 0x030d0000
@@ -174,7 +172,7 @@ static inline int memo_holds(Program *program, Memo *memo, PyObject *owner, PyOb
     return renew(program, memo, owner, object) && is_hollow(program, memo);
 }
 
-/* What the parent's memo knows; NULL with `*known` set: there is nothing. */
+/* The value in the parent's memo; NULL with `*known` set: absent. */
 static inline PyObject *recall(const Program *program, int32_t at, PyObject *parent, uint64_t now, int *known) {
     const Node *node = &program->nodes[at];
     const Memo *memo = &program->memos[node->of];

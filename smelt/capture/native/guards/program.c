@@ -1,49 +1,47 @@
-/* From the steps of Guards to a Program: fetches in the order in which they are needed, with what one dict or class
- * answers taken together in memos.
- *
- * Steps of the kind MODULE_MEMBER and checks of the kind MODULE become reads of the dicts that they stand for, so that
- * one memo serves everything that is asked of a module's __dict__. */
+/* From the steps of Guards to a Program: fetches in the order of evaluation, where reads of one dict or class are
+ * combined in memos. Steps of kind MODULE_MEMBER and checks of kind MODULE become reads of the dicts behind them, so
+ * that one memo serves all reads of a module's __dict__. */
 #include "guards.h"
 
 enum { NONE = -1 };
 
-/* A fetch while the program is built: the given ones, then those of hidden dicts. */
+/* A fetch while the program is built: first the given ones, then those of intermediate dicts. */
 typedef struct {
     FetchStep step;
     int32_t first_child, sibling;
-    int32_t first_check; /* of the given checks */
-    int32_t item, memo;  /* what it is of its parent's memo; the memo of its value */
-    int32_t checks;      /* how many are made every time */
-    int32_t node;        /* its place in the program */
-    uint8_t wanted;      /* its value is an output or the operand of a check */
+    int32_t first_check; /* index in the given checks */
+    int32_t item, memo;  /* its item in its parent's memo; the memo of its value */
+    int32_t checks;      /* number of checks made at every evaluation */
+    int32_t node;        /* its index in the program */
+    uint8_t wanted;      /* whether its value is an output or the operand of a check */
 } Draft;
 
 typedef struct {
     Item item;
-    int32_t memo, draft; /* draft: the fetch of this item, if there is one */
-    int32_t next;        /* the memo's item before it */
-    int32_t at;          /* where it goes */
+    int32_t memo, draft; /* draft: the fetch of this item, or NONE */
+    int32_t next;        /* the memo's previous item */
+    int32_t at;          /* its index in the program */
 } DraftItem;
 
 typedef struct {
     Memo memo;
-    int32_t last, filled; /* its last item; how many are laid out */
+    int32_t last, filled; /* index of its last item; number of items laid out */
 } DraftMemo;
 
-/* A check and whose it is: a draft's, an item's, or nobody's, when it has no fetch. */
+/* A check and what it is attached to: a draft, an item, or nothing, if it has no fetch. */
 typedef struct {
     CheckStep step;
     int32_t draft, item;
-} Placed;
+} AttachedCheck;
 
 typedef struct {
     const Guards *guards;
     Draft *drafts;
     DraftItem *items;
     DraftMemo *memos;
-    Placed *placed;
-    int32_t *order; /* the drafts that become nodes */
-    int32_t count, given, item_count, memo_count, placed_count, node_count, owned_count;
+    AttachedCheck *attached;
+    int32_t *order; /* indices of the drafts that become nodes */
+    int32_t count, given, item_count, memo_count, attached_count, node_count, owned_count;
 } Builder;
 
 /* -- drafts ------------------------------------------------------------------------------------ */
@@ -142,7 +140,7 @@ static void remember_fetches(Builder *b) {
 }
 
 /* -- checks ------------------------------------------------------------------------------------ */
-/* Whether a check holds as long as it is about the same object. */
+/* Whether a check, once passed, holds for the same object for ever. */
 static int is_lasting(const CheckStep *step) {
     switch (step->kind) {
     case C_IS:
@@ -156,28 +154,28 @@ static int is_lasting(const CheckStep *step) {
     }
 }
 
-static void place(Builder *b, CheckStep step, int32_t draft, int32_t item) {
-    b->placed[b->placed_count++] = (Placed){step, draft, item};
+static void attach(Builder *b, CheckStep step, int32_t draft, int32_t item) {
+    b->attached[b->attached_count++] = (AttachedCheck){step, draft, item};
     if (draft != NONE) b->drafts[draft].checks++;
     if (item != NONE) b->items[item].item.count++;
 }
 
-/* HAS_KEY and NOT_KEY: an item of the dict itself. */
-static void place_key(Builder *b, const CheckStep *step, int32_t draft) {
+/* HAS_KEY and NOT_KEY become an item of the dict. */
+static void attach_key_check(Builder *b, const CheckStep *step, int32_t draft) {
     int32_t item = item_of(b, memo_of(b, draft), step->operand, (Py_hash_t)step->high);
     CheckStep missing = {.kind = C_MISSING, .given = step->given, .operand = Py_None};
     if (step->kind == C_HAS_KEY) b->items[item].item.required = 1;
-    else place(b, missing, NONE, item);
+    else attach(b, missing, NONE, item);
 }
 
-/* MODULE: items of the instance's dict. */
-static void place_module(Builder *b, const CheckStep *step, int32_t draft) {
+/* MODULE becomes items of the instance's dict. */
+static void attach_module_check(Builder *b, const CheckStep *step, int32_t draft) {
     int32_t memo = memo_of(b, dict_of(b, draft));
     if (step->number >= 0) {
         CheckStep same = {.kind = C_IS, .given = step->given, .operand = step->number ? Py_True : Py_False};
         int32_t item = item_of(b, memo, name_training, PyObject_Hash(name_training));
         b->items[item].item.required = 1;
-        place(b, same, NONE, item);
+        attach(b, same, NONE, item);
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(step->operand); i++) {
         PyObject *name = PyTuple_GET_ITEM(step->operand, i);
@@ -186,7 +184,7 @@ static void place_module(Builder *b, const CheckStep *step, int32_t draft) {
     }
 }
 
-/* The fetches that a check looks at besides its own: (how many, which). */
+/* The other fetches that a check reads: their number, and `indices` unless there is only one. */
 static Py_ssize_t operands(const CheckStep *step, PyObject **indices) {
     *indices = NULL;
     if (step->kind == C_ALIASED || step->kind == C_NOT_ALIASED) return 1;
@@ -199,28 +197,28 @@ static int32_t operand_at(const CheckStep *step, PyObject *indices, Py_ssize_t i
     return (int32_t)(indices ? PyLong_AsSsize_t(PyTuple_GET_ITEM(indices, i)) : step->number);
 }
 
-static void place_check(Builder *b, const CheckStep *step, int32_t draft) {
+static void attach_check(Builder *b, const CheckStep *step, int32_t draft) {
     PyObject *indices;
     Py_ssize_t count = operands(step, &indices);
     for (Py_ssize_t i = 0; i < count; i++) b->drafts[operand_at(step, indices, i)].wanted = 1;
     int32_t item = b->drafts[draft].item;
     int of_keys = (step->kind == C_HAS_KEY || step->kind == C_NOT_KEY) && PyUnicode_CheckExact(step->operand);
-    if (step->kind == C_MODULE) place_module(b, step, draft);
-    else if (item != NONE && is_lasting(step)) place(b, *step, NONE, item);
-    else if (of_keys && !is_class(&b->drafts[draft].step)) place_key(b, step, draft);
-    else place(b, *step, draft, NONE);
+    if (step->kind == C_MODULE) attach_module_check(b, step, draft);
+    else if (item != NONE && is_lasting(step)) attach(b, *step, NONE, item);
+    else if (of_keys && !is_class(&b->drafts[draft].step)) attach_key_check(b, step, draft);
+    else attach(b, *step, draft, NONE);
 }
 
-static void place_checks(Builder *b) {
+static void attach_checks(Builder *b) {
     const CheckStep *step = b->guards->check_steps;
-    for (Py_ssize_t i = 0; i < b->guards->rootless; i++) place(b, *step++, NONE, NONE);
+    for (Py_ssize_t i = 0; i < b->guards->rootless; i++) attach(b, *step++, NONE, NONE);
     for (int32_t i = 0; i < b->given; i++)
-        for (int32_t k = 0; k < b->guards->fetch_steps[i].checks; k++) place_check(b, step++, i);
+        for (int32_t k = 0; k < b->guards->fetch_steps[i].checks; k++) attach_check(b, step++, i);
     for (Py_ssize_t i = 0; i < b->guards->output_count; i++) b->drafts[b->guards->output_steps[i]].wanted = 1;
 }
 
 /* -- order ------------------------------------------------------------------------------------- */
-/* Parents and operands first; they were given before the step that needs them, so this ends. */
+/* Emits parents and operands first; they precede the step in the given order, so this terminates. */
 static void emit(Builder *b, int32_t index) {
     Draft *draft = &b->drafts[index];
     if (draft->node != NONE) return;
@@ -237,7 +235,7 @@ static void emit(Builder *b, int32_t index) {
     b->order[b->node_count++] = index;
 }
 
-/* Whether a node may run Python code, makes an object, or has one that nobody else may hold. */
+/* Whether a node may run Python code, makes an object, or reads one that may have no other owner. */
 static int is_owned(const Builder *b, int32_t index) {
     const Draft *draft = &b->drafts[index];
     if (draft->step.kind == F_WEAK || fetch_is_foreign(&draft->step)) return 1;
@@ -247,7 +245,7 @@ static int is_owned(const Builder *b, int32_t index) {
     return 0;
 }
 
-/* Whether a fetch, or one that it is read from, asks for what the program keeps count of: its key says so. */
+/* Whether a fetch, or one that it depends on, calls a function marked `asked_last`: the program counts its calls. */
 static int is_asked_last(const Builder *b, int32_t index) {
     for (; index >= 0; index = b->drafts[index].step.parent) {
         const FetchStep *step = &b->drafts[index].step;
@@ -256,8 +254,8 @@ static int is_asked_last(const Builder *b, int32_t index) {
     return 0;
 }
 
-/* Those that own what they see come first, so that what the others see cannot die under them. A program counts on some
- * to be asked only where all else holds: they come last, and then all own what they see. */
+/* Nodes that own their values come first, so that the values of the others cannot die. Functions marked `asked_last`
+ * must be called only where all other guards hold: they come last, and then all nodes own their values. */
 static void emit_needed(Builder *b) {
     int asks_last = 0;
     for (int last = 0; last <= asks_last; last++) {
@@ -323,28 +321,28 @@ static int32_t reserve(int32_t *first, int32_t *count, int32_t at) {
     return at;
 }
 
-/* The checks of one owner stand together; those without a fetch come first. */
+/* Checks of one owner are contiguous; those without a fetch come first. */
 static void lay_out_checks(Builder *b, Program *p) {
     int32_t at = (int32_t)b->guards->rootless;
     for (int32_t i = 0; i < p->node_count; i++) at = reserve(&p->nodes[i].first, &p->nodes[i].count, at);
     for (int32_t i = 0; i < b->item_count; i++) at = reserve(&p->items[i].first, &p->items[i].count, at);
-    for (int32_t i = 0; i < b->placed_count; i++) {
-        const Placed *placed = &b->placed[i];
+    for (int32_t i = 0; i < b->attached_count; i++) {
+        const AttachedCheck *attached = &b->attached[i];
         int32_t to = i;
-        if (placed->draft != NONE) {
-            Node *node = &p->nodes[b->drafts[placed->draft].node];
+        if (attached->draft != NONE) {
+            Node *node = &p->nodes[b->drafts[attached->draft].node];
             to = node->first + node->count++;
-            node->foreign |= (uint8_t)check_is_foreign(&placed->step);
-        } else if (placed->item != NONE) {
-            Item *item = &p->items[b->items[placed->item].at];
+            node->foreign |= (uint8_t)check_is_foreign(&attached->step);
+        } else if (attached->item != NONE) {
+            Item *item = &p->items[b->items[attached->item].at];
             to = item->first + item->count++;
         }
-        p->checks[to] = placed->step;
+        p->checks[to] = attached->step;
     }
 }
 
-/* Whether node i reads the item behind that of the node before it, from the same list or tuple, and nothing but the same
- * spec is asked of both: a thousand parts of one `torch.cat`, the layers' caches. */
+/* Whether node i reads the next item of the same list or tuple as the node before it, and both have only one check, of
+ * the same tensor spec: a thousand operands of one `torch.cat`, the caches of layers. */
 static int continues_run(const Program *p, int32_t i) {
     const Node *before = &p->nodes[i - 1], *node = &p->nodes[i];
     const FetchStep *last = &p->steps[i - 1], *step = &p->steps[i];
@@ -374,7 +372,7 @@ static int allocate_program(const Builder *b, Program *p) {
     p->found = PyMem_Calloc((size_t)b->item_count + 1, sizeof(PyObject *));
     p->seen = PyMem_Calloc((size_t)b->item_count + 1, sizeof(Seen));
     p->hollow = PyMem_Calloc((size_t)b->item_count + LOOK_AHEAD, sizeof(PyObject *));
-    p->checks = PyMem_Calloc((size_t)b->placed_count + 1, sizeof(CheckStep));
+    p->checks = PyMem_Calloc((size_t)b->attached_count + 1, sizeof(CheckStep));
     p->item_count = b->item_count;
     int whole = p->nodes && p->steps && p->lines && p->memos && p->items && p->found && p->seen && p->hollow && p->checks;
     return whole ? 0 : -1;
@@ -382,7 +380,7 @@ static int allocate_program(const Builder *b, Program *p) {
 
 void free_program(Program *program) {
     for (int32_t i = 0; i < program->memo_count; i++) Py_XDECREF(program->memos[i].shape.type);
-    for (int32_t i = 0; program->items && i < program->item_count; i++) Py_XDECREF(program->items[i].held);
+    for (int32_t i = 0; program->items && i < program->item_count; i++) Py_XDECREF(program->items[i].kept_alive);
     PyMem_Free(program->nodes);
     PyMem_Free(program->steps);
     PyMem_Free(program->lines);
@@ -394,7 +392,7 @@ void free_program(Program *program) {
     PyMem_Free(program->checks);
 }
 
-/* Room for what the steps can become at most. */
+/* Allocates for the largest possible number of drafts and items. */
 static int allocate_drafts(Builder *b) {
     size_t checks = (size_t)b->guards->check_count, drafts = 3 * (size_t)b->given + checks, items = drafts + checks;
     for (size_t i = 0; i < checks; i++) {
@@ -404,9 +402,9 @@ static int allocate_drafts(Builder *b) {
     b->drafts = PyMem_Malloc((drafts + 1) * sizeof(Draft));
     b->items = PyMem_Malloc((items + 1) * sizeof(DraftItem));
     b->memos = PyMem_Malloc((drafts + 1) * sizeof(DraftMemo));
-    b->placed = PyMem_Malloc((checks + 1) * sizeof(Placed));
+    b->attached = PyMem_Malloc((checks + 1) * sizeof(AttachedCheck));
     b->order = PyMem_Malloc((drafts + 1) * sizeof(int32_t));
-    return b->drafts && b->items && b->memos && b->placed && b->order ? 0 : -1;
+    return b->drafts && b->items && b->memos && b->attached && b->order ? 0 : -1;
 }
 
 int build_program(Guards *guards) {
@@ -415,7 +413,7 @@ int build_program(Guards *guards) {
     if (status == 0) {
         draft_fetches(b);
         remember_fetches(b);
-        place_checks(b);
+        attach_checks(b);
         emit_needed(b);
         status = allocate_program(b, &guards->program);
     }
@@ -428,7 +426,7 @@ int build_program(Guards *guards) {
     PyMem_Free(b->drafts);
     PyMem_Free(b->items);
     PyMem_Free(b->memos);
-    PyMem_Free(b->placed);
+    PyMem_Free(b->attached);
     PyMem_Free(b->order);
     return status;
 }

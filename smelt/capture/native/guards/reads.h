@@ -1,4 +1,4 @@
-/* Fetching: how one step gets from a value to the next. Included where guards run. */
+/* Evaluation of one fetch, from the parent's value to its own. Included by the evaluation loop. */
 #ifndef SMELT_CAPTURE_READS_H
 #define SMELT_CAPTURE_READS_H
 
@@ -12,7 +12,7 @@ static Py_NO_INLINE PyObject *slow_instance_dict(PyObject *object) {
     if (!*where) {
         PyObject *made = PyObject_GenericGetDict(object, NULL);
         if (!made) return PyErr_Clear(), NULL;
-        Py_DECREF(made); /* the object keeps it */
+        Py_DECREF(made); /* the object owns it */
     }
     return *where;
 }
@@ -21,7 +21,7 @@ static Py_NO_INLINE PyObject *slow_instance_dict(PyObject *object) {
 static inline PyObject *instance_dict(PyObject *object) {
     if (Py_TYPE(object)->tp_flags & Py_TPFLAGS_MANAGED_DICT) {
         PyObject *dict = ((PyObject **)object)[-3]; /* before the object's head, on 3.11 to 3.13 */
-        if (dict && !((uintptr_t)dict & 1)) return dict; /* 3.12 tags values that are no dict yet */
+        if (dict && !((uintptr_t)dict & 1)) return dict; /* 3.12 tags inline values for which no dict exists yet */
     }
     return slow_instance_dict(object);
 }
@@ -31,7 +31,8 @@ static inline PyObject *dict_item(PyObject *dict, PyObject *key, Py_hash_t hash,
     return dict && PyDict_Check(dict) ? hinted_item(dict, key, hash, hint) : NULL;
 }
 
-static inline Py_hash_t name_hash(PyObject *name) { return ((PyASCIIObject *)name)->hash; } /* computed when built */
+/* computed when the steps were built */
+static inline Py_hash_t name_hash(PyObject *name) { return ((PyASCIIObject *)name)->hash; }
 
 static inline PyObject *weak_target(PyObject *reference) {
     PyObject *target = ((PyWeakReference *)reference)->wr_object;
@@ -98,7 +99,7 @@ static inline PyObject *fetch(FetchStep *step, PyObject *parent, PyObject **valu
     case F_MODULE_MEMBER:
         found = dict_item(values[step->index], step->key, name_hash(step->key), &step->hint);
         return found ? dict_item(found, step->second, step->hash, &step->second_hint) : NULL;
-    case F_PART:
+    case F_FUNCTION_FIELD:
         if (!PyFunction_Check(parent)) return NULL;
         found = *(PyObject **)((char *)parent + step->index);
         return found ? found : Py_None;

@@ -1,19 +1,19 @@
-/* Quick ways to a yes, for questions that guards put to Python about many tensors. A shortcut that does not know says no;
- * then Python is asked. */
+/* Shortcuts: native sufficient conditions for checks that are Python functions over many tensors. Where a shortcut
+ * cannot confirm the check, the Python function is called. */
 #include "shortcuts.h"
 
 typedef struct {
-    uintptr_t start, end; /* addresses of the first element and behind the last */
+    uintptr_t start, end; /* addresses of the first byte and behind the last */
 } Span;
 
 struct Shortcut {
     int which;
     Py_ssize_t count;
-    TensorSpec **specs; /* borrowed from Guards.checks: what the tensors are known to match */
+    TensorSpec **specs; /* borrowed from Guards.checks: what the tensors have been checked to match */
     int32_t *fetches;   /* of the tensors */
-    int32_t *order;     /* APART: by address, when last asked */
+    int32_t *order;     /* DISJOINT: indices by address, as last sorted */
     Span *spans;
-    SizeProgram *sizes; /* instead of all but the fetches */
+    SizeProgram *sizes; /* if set, evaluated in place of `which` */
 };
 
 Shortcut *shortcut_new(int which, PyObject *indices, TensorSpec **specs) {
@@ -68,8 +68,8 @@ static inline uintptr_t first_element(const char *impl, int64_t size) {
     return data ? data + word(impl + layout.storage_offset) * (uint64_t)size : 0;
 }
 
-/* -- no two share memory ----------------------------------------------------------------------- */
-/* An empty span for a tensor without elements; 0: not known. */
+/* -- DISJOINT: no shared memory----------------------------------------------------------------- */
+/* Sets the span of a tensor's memory, empty for a tensor without elements; 0: not known. */
 static int span_of(const TensorSpec *spec, PyObject *tensor, Span *span) {
     const char *impl = impl_of(tensor);
     int64_t ndim = spec->ndim, last = 0;
@@ -84,7 +84,7 @@ static int span_of(const TensorSpec *spec, PyObject *tensor, Span *span) {
     return span->start != 0;
 }
 
-static int are_apart_in_order(const Shortcut *shortcut) {
+static int are_disjoint_in_order(const Shortcut *shortcut) {
     uintptr_t end = 0;
     for (Py_ssize_t i = 0; i < shortcut->count; i++) {
         const Span *span = &shortcut->spans[shortcut->order[i]];
@@ -100,15 +100,15 @@ static int by_start(const void *a, const void *b, void *spans) {
     return first < second ? -1 : first > second;
 }
 
-static int are_apart(Shortcut *shortcut, PyObject **values) {
+static int are_disjoint(Shortcut *shortcut, PyObject **values) {
     for (Py_ssize_t i = 0; i < shortcut->count; i++) {
         Py_ssize_t later = i + LOOK_AHEAD < shortcut->count ? i + LOOK_AHEAD : i;
         __builtin_prefetch((const char *)word(impl_of(values[shortcut->fetches[later]]) + layout.storage));
         if (!span_of(shortcut->specs[i], values[shortcut->fetches[i]], &shortcut->spans[i])) return 0;
     }
-    if (are_apart_in_order(shortcut)) return 1;
+    if (are_disjoint_in_order(shortcut)) return 1;
     qsort_r(shortcut->order, (size_t)shortcut->count, sizeof *shortcut->order, by_start, shortcut->spans);
-    return are_apart_in_order(shortcut);
+    return are_disjoint_in_order(shortcut);
 }
 
 /* -- all hold the same number ------------------------------------------------------------------ */
@@ -131,14 +131,14 @@ static int are_equal_numbers(const Shortcut *shortcut, PyObject **values) {
     if (!like->is_float_on_cpu || !number_of(like, values[shortcut->fetches[0]], &first)) return 0;
     for (Py_ssize_t i = 1; i < shortcut->count; i++) {
         const TensorSpec *spec = shortcut->specs[i];
-        /* the same dispatch keys: none is the lazy negative of its memory, or all are */
+        /* with equal dispatch keys either none is a lazy negative view, or all are */
         if (!spec->is_float_on_cpu || spec->keys != like->keys) return 0;
         if (!number_of(spec, values[shortcut->fetches[i]], &other) || first != other) return 0;
     }
     return 1;
 }
 
-/* -- none has hooks ---------------------------------------------------------------------------- */
+/* -- NO_HOOKS ---------------------------------------------------------------------------------- */
 static inline int is_empty(PyObject *tensor, Py_ssize_t at) {
     PyObject *hooks = *(PyObject **)((char *)tensor + at);
     return !hooks || hooks == Py_None || (PyDict_Check(hooks) && PyDict_GET_SIZE(hooks) == 0);
@@ -155,7 +155,7 @@ static int have_no_hooks(const Shortcut *shortcut, PyObject **values) {
 int shortcut_holds(Shortcut *shortcut, PyObject **values) {
     if (shortcut->sizes) return size_program_holds(shortcut->sizes, shortcut->fetches, values);
     switch (shortcut->which) {
-    case S_APART: return layout.storage && are_apart(shortcut, values);
+    case S_DISJOINT: return layout.storage && are_disjoint(shortcut, values);
     case S_EQUAL_NUMBERS: return layout.storage && are_equal_numbers(shortcut, values);
     case S_NO_HOOKS: return layout.hooks && have_no_hooks(shortcut, values);
     }

@@ -1,6 +1,5 @@
-/* Comparisons of integer expressions, as guards on sizes ask them: a program for a stack of numbers.
- *
- * (op, argument, op, argument ...); a comparison takes two numbers and ends the program with no where it does not hold. */
+/* Comparisons of integer expressions, for guards on sizes: programs for a stack machine, (op, argument, op, argument
+ * ...). A comparison pops two numbers, and ends the program with 0 if it does not hold. */
 #include "sizes.h"
 
 enum { DEEP = 32 };
@@ -18,7 +17,7 @@ struct SizeProgram {
     } steps[];
 };
 
-/* How many numbers a step takes and leaves; the depth never leaves the stack. */
+/* How many numbers a step pops and pushes; the depth stays within the stack. */
 static int is_well_formed(const SizeProgram *program, Py_ssize_t count) {
     Py_ssize_t depth = 0;
     for (Py_ssize_t i = 0; i < program->length; i++) {
@@ -65,7 +64,7 @@ static int number_of(PyObject *value, int64_t *number) {
 
 static int64_t floor_division(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
 
-/* Puts `a op b` in place of a; 0: too large, or no number. */
+/* Replaces a by `a op b`; 0: overflow, or undefined. */
 static int compute(int op, int64_t *a, int64_t b) {
     switch (op) {
     case Z_ADD: return !__builtin_add_overflow(*a, b, a);
@@ -93,7 +92,7 @@ static int compare(int op, int64_t a, int64_t b) {
 }
 
 int size_program_holds(const SizeProgram *program, const int32_t *fetches, PyObject **values) {
-    int64_t stack[DEEP], *top = stack; /* behind the last */
+    int64_t stack[DEEP], *top = stack; /* top points behind the last number */
     for (Py_ssize_t i = 0; i < program->length; i++) {
         int op = program->steps[i].op;
         int64_t argument = program->steps[i].argument;

@@ -1,4 +1,4 @@
-/* Programs over sizes: see sizes.c. smelt/capture/guards/size_programs.py writes them. */
+/* Programs over sizes: see sizes.c. smelt/capture/guards/size_programs.py generates them. */
 #ifndef SMELT_CAPTURE_SIZES_H
 #define SMELT_CAPTURE_SIZES_H
 
@@ -14,7 +14,7 @@ typedef struct SizeProgram SizeProgram;
 
 extern const char *const size_ops[];
 SizeProgram *size_program_new(PyObject *steps, Py_ssize_t count); /* over `count` values; NULL with an exception */
-/* 1: surely; 0: not, or not known: a value is no plain int, or a result is too large */
+/* 1: holds; 0: does not, or not known: a value is no plain int, or a result overflows */
 int size_program_holds(const SizeProgram *program, const int32_t *fetches, PyObject **values);
 
 #endif

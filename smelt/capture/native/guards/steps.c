@@ -10,8 +10,8 @@ static int bad(const char *what, Py_ssize_t index, const char *kind, const char 
 /* -- fetches ----------------------------------------------------------------------------------- */
 static int is_interned_name(PyObject *object) { return PyUnicode_CheckExact(object) && PyObject_Hash(object) != -1; }
 
-/* Where among the values the __dict__ of fetch `index` is put; dict_at 0 is free: it is the first fetch's own place. */
-static Py_ssize_t dict_place(Guards *guards, Py_ssize_t index) {
+/* Index in the values of the __dict__ of fetch `index`. 0 means none: index 0 is the first fetch's value. */
+static Py_ssize_t dict_value_index(Guards *guards, Py_ssize_t index) {
     FetchStep *step = &guards->fetch_steps[index];
     if (!step->dict_at) step->dict_at = (int32_t)guards->value_count++;
     return step->dict_at;
@@ -24,7 +24,7 @@ static int read_member(Guards *guards, FetchStep *step, PyObject *key) {
     step->key = PyTuple_GET_ITEM(key, 0);
     step->second = PyTuple_GET_ITEM(key, 1);
     step->hash = PyObject_Hash(step->second);
-    step->index = dict_place(guards, step->parent);
+    step->index = dict_value_index(guards, step->parent);
     return 1;
 }
 
@@ -35,12 +35,12 @@ static int read_index(FetchStep *step, PyObject *key, int may_be_negative) {
     return may_be_negative || step->index >= 0;
 }
 
-/* What functions keep in their own structure, unlike their other attributes. */
-static int read_part(FetchStep *step, PyObject *key) {
+/* Fields of the function object, unlike its other attributes. */
+static int read_function_field(FetchStep *step, PyObject *key) {
     static const struct {
         const char *name;
         size_t offset;
-    } parts[] = {
+    } fields[] = {
         {"__code__", offsetof(PyFunctionObject, func_code)},
         {"__defaults__", offsetof(PyFunctionObject, func_defaults)},
         {"__kwdefaults__", offsetof(PyFunctionObject, func_kwdefaults)},
@@ -50,9 +50,9 @@ static int read_part(FetchStep *step, PyObject *key) {
         {"__module__", offsetof(PyFunctionObject, func_module)},
         {"__doc__", offsetof(PyFunctionObject, func_doc)},
     };
-    for (size_t i = 0; PyUnicode_Check(key) && i < sizeof parts / sizeof *parts; i++)
-        if (PyUnicode_CompareWithASCIIString(key, parts[i].name) == 0) {
-            step->index = (Py_ssize_t)parts[i].offset;
+    for (size_t i = 0; PyUnicode_Check(key) && i < sizeof fields / sizeof *fields; i++)
+        if (PyUnicode_CompareWithASCIIString(key, fields[i].name) == 0) {
+            step->index = (Py_ssize_t)fields[i].offset;
             return 1;
         }
     return 0;
@@ -79,7 +79,7 @@ static int read_slot(FetchStep *step, PyObject *key) {
     return 1;
 }
 
-/* Whether fetching may run Python code, or makes an object that nobody else holds. */
+/* Whether fetching may run Python code, or makes an object without another owner. */
 int fetch_is_foreign(const FetchStep *step) {
     switch (step->kind) {
     case F_ATTR:
@@ -119,9 +119,9 @@ static int read_key(Guards *guards, FetchStep *step, Py_ssize_t index, PyObject 
     case F_MODULE_MEMBER:
         return read_member(guards, step, key) ? 0 : bad("fetch", index, kind, "(dict name, member name)");
     case F_WEAK:
-        guards->owning = 1; /* the referent may have no other owner than us */
+        guards->owning = 1; /* the referent may have no other owner */
         return PyWeakref_CheckRefExact(key) ? 0 : bad("fetch", index, kind, "a weakref.ref");
-    case F_PART: return read_part(step, key) ? 0 : bad("fetch", index, kind, "the name of a part of functions");
+    case F_FUNCTION_FIELD: return read_function_field(step, key) ? 0 : bad("fetch", index, kind, "the name of a field of functions");
     case F_SLOT: return read_slot(step, key) ? 0 : bad("fetch", index, kind, "the descriptor of a slot");
     case F_CALL: return PyCallable_Check(key) ? 0 : bad("fetch", index, kind, "a callable");
     default: return 0;
@@ -206,7 +206,7 @@ static int read_python(PyObject *operand, Py_ssize_t fetch) {
            is_index_tuple(PyTuple_GET_ITEM(operand, 1), fetch);
 }
 
-/* The check, made before `asking`, that a fetch gives a tensor whose memory may be read; NULL: there is none. */
+/* The preceding check that a fetch gives a tensor whose memory may be read; NULL: there is none. */
 static TensorSpec *raw_spec_of(const Guards *guards, Py_ssize_t fetch, const CheckStep *asking) {
     const CheckStep *step = guards->check_steps + guards->rootless;
     for (Py_ssize_t i = 0; i < fetch; i++) step += guards->fetch_steps[i].checks;
@@ -215,7 +215,7 @@ static TensorSpec *raw_spec_of(const Guards *guards, Py_ssize_t fetch, const Che
     return NULL;
 }
 
-/* Gives a check of the kind PYTHON its shortcut, if it names one and it is about such tensors. */
+/* Adds the shortcut of a PYTHON check, if it names one and its fetches give such tensors. */
 static int add_shortcut(const Guards *guards, CheckStep *step) {
     PyObject *operand = step->operand;
     if (step->kind != C_PYTHON || !PyTuple_Check(operand) || PyTuple_GET_SIZE(operand) != 3) return 0;
@@ -282,7 +282,7 @@ static int read_operand(Guards *guards, CheckStep *step, Py_ssize_t index, Py_ss
     case C_STATE: return PyTuple_Check(operand) ? 0 : bad("check", index, kind, "what state() returned");
     case C_MODULE:
         if (!read_module(step, operand)) return bad("check", index, kind, "(bool or None, tuple of names)");
-        step->high = dict_place(guards, fetch);
+        step->high = dict_value_index(guards, fetch);
         return set_numbers(step, NULL, PyTuple_GET_SIZE(step->operand) + 1);
     case C_FUNCTION:
         if (PyTuple_Check(operand) && PyTuple_GET_SIZE(operand) == 3) return 0;
@@ -308,7 +308,7 @@ static int parse_check(Guards *guards, Py_ssize_t index, Py_ssize_t *fetch, int 
     return 0;
 }
 
-/* Groups the checks by fetch, keeping their order: count, place, fill. */
+/* Groups the checks by fetch, keeping their order (counting sort). */
 static int read_checks(Guards *guards) {
     Py_ssize_t count = guards->check_count, fetch, *starts;
     starts = PyMem_Calloc((size_t)guards->fetch_count + 2, sizeof *starts);
@@ -333,7 +333,7 @@ static int read_checks(Guards *guards) {
         step->kind = (uint8_t)kind;
         step->given = (int32_t)i;
         status = read_operand(guards, step, i, fetch, operand);
-        /* without a fetch it runs before there is anything to hold */
+        /* a check without a fetch runs before any value is fetched */
         if (status == 0 && fetch >= 0) guards->owning |= check_is_foreign(step);
         if (status == 0 && kind == C_TENSOR && tensor_spec_is_raw(operand))
             for (Py_ssize_t child = fetch + 1; child < guards->fetch_count; child++)
