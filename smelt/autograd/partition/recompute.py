@@ -15,6 +15,7 @@ from torch.fx import Node
 
 from smelt.base.torch_private import OpOverload, schema_of
 from smelt.graph.ir.meta import TensorMeta
+from smelt.prims.cost import arithmetic_bytes
 from smelt.prims.table import Kind, Prim
 from smelt.shapes.size import hint
 
@@ -24,11 +25,8 @@ SLICE = 1.25  # a kept slice is a copy
 
 FREE = frozenset({Kind.VIEW, Kind.CREATION})
 FUSIBLE = frozenset({Kind.POINTWISE, Kind.RANDOM, Kind.REDUCTION, Kind.COPY}) | FREE
-_WORK, _SLOW_WORK = 0.08, 1.0  # per element, in bytes
-_SLOW_ADDITIONS = 12
-"""From this cost on (`Facts.cost`) computing an element takes about as long as reading a byte of it from memory; below,
-memory is the slower by far."""
-_BYTES_PER_FLOP = 0.1
+PASSES = 4
+"""Times that a kernel of another kind (a sort, a scan, a scatter) is taken to read its operands."""
 
 NOWHERE = -1
 """The level of constants, random numbers and scalars: they wait in no memory."""
@@ -96,14 +94,12 @@ class Costs:
 
     def recompute_cost(self, node: Node) -> float:
         """Bytes moved (or work in bytes) when backward computes the value from its operands."""
-        kind, meta = kind_of(node), node.meta["val"]
-        if kind is None:
+        prim, meta = node.target, node.meta["val"]
+        if not isinstance(prim, Prim):
             return _fallback(node)
-        if kind in FREE:
+        if prim.kind in FREE:
             return 0.0
-        first = meta[0] if isinstance(meta, tuple) else meta
-        count = hint(first.numel) if first is not None else 0
-        work = _work(node, kind, count) + _reread_cost(node)
+        work = _work(node, prim) + _reread_cost(node)
         late = (user for user in _readers(node) if user not in self.forward)
         work += WRITE * nbytes(meta) if any(map(is_barrier, late)) else 0.0
         return work + ((HOLD + WRITE) * nbytes(meta) if self._joins(node) else 0.0)
@@ -139,20 +135,20 @@ _ONCE = frozenset({torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_s
 """Of operators that draw random numbers, or whose results have sizes that the forward program tells."""
 
 
-def _work(node: Node, kind: Kind, count: int) -> float:
-    inputs = sum(nbytes(n.meta["val"]) for n in node.all_input_nodes)
-    match kind:
+def _work(node: Node, prim: Prim) -> float:
+    """Arithmetic and traffic of a kernel that computes only this node, in bytes; pointwise kinds share a kernel."""
+    meta = node.meta["val"]
+    made = [m for m in (meta if isinstance(meta, tuple) else (meta,)) if m is not None]
+    arithmetic = arithmetic_bytes(prim, made, [n.meta["val"] for n in node.args if isinstance(n, Node)])
+    match prim.kind:
         case Kind.POINTWISE | Kind.RANDOM:
-            cost = node.target.facts.cost  # type: ignore[union-attr]
-            return count * (_SLOW_WORK if cost >= _SLOW_ADDITIONS else _WORK)
-        case Kind.REDUCTION:
-            return READ * inputs
+            return arithmetic
+        case Kind.REDUCTION | Kind.PRODUCT:
+            return arithmetic + READ * nbytes_of_inputs(node)
         case Kind.COPY | Kind.INDEXING:
-            return READ * nbytes(node.meta["val"])
-        case Kind.PRODUCT:
-            return inputs + _BYTES_PER_FLOP * _flops(node)
+            return arithmetic + READ * nbytes(meta)
         case _:
-            return 4 * READ * inputs
+            return arithmetic + PASSES * READ * nbytes_of_inputs(node)
 
 
 def _reread_cost(node: Node) -> float:
@@ -160,14 +156,6 @@ def _reread_cost(node: Node) -> float:
     size = nbytes(node.meta["val"])
     inputs = (n for n in map(_base, node.all_input_nodes) if n.op == "placeholder")
     return READ * sum(min(nbytes(n.meta["val"]), size) for n in inputs)
-
-
-def _flops(node: Node) -> float:
-    """Multiplications and additions of a product, to the nearest factor that matters."""
-    meta = node.meta["val"]
-    made = [meta] if isinstance(meta, TensorMeta) else [m for m in meta if m is not None]
-    assert isinstance(node.target, Prim) and node.target.facts.flops is not None
-    return float(hint(node.target.facts.flops(made, [n.meta["val"] for n in node.args if isinstance(n, Node)])))
 
 
 def _fallback(node: Node) -> float:

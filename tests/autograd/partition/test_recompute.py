@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 from torch import fx
 
@@ -56,6 +57,17 @@ def test_work_grows_with_the_function():
     c = costs(p, cheap, slow, total)
     assert 0 < c.recompute_cost(cheap) < c.recompute_cost(slow) < c.recompute_cost(product)
     assert c.recompute_cost(total) >= product.meta["val"].nbytes
+
+
+def test_work_is_what_the_records_say():
+    p, x, w = build()
+    product = p.mm(x, w)
+    functions = (p.neg, p.sqrt, p.exp, p.tan, p.lgamma)
+    made = [function(product) for function in functions]
+    c = costs(p, *made)
+    work = [c.recompute_cost(node) / node.target.facts.cost for node in made]
+    assert work == pytest.approx([work[0]] * len(work))
+    assert [node.target.facts.cost for node in made] == [1, 4, 12, 25, 60]
 
 
 def test_joining_an_older_value_is_dear():
