@@ -80,9 +80,11 @@ def __getattr__(name: str) -> Any:
     group = ALONE if _PLACE.get(name) in ALONE else _PLACES.keys() - ALONE
     found = None
     try:
-        for module in sorted(group):
-            found = importlib.import_module(module)
-            globals().update({each: getattr(found, each) for each in _PLACES[module]})
+        collection = importlib.import_module("smelt.base.collection")  # needs the C extensions, as what follows
+        with collection.no_collection(collect=False):
+            for module in sorted(group):
+                found = importlib.import_module(module)
+                globals().update({each: getattr(found, each) for each in _PLACES[module]})
     except AttributeError as error:
         if not getattr(getattr(found, "__spec__", None), "_initializing", False):
             raise

@@ -16,11 +16,12 @@ switch("held back", lambda: _num_paused, lambda before: globals().update(_num_pa
 
 
 @contextmanager
-def no_collection() -> Iterator[None]:
-    """Graphs are many small objects that all live on: looking for garbage among them only costs time.
+def no_collection(collect: bool = True) -> Iterator[None]:
+    """Pauses the collector: graphs and modules are many small objects that all live on, among which a search for
+    garbage only costs time.
 
-    Afterwards one look at what was made meanwhile, which Python would take at its next object anyway, finds the graphs
-    that were given up: what they took goes back to the system, not only what is freed at once.
+    With `collect`, one collection of what was made meanwhile, which Python would start at its next object anyway, finds
+    the graphs that were given up, and their memory goes back to the system. An import gives nothing up.
     """
     global _num_paused
     enabled = gc.isenabled()
@@ -32,8 +33,9 @@ def no_collection() -> Iterator[None]:
         if enabled:
             _num_paused -= 1
             gc.enable()
-            gc.collect(1)  # what looks on the way have left is one generation older
-            release_freed()
+            if collect:
+                gc.collect(1)  # what looks on the way have left is one generation older
+                release_freed()
 
 
 def collect_given_up() -> None:

@@ -27,6 +27,19 @@ def test_collector_is_as_before(enabled: bool) -> None:
         (gc.enable if before else gc.disable)()
 
 
+def test_without_collect_nothing_is_collected_at_the_end() -> None:
+    before = gc.isenabled()
+    try:
+        gc.enable()
+        collections = gc.get_stats()[1]["collections"]
+        with no_collection(collect=False):
+            assert not gc.isenabled()
+        assert gc.isenabled()
+        assert gc.get_stats()[1]["collections"] == collections
+    finally:
+        (gc.enable if before else gc.disable)()
+
+
 class Graph:
     """Something that only the collector can free."""
 
