@@ -1,41 +1,40 @@
-"""transformers' Trainer fine-tunes a small BERT on text: `smelt run examples/trainer.py`. It knows nothing of smelt.
+"""transformers' Trainer trains a small BERT on text: `smelt run examples/trainer.py`. It knows nothing of smelt.
 
-The text is that of Python's own help pages; masked letters are guessed. `--eager` leaves compiling out. The losses are
-printed, one a line.
+Words of Python's own help pages are masked and guessed. `--eager` leaves compiling out, `--tiny` takes a smaller model
+and fewer steps; `--compare` runs both in turn and prints their loss curves and times of a step.
 """
 
-import sys
 import tempfile
-from pydoc_data.topics import topics
+import time
 
-import torch
-from transformers import BertConfig, BertForMaskedLM, Trainer, TrainingArguments
-
-LENGTH, MASK = 64, 127
-text = "".join(topics[name] for name in sorted(topics))[: 96 * LENGTH].encode("ascii", "replace")
-rows = torch.tensor(list(text)).reshape(-1, LENGTH)
-hidden = torch.rand(rows.shape, generator=torch.Generator().manual_seed(0)) < 0.15
+from bert_text import BATCH, prepared, run
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
 
-class Masked(torch.utils.data.Dataset):
-    def __len__(self):
-        return len(rows)
+class Clock(TrainerCallback):
+    """Times of whole steps, from the batch to the optimizer."""
 
-    def __getitem__(self, i):
-        labels = torch.where(hidden[i], rows[i], -100)
-        return {"input_ids": torch.where(hidden[i], MASK, rows[i]), "labels": labels}
+    def __init__(self):
+        self.seconds = []
+
+    def on_step_begin(self, *args, **kwargs):
+        self.begin = time.perf_counter()
+
+    def on_step_end(self, *args, **kwargs):
+        self.seconds.append(time.perf_counter() - self.begin)
 
 
-torch.manual_seed(0)
-config = BertConfig(
-    vocab_size=128, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128,
-    max_position_embeddings=LENGTH, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-)  # fmt: skip
-with tempfile.TemporaryDirectory() as folder:
-    arguments = TrainingArguments(
-        folder, per_device_train_batch_size=8, num_train_epochs=1, logging_steps=1, learning_rate=2e-3, use_cpu=True,
-        torch_compile="--eager" not in sys.argv, report_to=[], save_strategy="no", disable_tqdm=True,
-    )  # fmt: skip
-    trainer = Trainer(BertForMaskedLM(config), arguments, train_dataset=Masked())
-    trainer.train()
-print("losses", *(entry["loss"] for entry in trainer.state.log_history if "loss" in entry))
+def train(size: str, compiled: bool) -> tuple[list[float], list[float]]:
+    model, rows, collate = prepared(size)
+    clock = Clock()
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            folder, per_device_train_batch_size=BATCH, num_train_epochs=1, logging_steps=1, learning_rate=1e-3,
+            use_cpu=True, torch_compile=compiled, report_to=[], save_strategy="no", disable_tqdm=True,
+        )  # fmt: skip
+        trainer = Trainer(model, arguments, train_dataset=rows, data_collator=collate, callbacks=[clock])
+        trainer.train()
+    return [float(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry], clock.seconds
+
+
+run(__file__, train)

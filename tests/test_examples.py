@@ -23,8 +23,11 @@ NEEDS = {
     "plain_loop.py": ("sklearn",),
     "whole_step.py": ("sklearn",),
 }
-ALONE = {"trainer.py"}
-"""Those with a test of their own."""
+BESIDE_EAGER = {"trainer.py": "transformers", "lightning_bert.py": "lightning.pytorch"}
+"""Those with a test of their own, and the package of each."""
+
+SHARED = {"bert_text.py"}
+"""What other examples import."""
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +40,7 @@ def fresh_state() -> Iterator[None]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", sorted({path.name for path in FOLDER.glob("*.py")} - ALONE))
+@pytest.mark.parametrize("name", sorted({path.name for path in FOLDER.glob("*.py")} - {*BESIDE_EAGER, *SHARED}))
 def test_it_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     for package in NEEDS.get(name, ()):
         pytest.importorskip(package)
@@ -66,23 +69,27 @@ def test_every_door_has_an_example() -> None:
     assert {*doors.split()} - {path.stem for path in FOLDER.glob("*.py")} == set()
 
 
-SCHEMAS = "from smelt.bench.torchvision_schemas import define_torchvision_schemas as define; define()"
-"""transformers imports torchvision, which not every build of torch has the operators for."""
-
-
-def losses(*command: str) -> tuple[list[float], str]:
-    env = {**os.environ, "PYTHONPATH": str(FOLDER.parent), "TRANSFORMERS_VERBOSITY": "error"}
-    done = subprocess.run([sys.executable, *command], env=env, capture_output=True, text=True, timeout=300)
+def beside_eager(script: str, folder: Path) -> tuple[dict[str, str], str]:
+    """What `--compare` of an example prints, by the first two words of its lines, and what smelt says of its run."""
+    # transformers imports torchvision, which not every build of torch has the operators for
+    schemas = "from smelt.bench.torchvision_schemas import define_torchvision_schemas as define; define()"
+    (folder / "sitecustomize.py").write_text(schemas)
+    path = os.pathsep.join((str(folder), str(FOLDER.parent)))
+    env = {**os.environ, "PYTHONPATH": path, "TRANSFORMERS_VERBOSITY": "error", "SMELT_STRICT": "1"}
+    command = [sys.executable, str(FOLDER / script), "--compare", "--tiny", "--rounds", "1"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    (line,) = (line for line in done.stdout.splitlines() if line.startswith("losses "))
-    return [float(word) for word in line.split()[1:]], done.stderr
+    return {" ".join(line.split()[:2]): line for line in done.stdout.splitlines()}, done.stderr
 
 
-def test_the_trainer_learns_under_smelt_run_as_in_eager() -> None:
-    pytest.importorskip("transformers")
-    script = str(FOLDER / "trainer.py")
-    plain = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
-    want, _ = losses("-c", f"{SCHEMAS}; {plain}", script, "--eager")
-    got, told = losses("-c", f"{SCHEMAS}; from smelt.cli.main import app; app()", "run", script)
-    assert got == pytest.approx(want, rel=1e-3) and len(got) == 12 and got[-1] < got[0]
-    assert "smelt: 1 graph, 0 breaks, 0 recompiles, 0 fallbacks" in told
+@pytest.mark.parametrize("script", BESIDE_EAGER)
+def test_a_bert_learns_under_smelt_run_as_in_eager(script: str, tmp_path: Path) -> None:
+    pytest.importorskip(BESIDE_EAGER[script])
+    assert f"`{script}`" in (FOLDER / "README.md").read_text()
+    lines, told = beside_eager(script, tmp_path)
+    want, got = ([float(word) for word in lines[f"{name} losses"].split()[2:]] for name in ("eager", "smelt"))
+    assert got == pytest.approx(want, rel=1e-4) and len(got) == 12 and got[-1] < got[0] - 0.1
+    assert {"eager step", "smelt step"} < {*lines}
+    breaks = "1 break" if script == "lightning_bert.py" else "0 breaks"
+    assert f"smelt: 1 graph, {breaks}, 0 recompiles, 0 fallbacks" in told
+    assert breaks == "0 breaks" or "LightningModule.log is disabled" in told
