@@ -49,6 +49,54 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """The files from which the metadata is made."""
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "smelt" / "base").mkdir(parents=True)
+    shutil.copy(ROOT / "smelt/base/version.py", tmp_path / "smelt" / "base")
+    return tmp_path
+
+
+def description_of(source: Path) -> str:
+    """The long description that a build of this folder tells a package index."""
+    build = (
+        f"import os, setuptools.build_meta as b; os.chdir({str(source)!r}); b.prepare_metadata_for_build_wheel('out')"
+    )
+    (source / "out").mkdir()
+    run(sys.executable, "-c", build)
+    (told,) = (source / "out").glob("*.dist-info")
+    return metadata.PathDistribution(told).metadata.get_payload()  # type: ignore[attr-defined,no-any-return]
+
+
+RELATIVE = re.compile(r"\]\((?!https?://|#)[^)]*\)")
+"""A link that leads nowhere from a package index."""
+
+
+def test_links_of_the_description_lead_somewhere(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        shown = archive.read(name).decode()
+    readme = (ROOT / "README.md").read_text()
+    assert RELATIVE.findall(readme) and RELATIVE.findall(shown) == [] and "# smelt" in shown
+    assert "[How it works]" not in shown and "How it works follows one function" in " ".join(shown.split())
+    assert readme.count("```") == shown.count("```") and len(shown) > 0.9 * len(readme)
+
+
+def test_links_lead_to_the_source_that_is_declared(source: Path) -> None:
+    project = source / "pyproject.toml"
+    project.write_text(
+        project.read_text().replace(
+            "[project.scripts]", '[project.urls]\nSource = "https://x.org/s/"\n\n[project.scripts]'
+        )
+    )
+    (source / "README.md").write_text("a [b c](docs/d.md#e) [f](https://g.h) [i](#j) `x[0](1)` ![k](l.png) [m](n.md)")
+    shown = description_of(source)
+    assert "a [b c](https://x.org/s/blob/main/docs/d.md#e) [f](https://g.h) [i](#j)" in shown
+    assert "`x[0](1)`" in shown and "[m](https://x.org/s/blob/main/n.md)" in shown
+
+
 @pytest.fixture(scope="module")
 def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel that is built from it, with nothing but a C compiler and setuptools."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -144,3 +146,34 @@ def test_the_policy_holds_where_escaping_would_not(browser: Any, tmp_path: Path)
     opened = browser.new_page()
     opened.goto(path.as_uri())
     assert opened.title() == "smelt: x"
+
+
+SCRIPT = """import time
+
+import torch
+
+
+@torch.compile
+def step(x):
+    y = x.sin() * 2
+    time.sleep(0)
+    return y.sum()
+
+
+step(torch.randn(8))
+"""
+
+
+def test_the_command_shows_a_known_break_at_its_line(browser: Any, tmp_path: Path) -> None:
+    script, path = tmp_path / "script.py", tmp_path / "page.html"
+    script.write_text(SCRIPT)
+    command = "from smelt.cli.main import app; app()"
+    env = {**os.environ, "PYTHONPATH": str(Path(smelt.__file__).parents[1])}
+    subprocess.run([sys.executable, "-c", command, "explain", "--html", path, script], check=True, env=env)
+    opened = browser.new_page()
+    opened.goto(path.as_uri())
+    lines = opened.locator(".line.broken").all()
+    assert {each.locator(".no").inner_text() for each in lines} == {"9"} and "time.sleep(0)" in lines[0].inner_text()
+    line = lines[0]
+    note = line.locator("xpath=following-sibling::div[1]")
+    assert note.is_visible() and "a call of time.sleep" in note.inner_text()
