@@ -97,7 +97,7 @@ def branches_end_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise containers.tensor_value("a branch on a tensor's value")
 
-    monkeypatch.setattr(conditionals, "take_both", refuse)
+    monkeypatch.setattr(conditionals, "capture_arms", refuse)
 
 
 @pytest.fixture(params=["cpp", "triton"])

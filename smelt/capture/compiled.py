@@ -26,7 +26,7 @@ from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.interposed import comes_between
 from smelt.capture.core.registry import special
 from smelt.capture.session import CompileGraph, Session, Slots, WhenReturned
-from smelt.capture.torch.deferred_capture import Steps, in_steps
+from smelt.capture.torch.deferred_capture import Steps, run_in_steps
 
 
 def _on_frame(
@@ -170,7 +170,7 @@ def _region(
 
         def compiled_generator(*args: object, **kwargs: object) -> object:
             session.leaves_body(body, fn)
-            return in_steps(native.call(run, args, kwargs, session), session)
+            return run_in_steps(native.call(run, args, kwargs, session), session)
 
         return compiled_generator
 
@@ -229,7 +229,7 @@ def compile_inside(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 compiler_marks.REGION_CODES.update(code for code in _region.__code__.co_consts if isinstance(code, CodeType))
-_REGIONS = compiler_marks.REGION_CODES | {in_steps.__code__}
+_REGIONS = compiler_marks.REGION_CODES | {run_in_steps.__code__}
 """The codes of the frames in which compiled calls begin."""
 
 

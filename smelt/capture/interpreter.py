@@ -409,7 +409,7 @@ class Interpreter:
         self.compared.look(fn, args)
         if fn is dir or id(fn) in _COMPUTING and has_symint(args) and has_other_number(args):
             args = pinned(args)
-        out = self.tensors.watch.run(fn, args, kwargs)
+        out = self.tensors.c_callbacks.run(fn, args, kwargs)
         self.compared.made(fn, out)
         if self.python.made_classes:
             pin_given(self, fn, (*args, *kwargs.values()), out)
@@ -427,7 +427,7 @@ class Interpreter:
 
     def reenter(self, run: Callable[[], object]) -> object:
         """Run interpreted code that C code called: exceptions pass through C as what the program raised."""
-        return through_c(lambda: self.tensors.watch.pause(run))
+        return through_c(lambda: self.tensors.c_callbacks.pause(run))
 
     def attr_source(self, source: Source, name: str, in_dict: bool) -> Source:
         """An attribute of a tensor object, from its dictionary or through C code."""

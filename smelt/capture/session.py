@@ -62,8 +62,8 @@ from smelt.capture.residual.residual import Residual, Writer
 from smelt.capture.stance import current as current_stance
 from smelt.capture.tensors import operator_modes, thread_modes
 from smelt.capture.tensors.ambient import outside_anomaly_mode, outside_inference_mode, outside_saved_tensor_hooks
-from smelt.capture.tensors.reads import ended
-from smelt.capture.tensors.speculation import PATIENCE
+from smelt.capture.tensors.reads import break_for
+from smelt.capture.tensors.speculation import MAX_SPECULATED_VERSIONS
 from smelt.capture.torch import (
     collectives,
     custom_ops,
@@ -336,13 +336,13 @@ class Session(Diagnostics):
             vm.prologue.restore()
 
     def _interpreter(self, site: CompileSite, plan: CapturePlan) -> Interpreter:
-        patience = self.options.recompile_limit - 1 if self.options.fullgraph else PATIENCE
+        patience = self.options.recompile_limit - 1 if self.options.fullgraph else MAX_SPECULATED_VERSIONS
         speculates = len(site.versions) < patience
         vm = Interpreter(decoding.decode, site.changes, plan, self.options.dynamic, speculates)
         self._interpreters.append(vm)
         vm.python.running = site.function
         vm.control.schedules_branch = self.options.fullgraph or len(site.versions) < _WAYS_OF_SCHEDULES
-        vm.tensors.speculation.insists = not plan.reads_first
+        vm.tensors.speculation.assume_values = not plan.reads_first
         vm.finalizers.allowed = not self.options.fullgraph
         vm.control.branches_on_numbers = self.options.backend == "eager"
         vm.effects.graph_warns = self.options.backend not in ("smelt", "aot_eager")
@@ -358,7 +358,7 @@ class Session(Diagnostics):
                 return dataclasses.replace(plan, why=data_dependent.what)
             if plan.reads_first:  # perhaps its value may be taken for granted
                 return plan.assuming(data_dependent.what)
-            return plan.stopping(data_dependent.step, ended(data_dependent))
+            return plan.stopping(data_dependent.step, break_for(data_dependent))
         if isinstance(error, Restart):
             return error.plan or plan.stopping(error.step, error.stop and bare(error.stop))
         return self._without_symbols(site, vm, plan, error)
@@ -508,7 +508,7 @@ class Session(Diagnostics):
             return
         log("sizes", lambda: f"a number is read outside of the graph: {error}")
         if isinstance(error, DataDependent):
-            raise Restart(error.step, ended(error)) from None
+            raise Restart(error.step, break_for(error)) from None
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise Restart(min(n.step for n in numbers), Break("a graph with numbers that tensors tell", why)) from None
 

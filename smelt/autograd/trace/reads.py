@@ -60,7 +60,7 @@ class JointReads:
         else:
             self._add(number, aten._local_scalar_dense.default, (value,))
 
-    def measured(self, number: Size, tensor: TraceTensor, dim: int) -> None:
+    def read_size(self, number: Size, tensor: TraceTensor, dim: int) -> None:
         """The size of a result becomes a number."""
         self._add(number, aten.sym_size.int, (self.recorder.value(tensor.storage_view), dim))
 

@@ -69,7 +69,7 @@ _MARKED = by_class({torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffe
 """Tensor classes that are recognized by an attribute."""
 
 
-def _tells_class(kind: type) -> bool:
+def _may_define_class(kind: type) -> bool:
     """Whether instances may define `__class__` as another class: `isinstance` reads that attribute as well."""
     names = [vars(base) for base in kind.__mro__[:-1]]
     return any(
@@ -77,10 +77,10 @@ def _tells_class(kind: type) -> bool:
     )
 
 
-def _by_own_class(vm: Interpreter, value: object, cls: object) -> bool:
+def _isinstance_by_class(vm: Interpreter, value: object, cls: object) -> bool:
     """`isinstance` of such an object: true of its class, else of its `__class__`."""
     if type(cls) is tuple:
-        return any(_by_own_class(vm, value, each) for each in cls)
+        return any(_isinstance_by_class(vm, value, each) for each in cls)
     kind = type(value)
     if cls is kind:
         return True
@@ -108,9 +108,9 @@ def is_instance(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     for each in (cls if type(cls) is tuple else (cls,)) if kind is TraceTensor else ():
         if each in _MARKED:
             get_attr(vm, (value, _MARKED[each], False), {})  # which guards the attribute
-    if _tells_class(kind):
-        return _by_own_class(vm, value, cls)
-    answer = _asking(vm, cls)(builtins.isinstance, visible(vm, value), cls)
+    if _may_define_class(kind):
+        return _isinstance_by_class(vm, value, cls)
+    answer = _isinstance_runner(vm, cls)(builtins.isinstance, visible(vm, value), cls)
     if not answer:
         _guard_unregistered(vm, kind, cls)
     return answer
@@ -120,13 +120,13 @@ def is_instance(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 def is_subclass(vm: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """issubclass(class, class or tuple)"""
     kind, cls = map(vm.effects.plain, args)
-    answer = _asking(vm, cls)(issubclass, kind, cls)
+    answer = _isinstance_runner(vm, cls)(issubclass, kind, cls)
     if not answer:
         _guard_unregistered(vm, kind, cls)
     return answer
 
 
-def _asking(vm: Interpreter, cls: object) -> Any:
+def _isinstance_runner(vm: Interpreter, cls: object) -> Any:
     """The function that runs `isinstance` and `issubclass`: through the interpreter where the program's own code
     answers.
     """
@@ -158,10 +158,10 @@ def make_named_tuple(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
         raise Break("a named tuple with computed defaults is made", "the class would keep what one call computed")
     if named.get("module") is None:
         named["module"] = vm.frames[-1].globals.get("__name__", "__main__")
-    return _made_at_each_call(vm, collections.namedtuple, plain, named)
+    return _make_at_each_call(vm, collections.namedtuple, plain, named)
 
 
-def _made_at_each_call(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
+def _make_at_each_call(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
     """Make an object that capture treats as a constant, and that residual code makes anew at each call."""
     out = calls.call_native(vm, fn, args, kwargs)
     vm.keep(out)
@@ -365,7 +365,7 @@ def variables(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 @special(dir)
-def names_of(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
+def list_names(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """dir([object])"""
     if not args:
         raise Break("dir() without an object", "it looks at the frame that calls it", in_frame=True)
@@ -525,30 +525,30 @@ def add_note(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     vars(datetime.datetime)["utcnow"],
     vars(datetime.date)["today"],
 )
-def surroundings(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
+def refuse_stack_or_clock(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """Refuse functions that read the call stack or the clock."""
     why = "they differ from call to call"
-    raise Break("the call stack or the clock is read", why, in_frame=True, of_callers=_sees_outermost(vm))
+    raise Break("the call stack or the clock is read", why, in_frame=True, of_callers=_reads_caller_variables(vm))
 
 
-def _sees_outermost(vm: Interpreter) -> bool:
+def _reads_caller_variables(vm: Interpreter) -> bool:
     """Whether code may read variables of the frames that called it, and not just their names and lines."""
-    looking = (frame for frame in vm.frames if module_name(frame.globals.get("__name__")) not in _LOOK_AT_THEIR_OWN)
+    looking = (frame for frame in vm.frames if module_name(frame.globals.get("__name__")) not in _READING_OWN_CALLERS)
     return any("f_locals" in frame.code.co_names for frame in looking)
 
 
-_LOOK_AT_THEIR_OWN = ("typing", "typing_extensions")
+_READING_OWN_CALLERS = ("typing", "typing_extensions")
 """Modules that read variables of a caller only where the caller is a function of these modules."""
 
 
 @special(builtins.input, builtins.open, builtins.compile)
-def outside(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
+def refuse_outside_effects(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """Refuse functions that use files or the terminal, or compile code."""
     raise Break("input, open or compile is called", "it acts outside of the program")
 
 
 @special(builtins.exec, builtins.eval, builtins.breakpoint)
-def of_the_frame(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
+def refuse_code_in_frame(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """Refuse functions that run code in the calling frame."""
     raise Break("exec, eval or breakpoint is called", "it looks at the frame that calls it", in_frame=True)
 
@@ -646,7 +646,7 @@ def _guarded_id(vm: Interpreter, value: object, source: sources.Source) -> int:
     return id(value)
 
 
-def _in_order(fn: Callable[..., object], args: Args, kwargs: Kwargs) -> Args:
+def _positional(fn: Callable[..., object], args: Args, kwargs: Kwargs) -> Args:
     """The arguments as positional ones, also for `pow(exp=2, base=3)`."""
     return inspect.signature(fn).bind(*args, **kwargs).args if kwargs else args
 
@@ -655,7 +655,7 @@ def _register_arithmetic() -> None:
     for fn in (abs, round, divmod, pow):
 
         def compute(vm: Interpreter, args: Args, kwargs: Kwargs, fn: Callable[..., object] = fn) -> Any:
-            args, kwargs = _in_order(fn, args, kwargs), {}
+            args, kwargs = _positional(fn, args, kwargs), {}
             dunder = python_method(vm, args[0], f"__{fn.__name__}__")
             if dunder is None and any(type(a) is TraceTensor for a in args):
                 back = python_method(vm, args[1], f"__r{fn.__name__}__") if len(args) == 2 else None

@@ -9,7 +9,7 @@ from typing import TypeAlias
 Cache: TypeAlias = "functools._lru_cache_wrapper[object]"
 
 
-def uncount(cache: Cache, hits: int = 0, misses: int = 0) -> None:
+def subtract_calls(cache: Cache, hits: int = 0, misses: int = 0) -> None:
     """Subtract calls that a capture made: the program's own call is counted when it runs.
 
     The counters are fields of a C object that only its own calls change. Their offsets are found with a cache whose
@@ -33,7 +33,7 @@ def _offsets() -> tuple[int, int] | None:
     for turn in range(2):
         _call(cache, turn)
         info = cache.cache_info()
-        found.append((_words(cache, info.hits), _words(cache, info.misses)))
+        found.append((_offsets_of(cache, info.hits), _offsets_of(cache, info.misses)))
     hits, misses = (first & second for first, second in zip(*found, strict=True))
     return (hits.pop(), misses.pop()) if len(hits) == len(misses) == 1 else None
 
@@ -46,7 +46,7 @@ def _call(cache: Cache, turn: int) -> None:
         cache((turn, 0))
 
 
-def _words(cache: Cache, value: int) -> set[int]:
+def _offsets_of(cache: Cache, value: int) -> set[int]:
     step = ctypes.sizeof(ctypes.c_ssize_t)
     size = type(cache).__basicsize__
     return {at for at in range(0, size, step) if ctypes.c_ssize_t.from_address(id(cache) + at).value == value}

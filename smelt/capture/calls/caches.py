@@ -16,7 +16,7 @@ import torch
 
 from smelt.base.class_tables import classes, isinstance
 from smelt.capture import _native as native
-from smelt.capture.calls.cache_counters import Cache, uncount
+from smelt.capture.calls.cache_counters import Cache, subtract_calls
 from smelt.capture.calls.calls import Args, Kwargs, defer
 from smelt.capture.calls.wrappers import refuse_own_cache
 from smelt.capture.core import policy, sources
@@ -50,19 +50,19 @@ def call_cached(vm: Interpreter, fn: functools._lru_cache_wrapper[object], args:
         return None
     refuse_own_cache(vm, fn)
     objects = _hashed_objects(vm, (*args, *kwargs.values()))
-    computes = not objects and _only_computes(fn.__wrapped__)
+    computes = not objects and _is_pure(fn.__wrapped__)
     args, named = (vm.effects.plain(each) for each in (args, tuple(kwargs.values())))
     if not computes:  # one symbol stands for many keys
         args, named = pinned(args), pinned(named)
     kwargs = dict(zip(kwargs, named, strict=True))
-    owner = _one_owner(vm, args, objects)
-    if _may_ask(vm, fn, args if owner is None else args[1:], kwargs, owner):
+    owner = _method_owner(vm, args, objects)
+    if _may_call_cache(vm, fn, args if owner is None else args[1:], kwargs, owner):
         _refuse_eviction(fn, args, kwargs)
-        return _ask(vm, fn, args, kwargs, owner)
+        return _call_cache(vm, fn, args, kwargs, owner)
     frozen = policy.is_frozen(fn.__wrapped__.__module__)
-    if not computes and (_stores(fn.__wrapped__) or (objects and not frozen) or _is_late(vm)):
+    if not computes and (_writes_state(fn.__wrapped__) or (objects and not frozen) or _is_after_effects(vm)):
         raise Break(f"a call of {fn.__name__}, which has a cache", "what it does, it does once")
-    return _capture(vm, fn, args, kwargs, heard=computes and not frozen and _is_late(vm))
+    return _capture(vm, fn, args, kwargs, heard=computes and not frozen and _is_after_effects(vm))
 
 
 def _capture(vm: Interpreter, fn: Cache, args: Args, kwargs: Kwargs, heard: bool) -> object:
@@ -73,16 +73,16 @@ def _capture(vm: Interpreter, fn: Cache, args: Args, kwargs: Kwargs, heard: bool
         Break: the result belongs to the program and may be written to.
     """
     value = vm.call(fn.__wrapped__, args, kwargs)
-    if not policy.is_frozen(fn.__wrapped__.__module__) and _holds_writes(value):
+    if not policy.is_frozen(fn.__wrapped__.__module__) and _is_mutable(value):
         raise Break(f"a call of {fn.__name__}, which has a cache", "its result is the same object every time")
     if heard:
         vm.effects.defer(fn, args, kwargs)
     return value
 
 
-def _holds_writes(value: object) -> bool:
+def _is_mutable(value: object) -> bool:
     """Whether the result is an object that may be modified, so that a new one in its place is observable."""
-    return isinstance(value, (list, dict, set, bytearray)) or type(value) is tuple and any(map(_holds_writes, value))
+    return isinstance(value, (list, dict, set, bytearray)) or type(value) is tuple and any(map(_is_mutable, value))
 
 
 def _logs(args: Args) -> bool:
@@ -96,12 +96,12 @@ def _hashed_objects(vm: Interpreter, values: Args) -> list[object]:
     return [value for value in values if _has_state(vm, value)]
 
 
-def _one_owner(vm: Interpreter, args: Args, objects: list[object]) -> object:
+def _method_owner(vm: Interpreter, args: Args, objects: list[object]) -> object:
     """The object whose method is cached, if it is the only object among the arguments; else None."""
-    return args[0] if args and objects == [args[0]] and _is_asked_for(vm, args[0]) else None
+    return args[0] if args and objects == [args[0]] and _is_plain_object(vm, args[0]) else None
 
 
-def _ask(
+def _call_cache(
     vm: Interpreter, fn: functools._lru_cache_wrapper[object], args: Args, kwargs: Kwargs, owner: object
 ) -> object:
     """The cache's result: the call is made now and becomes a source, which guards evaluate.
@@ -112,20 +112,20 @@ def _ask(
     vm.keep(fn)
     kinds = tuple(map(type, (*args, *kwargs.values())))
     if owner is None:
-        asked: _Asked | _AskedFor = _Asked(args, tuple(kwargs.items()), kinds)
+        asked: _CachedCall | _CachedMethodCall = _CachedCall(args, tuple(kwargs.items()), kinds)
         given: object = fn
         source = vm.sources.get(id(fn)) or sources.const(fn, fn.__name__)
         text = f"{source.text}({asked})"
     else:
-        asked = _AskedFor(fn, _Asked(args[1:], tuple(kwargs.items()), kinds[1:]))
+        asked = _CachedMethodCall(fn, _CachedCall(args[1:], tuple(kwargs.items()), kinds[1:]))
         given, source = owner, vm.sources[id(owner)]
         text = f"{fn.__name__}({source.text}, {asked.call})"
     try:
         value = user(asked, given)
     except UserError:
-        uncount(fn, misses=1)
+        subtract_calls(fn, misses=1)
         raise Break(f"a call of {fn.__name__}, which raises", "it is in no cache and is called each time") from None
-    uncount(fn, hits=1)
+    subtract_calls(fn, hits=1)
     return vm.external(value, sources.Source(source, native.CALL, asked, text))
 
 
@@ -136,7 +136,7 @@ def _refuse_eviction(fn: Cache, args: Args, kwargs: Kwargs) -> None:
         Break: the cache is full and does not contain the result.
     """
     _, _, most, size = fn.cache_info()
-    if most is not None and size >= most and (kwargs or not _is_held(fn, args)):
+    if most is not None and size >= most and (kwargs or not _is_cached(fn, args)):
         raise Break(f"a call of {fn.__name__}, whose cache is full", "another result leaves it")
 
 
@@ -154,7 +154,7 @@ def _has_state(vm: Interpreter, value: Any) -> bool:
     return bool(kind.__flags__ & HEAP) and not policy.is_frozen(kind.__module__) or isinstance(value, torch.nn.Module)
 
 
-def _is_asked_for(vm: Interpreter, value: object) -> bool:
+def _is_plain_object(vm: Interpreter, value: object) -> bool:
     """Whether an object came from outside and its hash and equality have no side effects.
 
     False for a tensor: capture would use its trace tensor as the key.
@@ -162,24 +162,24 @@ def _is_asked_for(vm: Interpreter, value: object) -> bool:
     if isinstance(value, torch.Tensor):
         return False
     methods = (getattr(type(value), name, None) for name in ("__hash__", "__eq__"))
-    plain = all(type(each) is not types.FunctionType or _only_computes(each) for each in methods)
+    plain = all(type(each) is not types.FunctionType or _is_pure(each) for each in methods)
     return plain and id(value) in vm.sources
 
 
-def _may_ask(
+def _may_call_cache(
     vm: Interpreter, fn: functools._lru_cache_wrapper[object], args: Args, kwargs: Kwargs, owner: object
 ) -> bool:
     """Whether the cache itself may be called during capture."""
     wrapped = fn.__wrapped__
     if type(wrapped) is not types.FunctionType or policy.is_frozen(wrapped.__module__):
         return False
-    if not all(map(_is_plain, (*args, *kwargs.values()))) or owner is not None and _stores(wrapped):
+    if not all(map(_is_plain, (*args, *kwargs.values()))) or owner is not None and _writes_state(wrapped):
         return False
     return (
-        not _is_late(vm, owner is None or not _only_computes(wrapped))
+        not _is_after_effects(vm, owner is None or not _is_pure(wrapped))
         or not kwargs
         and not any(getattr(call, "fn", None) is fn for call in vm.effects.deferred)
-        and _is_held(fn, args if owner is None else (owner, *args))
+        and _is_cached(fn, args if owner is None else (owner, *args))
     )
 
 
@@ -189,7 +189,7 @@ def _is_plain(value: object) -> bool:
     return type(value) in _COMPARED or isinstance(value, (type, enum.Enum))
 
 
-def _is_late(vm: Interpreter, draws: bool = True) -> bool:
+def _is_after_effects(vm: Interpreter, draws: bool = True) -> bool:
     """Whether running a function now would run it before effects that precede it in the program; `draws`: it may draw
     random numbers.
     """
@@ -197,50 +197,51 @@ def _is_late(vm: Interpreter, draws: bool = True) -> bool:
     return bool(pending or draws and vm.tensors.drawing)
 
 
-def _only_computes(function: object, depth: int = 0) -> bool:
+def _is_pure(function: object, depth: int = 0) -> bool:
     """Whether a function only computes a result from its arguments, judged by the names in its code.
 
     Its globals have to be functions of the same kind, modules and classes of Python and torch, and plain data.
     """
-    if type(function) is not types.FunctionType or depth > _DEEPEST:
+    if type(function) is not types.FunctionType or depth > _MAX_CALL_DEPTH:
         return False
     code = function.__code__
-    known = _computing.get(code)
+    known = _known_pure.get(code)
     if known is None:
-        _computing.put(code, True)  # ends recursion
-        known = _computing.put(code, _names_no_state(function, code, depth))
+        _known_pure.put(code, True)  # ends recursion
+        known = _known_pure.put(code, _names_only_stateless(function, code, depth))
     return known
 
 
-def _names_no_state(function: types.FunctionType, code: types.CodeType, depth: int) -> bool:
-    if code.co_freevars or any(name in _STATEFUL for name in code.co_names) or _stores(function):
+def _names_only_stateless(function: types.FunctionType, code: types.CodeType, depth: int) -> bool:
+    if code.co_freevars or any(name in _IMPURE_NAMES for name in code.co_names) or _writes_state(function):
         return False
     if any(
-        isinstance(const, types.CodeType) and not _names_no_state(function, const, depth) for const in code.co_consts
+        isinstance(const, types.CodeType) and not _names_only_stateless(function, const, depth)
+        for const in code.co_consts
     ):
         return False
-    return all(_has_no_state(function.__globals__[n], depth) for n in code.co_names if n in function.__globals__)
+    return all(_is_stateless(function.__globals__[n], depth) for n in code.co_names if n in function.__globals__)
 
 
-def _stores(function: object) -> bool:
+def _writes_state(function: object) -> bool:
     """Whether a function of the program writes to attributes or global variables: it must run as often as in eager."""
     code = getattr(function, "__code__", None)
     return code is not None and any(each.opname in _STORES for each in dis.get_instructions(code))
 
 
-def _has_no_state(value: object, depth: int) -> bool:
+def _is_stateless(value: object, depth: int) -> bool:
     if isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType)):
         return policy.is_frozen(getattr(value, "__module__", None) or getattr(value, "__name__", None))
-    return type(value) in LEAVES or _only_computes(value, depth + 1)
+    return type(value) in LEAVES or _is_pure(value, depth + 1)
 
 
 _STORES = frozenset("STORE_ATTR DELETE_ATTR STORE_GLOBAL DELETE_GLOBAL".split())
-_DEEPEST = 4
-_computing: ByCode[bool] = ByCode()
-_STATEFUL = frozenset("print open input exec eval globals setattr delattr random rand randn seed time warn".split())
+_MAX_CALL_DEPTH = 4
+_known_pure: ByCode[bool] = ByCode()
+_IMPURE_NAMES = frozenset("print open input exec eval globals setattr delattr random rand randn seed time warn".split())
 
 
-def _is_held(fn: functools._lru_cache_wrapper[object], args: Args) -> bool:
+def _is_cached(fn: functools._lru_cache_wrapper[object], args: Args) -> bool:
     """Whether the cache certainly contains a result for these arguments; False for keyword arguments and typed caches.
 
     The cache is a C object: its table is found through the garbage collector.
@@ -252,7 +253,7 @@ def _is_held(fn: functools._lru_cache_wrapper[object], args: Args) -> bool:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _CachedCall:
     """A call of a cached function. It counts as a hit or a miss, so guards make it only after all
     others have passed.
     """
@@ -270,12 +271,12 @@ class _Asked:
 
 
 @dataclass(frozen=True)
-class _AskedFor:
+class _CachedMethodCall:
     """A call of a cached method, on the object that it is given."""
 
     asked_last: ClassVar[bool] = True
     fn: Callable[..., object]
-    call: _Asked
+    call: _CachedCall
 
     def __call__(self, owner: object) -> object:
         return self.fn(owner, *self.call.args, **dict(self.call.kwargs))

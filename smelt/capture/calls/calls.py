@@ -94,7 +94,7 @@ def _wrapped_function(vm: Interpreter, fn: types.FunctionType) -> object:
     """The function behind a wrapper that compiles `fn` or hides it from compilers; None where `fn` is
     no such wrapper.
     """
-    if fn.__code__ is _DISABLING and hasattr(fn, "__wrapped__"):  # torch hides these from its own compiler only
+    if fn.__code__ is _CHECKPOINT_CODE and hasattr(fn, "__wrapped__"):  # torch hides these from its own compiler only
         return vars(fn)["__wrapped__"]
     if compiler_marks.compiled_here(fn):  # compiled code within compiled code becomes one graph
         return vars(fn)["__wrapped__"]
@@ -113,7 +113,7 @@ def _call_as_native(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs:
         args, kwargs = pinned(args), {key: pinned(value) for key, value in kwargs.items()}
     out = call_native(vm, fn, args, kwargs)
     if type(out) is types.FunctionType and id(out) not in vm.python.created:
-        refuse_made(vm, fn, (*args, *kwargs.values()))
+        refuse_frame_function(vm, fn, (*args, *kwargs.values()))
     if not kwargs and flags.is_setting(fn):
         flags.guard_flag(vm, fn, args, out)
     return out
@@ -148,7 +148,7 @@ def _guard_defaults(vm: Interpreter, args: Args) -> None:
                     _guard_defaults(vm, (vm.load_attr(found, name),))
 
 
-def refuse_made(vm: Interpreter, fn: Callable[..., object], args: Args) -> None:
+def refuse_frame_function(vm: Interpreter, fn: Callable[..., object], args: Args) -> None:
     """Refuse a function that has run whole and returned a function which may refer to values of this call.
 
     Raises:
@@ -161,7 +161,7 @@ def refuse_made(vm: Interpreter, fn: Callable[..., object], args: Args) -> None:
         )
 
 
-_DISABLING = torch.utils.checkpoint.checkpoint.__code__
+_CHECKPOINT_CODE = torch.utils.checkpoint.checkpoint.__code__
 
 
 def inline(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
@@ -234,7 +234,7 @@ def call_leaf(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwarg
     """Call a Python function of torch that stays one node; methods are recorded by name."""
     if args and type(args[0]) is TraceTensor and fn is getattr(TENSOR_TYPES[0], fn.__name__, None):
         return call_tensor_method(vm, fn.__name__, args, kwargs)
-    if not _calls_torch_alone(vm, fn) or any(map(_is_function, (*args, *kwargs.values()))):
+    if not _calls_torch_alone(vm, fn) or any(map(_runs_program_code, (*args, *kwargs.values()))):
         return inline(vm, fn, args, kwargs)
     try:
         return call_torch(vm, fn, args, kwargs)
@@ -247,15 +247,15 @@ def call_leaf(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwarg
             raise stop from None
 
 
-def _is_function(value: object) -> bool:
+def _runs_program_code(value: object) -> bool:
     """Whether torch would call code of the program through this value."""
     if isinstance(value, (types.FunctionType, types.MethodType, functools.partial, torch.nn.Module)):
         return True
     called = next((vars(base)["__call__"] for base in type(value).__mro__ if "__call__" in vars(base)), None)
-    return isinstance(called, types.FunctionType) and type(value) not in _GIVEN
+    return isinstance(called, types.FunctionType) and type(value) not in _NOT_FUNCTIONS
 
 
-_GIVEN = classes(TraceTensor, PrologueValue, torch.nn.Parameter)
+_NOT_FUNCTIONS = classes(TraceTensor, PrologueValue, torch.nn.Parameter)
 
 
 def _calls_torch_alone(vm: Interpreter, fn: types.FunctionType) -> bool:
@@ -265,7 +265,7 @@ def _calls_torch_alone(vm: Interpreter, fn: types.FunctionType) -> bool:
     names = _called.get(fn.__code__)
     if names is None:
         used = fn.__code__.co_names
-        names = tuple((module, name) for module in _PATCHED for name in used if _is_torchs(module, name))
+        names = tuple((module, name) for module in _CHECKED_MODULES for name in used if _is_torchs(module, name))
         _called.put(fn.__code__, names)
     own = True
     for module, name in names:
@@ -275,7 +275,7 @@ def _calls_torch_alone(vm: Interpreter, fn: types.FunctionType) -> bool:
     return own
 
 
-_PATCHED = (torch, torch.nn.functional)
+_CHECKED_MODULES = (torch, torch.nn.functional)
 _called: ByCode[tuple[tuple[types.ModuleType, str], ...]] = ByCode()
 
 
@@ -305,24 +305,24 @@ def _refuse_misformatted(vm: Interpreter, name: str, args: Args) -> None:
     said = [*itertools.dropwhile(lambda value: isinstance(value, (logging.Logger, int)), args)]
     if not said or type(said[0]) is not str or any(type(value) is PrologueValue for value in said[1:]):
         return
-    given = tuple(_alike(vm.effects.mirror(value)) for value in said[1:])
+    given = tuple(_format_example(vm.effects.mirror(value)) for value in said[1:])
     try:
         logging.LogRecord(name, 0, "", 0, said[0], given, None).getMessage()
     except Exception as error:
         raise Break(f"{name} with arguments that do not fit its text", str(error)) from None
 
 
-def _alike(value: object) -> object:
+def _format_example(value: object) -> object:
     """A value that formats without error if `value` does, independent of the contents of mutable objects."""
     kind = type(value)
     if isinstance(value, dict):
-        return {key: _alike(item) for key, item in value.items()}
-    if kind in _EXAMPLES:
-        return _EXAMPLES[kind]
+        return {key: _format_example(item) for key, item in value.items()}
+    if kind in _NUMBER_EXAMPLES:
+        return _NUMBER_EXAMPLES[kind]
     return value if kind in LEAVES and kind is not torch.Size else ""
 
 
-_EXAMPLES: ClassTable[object] = by_class({torch.SymInt: 0, torch.SymFloat: 0.0, torch.SymBool: True})
+_NUMBER_EXAMPLES: ClassTable[object] = by_class({torch.SymInt: 0, torch.SymFloat: 0.0, torch.SymBool: True})
 
 
 _UNCHANGING = (
@@ -332,7 +332,7 @@ _UNCHANGING = (
 """Objects that logging works with and that do not change."""
 
 
-_FILLED: ClassTable[Callable[..., object]] = by_class({kind: kind for kind in (list, tuple, set, frozenset)})
+_COPY_BY_CLASS: ClassTable[Callable[..., object]] = by_class({kind: kind for kind in (list, tuple, set, frozenset)})
 
 
 def frozen(vm: Interpreter, name: str, value: object) -> object:
@@ -351,7 +351,7 @@ def frozen(vm: Interpreter, name: str, value: object) -> object:
         return value  # its effects are deferred with it, in order
     if type(value) is collections.deque:
         return collections.deque([frozen(vm, name, item) for item in vm.effects.mirror(value)], value.maxlen)
-    fill = _FILLED.get(kind)
+    fill = _COPY_BY_CLASS.get(kind)
     if fill is not None:
         return fill([frozen(vm, name, item) for item in vm.effects.mirror(value)])
     if kind is dict:
@@ -391,13 +391,13 @@ def call_weakref(vm: Interpreter, fn: weakref.ref[object], args: Args, kwargs: K
     """A weak reference."""
     source = vm.source_of(fn)
     value = fn()
-    if _dies_with_the_frame(vm, value) and not vm.finalizers.is_reached(value):
+    if _is_kept_by_capture(vm, value) and not vm.finalizers.is_reached(value):
         why = "Python knows whether it still lives"
         raise Break(f"a weak reference to a {type(value).__name__} is called", why, in_frame=True)
     return value if source is None else vm.external(value, sources.called(source, _deref, "deref"))
 
 
-def _dies_with_the_frame(vm: Interpreter, value: object) -> bool:
+def _is_kept_by_capture(vm: Interpreter, value: object) -> bool:
     """Whether the object of a weak reference was made in the frame or is in a variable: capture itself
     keeps it alive.
     """
@@ -451,7 +451,7 @@ C_FUNCTIONS = (
     types.ClassMethodDescriptorType,
 )
 
-_LISTED = (*C_FUNCTIONS, type, types.FunctionType)
+_HASHABLE_CALLABLES = (*C_FUNCTIONS, type, types.FunctionType)
 """Callables that may be looked up in tables; others may define `__eq__` and `__hash__`."""
 
 SAFE_MODULES = frozenset(
@@ -551,7 +551,7 @@ def _refuse_unknown_arguments(vm: Interpreter, fn: Callable[..., object], args: 
         vm.effects.refuse_iterators(args)
         for value in args:
             vm.effects.refuse_unguarded(value)
-    if not _holds(fn):
+    if not _only_stores(fn):
         vm.effects.refuse_opaque(fn, args)
         vm.effects.refuse_opaque(fn, kwargs.values())
 
@@ -560,19 +560,19 @@ def _with_callbacks(vm: Interpreter, fn: Callable[..., object], args: Args, kwar
     """The arguments, with trampolines in place of functions that C code calls."""
     called = CALLERS[fn] if fn is not iter or len(args) == 2 else -1
     args = tuple(callback(vm, a, fn is re.sub) if at == called else a for at, a in enumerate(args))
-    return args, {k: callback(vm, v) if k in _CALLED else v for k, v in kwargs.items()}
+    return args, {k: callback(vm, v) if k in _FUNCTION_KEYWORDS else v for k, v in kwargs.items()}
 
 
 def call_native(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
     """Run C code, or a function that depends on its arguments alone, on the captured values."""
     if fn is numpy.frompyfunc or fn is numpy.vectorize.__init__:
-        refuse_made(vm, fn, (*args, *kwargs.values()))
+        refuse_frame_function(vm, fn, (*args, *kwargs.values()))
     if is_numpy(fn) and not isinstance(fn, type) and not has_symint((*args, *kwargs.values())):
         return vm.prologue.run(fn, args, kwargs)
     if isinstance(fn, types.BuiltinFunctionType):
         _refuse_unknown_c(fn)
     refuse_past_order(fn, args)
-    args, kwargs = _seen_by_c(vm, fn, args, kwargs)
+    args, kwargs = _arguments_for_c(vm, fn, args, kwargs)
     _refuse_unknown_arguments(vm, fn, args, kwargs)
     if fn in CALLERS:
         args, kwargs = _with_callbacks(vm, fn, args, kwargs)
@@ -584,56 +584,62 @@ def call_native(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: 
     return vm.effects.original(vm.effects.copies.give_back(out))
 
 
-def _seen_by_c(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+def _arguments_for_c(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
     """Arguments with mirrors in place of containers from outside, as deep as the function reads."""
     effects = vm.effects
-    if passes_on(fn, kwargs):
+    if returns_items(fn, kwargs):
         return tuple(map(effects.mirror, args)), {key: effects.mirror(value) for key, value in kwargs.items()}
     if type(fn) in C_METHODS and args and isinstance(args[0], CONTAINERS) and not isinstance(args[0], tuple):
         mirror, name = effects.mirror(args[0]), fn.__name__
-        if name in _COMPARING and effects.plain(mirror) is not mirror:
+        if name in _COMPARING_METHODS and effects.plain(mirror) is not mirror:
             raise Break(
                 f"{name}() of a container that holds containers from outside", "it compares them, and changes it"
             )
-        if name not in _LOOKING:
-            return (mirror, *(args[1:] if name in _KEEPING else effects.plain_all(args[1:]))), effects.plain(kwargs)
+        if name not in _READING_METHODS:
+            return (mirror, *(args[1:] if name in _STORING_METHODS else effects.plain_all(args[1:]))), effects.plain(
+                kwargs
+            )
     return effects.plain_all(args), effects.plain(kwargs)
 
 
-def passes_on(fn: object, kwargs: Kwargs) -> bool:
+def returns_items(fn: object, kwargs: Kwargs) -> bool:
     """Whether C code returns the very items of a container without reading their contents."""
     if isinstance(fn, type):
-        return fn in _PASSING_ON or fn.__module__ == "itertools"
-    return any(fn is each for each in _BY_KEY) and kwargs.get("key") is not None
+        return fn in _RETURNING_ITEMS or fn.__module__ == "itertools"
+    return any(fn is each for each in _WITH_KEY) and kwargs.get("key") is not None
 
 
-_PASSING_ON = classes(list, tuple, set, frozenset, collections.deque, enumerate, zip, map, filter, reversed)
-_BY_KEY = (sorted, min, max)
+_RETURNING_ITEMS = classes(list, tuple, set, frozenset, collections.deque, enumerate, zip, map, filter, reversed)
+_WITH_KEY = (sorted, min, max)
 _TEXT_FUNCTIONS = frozenset({"_path_normpath", "_path_splitroot", "_path_splitroot_ex"})
 """Functions of the posix module that only process text."""
-_KEEPING = frozenset({"append", "appendleft", "insert", "add", "setdefault", "__setitem__", "remove", "pop", "discard"})
+_STORING_METHODS = frozenset(
+    {"append", "appendleft", "insert", "add", "setdefault", "__setitem__", "remove", "pop", "discard"}
+)
 """Methods of containers that store the very objects they are given."""
-_LOOKING = frozenset({"index", "count", *map("__{}__".format, "eq ne lt le gt ge contains repr str format".split())})
+_READING_METHODS = frozenset(
+    {"index", "count", *map("__{}__".format, "eq ne lt le gt ge contains repr str format".split())}
+)
 """Methods of containers that read their items and change nothing."""
-_COMPARING = frozenset({"remove", "sort"})
+_COMPARING_METHODS = frozenset({"remove", "sort"})
 """Methods that read the items and change the container."""
 _SAFE_ROOTS = frozenset(name.split(".")[0] for name in SAFE_MODULES) | {"torch"}
 
 
-_HOLDING = classes(functools.partial, types.MethodType, weakref.ref, staticmethod, classmethod, property, zip, map)
+_STORING = classes(functools.partial, types.MethodType, weakref.ref, staticmethod, classmethod, property, zip, map)
 _MADE_OF = (list, dict, set, tuple, collections.deque, collections.OrderedDict)
 _CONSUMING_OWNERS = classes(*_MADE_OF)
-_HOLDING_OWNERS = classes(object, type, BaseException, *_MADE_OF)
+_STORING_OWNERS = classes(object, type, BaseException, *_MADE_OF)
 
 
-def _holds(fn: object) -> bool:
+def _only_stores(fn: object) -> bool:
     """Whether C code only stores or identifies the objects it is given."""
-    if isinstance(fn, types.FunctionType) or not isinstance(fn, _LISTED):
+    if isinstance(fn, types.FunctionType) or not isinstance(fn, _HASHABLE_CALLABLES):
         return isinstance(fn, types.FunctionType)
     owner = getattr(fn, "__objclass__", None) or getattr(fn, "__self__", None)
     return (
-        fn in _HOLDING
-        or owner in _HOLDING_OWNERS
+        fn in _STORING
+        or owner in _STORING_OWNERS
         or isinstance(fn, type)
         and issubclass(fn, (BaseException, *_MADE_OF))
     )
@@ -642,7 +648,7 @@ def _holds(fn: object) -> bool:
 def _consumes(fn: Callable[..., object]) -> bool:
     """Whether it is a method of a container that may iterate its argument."""
     owner = getattr(fn, "__objclass__", None) or getattr(fn, "__self__", None)
-    return owner in _CONSUMING_OWNERS and fn.__name__ not in _KEEPING
+    return owner in _CONSUMING_OWNERS and fn.__name__ not in _STORING_METHODS
 
 
 def callback(vm: Interpreter, value: object, reads: bool = False) -> object:
@@ -665,7 +671,7 @@ CALLERS: ClassTable[int] = by_class(
 """C functions that call a function: the position of that argument (-1: none); arguments of these names
 are called too.
 """
-_CALLED = ("key", "func")
+_FUNCTION_KEYWORDS = ("key", "func")
 
 
 class Trampoline:

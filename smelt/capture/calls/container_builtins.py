@@ -60,7 +60,7 @@ def _register_iterating() -> None:
 
         def consume(vm: Interpreter, args: Args, kwargs: Kwargs, fn: Any = fn, first: int = first) -> object:
             count = len(args) if fn in (zip, map) else first + 1
-            plain = vm.effects.mirror if calls.passes_on(fn, kwargs) else None
+            plain = vm.effects.mirror if calls.returns_items(fn, kwargs) else None
             head = tuple(_iterable(vm, a, plain, fn) if first <= i < count else a for i, a in enumerate(args))
             if fn in (list, tuple, sorted) and args and not isinstance(head[0], CONTAINERS):
                 containers.ask_length(vm, args[0])
@@ -73,7 +73,7 @@ def _register_iterating() -> None:
 
         def choose(vm: Interpreter, args: Args, kwargs: Kwargs, fn: Callable[..., object] = pick) -> object:
             if len(args) == 1:
-                plain = vm.effects.mirror if calls.passes_on(fn, kwargs) else None
+                plain = vm.effects.mirror if calls.returns_items(fn, kwargs) else None
                 args = (_iterable(vm, args[0], plain),)
                 if isinstance(args[0], CONTAINERS):
                     vm.effects.refuse_foreign(*args[0])
@@ -242,7 +242,7 @@ def list_extend(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 @special(str.join)
 def join(vm: Interpreter, args: Args, kwargs: Kwargs) -> str:
     """str.join(iterable)"""
-    parts = _iterable(vm, args[1])
-    parts = parts if isinstance(parts, (list, tuple)) else vm.native(list, parts)
-    refuse_unknown((args[0], parts))
-    return vm.native(str.join, args[0], parts)
+    pieces = _iterable(vm, args[1])
+    pieces = pieces if isinstance(pieces, (list, tuple)) else vm.native(list, pieces)
+    refuse_unknown((args[0], pieces))
+    return vm.native(str.join, args[0], pieces)

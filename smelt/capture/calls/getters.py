@@ -23,7 +23,7 @@ def _given(getter: Any) -> tuple[Args, Kwargs]:
     return (*made.args, *given) if isinstance(made, functools.partial) else given, getattr(made, "keywords", {})
 
 
-def _parts(getter: object) -> Args:
+def _arguments(getter: object) -> Args:
     given, named = _given(getter)
     return (*given, *named, *named.values())
 
@@ -33,10 +33,10 @@ def _known(vm: Interpreter, getter: object) -> bool:
     source = vm.source_of(getter)
     if source is None:
         return True
-    parts = _parts(getter)
-    if not all(type(part) in LEAVES for part in parts):
+    given = _arguments(getter)
+    if not all(type(each) in LEAVES for each in given):
         return False
-    vm.guards.check(sources.called(source, _parts, "parts"), native.EQ, parts)
+    vm.guards.check(sources.called(source, _arguments, "parts"), native.EQ, given)
     return True
 
 

@@ -40,7 +40,7 @@ def call_class(vm: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> object
         return vm.call(maker, (cls, *args), kwargs)
     if isinstance(maker, type):  # Python does not bind a class here: the `__call__` of `TypedDict` is `dict`
         return vm.call(maker, args, kwargs)
-    if cls in LEAVES or issubclass(cls, (enum.Enum, BaseException)) and not _python(vm, cls, "__init__"):
+    if cls in LEAVES or issubclass(cls, (enum.Enum, BaseException)) and not _python_method(vm, cls, "__init__"):
         return calls.call_native(vm, cls, args, kwargs)
     return construct(vm, cls, args, kwargs)
 
@@ -63,9 +63,9 @@ def build_class(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 def construct(vm: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> object:
     """`type.__call__(cls, ...)`: `__new__`, then `__init__` if that returned an instance."""
-    if _does_something_last(cls):
+    if _has_finalizer(cls):
         raise Break(f"a {cls.__name__} is made", "its __del__ runs when Python drops it")
-    new, init = _python(vm, cls, "__new__"), _python(vm, cls, "__init__")
+    new, init = _python_method(vm, cls, "__new__"), _python_method(vm, cls, "__init__")
     if new is None and init is None:
         return calls.call_native(vm, cls, args, kwargs)
     vm.work += 1
@@ -84,7 +84,7 @@ def construct(vm: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> object:
     return obj
 
 
-def _does_something_last(cls: type) -> bool:
+def _has_finalizer(cls: type) -> bool:
     """Whether a class of the program's has a `__del__`, also one written in C: that of a file calls `close` and
     `flush`.
     """
@@ -92,7 +92,7 @@ def _does_something_last(cls: type) -> bool:
     return bool(flags & HEAP and not flags & IMMUTABLE_TYPE) and any("__del__" in vars(base) for base in cls.__mro__)
 
 
-def _python(vm: Interpreter, cls: type, name: str) -> object:
+def _python_method(vm: Interpreter, cls: type, name: str) -> object:
     """The class's `__new__` or `__init__` if it is written in Python, else None."""
     raw = find_in_class(vm, cls, name)
     raw = raw.__func__ if isinstance(raw, staticmethod) else raw
@@ -106,7 +106,7 @@ def _register_weak_references() -> None:
             vm: Interpreter, args: Args, kwargs: Kwargs, fn: Callable[..., object] = fn, first: int = first
         ) -> object:
             callback = args[first + 1] if len(args) > first + 1 else None
-            if callback is not None and not _is_of_tables(callback):
+            if callback is not None and not _is_weak_table_callback(callback):
                 raise Break(
                     "a weak reference with a callback is made",
                     "Python calls it when the object dies",
@@ -119,7 +119,7 @@ def _register_weak_references() -> None:
         special(fn)(make)
 
 
-def _is_of_tables(callback: object) -> bool:
+def _is_weak_table_callback(callback: object) -> bool:
     """Whether the callback is one of the weak tables of Python's library, which calls nothing of the program's."""
     named = type(callback) is types.FunctionType and (module_name(callback.__module__), callback.__name__)
     return named in (("weakref", "remove"), ("_weakrefset", "_remove"))
@@ -137,7 +137,7 @@ def reduce_object(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     own = python_method(vm, obj, "__reduce__")
     if own is not None:
         return vm.call(own, (obj,), {})
-    special_state = any(_python(vm, cls, name) for name in ("__getnewargs__", "__getnewargs_ex__"))
+    special_state = any(_python_method(vm, cls, name) for name in ("__getnewargs__", "__getnewargs_ex__"))
     if args[1:] < (2,) or special_state or not _is_plain(cls):
         raise Break(f"a {cls.__name__} is taken apart to be copied", "the object came from outside, and C code does it")
     if isinstance(find_in_class(vm, cls, "__getattribute__"), types.FunctionType):

@@ -22,7 +22,7 @@ from smelt.capture.core.policy import is_frozen
 from smelt.capture.core.values import is_bound, own_dict
 from smelt.capture.tensors.fallible_ops import note_deferred
 
-_FEW = 2000
+_MAX_FOLLOWED_OBJECTS = 2000
 """The most objects that are followed from the functions that a call runs."""
 
 
@@ -45,7 +45,7 @@ class Observed:
         Raises:
             Break: the program has read something that the call may change.
         """
-        runs = _run_by(vm, fn, args, kwargs)
+        runs = _code_run_by(vm, fn, args, kwargs)
         # appending a warning to a list does not raise, and logging ignores errors of sys.stderr
         raising = any(each is not sys.stderr and not is_bound(each) for each in runs) and not _is_silent(fn, args)
         note_deferred(vm, fn, raising)
@@ -74,7 +74,7 @@ class Observed:
     def _reached(self, start: Any) -> Iterator[object]:
         """The objects and variables that a function or object of the program can reach by itself."""
         left, seen = [start], {id(start)}
-        while left and len(seen) < _FEW:
+        while left and len(seen) < _MAX_FOLLOWED_OBJECTS:
             value = left.pop()
             self._alive.append(value)
             if isinstance(value, (types.FunctionType, types.MethodType)):
@@ -87,7 +87,11 @@ class Observed:
             elif isinstance(value, types.CellType):
                 yield id(value)
                 referents = _content(value)
-            elif isinstance(value, (type, types.ModuleType)) or is_frozen(type(value).__module__) and not _holds(value):
+            elif (
+                isinstance(value, (type, types.ModuleType))
+                or is_frozen(type(value).__module__)
+                and not _is_container(value)
+            ):
                 continue
             else:
                 yield id(value)
@@ -98,7 +102,7 @@ class Observed:
                     left.append(referent)
 
 
-def _holds(value: object) -> bool:
+def _is_container(value: object) -> bool:
     return isinstance(value, (list, dict, set, tuple))
 
 
@@ -133,7 +137,7 @@ def _referents(value: object) -> list[object]:
     return [*(attributes or {}).values(), *(m for m in methods if isinstance(m, types.FunctionType))]
 
 
-def _run_by(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> list[object]:
+def _code_run_by(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> list[object]:
     """Objects and functions of the program that a call runs by itself."""
     found: list[object] = []
     if args and isinstance(args[0], (logging.Handler, logging.Filter)):
@@ -144,7 +148,10 @@ def _run_by(vm: Interpreter, fn: object, args: Args, kwargs: Kwargs) -> list[obj
         logger = args[0] if args and isinstance(args[0], logging.Logger) else logging.root
         found = [*_of_logger(logger), sys.stderr]
     else:
-        found = [sys.stderr, *(_now(vm, name) for name in ("showwarning", "formatwarning", "_showwarnmsg_impl"))]
+        found = [
+            sys.stderr,
+            *(_module_attribute(vm, name) for name in ("showwarning", "formatwarning", "_showwarnmsg_impl")),
+        ]
     return [each for each in found if not _is_librarys(each)]
 
 
@@ -174,7 +181,7 @@ def _is_redirected(vm: Interpreter) -> bool:
     return any(store is not None and store.value is not vars(sys)[name] for name, store in stores)
 
 
-def _now(vm: Interpreter, name: str) -> object:
+def _module_attribute(vm: Interpreter, name: str) -> object:
     """An attribute of the module `warnings`, as the program has set it."""
     store = vm.effects.variable(warnings, name)
     return vars(warnings)[name] if store is None else store.value

@@ -14,7 +14,7 @@ from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.registry import special
 
 
-def _made_anew(*kinds: type) -> None:
+def _register_made(*kinds: type) -> None:
     """Register classes whose objects residual code makes as the program did."""
     for kind in kinds:
         special(kind)(functools.partial(_make, kind))
@@ -32,10 +32,10 @@ def _made(vm: Interpreter, out: object, kind: type, args: Args, kwargs: Kwargs) 
     return out
 
 
-_made_anew(property, staticmethod, classmethod, functools._lru_cache_wrapper)
+_register_made(property, staticmethod, classmethod, functools._lru_cache_wrapper)
 
 
-def _copied(method: Callable[..., object]) -> None:
+def _register_copy(method: Callable[..., object]) -> None:
     def copy(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
         out = call_native(vm, method, args, kwargs)
         if type(out) is not property:
@@ -46,7 +46,7 @@ def _copied(method: Callable[..., object]) -> None:
 
 
 for _method in (property.getter, property.setter, property.deleter):
-    _copied(_method)
+    _register_copy(_method)
 
 
 def refuse_own_cache(vm: Interpreter, fn: functools._lru_cache_wrapper[object]) -> None:
@@ -65,18 +65,18 @@ def make_partial(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     they are now.
     """
     outer = args[0] if args else None
-    if isinstance(outer, functools.partial) and _is_taken_apart(vm, outer):
+    if isinstance(outer, functools.partial) and _is_merged(vm, outer):
         plain = vm.effects.plain
         function, first, named = (vm.load_attr(outer, name) for name in ("func", "args", "keywords"))
         args, kwargs = (function, *plain(first), *args[1:]), {**plain(named), **kwargs}
     return call_native(vm, functools.partial, args, kwargs)
 
 
-def _is_taken_apart(vm: Interpreter, outer: functools.partial[object]) -> bool:
+def _is_merged(vm: Interpreter, outer: functools.partial[object]) -> bool:
     """Whether a new partial takes over the contents of `outer` and not the object: if `outer` has no attribute
     dictionary.
     """
-    if _CALLS_STAY and type(outer).__call__ is not functools.partial.__call__:
+    if _NESTS_SUBCLASSES and type(outer).__call__ is not functools.partial.__call__:
         return False
     bare, source = _is_bare(outer), vm.source_of(outer)
     if source is not None:
@@ -84,13 +84,13 @@ def _is_taken_apart(vm: Interpreter, outer: functools.partial[object]) -> bool:
     return bare and not any(target == id(outer) for _, target, _ in vm.effects.stores)
 
 
-class _Called(functools.partial[object]):
+class _WithOwnCall(functools.partial[object]):
     def __call__(self, *args: object, **kwargs: object) -> object:
         raise NotImplementedError
 
 
-_sample = _Called(len)
-_CALLS_STAY = functools.partial(_sample).func is _sample
+_sample = _WithOwnCall(len)
+_NESTS_SUBCLASSES = functools.partial(_sample).func is _sample
 """Whether partials of a subclass with its own `__call__` are nested and not merged, as from CPython 3.13 on."""
 
 

@@ -20,10 +20,21 @@ from smelt.graph.ir.sym_bool import SymbolicPredicate, compare
 from smelt.graph.ir.symint import from_torch
 from smelt.graph.trace.trace import TraceTensor
 
-_LONGEST = 60
+_MAX_INSTRUCTIONS = 60
 """Instructions of the longest path to a `raise`."""
 
-_MAKING = ("LOAD_", "BUILD_", "FORMAT_", "CONVERT_", "CALL", "PRECALL", "PUSH_NULL", "KW_NAMES", "BINARY_", "COPY")
+_ERROR_MAKING = (
+    "LOAD_",
+    "BUILD_",
+    "FORMAT_",
+    "CONVERT_",
+    "CALL",
+    "PRECALL",
+    "PUSH_NULL",
+    "KW_NAMES",
+    "BINARY_",
+    "COPY",
+)
 """Instructions that may come between a branch and its `raise`: those that make an error and its text."""
 
 
@@ -31,7 +42,7 @@ Check = Callable[[Any, Any, bool], bool]
 """Records a check that the condition's truth is not this one; False: it cannot be checked."""
 
 
-def goes_on(
+def assume_no_raise(
     vm: Interpreter, f: Frame, condition: Any, when_true: int, when_false: int, check: Check | None = None
 ) -> bool:
     """Continue on the arm that does not raise, and record a check; False: neither or both raise, or it cannot be
@@ -50,20 +61,20 @@ def goes_on(
 def only_raises(decoded: Decoded, start: int) -> bool:
     """Whether the instructions from `start` on only make an error and raise it."""
     at = start
-    for _ in range(_LONGEST):
+    for _ in range(_MAX_INSTRUCTIONS):
         name = decoded.names[at]
         if name == "RAISE_VARARGS":
             return True
         if name == "JUMP_FORWARD":  # jumps to the end of `assert a < b < c`
             at = decoded.instructions[at][1]
             continue
-        if not name.startswith(_MAKING) and name not in ("NOP", "SWAP", "POP_TOP"):
+        if not name.startswith(_ERROR_MAKING) and name not in ("NOP", "SWAP", "POP_TOP"):
             return False
         at += 1
     return False
 
 
-def must_be_true(vm: Interpreter, condition: TraceTensor) -> bool:
+def require_true(vm: Interpreter, condition: TraceTensor) -> bool:
     """Record a check that the condition is true; False: it cannot be checked."""
     return _check(vm, condition, False)
 
@@ -79,11 +90,11 @@ def _check(vm: Interpreter, condition: TraceTensor, raises: bool) -> bool:
         number = from_torch(call_tensor_method(vm, "item", (number,), {}))
     except Break:
         return False
-    question = compare("==", number, 1, raises)
-    if not isinstance(question, SymbolicPredicate) or question.fact is None:
+    predicate = compare("==", number, 1, raises)
+    if not isinstance(predicate, SymbolicPredicate) or predicate.fact is None:
         return False
-    if question.expect("", "RuntimeError"):
-        vm.tensors.check(question.fact, "what the program asserts of a tensor is wrong", "RuntimeError")
+    if predicate.expect("", "RuntimeError"):
+        vm.tensors.check(predicate.fact, "what the program asserts of a tensor is wrong", "RuntimeError")
         vm.tensors.asserts = True
         return True
     return False

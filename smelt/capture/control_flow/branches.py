@@ -33,14 +33,14 @@ from smelt.graph.trace.trace import TraceTensor
 HARMLESS = frozenset({"clamp", "clip", "clamp_min", "clamp_max", "nan_to_num"})
 """Operators, by name, that may run where the program would not have run them: no error, no infinite derivative."""
 
-LONGEST = 60
+MAX_INSTRUCTIONS = 60
 """Instructions of the longest body of a branch."""
 
 _LOADS = "LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_LOAD_FAST LOAD_CONST LOAD_GLOBAL LOAD_ATTR LOAD_METHOD LOAD_DEREF".split()
 _STORED = frozenset({"STORE_FAST", "STORE_FAST_STORE_FAST", "STORE_FAST_LOAD_FAST"})
 _CALLS = ("CALL", "CALL_KW")
-_REST = "BINARY_OP UNARY_NEGATIVE PUSH_NULL PRECALL KW_NAMES COPY SWAP POP_TOP NOP CACHE EXTENDED_ARG".split()
-_SIMPLE = frozenset([*_LOADS, *_STORED, *_CALLS, *_REST])
+_OTHERS = "BINARY_OP UNARY_NEGATIVE PUSH_NULL PRECALL KW_NAMES COPY SWAP POP_TOP NOP CACHE EXTENDED_ARG".split()
+_SIMPLE = frozenset([*_LOADS, *_STORED, *_CALLS, *_OTHERS])
 _INFOS = (torch.finfo, torch.iinfo)
 
 
@@ -72,23 +72,23 @@ for _on, _name in ((False, "IF_FALSE"), (True, "IF_TRUE")):
 def to_bool(vm: Interpreter, f: Frame, arg: object) -> None:
     """TO_BOOL of 3.13: leaves a tensor on the stack for the jump that follows, which may capture both arms."""
     value = f.stack[-1]
-    if type(value) in _LEFT and f.decoded.names[f.pc] in ASKING:
+    if type(value) in _DECIDED_BY_JUMP and f.decoded.names[f.pc] in ASKING:
         return
     f.stack[-1] = containers.truth(vm, value)
 
 
-_LEFT = classes(TraceTensor, PhiValue, PrologueValue, *SYMBOLIC)
+_DECIDED_BY_JUMP = classes(TraceTensor, PhiValue, PrologueValue, *SYMBOLIC)
 
 
 def is_simple(decoded: Decoded, start: int, end: int) -> bool:
     """Whether the instructions of `start` to `end` only compute and store local variables, and clamp."""
     names = decoded.names[start:end]
-    if not 0 < len(names) <= LONGEST or not _SIMPLE.issuperset(names) or _STORED.isdisjoint(names):
+    if not 0 < len(names) <= MAX_INSTRUCTIONS or not _SIMPLE.issuperset(names) or _STORED.isdisjoint(names):
         return False
-    return any(_loaded(arg) in HARMLESS for _, arg in decoded.instructions[start:end])
+    return any(_name_in(arg) in HARMLESS for _, arg in decoded.instructions[start:end])
 
 
-def _loaded(arg: object) -> object:
+def _name_in(arg: object) -> object:
     """The name in a decoded argument; some versions of Python put a flag before it."""
     return arg[1] if type(arg) is tuple and len(arg) == 2 else arg if type(arg) is str else None
 
@@ -121,7 +121,7 @@ def compute_both(vm: Interpreter, f: Frame, condition: TraceTensor, target: int,
         return False
     if vm.tensors.speculation.value(condition) is not None:
         return False
-    slots = _stored(f.decoded, f.pc, target)
+    slots = _stored_slots(f.decoded, f.pc, target)
     live = live_slots(f.decoded, target)
     before = {slot: read_variable(vm, f, slot) if slot in live else NULL for slot in slots}
     last = next(iter(reversed(vm.tensors.graph.nodes)))
@@ -135,7 +135,7 @@ def compute_both(vm: Interpreter, f: Frame, condition: TraceTensor, target: int,
     return True
 
 
-def _stored(decoded: Decoded, start: int, end: int) -> set[int]:
+def _stored_slots(decoded: Decoded, start: int, end: int) -> set[int]:
     found: set[int] = set()
     for at in range(start, end):
         name, arg = decoded.names[at], decoded.raw[at]
@@ -174,15 +174,15 @@ def _harmless_nodes(vm: Interpreter, last: Any) -> bool:
 def _choose(vm: Interpreter, condition: TraceTensor, new: object, old: object, when: bool) -> Any:
     if new is old:
         return old
-    if type(new) is not TraceTensor or type(old) is not TraceTensor or _kind(new) != _kind(old):
+    if type(new) is not TraceTensor or type(old) is not TraceTensor or _layout_key(new) != _layout_key(old):
         raise containers.tensor_value("a branch on a tensor's value")
     pair = (new, old) if when else (old, new)
     chosen = vm.tensors.run(torch.where, (condition, *pair), {})
-    if _kind(chosen) != _kind(old):
+    if _layout_key(chosen) != _layout_key(old):
         raise containers.tensor_value("a branch on a tensor's value")
     return chosen
 
 
-def _kind(tensor: TraceTensor) -> tuple[object, ...]:
+def _layout_key(tensor: TraceTensor) -> tuple[object, ...]:
     seen = meta_of(tensor)
     return tuple(seen.shape), tuple(seen.stride), seen.dtype, seen.device, tensor.requires_grad

@@ -13,9 +13,9 @@ from torch import fx
 
 from smelt.base.class_tables import isinstance
 from smelt.capture._native import NULL
-from smelt.capture.control_flow.asserts import goes_on
-from smelt.capture.control_flow.merge import Arm, CannotMerge, Merging
-from smelt.capture.control_flow.unbacked_conditions import as_condition, expect, question_of
+from smelt.capture.control_flow.asserts import assume_no_raise
+from smelt.capture.control_flow.merge import Arm, CannotMerge, Merge
+from smelt.capture.control_flow.unbacked_conditions import as_condition, check_predicate, predicate_of
 from smelt.capture.core.breaks import Break, Restart, UserError, bare
 from smelt.capture.core.conditional_value import PhiValue, refuse_undecided
 from smelt.capture.core.frames import RETURN, Frame, Unread
@@ -54,9 +54,9 @@ def jump(vm: Interpreter, f: Frame, value: object, when_true: int, when_false: i
     if type(value) is TraceTensor:
         known = vm.control.decided.get(id(value))
         if known is None and vm.tensors.speculation.value(value) is None and value.numel() == 1:
-            if goes_on(vm, f, value, when_true, when_false):
+            if assume_no_raise(vm, f, value, when_true, when_false):
                 return None
-            return take_both(vm, f, value, when_true, when_false)
+            return capture_arms(vm, f, value, when_true, when_false)
         value = value if known is None else known
     elif type(value) in SYMBOLIC_CLASSES:
         return _jump_on_number(vm, f, value, when_true, when_false)
@@ -82,13 +82,13 @@ def _jump_on_prologue(
 
 def _jump_on_number(vm: Interpreter, f: Frame, value: object, when_true: int, when_false: int) -> object | None:
     """A branch on an unbacked number; where it cannot be a node, the graph ends where the number is read."""
-    question, branch = question_of(vm, value), (id(f.code), f.pc - 1)
-    if question is not None and branch not in vm.control.refused and branch not in vm.control.branching:
-        if goes_on(vm, f, question, when_true, when_false, expect):
+    predicate, branch = predicate_of(vm, value), (id(f.code), f.pc - 1)
+    if predicate is not None and branch not in vm.control.refused and branch not in vm.control.branching:
+        if assume_no_raise(vm, f, predicate, when_true, when_false, check_predicate):
             return None
         if vm.control.branches_on_numbers and vm.control.branches and vm.tensors.branches:
             try:
-                return take_both(vm, f, as_condition(vm, question), when_true, when_false)
+                return capture_arms(vm, f, as_condition(vm, predicate), when_true, when_false)
             except Break as stop:
                 bare(stop)
                 vm.control.refused.add(branch)
@@ -96,7 +96,7 @@ def _jump_on_number(vm: Interpreter, f: Frame, value: object, when_true: int, wh
     return None
 
 
-def take_both(vm: Interpreter, f: Frame, condition: TraceTensor, when_true: int, when_false: int) -> object | None:
+def capture_arms(vm: Interpreter, f: Frame, condition: TraceTensor, when_true: int, when_false: int) -> object | None:
     """Capture both arms of the jump before `f.pc` and continue at their join.
 
     Raises:
@@ -119,10 +119,10 @@ def take_both(vm: Interpreter, f: Frame, condition: TraceTensor, when_true: int,
         bare(stop)
     finally:
         vm.control.branching.discard(branch)
-    raise _two_ways(said)
+    raise _cannot_be_node(said)
 
 
-def _two_ways(said: str) -> Break:
+def _cannot_be_node(said: str) -> Break:
     refused = containers.tensor_value("a branch on a tensor's value")
     refused.why += f", and its two ways cannot be one node: {said}"
     return refused
@@ -145,8 +145,8 @@ class _Branch:
         self.before = Snapshot(vm, roots)
 
     def run(self, when_true: int, when_false: int) -> object | None:
-        true, false = self._way(when_true, True), self._way(when_false, False)
-        f, merging = self.f, Merging(self.vm, self.condition, self.before)
+        true, false = self._arm(when_true, True), self._arm(when_false, False)
+        f, merging = self.f, Merge(self.vm, self.condition, self.before)
         if self.join == RETURNS:
             f.value = merging.expression(true.value, false.value)
         else:
@@ -159,7 +159,7 @@ class _Branch:
             ]
             f.stack[:] = stack
             f.pc = self.join
-        for key, merged in [(key, merging.parts(key, true, false)) for key in true.changes | false.changes]:
+        for key, merged in [(key, merging.contents(key, true, false)) for key in true.changes | false.changes]:
             put(self.before.contents[key][0], merged)
         self._replace(true, false, merging)
         return RETURN if self.join == RETURNS else None
@@ -175,7 +175,7 @@ class _Branch:
 
     # -- one arm ------------------------------------------------------------------------------------------------------
 
-    def _way(self, start: int, truth: bool) -> Arm:
+    def _arm(self, start: int, truth: bool) -> Arm:
         vm, f, tensors = self.vm, self.f, self.tensors
         last = next(iter(reversed(tensors.graph.nodes)))
         f.pc, f.locals[:], f.stack[:] = start, self.locals, self.stack
@@ -219,7 +219,7 @@ class _Branch:
         tensors = self.tensors
         if nodes.isdisjoint(tensors.mutated):
             return
-        if any(map(tensors.asked_gradient, nodes)):
+        if any(map(tensors.is_made_leaf, nodes)):
             raise CannotMerge("a tensor asks for gradients in one of them")
         older = {id(t.storage_view.storage) for node, t in tensors.made_tensors() if node not in nodes}
         given = {id(t.storage_view.storage) for t in tensors.traced.values() if not t.requires_grad}
@@ -229,7 +229,7 @@ class _Branch:
 
     # -- the join -----------------------------------------------------------------------------------------------------
 
-    def _replace(self, true: Arm, false: Arm, merging: Merging) -> None:
+    def _replace(self, true: Arm, false: Arm, merging: Merge) -> None:
         """Replace the nodes of both arms by one node."""
         tensors, nodes = self.tensors, [*true.nodes, *false.nodes]
         if not nodes and not merging.outputs:
@@ -238,10 +238,10 @@ class _Branch:
         operands = list(dict.fromkeys([*operands_of(true.nodes, ends[0]), *operands_of(false.nodes, ends[1])]))
         if not set(operands).isdisjoint(nodes):
             raise CannotMerge("one of them uses what the other computes")
-        parts = [cut_out(way.nodes, operands, end) for way, end in zip((true, false), ends, strict=True)]
-        target = Conditional(*(CapturedGraph({}, part) for part in parts))
+        arms = [cut_out(arm.nodes, operands, end) for arm, end in zip((true, false), ends, strict=True)]
+        target = Conditional(*(CapturedGraph({}, arm) for arm in arms))
         outputs = [out for _, _, out in merging.outputs]
-        tensors.join(target, self.condition, operands, nodes, tuple(map(meta_of, outputs)), outputs)
+        tensors.replace_by_conditional(target, self.condition, operands, nodes, tuple(map(meta_of, outputs)), outputs)
 
     def _node(self, tensor: TraceTensor | None) -> fx.Node | None:
         return None if tensor is None else self.tensors.nodes[id(tensor)]

@@ -32,7 +32,7 @@ class Arm:
         self.locals, self.stack, self.value = f.locals[:], f.stack[:], f.value
 
 
-class Merging:
+class Merge:
     """Merges the values after both arms. The first of each pair belongs to the arm where `condition` holds.
 
     Attributes:
@@ -49,7 +49,7 @@ class Merging:
             return a
         kind = type(a)
         if kind is PhiValue or type(b) is PhiValue:
-            return self._undecided(a, b)
+            return self._phi(a, b)
         if kind is TraceTensor and type(b) is TraceTensor:
             return self._tensor(a, b)
         if kind is type(b):
@@ -58,14 +58,14 @@ class Merging:
             made = not self.before.existed(a) and not self.before.existed(b)
             if (kind is tuple or kind is list and made) and len(a) == len(b):
                 return self._sequence(a, b)
-        return self._undecided(a, b)
+        return self._phi(a, b)
 
     def _sequence(self, a: list[object] | tuple[object, ...], b: list[object] | tuple[object, ...]) -> object:
         """A tuple or list of the merged items; a phi value if an item becomes one."""
-        parts = [self(*pair) for pair in zip(a, b, strict=True)]
-        if any(type(part) is PhiValue for part in parts):
-            return self._undecided(a, b)
-        return type(a)(parts)
+        items = [self(*pair) for pair in zip(a, b, strict=True)]
+        if any(type(item) is PhiValue for item in items):
+            return self._phi(a, b)
+        return type(a)(items)
 
     def expression(self, a: object, b: object) -> Any:
         """The same for values on the stack, or returned ones, which cannot be phi values."""
@@ -74,19 +74,19 @@ class Merging:
             raise CannotMerge("an expression differs after them, and is not a tensor")
         return out
 
-    def parts(self, key: int, true: Arm, false: Arm) -> Parts:
+    def contents(self, key: int, true: Arm, false: Arm) -> Parts:
         """The merged contents of an object that an arm changed."""
         value, before = self.before.contents[key]
         a, b = true.changes.get(key, before), false.changes.get(key, before)
-        if [part for part in a if part in b] != [part for part in b if part in a]:
+        if [slot for slot in a if slot in b] != [slot for slot in b if slot in a]:
             raise CannotMerge(f"what a {type(value).__name__} holds is in another order after them")
-        merged = {part: self(a.get(part, NULL), b.get(part, NULL)) for part in a | b}
-        for (position, _), part in merged.items():
-            if type(part) is PhiValue and position and not isinstance(value, dict):
+        merged = {slot: self(a.get(slot, NULL), b.get(slot, NULL)) for slot in a | b}
+        for (position, _), item in merged.items():
+            if type(item) is PhiValue and position and not isinstance(value, dict):
                 raise CannotMerge(f"what a {type(value).__name__} holds differs after them")
         return merged
 
-    def _undecided(self, a: object, b: object) -> PhiValue:
+    def _phi(self, a: object, b: object) -> PhiValue:
         self.vm.control.undecided = True
         tensors = [value for value in (a, b) if type(value) is TraceTensor]
         given = None
@@ -103,7 +103,7 @@ class Merging:
         """The tensor that is one of the two. Writes to it are refused: they would write to both."""
         key = (id(a), id(b))
         if key not in self._known:
-            out = self._known[key] = self.vm.tensors.either(self.condition, a, b)
+            out = self._known[key] = self.vm.tensors.phi_tensor(self.condition, a, b)
             if meta_of(out) != meta_of(next(t for t in (a, b) if t is not None)):
                 raise CannotMerge("a tensor with gaps or overlaps differs after them")
             self.outputs.append((a, b, out))

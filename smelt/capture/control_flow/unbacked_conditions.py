@@ -20,23 +20,23 @@ from smelt.shapes.unbacked import is_unbacked
 COMPARE = {"==": torch.eq, "!=": torch.ne, "<": torch.lt, ">=": torch.ge}
 
 
-def question_of(vm: Interpreter, value: object) -> SymbolicPredicate | None:
+def predicate_of(vm: Interpreter, value: object) -> SymbolicPredicate | None:
     """The predicate behind the truth of a symbolic number, if only values decide it and the graph may read them."""
     if not vm.values.are_read or vm.tensors is not vm.outermost:
         return None
-    question = symbolic_value(value) if type(value) is torch.SymBool else None
+    predicate = symbolic_value(value) if type(value) is torch.SymBool else None
     if type(value) is torch.SymInt:
-        question = compare("==", symbolic_value(value), 0, True)
-    if not isinstance(question, SymbolicPredicate) or question.fact is None or question.prove() is not None:
+        predicate = compare("==", symbolic_value(value), 0, True)
+    if not isinstance(predicate, SymbolicPredicate) or predicate.fact is None or predicate.prove() is not None:
         return None
-    return question if is_unbacked(*question.sizes()) else None
+    return predicate if is_unbacked(*predicate.sizes()) else None
 
 
-def expect(vm: Interpreter, question: SymbolicPredicate, raises: bool) -> bool:
+def check_predicate(vm: Interpreter, predicate: SymbolicPredicate, raises: bool) -> bool:
     """Record a check that the predicate's truth is not `raises`; False: it cannot be checked here."""
     if not vm.plan.checks or vm.control.branching or vm.tensors.region is not None:
         return False
-    wanted = opposite(question) if raises else question
+    wanted = opposite(predicate) if raises else predicate
     if not isinstance(wanted, SymbolicPredicate) or wanted.fact is None or not wanted.expect("", "RuntimeError"):
         return False
     vm.tensors.check(wanted.fact, f"{wanted.fact} does not hold", "RuntimeError")
@@ -44,13 +44,13 @@ def expect(vm: Interpreter, question: SymbolicPredicate, raises: bool) -> bool:
     return True
 
 
-def as_condition(vm: Interpreter, question: SymbolicPredicate) -> TraceTensor:
+def as_condition(vm: Interpreter, predicate: SymbolicPredicate) -> TraceTensor:
     """The predicate as a tensor of the graph.
 
     Raises:
         Break: no tensor of the graph has one of the numbers.
     """
-    fact = question.fact
+    fact = predicate.fact
     assert fact is not None
     left, right = (_tensor(vm, side) if isinstance(side, Size) else side for side in (fact.left, fact.right))
     if not isinstance(left, torch.Tensor):

@@ -359,7 +359,7 @@ class Speculation(Protocol):
     """Values of masks and lengths that are assumed and guarded (`tensors.speculation.Speculation`)."""
 
     allowed: bool
-    insists: bool
+    assume_values: bool
 
     def value(self, tensor: TraceTensor) -> torch.Tensor | None:
         """A real tensor with the known or assumed values of `tensor`; None: they stay unknown."""
@@ -367,7 +367,7 @@ class Speculation(Protocol):
     def count(self, mask: TraceTensor) -> int | None:
         """How many elements of `mask` are not zero."""
 
-    def yielding(self) -> AbstractContextManager[None]:
+    def preferring_reads(self) -> AbstractContextManager[None]:
         """Context in which values that are not the same at all calls stay unknown."""
 
     def finish(self) -> None:
@@ -408,8 +408,8 @@ class Runner(Protocol):
         """The call's result, and the tensors that it wrote to."""
 
 
-class Watch(Protocol):
-    """Records tensor operations of C code (`tensors.c_callbacks.Watch`)."""
+class CCallbacks(Protocol):
+    """Records tensor operations of C code (`tensors.c_callbacks.CCallbackMode`)."""
 
     def run(self, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> Any:
         """Call C code."""
@@ -470,7 +470,7 @@ class Tensors(Protocol):
     inner: dict[int, int]
     born: dict[int, int]
     spent: dict[int, Any]
-    kept_whole: dict[int, TraceTensor]
+    kept_roots: dict[int, TraceTensor]
     named: list[str]
     computed: dict[int, TraceTensor]
     number_node: Numbers
@@ -486,7 +486,7 @@ class Tensors(Protocol):
     @property
     def runner(self) -> Runner: ...
     @property
-    def watch(self) -> Watch: ...
+    def c_callbacks(self) -> CCallbacks: ...
     @property
     def inference(self) -> Inference: ...
 
@@ -514,7 +514,7 @@ class Tensors(Protocol):
     def prologue_input(self, value: object, source: Source, number: Size | Real | None) -> fx.Node:
         """A tensor or number computed by the prologue, as an input of the graph."""
 
-    def is_given(self, tensor: TraceTensor) -> bool:
+    def is_input_memory(self, tensor: TraceTensor) -> bool:
         """Whether the tensor is in the memory of an input."""
 
     def forbid_writes(self, tensor: TraceTensor) -> None:
@@ -526,7 +526,7 @@ class Tensors(Protocol):
     def made_tensors(self) -> Iterator[tuple[fx.Node, TraceTensor]]:
         """Each node that makes a tensor, with the tensor."""
 
-    def knows(self, value: object) -> bool:
+    def has_node(self, value: object) -> bool:
         """Whether a node makes this value, in this graph or in an outer one."""
 
     def refuse_inner(self, value: object) -> None:
@@ -552,10 +552,10 @@ class Tensors(Protocol):
     def check(self, fact: Assumed, text: str, error: str) -> None:
         """The program asserts a fact about a number: record the check, which raises `error`."""
 
-    def act(self, target: EagerBoundary, args: Args) -> None:
+    def record_boundary(self, target: EagerBoundary, args: Args) -> None:
         """Record a cut point without results."""
 
-    def spend(self, nodes: Iterable[object]) -> None:
+    def note_used_up(self, nodes: Iterable[object]) -> None:
         """Record that a backward has used these autograd nodes."""
 
     def writers_of(self, node: fx.Node) -> list[fx.Node]:
@@ -565,19 +565,19 @@ class Tensors(Protocol):
         """The step that first made another tensor in this tensor's memory; None if none did, or if nothing was written
         there."""
 
-    def ask_gradient(self, tensor: TraceTensor) -> TraceTensor:
+    def make_leaf(self, tensor: TraceTensor) -> TraceTensor:
         """`tensor.requires_grad_()` on a tensor that the graph makes and does not return."""
 
-    def asked_gradient(self, node: fx.Node) -> bool:
+    def is_made_leaf(self, node: fx.Node) -> bool:
         """Whether the node's tensor was made a leaf by the program."""
 
-    def asks_gradient(self, outputs: Iterable[TraceTensor]) -> bool:
+    def contains_made_leaf(self, outputs: Iterable[TraceTensor]) -> bool:
         """Whether one of the tensors was made a leaf by the program."""
 
-    def either(self, condition: TraceTensor, a: TraceTensor | None, b: TraceTensor | None) -> TraceTensor:
+    def phi_tensor(self, condition: TraceTensor, a: TraceTensor | None, b: TraceTensor | None) -> TraceTensor:
         """A new tensor with the metadata and the history of `a` or `b`, whichever the condition chooses."""
 
-    def join(
+    def replace_by_conditional(
         self,
         target: Conditional,
         condition: TraceTensor,
@@ -633,14 +633,14 @@ class Ambient(Protocol):
     def inside_region(self, graph: fx.Graph) -> bool:
         """Whether the next node would be in a region of the graph."""
 
-    def begin_inside(self) -> None:
+    def begin_enclosing_mode(self) -> None:
         """Begin a mode that is no region of the graph; regions opened from here on are closed before the mode ends."""
 
-    def begin_switched(self, graph: fx.Graph, gradients: bool) -> None:
+    def begin_enclosing_grad_mode(self, graph: fx.Graph, gradients: bool) -> None:
         """The same for a mode that switches gradients on or off."""
 
-    def end_inside(self, graph: fx.Graph) -> None:
-        """The end of the mode that `begin_inside` began."""
+    def end_enclosing_mode(self, graph: fx.Graph) -> None:
+        """The end of the mode that `begin_enclosing_mode` began."""
 
     def close(self, graph: fx.Graph) -> None:
         """Leave every region that is open in the graph."""

@@ -183,4 +183,4 @@ def tensor_of(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kw
     device = torch.get_default_device() if device is None else torch.device(device)
     if device.type != "cpu":
         out = vm.tensors.run(torch.Tensor.to, (out, device), {}, method="to")
-    return vm.tensors.ask_gradient(out) if grad else out
+    return vm.tensors.make_leaf(out) if grad else out

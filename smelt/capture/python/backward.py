@@ -93,7 +93,7 @@ def _of_tensors(
             found = vm.tensors.run(gradients, (roots, reached, given), {"retain_graph": bool(retain_graph)})
         else:
             found = vm.tensors.run(torch.autograd.grad, (roots, reached, given), call)
-        vm.tensors.spend(spent)
+        vm.tensors.note_used_up(spent)
         _accumulate(vm, reached, found)
     else:  # nothing to compute: what is wrong with the call, the engine says
         vm.tensors.run(torch.autograd.backward, (roots, given), {})

@@ -400,7 +400,7 @@ def advance_or_raise(vm: Interpreter, iterator: object, *default: object) -> obj
         if kind is not _LIST_ITERATOR and kind is not _TUPLE_ITERATOR and kind is not _RANGE_ITERATOR:
             vm.work += 1
             try:
-                return vm.tensors.watch.run(next, (iterator, *default), {})
+                return vm.tensors.c_callbacks.run(next, (iterator, *default), {})
             except Exception as error:
                 raise UserError(error) from None
             except BaseException as error:

@@ -40,7 +40,7 @@ def explain_error(gm: fx.GraphModule, error: Exception, inputs: Sequence[object]
     """
     lost = context_is_lost(error)
     # other errors come from hooks, or from a lack of memory
-    if lost or not _is_expected(error) or not repeatable(gm) or _some_freed(inputs):
+    if lost or not _is_expected(error) or not repeatable(gm) or _any_freed(inputs):
         raise error
     found = native.quiet_call(preserving, _first_failing, gm, inputs)
     if found is None:
@@ -64,7 +64,7 @@ def expect_failure(gm: fx.GraphModule, error: Exception, inputs: Sequence[object
     if context_is_lost(error):  # every use of the GPU fails in eager, too, where the frame's `except` clauses see it
         nobody_was_told()
         return
-    if not _is_expected(error) or _some_freed(inputs):
+    if not _is_expected(error) or _any_freed(inputs):
         raise error
     if native.quiet_call(preserving, _first_failing, gm, inputs) is None:
         raise error
@@ -94,7 +94,7 @@ def repeatable(gm: fx.GraphModule) -> bool:
     return True
 
 
-def _some_freed(inputs: Sequence[object]) -> bool:
+def _any_freed(inputs: Sequence[object]) -> bool:
     """Whether the memory of a tensor was freed, or is smaller than its elements: eager would read beyond it."""
     for tensor in inputs:
         if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or not tensor.numel():
@@ -106,7 +106,7 @@ def _some_freed(inputs: Sequence[object]) -> bool:
 
 
 def _first_failing(gm: fx.GraphModule, inputs: Sequence[object]) -> tuple[fx.Node, Exception] | None:
-    run = _Watched(gm)
+    run = _NodeTracker(gm)
     gradients = any(node.target in DERIVATIVES for node in gm.graph.nodes)
     copies = [_copy(value, gradients) if isinstance(value, torch.Tensor) else value for value in inputs]
     recorded = gradients and torch.is_grad_enabled()
@@ -128,7 +128,7 @@ def _copy(value: torch.Tensor, gradients: bool) -> torch.Tensor:
     return copy if value.is_leaf else copy.clone()
 
 
-class _Watched(fx.Interpreter):
+class _NodeTracker(fx.Interpreter):
     """Remembers the node that runs, and does not add to errors' texts."""
 
     node: fx.Node | None = None

@@ -49,17 +49,17 @@ from smelt.capture.python.backward import (
 )
 from smelt.capture.python.effects import hashes, items_of, set_items
 from smelt.capture.residual.remade import exhausted, ordered_fill, remake_match, set_state, used_up
-from smelt.capture.tensors.reads import ended
+from smelt.capture.tensors.reads import break_for
 from smelt.capture.torch.modules import ModuleSlice
 from smelt.graph.ir.sym_bool import SymbolicPredicate
 from smelt.graph.ir.symint import SYMBOLIC_CLASSES, as_real, from_torch, has_symint, symbolic_value
 from smelt.graph.trace.trace import TraceTensor
 from smelt.shapes.unbacked import DataDependent
 
-BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
+BOUND_C_CLASSES = (types.BuiltinFunctionType, types.MethodWrapperType)
 """Types of C callables that may be bound to an object of the frame."""
 
-OWN = frozenset({"graph", "profiler", "shown", "Error", "explain_error", "expect_failure", "expect_lost"})
+NAMESPACE_NAMES = frozenset({"graph", "profiler", "shown", "Error", "explain_error", "expect_failure", "expect_lost"})
 """Names that `Residual.namespace` adds to the constants."""
 
 
@@ -112,7 +112,7 @@ class Rebuild:
             return self.assign(value, f"{self.constant(fn, fn.__name__)}({self.arguments(args, kwargs)})")
         module = value.__module__ if isinstance(value, types.FunctionType) else None
         self.helped = self.helped or module_name(module).startswith("smelt.")
-        name = new_name(hint, self.constants, OWN)
+        name = new_name(hint, self.constants, NAMESPACE_NAMES)
         self.constants[name] = value
         self._names[id(value)] = f"_c.{name}"
         return self._names[id(value)]
@@ -231,7 +231,7 @@ class Rebuild:
             try:
                 return repr(asked.ask())
             except DataDependent as error:
-                raise Restart(error.step, ended(error)) from None
+                raise Restart(error.step, break_for(error)) from None
         left, right = (self.vm.sizes.expression(side, self.fetched, self._number) for side in asked.fact[1:3])
         return f"({left} {asked.fact.sign} {right})"
 
@@ -251,7 +251,7 @@ class Rebuild:
         if isinstance(value, types.FunctionType) and value in GENERATOR_METHODS:
             return self.constant(GENERATOR_METHODS[value], value.__name__)
         if id(value) not in self.vm.python.created:
-            if isinstance(value, (*CONSTANT_TYPES, types.FunctionType)) and not isinstance(value, BOUND):
+            if isinstance(value, (*CONSTANT_TYPES, types.FunctionType)) and not isinstance(value, BOUND_C_CLASSES):
                 return self.constant(value, getattr(value, "__name__", kind.__name__))
         if id(value) in self._running:
             raise CannotRebuild(f"a {kind.__name__} that contains itself")
@@ -294,7 +294,7 @@ def rebuild_unknown_text(r: Rebuild, value: UnknownText) -> str:
 
 
 @REBUILD(PhiValue)
-def rebuild_undecided(r: Rebuild, value: PhiValue) -> str:
+def rebuild_phi_value(r: Rebuild, value: PhiValue) -> str:
     """A phi value: a conditional expression on the condition, which the graph gives."""
     true, false = ((value.given if type(arm) is TraceTensor else arm) for arm in (value.true, value.false))
     if not all(map(_can_be_one_of_two, (true, false))):
@@ -461,7 +461,7 @@ def rebuild_prologue_method(r: Rebuild, value: PrologueMethod) -> str:
     return r.attribute(r(value.owner), value.name)
 
 
-@REBUILD(*BOUND)
+@REBUILD(*BOUND_C_CLASSES)
 def rebuild_builtin(r: Rebuild, value: BoundMethodOfC) -> str:
     """Bound methods written in C."""
     owner = value.__self__

@@ -50,11 +50,11 @@ from smelt.capture.python.effects import DELETED, Deferred, DeferredWarning, Mad
 from smelt.capture.python.warning_locations import above
 from smelt.capture.residual.code_locations import called_at, with_location
 from smelt.capture.residual.error_locations import expect_failure, expect_lost, explain_error, repeatable
-from smelt.capture.residual.reconstruct import OWN, Rebuild
+from smelt.capture.residual.reconstruct import NAMESPACE_NAMES, Rebuild
 from smelt.capture.residual.resumption import RESUMPTIONS, Resumption
-from smelt.capture.tensors.cut_points import refuse_torn
+from smelt.capture.tensors.cut_points import refuse_separated_writes
 from smelt.capture.tensors.fallible_ops import on_gpu
-from smelt.capture.tensors.finish_graph import close
+from smelt.capture.tensors.finish_graph import finish_graph
 from smelt.capture.tensors.rng_state import default_generators, drawn_from
 from smelt.capture.tensors.tensors import Input
 from smelt.capture.tensors.thread_modes import refuse_open
@@ -120,7 +120,7 @@ class Residual:
             expect_failure=functools.partial(expect_failure, self.gm),
             expect_lost=functools.partial(expect_lost, self.gm),
         )
-        assert own.keys() == OWN
+        assert own.keys() == NAMESPACE_NAMES
         return SimpleNamespace(**self.constants, **own)
 
 
@@ -214,13 +214,13 @@ class Writer:
         wants_bool = sys.version_info >= (3, 13) and names[at] in ASKING and names[at] != "TO_BOOL"
         if wants_bool and names[at - 1] == "TO_BOOL":
             at, wants_bool = at - 1, False  # the jump decides on the tensor itself
-        if in_frame or row is None and not wants_bool and self._would_forget(frame, slots):
+        if in_frame or row is None and not wants_bool and self._loses_variables(frame, slots):
             self.lines.append(f"return {self.resume(frame, frame.decoded.begin_of(at), stack, slots)}")
         else:
             Resumption(self, frame, stack, slots).run(how, row)
         return self.finish()
 
-    def _would_forget(self, frame: Frame, slots: list[str]) -> bool:
+    def _loses_variables(self, frame: Frame, slots: list[str]) -> bool:
         """Whether a traceback from this instruction would lose variables that end with a finalizer.
 
         If the instruction raises, a traceback keeps this frame's parameters, but no other values of the original's
@@ -460,12 +460,12 @@ class Writer:
 
     def finish(self) -> Residual:
         """Complete the graph and write the whole source."""
-        refuse_torn(self.vm)
+        refuse_separated_writes(self.vm)
         self._refuse_shown()
         self.vm.close_generators(self.value.makes)
         tensors, prologue = self.vm.tensors, self.vm.prologue
         early = [f"{self.value(tensor)}.grad = None" for tensor in self.vm.effects.cleared]
-        gm, inputs, ops = close(tensors, self.value.outputs, self.vm.ambient)
+        gm, inputs, ops = finish_graph(tensors, self.value.outputs, self.vm.ambient)
         prologue.check_disjoint()
         helped = self._is_helped()
         rewinds = bool(prologue.acts and (tensors.checks or helped))
@@ -474,8 +474,8 @@ class Writer:
             _refuse_foreign(gm)
         repeats, lost, devices = self._repetition(gm, helped, rewinds)
         self._expect_repeats(repeats, lost)
-        undo = _put_back("_state") if rewinds and prologue_lines else []
-        undo += _put_back("_drawn") if devices and gm is not None else []
+        undo = _restore_lines("_state") if rewinds and prologue_lines else []
+        undo += _restore_lines("_drawn") if devices and gm is not None else []
         makes = self._guarded(self.makes, undo) if helped and repeats else self.makes
         order, head = list(self.fetches), prologue_lines
         if gm is not None:
@@ -544,7 +544,7 @@ class Writer:
             lost: the same, but only if the GPU's context is lost.
         """
         indices = [self.vm.guards.fetch(i.source) for i in inputs if i.source.kind != HOST]
-        again = self._again() if repeats or lost else ""
+        rerun = self._eager_rerun() if repeats or lost else ""
         order = list(dict.fromkeys([*indices, *self.fetches]))
         given = _arguments(inputs, len(order) == len(indices))
         args = given[1:] if given.startswith("*") and "," not in given else f"[{given}]"
@@ -556,7 +556,7 @@ class Writer:
                 f"({constant(each.set_state, 'set_state')}, {constant(each.get_state, 'get_state')}())"
                 for each in default_generators(devices)
             ]
-            lines += self._guarded([f"_drawn = [{', '.join(kept)}]"], undo[: -len(_put_back("_drawn"))])
+            lines += self._guarded([f"_drawn = [{', '.join(kept)}]"], undo[: -len(_restore_lines("_drawn"))])
         lines += [
             "_failed = None",
             "try:",
@@ -564,10 +564,10 @@ class Writer:
         ]
         lines += [f"    {name} = {number}" for number, name in self.value.numbers.items()]
         lines += ["except _c.Error as _e:", "    _failed = _e", "if _failed is not None:"]
-        if not again:
+        if not rerun:
             return order, [*lines, f"    _c.explain_error(_failed, {args})"]
         lines.append(f"    _c.{'expect_failure' if repeats else 'expect_lost'}(_failed, {args})")
-        return order, [*lines, *_indented(undo), f"    return {again}"]
+        return order, [*lines, *_indented(undo), f"    return {rerun}"]
 
     def _guarded(self, lines: list[str], undo: list[str]) -> list[str]:
         """Lines that the program does not observe, in a `try`: if they fail, the frame runs in eager."""
@@ -581,7 +581,7 @@ class Writer:
             "if _failed is not None:",
             *_indented(undo),
             f"    {constant(self.failed, 'failed')}(_failed)",
-            f"    return {self._again()}",
+            f"    return {self._eager_rerun()}",
         ]
 
     def _prologue(self, inputs: list[Input], rewinds: bool) -> tuple[list[str], str]:
@@ -621,9 +621,9 @@ class Writer:
             f"except {constant(Exception, 'HostError')} as _e:",
             "    _failed = _e",
             "if _failed is not None:",
-            *_indented(_put_back("_state")),
+            *_indented(_restore_lines("_state")),
             f"    {constant(steady.fail, 'fail')}(_failed)",
-            f"    return {self._again()}",
+            f"    return {self._eager_rerun()}",
         ]
         return lines, prepared.source
 
@@ -677,7 +677,7 @@ class Writer:
         self.value.release()
         del self.frame
 
-    def _again(self) -> str:
+    def _eager_rerun(self) -> str:
         """The expression that runs the whole frame in eager, from its beginning."""
         begin, code = self.begin, self.frame.code
         quiet, function = self.value.constant(native.quiet_call, "quiet"), self.fetched(frame_function())
@@ -712,7 +712,7 @@ def _indented(lines: Iterable[str]) -> list[str]:
     return [f"    {line}" for line in lines]
 
 
-def _put_back(states: str) -> list[str]:
+def _restore_lines(states: str) -> list[str]:
     """Lines that restore the states of random generators."""
     return [f"for _set, _kept in {states}:", "    _set(_kept)"]
 

@@ -21,15 +21,15 @@ from smelt.capture.python.stack_opcodes import unbound_slot
 from smelt.capture.residual.reconstruct import Rebuild
 from smelt.capture.torch.functions import eager_form
 
-How = Callable[["Resumption"], None]
-RESUMPTIONS: dict[str, How] = {}
+PlainForm = Callable[["Resumption"], None]
+RESUMPTIONS: dict[str, PlainForm] = {}
 """Plain forms, by opcode name."""
 
 
-def plain(*names: str) -> Callable[[How], How]:
+def plain(*names: str) -> Callable[[PlainForm], PlainForm]:
     """Decorator: the plain form of these opcodes."""
 
-    def register(fn: How) -> How:
+    def register(fn: PlainForm) -> PlainForm:
         for name in names:
             RESUMPTIONS[name] = fn
         return fn
@@ -133,7 +133,7 @@ class Resumption:
         self.stack.append("_r")
         self.go()
 
-    def run(self, how: How, row: Covered | None) -> None:
+    def run(self, how: PlainForm, row: Covered | None) -> None:
         """Write the instruction's plain form in the state of the frame: under its exception handler, if one covers it,
         and with the exception that it is handling, if it is in an except clause.
         """

@@ -159,24 +159,24 @@ class Ambient:
             self.sync(graph)
         return bool(self._regions)
 
-    def begin_inside(self) -> None:
+    def begin_enclosing_mode(self) -> None:
         """Begin a mode that is not a region itself: regions opened from here on lie inside it and are closed before it
         ends.
         """
         self._floors.append((len(self._regions), self._recorded))
 
-    def begin_switched(self, graph: fx.Graph, gradients: bool) -> None:
+    def begin_enclosing_grad_mode(self, graph: fx.Graph, gradients: bool) -> None:
         """The same for a mode that switches gradients on or off. All open regions are closed first.
 
         The graph is cut at such a mode, and a region that stayed open across the cut would be entered a second time.
         """
         self._leave_to(graph, self._floors[-1][0] if self._floors else 0)
         self.dirty = False
-        self.begin_inside()
+        self.begin_enclosing_mode()
         self._recorded = (gradients, *self._recorded[1:])
 
-    def end_inside(self, graph: fx.Graph) -> None:
-        """End what `begin_inside` or `begin_switched` began."""
+    def end_enclosing_mode(self, graph: fx.Graph) -> None:
+        """End what `begin_enclosing_mode` or `begin_enclosing_grad_mode` began."""
         floor, before = self._floors.pop()
         self._leave_to(graph, floor)
         self._recorded = before

@@ -33,7 +33,7 @@ def refuse_text() -> None:
     raise text_break()
 
 
-class Watch(TorchFunctionMode):
+class CCallbackMode(TorchFunctionMode):
     """A torch-function mode, on while C code of the program runs: records the torch functions that the C code calls.
 
     Python functions that the C code calls (`__lt__` in `sorted`, `__eq__` in `in`) are run by the interpreter.
@@ -63,9 +63,9 @@ class Watch(TorchFunctionMode):
             return native.lend(None, symbolic_method, (fn, *slots), {})
         if not policy.is_programs(fn):
             return native.NULL
-        return self.tensors.vm.reenter(lambda: call_found(self.tensors.vm, fn, *arguments_in(fn, slots)))
+        return self.tensors.vm.reenter(lambda: call_from_c(self.tensors.vm, fn, *arguments_in(fn, slots)))
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> CCallbackMode:
         super().__enter__()
         self._on, text.refuse = True, refuse_text
         return self
@@ -124,7 +124,7 @@ _REFLECTED = {
 }
 
 
-def call_found(vm: Interpreter, fn: FunctionType, args: Args, kwargs: Kwargs) -> object:
+def call_from_c(vm: Interpreter, fn: FunctionType, args: Args, kwargs: Kwargs) -> object:
     """Call a function that C code has looked up itself. A method is looked up once more, with guards.
 
     C code may look into the result, and needs plain numbers as results of `__len__`, `__hash__` and conversions.

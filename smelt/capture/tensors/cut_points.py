@@ -15,7 +15,7 @@ from smelt.graph.ir.meta import may_overlap
 from smelt.graph.nodes.cut_points import EagerBoundary, Edge, boundaries, cuts, why_cut
 
 
-def refuse_inside(vm: Interpreter, what: str) -> None:
+def refuse_nested_cut(vm: Interpreter, what: str) -> None:
     """Require that a graph can be cut here: only between nodes of its own outermost level.
 
     Raises:
@@ -42,11 +42,11 @@ def cut_after(vm: Interpreter, made: set[fx.Node], node: fx.Node) -> None:
     edge.meta["step"] = vm.step
 
 
-_ON_OBJECTS = RESHAPING | {"detach_", "requires_grad_"}
+_OBJECT_METHODS = RESHAPING | {"detach_", "requires_grad_"}
 """Methods that change a tensor object itself: only the piece of the graph that makes the object can run them."""
 
 
-def refuse_torn(vm: Interpreter) -> None:
+def refuse_separated_writes(vm: Interpreter) -> None:
     """Require that no cut separates a write from earlier tensors that share the memory and are used after the cut.
 
     Raises:
@@ -55,26 +55,26 @@ def refuse_torn(vm: Interpreter) -> None:
     """
     tensors = vm.tensors
     positions = {node: at for at, node in enumerate(tensors.graph.nodes)}
-    _refuse_parted_pullbacks(tensors.graph, positions)
+    _refuse_separated_pullbacks(tensors.graph, positions)
     for cut in boundaries(tensors.graph):
-        if _tears(tensors, positions, positions[cut]):
-            stop = Break(f"{why_cut(cut)}, before a write to a view", "a view and its base are in one part of a graph")
+        if _separates_write(tensors, positions, positions[cut]):
+            stop = Break(f"{why_cut(cut)}, before a write to a view", "a view and its base are in one piece of a graph")
             stop.at = cut.meta.get("at")
             raise Restart(cut.meta["step"], stop)
 
 
-def _refuse_parted_pullbacks(graph: fx.Graph, positions: dict[fx.Node, int]) -> None:
+def _refuse_separated_pullbacks(graph: fx.Graph, positions: dict[fx.Node, int]) -> None:
     at_cuts = [positions[cut] for cut in cuts(graph)]
     for node, position in positions.items():
         if isinstance(node.target, PullbackCall) and isinstance(node.args[0], fx.Node):
             if any(positions[node.args[0]] < at < position for at in at_cuts):
-                stop = Break("a cut between torch.func.vjp and its pullback", "one part of a graph holds both")
+                stop = Break("a cut between torch.func.vjp and its pullback", "one piece of a graph holds both")
                 raise Restart(node.target.born, stop)
 
 
-def _tears(tensors: Tensors, positions: dict[fx.Node, int], cut: int) -> bool:
+def _separates_write(tensors: Tensors, positions: dict[fx.Node, int], cut: int) -> bool:
     for node, position in positions.items():
-        if position > cut and node.op == "call_method" and node.target in _ON_OBJECTS:
+        if position > cut and node.op == "call_method" and node.target in _OBJECT_METHODS:
             return True
     written = {
         storage

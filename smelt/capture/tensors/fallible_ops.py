@@ -25,14 +25,14 @@ from smelt.graph.ir.meta import meta_of
 from smelt.graph.trace.trace import TraceTensor
 from smelt.shapes.unbacked import is_unbacked
 
-_BY_INDEX = frozenset({"getitem", "__getitem__", "setitem", "__setitem__"})
-_BY_NUMBER = frozenset(
+_INDEXING = frozenset({"getitem", "__getitem__", "setitem", "__setitem__"})
+_WITH_LABELS = frozenset(
     {"embedding", "index_select", "take", "cross_entropy", "cross_entropy_loss", "nll_loss", "nll_loss_nd"}
 )
 """Operators that raise IndexError for an index or label that is out of range."""
 
 
-_BY_VALUES = (
+_VALUE_DEPENDENT = (
     frozenset(
         "cholesky cholesky_inverse inverse logdet slogdet lu lu_solve multinomial bernoulli pinverse qr svd matrix_exp "
         "ormqr geqrf orgqr triangular_solve lobpcg masked_scatter masked_scatter_ repeat_interleave normal poisson "
@@ -53,24 +53,26 @@ def may_raise(vm: Interpreter, target: object, args: Args) -> bool:
     """
     name = getattr(target, "__name__", "")
     if (
-        name in _BY_VALUES
+        name in _VALUE_DEPENDENT
         or module_name(getattr(target, "__module__", None)).startswith("torch._C._linalg")
         or is_foreign(target)
     ):
         return True
-    if name not in _BY_INDEX:
-        return name in _BY_NUMBER and _waits(vm)
+    if name not in _INDEXING:
+        return name in _WITH_LABELS and _catches_index_errors(vm)
     if type(args[0]) is not TraceTensor:
         return False
     if not any(type(index) is TraceTensor for index in (args[1] if isinstance(args[1], (tuple, list)) else args[1:2])):
         return False
-    return is_unbacked(*meta_of(args[0]).shape) or _waits(vm)
+    return is_unbacked(*meta_of(args[0]).shape) or _catches_index_errors(vm)
 
 
-_ANY = tuple(each for each in vars(builtins).values() if isinstance(each, type) and issubclass(each, BaseException))
+_ALL_ERRORS = tuple(
+    each for each in vars(builtins).values() if isinstance(each, type) and issubclass(each, BaseException)
+)
 
 
-_WARNINGS = tuple(each for each in _ANY if issubclass(each, Warning))
+_WARNINGS = tuple(each for each in _ALL_ERRORS if issubclass(each, Warning))
 
 
 def is_foreign(target: object) -> bool:
@@ -82,7 +84,7 @@ def is_foreign(target: object) -> bool:
     return isinstance(target, CustomOpDef)
 
 
-def _waits(vm: Interpreter) -> bool:
+def _catches_index_errors(vm: Interpreter) -> bool:
     """Whether a clause around the operation names a class that takes IndexError but not RuntimeError."""
     return _is_caught(vm, (IndexError,), but=(RuntimeError,))
 
@@ -95,7 +97,7 @@ def note_caught(vm: Interpreter, target: object, error: str = "RuntimeError") ->
     """
     errors: tuple[type[BaseException], ...] = (IndexError, RuntimeError, getattr(builtins, error))
     if is_foreign(target):
-        errors = _ANY
+        errors = _ALL_ERRORS
     if not _is_caught(vm, errors):
         return
     if is_foreign(target) or not vm.plan.repeats or error not in ("RuntimeError", "IndexError"):
@@ -134,11 +136,11 @@ def note_deferred(vm: Interpreter, fn: object, runs: bool) -> None:
     """
     if not runs and fn not in (warnings.warn, warnings.warn_explicit):
         return
-    if not _is_caught(vm, _ANY if runs else _WARNINGS):
+    if not _is_caught(vm, _ALL_ERRORS if runs else _WARNINGS):
         return
     if not runs:
         vm.guards.flag(_warnings_raise, (), _warnings_raise())
-    if runs or _warnings_raise() or _will_raise(vm):
+    if runs or _warnings_raise() or _error_filter_is_deferred(vm):
         name = getattr(fn, "__qualname__", str(fn))
         raise Break(f"{name} in a try statement", "it may raise what a clause takes", "move it out of the statement")
 
@@ -148,7 +150,7 @@ def _warnings_raise() -> bool:
     return any(each[0] == "error" for each in warnings.filters)
 
 
-def _will_raise(vm: Interpreter) -> bool:
+def _error_filter_is_deferred(vm: Interpreter) -> bool:
     """Whether a deferred call of the program installs such a filter."""
     calls = [call for call in vm.effects.deferred if isinstance(call, Deferred)]
     calls = [call for call in calls if getattr(call.fn, "__module__", "") == "warnings"]

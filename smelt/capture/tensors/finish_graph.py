@@ -20,7 +20,7 @@ from smelt.capture.core.sources import HOST
 from smelt.capture.guards.questions import share_no_memory, show_their_bases
 from smelt.capture.tensors.graph_module import CapturedGraph
 from smelt.capture.tensors.tensors import Input, Tensors
-from smelt.capture.tensors.writes import layers
+from smelt.capture.tensors.writes import disjoint_groups
 from smelt.graph.ir.meta import is_opaque, meta_of
 from smelt.graph.nodes.cut_points import EagerBoundary, drop_idle
 from smelt.graph.nodes.eager_call import EagerCall
@@ -31,39 +31,39 @@ from smelt.shapes.real import Real
 from smelt.shapes.size import Size
 
 
-def close(
+def finish_graph(
     tensors: Any, outputs: Sequence[TraceTensor], ambient: Ambient
 ) -> tuple[fx.GraphModule | None, list[Input], int]:
     """Complete the graph: (module, inputs that it uses, number of operations); no module when nothing is computed."""
-    if tensors.asks_gradient(outputs):
+    if tensors.contains_made_leaf(outputs):
         raise Break("a tensor that asked for gradients leaves the frame", "its gradient would not be seen outside")
     tensors.speculation.finish()
     ambient.close(tensors.graph)
-    outputs = [*outputs, *_wholes(tensors, outputs)]
+    outputs = [*outputs, *_roots_of_views(tensors, outputs)]
     result = tensors.graph.output(tuple(tensors.nodes[id(t)] for t in outputs))
     result.meta["val"] = tuple(meta_of(t) for t in outputs)
     prune(tensors)
     drop_idle(tensors.graph)
-    ops = sum(map(_computes, tensors.graph.nodes))
+    ops = sum(map(_is_operation, tensors.graph.nodes))
     if not ops:
         return None, [], 0
     every, inputs = tensors.inputs, _drop_unused(tensors)
     if tensors.mutated:
         given = [i for i in inputs if isinstance(i.tensor, torch.Tensor) and i.source.kind != HOST]
         tensors.vm.guards.all_different(i.source for i in given)
-        _separate(tensors, every if _gives_history(tensors, inputs) else inputs)
+        _require_separate_memory(tensors, every if _makes_inputs_require_grad(tensors, inputs) else inputs)
     return CapturedGraph({}, tensors.graph), inputs, ops
 
 
-def _wholes(tensors: Tensors, outputs: Sequence[TraceTensor]) -> list[TraceTensor]:
+def _roots_of_views(tensors: Tensors, outputs: Sequence[TraceTensor]) -> list[TraceTensor]:
     """Tensors of which results are views at an offset that the program has read: further outputs, which keep that
     layout.
     """
     shown, given = {id(t.storage_view.storage) for t in outputs}, {id(t) for t in outputs}
-    return [whole for key, whole in tensors.kept_whole.items() if key in shown and id(whole) not in given]
+    return [whole for key, whole in tensors.kept_roots.items() if key in shown and id(whole) not in given]
 
 
-def _gives_history(tensors: Tensors, inputs: Sequence[Input]) -> bool:
+def _makes_inputs_require_grad(tensors: Tensors, inputs: Sequence[Input]) -> bool:
     """Whether a write makes an input require gradients. All tensors that share its memory then do, as the program may
     observe.
     """
@@ -85,7 +85,7 @@ def _drop_unused(tensors: Tensors) -> list[Input]:
     return used
 
 
-def _separate(tensors: Tensors, inputs: list[Input]) -> None:
+def _require_separate_memory(tensors: Tensors, inputs: list[Input]) -> None:
     """Require, now and by guards, that the arguments of a graph that writes to one of them share no memory.
 
     Raises:
@@ -100,16 +100,16 @@ def _separate(tensors: Tensors, inputs: list[Input]) -> None:
         _check_members(members, written_members)
     if not written or not given:
         return
-    _expect_no_moved_views(tensors, given)
+    _require_views_in_place(tensors, given)
     # Members that share memory are views of one another permanently. An argument may alias a member at some later call.
-    for beside in layers(written_members if len(written_members) == len(written) else members) or [[]]:
+    for beside in disjoint_groups(written_members if len(written_members) == len(written) else members) or [[]]:
         group = [*given, *beside]
         if len(group) < 2:
             continue
-        _expect_apart(tensors, group)
+        _require_no_overlap(tensors, group)
 
 
-def _expect_no_moved_views(tensors: Tensors, given: Sequence[Input]) -> None:
+def _require_views_in_place(tensors: Tensors, given: Sequence[Input]) -> None:
     """Require that views among the arguments share their bases' memory: a write to either changes the history of both.
 
     Raises:
@@ -123,7 +123,7 @@ def _expect_no_moved_views(tensors: Tensors, given: Sequence[Input]) -> None:
     tensors.vm.guards.python(show_their_bases, [i.source for i in views])
 
 
-def _expect_apart(tensors: Tensors, group: Sequence[Input]) -> None:
+def _require_no_overlap(tensors: Tensors, group: Sequence[Input]) -> None:
     if not share_no_memory(*(i.tensor for i in group)):
         raise Break("an argument is written that shares memory with another one", "a graph has no such aliases")
     tensors.vm.guards.python(share_no_memory, [i.source for i in group], native.SHORT_DISJOINT)
@@ -164,7 +164,7 @@ def prune(tensors: Tensors) -> None:
             gone.add(each)
 
 
-def _computes(node: fx.Node) -> bool:
+def _is_operation(node: fx.Node) -> bool:
     """Whether a node counts as an operation: not an input, a mode switch or the unpacking of a tuple."""
     if node.op not in ("call_function", "call_method") or node.target in MODE_CHANGES:
         return False

@@ -40,25 +40,25 @@ class InferenceTensors:
             UserError: it was made in inference mode, which is off now.
         """
         if tensor in self:
-            raise UserError(RuntimeError(_no_write()))
+            raise UserError(RuntimeError(_write_error()))
 
-    def watching(self) -> AbstractContextManager[object]:
+    def refusing_saves(self) -> AbstractContextManager[object]:
         """A context for operators outside of inference mode: an error if autograd saves a tensor of inference mode."""
         if not self.made or torch_c.saved_tensor_hooks_disabled():
             return nullcontext()
-        return saved_tensors_hooks(self._save, _same)
+        return saved_tensors_hooks(self._save, _unchanged)
 
     def _save(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor in self:
-            raise RuntimeError(_no_save())
+            raise RuntimeError(_save_error())
         return tensor
 
 
-def _same(tensor: torch.Tensor) -> torch.Tensor:
+def _unchanged(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _refusal(run: Callable[[torch.Tensor], object]) -> str:
+def _eager_error(run: Callable[[torch.Tensor], object]) -> str:
     """The text of PyTorch's error when a program does this with a tensor of inference mode.
 
     Obtained only when needed: PyTorch looks up symbols for the backtrace of an error, which brings several MiB of its
@@ -76,10 +76,10 @@ def _refusal(run: Callable[[torch.Tensor], object]) -> str:
 
 
 @functools.cache
-def _no_write() -> str:
-    return _refusal(lambda tensor: tensor.add_(1))
+def _write_error() -> str:
+    return _eager_error(lambda tensor: tensor.add_(1))
 
 
 @functools.cache
-def _no_save() -> str:
-    return _refusal(lambda tensor: tensor * torch.ones((), requires_grad=True))
+def _save_error() -> str:
+    return _eager_error(lambda tensor: tensor * torch.ones((), requires_grad=True))

@@ -10,7 +10,7 @@ import torch
 
 from smelt.capture.core import sources
 from smelt.capture.core.interface import Interpreter
-from smelt.capture.tensors.writes import written_beside
+from smelt.capture.tensors.writes import alias_was_written
 from smelt.graph.trace.trace import TraceTensor
 
 
@@ -21,7 +21,7 @@ def number_at_entry(vm: Interpreter, tensor: TraceTensor) -> object:
         return None
     if not vm.values.speculates or vm.tensors.writers_of(vm.tensors.nodes[id(tensor)]) or real.device.type == "meta":
         return None
-    if written_beside(vm, real, vm.sources[id(tensor)]):
+    if alias_was_written(vm, real, vm.sources[id(tensor)]):
         return None
     key = (id(tensor), "item()")
     if key not in vm.reads:

@@ -61,8 +61,8 @@ class NumberNodes:
         for monomial, c in size.terms:
             product: object = None
             for factor in monomial:
-                part = self._factor(factor)
-                product = part if product is None else self._compute(operator.mul, product, part)
+                operand = self._factor(factor)
+                product = operand if product is None else self._compute(operator.mul, product, operand)
             if product is None:
                 product = c
             elif c != 1:

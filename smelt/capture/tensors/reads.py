@@ -75,7 +75,7 @@ class Reads:
         """Note that `number` is the value of `tensor`."""
         self._new.append((number, Read(tensor, None, version(tensor))))
 
-    def measured(self, number: Size, tensor: TraceTensor, dim: int) -> None:
+    def read_size(self, number: Size, tensor: TraceTensor, dim: int) -> None:
         """Note that `number` is the size of `tensor` in `dim`."""
         self._new.append((number, Read(tensor, dim, version(tensor))))
 
@@ -92,7 +92,7 @@ class Reads:
             read.node = node
             node.meta.setdefault("origin", leaf_of(number).origin)
             if read.dim is not None and id(read.tensor) not in self.tensors.nodes:
-                read.tensor, read.dim = _shows(out, number) or (read.tensor, read.dim)
+                read.tensor, read.dim = _result_of_size(out, number) or (read.tensor, read.dim)
             self.found[name_of(number)] = read
 
     def shown(self, number: object) -> tuple[str, tuple[object, ...]]:
@@ -150,7 +150,7 @@ def version(tensor: TraceTensor) -> tuple[int, int]:
     return version_of(tensor), tensor.storage_view.storage.version
 
 
-def _shows(out: object, number: object) -> tuple[TraceTensor, int] | None:
+def _result_of_size(out: object, number: object) -> tuple[TraceTensor, int] | None:
     """(tensor, dim) of a result whose size is the number."""
     for each in out if isinstance(out, (list, tuple)) else [out]:
         if type(each) is TraceTensor:
@@ -160,6 +160,6 @@ def _shows(out: object, number: object) -> tuple[TraceTensor, int] | None:
     return None
 
 
-def ended(error: DataDependent) -> Break:
+def break_for(error: DataDependent) -> Break:
     """The break that ends the graph where a number is read."""
     return Break(error.what, error.why or "", error.hint or "")

@@ -17,13 +17,13 @@ def drawn_from(nodes: Iterable[fx.Node]) -> tuple[torch.device, ...] | None:
     found: dict[torch.device, None] = {}
     for node in nodes:
         device = getattr(node.meta.get("val"), "device", None)
-        if not isinstance(device, torch.device) or device.type not in ("cpu", "cuda") or _names_another(node):
+        if not isinstance(device, torch.device) or device.type not in ("cpu", "cuda") or _has_generator_argument(node):
             return None
         found[device] = None
     return tuple(found)
 
 
-def _names_another(node: fx.Node) -> bool:
+def _has_generator_argument(node: fx.Node) -> bool:
     """Whether a generator is an argument."""
     if node.kwargs.get("generator") is not None:
         return True

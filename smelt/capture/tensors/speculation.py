@@ -4,9 +4,9 @@ call.
 `if mask.all()`, `lengths.tolist()` or `x[mask]` ask for values. When these are computed from integers and booleans
 among the arguments (or from the module's own tensors), they are computed from the real tensors of this call, capture
 continues with them, and a guard computes and compares them at each call: like sizes, such values seldom change. A
-compile site that was captured `PATIENCE` times ends its graph there instead, and so does everything that is computed
-from floating point arguments. One thing is assumed of those as well: how many of a few elements pass a comparison
-(`boxes[labels > -1]`), since labels often have a number that stands for padding.
+compile site that was captured `MAX_SPECULATED_VERSIONS` times ends its graph there instead, and so does everything that
+is computed from floating point arguments. One thing is assumed of those as well: how many of a few elements pass a
+comparison (`boxes[labels > -1]`), since labels often have a number that stands for padding.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from smelt.capture import _native as native
 from smelt.capture.core.interface import Args, Kwargs
 from smelt.capture.core.sources import HOST
 from smelt.capture.tensors.graph_module import CapturedGraph
-from smelt.capture.tensors.writes import written_beside
+from smelt.capture.tensors.writes import alias_was_written
 from smelt.graph.ir.meta import TensorMeta
 from smelt.graph.ir.module import Graph
 from smelt.graph.meta_rules.constant_values import known_value
@@ -41,39 +41,39 @@ from smelt.shapes.unbacked import is_unbacked
 if TYPE_CHECKING:
     from smelt.capture.tensors.tensors import Input, Tensors
 
-PATIENCE = 3
+MAX_SPECULATED_VERSIONS = 3
 """Versions of one compile site from which on values are no longer assumed."""
 
-ASKED = 1024
+MAX_ASSUMED_ELEMENTS = 1024
 """Elements of the largest tensor whose values are assumed."""
 
-NODES = 64
+MAX_GUARD_NODES = 64
 """Nodes of the longest computation that a guard repeats."""
 
-ELEMENTS = 1 << 24
+MAX_COMPUTED_ELEMENTS = 1 << 24
 """Elements of the largest tensor that such a computation makes."""
 
-LABELS = 256
+MAX_FLOAT_INPUT_ELEMENTS = 256
 """Elements of the largest floating point argument whose values are compared: labels and padding are small."""
 
-PICKING = frozenset(
+PICKING_OPS = frozenset(
     {"getitem", "__getitem__", "select", "narrow", "unbind", "split", "chunk"}
     | {"view", "reshape", "flatten", "squeeze", "unsqueeze", "expand", "detach", "clone", "contiguous"}
 )
 """Operators that may be applied to floating point arguments before these are compared with something."""
 
-ONLY_SHAPE = frozenset(
+METADATA_ONLY_METHODS = frozenset(
     {"expand_as", "view_as", "reshape_as", "type_as", "new_zeros", "new_ones", "new_full", "new_tensor"}
 )
 """Methods that use only the shape, dtype or device of their last tensor argument."""
 
 
-class Refused(Exception):
+class CannotAssume(Exception):
     """These values cannot be assumed."""
 
 
 @dataclass(frozen=True)
-class Asked:
+class AssumedValue:
     """A value that was assumed: the result of `question` on a node's value, when `after` was the last node of the
     graph.
     """
@@ -92,15 +92,15 @@ class Speculation:
         allowed: False: every question for values ends the graph.
 
     Attributes:
-        insists: assume values also where the graph could read them.
+        assume_values: assume values also where the graph could read them.
     """
 
     def __init__(self, tensors: Tensors, allowed: bool) -> None:
         self.tensors, self.allowed = tensors, allowed
-        self.insists = self.yields = False
+        self.assume_values = self.prefers_reads = False
         self._times: Counter[object] = Counter()
         self._computed: dict[fx.Node, Any] = {}
-        self._asked: dict[tuple[fx.Node, Callable[..., object], int], Asked] = {}
+        self._assumed: dict[tuple[fx.Node, Callable[..., object], int], AssumedValue] = {}
         self._needed: set[fx.Node] = set()
 
     def value(self, tensor: TraceTensor) -> torch.Tensor | None:
@@ -108,39 +108,39 @@ class Speculation:
         known = known_value(tensor)
         if known is not None:
             return known
-        if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.numel() > ASKED:
+        if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.numel() > MAX_ASSUMED_ELEMENTS:
             return None
-        return self._ask(tensor, _itself)
+        return self._assume(tensor, _itself)
 
     def count(self, mask: TraceTensor) -> int | None:
         """How many elements of `mask` are not zero, known or assumed; None: it stays unknown."""
-        found = self._ask(mask, torch.count_nonzero)
+        found = self._assume(mask, torch.count_nonzero)
         return None if found is None else int(found)
 
-    def _ask(self, tensor: TraceTensor, question: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor | None:
+    def _assume(self, tensor: TraceTensor, question: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor | None:
         node = self.tensors.nodes.get(id(tensor))
         if node is None or not self.allowed:
             return None
         key = (node, question, tensor.storage_view.storage.version)
-        if key not in self._asked:
+        if key not in self._assumed:
             try:
                 program = self._program(node)
                 if (question is _itself or _is_floating(node)) and any(map(self._is_data, program)):
-                    raise Refused
-                with torch.no_grad(), _Plain():
+                    raise CannotAssume
+                with torch.no_grad(), _PureOnly():
                     found = question(self._run(program)[node])
-            except (Refused, RuntimeError):
+            except (CannotAssume, RuntimeError):
                 return None
-            if not self._steady(question, found):
+            if not self._is_worth_assuming(question, found):
                 return None
             if question is _itself:
-                self._learn(node, found)
-            self._asked[key] = Asked(node, question, found, next(iter(reversed(self.tensors.graph.nodes))))
+                self._assume_sizes(node, found)
+            self._assumed[key] = AssumedValue(node, question, found, next(iter(reversed(self.tensors.graph.nodes))))
             self._needed.update(program)
             self.tensors.vm.work += 1
-        return self._asked[key].found
+        return self._assumed[key].found
 
-    def _steady(self, question: Callable[[torch.Tensor], torch.Tensor], found: torch.Tensor) -> bool:
+    def _is_worth_assuming(self, question: Callable[[torch.Tensor], torch.Tensor], found: torch.Tensor) -> bool:
         """Whether the value is worth a version of its own; one that has changed before may be left for the graph to
         read.
         """
@@ -148,16 +148,16 @@ class Speculation:
         asked = (str(vm.where()), question)
         self._times[asked] += 1  # a line in a loop asks more than once
         same = vm.sizes.changes.look_at_value((*asked, self._times[asked]), found.tolist())
-        return not self.yields or (same and vm.sizes.dynamic is not True)
+        return not self.prefers_reads or (same and vm.sizes.dynamic is not True)
 
     @contextmanager
-    def yielding(self) -> Iterator[None]:
+    def preferring_reads(self) -> Iterator[None]:
         """A context in which values that have changed before stay unknown, because the graph may read them itself."""
-        before, self.yields = self.yields, self.tensors.vm.values.are_read and not self.insists
+        before, self.prefers_reads = self.prefers_reads, self.tensors.vm.values.are_read and not self.assume_values
         try:
             yield
         finally:
-            self.yields = before
+            self.prefers_reads = before
 
     # -- computing ----------------------------------------------------------------------------------------------------
 
@@ -171,7 +171,7 @@ class Speculation:
             if each.op == "placeholder":
                 values[each] = self._input(each).tensor
             else:
-                args, kwargs = fx.node.map_arg((_only_shape(each, blank), each.kwargs), values.__getitem__)
+                args, kwargs = fx.node.map_arg((_without_values(each, blank), each.kwargs), values.__getitem__)
                 values[each] = _call(each, args, kwargs)
                 self._verify(each, values[each])
         return values
@@ -180,7 +180,7 @@ class Speculation:
         """The nodes that `node` depends on, in order, with the writes so far to their memory.
 
         Raises:
-            Refused: they are too many, or not a function of values that may be assumed.
+            CannotAssume: they are too many, or not a function of values that may be assumed.
         """
         needed: set[fx.Node] = set()
         waiting = [node]
@@ -189,23 +189,23 @@ class Speculation:
             if each in needed:
                 continue
             needed.add(each)
-            if len(needed) > NODES:
-                raise Refused
+            if len(needed) > MAX_GUARD_NODES:
+                raise CannotAssume
             writers = self.tensors.writers_of(each)
             if each.op == "placeholder":
                 self._check_input(each)
                 if writers:
-                    raise Refused
+                    raise CannotAssume
             elif each.op not in ("call_function", "call_method") or isinstance(
                 each.target, (Conditional, EagerBoundary)
             ):
-                raise Refused
+                raise CannotAssume
             else:
                 waiting.extend(writers)
-                fx.node.map_arg((_only_shape(each, _nothing), each.kwargs), waiting.append)
+                fx.node.map_arg((_without_values(each, _nothing), each.kwargs), waiting.append)
         if any(map(self._is_data, needed)):
-            if any(_is_floating(each) and not _picks(each) for each in needed):
-                raise Refused
+            if any(_is_floating(each) and not _is_picked(each) for each in needed):
+                raise CannotAssume
         return [each for each in self.tensors.graph.nodes if each in needed]
 
     def _is_data(self, node: fx.Node) -> bool:
@@ -219,17 +219,17 @@ class Speculation:
     def _check_input(self, node: fx.Node) -> None:
         given = self._input(node)
         tensor = given.tensor
-        if self._is_data(node) and tensor.numel() > LABELS:
-            raise Refused
+        if self._is_data(node) and tensor.numel() > MAX_FLOAT_INPUT_ELEMENTS:
+            raise CannotAssume
         if type(tensor) is not torch.Tensor and not isinstance(tensor, (torch.nn.Parameter, torch.nn.Buffer)):
-            raise Refused
-        if written_beside(self.tensors.vm, tensor, given.source):
-            raise Refused
+            raise CannotAssume
+        if alias_was_written(self.tensors.vm, tensor, given.source):
+            raise CannotAssume
 
     def _input(self, node: fx.Node) -> Input:
         found = next((i for i in self.tensors.inputs if i.node is node), None)
         if found is None or found.source.kind == HOST:  # a size, or a value that is made anew at each call
-            raise Refused
+            raise CannotAssume
         return found
 
     @staticmethod
@@ -239,12 +239,12 @@ class Speculation:
         """
         seen: Any = node.meta.get("val")
         if isinstance(value, torch.Tensor):
-            if value.dtype is not seen.dtype or value.ndim != seen.ndim or value.numel() > ELEMENTS:
-                raise Refused
+            if value.dtype is not seen.dtype or value.ndim != seen.ndim or value.numel() > MAX_COMPUTED_ELEMENTS:
+                raise CannotAssume
             if any(n != size for n, size in zip(value.shape, seen.shape, strict=True) if not is_unbacked(size)):
-                raise Refused
+                raise CannotAssume
 
-    def _learn(self, node: fx.Node, found: torch.Tensor) -> None:
+    def _assume_sizes(self, node: fx.Node, found: torch.Tensor) -> None:
         """Note the sizes of a tensor whose values are guarded: the guard covers them as well."""
         shape: Any = node.meta["val"].shape
         for size, number in zip(shape, found.shape, strict=True):
@@ -255,7 +255,7 @@ class Speculation:
 
     def finish(self) -> None:
         """Add the guard for everything that was assumed."""
-        if not self._asked:
+        if not self._assumed:
             return
         needed = self._needed
         fetch = self.tensors.vm.guards.fetch
@@ -270,13 +270,15 @@ class Speculation:
 
         for given in inputs:
             copies[given.node] = graph.placeholder(given.node.name)
-        asked: dict[fx.Node, list[Asked]] = {}
-        for each in self._asked.values():
+        asked: dict[fx.Node, list[AssumedValue]] = {}
+        for each in self._assumed.values():
             asked.setdefault(each.after, []).append(each)
         answers: list[tuple[fx.Node, torch.Tensor]] = []
         for node in self.tensors.graph.nodes:
             if node in needed and node not in copies:
-                args = tuple(fx.node.map_arg(each, lambda n: copies.get(n, n)) for each in _only_shape(node, blanks))
+                args = tuple(
+                    fx.node.map_arg(each, lambda n: copies.get(n, n)) for each in _without_values(node, blanks)
+                )
                 kwargs = fx.node.map_arg(node.kwargs, copies.__getitem__)
                 copies[node] = graph.create_node(node.op, node.target, args, kwargs)
             for each in asked.get(node, ()):
@@ -293,9 +295,9 @@ class ValuesHold:
     nothing is computed. Inputs that keep changing are no longer copied.
     """
 
-    KEPT = 1 << 16
+    MAX_KEPT_ELEMENTS = 1 << 16
     """Elements of all inputs together up to which they are copied."""
-    TRIES = 3
+    MAX_TRIES = 3
     """Calls with other inputs after which none are copied."""
 
     def __init__(self, program: fx.GraphModule, expected: tuple[torch.Tensor, ...]) -> None:
@@ -321,9 +323,11 @@ class ValuesHold:
         finally:
             if recording:
                 set_grad_enabled(True)
-        holds = self._equal(found, self.expected) if self._numbers is None else self._counts(found, self._numbers)
+        holds = (
+            self._equal(found, self.expected) if self._numbers is None else self._equal_numbers(found, self._numbers)
+        )
         if holds:
-            self._keep(inputs)
+            self._copy_inputs(inputs)
         return holds
 
     @staticmethod
@@ -334,24 +338,24 @@ class ValuesHold:
         return True
 
     @staticmethod
-    def _counts(found: Sequence[torch.Tensor], numbers: Sequence[tuple[torch.dtype, int]]) -> bool:
+    def _equal_numbers(found: Sequence[torch.Tensor], numbers: Sequence[tuple[torch.dtype, int]]) -> bool:
         """`_equal` for tensors that are one number each, such as lengths: it takes a third of the time."""
         for tensor, (dtype, number) in zip(found, numbers, strict=True):
             if tensor.ndim or not tensor.is_cpu or tensor.dtype is not dtype or tensor.item() != number:
                 return False
         return True
 
-    def _keep(self, inputs: Sequence[torch.Tensor]) -> None:
-        if self._tries >= self.TRIES:
+    def _copy_inputs(self, inputs: Sequence[torch.Tensor]) -> None:
+        if self._tries >= self.MAX_TRIES:
             return
         self._tries += bool(self._accepted)
-        worth = self._tries < self.TRIES and sum(each.numel() for each in inputs) <= self.KEPT
+        worth = self._tries < self.MAX_TRIES and sum(each.numel() for each in inputs) <= self.MAX_KEPT_ELEMENTS
         if worth and any(each.is_floating_point() or each.is_complex() for each in inputs):
-            worth, self._tries = False, self.TRIES  # -0.0 equals 0.0; later inputs will have this dtype as well
+            worth, self._tries = False, self.MAX_TRIES  # -0.0 equals 0.0; later inputs will have this dtype as well
         self._accepted = tuple(each.detach().clone() for each in inputs) if worth else ()
 
 
-class _Plain(TorchDispatchMode):
+class _PureOnly(TorchDispatchMode):
     """Lets operators pass that are functions of their arguments: they draw no random numbers and write nothing."""
 
     def __torch_dispatch__(
@@ -362,7 +366,7 @@ class _Plain(TorchDispatchMode):
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         if torch.Tag.nondeterministic_seeded in func.tags:
-            raise Refused
+            raise CannotAssume
         return func(*args, **(kwargs or {}))
 
 
@@ -378,18 +382,18 @@ def _call(node: fx.Node, args: Args, kwargs: Kwargs) -> object:
 
 def _is_floating(node: fx.Node) -> bool:
     seen: Any = node.meta.get("val")
-    parts = seen if isinstance(seen, tuple) else (seen,)
-    return any(isinstance(p, TensorMeta) and (p.dtype.is_floating_point or p.dtype.is_complex) for p in parts)
+    values = seen if isinstance(seen, tuple) else (seen,)
+    return any(isinstance(p, TensorMeta) and (p.dtype.is_floating_point or p.dtype.is_complex) for p in values)
 
 
-def _picks(node: fx.Node) -> bool:
+def _is_picked(node: fx.Node) -> bool:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return node.op == "placeholder" or name in PICKING
+    return node.op == "placeholder" or name in PICKING_OPS
 
 
-def _only_shape(node: fx.Node, stand_in: Callable[..., Any]) -> tuple[fx.node.Argument, ...]:
+def _without_values(node: fx.Node, stand_in: Callable[..., Any]) -> tuple[fx.node.Argument, ...]:
     """The node's arguments, with `stand_in(shape, dtype, device)` for a tensor of which only the metadata matters."""
-    if node.op != "call_method" or node.target not in ONLY_SHAPE:
+    if node.op != "call_method" or node.target not in METADATA_ONLY_METHODS:
         return node.args
     at = 1 if str(node.target).endswith("_as") else 0
     like = node.args[at] if len(node.args) > at else None

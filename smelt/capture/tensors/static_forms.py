@@ -33,11 +33,11 @@ def static_form(
         Break, UserError: as any call of torch.
     """
     name = getattr(target, "__name__", "")
-    form = FORMS.get(name)
+    form = STATIC_FORMS.get(name)
     if form is not None and args and type(args[0]) is TraceTensor and "out" not in kwargs:
         found = form(vm, *args, **kwargs)
         if found is not None:
-            return None if found is DONE else found
+            return None if found is NO_RESULT else found
     for first in (1,) if method is not None else (1, 0):  # the first argument of a function is rarely a number
         numbers = (*args[:first], *_numbers(vm, args[first:]))
         named = dict(zip(kwargs, _numbers(vm, tuple(kwargs.values())), strict=True))
@@ -84,7 +84,7 @@ def _indices(vm: Interpreter, mask: TraceTensor) -> tuple[object, ...] | None:
 def _getitem(vm: Interpreter, tensor: TraceTensor, key: object) -> object:
     """`tensor[mask]`, `tensor[mask, ...]`"""
     if any(map(_is_flag, _items(key))):
-        return vm.tensors.run(operator.getitem, _raised(vm, tensor, key), {})
+        return vm.tensors.run(operator.getitem, _with_flag_dimensions(vm, tensor, key), {})
     index = _index(vm, key)
     if index is not None:
         return vm.tensors.run(operator.getitem, (tensor, index), {})
@@ -95,13 +95,13 @@ def _getitem(vm: Interpreter, tensor: TraceTensor, key: object) -> object:
 def _setitem(vm: Interpreter, tensor: TraceTensor, key: object, value: object) -> object:
     """`tensor[mask, ...] = values`"""
     if any(map(_is_flag, _items(key))):
-        vm.tensors.run(operator.setitem, (*_raised(vm, tensor, key), value), {})
-        return DONE
+        vm.tensors.run(operator.setitem, (*_with_flag_dimensions(vm, tensor, key), value), {})
+        return NO_RESULT
     index = _index(vm, key) if _masks_fit(tensor, key) else None
     if index is None:
-        return DONE if set_unknown_item(vm, tensor, key, value) else None
+        return NO_RESULT if set_unknown_item(vm, tensor, key, value) else None
     vm.tensors.run(operator.setitem, (tensor, index, value), {})
-    return DONE
+    return NO_RESULT
 
 
 def _items(key: object) -> tuple[object, ...]:
@@ -113,7 +113,7 @@ def _is_flag(item: object) -> bool:
     return type(item) is TraceTensor and item.dtype in (torch.bool, torch.uint8) and not item.dim()
 
 
-def _raised(vm: Interpreter, tensor: TraceTensor, key: object) -> tuple[TraceTensor, tuple[object, ...]]:
+def _with_flag_dimensions(vm: Interpreter, tensor: TraceTensor, key: object) -> tuple[TraceTensor, tuple[object, ...]]:
     """The tensor and the index, with a new dimension of size 1 for each mask without dimensions, which keeps or drops
     it.
     """
@@ -238,7 +238,7 @@ def _listed(vm: Interpreter, tensor: TraceTensor) -> object:
     if not reads or is_opaque(tensor) or tensor.dtype is torch.bool or tensor.dtype.is_complex:
         return None
     shape = from_torch(tensor.shape)
-    if not all(type(size) is int for size in shape) or math.prod(shape) > LISTED:
+    if not all(type(size) is int for size in shape) or math.prod(shape) > MAX_LISTED_ELEMENTS:
         return None
     return _numbers_of(vm, tensor)
 
@@ -262,16 +262,16 @@ def _equal(vm: Interpreter, tensor: TraceTensor, other: TraceTensor) -> object:
     if tensor.dtype != other.dtype or is_opaque(tensor) or is_opaque(other):
         return None
     same = vm.tensors.run(torch.all, (vm.tensors.run(torch.eq, (tensor, other), {}),), {})
-    return _answer(vm, same, "torch.equal")
+    return _truth(vm, same, "torch.equal")
 
 
 def _allclose(vm: Interpreter, input: TraceTensor, other: TraceTensor, *args: object, **kwargs: object) -> object:
     """`torch.allclose(tensor, other, rtol, atol, equal_nan)`"""
     close = vm.tensors.run(torch.isclose, (input, other, *args), kwargs)
-    return _answer(vm, vm.tensors.run(torch.all, (close,), {}), "torch.allclose")
+    return _truth(vm, vm.tensors.run(torch.all, (close,), {}), "torch.allclose")
 
 
-def _answer(vm: Interpreter, condition: TraceTensor, asked: str) -> object:
+def _truth(vm: Interpreter, condition: TraceTensor, asked: str) -> object:
     """The truth value of a tensor as the answer of a function, on which a branch may depend."""
     known = _is_nonzero(vm, condition)
     if known is not None or not vm.control.branches or not vm.tensors.branches or vm.tensors is not vm.outermost:
@@ -286,13 +286,13 @@ def _tensor_split(vm: Interpreter, tensor: TraceTensor, sections: object, dim: i
     return None if values is None else vm.tensors.run(torch.tensor_split, (tensor, values.tolist(), dim), {})
 
 
-DONE = object()
+NO_RESULT = object()
 """Returned by a form that has done all that the call does and has no result."""
 
-LISTED = 64
+MAX_LISTED_ELEMENTS = 64
 """Elements of the largest tensor whose list becomes numbers that the graph reads."""
 
-FORMS: dict[str, Callable[..., Any]] = {
+STATIC_FORMS: dict[str, Callable[..., Any]] = {
     "getitem": _getitem,
     "__getitem__": _getitem,
     "setitem": _setitem,

@@ -21,7 +21,7 @@ from smelt.capture.core.interface import Args, Interpreter, Kwargs, Numbers
 from smelt.capture.core.registry import READ
 from smelt.capture.core.sources import Source
 from smelt.capture.tensors.ambient import DEVICES, present_modes
-from smelt.capture.tensors.c_callbacks import Watch
+from smelt.capture.tensors.c_callbacks import CCallbackMode
 from smelt.capture.tensors.fallible_ops import may_raise, note_caught, note_op, note_read
 from smelt.capture.tensors.inference_tensors import InferenceTensors
 from smelt.capture.tensors.number_nodes import NumberNodes
@@ -30,7 +30,7 @@ from smelt.capture.tensors.speculation import Speculation
 from smelt.capture.tensors.static_forms import static_form
 from smelt.capture.tensors.trace_call import Runner, ValuesNeededError, name_of
 from smelt.capture.tensors.transform_node import Pullback
-from smelt.capture.tensors.writes import check_refused, check_write
+from smelt.capture.tensors.writes import check_refused_write, check_write
 from smelt.graph.ir.meta import OpaqueMeta, is_alike, is_opaque, may_overlap, meta_of
 from smelt.graph.ir.module import Graph
 from smelt.graph.ir.storage_view import layout_of
@@ -89,7 +89,7 @@ class Tensors:
         born: the step at which each tensor of a node was made, by identity.
         spent: the autograd nodes that a backward in the function has used up, by identity.
         inference: the trace tensors that were made in inference mode.
-        kept_whole: roots of views whose storage offset the program has read, by the identity of the storage.
+        kept_roots: roots of views whose storage offset the program has read, by the identity of the storage.
         named: regions of the profiler that the program opens, in order.
         computed: for inputs that have a history, the leaves from which they are computed, by identity.
     """
@@ -101,7 +101,7 @@ class Tensors:
         self.graph = Graph()
         self.inputs: list[Input] = []
         self.mutated: set[fx.Node] = set()
-        self.watch = Watch(self)
+        self.c_callbacks = CCallbackMode(self)
         self.traced: dict[int, TraceTensor] = {}
         self.nodes: dict[int, fx.Node] = {}
         self.made: dict[fx.Node, object] = {}
@@ -110,7 +110,7 @@ class Tensors:
         self.draws_anew = False
         self.drawing_otherwise: set[fx.Node] = set()
         self._alive: list[object] = []
-        self._leaves: set[int] = set()
+        self._made_leaves: set[int] = set()
         self.writers: dict[int, list[fx.Node]] = {}
         self._first: fx.Node | None = None
         self.number_node: Numbers = NumberNodes(self._append, self._shown)
@@ -125,7 +125,7 @@ class Tensors:
         self.reads = Reads(self)
         self.spent: dict[int, object] = {}
         self.born: dict[int, int] = {}
-        self.kept_whole: dict[int, TraceTensor] = {}
+        self.kept_roots: dict[int, TraceTensor] = {}
         self.named: list[str] = []
         self.computed: dict[int, TraceTensor] = {}
         self.inference = InferenceTensors()
@@ -136,7 +136,7 @@ class Tensors:
         for table in (self.inputs, self.traced, self.real, self.made, self._alive, self._owners, self.spent):
             table.clear()
         self.computed.clear()
-        self.kept_whole.clear()
+        self.kept_roots.clear()
 
     # -- identity -------------------------------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class Tensors:
         sized = None if opaque else self.vm.sizes.of_tensor(value, source)
         self.vm.guards.check(source, native.TENSOR, value if sized is None else sized)
         if opaque:
-            self.vm.guards.python(Alike(meta_of(value)), [source])
+            self.vm.guards.python(OpaqueMatch(meta_of(value)), [source])
         self.vm.register(value, source)
         traced = trace_like(value) if sized is None else trace_like(sized.meta)
         if _has_history(value):
@@ -205,7 +205,7 @@ class Tensors:
         self.inputs.append(Input(value, source, node))
         return node
 
-    def is_given(self, tensor: TraceTensor) -> bool:
+    def is_input_memory(self, tensor: TraceTensor) -> bool:
         """Whether the tensor lies in the memory of an input."""
         return id(tensor.storage_view.storage) in self._owners
 
@@ -214,7 +214,7 @@ class Tensors:
         self._shared.add(id(tensor.storage_view.storage))
 
     def _placeholder(self, source: Source, val: object) -> fx.Node:
-        name = _NOT_NAME.sub("_", source.text).strip("_")[-_LONGEST:].lstrip("_0123456789") or "input"
+        name = _NOT_NAME.sub("_", source.text).strip("_")[-_MAX_NAME_LENGTH:].lstrip("_0123456789") or "input"
         name = "self_" if name == "self" else name  # fx keeps `self` for the graph module
         if self._first is None:
             node = self.graph.placeholder(name)
@@ -250,7 +250,7 @@ class Tensors:
         """Each node that makes a tensor, with the tensor; other nodes make other values, such as an entered mode."""
         return ((node, value) for node, value in self.made.items() if type(value) is TraceTensor)
 
-    def knows(self, value: object) -> bool:
+    def has_node(self, value: object) -> bool:
         """Whether a node makes this value, in this graph or one around it."""
         return id(value) in self.nodes
 
@@ -295,7 +295,7 @@ class Tensors:
             out, written = self._attempt(target, args, kwargs)
         except ValuesNeededError as needed:
             known = len(self.vm.effects.deferred)
-            with self.speculation.yielding():
+            with self.speculation.preferring_reads():
                 out = static_form(self.vm, target, args, kwargs, method)
             if out is not NotImplemented:
                 self.runner.warn(needed.said, known)
@@ -311,7 +311,7 @@ class Tensors:
                 self.reads.take()
                 out = static_form(self.vm, target, args, kwargs, method)
                 if out is NotImplemented:
-                    raise needed.stop() from None
+                    raise needed.to_break() from None
                 return out
         raises = self.vm.sizes.owner.granted != granted
         if raises or may_raise(self.vm, target, args):
@@ -327,7 +327,7 @@ class Tensors:
                 why = f"random numbers are drawn before it raises {type(error.error).__name__}"
                 raise Break(f"{name_of(target)} fails", why, "mend the call, or its arguments") from None
             storages = dict.fromkeys(id(tensor.storage_view.storage) for tensor in self.runner.refused)
-            check_refused(self.vm, [self._owners[each] for each in storages if each in self._owners])
+            check_refused_write(self.vm, [self._owners[each] for each in storages if each in self._owners])
             raise
 
     def _note_write(self, tensor: TraceTensor, node: fx.Node) -> None:
@@ -388,12 +388,12 @@ class Tensors:
         node.meta["val"] = None
         self.checks.add(node)
 
-    def act(self, target: EagerBoundary, args: Args) -> None:
+    def record_boundary(self, target: EagerBoundary, args: Args) -> None:
         """Record a boundary that has no result."""
         self.vm.work += 1
         self._record(target, args, {}, None).meta["val"] = None
 
-    def spend(self, nodes: Iterable[object]) -> None:
+    def note_used_up(self, nodes: Iterable[object]) -> None:
         """Note the autograd nodes that a backward has run. Nodes that saved nothing, such as those of leaves, can run
         repeatedly.
         """
@@ -412,19 +412,19 @@ class Tensors:
         beside = (t for _, t in self.made_tensors() if t.storage_view.storage is memory and id(t) not in self.real)
         return min((self.born[id(t)] for t in beside), default=None)
 
-    def ask_gradient(self, tensor: TraceTensor) -> TraceTensor:
+    def make_leaf(self, tensor: TraceTensor) -> TraceTensor:
         """`tensor.requires_grad_()` on a tensor that the graph makes and that does not leave it."""
         self.runner.run(torch.Tensor.requires_grad_, (tensor,), {})
         self.vm.work += 1
         node = self._record(None, (tensor,), {}, "requires_grad_")
         node.meta["val"] = meta_of(tensor)
         self.mutated.add(node)
-        self._leaves.add(id(tensor))
+        self._made_leaves.add(id(tensor))
         return tensor
 
     # -- branches ---------------------------------------------------------------------------------------------------
 
-    def either(self, condition: TraceTensor, a: TraceTensor | None, b: TraceTensor | None) -> TraceTensor:
+    def phi_tensor(self, condition: TraceTensor, a: TraceTensor | None, b: TraceTensor | None) -> TraceTensor:
         """A new tensor with the metadata and the history of one that is `a` or `b`."""
         x, y = (b if a is None else a), (a if b is None else b)
         out: TraceTensor = self.runner.run(_choose, (condition, x, y), {})
@@ -439,16 +439,16 @@ class Tensors:
         if root is not None and may_overlap(root.layout.val.shape, root.layout.val.stride):
             raise Break("a write to an argument whose elements share memory", "a graph's values have an element each")
 
-    def asked_gradient(self, node: fx.Node) -> bool:
+    def is_made_leaf(self, node: fx.Node) -> bool:
         """Whether the program made the node's tensor a leaf."""
         tensor = self.made.get(node)
-        return tensor is not None and id(tensor) in self._leaves
+        return tensor is not None and id(tensor) in self._made_leaves
 
-    def asks_gradient(self, outputs: Iterable[TraceTensor]) -> bool:
+    def contains_made_leaf(self, outputs: Iterable[TraceTensor]) -> bool:
         """Whether the program made one of the tensors a leaf."""
-        return any(id(t) in self._leaves for t in outputs)
+        return any(id(t) in self._made_leaves for t in outputs)
 
-    def join(
+    def replace_by_conditional(
         self,
         target: Conditional,
         condition: TraceTensor,
@@ -484,7 +484,7 @@ class Tensors:
 
     def _fresh(self, out: object) -> bool:
         if type(out) in TRACED:
-            return not self.knows(out)
+            return not self.has_node(out)
         if isinstance(out, (list, tuple)):
             return any(map(self._fresh, out))
         return isinstance(out, dict) and any(map(self._fresh, out.values()))
@@ -605,7 +605,7 @@ def _constant_argument(value: object) -> object:
     raise Break(what, "a graph holds tensors and plain numbers")
 
 
-class Alike:
+class OpaqueMatch:
     """The guard of a sparse or quantised tensor: what its class, shape, dtype and dispatch keys do not show."""
 
     def __init__(self, meta: Any) -> None:
@@ -635,7 +635,7 @@ def _has_history(tensor: torch.Tensor) -> bool:
 
 _getitem = operator.getitem
 
-_LONGEST = 80
+_MAX_NAME_LENGTH = 80
 """Characters in the name of a graph input; the rest is in its comment."""
 
 _NOT_NAME = re.compile(r"\W+")

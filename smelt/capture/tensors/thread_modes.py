@@ -20,13 +20,13 @@ from smelt.base.class_tables import isinstance
 from smelt.capture.core.breaks import At, Break, Restart, UserError
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import special
-from smelt.capture.tensors.cut_points import refuse_inside
+from smelt.capture.tensors.cut_points import refuse_nested_cut
 from smelt.graph.nodes.cut_points import EagerBoundary
 from smelt.graph.nodes.thread_modes import Entered, EnterInference, EnterSavedHooks, Leave
 
 
 @dataclass
-class Region:
+class ModeRegion:
     """A region that the program is in.
 
     Attributes:
@@ -51,30 +51,30 @@ def refuse_open(vm: Interpreter) -> None:
         Restart: one is; capture stops before it.
     """
     if vm.python.regions:
-        first: Region = vm.python.regions[0]
+        first: ModeRegion = vm.python.regions[0]
         stop = Break(f"a graph break inside {first.name}", "the mode is on where the graph ends")
         stop.at = first.at
         raise Restart(first.step, stop)
 
 
 def _open(vm: Interpreter, owner: object, name: str, target: EagerBoundary, given: Sequence[object]) -> None:
-    refuse_inside(vm, name)
+    refuse_nested_cut(vm, name)
     token = Entered()
     if isinstance(target, EnterInference):
-        vm.ambient.begin_switched(vm.tensors.graph, not target.mode)
+        vm.ambient.begin_enclosing_grad_mode(vm.tensors.graph, not target.mode)
     vm.tensors.note(token, (), False, target, tuple(given), {})
     if not isinstance(target, EnterInference):
-        vm.ambient.begin_inside()
+        vm.ambient.begin_enclosing_mode()
     _push(vm, owner, name, token)
 
 
 def _push(vm: Interpreter, owner: object, name: str, token: Entered | None) -> None:
     vm.work += 1
-    region = Region(owner, name, token, torch.is_grad_enabled(), vm.ambient.inference, vm.step, vm.where())
+    region = ModeRegion(owner, name, token, torch.is_grad_enabled(), vm.ambient.inference, vm.step, vm.where())
     vm.python.regions.append(region)
 
 
-def _close(vm: Interpreter, owner: Any, name: str) -> Region:
+def _close(vm: Interpreter, owner: Any, name: str) -> ModeRegion:
     """Close the region of `owner`, which has to be the innermost one.
 
     Raises:
@@ -82,11 +82,11 @@ def _close(vm: Interpreter, owner: Any, name: str) -> Region:
     """
     if not vm.python.regions or vm.python.regions[-1].owner is not owner:
         raise Break(f"the end of {name}", "it was entered outside of the graph")
-    region: Region = vm.python.regions.pop()
+    region: ModeRegion = vm.python.regions.pop()
     vm.work += 1
     if region.token is not None:
-        vm.ambient.end_inside(vm.tensors.graph)
-        vm.tensors.act(Leave(), (region.token,))
+        vm.ambient.end_enclosing_mode(vm.tensors.graph)
+        vm.tensors.record_boundary(Leave(), (region.token,))
         vm.ambient.dirty = True
     return region
 
@@ -145,7 +145,7 @@ def enter_saved_hooks(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     message = torch_c.saved_tensor_hooks_disabled()
     if message is not None:
         raise UserError(RuntimeError(message))
-    hooks = [_given(vm, vm.load_attr(args[0], name)) for name in ("pack_hook", "unpack_hook")]
+    hooks = [_hook_argument(vm, vm.load_attr(args[0], name)) for name in ("pack_hook", "unpack_hook")]
     fixed = tuple(hook if isinstance(hook, types.FunctionType) else None for hook in hooks)
     given = [hook for hook, known in zip(hooks, fixed, strict=True) if known is None]
     _open(vm, args[0], "saved_tensors_hooks", EnterSavedHooks(fixed), given)
@@ -157,7 +157,7 @@ def leave_saved_hooks(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     _close(vm, args[0], "saved_tensors_hooks")
 
 
-def _given(vm: Interpreter, hook: object) -> object:
+def _hook_argument(vm: Interpreter, hook: object) -> object:
     """A hook as an argument of a node: an input of the graph, or a function that is the same object at each call.
 
     Raises:

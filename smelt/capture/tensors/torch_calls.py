@@ -20,11 +20,11 @@ from smelt.capture.core.registry import ATTR, CALL, SPECIAL, TENSOR_METHODS, con
 from smelt.capture.guards.questions import is_not_shared, requires_grad_itself
 from smelt.capture.python.attribute_reads import find_in_class, replaced_in_tensor, taken_dict
 from smelt.capture.python.backward import tensor_backward
-from smelt.capture.tensors.memory_places import (
-    expect_begin_of_type,
-    from_first_element,
+from smelt.capture.tensors.storage_offsets import (
+    relative_to_input,
+    require_aligned_view,
+    scatter_strided,
     storage_offset,
-    strided_scatter,
 )
 from smelt.graph.trace.trace import TraceTensor
 
@@ -84,11 +84,11 @@ def is_torch_builtin(fn: object) -> bool:
         # bound to objects of programs they are short-lived
         if known and isinstance(owner, (type, types.ModuleType, type(None))):
             _torch_builtins[id(fn)] = known
-            _kept.append(fn)
+            _kept_alive.append(fn)
     return known
 
 
-_kept: list[object] = []
+_kept_alive: list[object] = []
 
 
 _C_FUNCTION = types.BuiltinFunctionType
@@ -130,7 +130,7 @@ DTYPES: dict[type, torch.dtype] = {
 }
 
 
-def _ask_gradient(vm: Interpreter, tensor: TraceTensor) -> object:
+def _make_leaf(vm: Interpreter, tensor: TraceTensor) -> object:
     """`tensor.requires_grad_()` on a tensor that the frame has made.
 
     Raises:
@@ -148,7 +148,7 @@ def _ask_gradient(vm: Interpreter, tensor: TraceTensor) -> object:
         if first is None:
             raise stop
         raise Restart(first, stop)
-    return vm.tensors.ask_gradient(tensor)
+    return vm.tensors.make_leaf(tensor)
 
 
 def _refuse_method(vm: Interpreter, name: str, tensor: TraceTensor) -> None:
@@ -168,8 +168,8 @@ def call_tensor_method(vm: Interpreter, name: str, args: Args, kwargs: Kwargs) -
         return None
     if name in TENSOR_METHODS:
         return TENSOR_METHODS[name](vm, *args, **kwargs)
-    if name == "requires_grad_" and _asks(vm, args[0], _wanted(*args[1:], **kwargs)):
-        return _ask_gradient(vm, args[0])
+    if name == "requires_grad_" and _changes_requires_grad(vm, args[0], _requested_flag(*args[1:], **kwargs)):
+        return _make_leaf(vm, args[0])
     _refuse_method(vm, name, args[0])
     plain = vm.effects.plain
     args = tuple(map(plain, args))
@@ -179,11 +179,11 @@ def call_tensor_method(vm: Interpreter, name: str, args: Args, kwargs: Kwargs) -
         return _ON_DATA[name](vm, args[0])
     args, kwargs = _with_dtypes(args, kwargs)
     if name in ("as_strided", "as_strided_"):
-        args, kwargs = from_first_element(vm, *args, **kwargs)
+        args, kwargs = relative_to_input(vm, *args, **kwargs)
     elif name == "as_strided_scatter":
-        return strided_scatter(vm, *args, **kwargs)
+        return scatter_strided(vm, *args, **kwargs)
     elif name == "view":
-        expect_begin_of_type(vm, args, kwargs)
+        require_aligned_view(vm, args, kwargs)
     return vm.tensors.run(_method(name), args, kwargs, method=name)
 
 
@@ -204,14 +204,14 @@ RESHAPING = frozenset(
 """Methods that change the tensor object rather than its elements."""
 
 
-def _wanted(requires_grad: object = True, *others: object, **named: object) -> bool | None:
+def _requested_flag(requires_grad: object = True, *others: object, **named: object) -> bool | None:
     """The flag given to `requires_grad_`; None where it refuses its arguments."""
     if type(requires_grad) is torch.SymBool:
         requires_grad = user(bool, requires_grad)
     return requires_grad if type(requires_grad) is bool and not others and not named else None
 
 
-def _asks(vm: Interpreter, tensor: TraceTensor, wanted: bool | None) -> bool:
+def _changes_requires_grad(vm: Interpreter, tensor: TraceTensor, wanted: bool | None) -> bool:
     """Whether `requires_grad_(wanted)` changes something; False for None, which it refuses."""
     if wanted is None:
         return False
@@ -232,7 +232,7 @@ def _needs_values(vm: Interpreter, tensor: TraceTensor) -> object:
     )
 
 
-def _of_the_input(vm: Interpreter, tensor: TraceTensor, fn: Any, name: str) -> Any:
+def _input_property(vm: Interpreter, tensor: TraceTensor, fn: Any, name: str) -> Any:
     """The result of a method without arguments on an input; it is guarded."""
     real, source = vm.tensors.real.get(id(tensor)), vm.sources.get(id(tensor))
     if real is None or source is None:
@@ -245,18 +245,18 @@ def _of_the_input(vm: Interpreter, tensor: TraceTensor, fn: Any, name: str) -> A
 
 
 def _is_coalesced(vm: Interpreter, tensor: TraceTensor) -> bool:
-    return bool(_of_the_input(vm, tensor, torch.Tensor.is_coalesced, "is_coalesced"))
+    return bool(_input_property(vm, tensor, torch.Tensor.is_coalesced, "is_coalesced"))
 
 
 def _stored_elements(vm: Interpreter, tensor: TraceTensor) -> int:
-    return _of_the_input(vm, tensor, torch.Tensor._nnz, "_nnz")
+    return _input_property(vm, tensor, torch.Tensor._nnz, "_nnz")
 
 
 def _is_view(vm: Interpreter, tensor: TraceTensor) -> bool:
     """Whether the tensor is a view: guarded for an input, known from its storage view if the graph makes it."""
     if id(tensor) not in vm.sources:
         return tensor.storage_view.parent is not None
-    return bool(_of_the_input(vm, tensor, is_view, "_is_view"))
+    return bool(_input_property(vm, tensor, is_view, "_is_view"))
 
 
 def _is_inference(vm: Interpreter, tensor: TraceTensor) -> bool:
@@ -264,13 +264,13 @@ def _is_inference(vm: Interpreter, tensor: TraceTensor) -> bool:
     return tensor in vm.tensors.inference
 
 
-def _launches_itself(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
+def _refuse_jiterator(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
     """Refuse a function of `torch.cuda.jiterator`: a kernel that C++ launches on the addresses of its arguments."""
     what = f"a call of {fn.kernel_name}, a function of torch.cuda.jiterator"
     raise Break(what, "its kernel takes addresses of tensors: it runs between two graphs")
 
 
-CALL(torch.cuda.jiterator._JittedFunction)(_launches_itself)
+CALL(torch.cuda.jiterator._JittedFunction)(_refuse_jiterator)
 
 ADDRESSES = frozenset({"__cuda_array_interface__"})
 """Attributes that contain the address of a tensor's elements."""
@@ -316,7 +316,7 @@ def _refuse_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> None:
     """Refuse attributes that only a tensor with data has, and counts from before the call."""
     if name == "_cdata":
         _needs_values(vm, tensor)
-    if name == "_version" and vm.tensors.is_given(tensor):
+    if name == "_version" and vm.tensors.is_input_memory(tensor):
         raise Break("tensor._version of an argument", "it counts writes from before the call, too")
     if name in ADDRESSES and tensor.is_cuda and not tensor.requires_grad:  # eager gives none for others
         _needs_values(vm, tensor)
@@ -327,7 +327,7 @@ def load_tensor_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
     """An attribute of a tensor."""
     if name in METADATA or name in VIEWS:
         replaced = replaced_in_tensor(vm, tensor, name)
-        return _told_attr(vm, tensor, name) if replaced is None else _replaced_attr(vm, tensor, name, replaced)
+        return _metadata_attr(vm, tensor, name) if replaced is None else _replaced_attr(vm, tensor, name, replaced)
     _refuse_attr(vm, tensor, name)
     if name == "__class__":
         return vm.type_of(tensor)
@@ -351,20 +351,20 @@ def _replaced_attr(vm: Interpreter, tensor: TraceTensor, name: str, attribute: o
     return vm.call(attribute.fget, (tensor,), {})
 
 
-def _told_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
+def _metadata_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
     """An attribute that the metadata gives, or that is a tensor computed from the tensor."""
     if name == "is_leaf" and tensor.requires_grad and id(tensor) in vm.sources:
         vm.external(vm.tensors.real[id(tensor)].is_leaf, vm.attr_source(vm.sources[id(tensor)], name, False))
-    if name in _OF_OBJECT and id(tensor) in vm.sources and not getattr(tensor, name):
-        return _told_by_input(vm, tensor, name)
+    if name in _OBJECT_ATTRS and id(tensor) in vm.sources and not getattr(tensor, name):
+        return _input_attr(vm, tensor, name)
     return user(getattr, tensor, name) if name in METADATA else vm.tensors.run(getattr, (tensor, name), {})
 
 
-_OF_OBJECT = frozenset({"retains_grad", "output_nr"})
+_OBJECT_ATTRS = frozenset({"retains_grad", "output_nr"})
 """Attributes that the autograd engine keeps for a tensor object; a trace tensor has those that the program caused."""
 
 
-def _told_by_input(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
+def _input_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
     """The value of such an attribute on an input; it is guarded."""
     real, source = vm.tensors.real[id(tensor)], vm.sources[id(tensor)]
     return vm.external(getattr(real, name), vm.attr_source(source, name, False))
@@ -381,10 +381,10 @@ def _stored_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
             return None
         if name == "__dict__":
             raise Break("tensor.__dict__ of a tensor that the graph makes", "the tensor object does not exist yet")
-        return _missing(vm, tensor, name)
+        return _class_attr(vm, tensor, name)
     attributes = taken_dict(vm, tensor)
     if attributes is not None and (name in attributes or name in real.__dict__):
-        return attributes[name] if name in attributes else _missing(vm, tensor, name)
+        return attributes[name] if name in attributes else _class_attr(vm, tensor, name)
     source = vm.sources[id(tensor)]
     if not hasattr(real, name):
         vm.guards.check(sources.instance_dict(source), native.NOT_KEY, name)
@@ -397,7 +397,7 @@ def _stored_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
     return value
 
 
-def _missing(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
+def _class_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
     """An attribute that is not in the object's own dictionary.
 
     Raises:

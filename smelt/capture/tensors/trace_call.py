@@ -41,7 +41,7 @@ class ValuesNeededError(Exception):
         self.error = error
         self.said: list[Warned] = []
 
-    def stop(self) -> Break:
+    def to_break(self) -> Break:
         """The break that ends the graph here."""
         return Break(self.error.what, self.error.why or "", self.error.hint or "")
 
@@ -78,11 +78,11 @@ class _Operators(TraceMode):
             raise
 
 
-def _as_of_tensors(error: Exception) -> None:
+def _hide_trace_class(error: Exception) -> None:
     """Replace the trace tensor's class name in an error's text by "Tensor"."""
-    if any(isinstance(part, str) and "TraceTensor" in part for part in error.args):
+    if any(isinstance(each, str) and "TraceTensor" in each for each in error.args):
         error.args = tuple(
-            part.replace("TraceTensor", "Tensor") if isinstance(part, str) else part for part in error.args
+            each.replace("TraceTensor", "Tensor") if isinstance(each, str) else each for each in error.args
         )
 
 
@@ -148,7 +148,7 @@ class Runner:
             # the mode is on for tensors that composite operators make internally as well
             with self._operators, self._recording():
                 if self.inference.made and not self.vm.ambient.inference:
-                    with self.inference.watching():
+                    with self.inference.refusing_saves():
                         return for_stand_ins(target, args, dict(kwargs))(*args, **kwargs)
                 return for_stand_ins(target, args, dict(kwargs))(*args, **kwargs)
         except Unsupported as error:
@@ -167,7 +167,7 @@ class Runner:
             if wants_memory(error):  # eager would have memory to read: this is no error of the program
                 text = f"{name_of(target)} reads the memory of a tensor"
                 raise ValuesNeededError(Unsupported(text, why="its values are not known yet")) from None
-            _as_of_tensors(error)
+            _hide_trace_class(error)
             raise UserError(error) from None
 
     def _recording(self) -> AbstractContextManager[object]:
@@ -191,7 +191,7 @@ class Runner:
             reached = (*(tensor for _, tensor in self.vm.tensors.made_tensors()), *found)
             found = [*{id(tensor.storage_view.storage): tensor for tensor in reached}.values()]
         versions = [(version(t), t.requires_grad) for t in found]  # `detach_` changes only the history
-        outs = _outs(kwargs["out"]) if "out" in kwargs else []
+        outs = _trace_tensors(kwargs["out"]) if "out" in kwargs else []
         before = [(t.storage_view, t.storage_view.storage.version) for t in outs]
         self._operators.drew, self._operators.looked, self._operators.refused = False, False, []
         out = self.run(target, args, kwargs)
@@ -212,7 +212,7 @@ class Runner:
             if tensor.storage_view is not view and id(tensor) in self.vm.sources:
                 tensor.move_to(TraceTensor(view))
                 raise Break(f"out= of {name} is an argument that gets another shape", _INPUTS)
-        given = _outs(result)
+        given = _trace_tensors(result)
         same = len(given) == len(outs) and all(a is b for a, b in zip(given, outs, strict=True))
         written = any(
             view.storage.version != count or tensor.storage_view is not view and tensor.storage_view.storage.version
@@ -236,7 +236,7 @@ class Runner:
 _INPUTS = "inputs of a graph keep their shape and storage"
 
 
-def _outs(value: object) -> list[TraceTensor]:
+def _trace_tensors(value: object) -> list[TraceTensor]:
     """The trace tensors of an `out=`, or of a result."""
     values = value if isinstance(value, (list, tuple)) else [value]
     return [one for one in values if type(one) is TraceTensor]

@@ -55,7 +55,7 @@ class Body:
         return tree_unflatten(fill(self.leaves, results), self.spec)
 
 
-class Region:
+class TransformCall:
     """A transformed call as the target of a graph node: (tensors among the arguments, values from outside) -> flat
     results.
 

@@ -40,7 +40,7 @@ def check_write(vm: Interpreter, written: torch.Tensor, argument: torch.Tensor, 
     vm.guards.python(may_be_written, [source])
 
 
-def check_refused(vm: Interpreter, owners: Iterable[tuple[torch.Tensor, Source]]) -> None:
+def check_refused_write(vm: Interpreter, owners: Iterable[tuple[torch.Tensor, Source]]) -> None:
     """An in-place operator raised an error, which the program may catch. Where arguments share memory, eager reports
     that before it compares their sizes, so the error may be another one.
 
@@ -58,7 +58,7 @@ def check_refused(vm: Interpreter, owners: Iterable[tuple[torch.Tensor, Source]]
     vm.guards.python(share_no_memory, [source for _, source in given], native.SHORT_DISJOINT)
 
 
-def written_beside(vm: Interpreter, tensor: torch.Tensor, source: Source) -> bool:
+def alias_was_written(vm: Interpreter, tensor: torch.Tensor, source: Source) -> bool:
     """Whether the program has written to another argument that shares memory with this one.
 
     A guard holds a negative answer, except for two tensors of modules: if those share memory, they are views of one
@@ -74,7 +74,7 @@ def written_beside(vm: Interpreter, tensor: torch.Tensor, source: Source) -> boo
     return False
 
 
-def layers(inputs: Iterable[Input]) -> list[list[Input]]:
+def disjoint_groups(inputs: Iterable[Input]) -> list[list[Input]]:
     """The inputs as lists within each of which no two share memory: a flat buffer in one, its views in the next."""
     known = [i for i in inputs if i.tensor.numel() and not is_opaque(i.tensor)]
     out: list[tuple[int, list[Input]]] = []

@@ -78,7 +78,7 @@ class _Numbers(NumberNodes):
         return node
 
 
-def rehearse(
+def guard_reads(
     vm: Interpreter, cls: type[torch.autograd.Function], args: Sequence[object]
 ) -> tuple[BackwardState | None, bool]:
     """Guard what `cls.apply(*args)` and its derivative read: (mutable state that the backward reads, materialization is
@@ -93,26 +93,26 @@ def rehearse(
     sibling = vm.sibling()
     sibling.tensors.number_node = _Numbers(sibling.tensors.graph)
     vm.keep(sibling)
-    given = tuple(_own(sibling, arg) if type(arg) is TraceTensor else arg for arg in args)
+    given = tuple(_placeholder_like(sibling, arg) if type(arg) is TraceTensor else arg for arg in args)
     before: list[Check] = []
     after: list[Check] = []
     seen: set[tuple[int, str]] = set()
     try:
-        with _noted(sibling, before):
+        with _collecting(sibling, before):
             outputs, ctx = _forward(sibling, cls, given)
         if len(outputs) > 1:
             _refuse_written_views(vm, cls, ctx, dict(zip(map(id, given), args, strict=True)))
         reads_class = _reads_of_class(sibling)
         if any(ctx.needs_input_grad):
             seen = _forget_reads(sibling)
-            with _noted(sibling, after):
+            with _collecting(sibling, after):
                 _backward(sibling, cls, ctx, outputs)
     except UserError as raised:  # perhaps only because the tensors have no values: eager shows that
         raise Break(f"{cls.__name__}.apply", f"it does not run on tensors without values: {raised}") from None
     finally:
         sibling.ambient.restore()
     if id(cls) in vm.python.made_classes:
-        _refuse_state_of_a_call(cls, reads_class or _reads_of_class(sibling), [*before, *after])
+        _refuse_call_state(cls, reads_class or _reads_of_class(sibling), [*before, *after])
     seen |= sibling.reads.keys() | _containers(sibling, [*before, *after])
     vm.python.read_later |= sibling.reads.keys() | _containers(sibling, after)
     _refuse_effects(vm, sibling, cls, seen)
@@ -122,7 +122,7 @@ def rehearse(
 
 
 @contextmanager
-def _noted(sibling: Interpreter, checks: list[Check]) -> Iterator[None]:
+def _collecting(sibling: Interpreter, checks: list[Check]) -> Iterator[None]:
     """Collect the checks on what is read while the context is open, including checks that exist already."""
     outer, sibling.guards.noted = sibling.guards.noted, checks
     try:
@@ -136,11 +136,12 @@ def _noted(sibling: Interpreter, checks: list[Check]) -> Iterator[None]:
 def _reads_of_class(sibling: Interpreter) -> bool:
     """Whether an attribute was read of a class that each call makes anew."""
     return any(
-        key in sibling.python.made_classes and not _stays(found) for (key, _), found in sibling.python.lookups.items()
+        key in sibling.python.made_classes and not _is_immutable(found)
+        for (key, _), found in sibling.python.lookups.items()
     )
 
 
-def _refuse_state_of_a_call(cls: type, reads_class: bool, checks: list[Check]) -> None:
+def _refuse_call_state(cls: type, reads_class: bool, checks: list[Check]) -> None:
     """Refuse reads of variables and attributes that each call makes anew: a node keeps one call's class, and runs
     later.
     """
@@ -166,7 +167,7 @@ def _state(
     if any(source.local for source, _, _ in after):
         raise Break(f"{cls.__name__}.apply", "its backward reads an object that the compiled function is given")
     before = [check for check in before if _may_change(*check) and not check[0].local]
-    return BackwardState(cls, _asker(vm, after), _asker(vm, before))
+    return BackwardState(cls, _checker(vm, after), _checker(vm, before))
 
 
 def _may_change(source: Source, kind: int, operand: object) -> bool:
@@ -176,13 +177,13 @@ def _may_change(source: Source, kind: int, operand: object) -> bool:
     if source.kind == native.CLASS_ATTR and (kind == native.MISSING or _is_of_context(source)):
         return False
     if kind == native.IS:
-        return not _stays(operand)
+        return not _is_immutable(operand)
     if kind == native.MISSING:  # not a global name that means a builtin, which nothing defines later
         return source.base is not None and source.base.base is not None
     return kind in (native.EQ, native.LEN, native.DICT_KEYS, native.HAS_KEY, native.NOT_KEY)
 
 
-def _stays(value: object) -> bool:
+def _is_immutable(value: object) -> bool:
     return callable(value) or hasattr(value, "__get__") or isinstance(value, _FIXED)
 
 
@@ -193,7 +194,7 @@ def _is_of_context(source: Source) -> bool:
     return source.base is not None and any(source.base.key is each for each in Context.__mro__)
 
 
-def _asker(vm: Interpreter, checks: list[Check]) -> Callable[[], bool]:
+def _checker(vm: Interpreter, checks: list[Check]) -> Callable[[], bool]:
     """A function that tells whether all of these checks hold when it is called."""
     asked = GuardList()
     for check in checks:
@@ -215,7 +216,7 @@ def _refuse_written_views(
             raise Break(f"{cls.__name__}.apply", "it writes to a view that the compiled function is given")
 
 
-def _own(sibling: Interpreter, tensor: torch.Tensor) -> TraceTensor:
+def _placeholder_like(sibling: Interpreter, tensor: torch.Tensor) -> TraceTensor:
     """A tensor of the second interpreter with the metadata of `tensor`."""
     node = sibling.tensors.graph.placeholder("given")
     node.meta["val"] = meta_of(tensor)
@@ -260,11 +261,11 @@ def _backward(sibling: Interpreter, cls: type[torch.autograd.Function], ctx: Con
     grads = []
     for out in outputs:
         floating = type(out) is TraceTensor and (out.is_floating_point() or out.is_complex())
-        grads.append(_own(sibling, out.detach()) if floating and id(out) not in constant else None)
+        grads.append(_placeholder_like(sibling, out.detach()) if floating and id(out) not in constant else None)
     found = sibling.call(sibling.load_attr(cls, "backward"), (ctx, *grads), {})
     given = found if isinstance(found, tuple) else (found,)
     if not ctx.materialize_grads:
-        for some in _in_part(grads):  # with absent gradients it may read other values, or raise
+        for some in _with_absent(grads):  # with absent gradients it may read other values, or raise
             with suppress(UserError):
                 sibling.call(sibling.load_attr(cls, "backward"), (ctx, *some), {})
     if len(given) < ctx.count or any(each is not None for each in given[ctx.count :]):
@@ -273,16 +274,16 @@ def _backward(sibling: Interpreter, cls: type[torch.autograd.Function], ctx: Con
         )
 
 
-def _in_part(gradients: Sequence[object]) -> Iterator[list[object]]:
+def _with_absent(gradients: Sequence[object]) -> Iterator[list[object]]:
     """Lists of gradients of which some are absent: one, all but one, or each subset where there are few."""
     positions = [k for k, gradient in enumerate(gradients) if gradient is not None]
-    counts = range(1, len(positions)) if len(positions) <= _FEW else (1, len(positions) - 1)
+    counts = range(1, len(positions)) if len(positions) <= _MAX_SUBSET_RESULTS else (1, len(positions) - 1)
     for count in counts if len(positions) > 1 else ():
         for absent in itertools.combinations(positions, count):
             yield [None if k in absent else gradient for k, gradient in enumerate(gradients)]
 
 
-_FEW = 4
+_MAX_SUBSET_RESULTS = 4
 """Results of a Function up to which each subset of absent gradients is tried."""
 
 

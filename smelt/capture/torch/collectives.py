@@ -77,9 +77,9 @@ if torch.distributed.is_available():
         group = _group([*targets, tensor], group, async_op)
         own = tensor if tensor.dim() else vm.tensors.run(torch.unsqueeze, (tensor, 0), {})
         whole = _run(vm, c10d.all_gather_into_tensor.default, _dense(vm, own), group.size(), group.group_name)
-        parts = vm.tensors.run(torch.chunk, (whole, group.size()), {})
-        for target, part in zip(targets, parts, strict=True):
-            _write(vm, target, part if tensor.dim() else vm.tensors.run(torch.squeeze, (part, 0), {}))
+        chunks = vm.tensors.run(torch.chunk, (whole, group.size()), {})
+        for target, chunk in zip(targets, chunks, strict=True):
+            _write(vm, target, chunk if tensor.dim() else vm.tensors.run(torch.squeeze, (chunk, 0), {}))
 
     @special(dist.broadcast)
     def broadcast(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
@@ -172,7 +172,7 @@ if torch.distributed.is_available():
     ) -> None:
         group = _group([output, input], group, async_op)
         if output_split_sizes or input_split_sizes or not input.dim() or input.shape[0] % group.size():
-            raise Break("an exchange of unequal parts", "a graph holds equal ones")
+            raise Break("an exchange of unequal splits", "a graph holds equal ones")
         rows = [input.shape[0] // group.size()] * group.size()
         own = _run(vm, c10d.all_to_all_single.default, _dense(vm, input), rows, rows, group.group_name)
         _write_flat(vm, output, own)

@@ -9,13 +9,13 @@ from typing import Any
 from smelt.capture import _native as native
 
 
-def on_behalf(session: object, fn: Callable[..., object]) -> Callable[..., object]:
+def captured_later(session: object, fn: Callable[..., object]) -> Callable[..., object]:
     """`fn`, captured for `session` at each call, for example while gradients are computed in another thread."""
     session_ref = weakref.ref(session)
     return lambda *args, **kwargs: native.call(fn, args, kwargs, session_ref())
 
 
-def in_steps(generator: Generator[Any, Any, Any], session: object) -> Generator[object, object, object]:
+def run_in_steps(generator: Generator[Any, Any, Any], session: object) -> Generator[object, object, object]:
     """A generator that runs another one, each step as a call of `session` (PEP 380, with a call around each step)."""
     send, throw, close = generator.send, generator.throw, generator.close
     step, given = send, None
@@ -34,10 +34,10 @@ def in_steps(generator: Generator[Any, Any, Any], session: object) -> Generator[
 
 
 class Steps:
-    """An awaitable that runs another one step by step; see `in_steps`."""
+    """An awaitable that runs another one step by step; see `run_in_steps`."""
 
     def __init__(self, awaited: Generator[object, object, object], session: object) -> None:
         self.awaited, self.session = awaited, session
 
     def __await__(self) -> Generator[object, object, object]:
-        return in_steps(self.awaited, self.session)
+        return run_in_steps(self.awaited, self.session)

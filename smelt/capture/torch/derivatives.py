@@ -30,7 +30,7 @@ def grad(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
     nodes = list(history(heads))
     found = call_torch(vm, torch.autograd.grad, args, kwargs)
     if not _keeps_history(*args, **kwargs):
-        vm.tensors.spend(nodes)
+        vm.tensors.note_used_up(nodes)
     return found
 
 

@@ -48,13 +48,13 @@ def is_compiling() -> bool:
 
 def allow_in_graph(fn: Callable[..., object]) -> Callable[..., object]:
     """Put calls of `fn` into graphs as one node each, without capturing its body. It must work on tensors alone."""
-    special(fn)(functools.partial(_whole, fn))
+    special(fn)(functools.partial(_as_one_node, fn))
     return fn
 
 
 def assume_constant_result(fn: Callable[..., object]) -> Callable[..., object]:
     """Run `fn` once during capture and use its result (plain data) as a constant."""
-    special(fn)(functools.partial(_once, fn))
+    special(fn)(functools.partial(_as_constant, fn))
     return fn
 
 
@@ -68,21 +68,21 @@ def substitute_in_graph(original: Callable[..., object]) -> Callable[[F], F]:
         raise TypeError(f"substitute_in_graph takes a function, and this is a {type(original).__name__}")
 
     def substitute(fn: F) -> F:
-        special(original)(functools.partial(_instead, fn))
+        special(original)(functools.partial(_substitute, fn))
         return fn
 
     return substitute
 
 
-def _instead(fn: object, vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
+def _substitute(fn: object, vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     return vm.call(fn, args, kwargs)
 
 
-def _whole(fn: object, vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
+def _as_one_node(fn: object, vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     return call_torch(vm, fn, args, kwargs)
 
 
-def _once(fn: Callable[..., object], vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
+def _as_constant(fn: Callable[..., object], vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     return calls.call_native(vm, fn, args, kwargs)
 
 

@@ -25,9 +25,9 @@ from smelt.capture.core.breaks import Break, UserError
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import special
 from smelt.capture.tensors.torch_calls import call_torch
-from smelt.capture.torch.autograd_function_reads import Context, call_forward, rehearse
-from smelt.capture.torch.deferred_capture import on_behalf
-from smelt.capture.torch.recomputation import RunsTwice, inside
+from smelt.capture.torch.autograd_function_reads import Context, call_forward, guard_reads
+from smelt.capture.torch.deferred_capture import captured_later
+from smelt.capture.torch.recomputation import CheckpointEffects, recomputed_region
 from smelt.graph.nodes.custom_functions import BackwardState, is_steady, writes_outside
 from smelt.graph.nodes.gradients import note_keeping
 from smelt.graph.trace.trace import TraceTensor
@@ -70,7 +70,7 @@ def apply_function(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
         return _without_derivative(vm, cls, tuple(given))
     if writes_outside(cls):
         raise Break(f"{cls.__name__}.apply", "its backward writes to an input or a result of the graph")
-    state, keeps = rehearse(vm, cls, given)
+    state, keeps = guard_reads(vm, cls, given)
     if state is None:
         target = _applies.setdefault((id(cls), keeps), FunctionApply(cls, None, keeps))
     elif is_steady(cls):
@@ -102,12 +102,12 @@ def _without_derivative(vm: Interpreter, cls: type[torch.autograd.Function], giv
 def checkpoint(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """`checkpoint(function, *args)`: inline the function, and mark the nodes whose results the backward recomputes."""
     given = dict(kwargs)
-    own = {name: given.pop(name) for name in _OWN if name in given}
+    own = {name: given.pop(name) for name in _CHECKPOINT_OPTIONS if name in given}
     if own.get("context_fn", noop_context_fn) is not noop_context_fn:
         raise Break("checkpoint with context_fn", "its contexts are entered once more while gradients are computed")
     reentrant = own.get("use_reentrant")
     if reentrant is None:
-        calls.defer(vm, warnings.warn, (_UNSAID,), {})
+        calls.defer(vm, warnings.warn, (_REENTRANT_WARNING,), {})
         reentrant = True
     function, *rest = args
     if given and reentrant:
@@ -117,12 +117,12 @@ def checkpoint(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     # a detached function runs without gradients, whatever parameters it uses
     below = vm.ambient.gradients(False) if detached and torch.is_grad_enabled() else nullcontext()
     draws_anew = own.get("preserve_rng_state", True) is False
-    with below, inside(vm, once=detached, stops_early=stops_early, draws_anew=draws_anew):
+    with below, recomputed_region(vm, once=detached, stops_early=stops_early, draws_anew=draws_anew):
         return vm.call(function, tuple(rest), given)
 
 
-_OWN = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
-_UNSAID = "torch.utils.checkpoint: the use_reentrant parameter should be passed explicitly."
+_CHECKPOINT_OPTIONS = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
+_REENTRANT_WARNING = "torch.utils.checkpoint: the use_reentrant parameter should be passed explicitly."
 
 
 # -- calls between two graphs, whose later computations are captured as well ---------------------------------------
@@ -145,7 +145,7 @@ def checkpoint_eagerly(
     session = native.owner()
     if session is not None:
         session.draw_as_eager()  # the recomputation must draw the same numbers, whichever graph it is part of
-        function = on_behalf(session, function)
+        function = captured_later(session, function)
     return checkpoint(function, *args, **kwargs)
 
 
@@ -172,7 +172,7 @@ def eager_form(callee: object, cause: Break | None) -> Callable[..., object] | N
         cause: the break that ended the graph there, if it is known.
     """
     if callee is torch.utils.checkpoint.checkpoint:
-        if isinstance(cause, RunsTwice):
+        if isinstance(cause, CheckpointEffects):
             return checkpoint_to_the_end if cause.captured else checkpoint_as_it_is
         return checkpoint_eagerly
     if getattr(callee, "__func__", None) is _APPLY:
@@ -192,7 +192,7 @@ def _captured_backward(cls: Any, session: Any) -> Any:
     """A subclass of the Function whose `backward` is captured."""
     known = _subclasses.setdefault(session, {})
     if id(cls) not in known:
-        backward = staticmethod(_unpacking_once(on_behalf(session, cls.backward)))
+        backward = staticmethod(_unpacking_once(captured_later(session, cls.backward)))
         names = {"backward": backward, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
         known[id(cls)] = made = type(cls.__name__, (cls,), names)
         made._backward_cls.saved_tensors = property(saved_once)  # type: ignore[attr-defined]
@@ -202,7 +202,7 @@ def _captured_backward(cls: Any, session: Any) -> Any:
 # -- saved tensors that a backward reads ---------------------------------------------------------------------------
 
 _SAVED: types.GetSetDescriptorType = inspect.getattr_static(BackwardCFunction, "saved_tensors")
-_visits: dict[tuple[int, int], tuple[object, ...] | None] = {}
+_unpacked: dict[tuple[int, int], tuple[object, ...] | None] = {}
 """Unpacked saved tensors of running backwards, by thread and context; None: not read yet."""
 
 
@@ -214,11 +214,11 @@ def _unpacking_once(backward: Callable[..., object]) -> Callable[..., object]:
 
     def visited(ctx: object, *gradients: object) -> object:
         key = threading.get_ident(), id(ctx)
-        _visits[key] = None
+        _unpacked[key] = None
         try:
             return backward(ctx, *gradients)
         finally:
-            _visits.pop(key, None)
+            _unpacked.pop(key, None)
 
     return visited
 
@@ -226,11 +226,11 @@ def _unpacking_once(backward: Callable[..., object]) -> Callable[..., object]:
 def saved_once(ctx: object) -> tuple[object, ...]:
     """`ctx.saved_tensors`, unpacked once in each run of a backward"""
     key = threading.get_ident(), id(ctx)
-    found = _visits.get(key)
+    found = _unpacked.get(key)
     if found is None:
         found = _SAVED.__get__(ctx)
-        if key in _visits:
-            _visits[key] = found
+        if key in _unpacked:
+            _unpacked[key] = found
     return found
 
 

@@ -41,7 +41,7 @@ def maybe_step(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
         total = vm.tensors.run(torch.add, (total, vm.tensors.run(torch.Tensor.to, (other, total.device), {})), {})
     skipped = vm.tensors.run(torch.ne, (total, 0), {})
     try:
-        region = _Undone(vm, skipped)
+        region = _UndoneRegion(vm, skipped)
         if vm.call(vm.load_attr(optimizer, "step"), tuple(rest), kwargs) is not None:
             raise CannotUndo("it returns something")
         region.close()
@@ -49,7 +49,7 @@ def maybe_step(vm: Interpreter, args: Args, kwargs: Kwargs) -> Any:
         raise _refusal(vm, optimizer, str(more)) from None
 
 
-class _Undone:
+class _UndoneRegion:
     """The nodes recorded from here on, whose writes are undone where the condition holds."""
 
     def __init__(self, vm: Interpreter, condition: TraceTensor) -> None:
@@ -57,7 +57,7 @@ class _Undone:
         self.last: fx.Node = next(iter(reversed(vm.tensors.graph.nodes)))
         roots = [value for frame in vm.frames for value in (*frame.locals, *frame.stack)]
         self.before, self.stores = Snapshot(vm, roots), dict(vm.effects.stores)
-        self.marks: list[Store] = []
+        self.flags: list[Store] = []
 
     def close(self) -> None:
         """Undo what was written since the beginning.
@@ -65,18 +65,18 @@ class _Undone:
         Raises:
             CannotUndo: other objects than tensors were changed.
         """
-        self._settle_marks()
+        self._take_out_flags()
         if self.before.take_changes():
             raise CannotUndo("it changes objects of the program")
         for tensor in self._written():
-            self._choose(tensor)
-        for store in self.marks:
+            self._select_old_or_new(tensor)
+        for store in self.flags:
             self.vm.effects.defer(_mark, (self.condition, store.target, store.name, store.value), {})
             undecided = PhiValue(self.condition, native.NULL, store.value, None, self.vm.step)
             self.vm.reads[id(store.target), store.name] = undecided
             self.vm.control.undecided = True
 
-    def _settle_marks(self) -> None:
+    def _take_out_flags(self) -> None:
         """Take out assignments of True or False to attributes: schedulers mark in this way that the optimizer has run.
 
         An assignment of the present value is dropped. Any other is made after the graph, if the step was not undone.
@@ -93,7 +93,7 @@ class _Undone:
             else:
                 vm.guards.check(sources.instance_dict(source), native.NOT_KEY, store.name)
             if attributes.get(store.name) is not store.value:
-                self.marks.append(store)
+                self.flags.append(store)
 
     def _written(self) -> list[TraceTensor]:
         """The tensors that existed before and were written to, one for each storage."""
@@ -109,7 +109,7 @@ class _Undone:
             raise CannotUndo("it writes to part of a tensor")
         return [whole[key] for key in written if key in whole]
 
-    def _choose(self, tensor: TraceTensor) -> None:
+    def _select_old_or_new(self, tensor: TraceTensor) -> None:
         tensors, condition = self.vm.tensors, self.condition
         with self.vm.ambient.gradients(False):
             old = tensors.runner.run(torch.clone, (tensor,), {})

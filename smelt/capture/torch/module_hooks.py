@@ -17,7 +17,7 @@ from smelt.capture.core import sources
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.python.effects import items_of
-from smelt.capture.tensors.cut_points import refuse_inside
+from smelt.capture.tensors.cut_points import refuse_nested_cut
 from smelt.graph.nodes.module_hooks import AfterForward, Around, BeforeForward, through
 from smelt.graph.trace.trace import TraceTensor
 
@@ -58,12 +58,12 @@ def call_with_hooks(vm: Interpreter, module: nn.Module, args: Args, kwargs: Kwar
             args = args if changed is None else changed if isinstance(changed, tuple) else (changed,)
     around = None
     if backward:
-        around, args = _before(vm, module, args)
+        around, args = _enter_boundary(vm, module, args)
     out = vm.call(vm.load_attr(module, "forward"), args, kwargs)
     for hook, with_kwargs in _forward_hooks(vm, module, "_forward_hooks"):
         changed = vm.call(hook, (module, args, kwargs, out) if with_kwargs else (module, args, out), {})
         out = out if changed is None else changed
-    return out if around is None else _after(vm, around, out)
+    return out if around is None else _leave_boundary(vm, around, out)
 
 
 def _forward_hooks(vm: Interpreter, module: nn.Module, table: str) -> Iterator[tuple[object, bool]]:
@@ -90,7 +90,7 @@ def _own_hooks(vm: Interpreter, module: nn.Module, table: str) -> list[tuple[obj
         return [(hook, key in wanting) for key, hook in vm.effects.mirror(vm.load_attr(module, table)).items()]
     items = items_of(own)
     vm.guards.check(source, native.LEN, len(items))
-    flags = _wanting(table)
+    flags = _kwarg_flags(table)
     if not wanting:
         vm.guards.check(vm.sources[id(vm.load_attr(module, asked))], native.LEN, 0)
     elif items:
@@ -100,7 +100,7 @@ def _own_hooks(vm: Interpreter, module: nn.Module, table: str) -> list[tuple[obj
 
 
 @functools.cache
-def _wanting(table: str) -> Callable[[nn.Module], tuple[bool, ...]]:
+def _kwarg_flags(table: str) -> Callable[[nn.Module], tuple[bool, ...]]:
     """A function that tells, for each hook of a module, whether it takes keyword arguments."""
 
     def flags(module: nn.Module) -> tuple[bool, ...]:
@@ -129,7 +129,7 @@ def _backward_hooks(vm: Interpreter, module: nn.Module) -> bool:
         if kind != "none":
             raise Break("a module that was made inside has backward hooks", "the graph cannot be given it")
         return False
-    vm.guards.python(_IS[kind], [source])
+    vm.guards.python(_KIND_CHECKS[kind], [source])
     if kind == "old":
         raise Break(
             "register_backward_hook() on a module",
@@ -156,15 +156,15 @@ def _hooks_are(kind: str) -> Callable[[nn.Module], bool]:
     return check
 
 
-_IS = {kind: _hooks_are(kind) for kind in ("none", "full", "old")}
+_KIND_CHECKS = {kind: _hooks_are(kind) for kind in ("none", "full", "old")}
 
 
-def _before(vm: Interpreter, module: nn.Module, args: Args) -> tuple[object, Args]:
+def _enter_boundary(vm: Interpreter, module: nn.Module, args: Args) -> tuple[object, Args]:
     """(value that stands for this call of the module in the graph, the arguments of forward)."""
     positions = _differentiable(args)
     if not positions and not torch.is_grad_enabled():
         return None, args
-    refuse_inside(vm, "a module with backward hooks")
+    refuse_nested_cut(vm, "a module with backward hooks")
     given = vm.tensors.given(module, vm.sources[id(module)])
     around = Around()
     seen = _through(vm, [args[i] for i in positions])
@@ -174,7 +174,7 @@ def _before(vm: Interpreter, module: nn.Module, args: Args) -> tuple[object, Arg
     return around, _replaced(args, positions, seen)
 
 
-def _after(vm: Interpreter, around: object, out: object) -> object:
+def _leave_boundary(vm: Interpreter, around: object, out: object) -> object:
     if not isinstance(out, (torch.Tensor, tuple)):
         text = "For backward hooks to be called, module output should be a Tensor or a tuple of Tensors"
         vm.call(warnings.warn, (f"{text} but received {vm.type_of(out)}",), {"stacklevel": 2})
@@ -183,7 +183,7 @@ def _after(vm: Interpreter, around: object, out: object) -> object:
     positions = _differentiable(results)
     if not positions:
         return out
-    refuse_inside(vm, "a module with backward hooks")
+    refuse_nested_cut(vm, "a module with backward hooks")
     seen = _through(vm, [results[i] for i in positions])
     tensors = [results[i] for i in positions]
     vm.tensors.note(tuple(seen), (), False, AfterForward(len(results), positions), (around, *tensors), {})

@@ -55,7 +55,7 @@ def _is_named(name: object) -> TypeGuard[str]:
 @special(torch.optim.Optimizer.zero_grad)
 def zero_grad(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """`optimizer.zero_grad(set_to_none=True)`: the same for parameters with and without gradients."""
-    if _keeps(*args, **kwargs):
+    if _keeps_zeros(*args, **kwargs):
         return calls.inline(vm, inspect.unwrap(torch.optim.Optimizer.zero_grad), args, kwargs)
     return calls.inline(vm, _clear_groups, args[:1], {})
 
@@ -63,12 +63,12 @@ def zero_grad(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 @special(torch.nn.Module.zero_grad)
 def module_zero_grad(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """`module.zero_grad(set_to_none=True)`"""
-    if _keeps(*args, **kwargs) or getattr(args[0], "_is_replica", False):
+    if _keeps_zeros(*args, **kwargs) or getattr(args[0], "_is_replica", False):
         return calls.inline(vm, torch.nn.Module.zero_grad, args, kwargs)
     return calls.inline(vm, _clear, (vm.call(vm.load_attr(args[0], "parameters"), (), {}),), {})
 
 
-def _keeps(owner: object, set_to_none: bool = True) -> bool:
+def _keeps_zeros(owner: object, set_to_none: bool = True) -> bool:
     return not set_to_none
 
 
@@ -108,15 +108,15 @@ def step(vm: Interpreter, fn: FunctionType, args: Args, kwargs: Kwargs) -> Any:
         return vm.call(wrapped, args, kwargs)
 
 
-class _Loss:
+class _CalledClosure:
     """A closure that was called already, with its result."""
 
     def __init__(self, value: object) -> None:
         self.value = value
 
 
-@CALL(_Loss)
-def call_loss(vm: Interpreter, loss: _Loss, args: Args, kwargs: Kwargs) -> object:
+@CALL(_CalledClosure)
+def call_loss(vm: Interpreter, loss: _CalledClosure, args: Args, kwargs: Kwargs) -> object:
     """The result of the closure."""
     return loss.value
 
@@ -125,11 +125,11 @@ def _with_closure_called(
     vm: Interpreter, optimizer: object, closure: object = None, **others: object
 ) -> tuple[Args, Kwargs]:
     """The arguments of a step, with its closure called: any step calls it first, before state is created."""
-    if closure is None or isinstance(closure, _Loss):
+    if closure is None or isinstance(closure, _CalledClosure):
         return (optimizer,), {"closure": closure, **others}
     with vm.ambient.gradients(True):
         loss = vm.call(closure, (), {})
-    return (optimizer,), {"closure": _Loss(loss), **others}
+    return (optimizer,), {"closure": _CalledClosure(loss), **others}
 
 
 def _make_state(vm: Interpreter, optimizer: object) -> None:
@@ -280,8 +280,8 @@ def default_implementation(vm: Interpreter, args: Args, kwargs: Kwargs) -> objec
     """
     caller = vm.frames[-1]
     variables = dict(zip(caller.code.co_varnames, caller.locals, strict=False))
-    return False, _lists_will_do(*args, **kwargs) and variables.get("nesterov") is not True
+    return False, _can_use_lists(*args, **kwargs) and variables.get("nesterov") is not True
 
 
-def _lists_will_do(params: Iterable[object], differentiable: bool, use_fused: bool = False) -> bool:
+def _can_use_lists(params: Iterable[object], differentiable: bool, use_fused: bool = False) -> bool:
     return not differentiable and all(type(p) is TraceTensor and p.is_floating_point() for p in params)

@@ -24,7 +24,7 @@ from smelt.graph.nodes.engine_nodes import saved_by
 from smelt.graph.trace.trace import TraceTensor
 
 
-class RunsTwice(Break):
+class CheckpointEffects(Break):
     """A checkpoint whose function has side effects.
 
     Attributes:
@@ -37,7 +37,7 @@ class RunsTwice(Break):
 
 
 @contextmanager
-def inside(vm: Interpreter, once: bool, stops_early: bool, draws_anew: bool) -> Iterator[None]:
+def recomputed_region(vm: Interpreter, once: bool, stops_early: bool, draws_anew: bool) -> Iterator[None]:
     """Mark the nodes of a function that `checkpoint` calls, which is interpreted inside this context.
 
     Args:
@@ -46,7 +46,7 @@ def inside(vm: Interpreter, once: bool, stops_early: bool, draws_anew: bool) -> 
         draws_anew: the recomputation draws other random numbers (`preserve_rng_state=False`).
 
     Raises:
-        RunsTwice: the function has side effects or draws anew, and gradients may be computed through it.
+        CheckpointEffects: the function has side effects or draws anew, and gradients may be computed through it.
     """
     tensors, twice = vm.tensors, not once and torch.is_grad_enabled()
     if tensors.region is not None:  # the outermost checkpoint decides for all
@@ -55,7 +55,7 @@ def inside(vm: Interpreter, once: bool, stops_early: bool, draws_anew: bool) -> 
         if twice and draws_anew is not tensors.draws_anew:
             tensors.drawing_otherwise |= tensors.drawing.intersection(_added(tensors.graph, before))
         return
-    outside = _Outside(vm) if twice else None
+    outside = _OutsideState(vm) if twice else None
     tensors.region, tensors.draws_anew = next(_regions), draws_anew
     try:
         yield
@@ -78,7 +78,7 @@ def _added(graph: fx.Graph, last: fx.Node | None) -> list[fx.Node]:
 _regions = itertools.count()
 
 
-class _Outside:
+class _OutsideState:
     """The state outside of a function that is about to be interpreted."""
 
     def __init__(self, vm: Interpreter) -> None:
@@ -91,22 +91,26 @@ class _Outside:
         """Check that the function, which has returned, may be recomputed in the graph.
 
         Raises:
-            RunsTwice: see `inside`.
+            CheckpointEffects: see `recomputed_region`.
         """
         nodes = _added(self.tensors.graph, self.last)
         if not any(map(self._needs_gradient, {each for node in nodes for each in (node, *node.all_input_nodes)})):
             return
         if self.before.changed():
-            raise RunsTwice("changes an object", captured=not stops_early)
+            raise CheckpointEffects("changes an object", captured=not stops_early)
         writers = self._writers(set(nodes))
         if writers and not (self.vm.effects.graph_repeats_writes and stops_early):
-            raise RunsTwice("writes to a tensor", captured=not stops_early or self._all_again(nodes, writers))
+            raise CheckpointEffects(
+                "writes to a tensor", captured=not stops_early or self._recomputes_all(nodes, writers)
+            )
         if self.tensors.drawing_otherwise.intersection(nodes):
-            raise RunsTwice("draws random numbers, in a checkpoint inside with another preserve_rng_state,", False)
+            raise CheckpointEffects(
+                "draws random numbers, in a checkpoint inside with another preserve_rng_state,", False
+            )
         drawing = self.tensors.drawing.intersection(nodes) if draws_anew else set()
         if drawing:
-            captured = not stops_early or self._all_again(nodes, drawing)
-            raise RunsTwice("draws random numbers, other ones each time,", captured)
+            captured = not stops_early or self._recomputes_all(nodes, drawing)
+            raise CheckpointEffects("draws random numbers, other ones each time,", captured)
 
     def _writers(self, nodes: set[fx.Node]) -> set[fx.Node]:
         """The nodes of the function that write to tensors which existed before."""
@@ -116,7 +120,7 @@ class _Outside:
         written = (writers for storage, writers in self.tensors.writers.items() if storage in older)
         return nodes.intersection(itertools.chain.from_iterable(written))
 
-    def _all_again(self, nodes: Sequence[fx.Node], acting: set[fx.Node]) -> bool:
+    def _recomputes_all(self, nodes: Sequence[fx.Node], acting: set[fx.Node]) -> bool:
         """Whether an early stop runs all nodes `acting`: none comes after the last node that saves a tensor; `nodes`:
         latest first.
         """

@@ -24,7 +24,7 @@ def _steps() -> list[FunctionType]:
     return [function for function in found if isinstance(function, FunctionType)]
 
 
-def _meaning(function: FunctionType) -> None:
+def _register_step(function: FunctionType) -> None:
     @special(function)
     def step(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
         """A step of a schedule, inlined while its paths may become versions."""
@@ -37,4 +37,4 @@ def _meaning(function: FunctionType) -> None:
 
 
 for _function in _steps():
-    _meaning(_function)
+    _register_step(_function)

@@ -14,12 +14,12 @@ from torch.utils.hooks import RemovableHandle
 from smelt.capture.core.breaks import Break, Restart, user_raise
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import REBUILD, TENSOR_METHODS, Rebuilder, special
-from smelt.capture.tensors.cut_points import cut_after, refuse_inside
+from smelt.capture.tensors.cut_points import cut_after, refuse_nested_cut
 from smelt.graph.nodes.absent_gradients import only_given
 from smelt.graph.trace.trace import TraceTensor
 
 
-class Pending(RemovableHandle):
+class PendingHook(RemovableHandle):
     """The handle of a hook that is not registered yet.
 
     Attributes:
@@ -38,21 +38,21 @@ class Pending(RemovableHandle):
         self.removed = True
 
 
-@special(Pending.remove)
+@special(PendingHook.remove)
 def remove(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """`handle.remove()`"""
     vm.work += 1
     args[0].remove()
 
 
-def register_hook(vm: Interpreter, tensor: TraceTensor, hook: object) -> Pending:
+def register_hook(vm: Interpreter, tensor: TraceTensor, hook: object) -> PendingHook:
     """`tensor.register_hook(hook)`"""
     if not tensor.requires_grad:
         user_raise(RuntimeError("cannot register a hook on a tensor that doesn't require gradient"))
     return _register(vm, tensor, "register_hook", hook)
 
 
-def register_late_hook(vm: Interpreter, tensor: TraceTensor, hook: object) -> Pending:
+def register_accumulate_hook(vm: Interpreter, tensor: TraceTensor, hook: object) -> PendingHook:
     """`tensor.register_post_accumulate_grad_hook(hook)`"""
     if not tensor.requires_grad:
         user_raise(RuntimeError("cannot register a hook on a tensor that doesn't require gradient"))
@@ -67,19 +67,19 @@ def retain_grad(vm: Interpreter, tensor: TraceTensor) -> None:
         user_raise(RuntimeError("can't retain_grad on Tensor that has requires_grad=False"))
     if vm.load_attr(tensor, "is_leaf"):
         return
-    _expose(vm, tensor, "retain_grad")
+    _require_hookable(vm, tensor, "retain_grad")
     tensor.retain_grad()  # the program may read `retains_grad`
     vm.effects.defer(torch.Tensor.retain_grad, (tensor,), {})
 
 
 TENSOR_METHODS["register_hook"] = register_hook
-TENSOR_METHODS["register_post_accumulate_grad_hook"] = register_late_hook
+TENSOR_METHODS["register_post_accumulate_grad_hook"] = register_accumulate_hook
 TENSOR_METHODS["retain_grad"] = retain_grad
 
 
-def _register(vm: Interpreter, tensor: TraceTensor, name: str, hook: object) -> Pending:
-    _expose(vm, tensor, name)
-    handle = Pending(tensor, name, hook, vm.step)
+def _register(vm: Interpreter, tensor: TraceTensor, name: str, hook: object) -> PendingHook:
+    _require_hookable(vm, tensor, name)
+    handle = PendingHook(tensor, name, hook, vm.step)
     vm.work += 1
     vm.python.hooks.setdefault(id(tensor), []).append(handle)
     vm.effects.make(handle)
@@ -89,7 +89,7 @@ def _register(vm: Interpreter, tensor: TraceTensor, name: str, hook: object) -> 
 # -- the tensor ------------------------------------------------------------------------------------------------------
 
 
-def _expose(vm: Interpreter, tensor: TraceTensor, name: str) -> None:
+def _require_hookable(vm: Interpreter, tensor: TraceTensor, name: str) -> None:
     """Make the tensor one that residual code can register hooks on: an input, or a tensor at which the graph is cut.
 
     Raises:
@@ -100,8 +100,8 @@ def _expose(vm: Interpreter, tensor: TraceTensor, name: str) -> None:
         if id(tensor.storage_view.storage) in tensors.writers:
             raise Break(f"tensor.{name}() of an argument that was written", "which of its values is meant is lost")
         return
-    refuse_inside(vm, f"tensor.{name}()")
-    if tensors.asked_gradient(tensors.nodes[id(tensor)]):
+    refuse_nested_cut(vm, f"tensor.{name}()")
+    if tensors.is_made_leaf(tensors.nodes[id(tensor)]):
         raise Break(f"tensor.{name}() of a tensor that asked for gradients inside", "it is no tensor of the caller")
     node = tensors.nodes[id(tensor)]
     writers = tensors.writers.get(id(tensor.storage_view.storage), [])
@@ -111,8 +111,8 @@ def _expose(vm: Interpreter, tensor: TraceTensor, name: str) -> None:
 # -- residual code ---------------------------------------------------------------------------------------------------
 
 
-@REBUILD(Pending)
-def rebuild_pending(r: Rebuilder, handle: Pending) -> str:
+@REBUILD(PendingHook)
+def rebuild_pending_hook(r: Rebuilder, handle: PendingHook) -> str:
     """Register the hook, after those that were registered on the tensor before.
 
     Raises:

@@ -28,7 +28,7 @@ from smelt.capture.tensors.number_nodes import NumberNodes
 from smelt.capture.tensors.speculation import Speculation
 from smelt.capture.tensors.tensors import TRACED, Tensors
 from smelt.capture.tensors.trace_call import ValuesNeededError
-from smelt.capture.tensors.transform_node import BLANK, Body, Region
+from smelt.capture.tensors.transform_node import BLANK, Body, TransformCall
 from smelt.graph.ir.meta import TensorMeta, meta_of
 from smelt.graph.ir.symint import from_torch, to_torch
 from smelt.graph.trace.trace import TraceTensor, trace_like
@@ -66,13 +66,13 @@ class InnerTensors(Tensors):
         """An input of the capture."""
         return self.outer.read_number(value, size, source)
 
-    def knows(self, value: object) -> bool:
+    def has_node(self, value: object) -> bool:
         """Whether a node makes this value, in this graph or an enclosing one."""
-        return id(value) in self.nodes or self.outer.knows(value)
+        return id(value) in self.nodes or self.outer.has_node(value)
 
     def node_outside(self, value: Any) -> fx.Node:
         """The placeholder for a value of the enclosing graph."""
-        if not self.outer.knows(value):
+        if not self.outer.has_node(value):
             self.refuse_inner(value)
             raise Break("a tensor of unknown origin", "it was made where capture could not see it")
         node = self.lift(value, meta_of(value) if type(value) is TraceTensor else None)
@@ -104,7 +104,7 @@ class InnerTensors(Tensors):
         output.meta["val"] = tuple(meta_of(r) if type(r) is TraceTensor else None for r in results)
         prune(self)
         for tensor in self._alive:
-            if not self.outer.knows(tensor):
+            if not self.outer.has_node(tensor):
                 self.inner[id(tensor)] = self.vm.step
         self.outer._alive.extend(self._alive)
         return CapturedGraph({}, self.graph)
@@ -131,7 +131,7 @@ class _LiftedNumbers(NumberNodes):
         return self._nodes[key]
 
 
-class Capturing:
+class TransformedFunction:
     """The function of the program, as a transform calls it during capture.
 
     Attributes:
@@ -140,7 +140,7 @@ class Capturing:
         drew: the functions draw random numbers.
     """
 
-    def __init__(self, vm: Interpreter, function: object, region: Region) -> None:
+    def __init__(self, vm: Interpreter, function: object, region: TransformCall) -> None:
         self.vm, self.function, self.region = vm, function, region
         assert isinstance(vm.tensors, Tensors)
         self.outer = vm.tensors
@@ -149,13 +149,13 @@ class Capturing:
         self.drew = False
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        with self._alone() as inner:
+        with self._outside_transform() as inner:
             body = self._interpret(inner, args, kwargs)
         self.region.bodies.append(body)
         return body(args, kwargs, self.outside)
 
     @contextmanager
-    def _alone(self) -> Iterator[InnerTensors]:
+    def _outside_transform(self) -> Iterator[InnerTensors]:
         """A context outside of the transform, and of the mode of the call that is running."""
         vm, ambient, grad = self.vm, self.vm.ambient, torch.is_grad_enabled()
         with self.outer.runner.paused(), torch_c.outside_transforms():
@@ -172,9 +172,9 @@ class Capturing:
     def _interpret(self, inner: InnerTensors, args: Args, kwargs: Kwargs) -> Body:
         vm = self.vm
         leaves, spec = tree_flatten((args, kwargs))
-        new = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and not self.outer.knows(leaf)]
+        new = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and not self.outer.has_node(leaf)]
         for i in new:
-            leaves[i] = _seen(inner, leaves[i])
+            leaves[i] = _trace_like_wrapped(inner, leaves[i])
         if new:
             args, kwargs = tree_unflatten(leaves, spec)
         result = through_c(lambda: vm.call(self.function, args, kwargs))
@@ -191,7 +191,7 @@ class Capturing:
         return Body(graph, new, slice(begin, len(self.outside)), leaves, spec)
 
 
-def _seen(inner: InnerTensors, wrapped: torch.Tensor) -> TraceTensor:
+def _trace_like_wrapped(inner: InnerTensors, wrapped: torch.Tensor) -> TraceTensor:
     """A trace tensor with the metadata of a wrapped one."""
     shape, stride = from_torch(tuple(wrapped.shape)), from_torch(tuple(wrapped.stride()))
     meta = TensorMeta(shape, wrapped.dtype, stride, wrapped.device, wrapped.requires_grad)
@@ -205,11 +205,11 @@ def is_made(leaf: object) -> bool:
     return type(leaf) in TRACED or isinstance(leaf, (torch.SymInt, torch.SymFloat))
 
 
-def capture_call(vm: Interpreter, region: Region, function: object, given: list[object]) -> list[object]:
+def capture_call(vm: Interpreter, region: TransformCall, function: object, given: list[object]) -> list[object]:
     """Run a transformed call of the program and record it as a node; returns its flat results."""
     tensors = vm.tensors
     vm.work += 1
-    capturing = Capturing(vm, function, region)
+    capturing = TransformedFunction(vm, function, region)
 
     def named(*args: object, **kwargs: object) -> object:
         return capturing(*args, **kwargs)
@@ -218,7 +218,7 @@ def capture_call(vm: Interpreter, region: Region, function: object, given: list[
     try:
         out, written = tensors.runner.attempt(region.run, (named, given), {})
     except ValuesNeededError as needed:
-        raise needed.stop() from None
+        raise needed.to_break() from None
     written += capturing.written
     results: list[Any] = tensors.note(out, written, capturing.drew, region, (given, capturing.outside), {})
     if vm.ambient.inference:

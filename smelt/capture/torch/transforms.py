@@ -26,7 +26,7 @@ from smelt.capture.python.attribute_reads import function_source
 from smelt.capture.python.effects import CONTAINERS
 from smelt.capture.tensors import transform_node
 from smelt.capture.tensors.thread_modes import outside_inference
-from smelt.capture.tensors.transform_node import BLANK, Pullback, PullbackCall, Region, Transform
+from smelt.capture.tensors.transform_node import BLANK, Pullback, PullbackCall, Transform, TransformCall
 from smelt.capture.torch.transform_body import InnerTensors, capture_call, is_made
 
 MAKERS = (torch.func.vmap, torch.func.grad, torch.func.grad_and_value, torch.func.jacrev, torch.func.jacfwd)
@@ -48,7 +48,7 @@ def transformed(
     """`transform(function)(*args, **kwargs)` as one node."""
     leaves, spec, given = _flat(vm, args, kwargs)
     name = f"{name}_of_{getattr(function, '__name__', type(function).__name__)}"
-    region = Region(_NO_NAME.sub("_", name), transform, leaves, spec)
+    region = TransformCall(_NO_NAME.sub("_", name), transform, leaves, spec)
     out = capture_call(vm, region, function, given)
     for each in out:
         if type(each) is Pullback:

@@ -11,7 +11,7 @@ import torch
 from torch.distributions import Distribution, distribution
 
 from smelt.base.class_tables import isinstance
-from smelt.capture.control_flow.asserts import must_be_true
+from smelt.capture.control_flow.asserts import require_true
 from smelt.capture.core.breaks import Break, UserError, user
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import special
@@ -33,7 +33,7 @@ def assert_that(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     condition, *message = args or (kwargs["condition"],)
     if type(condition) is TraceTensor and known_value(condition) is None:
         if condition.device.type == "cpu":
-            must_be_true(vm, condition)
+            require_true(vm, condition)
     elif not condition:
         raise UserError(AssertionError(*message or (kwargs["message"],)))
 
@@ -45,7 +45,7 @@ def assert_later(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """
     condition = args[0] if args else None
     if type(condition) is TraceTensor and condition.device.type == "cpu" and condition.numel() == 1:
-        if known_value(condition) is None and must_be_true(vm, condition):
+        if known_value(condition) is None and require_true(vm, condition):
             return None
     return call_torch(vm, torch._assert_async, args, kwargs)
 
@@ -61,7 +61,7 @@ def is_all_true(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     at = vm.where()
     if at is not None and at.code in _VALIDATION and type(args[0]) is TraceTensor and known_value(args[0]) is None:
         if args[0].device.type == "cpu":
-            must_be_true(vm, call_torch(vm, torch._is_all_true, args, kwargs))
+            require_true(vm, call_torch(vm, torch._is_all_true, args, kwargs))
         return True
     return call_torch(vm, torch._is_all_true, args, kwargs)
 
@@ -94,7 +94,7 @@ def _check_all(vm: Interpreter, error_type: type[Exception], cond: object, messa
         raise UserError(TypeError(f"cond must be a tensor, but got {type(cond)}"))
     known = known_value(cond)
     if known is None and cond.device.type == "cpu":
-        must_be_true(vm, call_torch(vm, torch._is_all_true, (cond,), {}))
+        require_true(vm, call_torch(vm, torch._is_all_true, (cond,), {}))
     elif known is not None and not known.all():
         text = "Expected cond to be True" if message is None else vm.call(message, (), {})
         raise UserError(error_type(text))

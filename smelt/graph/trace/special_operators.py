@@ -69,7 +69,9 @@ def _measure(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], r
     if recorder is not None:
         recorder.pure(func, args, kwargs, measured.answer, out)
     if measured.new:
-        current(f"{func}").measured(measured.rows, out if measured.shows is None else out[measured.shows], measured.dim)
+        current(f"{func}").read_size(
+            measured.rows, out if measured.shows is None else out[measured.shows], measured.dim
+        )
     return out
 
 

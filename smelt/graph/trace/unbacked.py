@@ -50,7 +50,7 @@ class Numbers(Protocol):
     def read(self, number: Size | Real, tensor: Any) -> None:
         """Note a new number: the value of `tensor`."""
 
-    def measured(self, number: Size, tensor: Any, dim: int) -> None:
+    def read_size(self, number: Size, tensor: Any, dim: int) -> None:
         """Note a new number: the size of dimension `dim` of `tensor`."""
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import smelt
-from smelt.capture.tensors.speculation import PATIENCE, ValuesHold
+from smelt.capture.tensors.speculation import MAX_SPECULATED_VERSIONS, ValuesHold
 from tests.capture.harness import check, compiled, same
 
 pytestmark = pytest.mark.usefixtures("branches_end_graphs")
@@ -107,7 +107,7 @@ def test_values_that_keep_changing_end_the_graph(fn: Any) -> None:
     session = run._smelt_session
     assert not any(site.given_up for site in session.sites.values())
     first = next(iter(session.sites.values()))
-    assert len(first.versions) <= PATIENCE + 1
+    assert len(first.versions) <= MAX_SPECULATED_VERSIONS + 1
 
 
 def test_fullgraph_takes_values_for_granted_up_to_its_limit() -> None:

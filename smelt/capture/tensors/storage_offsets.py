@@ -27,7 +27,7 @@ aten = torch.ops.aten
 @special(torch.as_strided, aten.as_strided, aten.as_strided.default)
 def as_strided(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """`torch.as_strided(x, size, stride, storage_offset)`"""
-    args, kwargs = from_first_element(vm, *map(vm.effects.plain, args), **kwargs)
+    args, kwargs = relative_to_input(vm, *map(vm.effects.plain, args), **kwargs)
     return vm.tensors.run(torch.as_strided, args, kwargs)
 
 
@@ -35,7 +35,7 @@ def as_strided(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 def as_strided_copy(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """A row-major copy of `torch.as_strided`."""
     if kwargs.get("out") is not None:
-        raise Break("torch.as_strided_copy(out=)", "it tells a place in the memory of an input")
+        raise Break("torch.as_strided_copy(out=)", "its offset counts from the beginning of a storage")
     view = as_strided(vm, args, {name: value for name, value in kwargs.items() if name != "out"})
     return vm.tensors.run(torch.clone, (view,), {"memory_format": torch.contiguous_format})
 
@@ -43,25 +43,27 @@ def as_strided_copy(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 @special(torch.as_strided_scatter, aten.as_strided_scatter, aten.as_strided_scatter.default)
 def as_strided_scatter(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """`torch.as_strided_scatter(x, src, size, stride, storage_offset)`"""
-    return strided_scatter(vm, *map(vm.effects.plain, args), **kwargs)
+    return scatter_strided(vm, *map(vm.effects.plain, args), **kwargs)
 
 
-def strided_scatter(vm: Interpreter, input: object, src: object, *where: object, **named: object) -> object:
+def scatter_strided(vm: Interpreter, input: object, src: object, *where: object, **named: object) -> object:
     """`as_strided_scatter` of these arguments, whose offset counts from the beginning of the storage."""
     if named.pop("out", None) is not None:
-        raise Break("torch.as_strided_scatter(out=)", "it tells a place in the memory of an input")
+        raise Break("torch.as_strided_scatter(out=)", "its offset counts from the beginning of a storage")
     if type(input) is TraceTensor and type(src) is TraceTensor:
-        size, stride, first = _where(*where, **named)  # type: ignore[arg-type]
-        where, named = from_first_element(vm, input, size, stride, first)[0][1:], {}
+        size, stride, first = _strided_arguments(*where, **named)  # type: ignore[arg-type]
+        where, named = relative_to_input(vm, input, size, stride, first)[0][1:], {}
         begins = first is None or where[2] is first and same(input.storage_view.layout.offset, 0)
         if torch.is_grad_enabled() and (input.requires_grad or src.requires_grad):
             if not (begins and input.is_contiguous()):
                 storage_offset(vm, input)  # makes the eager code that runs instead get this input with its true offset
-                raise Break("as_strided_scatter() of a part of memory", "eager's gradients are of other places")
+                raise Break("as_strided_scatter() of a view", "eager's gradients are of other elements")
     return vm.tensors.run(torch.as_strided_scatter, (input, src, *where), named)
 
 
-def _where(size: object, stride: object, storage_offset: int | None = None) -> tuple[object, object, int | None]:
+def _strided_arguments(
+    size: object, stride: object, storage_offset: int | None = None
+) -> tuple[object, object, int | None]:
     return size, stride, storage_offset
 
 
@@ -70,7 +72,7 @@ def view_as_complex(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """`torch.view_as_complex(x)`, which refuses a storage offset that is not a multiple of a complex number."""
     for given in (*args, *kwargs.values()):
         if type(given) is TraceTensor:
-            expect_begin(vm, given, 2 * given.itemsize)
+            require_aligned_offset(vm, given, 2 * given.itemsize)
     return vm.tensors.run(torch.view_as_complex, tuple(map(vm.effects.plain, args)), kwargs)
 
 
@@ -78,26 +80,26 @@ def view_as_complex(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 def view(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
     """`aten.view` called as an operator: to another dtype, or to another shape."""
     args = tuple(map(vm.effects.plain, args))
-    expect_begin_of_type(vm, args, kwargs)
+    require_aligned_view(vm, args, kwargs)
     return vm.tensors.run(aten.view, args, kwargs)
 
 
-def expect_begin_of_type(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
+def require_aligned_view(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
     """End the graph where eager refuses `view(x, dtype)` because of x's storage offset.
 
     The graph may give x another layout, in which the offset no longer shows this.
     """
     dtype = next((each for each in (*args[1:], *kwargs.values()) if type(each) is torch.dtype), None)
     if dtype is not None and type(args[0]) is TraceTensor and dtype.itemsize > args[0].itemsize:
-        expect_begin(vm, args[0], dtype.itemsize)
+        require_aligned_offset(vm, args[0], dtype.itemsize)
 
 
-def expect_begin(vm: Interpreter, tensor: TraceTensor, size: int) -> None:
+def require_aligned_offset(vm: Interpreter, tensor: TraceTensor, size: int) -> None:
     """End the graph where a tensor's storage offset is not a multiple of `size` bytes.
 
     For an input, a guard holds either that its offset is a multiple, or, if it is not, its exact offset.
     """
-    whole = _whole_of(vm, tensor)
+    whole = _root_tensor(vm, tensor)
     if whole is None:
         return
     real, source = vm.tensors.real.get(id(whole)), vm.sources.get(id(whole))
@@ -109,41 +111,41 @@ def expect_begin(vm: Interpreter, tensor: TraceTensor, size: int) -> None:
         at = from_torch(storage_offset(vm, tensor))
     if not bool(at * tensor.itemsize % size == 0):
         storage_offset(vm, tensor)  # makes the eager code, which raises the error, get this input with its true offset
-        raise Break("a view as larger numbers of a tensor that begins in the middle of one", _BESIDE)
+        raise Break("a view as larger numbers of a tensor that begins in the middle of one", _ONLY_INPUTS)
 
 
-def from_first_element(
+def relative_to_input(
     vm: Interpreter, input: TraceTensor, size: object, stride: object, storage_offset: int | None = None
 ) -> tuple[Args, Kwargs]:
     """The arguments of `as_strided`, with an offset that counts from the graph's input and not from its storage."""
-    whole = None if storage_offset is None else _whole_of(vm, input)
+    whole = None if storage_offset is None else _root_tensor(vm, input)
     if storage_offset is not None and whole is not None and id(whole) in vm.sources:
-        storage_offset -= _begin_of(vm, whole, input)
+        storage_offset -= _input_offset(vm, whole, input)
         if storage_offset < 0:
-            raise Break("as_strided() that reaches before its argument", _BESIDE)
-    _expect_inside(vm, input, size, stride, storage_offset)
+            raise Break("as_strided() that reaches before its argument", _ONLY_INPUTS)
+    _require_in_bounds(vm, input, size, stride, storage_offset)
     return (input, size, stride, storage_offset), {}
 
 
-def _whole_of(vm: Interpreter, tensor: TraceTensor) -> TraceTensor | None:
+def _root_tensor(vm: Interpreter, tensor: TraceTensor) -> TraceTensor | None:
     """The root tensor of this tensor's storage: the input or result with which that memory came into the graph."""
     root = tensor.storage_view.storage.root
     return next((made for _, made in vm.tensors.made_tensors() if made.storage_view is root), None)
 
 
-def _begin_of(vm: Interpreter, whole: TraceTensor, part: TraceTensor) -> Any:
-    """The storage offset of an input, in elements of `part`, a view of it that may have another dtype.
+def _input_offset(vm: Interpreter, whole: TraceTensor, view: TraceTensor) -> Any:
+    """The storage offset of an input, in elements of `view`, a view of it that may have another dtype.
 
     The graph counts its own offsets from there.
     """
     begin = storage_offset(vm, whole) - to_torch(whole.storage_view.layout.offset)
-    return begin if whole.itemsize == part.itemsize else begin * whole.itemsize // part.itemsize
+    return begin if whole.itemsize == view.itemsize else begin * whole.itemsize // view.itemsize
 
 
-_BESIDE = "a graph reads no memory beside its inputs"
+_ONLY_INPUTS = "a graph reads no memory beside its inputs"
 
 
-def _expect_inside(vm: Interpreter, input: TraceTensor, size: Any, stride: Any, first: Any) -> None:
+def _require_in_bounds(vm: Interpreter, input: TraceTensor, size: Any, stride: Any, first: Any) -> None:
     """End the graph where some elements lie outside of the tensor with which the memory came into the graph."""
     root = input.storage_view.storage.root
     if root is None or not isinstance(size, (list, tuple)) or not isinstance(stride, (list, tuple)):
@@ -152,7 +154,7 @@ def _expect_inside(vm: Interpreter, input: TraceTensor, size: Any, stride: Any, 
     size, stride, first = from_torch((tuple(size), tuple(stride), first))
     if any(type(n) is not Size and (type(n) is not int or n < 0) for n in (*size, *stride, first)):
         return
-    whole = _readable(input, root)
+    whole = _readable_view(input, root)
     val, at = whole.layout.val, first - whole.layout.offset
     if any(same(n, 0) for n in size):
         return
@@ -162,10 +164,10 @@ def _expect_inside(vm: Interpreter, input: TraceTensor, size: Any, stride: Any, 
         inside = lies_within(size, stride, at, val)
     if not inside:
         storage_offset(vm, input)  # makes the eager code that runs instead get this input with its true offset
-        raise Break("as_strided() that reaches beside its argument", _BESIDE)
+        raise Break("as_strided() that reaches beside its argument", _ONLY_INPUTS)
 
 
-def _readable(tensor: TraceTensor, root: StorageView) -> StorageView:
+def _readable_view(tensor: TraceTensor, root: StorageView) -> StorageView:
     """The elements that `as_strided` may read: with gradients, only those of the tensor that it is called on."""
     return tensor.storage_view if tensor.requires_grad and torch.is_grad_enabled() else root
 
@@ -179,12 +181,12 @@ def storage_offset(vm: Interpreter, tensor: TraceTensor) -> object:
     """
     real, source = vm.tensors.real.get(id(tensor)), vm.sources.get(id(tensor))
     if real is None or source is None:
-        whole = _whole_of(vm, tensor)
+        whole = _root_tensor(vm, tensor)
         if whole is None:
             raise Break("storage_offset() of a tensor that the graph makes", "compiled code lays it out as it likes")
         begin = to_torch(tensor.storage_view.layout.offset)
         if id(whole) in vm.sources:
-            return begin + _begin_of(vm, whole, tensor)
-        vm.tensors.kept_whole[id(whole.storage_view.storage)] = whole
+            return begin + _input_offset(vm, whole, tensor)
+        vm.tensors.kept_roots[id(whole.storage_view.storage)] = whole
         return begin
     return vm.external(real.storage_offset(), sources.called(source, torch.Tensor.storage_offset, "offset"))
