@@ -288,7 +288,7 @@ class Host:
         body(*makes)
         repeats = bool(self.made) and not self.first_updates_inputs(step)
         named = ", ".join(f"{name!r}: {self.variable[name]}" for name in dict.fromkeys(self.made))
-        taken = [name for name in self.plan.read_by(self.plan.steps[step.last]) if name in self.plan.apart]
+        taken = [name for name in self.plan.read_by(self.plan.steps[step.last]) if name in self.plan.dedicated]
         with body.block(f"for _ in w.step({index}, {{{named}}}, {taken}, {repeats}):"):
             body(*(line for line in run.text().splitlines() if line and line not in makes))
             body("pass")
@@ -442,7 +442,7 @@ class Host:
         if self.in_arena(node.name):
             body(f"{function}.into({self.argument(node.name)}, {arguments})")
             return
-        alone = node.name in self.plan.apart or node.name in self.plan.over_others.values()
+        alone = node.name in self.plan.dedicated or node.name in self.plan.over_others.values()
         if writes_into(node) and (alone or self.shown(node.name) is not None):
             self.variable[node.name] = f"o{next(self.fresh)}"
             self.allocate(body, node.name)

@@ -1,4 +1,4 @@
-"""What the primitives' records say of the ops in loop bodies, by name: for the stages below, which see loops alone."""
+"""Facts of the primitives' records about ops of loop bodies, by name: for later stages, which do not import prims."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from smelt.prims.table import Strides as Strides
 
 
 def facts_of(target: object) -> Facts:
-    """The record of what an external kernel computes: of torch's own operators nothing is known."""
+    """The record of the primitive that an extern computes; the default record for operators of torch."""
     return target.facts if isinstance(target, Prim) else NO_FACTS
 
 
@@ -22,10 +22,10 @@ EXACT = frozenset(name for name, prim in PRIMS.items() if prim.facts.exact)
 """Ops whose result on low-precision floats needs no rounding."""
 
 PERIODIC = frozenset(name for name, prim in PRIMS.items() if prim.facts.periodic)
-"""Ops with a quick reduction of their argument that cannot take all of them."""
+"""Ops with a fast argument reduction that is valid only for a range of arguments."""
 
 DIVISIONS = frozenset(name for name, prim in PRIMS.items() if prim.facts.divides)
-"""Ops that eager refuses for whole numbers over 0."""
+"""Ops for which eager raises an error on integers with a divisor of 0."""
 
 FOLDS = {name: prim.facts.fold for name, prim in PRIMS.items() if prim.facts.fold is not None}
 """How reductions fold, by kind."""

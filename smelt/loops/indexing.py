@@ -34,7 +34,7 @@ def index_select(name: str, meta: TensorMeta, x: Operand, dim: int, index: Opera
 
 
 class Picked:
-    """How x[indices] maps positions: the rule of numpy's advanced indexing, shared by index and index_put."""
+    """How x[indices] maps indices: NumPy's rule of advanced indexing, shared by index and index_put."""
 
     def __init__(self, shape: tuple[IntLike, ...], indices: Sequence[Operand | None], wrap: bool) -> None:
         self.shape, self.indices, self.wrap = shape, indices, wrap

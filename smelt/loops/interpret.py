@@ -1,4 +1,4 @@
-"""The slow reference interpreter of loop programs: the oracle for schedule and codegen.
+"""The reference interpreter of loop programs, against which tests compare generated code.
 
 Runs each node over its whole iteration space at once: an index expression is an int64 tensor over the space, a load is
 advanced indexing, an op is the prim's eager reference. Slow and memory-hungry, and nothing like generated code.
@@ -63,7 +63,7 @@ class Interpreter:
         self.inside: list[torch.Tensor] = []
 
     def number(self, expr: Expr) -> torch.Tensor:
-        """The expression over the space, as int64."""
+        """The values of an expression over the space, as int64."""
         result: Any = expr.evaluate(self.points, self.sizes)  # type: ignore[arg-type]
         if not isinstance(result, torch.Tensor):
             return torch.full((), result, dtype=torch.int64, device=self.device).expand(self.ranges)
@@ -76,7 +76,7 @@ class Interpreter:
         view = None if self.inside else self.view(tensor, index)
         if view is not None:
             return view
-        positions = [self.number(part) for part in index]
+        positions = [self.number(each) for each in index]
         if self.inside:
             positions = [p.clamp(0, max(n - 1, 0)) for p, n in zip(positions, tensor.shape, strict=True)]
         if tensor.numel() == 0:
@@ -84,7 +84,7 @@ class Interpreter:
         return tensor[tuple(positions)]
 
     def view(self, tensor: torch.Tensor, index: Index) -> torch.Tensor | None:
-        """The elements as a view, where they lie at steps: nothing is as large as the indices of all elements."""
+        """The elements as a strided view, which needs no memory for indices; None where the index is not linear."""
         offset = flat_index(index, tensor.stride())
         if not offset.is_linear() or tensor.numel() == 0:
             return None
@@ -137,7 +137,7 @@ class Interpreter:
         return Expr(((atom, 1),), 0)
 
     def random(self, seed: Value, stream: int, index: Expr, count: IntLike) -> Value:
-        if seed.numel() == 0:  # a space without elements has no seed either
+        if seed.numel() == 0:  # without elements the seed may be missing, too
             return torch.zeros(self.ranges, device=self.device)
         everything = PRIMS["random"].reference(seed.reshape(-1)[0], stream, (value_in(count, self.sizes),))
         return everything[self.number(index)]
@@ -148,7 +148,7 @@ Space = Callable[[Mapping[str, Any], Sequence[IntLike], Sizes], Interpreter]
 
 
 def interpret(program: LoopProgram, inputs: Sequence[Any]) -> list[Any]:
-    """Run a loop program on real tensors, followed by the values of its symbols.
+    """Run a loop program on tensors, followed by the values of its symbols.
 
     Outputs have the strides of the program's output metas.
     """
@@ -215,9 +215,9 @@ def _resolved(value: Any, values: dict[str, Any], sizes: Sizes) -> Any:
 
 def _reduce(node: Reduction, values: dict[str, Any], sizes: Sizes, make: Space) -> torch.Tensor:
     ops = make(values, node.source_shape, sizes)
-    left_out = None if node.ragged is None else _left_out(ops, *node.ragged)
+    left_out = None if node.ragged is None else _beyond_last_chunk(ops, *node.ragged)
     if left_out is not None:
-        ops.inside.append(~left_out)  # what is read there is any element
+        ops.inside.append(~left_out)  # the elements left out read any element, and are replaced below
     elements = node.body(ops, ops.index).expand(ops.ranges)
     if left_out is not None:
         elements = elements.masked_fill(left_out, _neutral(node.kind, elements.dtype))
@@ -226,14 +226,14 @@ def _reduce(node: Reduction, values: dict[str, Any], sizes: Sizes, make: Space) 
     return PRIMS[node.kind].reference(elements, dims).to(node.meta.dtype).reshape(shape)
 
 
-def _left_out(ops: Interpreter, high: int, low: int, total: IntLike) -> torch.Tensor:
-    """Where the last part of a dimension that was cut has no elements (see `Reduction`)."""
+def _beyond_last_chunk(ops: Interpreter, high: int, low: int, total: IntLike) -> torch.Tensor:
+    """A mask of the indices beyond the end of a short last chunk (`ragged` of `Reduction`)."""
     position = ops.number(ops.index[high]) * ops.ranges[low] + ops.number(ops.index[low])
     return position >= value_in(total, ops.sizes)
 
 
 def _neutral(kind: str, dtype: torch.dtype) -> bool | int | float:
-    """What changes no fold of this kind."""
+    """The neutral element of a fold."""
     fold = FOLDS[kind]
     if fold.neutral is not None:
         return fold.neutral
@@ -253,14 +253,14 @@ def _scatter(node: Scatter, values: dict[str, Any], sizes: Sizes, make: Space) -
 def scattered(
     node: Scatter, base: torch.Tensor, values: Mapping[str, Any], sizes: Sizes, make: Space = Interpreter
 ) -> torch.Tensor:
-    """A copy of `base` with the node's elements written or added at their positions."""
+    """A copy of `base` with the node's elements written or added at their target indices."""
     result = base.clone(memory_format=torch.contiguous_format).reshape(-1)
     ops = make(values, node.ranges, sizes)
     if math.prod(ops.ranges) == 0:
         return result.reshape(base.shape)
     flat = torch.zeros(ops.ranges, dtype=torch.int64, device=ops.device)
-    for part, size in zip(node.target(ops, ops.index), base.shape, strict=True):
-        flat = flat * size + ops.number(part)
+    for at, size in zip(node.target(ops, ops.index), base.shape, strict=True):
+        flat = flat * size + ops.number(at)
     elements = node.body(ops, ops.index).reshape(-1)
     result.index_put_((flat.reshape(-1),), elements, accumulate=node.accumulate)
     return result.reshape(base.shape)

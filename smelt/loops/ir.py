@@ -39,7 +39,7 @@ class Condition:
     step: IntLike = 1
 
     def holds_always(self) -> bool:
-        """Whether the ranges of the variables already prove it."""
+        """Whether the ranges of the variables prove it."""
         return not self.open_low() and not self.open_high() and same(self.step, 1)
 
     def open_low(self) -> bool:
@@ -51,7 +51,7 @@ class Condition:
         return self.high is not None and not known_less(self.expr.range()[1], self.high)
 
     def holds_never(self) -> bool:
-        """Whether the ranges of the variables already refute it."""
+        """Whether the ranges of the variables refute it."""
         low, high = self.expr.range()
         return (self.low is not None and known_less(high, self.low)) or (
             self.high is not None and known_at_most(self.high, low)
@@ -59,13 +59,13 @@ class Condition:
 
 
 class Ops(Protocol):
-    """What a body may ask for. Values are the handler's own."""
+    """The operations of a body. The type of values is the handler's."""
 
     def load(self, name: str, index: Index) -> Value:
         """Element `index` of the value `name`."""
 
     def constant(self, value: bool | int | float | Size, dtype: torch.dtype) -> Value:
-        """A number; a symbolic size is one that is known when the program runs."""
+        """A number; a symbolic size becomes a number at run time."""
 
     def integer(self, expr: Expr, dtype: torch.dtype) -> Value:
         """An index expression as a number."""
@@ -89,7 +89,7 @@ class Ops(Protocol):
 Body = Callable[[Ops, Index], Value]
 
 REFUSE = "refuse_"
-"""How ops begin that give their first operand, and set the fault whose bit follows where their second one holds."""
+"""Prefix of ops that return their first operand and set a fault, whose bit follows, where their second one holds."""
 
 
 @dataclass(slots=True)
@@ -128,8 +128,9 @@ class Reduction:
     """element(kept) = fold of body(ops, index) over `dims` of `source_shape`; `kind` names the fold.
 
     Kinds: sum prod amax amin any all argmax argmin. The arg kinds reduce one dim and give its first best index.
-    `dtype` is that of the folded values. `ragged` (high, low, total) leaves out where, with i and j the indices of
-    these dimensions, i * (size of low) + j >= total: the schedule cuts sizes that no number divides.
+    `dtype` is that of the folded values. `ragged` (high, low, total) is set by the schedule where the last chunk of a
+    split dimension is short: with i and j the indices of dimensions high and low, elements where i * (size of low) + j
+    >= total are left out.
     """
 
     name: str
@@ -147,7 +148,8 @@ class Reduction:
 class Scatter:
     """A copy of `base`, then for every index of `ranges`: element(target(ops, index)) = or += body(ops, index).
 
-    `parallel` lists the dimensions of `ranges` that reach the target unchanged: different ones never meet.
+    `parallel` lists the dimensions of `ranges` that are target indices themselves: different values of them never write
+    the same element.
     """
 
     name: str
@@ -163,7 +165,7 @@ class Scatter:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """Stands for the value of a node inside the arguments of an Extern."""
+    """A reference to the value of a node in the arguments of an Extern."""
 
     name: str
 
@@ -215,7 +217,7 @@ Node = Input | Constant | Pointwise | Reduction | Scatter | Extern | Item
 class Output:
     """A result of the program: the value of node `name` with exactly the strides of `meta`.
 
-    In a schedule it may have another shape than the node, a product, and the same elements in the same order.
+    In a schedule it may have another shape than its node, if that is a product: the same elements in the same order.
     Without a name it is `number`: None or a size.
     """
 
@@ -228,9 +230,9 @@ class Output:
 class LoopProgram:
     """Nodes by name in an order in which operands come first, and the outputs.
 
-    `symbols`: what the caller passes as integers, after the tensors. Sizes of nodes are made of these.
-    `after`: for some nodes, an earlier one that the kernel which stores them waits for without reading it.
-    `calls`: of nodes that were lowered from one, that one, and how many others were before them.
+    `symbols`: the integers that the caller passes after the tensors; sizes of nodes are expressions of them.
+    `after`: for some nodes, an earlier node whose kernel must run before theirs although they do not read it.
+    `calls`: node -> (the call that it was lowered from, its index among the nodes of that call).
     """
 
     nodes: dict[str, Node]

@@ -43,8 +43,7 @@ def lower(gm: fx.GraphModule, atomic_words: bool = False) -> LoopProgram:
 
     Args:
         gm: placeholders, get_attr tensors, prims and ATen overloads; every node has `meta["val"]`.
-        atomic_words: where elements are added at positions that meet, nothing narrower than 32 bits can be added to: so
-            it is on a GPU.
+        atomic_words: atomic additions exist only for 32 bits and more, as on a GPU.
 
     Raises:
         CompileError: a node that is none of these.
@@ -55,7 +54,7 @@ def lower(gm: fx.GraphModule, atomic_words: bool = False) -> LoopProgram:
     symbols: list[Symbol] = []
     calls: dict[str, tuple[fx.Node, int]] = {}
     drawn: str | None = None
-    in_a_row = set() if atomic_words else _writes_in_a_row(gm.graph)  # on a GPU each would be a launch and a copy
+    slice_writes = set() if atomic_words else _long_slice_writes(gm.graph)  # each would be a launch and a copy on a GPU
     for node in gm.graph.nodes:
         match node.op:
             case "placeholder" if isinstance(node.meta["val"], Size):
@@ -68,7 +67,7 @@ def lower(gm: fx.GraphModule, atomic_words: bool = False) -> LoopProgram:
             case "get_attr":
                 nodes[node.name] = _constant(gm, node)
             case "call_function":
-                lowered = _write_part(node) if node in in_a_row else _lower_call(node)
+                lowered = _lower_slice_write(node) if node in slice_writes else _lower_call(node)
                 if isinstance(lowered, Extern) and is_random(node.target):
                     lowered, drawn = _after(lowered, drawn), lowered.name
                 widened = {n.name: n for n in _widened(lowered, atomic_words)}
@@ -82,17 +81,17 @@ def lower(gm: fx.GraphModule, atomic_words: bool = False) -> LoopProgram:
 
 
 def _waits(graph: fx.Graph, nodes: Container[str]) -> dict[str, str]:
-    """Node -> one that it waits for without reading anything of it."""
+    """Node -> a node that it waits for without reading it."""
     return {n.name: n.meta["after"] for n in graph.nodes if n.meta.get("after") in nodes}
 
 
 def _made_of(node: fx.Node, names: Iterable[str]) -> dict[str, tuple[fx.Node, int]]:
-    """For each value that a call was lowered to, the call and how many were before."""
+    """For each node that a call was lowered to: the call, and the node's index among the call's."""
     return {name: (node, step) for step, name in enumerate(names)}
 
 
 def _symbol(node: fx.Node, known: Sequence[Symbol]) -> Symbol:
-    """The symbol that a placeholder stands for: of two that were found to be equal, the one that sizes are made of."""
+    """The symbol of a placeholder: of two that were found to be equal, the one that sizes use."""
     symbol = as_symbol(node.meta["val"])
     if symbol is None:
         raise CompileError(f"loops: the placeholder {node.name} is {node.meta['val']}, not one symbol")
@@ -101,7 +100,7 @@ def _symbol(node: fx.Node, known: Sequence[Symbol]) -> Symbol:
 
 
 def _after(node: Extern, earlier: str | None) -> Extern:
-    """Operators that draw from PyTorch's generator keep their order: the next one waits for the one before."""
+    """The node with the earlier draw as an input: draws from PyTorch's generator must keep their order."""
     if earlier is None:
         return node
     return replace(node, inputs=tuple(dict.fromkeys((*node.inputs, earlier))))
@@ -116,26 +115,28 @@ def _output(value: Any) -> Output:
 
 def _constant(gm: fx.GraphModule, node: fx.Node) -> Constant:
     value: Any = gm
-    for part in str(node.target).split("."):
-        value = getattr(value, part)
+    for name in str(node.target).split("."):
+        value = getattr(value, name)
     if not isinstance(value, torch.Tensor):
         raise CompileError(f"loops: attribute {node.target} is a {type(value).__name__}, not a tensor")
     return Constant(node.name, node.meta.get("val") or meta_of(value), value.detach())
 
 
-def _stacked(node: fx.Node) -> list[fx.Node] | None:
-    """What a concatenation of many parts stacks, where each got a dimension of 1 for it: a view of each takes longer
-    than to copy it."""
-    if not (isinstance(node.target, Prim) and node.target.name == "cat") or _is_strange(node.meta["val"]):
+def _stacked_tensors(node: fx.Node) -> list[fx.Node] | None:
+    """The tensors of a concatenation of many that is a stack: each was only reshaped to have a dimension of 1.
+
+    Making a view of each would take longer than copying it.
+    """
+    if not (isinstance(node.target, Prim) and node.target.name == "cat") or _is_unsupported(node.meta["val"]):
         return None
-    parts, dim = node.args
-    assert isinstance(parts, (tuple, list)) and isinstance(dim, int)
+    tensors, dim = node.args
+    assert isinstance(tensors, (tuple, list)) and isinstance(dim, int)
     found = []
-    for part in parts if len(parts) > movement.MANY else ():
-        assert isinstance(part, fx.Node)
-        if not (isinstance(part.target, Prim) and part.target.name == "reshape"):
+    for tensor in tensors if len(tensors) > movement.MAX_LOOP_OPERANDS else ():
+        assert isinstance(tensor, fx.Node)
+        if not (isinstance(tensor.target, Prim) and tensor.target.name == "reshape"):
             return None
-        source, shape = part.all_input_nodes[0], part.meta["val"].shape
+        source, shape = tensor.all_input_nodes[0], tensor.meta["val"].shape
         kept = (*shape[:dim], *shape[dim + 1 :])
         dense = same_all(source.meta["val"].stride, contiguous_stride(kept))
         if not same(shape[dim], 1) or not same_all(source.meta["val"].shape, kept) or not dense:
@@ -144,29 +145,30 @@ def _stacked(node: fx.Node) -> list[fx.Node] | None:
     return found or None
 
 
-def _writes_in_a_row(graph: fx.Graph) -> set[fx.Node]:
-    """Writes to parts of one value, many one after the other, between which nobody reads it."""
+def _long_slice_writes(graph: fx.Graph) -> set[fx.Node]:
+    """Long runs of successive slice writes to one value that has no other readers in between."""
     length: dict[fx.Node, int] = {}
     found: set[fx.Node] = set()
     for node in graph.nodes:
-        if not _writes_part(node):
+        if not _is_slice_write(node):
             continue
         before = node.args[0]
         assert isinstance(before, fx.Node)
         alone = len(before.users) == 1 and node.args.count(before) == 1
         length[node] = 1 + (length.get(before, 0) if alone else 0)
     for node in reversed(length):
-        if length[node] > movement.MANY or node in found:
+        if length[node] > movement.MAX_LOOP_OPERANDS or node in found:
             found |= {node, node.all_input_nodes[0]} if length[node] > 1 else {node}
     return found
 
 
-def _writes_part(node: fx.Node) -> bool:
-    return isinstance(node.target, Prim) and node.target.name == "slice_scatter" and not _is_strange(node.meta["val"])
+def _is_slice_write(node: fx.Node) -> bool:
+    is_scatter = isinstance(node.target, Prim) and node.target.name == "slice_scatter"
+    return is_scatter and not _is_unsupported(node.meta["val"])
 
 
-def _write_part(node: fx.Node) -> Node:
-    return movement.write_part(node.name, with_known_sizes(node.meta["val"]), *(_operands(a) for a in node.args))
+def _lower_slice_write(node: fx.Node) -> Node:
+    return movement.write_slice(node.name, with_known_sizes(node.meta["val"]), *(_operands(a) for a in node.args))
 
 
 def _lower_call(node: fx.Node) -> Node:
@@ -175,21 +177,24 @@ def _lower_call(node: fx.Node) -> Node:
         source, position = node.args
         assert isinstance(source, fx.Node) and isinstance(position, int)
         return Item(node.name, meta, (source.name,), position)
-    stacked = _stacked(node)
+    stacked = _stacked_tensors(node)
     if stacked is not None:
         refs, dim = [Ref(n.name) for n in stacked], node.args[1]
         inputs = tuple(dict.fromkeys(r.name for r in refs))
         return Extern(node.name, meta, inputs, torch.ops.aten.stack.default, (refs, dim))
     name = getattr(target, "name", None) if isinstance(target, Prim) else None
-    if name in LOWERINGS and not _is_strange(meta):
+    if name in LOWERINGS and not _is_unsupported(meta):
         return LOWERINGS[name](node.name, meta, *(_operands(a) for a in node.args))
     return _extern(node, meta)
 
 
 def _widened(node: Node, atomic_words: bool) -> list[Node]:
-    """Sums of many narrow values into few elements run in 32 bits: of floats, to be rounded once; of integers on a GPU,
-    where they are taken modulo 2^width at the end, which is the same. A sum of bools is whether any of them holds.
-    Single float32 elements run in 64 bits on a GPU, where eager sorts them and sums those of one element as a tree."""
+    """The scatter in a wider type and the conversion of its result, where it accumulates narrow values.
+
+    Low-precision floats are added in float32, to be rounded once; narrow integers and bools in 32 bits where atomics
+    need that (the conversion reduces modulo 2^width; a sum of bools is whether any holds); single float32 elements in
+    float64 on a GPU, where eager is as precise: it sorts them and sums those of one element as a tree.
+    """
     if not isinstance(node, Scatter) or not node.accumulate:
         return [node]
     dtype = node.meta.dtype
@@ -220,18 +225,19 @@ def _widened(node: Node, atomic_words: bool) -> list[Node]:
 
 
 def _adds_single_elements(node: Scatter) -> bool:
-    """Whether the positions of a sum are elements, not rows, and what they are added to is not large beside them."""
+    """Whether a scatter adds elements, not rows, and its result is not much larger than their number."""
     size, count = node.meta.numel, math.prod(node.ranges)
-    small = isinstance(size, Size) or isinstance(count, Size) or size <= max(LARGE, LARGE_BESIDE * count)
+    symbolic = isinstance(size, Size) or isinstance(count, Size)
+    small = symbolic or size <= max(MAX_WIDENED_ELEMENTS, MAX_WIDENED_RATIO * count)
     return small and all(same(node.ranges[d], 1) for d in node.parallel)
 
 
-LARGE, LARGE_BESIDE = 1 << 20, 16
-"""Elements beyond which a sum of single ones is large, and for each that is added: twice the width would cost time."""
+MAX_WIDENED_ELEMENTS, MAX_WIDENED_RATIO = 1 << 20, 16
+"""Most elements of such a result: in all, or for each element added. Beyond, twice the width would cost time."""
 
 
-def _is_strange(meta: Any) -> bool:
-    """Complex and other dtypes that kernels do not hold."""
+def _is_unsupported(meta: Any) -> bool:
+    """Whether a tensor has an element type, such as a complex one, that generated kernels do not support."""
     return isinstance(meta, TensorMeta) and meta.dtype not in SUPPORTED
 
 

@@ -76,33 +76,36 @@ def pad(name: str, meta: TensorMeta, x: Operand, low: Sequence[int], high: Any, 
     return pointwise(name, meta, [x], body, "pad")
 
 
-MANY = 64
-"""Parts from which on a library puts them together. In a loop every element would look for its part among all."""
+MAX_LOOP_OPERANDS = 64
+"""Most operands of a concatenation, or slice writes in a row, in a loop: each element searches all of them."""
 
 
 @lowering("cat")
 def cat(name: str, meta: TensorMeta, tensors: Sequence[Operand], dim: int) -> Pointwise | Extern:
     whole = [x for x in tensors if not same(x.shape[dim], 0)]
     in_rows = all(same_all(x.meta.stride, contiguous_stride(x.meta.shape)) for x in whole)
-    if len(whole) > MANY and (in_rows or len(meta.shape) < 4):  # images with channels last would come out so
+    if len(whole) > MAX_LOOP_OPERANDS and (
+        in_rows or len(meta.shape) < 4
+        # the library would return images of channels-last operands as channels-last, whatever `meta` says
+    ):
         inputs = tuple(dict.fromkeys(x.name for x in whole))
         return Extern(name, meta, inputs, torch.ops.aten.cat.default, ([Ref(x.name) for x in whole], dim))
-    parts: list[tuple[Operand, IntLike, IntLike]] = []
+    segments: list[tuple[Operand, IntLike, IntLike]] = []
     end: IntLike = 0
     for x in whole:
         begin, end = end, end + x.shape[dim]
-        parts.append((x, begin, end))
+        segments.append((x, begin, end))
 
     def body(ops: Ops, index: Index) -> Value:
         result = None
-        for x, begin, _ in reversed(parts):
+        for x, begin, _ in reversed(segments):
             moved = (*index[:dim], index[dim] - begin, *index[dim + 1 :])
             below = [Condition(index[dim], begin, begin + x.shape[dim])]
             other = ops.constant(0, meta.dtype) if result is None else result
             result = ops.masked(below, partial(ops.load, x.name, moved), other)
         return ops.constant(0, meta.dtype) if result is None else result
 
-    return pointwise(name, meta, [x for x, _, _ in parts], body, "cat")
+    return pointwise(name, meta, [x for x, _, _ in segments], body, "cat")
 
 
 @lowering("slice_scatter")
@@ -123,10 +126,11 @@ def slice_scatter(
     return pointwise(name, meta, [x, src], body, "slice_scatter")
 
 
-def write_part(
+def write_slice(
     name: str, meta: TensorMeta, x: Operand, src: Operand, starts: Any, stops: Any, steps: Any
 ) -> Pointwise | Scatter:
-    """The same as a write to the memory of x, where that may be had: of many writes each element looks at its own."""
+    """A slice_scatter as a write to the memory of x where possible: with many writes, a loop would search all
+    slices."""
     if same(src.meta.numel, 0):
         return view(name, meta, x, lambda index: index, "slice_scatter")
 

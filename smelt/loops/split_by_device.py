@@ -1,10 +1,10 @@
-"""Prim graph in; its parts out, where the program reads numbers from tensors, or goes to another device, on its way.
+"""Prim graph in; its parts out: it is split where it reads numbers from tensors or moves tensors between devices.
 
-A buffer can be made when its size is known. So the graph is cut by levels: part 0 is all that needs no such number; the
-host program then reads the numbers that part 0 gives, part 1 is all that needs these, and so on. Each part is a graph
-like any other, with the numbers among its inputs. Of graphs with values on the CPU and on a GPU (an optimizer's step
-count, say) even parts compute on the CPU and odd ones on the GPU; the host copies what goes from one to the other.
-Counts that no GPU waits for are the last part: the GPU is at work meanwhile.
+A buffer can be allocated only when its size is known. So the graph is split by levels: part 0 is all that needs no
+number read from a tensor; the host program then reads the numbers from results of part 0, part 1 is all that needs
+these, and so on. Each part is a graph like any other, with the numbers among its inputs. In graphs with values on the
+CPU and on a GPU (an optimizer's step count, say) even parts compute on the CPU and odd ones on the GPU; the host copies
+tensors between them. Step counts that the GPU does not need are the last part, which overlaps with the GPU's work.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ aten = torch.ops.aten
 
 _READS = frozenset({torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output})
 _FREE = frozenset({Kind.VIEW, Kind.CREATION})
-"""Computed where they are used rather than handed on in memory."""
+"""Kinds of prims that each part recomputes instead of receiving their results in memory."""
 
 _COUNTS: frozenset[Any] = frozenset(
     {operator.getitem, aten.add.Tensor, aten.add.Scalar, aten._foreach_add.Scalar, aten._foreach_add.List}
 )
-"""What an optimizer counts its steps with: it raises nothing, whatever the values are."""
+"""Operators by which optimizers count steps; none of them raises an error for any values."""
 
 
 @dataclass
 class Part:
-    """What the host does by itself, then a graph.
+    """Nodes that the host runs, then a graph that is compiled.
 
     Attributes:
         host: nodes that the host runs first, in order: reads, their items, checks.
         module: the graph; None: there is nothing to compute.
-        inputs: nodes of the whole graph that are its tensors.
-        symbols: the numbers that follow them.
-        outputs: nodes of the whole graph that it makes.
-        counts: it does nothing but count.
+        inputs: nodes of the whole graph that are the graph's tensor inputs.
+        symbols: its inputs that are numbers, which follow the tensors.
+        outputs: nodes of the whole graph that it computes.
+        counts: whether it only counts steps.
     """
 
     host: list[fx.Node] = field(default_factory=list)
@@ -61,24 +61,25 @@ class Part:
 
 @dataclass
 class Chain:
-    """The parts of a graph in order. `names` holds the symbols that reads make, by node."""
+    """The inputs of a graph, its parts in order, and its results."""
 
     inputs: list[fx.Node]
     parts: list[Part]
     results: tuple[Any, ...]
 
     def needed_after(self, at: int) -> set[str]:
-        """What parts behind this one, and the caller, are given."""
+        """Names of the values that parts after this one, or the caller, receive."""
         needed = {r.name for r in self.results if isinstance(r, fx.Node)}
         for part in self.parts[at + 1 :]:
             needed |= {n.name for n in (*part.inputs, *(n for node in part.host for n in node.all_input_nodes))}
         return needed
 
     def updates_at_the_end(self, updates: Mapping[int, str]) -> dict[int, dict[int, str]]:
-        """For the last graph, but for counts, those outputs that are new values of inputs which nothing needs any more
-        after it began.
+        """The outputs that may be written over the inputs whose new values they are; all of one graph.
 
-        Earlier graphs write over none: what a later one finds wrong must leave the inputs alone.
+        The graph is the last one that does more than count, and nothing after it may need the old values. Earlier
+        graphs
+        must not write over inputs: if a check of a later one fails, the inputs have to be unchanged.
 
         Args:
             updates: position of a result of the whole graph -> the input whose new value it is.
@@ -101,7 +102,7 @@ class Chain:
 
 
 def split_at_reads(gm: fx.GraphModule) -> Chain | None:
-    """The parts of a graph; None when it reads no numbers and stays on one device."""
+    """The parts of a graph; None if it reads no numbers and is on one device."""
     used = (n for n in gm.graph.nodes if n.op == "call_function" or n.users)
     mixed = len({kind for n in used if (kind := device_type(n)) is not None}) > 1
     if not mixed and not any(map(_is_read, gm.graph.nodes)):
@@ -110,7 +111,7 @@ def split_at_reads(gm: fx.GraphModule) -> Chain | None:
 
 
 def device_type(node: fx.Node) -> str | None:
-    """The kind of device that a value lies on; None for what is no one tensor, or a seed or a number of Python's."""
+    """The type of a value's device, for a list that of its first tensor; None for seeds and numbers."""
     meta = node.meta.get("val")
     if isinstance(meta, TensorMeta):
         return meta.device.type
@@ -120,7 +121,7 @@ def device_type(node: fx.Node) -> str | None:
 
 
 def moved(gm: fx.GraphModule) -> fx.GraphModule:
-    """The graph with a copy wherever a kernel on one device reads a value that lies on another."""
+    """The graph with a copy wherever a kernel on one device reads a value on another."""
     graph = Graph()
     env: dict[fx.Node, fx.Node] = {}
     copies: dict[tuple[fx.Node, torch.device], fx.Node] = {}
@@ -159,7 +160,7 @@ def _device_of(node: fx.Node) -> torch.device | None:
 
 
 def _moves(node: fx.Node) -> bool:
-    """Whether a node by itself takes a value from one device to another: the host runs it."""
+    """Whether a node copies a value from one device to another, so that the host runs it."""
     if node.target is move:
         return True
     device = device_type(node)
@@ -174,12 +175,12 @@ def _moves(node: fx.Node) -> bool:
 
 
 def move(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor on another device. To a GPU nobody waits; from there the host has to."""
+    """The tensor on another device. The host waits for copies from a GPU, not for copies to one."""
     return tensor.to(device, non_blocking=device.type != "cpu")
 
 
 MOVERS = frozenset({aten._to_copy.default, aten.copy.default})
-"""Operators that are about devices."""
+"""ATen operators that may copy between devices."""
 
 
 def _is_read(node: fx.Node) -> bool:
@@ -206,7 +207,7 @@ class _Split:
     # -- levels ---------------------------------------------------------------------------------------------------
 
     def assign_levels(self) -> None:
-        """Which part computes each node, and before which part the host runs what it runs."""
+        """Choose the part that computes each node, or the part before which the host runs it."""
         drawn = 0
         for node in self.nodes:
             if node.op in ("placeholder", "get_attr"):
@@ -216,7 +217,7 @@ class _Split:
             level = self.first_level(node, moves)
             if _is_read(node) or moves:
                 level += 1
-            elif is_random(node.target):  # numbers are drawn in the program's order
+            elif is_random(node.target):  # random numbers are drawn in the program's order
                 level = drawn = max(level, drawn)
             self.level[node] = level
             self.note_host(node, level, moves)
@@ -225,16 +226,16 @@ class _Split:
         self.level |= dict.fromkeys(self.late, last + 1)
 
     def first_level(self, node: fx.Node, moves: bool) -> int:
-        """The first part that has all that a node needs, and where there are parts for each device, one of its own."""
+        """The first part, on the node's device, for which all operands and sizes of the node exist."""
         level = max((self.level[n] for n in node.all_input_nodes), default=0)
         level = max([level, *(self.symbol_level.get(s, 0) for s in _symbols_of(node))])
         item = node.target is operator.getitem
-        if self.mixed and not (moves or item or _is_read(node)):  # parts hand on tensors, no lists of them
+        if self.mixed and not (moves or item or _is_read(node)):  # parts pass tensors, not lists, to each other
             level += level % 2 != (device_type(node) not in (None, "cpu"))
         return level
 
     def note_host(self, node: fx.Node, level: int, moves: bool) -> None:
-        """Whether the host runs a node, and which size it gives."""
+        """Record the level of a node that the host runs, and of the size that it gives."""
         number = as_symbol(node.meta["val"])
         if number is not None:
             self.symbol_level[number] = level
@@ -245,13 +246,13 @@ class _Split:
         return node.target is operator.getitem and node.args[0] in self.on_host
 
     def idle_counts(self) -> set[fx.Node]:
-        """What counts on the CPU, and is needed for results alone."""
+        """Nodes that count steps on the CPU and are needed only for results."""
         late: set[fx.Node] = set()
         for node in reversed(self.nodes):
             counts = node.op == "call_function" and node.target in _COUNTS and node not in self.on_host
             if counts and device_type(node) == "cpu" and all(n in late or n.op == "output" for n in node.users):
                 late.add(node)
-        # a list is taken apart where it is made: parts hand on tensors
+        # an item is read in the part that makes its list: parts pass tensors, not lists, to each other
         return {node for node in late if node.target is not operator.getitem or node.args[0] in late}
 
     # -- parts ----------------------------------------------------------------------------------------------------
@@ -269,16 +270,16 @@ class _Split:
         return Chain(self.inputs, parts, self.results)
 
     def computed(self, node: fx.Node) -> bool:
-        """Whether a part makes the node's value."""
+        """Whether a part's graph computes a node."""
         return node.op != "placeholder" and node not in self.on_host
 
     def symbols_of(self, inputs: Iterable[fx.Node], inside: Sequence[fx.Node], results: Sequence[Any]) -> list[Symbol]:
-        """The symbols that a graph of these nodes speaks of, in the order in which they come up."""
+        """The symbols in metadata and arguments of these nodes, in order of appearance."""
         seen = [self.meta(n) for n in inputs] + [n.meta["val"] for n in inside] + [n.args for n in inside]
         return list(dict.fromkeys(s for value in (*seen, *results) for s in _symbols_in(with_known_sizes(value))))
 
     def build(self, part: Part, level: int, wanted: Iterable[fx.Node]) -> None:
-        """The graph that makes what is wanted of this level."""
+        """Set the graph of a part, which computes those of the wanted nodes that are of its level."""
         part.outputs = [n for n in dict.fromkeys(wanted) if self.computed(n) and self.level[n] == level]
         if not part.outputs:
             return
@@ -300,7 +301,7 @@ class _Split:
         part.module = GraphModule(self.gm, graph)
 
     def needed(self, outputs: Iterable[fx.Node], level: int) -> tuple[list[fx.Node], set[fx.Node]]:
-        """The nodes to compute, in order, and those that are there already."""
+        """The nodes that a part has to compute, in order, and those that it is given."""
         inside: set[fx.Node] = set()
         given: set[fx.Node] = set()
         waiting = list(outputs)
@@ -316,7 +317,7 @@ class _Split:
         return [n for n in self.nodes if n in inside], given
 
     def meta(self, node: fx.Node) -> TensorMeta:
-        """The layout in which a value is handed on."""
+        """The meta, with its layout, that a value has when parts pass it on."""
         own = self.promised.get(node, node.meta["val"]) if self.computed(node) else node.meta["val"]
         if node.op == "placeholder" or node in self.on_host or is_dense(own.shape, own.stride):
             return own
@@ -328,11 +329,10 @@ def _is_free(node: fx.Node) -> bool:
 
 
 def _symbols_of(node: fx.Node) -> Iterator[Symbol]:
-    """The numbers that a node's own numbers and sizes are made of."""
+    """The symbols that a node's arguments and sizes depend on."""
     given = (node.args, dict(node.kwargs))
-    yield from _symbols_in(
-        given if node.target is holds else with_known_sizes(given)
-    )  # a check is of what it makes known
+    # a check establishes facts about its symbols, so it needs them as they are
+    yield from _symbols_in(given if node.target is holds else with_known_sizes(given))
     if as_symbol(node.meta["val"]) is None and not _is_read(node):
         yield from _symbols_in(with_known_sizes(node.meta["val"]))
 

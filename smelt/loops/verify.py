@@ -1,7 +1,6 @@
-"""What must hold of a loop program: bodies read what their nodes name, at indices of its rank, and types fit.
+"""Checks a loop program: bodies read only their nodes' inputs, at indices of the right rank, with matching types.
 
-The pipeline asks after lowering, where errors are not to be hidden (SMELT_STRICT). Each body is run once, by a handler
-whose values are dtypes.
+The pipeline runs it after lowering under SMELT_STRICT. Each body is run once, by a handler whose values are dtypes.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ from smelt.shapes.size import IntLike, Size, known_equal
 
 
 class InvalidLoops(CompileError):
-    """A stage made a loop program that breaks the rules of its level."""
+    """A loop program violates an invariant."""
 
 
 def verify(program: LoopProgram) -> None:
     """Check the invariants of a loop program.
 
     Raises:
-        InvalidLoops: names the first node that breaks a rule, and the rule.
+        InvalidLoops: names the first node that violates an invariant, and the invariant.
     """
     seen: dict[str, Node] = {}
     for name, node in program.nodes.items():
@@ -92,7 +91,8 @@ def _problems(node: Node, nodes: Mapping[str, Node]) -> Iterator[str]:
             yield from _bad_scatter(node, nodes)
         case Extern():
             taken = references((node.args, node.kwargs))
-            if not set(taken) <= set(node.inputs):  # inputs may be those that it only waits for: draws come in order
+            # an extern may list inputs that it only waits for: random draws keep their order
+            if not set(taken) <= set(node.inputs):
                 yield f"its arguments hold {taken}, its inputs are {node.inputs}"
             if not set(node.shares) <= set(node.inputs):
                 yield f"it shares memory with {node.shares}, its inputs are {node.inputs}"
@@ -144,7 +144,7 @@ def _index(shape: Sequence[IntLike]) -> Index:
 
 
 class _Types:
-    """An `Ops` handler whose values are dtypes. `problems`: what is wrong with the body that it was given to."""
+    """An `Ops` handler whose values are dtypes. `problems`: errors found in the body."""
 
     def __init__(self, nodes: Mapping[str, Node], inputs: Sequence[str]) -> None:
         self.nodes, self.inputs = nodes, inputs

@@ -20,9 +20,10 @@ Digits = Sequence[tuple[IntLike, Var]]
 
 @dataclass
 class Alignment:
-    """Pieces (innermost first) that the variables of either side split into, and which pieces are equal.
+    """How the variables of both sides split into digits (innermost first), and which digits are equal.
 
-    `joined`: variables that go over the parts of the other side together, as expressions over its variables.
+    `joined`: variables whose range the other side covers by a loop over chunks and a loop within a chunk, as
+    expressions over those two variables.
     """
 
     left: dict[Var, list[Var]] = field(default_factory=dict)
@@ -49,7 +50,7 @@ class Alignment:
 
 
 Limits = Mapping[Var, tuple[Var, IntLike]]
-"""Variables of parts of which the last is short (see Group)."""
+"""For each loop within a chunk: the loop over the chunks, and the total that ends the last chunk early (see Group)."""
 
 
 def align(
@@ -59,13 +60,13 @@ def align(
     into: Alignment | None = None,
     limits: tuple[Limits, Limits] = ({}, {}),
 ) -> Alignment | str:
-    """Pair the variables of two accesses; the reason when that is impossible."""
+    """Pair the variables of two accesses; a string is the reason why that is impossible."""
     result = into or Alignment()
     a, b = list(left)[::-1], list(right)[::-1]
     while a and b:
         short = a[-1][1] in limits[0], b[-1][1] in limits[1]
         if short[0] != short[1]:
-            refusal = _over_parts(b, a, limits[0], result, True) if short[0] else _over_parts(a, b, limits[1], result)
+            refusal = _pair_chunks(b, a, limits[0], result, True) if short[0] else _pair_chunks(a, b, limits[1], result)
             if refusal is not None:
                 return refusal
             continue
@@ -78,7 +79,7 @@ def align(
 def _pair_innermost(
     a: list[tuple[IntLike, Var]], b: list[tuple[IntLike, Var]], names: Names, result: Alignment
 ) -> str | None:
-    """Pair a piece of the innermost variables of both, and take off what is done; the reason where they do not meet."""
+    """Pair one digit of the innermost variable of each side and remove it from both; a string is the reason why not."""
     (ca, va), na = a[-1], _rest(a[-1], result.left)
     (cb, vb), nb = b[-1], _rest(b[-1], result.right)
     if same(na, 0) or same(nb, 0):
@@ -100,31 +101,34 @@ def _pair_innermost(
     return None
 
 
-def _over_parts(
+def _pair_chunks(
     whole: list[tuple[IntLike, Var]],
-    parts: list[tuple[IntLike, Var]],
+    chunks: list[tuple[IntLike, Var]],
     limits: Limits,
     result: Alignment,
-    parts_left: bool = False,
+    chunks_left: bool = False,
 ) -> str | None:
-    """Pair variables that go over all positions in order with (piece, position in it), whose last piece is short."""
-    side, other = (result.right, result.left) if parts_left else (result.left, result.right)
-    step, low = parts.pop()
+    """Pair variables that cover a range in order with (chunk, position in chunk) over it; its last chunk is short.
+
+    `chunks_left`: whether the chunked side is the left one.
+    """
+    side, other = (result.right, result.left) if chunks_left else (result.left, result.right)
+    step, low = chunks.pop()
     high, total = limits[low]
-    if low in other or not parts or parts[-1][1] != high or not same(parts.pop()[0], step * low.size):
-        return "parts do not follow each other"
+    if low in other or not chunks or chunks[-1][1] != high or not same(chunks.pop()[0], step * low.size):
+        return "chunks do not follow each other"
     row = variable(high) * low.size + variable(low)
     size: IntLike = 1
     while whole and not same(size, total):
         (c, var), rest = whole.pop(), row // size
         if var in side or not same(c, step * size):
-            return f"the parts of {total} have no partner"
+            return f"the chunks of {total} have no partner"
         size = size * var.size
         result.joined[var] = rest if same(size, total) else rest % var.size
         side[var] = [] if not same(size, total) else [low, high]
-        result.pairs += [(v, var, v) if parts_left else (var, v, v) for v in (low, high)]
+        result.pairs += [(v, var, v) if chunks_left else (var, v, v) for v in (low, high)]
     if not same(size, total):
-        return f"the parts of {total} have no partner"
+        return f"the chunks of {total} have no partner"
     other |= {low: [low], high: [high]}
     return None
 
@@ -144,7 +148,7 @@ def _as_digits(order: Sequence[Var]) -> Digits:
 
 
 def _rest(digit: tuple[IntLike, Var], pieces: dict[Var, list[Var]]) -> IntLike:
-    """How much of a variable is not split off yet."""
+    """The size of a variable divided by the digits already split off."""
     rest = digit[1].size
     for piece in pieces.get(digit[1], ()):
         rest //= piece.size

@@ -1,4 +1,4 @@
-"""Where buffers lie: in one arena, in another's memory, or in memory of their own."""
+"""Assigns memory to the buffers of a program: in the arena, in another buffer's memory, or by their own allocation."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from smelt.shapes.size import IntLike, hint
 
 
 class BufferAssignment:
-    """The memory of one program's buffers.
+    """The memory assignment of one program's buffers.
 
     Attributes:
-        over_others: values that are written over an intermediate, neither of them in the arena.
-        covered: these intermediates.
-        apart: intermediates with memory of their own.
+        over_others: value -> the intermediate whose memory it overwrites; neither is in the arena.
+        overwritten: those intermediates.
+        dedicated: intermediates with an allocation of their own.
 
     Args:
-        caller_owned: inputs that somebody else holds, so that they do not end with their last use.
+        caller_owned: inputs whose buffers outlive the call, so that their memory is not free after their last use.
     """
 
     def __init__(
@@ -40,26 +40,26 @@ class BufferAssignment:
         self.program, self.real, self.fused, self.overwriting = program, real, fused, overwriting
         self.updates, self.caller_owned, self.limits = updates, caller_owned, overwriting.machine.buffers
         self.outputs = {o.name for o in program.outputs if o.name is not None}
-        self.outputs |= behind(overwriting.sharing, self.outputs)  # the caller holds their memory, too
+        self.outputs |= behind(overwriting.sharing, self.outputs)  # the caller keeps their memory, too
         self.over_others: dict[str, str] = {}
-        self.covered: set[str] = set()
-        self.apart: set[str] = set()
+        self.overwritten: set[str] = set()
+        self.dedicated: set[str] = set()
 
-    def placed(self, together: Sequence[list[Unit]]) -> MemoryPlan:
-        """Places in the arena for units in order, of which some run at the same time."""
+    def plan_arena(self, together: Sequence[list[Unit]]) -> MemoryPlan:
+        """Arena offsets for steps in order; the units of one step run at the same time."""
         written_in = {name: step for step in together for unit in step for name in unit.writes}
         sizes = {name: self.nbytes(name) for name in written_in if self.in_arena(name)}
 
         def may_overwrite(_: int, output: str, source: str) -> bool:
             return self.overwriting.overwrites(written_in[output], output, source)
 
-        return plan_memory([joined(step) for step in together], sizes, may_overwrite, self.limits.two_ways)
+        return plan_memory([joined(step) for step in together], sizes, may_overwrite, self.limits.max_compared_buffers)
 
-    def taken_over(self, together: Sequence[list[Unit]], memory: MemoryPlan) -> MemoryPlan:
-        """Outputs take over the memory of intermediates that they are written over.
+    def take_over(self, together: Sequence[list[Unit]], memory: MemoryPlan) -> MemoryPlan:
+        """Let outputs that overwrite an intermediate have that intermediate's memory from the start.
 
-        Where the intermediate would be in the arena, it must be large, and it must save some: it then lies in what will
-        be the output. A result of an extern has memory of its own, which becomes the output's.
+        An intermediate of the arena is moved into the output's allocation only if it is large and total memory does not
+        grow. A result of an extern already has its own allocation, which becomes the output's.
         """
         limits, units = self.limits, flat(together)
         last = {name: at for at, unit in enumerate(units) for name in (*unit.writes, *unit.reads)}
@@ -76,31 +76,31 @@ class BufferAssignment:
                             memory = self.cheaper(units, together, memory, new, old)
                     elif (
                         self.is_fresh(old)
-                        and hint(self.nbytes(old)) >= limits.apart_bytes
+                        and hint(self.nbytes(old)) >= limits.min_dedicated_bytes
                         and self.may_take_over(unit, new, old)
                     ):
                         self.cover({new: old})
         return memory
 
     def cover(self, over: Mapping[str, str]) -> None:
-        """Have values lie where others do, outside of the arena."""
+        """Let values (keys) lie in the memory of others (values), outside of the arena."""
         self.over_others |= over
-        self.covered |= {*over.values()}
+        self.overwritten |= {*over.values()}
 
     def uncover(self, over: Mapping[str, str]) -> None:
-        """The reverse."""
+        """Undo `cover`."""
         self.over_others = {new: old for new, old in self.over_others.items() if new not in over}
-        self.covered -= {*over.values()}
+        self.overwritten -= {*over.values()}
 
     def is_fresh(self, name: str) -> bool:
-        """Whether a value is an extern's result outside of the arena, which nothing else lies in."""
+        """Whether a value is an extern's result outside of the arena whose memory no other value uses."""
         node = self.program.nodes[name]
         maker = self.program.nodes[node.inputs[0]] if isinstance(node, Item) else node
         fresh = isinstance(maker, Extern) and facts_of(maker.target).fresh
-        return fresh and name not in self.outputs and name not in self.apart and name not in self.covered
+        return fresh and name not in self.outputs and name not in self.dedicated and name not in self.overwritten
 
     def may_take_over(self, unit: Unit, new: str, old: str) -> bool:
-        """Whether an output can have the memory of an intermediate from the start."""
+        """Whether an output may have the memory of an intermediate."""
         if new not in self.outputs or new in self.updates or new in self.over_others:
             return False
         return self.overwriting.alike(new, old) and self.overwriting.may_overwrite(unit.number, new, old)
@@ -108,45 +108,45 @@ class BufferAssignment:
     def cheaper(
         self, units: Sequence[Unit], together: Sequence[list[Unit]], memory: MemoryPlan, new: str, old: str
     ) -> MemoryPlan:
-        """The plan in which an output has an intermediate's memory, if all memory together is no more."""
+        """The plan in which an output has an intermediate's memory if peak memory does not grow, else `memory`."""
         before = max(self.needs(units, memory))
         self.cover({new: old})
-        placed = self.placed(together)
-        if max(self.needs(units, placed)) <= before:
-            return placed
+        plan = self.plan_arena(together)
+        if max(self.needs(units, plan)) <= before:
+            return plan
         self.uncover({new: old})
         return memory
 
-    def set_apart(self, together: Sequence[list[Unit]], memory: MemoryPlan) -> MemoryPlan:
-        """Intermediates get memory of their own, all but small ones, where less memory is then in use at most.
+    def dedicate(self, together: Sequence[list[Unit]], memory: MemoryPlan) -> MemoryPlan:
+        """Give all but small intermediates their own allocation, where that lowers peak memory.
 
-        The arena is as large as it ever must be until it is needed for the last time, also while saved activations are
-        still many, or gradients many already.
+        The arena has its full size until its last use, even at times when most memory is taken by saved activations or
+        by gradients.
         """
         limits = self.limits
         if memory.size < limits.planned_bytes:
             return memory
         units = flat(together)
         most = max(self.needs(units, memory))
-        least = max(limits.apart_bytes, memory.size // limits.apart_divisor)
+        least = max(limits.min_dedicated_bytes, memory.size // limits.dedicated_divisor)
         alone = {name for name in memory.offsets if hint(self.nbytes(name)) >= least}
         pairs = memory.in_place.items()
         over = {new: old for new, old in pairs if new in alone and old in alone and self.overwriting.alike(new, old)}
-        self.apart = alone - over.keys()
+        self.dedicated = alone - over.keys()
         self.cover(over)
-        placed = self.placed(together)
-        total = max(self.needs(units, placed))
-        if total + total // limits.apart_saves < most:
-            return placed
-        self.apart = set()
+        plan = self.plan_arena(together)
+        total = max(self.needs(units, plan))
+        if total + total // limits.dedicated_saving_divisor < most:
+            return plan
+        self.dedicated = set()
         self.uncover(over)
         return memory
 
-    def largest_apart(self, together: Sequence[list[Unit]], memory: MemoryPlan) -> MemoryPlan:
-        """The largest intermediate gets memory of its own, where it is half of the arena, which stays to the end.
+    def dedicate_largest(self, together: Sequence[list[Unit]], memory: MemoryPlan) -> MemoryPlan:
+        """Give the largest intermediate its own allocation where it is half of an arena that programs share.
 
-        Then the next one, if it is half of what is left. No more: programs that share an arena do not share the memory
-        of these.
+        Repeat while the next one is half of the remaining arena. Smaller ones stay: programs that share an arena do not
+        share dedicated allocations.
         """
         if memory.size < self.limits.shared_bytes:
             return memory
@@ -156,34 +156,34 @@ class BufferAssignment:
             written_over = largest in memory.in_place or largest in memory.in_place.values()
             if written_over or 2 * hint(self.nbytes(largest)) < memory.size:
                 break
-            self.apart.add(largest)
-            placed = self.placed(together)
-            if max(self.needs(units, placed)) >= max(self.needs(units, memory)):
-                self.apart.remove(largest)
+            self.dedicated.add(largest)
+            plan = self.plan_arena(together)
+            if max(self.needs(units, plan)) >= max(self.needs(units, memory)):
+                self.dedicated.remove(largest)
                 break
-            memory = placed
+            memory = plan
         return memory
 
     def needs(self, units: Sequence[Unit], memory: MemoryPlan) -> list[int]:
-        """Bytes in use in each unit: the arena, until nobody needs it, and all other memory."""
+        """Bytes in use while each unit runs: the arena until its last use, and all other memory."""
         kept = self.outputs | set(self.updates.values())
         other = Profile(units, self.outside, kept, self.over_others).live
         ended = self.arena_end(units, memory)
         return [size + memory.size if at <= ended else size for at, size in enumerate(other)] or [0]
 
     def arena_end(self, units: Sequence[Unit], memory: MemoryPlan) -> int:
-        """The last unit that uses the arena; before the first one where none does."""
+        """The position of the last unit that uses the arena; -1 if none does."""
         uses = (at for at, u in enumerate(units) for name in (*u.writes, *u.reads) if name in memory.offsets)
         return max(uses, default=-1)
 
     def breaks(self, units: Sequence[Unit], memory: MemoryPlan) -> set[int]:
-        """Numbers of kernels that do not follow in the run of those before them.
+        """Numbers of kernels before which a run (kernels launched by one call) must end.
 
-        A run takes memory for all that it makes before it begins, and what it reads is there until it ends. So a run
-        ends where more memory would be in use than kernels by themselves ever need.
+        A run allocates all its results before it begins and keeps all that it reads until it ends. So it ends where it
+        would raise peak memory above that of kernels launched one by one.
         """
         needs = self.needs(units, memory)
-        limit = max(needs) + max(needs) // self.limits.break_saves
+        limit = max(needs) + max(needs) // self.limits.break_saving_divisor
         found: set[int] = set()
         used = 0
         for at, unit in enumerate(units):
@@ -199,7 +199,7 @@ class BufferAssignment:
         return aligned(hint(self.nbytes(name))) if self.in_arena(name) else 0
 
     def outside(self, name: str) -> int:
-        """Bytes that a buffer takes in other memory, from its first use to its last."""
+        """Bytes that a buffer takes outside of the arena, from its first use to its last."""
         if isinstance(self.program.nodes[name], Input):
             return 0 if name in self.caller_owned else hint(self.nbytes(name))
         return 0 if self.in_arena(name) else self.occupied(name)
@@ -214,13 +214,13 @@ class BufferAssignment:
         return 0 if isinstance(node, (Input, Constant)) or isinstance(node.meta, tuple) else hint(self.nbytes(name))
 
     def in_arena(self, name: str) -> bool:
-        """Intermediates of kernels, and of externs that can write into them."""
+        """Whether a value is an intermediate in the arena: made by a kernel, or by an extern that can write into it."""
         node = self.program.nodes[name]
         if (
             name in self.outputs
             or name in self.over_others
-            or name in self.covered
-            or name in self.apart
+            or name in self.overwritten
+            or name in self.dedicated
             or isinstance(node, (Input, Constant, Item))
             or isinstance(node.meta, tuple)
         ):
@@ -229,17 +229,17 @@ class BufferAssignment:
 
 
 def writes_into(node: Extern) -> bool:
-    """Whether it writes into a given tensor without a copy of its own."""
+    """Whether an extern writes its result into a given tensor without a copy."""
     return facts_of(node.target).into
 
 
 def flat(together: Sequence[list[Unit]]) -> list[Unit]:
-    """All units in order."""
+    """The units of all steps, in order."""
     return [unit for step in together for unit in step]
 
 
 def joined(step: list[Unit]) -> Unit:
-    """Units that run at the same time as one."""
+    """One unit that stands for all units of a step."""
     if len(step) == 1:
         return step[0]
     reads = tuple(dict.fromkeys(name for unit in step for name in unit.reads))

@@ -1,6 +1,6 @@
-"""Exact read sets: the body of a node is run with a handler that records loads, through every inlined value.
+"""Finds what each node reads: its body is run with a handler that records loads, through every inlined value.
 
-First part of the schedule. An access is a buffer name and an index expression per dimension over loop variables; two
+First step of scheduling. An access is a buffer name and an index expression per dimension over loop variables; two
 accesses touch the same element exactly when their expressions are equal.
 """
 
@@ -34,7 +34,7 @@ class Access:
     def digits(self, shape: Sequence[IntLike]) -> tuple[tuple[tuple[IntLike, Var], ...], IntLike] | None:
         """((coefficient, variable), ...) by rising coefficient and the constant, of the row-major offset in `shape`.
 
-        None when the offset is not linear in loop variables. Symbolic coefficients rise in the example.
+        None when the offset is not linear in loop variables. Symbolic coefficients are ordered by the example's sizes.
         """
         flat = flat_index(self.index, row_major(shape))
         if not flat.is_linear():
@@ -53,10 +53,10 @@ def row_major(shape: Sequence[IntLike]) -> tuple[IntLike, ...]:
 
 
 class Tracer:
-    """An `Ops` handler that notes which stored buffers a body reads and what it costs. Its values are None.
+    """An `Ops` handler that records which stored buffers a body reads and what it costs. Its values are None.
 
-    With a `limit` it counts evaluations as code is written: a value that was computed where some of the conditions
-    around a use hold, or none, is not computed again.
+    With a `limit` it counts evaluations as generated code would have them: a value that was already computed under the
+    conditions of a use, or under fewer of them, is not counted once more.
     """
 
     def __init__(self, program: LoopProgram, stored: Collection[str], limit: float = math.inf) -> None:
@@ -90,7 +90,7 @@ class Tracer:
         return None
 
     def constant(self, value: bool | int | float | Size, dtype: torch.dtype) -> Any:
-        return value  # what is divided by a number is not checked
+        return value  # a division by a constant needs no check
 
     def integer(self, expr: Expr, dtype: torch.dtype) -> Any:
         self.index_values[expr] = None
@@ -130,8 +130,8 @@ class Tracer:
 class Reads:
     """What one evaluation of a body at `index` reads and costs.
 
-    `index_values`: index expressions used as numbers. `levels`: how many bodies run inside one another.
-    `evaluations`: how many do in all. `checks`: whether it refuses some values, such as an index out of range.
+    `index_values`: index expressions used as numbers. `levels`: nesting depth of inlined bodies. `evaluations`: number
+    of bodies run. `checks`: whether the body contains a check that may fail, such as one of an index's range.
     """
 
     accesses: tuple[Access, ...]
@@ -144,7 +144,7 @@ class Reads:
 
 
 def trace(program: LoopProgram, stored: Collection[str], body: Body, index: Index, limit: float = math.inf) -> Reads:
-    """Run `body` at `index`; values outside `stored` are inlined, `limit` of them at most."""
+    """The reads of `body` at `index`; values outside `stored` are inlined, at most `limit` of them."""
     tracer = Tracer(program, stored, limit)
     body(tracer, index)
     return Reads(
@@ -155,13 +155,13 @@ def trace(program: LoopProgram, stored: Collection[str], body: Body, index: Inde
 
 @dataclass
 class Names:
-    """Fresh loop variables of one schedule."""
+    """A source of loop variables with names unique in one schedule."""
 
     count: int = 0
     made: list[Var] = field(default_factory=list)
 
     def fresh(self, size: IntLike) -> Var:
-        """A variable that no other part of the schedule uses."""
+        """A new variable of this size."""
         self.count += 1
         var = Var(f"v{self.count}", size)
         self.made.append(var)
@@ -169,7 +169,7 @@ class Names:
 
 
 def operands_first(roots: Iterable[str], operands: Callable[[str], Iterable[str]]) -> list[str]:
-    """`roots` and all that they need, each once and after its operands, of which the first is taken first."""
+    """`roots` and their transitive operands, each once and after its operands (depth first, in order of operands)."""
     done: dict[str, None] = {}
     open_ones = [(root, iter(operands(root))) for root in reversed(list(roots))]
     while open_ones:

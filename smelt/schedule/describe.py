@@ -51,7 +51,7 @@ def _kept_in(name: str, plan: Schedule) -> str:
     """Where a value is stored, and what it writes over."""
     offset = plan.memory.offsets.get(name)
     where = "" if name not in plan.stored else " -> output" if offset is None else f" -> arena {offset}"
-    where = " -> memory of its own" if name in plan.apart else where
+    where = " -> memory of its own" if name in plan.dedicated else where
     over = plan.over_inputs.get(name) or plan.over_others.get(name)
     where += f" (over {over})" if over else ""
     return where + (f" (over {plan.memory.in_place[name]})" if name in plan.memory.in_place else "")

@@ -1,4 +1,4 @@
-"""A schedule as people are told of it: bytes and operations of each unit, and how much memory is in use after it."""
+"""Facts about a schedule for reports: bytes and operations of each unit, and how much memory is in use after it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TextOf = Callable[[int], tuple[str, str]]
 
 
 def describe_program(name: str, target: str, plan: Schedule, steps: Steps, text_of: TextOf) -> ProgramFacts:
-    """Everything about one program but how long it takes: that is in the steps."""
+    """Everything about one program except times, which the steps have."""
     facts = ProgramFacts(name, target, arena=plan.memory.size, symbolic=bool(plan.program.symbols))
     facts.types = {name: _type(plan, name) for name in plan.program.nodes}
     for number in plan.steps:
@@ -43,7 +43,7 @@ def _made_by(plan: Schedule, number: int) -> list[str]:
 
 
 def _step(plan: Schedule, number: int) -> Step:
-    """A unit of which codegen wrote no step."""
+    """The step of a unit for which codegen wrote none."""
     names = _made_by(plan, number) if _is_library(plan, number) else computed_by(plan, number)
     return Step(origins_of(plan.program, names))
 
@@ -94,13 +94,13 @@ def _bytes(meta: TensorMeta) -> int:
 
 
 def _bytes_of(plan: Schedule, names: tuple[str, ...]) -> int:
-    """Bytes of these buffers."""
+    """Total bytes of these buffers."""
     nodes = (plan.program.nodes.get(name) for name in names)
     return sum(_bytes(meta) for node in nodes if node is not None for meta in _metas(node.meta))
 
 
 def _flops(group: Group) -> int:
-    """Operations of a group: those of each value for each of its elements."""
+    """Operations of a group: the sum over its values of operations per element times elements."""
     total = 0
     for member in group.members.values():
         shape = getattr(member.node, "source_shape", None) or getattr(member.node, "ranges", None)
@@ -110,7 +110,7 @@ def _flops(group: Group) -> int:
 
 
 def _flops_of_call(plan: Schedule, extern: Extern) -> int:
-    """Of primitives whose record says so: products, convolutions and attention."""
+    """Operations of a call; known for products, convolutions and attention (see the primitives' records)."""
     count = facts_of(extern.target).flops
     if count is None:
         return 0
@@ -119,7 +119,7 @@ def _flops_of_call(plan: Schedule, extern: Extern) -> int:
 
 
 def _memory(plan: Schedule) -> list[int]:
-    """Bytes of what the program has made and somebody still needs, after each unit."""
+    """Bytes of the program's results and intermediates that are live after each unit."""
     kept = {output.name for output in plan.program.outputs}
     change = [0] * (len(plan.steps) + 1)
     for position, number in enumerate(plan.steps):

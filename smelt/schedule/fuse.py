@@ -1,7 +1,7 @@
 """Fusion: groups that touch the same buffers are merged greedily, the largest saving of memory traffic first.
 
-A saving is counted in bytes: a buffer that one group writes and the other reads is not read again (nor written, when
-nobody else needs it); a buffer that both read is read once. Every refusal is kept with its reason.
+A saving is counted in bytes: a buffer that one group writes and the other reads need not be read back (nor written,
+if nothing else reads it); a buffer that both read is read once. Every refusal is recorded with its reason.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from smelt.schedule.machine import CPU, Machine
 from smelt.schedule.merge import merge, merge_beside, only_columns
 from smelt.schedule.precedence import Precedence
 from smelt.schedule.realize import Realized, adds_up, metas_of
-from smelt.schedule.split import PART
+from smelt.schedule.split import PARTIAL_SUFFIX
 from smelt.shapes.size import hint
 
 
@@ -33,7 +33,7 @@ class Decision:
 
 @dataclass
 class Fused:
-    """Groups by number, what runs outside loops by number, the order among them, and every decision.
+    """Groups and other nodes (externs, inputs, constants) by number, the order among them, and every decision.
 
     `after`: for some stored values, others that their kernel waits for without reading them.
     """
@@ -87,14 +87,14 @@ class _Fusion:
         numbers = self.result.number_of
         direct = {n: {numbers[name] for name in self.reads(n)} - {n} for n in numbers.values()}
         for name, other in self.program.after.items():
-            late = [n for n in (name + PART, name) if n in numbers]
+            late = [n for n in (name + PARTIAL_SUFFIX, name) if n in numbers]
             if late:
                 self.result.after[late[0]] = sources = self.stored_below(other)
                 direct[numbers[late[0]]] |= {numbers[source] for source in sources}
         self.order = self.result.order = Precedence(direct)
 
     def reads(self, number: int) -> Iterable[str]:
-        """Buffers that a unit reads."""
+        """Buffers that a unit reads and does not make."""
         group = self.groups.get(number)
         if group is not None:
             return (name for name in group.accesses if name not in group.members)
@@ -102,7 +102,7 @@ class _Fusion:
         return (self.buffer_of(name) for name in node.inputs)
 
     def stored_below(self, name: str) -> list[str]:
-        """What is to be there before a value is: itself, or the nearest of what it is computed from."""
+        """The nearest buffers that a value is computed from: itself if it is one; inputs and constants do not count."""
         found: dict[str, None] = {}
         seen, waiting = {name}, [name]
         while waiting:
@@ -130,14 +130,14 @@ class _Fusion:
             if current and self._try(a, b, -saved):
                 self._offer(min(a, b), heap, only_later=False)
         if self.machine.column_epilogues:
-            self._join_siblings()
+            self._merge_final_reductions()
 
-    def _join_siblings(self) -> None:
-        """Sums over the parts of sums that one kernel made stand beside each other: a launch less each."""
+    def _merge_final_reductions(self) -> None:
+        """Merge the final reductions of partial results that one kernel made: each saves a launch."""
         families: dict[tuple[object, ...], list[int]] = {}
         for number, group in self.groups.items():
             if only_columns(group):
-                makers = {self.result.number_of[name] for name in group.accesses if name.endswith(PART)}
+                makers = {self.result.number_of[name] for name in group.accesses if name.endswith(PARTIAL_SUFFIX)}
                 sizes = [tuple(v.size for v in group.variables(role)) for role in Role]
                 if len(makers) == 1:
                     families.setdefault((*makers, *sizes), []).append(number)
@@ -190,12 +190,12 @@ class _Fusion:
         return [name for name in a.accesses if name in b.accesses]
 
     def _through_shared(self, a: Group, b: Group) -> Group | str:
-        """The group of two that touch the same buffers, the largest of which is tried first."""
+        """Merge two groups by a buffer that both touch, trying the largest first; a string is the refusal."""
         shared = sorted(self._shared(a, b), key=lambda n: -_bytes(self.program.nodes[n]))
         return merge(a, b, shared, self.program, self.names, self.machine)
 
     def _try(self, number_a: int, number_b: int, saved: int, beside: bool = False) -> bool:
-        """Merge two groups, if that can be. `beside`: they share no buffer."""
+        """Merge two groups if possible, and record the decision. `beside`: they share no buffer."""
         a, b = self.groups[number_a], self.groups[number_b]
         refusal: str | None = None
         if self.order.between(number_a, number_b):
@@ -214,7 +214,7 @@ class _Fusion:
         return True
 
     def _waiting(self, group: Group) -> int:
-        """How many large results the group would add up."""
+        """How many large results of externs the group sums."""
         limits = self.machine.realization
         if len(group.accesses) <= limits.waiting:
             return 0

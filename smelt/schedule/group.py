@@ -1,6 +1,6 @@
 """A group of values computed by one loop nest, in coordinates that all its members share.
 
-Loop shape of every group (each part may be empty):
+Loop shape of every group (each level may be empty):
 
     for kept variables (parallel):          # K
         clear column accumulators
@@ -40,7 +40,7 @@ class Role(enum.Enum):
 
 
 class NestLevel(enum.Enum):
-    """Where in the nest a member's value exists."""
+    """The level of the loop nest at which a member's value exists."""
 
     INNER = "inner"
     OUTER = "outer"
@@ -51,10 +51,10 @@ class NestLevel(enum.Enum):
 
 @dataclass(slots=True)
 class Member:
-    """A value of the group. `index`: its own element; `source`: the element that a reduction folds, at full depth.
+    """A value of the group. `index`: its own element; `source`: the element that a reduction folds, over all variables.
 
-    `levels`: how many bodies run inside one another to compute it from what it reads. `checks`: whether the values that
-    it is made of may be refused; the indices where a scatter writes are its own affair.
+    `levels`: nesting depth of inlined bodies from what it reads. `checks`: whether computing it contains a check that
+    may fail, except that of a scatter's target indices.
     """
 
     node: Pointwise | Reduction | Scatter
@@ -78,7 +78,7 @@ class Member:
 
 
 def substituted(members: Mapping[str, Member], values: dict[Atom, Expr]) -> dict[str, Member]:
-    """Members in other coordinates. Those of a group have a few indices in common: each is written anew once."""
+    """Members in other coordinates. Members share few distinct indices, so each is substituted once."""
     if not values:
         return dict(members)
     known: dict[Index, Index] = {}
@@ -103,9 +103,9 @@ def substituted(members: Mapping[str, Member], values: dict[Atom, Expr]) -> dict
 
 @dataclass(frozen=True)
 class Likeness:
-    """The group of another layer that differs in nothing but the names of buffers, in the same order, and in streams.
+    """The group of an equal layer, which differs only in names of buffers (in the same order) and random streams.
 
-    `streams` of random numbers: those of that group -> its own.
+    `streams`: random stream of that group -> this group's own.
     """
 
     group: Group
@@ -116,8 +116,8 @@ class Likeness:
 class Group:
     """Members by name in program order, and the loop variables from outermost to innermost.
 
-    `limits`: variables that stop early in the last part: low -> (high, total), where high * size + low >= total is out.
-    `like`: the group of another layer that it is a copy of.
+    `limits`: variables that stop early in the last chunk: low -> (high, total), where iterations of high * size + low
+    >= total are skipped. `like`: the group of another layer that it is a copy of.
     """
 
     number: int
@@ -136,7 +136,7 @@ class Group:
             self.collect()
 
     def collect(self) -> None:
-        """Fill `accesses`: every buffer that is read or written, with the distinct indices; own values come first."""
+        """Fill `accesses`: every buffer that is read or written, with its distinct indices; own values come first."""
         found: dict[str, dict[Index, None]] = {}
         for member in self.members.values():
             found.setdefault(member.name, {})[member.index] = None
@@ -150,7 +150,7 @@ class Group:
         return [v for v in self.order if self.roles[v] is role]
 
     def has(self, nest_level: NestLevel) -> bool:
-        """Whether some member exists there."""
+        """Whether some member exists at this level."""
         return any(member.nest_level is nest_level for member in self.members.values())
 
     def label(self) -> str:
@@ -159,7 +159,7 @@ class Group:
         return "+".join(names[:4]) + (f"+{len(names) - 4} more" if len(names) > 4 else "")
 
     def size(self, *roles: Role) -> int:
-        """Number of iterations over the variables of these roles (all when none is given), in the example."""
+        """Number of iterations over the variables of these roles (all when none is given), by the example's sizes."""
         count = 1
         for v in self.order:
             if not roles or self.roles[v] in roles:
@@ -181,7 +181,7 @@ def fresh_index(shape: Sequence[IntLike], names: Names) -> tuple[Index, list[Var
 
 
 def _loops_by_dimension(shape: Sequence[IntLike], order: Sequence[Var]) -> list[Var | None]:
-    """The loop of each dimension, None of size 1. A variable of size 0 drops out of expressions: position tells."""
+    """The loop variable of each dimension, None for size 1. By position: a variable of size 0 is in no expression."""
     sized = iter(order)
     return [None if same(n, 1) else next(sized) for n in shape]
 
@@ -220,13 +220,13 @@ def pointwise_group(number: int, node: Pointwise, index: Index, order: list[Var]
 
 
 def looks_up(group: Group) -> bool:
-    """Whether it reads elements at indices that are themselves read from memory."""
+    """Whether a group reads elements at indices that are themselves read from memory."""
     positions = (position for indices in group.accesses.values() for index in indices for position in index)
     return not group.scatter and any(isinstance(atom, Runtime) for position in positions for atom in position.atoms())
 
 
 def may_refuse(group: Group) -> bool:
-    """Whether a call may end in an error because of what it reads, but for the indices where a scatter writes."""
+    """Whether a check of a value that the group reads may fail, other than that of a scatter's target indices."""
     return any(member.checks for member in group.members.values())
 
 
@@ -248,7 +248,7 @@ def _member(node: Pointwise | Reduction, index: Index, source: Index, reads: Rea
 def reduction_roles(
     node: Reduction, reads: Sequence[Access], reduced: list[Var], kept: list[Var], program: LoopProgram, real: Realized
 ) -> tuple[dict[Var, Role], NestLevel]:
-    """Row or column: a reduction folds rows when what it reads is contiguous along a reduced dimension."""
+    """Row or column: a reduction folds rows if its operands are contiguous along a reduced dimension."""
     inner, main = innermost(reads, [*kept, *reduced], program, real)
     if inner is None or main is None or inner in reduced or not kept or FOLDS[node.kind].finds:
         return {**dict.fromkeys(kept, Role.KEPT), **dict.fromkeys(reduced, Role.INNER)}, NestLevel.ROW
@@ -267,7 +267,7 @@ def reduction_roles(
 def innermost(
     reads: Sequence[Access], order: Sequence[Var], program: LoopProgram, real: Realized
 ) -> tuple[Var | None, Expr | None]:
-    """The variable along which most bytes lie contiguously, and the memory offset of the access that decides."""
+    """The variable along which most bytes are contiguous, and the memory offset of the access that decides it."""
     votes: dict[Var, int] = {}
     main: dict[Var, tuple[int, Expr]] = {}
     for access in reads:

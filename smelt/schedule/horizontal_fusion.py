@@ -1,9 +1,9 @@
-"""Which small kernels run together: pointwise kernels that need nothing of each other may share one launch.
+"""Chooses small kernels that share a launch: pointwise kernels that do not depend on each other.
 
-A kernel of a few elements takes as long as it takes to start one. So kernels move in the order: earlier, up to where
-another one is launched that something waits for, or later, to where something waits for them. Memory sets the bounds:
-what is made earlier, and what is kept for later, may not raise the most that is in use at one time. Each account is
-held by itself, the arena's and that of all other memory, since the arena stays whole while the program runs.
+A kernel of a few elements takes no longer than its launch. So kernels move in the order: earlier, to join a kernel
+that is launched because something waits for it, or later, until something waits for them. Memory bounds the moves:
+results that are made earlier, and operands that are kept longer, must not raise peak memory. Peaks of the arena and of
+all other memory are bounded separately, since the arena keeps its size while the program runs.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from smelt.schedule.order import Unit, followers_of, sources_of
 
 @dataclass(frozen=True)
 class Mobile:
-    """A kernel that may share a launch: bytes that others have made for it, or that it makes for them, and what kernels
-    of like code have in common.
+    """A kernel that may share a launch.
 
-    A kernel moves for the sake of its like only, so that a launch has one body, or few, and many members.
+    Attributes:
+        handed: bytes that it takes from other kernels, or that it makes for them.
+        kind: equal for kernels of the same code. A kernel moves only to join its kind, so that a launch has few
+            different bodies and many members.
     """
 
     handed: int
@@ -35,14 +37,14 @@ def gather(
     most: int | None = None,
     limits: Bundling = GPU.bundling,
 ) -> list[list[Unit]]:
-    """The units in an order that is as good, those that may run at the same time in one list.
+    """The units in another valid order, as steps: the units of one list may run at the same time.
 
     Args:
         units: in order.
         mobile: the kernels that may share a launch.
-        after: for some units, others that they wait for without reading anything of theirs.
-        accounts: what the units take of memories that are bounded each by itself. The first one is the arena.
-        most: bytes of the arena that a kernel may read or make to move past others; default: `limits.moved_bytes`.
+        after: for some units, others that they wait for without reading their results.
+        accounts: bytes in use of memories that are bounded separately. The first one is the arena.
+        most: a kernel that reads or makes more bytes of the arena does not move; default: `limits.moved_bytes`.
     """
     return _Gathering(units, mobile, after, accounts, limits.moved_bytes if most is None else most, limits).run()
 
@@ -85,15 +87,15 @@ class _Gathering:
         return self.order
 
     def crowding(self, at: int) -> list[int]:
-        """The delayed kernels that keep memory for which there is no room at a position."""
-        held: list[int] = []
+        """The delayed kernels to run now because the memory that they keep in use does not fit at a position."""
+        delayed: list[int] = []
         for profile in self.accounts:
-            if not profile.fits(at, at + 1, profile.held(at, self.late.values())):
-                held += [number for number, unit in self.late.items() if profile.held(at, [unit])]
-        return held
+            if not profile.fits(at, at + 1, profile.delayed_bytes(at, self.late.values())):
+                delayed += [number for number, unit in self.late.items() if profile.delayed_bytes(at, [unit])]
+        return delayed
 
     def needed(self, wanted: Iterable[int]) -> set[int]:
-        """What has not run of these, and of what they wait for."""
+        """The units of `wanted`, and all that they wait for, that have not run yet."""
         must: set[int] = set()
         waiting = [number for number in wanted if number not in self.done]
         while waiting:
@@ -104,7 +106,7 @@ class _Gathering:
         return must
 
     def make_way(self, at: int, wanted: Iterable[int]) -> None:
-        """Run what is wanted before position `at`, each time with all of like code that may run at the same time."""
+        """Run the wanted units before position `at`, each together with all kernels of its kind that may run then."""
         must = self.needed(wanted)
         while must:
             first = [self.ready[number] for number in must if number in self.ready]
@@ -116,13 +118,13 @@ class _Gathering:
             must -= self.done
 
     def early(self, kinds: set[Hashable], at: int) -> Iterable[Unit]:
-        """Kernels of later positions that can run now, the nearest first."""
+        """Kernels of later positions that can run now and whose results fit in memory, the nearest first."""
         small = (n for n in self.ready if n not in self.large and self.mobile[n].kind in kinds)
-        held = [profile.held(at, self.late.values()) for profile in self.accounts]
+        delayed = [profile.delayed_bytes(at, self.late.values()) for profile in self.accounts]
         missed = 0
         for position, number in sorted((self.position[n], n) for n in small if n not in self.late):
             made = [profile.made[number] for profile in self.accounts]
-            wanted = zip(self.accounts, made, held, strict=True)
+            wanted = zip(self.accounts, made, delayed, strict=True)
             if all(
                 not size or p.fits(at, position, size + kept) and p.fits(at, at + 1, kept) for p, size, kept in wanted
             ):
@@ -134,7 +136,7 @@ class _Gathering:
                 return
 
     def emit(self, chosen: list[Unit]) -> None:
-        """Put units that run at the same time at the end of the order."""
+        """Append units that run at the same time to the order."""
         self.order.append(chosen)
         for unit in chosen:
             self.done.add(unit.number)
@@ -148,7 +150,7 @@ class _Gathering:
 
 
 def _live_bytes(units: Sequence[Unit], size: Mapping[str, int], last: Mapping[str, int]) -> list[int]:
-    """Bytes in use while each unit runs, given those of every buffer and the position of its last use."""
+    """Bytes in use while each unit runs, given the size of every buffer and the position of its last use."""
     ending: dict[int, int] = {}
     for name, at in last.items():
         ending[at] = ending.get(at, 0) + size[name]
@@ -163,14 +165,14 @@ def _live_bytes(units: Sequence[Unit], size: Mapping[str, int], last: Mapping[st
 
 
 class Profile:
-    """Bytes of a memory in use at each position, which may nowhere exceed what they were at their highest.
+    """Bytes of one memory in use at each position; moves of kernels may not raise them above the initial peak.
 
     Args:
         units: in order.
-        account: bytes that a buffer takes; 0 where another memory has it.
+        account: bytes that a buffer takes of this memory.
         kept: buffers that live to the end.
-        over: buffers that take over another's memory, in this order.
-        room_bytes: by which the highest may grow, besides a sixty-fourth of it.
+        over: buffer -> the buffer whose memory it takes over, in this order of units.
+        room_bytes: by which the peak may grow, besides 1/64 of it.
     """
 
     def __init__(
@@ -196,16 +198,16 @@ class Profile:
         """Bytes that a unit reads or makes."""
         return sum(self.size[name] for name in dict.fromkeys((*unit.reads, *unit.writes)))
 
-    def held(self, at: int, late: Iterable[Unit]) -> int:
-        """Bytes that delayed units read or make, which were no longer in use at a position."""
+    def delayed_bytes(self, at: int, late: Iterable[Unit]) -> int:
+        """Bytes of buffers that would no longer be in use at a position but for the delayed units."""
         names = {name for unit in late for name in (*unit.reads, *unit.writes)}
         return sum(self.size[name] for name in names if self.last[name] < at)
 
     def fits(self, start: int, stop: int, more: int) -> bool:
-        """Whether there is room for so many bytes more over these positions."""
+        """Whether `more` bytes fit at all these positions."""
         return not more or max(self.live[start:stop], default=0) + more <= self.most
 
     def add(self, start: int, stop: int, size: int) -> None:
-        """Take so many bytes more over these positions."""
+        """Count `size` more bytes at these positions."""
         for at in range(start, stop if size else start):
             self.live[at] += size

@@ -1,4 +1,4 @@
-"""Which values a kernel may write over others: element by element, what nobody reads any more."""
+"""Decides which values a kernel may write over others: element by element, over buffers without later readers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from smelt.shapes.size import same_all
 
 
 class Overwriting:
-    """Asks this of the values of one program, whose products (by number of the unit) are found."""
+    """The decisions for one program. `products`: its matrix products by number of the unit."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Overwriting:
         self.sharing = sharing
 
     def overwrites(self, step: list[Unit], output: str, source: str) -> bool:
-        """Whether a unit may write a value over a buffer that it ends, which none that runs at the same time reads."""
+        """Whether a unit of a step may write `output` over `source`: no other unit of the step may read `source`."""
         writer = next(unit for unit in step if output in unit.writes)
         alone = all(source not in unit.reads for unit in step if unit is not writer)
         return alone and source in writer.reads and self.may_overwrite(writer.number, output, source)
@@ -42,14 +42,15 @@ class Overwriting:
     def possible_updates(
         self, updates: Mapping[int, str], stored: set[str], unit_of: Mapping[int, int]
     ) -> dict[str, str]:
-        """Outputs that a kernel may write over the input that they are the new value of.
+        """The outputs that a kernel may write over the input whose new value they are, with that input.
 
-        A kernel that checks what it reads while it writes would leave the caller of a refused call with half of it.
+        Not by a kernel that checks values while it writes: if it refused one, the input would already be partly
+        overwritten.
 
         Args:
             updates: position of an output -> that input.
             stored: buffers that exist.
-            unit_of: the product that a group is part of, by number.
+            unit_of: number of a group -> number of the product's unit that it belongs to.
         """
         group = {
             name: unit_of.get(number, number) for number, each in self.fused.groups.items() for name in each.members
@@ -67,21 +68,21 @@ class Overwriting:
         return found
 
     def refusing(self, unit_of: Mapping[int, int]) -> set[int]:
-        """The units that may end a call in an error after which the caller looks at the inputs."""
+        """The units that may raise an error after which the caller can still read its inputs."""
         if not self.machine.survives_checks:
             return set()
         return {unit_of.get(number, number) for number, group in self.fused.groups.items() if may_refuse(group)}
 
     def alike(self, new: str, old: str) -> bool:
-        """Whether one tensor can be both."""
+        """Whether two values have the same type, shape and strides, so that one tensor can hold either."""
         made, read = metas_of(self.program.nodes[new]), metas_of(self.program.nodes[old])
         same_form = made.dtype == read.dtype and same_all(made.shape, read.shape)
         return same_form and same_all(self.real.strides[new], self.real.strides[old])
 
     def reads_ahead(self, number: int, source: str) -> bool:
-        """Whether the unit of a product reads a buffer for other elements than the one that it computes just then."""
+        """Whether the unit of a product reads a buffer at other elements than the one that it is computing."""
         product = self.products[number]
-        before = (self.fused.groups[part] for part in product.prologues)
+        before = (self.fused.groups[number] for number in product.prologues)
         return source in {o.view.base for o in product.operands} or any(source in g.accesses for g in before)
 
     def writes_into(self, node: object, group: Group, source: str) -> bool:
@@ -111,12 +112,12 @@ class Overwriting:
             return False
         if not self.machine.overwrites_unused and not _reads(group, output, source):
             return False
-        place = flat_index(group.members[output].index, self.real.strides[output])
-        return all(flat_index(i, self.real.strides[source]) == place for i in group.accesses.get(source, ()))
+        offset = flat_index(group.members[output].index, self.real.strides[output])
+        return all(flat_index(i, self.real.strides[source]) == offset for i in group.accesses.get(source, ()))
 
 
 def _is_repeatable(group: Group) -> bool:
-    """Whether its kernel may be run a second time, on the same inputs, where its first form was too quick for them."""
+    """Whether its kernel may be run a second time on the same inputs, as happens where its fast form refuses them."""
     return any(isinstance(m.node, Pointwise) and m.node.op in PERIODIC for m in group.members.values())
 
 

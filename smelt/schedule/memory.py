@@ -1,7 +1,7 @@
-"""Lifetimes of intermediates, and their offsets in one arena: a kernel may write over an input it ends.
+"""Lifetimes of intermediates, and their offsets in one arena; a kernel may write over an input that it reads last.
 
-With symbolic sizes the lifetimes are the plan; the offsets are those of the example, and are found again for each tuple
-of sizes that the program meets.
+With symbolic sizes the plan is the lifetimes: offsets are those of the example, and are computed anew for each tuple of
+sizes at run time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["ALIGN", "MemoryPlan", "aligned", "plan_memory"]
 
 @dataclass
 class MemoryPlan:
-    """Byte offsets of arena buffers, the arena's size, buffers that took over another's memory, the naive size.
+    """Byte offsets of arena buffers, the arena's size, buffers written over another one, and the size without reuse.
 
     `lives` and `sizes` (bytes) are of the same buffers in the same order.
     """
@@ -36,7 +36,7 @@ def plan_memory(
     units: Sequence[Unit],
     sizes: Mapping[str, IntLike],
     may_overwrite: Callable[[int, str, str], bool],
-    two_ways: int = CPU.buffers.two_ways,
+    max_compared_buffers: int = CPU.buffers.max_compared_buffers,
 ) -> MemoryPlan:
     """Offsets for the buffers in `sizes` (bytes), given the order of units.
 
@@ -58,17 +58,17 @@ def plan_memory(
             number[name] = len(plan.lives)
             plan.lives.append((step, last[name], -1 if donor is None else number[donor]))
             plan.sizes.append(sizes[name])
-    offsets, plan.size = _offsets(plan, two_ways)
+    offsets, plan.size = _offsets(plan, max_compared_buffers)
     plan.offsets = dict(zip(number, offsets, strict=True))
     return plan
 
 
-def _offsets(plan: MemoryPlan, two_ways: int) -> tuple[list[int], int]:
-    """The offset of each buffer and the size of all, the smaller of two placements where there are few buffers."""
+def _offsets(plan: MemoryPlan, max_compared_buffers: int) -> tuple[list[int], int]:
+    """The offset of each buffer and the arena's size; the smaller of two orders of placement where buffers are few."""
     numbers = [hint(size) for size in plan.sizes]
     offsets, total = place_buffers(plan.lives, numbers)
     static = not any(isinstance(size, Size) for size in plan.sizes)
-    if static and len(numbers) <= two_ways and total > least_size(plan.lives, numbers):
+    if static and len(numbers) <= max_compared_buffers and total > least_size(plan.lives, numbers):
         others, size = place_largest_first(plan.lives, numbers)
         if size < total:
             return others, size

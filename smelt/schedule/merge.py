@@ -1,7 +1,7 @@
-"""Puts two groups into one loop nest, or says why that cannot be.
+"""Merges two groups into one loop nest, or gives the reason why not.
 
-The two are brought to common coordinates through an access to a buffer that both touch (see align); then roles must
-agree, and every value that one member hands to another must be needed at exactly the element just computed.
+An access of each to the same buffer gives common coordinates (see align); then roles must agree, and every value that
+one member takes from another must be read at exactly the element just computed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from smelt.shapes.size import IntLike, is_symbolic, same
 def merge(
     a: Group, b: Group, shared: Iterable[str], program: LoopProgram, names: Names, machine: Machine = CPU
 ) -> Group | str:
-    """The group of both, or the reason against it. `shared`: buffers both touch, the most telling first."""
+    """The group of both, or the reason against it. `shared`: buffers that both touch, in order of trial."""
     if a.scatter or b.scatter:
         return "a scatter runs alone"
     if a.flat and not b.flat:
@@ -43,9 +43,9 @@ def merge(
 
 
 def merge_beside(a: Group, b: Group, names: Names, machine: Machine) -> Group | str:
-    """The group of two that share no buffer: their loops are paired in order, role by role."""
+    """The group of two that share no buffer, or the reason against it: loops are paired in order, role by role."""
     if a.limits or b.limits:
-        return "a short last part has no partner"
+        return "a short last chunk has no partner"
     aligned = Alignment()
     for role in Role:
         done = align_sequences(a.variables(role), b.variables(role), names, aligned)
@@ -56,7 +56,7 @@ def merge_beside(a: Group, b: Group, names: Names, machine: Machine) -> Group | 
 
 
 def only_columns(group: Group) -> bool:
-    """Whether a group reduces columns, and at most goes on with the results."""
+    """Whether a group has only column reductions and values computed from their results."""
     return group.has(NestLevel.COLUMN) and all(
         m.nest_level in (NestLevel.COLUMN, NestLevel.AFTER) for m in group.members.values()
     )
@@ -114,7 +114,7 @@ def _not_inner(group: Group, variables: Iterable[Var]) -> bool:
 def _pair_inner(
     a: Group, b: Group, free_a: Sequence[Var], free_b: Sequence[Var], aligned: Alignment, names: Names
 ) -> str | None:
-    """Pair the inner loops that both have of their own, in order; the reason when that is impossible."""
+    """Pair, in order, the inner loops that the shared access does not mention; the reason when that is impossible."""
     if not b.flat and _not_inner(b, free_b):
         return f"the loops over {_sizes(free_b)} have no partner"
     if len(free_a) != len(a.variables(Role.INNER)):
@@ -124,7 +124,7 @@ def _pair_inner(
 
 
 def _only_folds(group: Group, free: Sequence[Var]) -> bool:
-    """Whether these are all the loops over rows of a group that only reduces columns."""
+    """Whether these are all folded loops of a group that only reduces columns."""
     return bool(free) and free == group.variables(Role.FOLDED) and only_columns(group)
 
 
@@ -133,7 +133,7 @@ def _sizes(order: Iterable[Var]) -> str:
 
 
 def _join(a: Group, b: Group, aligned: Alignment, after: bool = False) -> Group | str:
-    """The group of both. `after`: b's members are computed after the columns of a are folded."""
+    """The group of both. `after`: members of `b` are computed after the columns of `a` are folded."""
     limits = _limits(a, b, aligned)
     if isinstance(limits, str):
         return limits
@@ -158,7 +158,7 @@ def _join(a: Group, b: Group, aligned: Alignment, after: bool = False) -> Group 
     members |= others
     if not (a.flat and b.flat):
         _set_nest_levels(members, roles)
-    position = min(a.position, b.position)  # the rest of a program may wait for the earlier one: it comes as it can
+    position = min(a.position, b.position)  # early, since the rest of a program may wait for the earlier group
     return Group(a.number, members, order, roles, a.flat and b.flat, position=position, limits=limits)
 
 
@@ -167,18 +167,18 @@ def _limits(a: Group, b: Group, aligned: Alignment) -> dict[Var, tuple[Var, IntL
     found: dict[Var, tuple[Var, IntLike]] = {}
     for group, pieces in ((a, aligned.left), (b, aligned.right)):
         if len({group.roles[v] for v in group.order if v in aligned.joined}) > 1:
-            return "loops of different kinds go over the parts"
+            return "the loop over chunks and the loop within one have different roles"
         for low, (high, total) in group.limits.items():
             lows, highs = pieces.get(low, [low]), pieces.get(high, [high])
             if len(lows) != 1 or len(highs) != 1:
-                return "a short last part is not cut further"
+                return "a short last chunk is not split further"
             known = found.setdefault(lows[0], (highs[0], total))
             if known[0] != highs[0] or not same(known[1], total):
-                return "parts end at different places"
+                return "chunks have different sizes"
     for va, vb, piece in aligned.pairs:
         whole = va in aligned.joined or vb in aligned.joined
         if piece in found and not whole and (va in a.limits) != (vb in b.limits):
-            return "a short last part meets a whole one"
+            return "a short last chunk does not match a full one"
     return found
 
 
@@ -222,13 +222,13 @@ def _refusal(group: Group, machine: Machine) -> str | None:
 
 
 def _levels(group: Group, most: int) -> int:
-    """How deep bodies run inside one another, where that may be more than `most`.
+    """The nesting depth of inlined bodies; 0 where a bound on it shows that it is at most `most`.
 
     A reduction is computed before what uses it.
     """
     members, levels, deepest = group.members, dict[str, int](), 0
     if sum(m.levels for m in members.values()) <= most:
-        return 0  # not deep enough to look closer
+        return 0
     for name in operands_first(members, lambda n: (r.name for r in members[n].reads if r.name in members)):
         member = members[name]
         own = member.levels + max((levels.get(read.name, 0) for read in member.reads), default=0)
@@ -246,20 +246,20 @@ def _column_refusal(group: Group, machine: Machine) -> str | None:
         return "what follows column reductions stands apart from row reductions"
     width = group.size(Role.INNER)
     if not rows_too:
-        width = min(width, MAX_COLUMN_WIDTH)  # such kernels are cut into narrower ones
+        width = min(width, MAX_COLUMN_WIDTH)  # too wide: the reductions become several narrower kernels
     elif machine.fixed_columns and is_symbolic(v.size for v in group.variables(Role.INNER)):
         return "column accumulators of symbolic width"
     if columns > machine.fusion.columns or columns * width > machine.column_elements:
         return f"{columns} column accumulators of {width} do not stay in cache"
-    return _few_parts(group, machine, rows_too)
+    return _too_sequential(group, machine, rows_too)
 
 
-def _few_parts(group: Group, machine: Machine, rows_too: bool) -> str | None:
-    """Why too few parts of a large group of column reductions could run at the same time; None where enough can."""
-    work, parts = group.size(), group.size(Role.KEPT)
+def _too_sequential(group: Group, machine: Machine, rows_too: bool) -> str | None:
+    """Why a large group of column reductions has too few independent iterations; None if it has enough."""
+    work, iterations = group.size(), group.size(Role.KEPT)
     if machine.column_programs and not rows_too:
-        parts *= -(-group.size(Role.INNER) // machine.column_block)
+        iterations *= -(-group.size(Role.INNER) // machine.column_block)
     others = sum(m.nest_level not in (NestLevel.COLUMN, NestLevel.AFTER) for m in group.members.values())
-    if work > 65536 and parts < machine.enough_parallel and others:
-        return f"only {group.size(Role.KEPT)} independent parts"
+    if work > 65536 and iterations < machine.enough_parallel and others:
+        return f"only {group.size(Role.KEPT)} independent iterations"
     return None

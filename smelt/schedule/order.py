@@ -1,6 +1,6 @@
-"""Orders kernels and externs: operands first, and among what is ready the unit that leaves least memory in use.
+"""Orders kernels and externs: operands first, and among ready units the one that leaves least memory in use.
 
-Ties keep the program's own order, which for a traced training graph is the order of eager execution.
+Ties keep the program's order, which for a traced training graph is the order of eager execution.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Unit:
-    """What runs at once: its number, the buffers it reads and writes (bytes are looked up), its program position."""
+    """A kernel or an extern: its number, the buffers that it reads and writes, and its position in the program."""
 
     number: int
     reads: tuple[str, ...]
@@ -21,11 +21,11 @@ class Unit:
 
 
 class CycleError(Exception):
-    """No order has every unit after those that it waits for."""
+    """Units wait for each other in a cycle."""
 
 
 def sources_of(units: Sequence[Unit], after: Mapping[int, set[int]]) -> dict[int, set[int]]:
-    """The units that each one waits for: those that write what it reads, and those of `after`."""
+    """The units that each unit waits for: those that write what it reads, and those of `after`."""
     writer = {name: unit.number for unit in units for name in unit.writes}
     return {
         unit.number: ({writer[name] for name in unit.reads if name in writer} - {unit.number})
@@ -35,7 +35,7 @@ def sources_of(units: Sequence[Unit], after: Mapping[int, set[int]]) -> dict[int
 
 
 def followers_of(sources: Mapping[int, set[int]]) -> dict[int, list[int]]:
-    """The units that wait for each one, given those that each one waits for."""
+    """The units that wait for each unit: the inverse of `sources_of`."""
     followers: dict[int, list[int]] = {number: [] for number in sources}
     for number, found in sources.items():
         for source in found:
@@ -60,10 +60,10 @@ def order_units(
     """A topological order.
 
     Args:
-        units: every unit of the program; a buffer is written by one of them or by nobody (inputs).
-        size: bytes that a buffer occupies from its first write to its last read; 0 for what is not counted.
+        units: every unit of the program; each buffer is written by one of them, inputs by none.
+        size: bytes that a buffer occupies from its write to its last read; 0 if it is not counted.
         kept: buffers that live to the end.
-        after: for some units, others that they wait for without reading anything of theirs.
+        after: for some units, others that they wait for without reading their results.
 
     Raises:
         CycleError: units wait for each other.
@@ -93,7 +93,7 @@ def order_units(
             left = readers[name]
             left.discard(best)
             if len(left) == 1 and waiting[last := next(iter(left))] == 0:
-                offer(last)  # its rank may have risen; the older entry is met later and skipped
+                offer(last)  # pushed once more as its rank may have improved; the older entry is skipped later
         for follower in followers[best]:
             waiting[follower] -= 1
             if waiting[follower] == 0:
@@ -104,6 +104,6 @@ def order_units(
 
 
 def _grows(unit: Unit, size: Callable[[str], int], kept: set[str], readers: dict[str, set[int]]) -> bool:
-    """Whether the unit makes more than it ends. Those that do wait for their turn in program order."""
+    """Whether the unit writes more bytes than it frees; such units keep the program's order."""
     made = sum(size(name) for name in unit.writes)
     return made > 0 and made > sum(size(name) for name in unit.reads if len(readers[name]) == 1 and name not in kept)

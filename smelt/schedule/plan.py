@@ -1,7 +1,7 @@
-"""The schedule of a program: kernels and externs in order, buffers with strides and offsets. Input of codegen.
+"""Loop program in, schedule out: kernels and externs in order, buffers with strides and offsets.
 
-products that are results -> realize -> split long reductions -> fuse -> drop buffers nobody else reads -> join products
-with what is around them -> order -> bundle -> memory plan
+products that write outputs -> realize -> split long reductions -> fuse -> drop buffers that only their kernel reads ->
+join products with prologues and epilogues -> order -> bundle -> memory plan
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from smelt.schedule.machine import CPU, Machine
 from smelt.schedule.memory import MemoryPlan
 from smelt.schedule.order import CycleError, Unit, order_units
 from smelt.schedule.products import Product, ProductSearch, splits_well
-from smelt.schedule.products_write_outputs import show_products
+from smelt.schedule.products_write_outputs import products_write_outputs
 from smelt.schedule.realize import Realized, StridedView, metas_of, realize
 from smelt.schedule.repeated_blocks import fuse_blocks
 from smelt.schedule.sharing import behind, find_sharing
@@ -34,11 +34,11 @@ from smelt.shapes.size import IntLike, hint, is_symbolic, same
 
 @dataclass(frozen=True)
 class Watched:
-    """What the debug mode for memory knows of buffers, each of which has memory of its own then.
+    """Facts about buffers for the debug mode for memory, in which each buffer has its own allocation.
 
     Attributes:
-        lines: the user's line that a value comes from, where one is known.
-        shared: buffers whose memory others have after their last use, as the program is planned without that mode.
+        lines: value -> the user's line that it comes from, where known.
+        shared: buffers whose memory is reused after their last use when this mode is off.
     """
 
     lines: dict[str, str]
@@ -47,7 +47,7 @@ class Watched:
 
 @dataclass
 class Schedule:
-    """Everything codegen needs.
+    """A scheduled program: all that codegen needs.
 
     Attributes:
         program: loop program, with split reductions.
@@ -59,17 +59,17 @@ class Schedule:
         views: extern arguments that are strided views of buffers.
         memory: arena offsets; buffers in it are neither inputs nor outputs.
         last_use: step after which a buffer is not needed.
-        over_inputs: outputs that are written over the input whose new value they are.
-        over_others: values that are written over an intermediate, neither of them in the arena.
-        apart: intermediates with memory of their own, which is taken when they are made and free after their last use.
-        products: matrix products that one kernel may compute together with what is around them, by number of the
-            unit. Their groups are among `groups`, for the other way to run the unit: around the library's call.
+        over_inputs: output -> the input that it is the new value of and is written over.
+        over_others: value -> the intermediate that it is written over; neither is in the arena.
+        dedicated: intermediates with an allocation of their own, made with them and freed after their last use.
+        products: matrix products, by number of the unit, that one kernel may compute with their prologue and epilogue.
+            Their groups are also in `groups`, for the alternative: the library's call between separate kernels.
         bundles: groups that follow each other in `steps` and may run at the same time, each list in order.
-        breaks: groups before which a run of kernels ends, so that memory is free before more is taken.
-        needed: bytes in use at most, in the arena and outside of it; inputs that others hold are not counted.
-        watched: in the debug mode for memory, what host programs say of buffers.
-        machine: for which it is.
-        stages: of results that are handed out before the program ends; empty: all are at its end.
+        breaks: groups before which a run of kernels ends, so that memory is freed before more is allocated.
+        needed: peak bytes in use, in the arena and outside of it, without caller-owned inputs.
+        watched: set in the debug mode for memory: what host programs report about buffers.
+        machine: the machine that it was planned for.
+        stages: stages of results that are handed out before the program ends; empty: all are handed out at its end.
     """
 
     program: LoopProgram
@@ -86,7 +86,7 @@ class Schedule:
     over_others: dict[str, str] = field(default_factory=dict)
     products: dict[int, Product] = field(default_factory=dict)
     bundles: list[list[int]] = field(default_factory=list)
-    apart: set[str] = field(default_factory=set)
+    dedicated: set[str] = field(default_factory=set)
     breaks: set[int] = field(default_factory=set)
     needed: int = 0
     watched: Watched | None = None
@@ -95,7 +95,7 @@ class Schedule:
 
     @functools.cached_property
     def on_gpu(self) -> bool:
-        """Whether the kernels run on a GPU: not so where an interpreter runs them over tensors of the CPU."""
+        """Whether the kernels run on a GPU; False also for Triton kernels interpreted over tensors of the CPU."""
         metas = (node.meta for node in self.program.nodes.values() if isinstance(node.meta, TensorMeta))
         return any(meta.device.type == "cuda" for meta in metas)
 
@@ -123,12 +123,12 @@ class Schedule:
         return [name for name in dict.fromkeys([*factors, *read]) if name not in made]
 
     def starts_in_place(self, node: Scatter) -> bool:
-        """Whether a scatter writes into the memory of its base, so that nothing is copied first."""
+        """Whether a scatter writes into the memory of its base, so that the base is not copied first."""
         overwrites = (self.over_inputs, self.over_others, self.memory.in_place)
         return any(over.get(node.name) == node.inputs[0] for over in overwrites)
 
     def buffer_of(self, name: str) -> str:
-        """The buffer that holds a value that an extern takes."""
+        """The buffer that holds an argument of an extern."""
         view = self.views.get(name)
         return view.base if view is not None else name
 
@@ -145,20 +145,20 @@ def schedule(
     """Plan a loop program.
 
     Args:
-        updates: position of an output -> the input whose new value it is. Where the input is read for the last time by
-            the kernel that makes the new value, element by element, the kernel writes over it.
-        machine: for which it is.
-        caller_owned: positions of inputs whose buffers outlive the call. The others are free after their last use:
-            nobody else holds what a forward saves.
-        split_products: whether tensor cores may multiply large products of float32, in parts.
-        stage_bytes: of results that are handed out as soon as they are final; 0: all are when the program ends.
+        updates: position of an output -> the input whose new value it is. A kernel writes the new value over the input
+            if it is the input's last reader and reads it element by element.
+        machine: the machine to plan for.
+        caller_owned: positions of inputs whose buffers outlive the call. The others, such as tensors that a forward
+            saved, are free after their last use.
+        split_products: whether tensor cores may compute large float32 products, as products of several TF32 terms.
+        stage_bytes: bytes of results in a stage, which is handed out as soon as it is final; 0: one stage at the end.
     """
     try:
         return _scheduled(program, options, updates, machine, caller_owned, split_products, stage_bytes)
     except CycleError:
         if not machine.repeats:
             raise
-    # the kernels of one block, copied to all, wait for each other: those of the whole program do not
+    # kernels of one block, copied to all blocks, may wait for each other in a cycle; fusing the whole program avoids it
     return _scheduled(
         program, options, updates, replace(machine, repeats=False), caller_owned, split_products, stage_bytes
     )
@@ -174,7 +174,7 @@ def _scheduled(
     stage_bytes: int,
 ) -> Schedule:
     names = Names()
-    program = show_products(program, updates or {})
+    program = products_write_outputs(program, updates or {})
     real = realize(program, machine)
     program, fused = _grouped(program, real, names, machine)
     stored = real.stored - _private(program, real, fused)
@@ -185,14 +185,17 @@ def _scheduled(
         return _Planner(program, real, fused, stored, updates or {}, products, kept, machine, stage_bytes).plan()
 
     if machine.templates and (options.templates or split_products):
-        # What shares a launch takes hardly any time, and would take one of its own around the library's product.
+        # Groups that share a launch take hardly any time; joined with a product they would need their own launch
+        # whenever the library computes it.
         shared = {n for bundle in planned({}).bundles for n in bundle} if options.max_autotune else set()
 
         def wanted(product: Product) -> bool:
             return options.templates or splits_well(product, machine.products)
 
         products = ProductSearch(program, real, fused, stored, names, machine, wanted, shared).find()
-        if options.gemm == "auto":  # where nothing is saved around it, the library's kernels are the faster ones
+        if (
+            options.gemm == "auto"
+        ):  # without a prologue or epilogue to save memory traffic, the library's kernels are faster
             products = {
                 n: p
                 for n, p in products.items()
@@ -202,7 +205,7 @@ def _scheduled(
 
 
 def _grouped(program: LoopProgram, real: Realized, names: Names, machine: Machine) -> tuple[LoopProgram, Fused]:
-    """The program with split reductions, and its groups."""
+    """The program with long reductions split, and its groups."""
     split = split_reductions(program, real, names, machine)
     fused = fuse_blocks(program, split, real, names, machine) if machine.repeats else None
     return split, fused or fuse(split, real, names, machine)
@@ -221,8 +224,8 @@ def _private(program: LoopProgram, real: Realized, fused: Fused) -> set[str]:
 
 
 def _through_memory(group: Group) -> set[str]:
-    """Buffers that a group reads of others, and those of its own that are only reached through memory: what a scatter
-    makes, and what is finished after the loops, unless something follows it."""
+    """Buffers that must exist for a group: those of others that it reads, and its own values that are complete only in
+    memory: results of a scatter, and of column reductions unless later members use them in the kernel."""
     read = {name for name in group.accesses if name not in group.members}
     if group.scatter:
         return read | group.members.keys()
@@ -257,7 +260,7 @@ class _Planner:
         self.outputs = self.buffers.outputs
 
     def over_inputs(self, together: list[list[Unit]]) -> dict[str, str]:
-        """New value -> input in whose memory it is made: the step that makes it is the last to read the old one."""
+        """New value -> the input that it is written over; no step after that of the write reads the old value."""
         reader = {name: step for step, each in enumerate(together) for unit in each for name in unit.reads}
         writer = {name: step for step, each in enumerate(together) for unit in each for name in unit.writes}
         return {
@@ -268,38 +271,40 @@ class _Planner:
         }
 
     def plan(self) -> Schedule:
-        """Order, bundles (where they are wanted), memory."""
+        """Order the units, form bundles if the machine has them, plan memory."""
         units = self.ordered()
         if self.stage_bytes and not self.updates and not self.program.symbols:
             self.stages = Stages(units, self.program, self.sharing, self.stage_bytes, self.waits())
             units = self.stages.ordered(units)
         together = [[unit] for unit in units]
-        memory = self.buffers.placed(together)
+        memory = self.buffers.plan_arena(together)
         if self.machine.bundles:
             together, memory = self.bundled(together, memory)
         units, breaks = flat(together), set[int]()
         if self.machine.takes_over:
-            memory = self.buffers.set_apart(together, self.buffers.taken_over(together, memory))
+            memory = self.buffers.dedicate(together, self.buffers.take_over(together, memory))
             breaks = self.buffers.breaks(units, memory)
         else:
-            memory = self.buffers.largest_apart(together, memory)
+            memory = self.buffers.dedicate_largest(together, memory)
         last = {name: step for step, unit in enumerate(units) for name in (*unit.writes, *unit.reads)}
         over = self.over_inputs(together)
         stages = [] if self.stages is None else self.stages.ends(together)
-        breaks |= {units[stage.last + 1].number for stage in stages[:-1]}  # a run of kernels ends with its stage
+        breaks |= {
+            units[stage.last + 1].number for stage in stages[:-1]
+        }  # a run of kernels must not extend beyond its stage
         return Schedule(
             self.program, [u.number for u in units], self.fused.groups, self.externs, self.stored, self.real.strides,
             self.real.views, memory, last, self.fused.decisions, over, self.buffers.over_others, self.products,
-            [[unit.number for unit in step] for step in together if len(step) > 1], self.buffers.apart,
+            [[unit.number for unit in step] for step in together if len(step) > 1], self.buffers.dedicated,
             breaks, max(self.buffers.needs(units, memory)), machine=self.machine, stages=stages,
         )  # fmt: skip
 
     def bundled(self, alone: list[list[Unit]], memory: MemoryPlan) -> tuple[list[list[Unit]], MemoryPlan]:
-        """The units in order, those that may run at the same time together, in an arena that is hardly larger.
+        """Steps of units that may run at the same time, and an arena for them; `alone` if the arena would grow much.
 
         Args:
-            alone: the units in order, each by itself.
-            memory: their offsets then.
+            alone: the units in order, one a step.
+            memory: the arena for `alone`.
         """
         units = [unit for (unit,) in alone]
         mobile = {n: self.mobile(g) for n, g in self.fused.groups.items() if self.may_move(n, g)}
@@ -319,13 +324,13 @@ class _Planner:
                 for account in (self.buffers.inside, self.buffers.outside)
             ]
             together = gather(units, mobile, after, accounts, most, limits)
-            placed = self.buffers.placed(together)
-            if placed.size <= memory.size + sum(account.highest for account in accounts) // 64 + 2 * limits.room_bytes:
-                return together, placed
+            plan = self.buffers.plan_arena(together)
+            if plan.size <= memory.size + sum(account.highest for account in accounts) // 64 + 2 * limits.room_bytes:
+                return together, plan
         return alone, memory
 
     def may_move(self, number: int, group: Group) -> bool:
-        """Whether a kernel may share a launch: it computes elements one by one, of sizes that are known."""
+        """Whether a kernel may share a launch: it is pointwise and has fixed sizes."""
         if not group.flat or number in self.unit_of or looks_up(group):
             return False
         return not is_symbolic(v.size for v in group.order) and not any(same(v.size, 0) for v in group.order)
@@ -337,10 +342,10 @@ class _Planner:
         return Mobile(sum(hint(self.buffers.nbytes(name)) for name in handed), kind)
 
     def ordered(self) -> list[Unit]:
-        """All units; one that writes over an input comes after all others that read it, if that is possible.
+        """All units in order; a unit that writes over an input comes after all others that read it, if possible.
 
-        And after all that may find an index out of range: such a call must leave its inputs alone. (Gradients scattered
-        to rows need no such care: the rows were looked up before.)
+        It also comes after all units with a check that may fail, since a failing call must not change its inputs. (The
+        target rows of scattered gradients need no check: the forward looked them up.)
         """
         units = list(self.units())
         waits = self.waits()
@@ -355,7 +360,7 @@ class _Planner:
             return order_units(units, self.buffers.occupied, self.outputs, waits)
 
     def waits(self) -> dict[int, set[int]]:
-        """For some units, others that they wait for without reading anything of theirs."""
+        """For some units, others that they wait for without reading their results."""
         found: dict[int, set[int]] = {}
         for name, sources in self.fused.after.items():
             unit = self.unit_with(name)
@@ -369,7 +374,7 @@ class _Planner:
         return self.unit_of.get(number, number)
 
     def before_updates(self, units: Iterable[Unit]) -> dict[int, set[int]]:
-        """For each unit that writes over an input, those that it should wait for."""
+        """For each unit that writes over an input, the units that should run before it."""
         readers: dict[str, set[int]] = {}
         writer: dict[str, int] = {}
         for unit in units:
@@ -383,7 +388,7 @@ class _Planner:
         return after
 
     def units(self) -> Iterable[Unit]:
-        """All units. Who reads a view of a buffer reads the buffer, which so lives as long as its views."""
+        """All units. A read of a view is a read of its buffer, which therefore lives as long as its views."""
         for unit in self.plain_units():
             more = behind(self.sharing, unit.reads) - {*unit.reads, *unit.writes}
             yield replace(unit, reads=(*unit.reads, *sorted(more))) if more else unit
@@ -409,7 +414,7 @@ class _Planner:
             yield Unit(number, reads, writes or (node.name,), number)
 
     def product_unit(self, product: Product) -> Unit:
-        """A product with the groups around it: whichever way it runs, what it reads is there to the end."""
+        """A product with its prologues and epilogue; its operands live to its end, whichever alternative runs."""
         groups = [self.fused.groups[number] for number in product.group_numbers]
         writes = dict.fromkeys([product.name, *(n for g in groups for n in g.members if n in self.stored)])
         reads = dict.fromkeys([o.view.base for o in product.operands])
@@ -423,20 +428,20 @@ class _Planner:
 
 
 def watch(plan: Schedule, lines: Mapping[str, str]) -> Schedule:
-    """The schedule of the debug mode for memory: every kernel by itself, no memory used twice.
+    """The schedule of the debug mode for memory: no bundles, no reuse of memory.
 
-    So a host program can look at each buffer (runtime's `Watch`).
+    So that a host program can check each buffer (`Watch` of runtime/watched_memory.py).
 
-    What is written over an input of the program stays there: that is what the program does to its caller's memory.
+    Outputs that are written over an input still are: that is visible to the caller.
 
     Args:
-        lines: the user's line that a value comes from.
+        lines: value -> the user's line that it comes from.
     """
     shared = plan.memory.offsets.keys() | set(plan.over_others.values())
     return replace(
         plan,
         memory=MemoryPlan(),
-        apart=plan.apart | shared,
+        dedicated=plan.dedicated | shared,
         over_others={},
         bundles=[],
         watched=Watched(dict(lines), frozenset(shared)),

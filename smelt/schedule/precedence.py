@@ -1,4 +1,4 @@
-"""Which kernels and externs must run before which, while fusion joins them: ancestors and descendants as bit sets."""
+"""The partial order of kernels and externs while fusion joins them: ancestors and descendants as bit sets."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 
 
 class Precedence:
-    """The order among numbered units over the buffers that each one reads.
+    """The partial order of numbered units that follows from what each one reads.
 
-    A joined unit keeps the bits of all that went into it (`own`), so that what knows both parts needs no change.
+    A joined unit keeps the bits of all units joined in it (`own`), so that sets that contain both need no change.
 
     Args:
-        direct: for each unit, those whose results it reads; units come after what they read.
+        direct: for each unit, those whose results it reads; listed after them.
     """
 
     def __init__(self, direct: Mapping[int, set[int]]) -> None:
@@ -32,17 +32,17 @@ class Precedence:
                 self.after[source] |= below
 
     def between(self, a: int, b: int) -> bool:
-        """Whether something else must run after one of the two and before the other."""
+        """Whether another unit must run after one of the two and before the other."""
         both = self.own[a] | self.own[b]
         return bool(self.after[a] & self.before[b] & ~both or self.after[b] & self.before[a] & ~both)
 
     def join(self, a: int, b: int) -> None:
-        """`b` becomes part of `a`: everything around it gets the order that it brings."""
+        """Join `b` into `a`: all ancestors and descendants of either get the combined order."""
         own = self.own[a] | self.own.pop(b)
         before = (self.before[a] | self.before[b]) & ~own
         after = (self.after[a] | self.after[b]) & ~own
         self.alive &= ~(1 << b)
-        # what was on the same side of both has the order already
+        # ancestors (descendants) of both are ordered already
         for unit in bits((self.after[a] ^ self.after[b]) & self.alive & ~own):
             self.before[unit] |= before | own
         for unit in bits((self.before[a] ^ self.before[b]) & self.alive & ~own):
@@ -52,7 +52,7 @@ class Precedence:
 
 
 def bits(mask: int) -> Iterable[int]:
-    """Positions of the ones."""
+    """Positions of the bits that are set."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1

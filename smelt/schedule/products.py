@@ -2,9 +2,9 @@
 
 After fusion: a product (`mm`, `bmm`) is joined with a group of pointwise values that reads its result at the element
 just computed (the epilogue), and with groups that do nothing but make one of its operands (prologues). The groups stay
-as they are: the library's call with these groups around it is the other way to run the same unit, and who launches
-chooses by measuring. Everything about the fusion is the same as between groups: the product stands in it as a pointwise
-value over its result, so `merge` finds the common loops or says why there are none.
+as they are: the unit may also run as the library's call between kernels of these groups; the launcher chooses by
+measuring. Fusion works as between groups: the product is represented by a pointwise value over its result, so `merge`
+finds the common loops or says why there are none.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SHARED = "it shares a launch with other kernels"
 class Operand:
     """A factor: element (batch, row, column) of the value `name`, which is `view` of a buffer.
 
-    `prologue`: number of the group that does nothing but make the buffer.
+    `prologue`: number of the group that only computes the buffer.
     """
 
     name: str
@@ -47,14 +47,14 @@ class Operand:
 
 @dataclass
 class Product:
-    """A matrix product with the values that its kernel computes besides.
+    """A matrix product with its prologues and epilogue.
 
     Attributes:
-        number: of the unit in the schedule: that of the epilogue, or of the product where there is none.
+        number: number of its unit in the schedule: the epilogue's, or the product's where there is none.
         group: the product, as a value, with those of the epilogue; loops over the result.
-        batch, rows, columns: the loops that each dimension of the result is made of, outermost first.
-        depth: how many elements are folded.
-        epilogue: number of the group that runs after the library's call; None: nothing does.
+        batch, rows, columns: the loop variables that each dimension of the result is split into, outermost first.
+        depth: number of elements that are folded.
+        epilogue: number of the group that runs after the library's call; None: there is none.
         kept: whether the result itself is needed in memory.
     """
 
@@ -85,8 +85,9 @@ class Product:
 
 
 def splits_well(product: Product, limits: Products) -> bool:
-    """Whether tensor cores multiply a product of float32, in parts that are narrower, faster than the library does
-    without them: it has work for all of them, and the rows of the first factor lie in a piece, as tensor cores want it.
+    """Whether a float32 product is faster on tensor cores, as products of several TF32 terms, than in the library.
+
+    It must have work for all tensor cores, and the rows of its first factor must be contiguous.
     """
     if metas_of(product.extern).dtype is not torch.float32:
         return False
@@ -131,13 +132,13 @@ def _view(name: str, program: LoopProgram, real: Realized) -> StridedView:
 def with_epilogue(
     product: Product, number: int, group: Group, program: LoopProgram, names: Names, machine: Machine
 ) -> Product | str:
-    """The product with a group of pointwise values behind it, or why not."""
+    """The product with a group of pointwise values as its epilogue, or why not."""
     if group.scatter:
         return "a scatter runs alone"
     if not group.flat:
         return "it folds what it computes"
     if looks_up(group):
-        return "it reads at places that are read from memory"
+        return "it reads at indices that are read from memory"
     merged = merge(product.group, group, [product.name], program, names, machine)
     if isinstance(merged, str):
         return merged
@@ -146,7 +147,7 @@ def with_epilogue(
 
 
 def _find_loops(product: Product) -> bool:
-    """Fill in which loops each dimension of the result is made of; False if a loop belongs to none or to two."""
+    """Set the loop variables of each dimension of the result; False if one belongs to no dimension or to two."""
     index = product.group.members[product.name].index
     found = [_digits(position) for position in index]
     if any(each is None for each in found):
@@ -172,12 +173,12 @@ def _digits(position: Expr) -> list[Var] | None:
 
 
 class ProductSearch:
-    """Finds the products of a program; decisions are added to those of fusion.
+    """Finds the products of a program; its decisions are added to those of fusion.
 
     Args:
         stored: buffers that exist.
-        wanted: which products may be kernels.
-        shared: groups that are left alone, since they share launches with others.
+        wanted: whether a product may be a kernel.
+        shared: groups that are not joined with products, since they share launches with others.
     """
 
     def __init__(
@@ -211,7 +212,7 @@ class ProductSearch:
                     self.products[node.name] = product
 
     def find(self) -> dict[int, Product]:
-        """The products by the number of their unit."""
+        """The products by number of their unit."""
         self.join_epilogues()
         self.join_prologues()
         return {product.number: product for product in self.products.values()}
@@ -221,7 +222,7 @@ class ProductSearch:
         return view.base if view is not None else name
 
     def join_epilogues(self) -> None:
-        """The largest savings first; of equal ones the last, which has its other operands at hand."""
+        """Join epilogues, the largest saving first; of equal ones the last, whose other operands exist by then."""
         pairs = [
             (-self.saved(product, number), -product.number, number, product)
             for product in self.products.values()
@@ -250,7 +251,7 @@ class ProductSearch:
         return with_epilogue(product, number, group, self.program, self.names, self.machine)
 
     def saved(self, product: Product, number: int) -> int:
-        """Bytes of the result that are not read again, nor written where nobody else needs them."""
+        """Bytes of the product's result that an epilogue saves: one read, and the write where nothing else reads it."""
         size = hint(metas_of(product.extern).nbytes)
         alone = product.name not in self.outputs and self.readers[product.name] == {number}
         return 2 * size if alone else size
@@ -272,13 +273,13 @@ class ProductSearch:
                     self.fused.order.join(own, number)
 
     def no_factor(self, group: Group, base: str) -> str | None:
-        """Why what a group computes of a factor is not done inside of a product's loops."""
+        """Why a group that computes a factor is not inlined into a product's loops."""
         if [name for name in group.members if name in self.stored] != [base]:
             return "it makes more than the factor"
         if group.scatter or not group.flat:
             return "it folds what it computes"
         if looks_up(group):
-            return "it reads at places that are read from memory"
+            return "it reads at indices that are read from memory"
         most = self.machine.products.max_prologue_operations
         if sum(m.ops for m in group.members.values()) > most:
             return f"more than {most} operations for each element of a factor"
@@ -290,7 +291,7 @@ class ProductSearch:
         if number in self.shared:
             return SHARED
         if number in self.taken:
-            return "it is part of another product"
+            return "it belongs to another product"
         if base in self.outputs or self.readers[base] != {own}:
             return "others need what it makes"
         if [o.view.base for o in product.operands].count(base) > 1:

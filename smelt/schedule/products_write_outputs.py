@@ -1,7 +1,7 @@
-"""Results that are another shape of a matrix product, or its transpose: the product writes them, no kernel copies them.
+"""Outputs that are a reshape or a transpose of a matrix product: the product writes them, no kernel copies them.
 
-Logits are made so: rows of all sequences in one product, which the caller gets as batch x length x vocabulary. So are
-gradients of weights that an `einsum` has turned.
+Examples: logits, computed as one product over the rows of all sequences and returned as batch x length x vocabulary;
+gradients of weights that an `einsum` transposes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from smelt.shapes.expr import Var, flat_index, variable
 from smelt.shapes.size import IntLike, is_symbolic, same, same_all
 
 
-def show_products(program: LoopProgram, updated: Container[int]) -> LoopProgram:
-    """The program whose outputs name the products that they lie in, in the output's shape.
+def products_write_outputs(program: LoopProgram, updated: Container[int]) -> LoopProgram:
+    """The program whose outputs name the products that write them, with strides of the output's memory.
 
     Args:
-        updated: positions of outputs that are the new values of inputs; these stay what they are.
+        updated: positions of outputs that are new values of inputs; these are not changed.
     """
     count = Counter(o.name for o in program.outputs)
     users = program.users()
@@ -39,7 +39,7 @@ def show_products(program: LoopProgram, updated: Container[int]) -> LoopProgram:
 
 
 def _product(program: LoopProgram, output: Output, users: dict[str, list[str]]) -> Extern | None:
-    """The product whose elements are the output's, with the strides that it has in the output's memory."""
+    """The product of which an output is a view, with its strides in the output's memory; None: there is none."""
     node = program.nodes.get(output.name or "")
     if not isinstance(node, Pointwise) or not node.view or output.meta is None:
         return None
@@ -63,10 +63,10 @@ def _product(program: LoopProgram, output: Output, users: dict[str, list[str]]) 
 def _strides(
     index: Index, own: Sequence[Var], outer: Sequence[IntLike], inner: Sequence[IntLike]
 ) -> tuple[IntLike, ...] | None:
-    """The strides with which element `index` lies where the element `own` of a tensor of strides `outer` does.
+    """The strides by which element `index` has the address of element `own` of a tensor with strides `outer`.
 
     Args:
-        inner: strides of the dimensions that have one element.
+        inner: strides to use for dimensions of one element.
     """
     offset = flat_index([variable(v) for v in own], outer)
     if flat_index(index, inner) == offset:
@@ -82,7 +82,7 @@ def _strides(
 
 
 def _alone(base: str, last: str, users: dict[str, list[str]]) -> bool:
-    """Whether nothing reads a value but the views that end at `last`: others would read it across its rows."""
+    """Whether only the views that end at `last` read a value: other readers would read it across its rows."""
     while base != last:
         if len(users[base]) != 1:
             return False

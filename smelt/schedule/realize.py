@@ -1,9 +1,9 @@
-"""Decides which values get a buffer; all others are computed where they are used.
+"""Decides which values get a buffer (are realized); all others are computed where they are used.
 
 Externs, reductions, scatters, inputs and outputs always have one. A pointwise value gets one when several loops would
-repeat costly work for it, when it is small and repeated along a big tensor, or when an extern needs it in memory and no
-strided view of another buffer can stand for it. Fusion may later find that all users share its loop: then the buffer
-is dropped again. So does one that would nest too many bodies: a body runs those of the values that it inlines.
+repeat costly work for it, when it is small and repeated along a big tensor, when inlining it would nest too many
+bodies, or when an extern needs it in memory and no strided view of another buffer can replace it. If fusion later puts
+all its users into its loop, the buffer is dropped.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class StridedView:
 
 @dataclass
 class Realized:
-    """Which values have buffers, with which strides, and how extern arguments view them."""
+    """The values with buffers, their strides, and extern arguments that are strided views of buffers."""
 
     stored: set[str]
     strides: dict[str, tuple[IntLike, ...]]
@@ -68,11 +68,11 @@ class _Choice:
         self.cost: dict[str, int] = {}
         self.leaves: dict[str, frozenset[str]] = {}
         self.levels: dict[str, int] = {}
-        self.moving: dict[str, int] = {}
-        self.asked: dict[str, IntLike] = {}
+        self.evaluations: dict[str, int] = {}
+        self.viewed_elements: dict[str, IntLike] = {}
 
     def store(self, name: str) -> None:
-        """Give a value a buffer. Outputs have the strides the caller expects, others their own dense order."""
+        """Give a value a buffer. Outputs get the strides that the caller expects, others dense strides."""
         if name in self.stored:
             return
         node = self.nodes[name]
@@ -93,30 +93,30 @@ class _Choice:
                 self.store(name)
         for name in self.outputs:
             self.store(name)
-        self._ask()
+        self._count_viewed_elements()
         for node in self.nodes.values():
             if isinstance(node, Extern):
                 for name in references((node.args, node.kwargs)):
                     self.argument(node, name)
 
-    def _ask(self) -> None:
-        """Add up, for each value, the elements of all that externs take of it through views."""
+    def _count_viewed_elements(self) -> None:
+        """Count, for each value, the elements of all arguments of externs that are views of it."""
         externs = (node for node in self.nodes.values() if isinstance(node, Extern))
         arguments = dict.fromkeys(name for node in externs for name in references((node.args, node.kwargs)))
         for name in arguments:
             if name not in self.stored and not isinstance(self.nodes[name], Extern):
                 base, _, _ = behind_views(self.program, name, self.stored)
-                self.asked[base] = self.asked.get(base, 0) + metas_of(self.nodes[name]).numel
+                self.viewed_elements[base] = self.viewed_elements.get(base, 0) + metas_of(self.nodes[name]).numel
 
     def argument(self, node: Extern, name: str) -> None:
-        """Make `name` available to an extern: a buffer, or a strided view of one."""
+        """Make an argument available to an extern, as a buffer or as a strided view of one."""
         if name in self.stored or name in self.views or isinstance(self.nodes[name], Extern):
             return
         base, index, index_vars = behind_views(self.program, name, self.stored)
         if base != name:
             was_stored = base in self.stored
             shape = metas_of(self.nodes[name]).shape
-            if was_stored or known_at_most(metas_of(self.nodes[base]).numel, self.asked.get(base, 0)):
+            if was_stored or known_at_most(metas_of(self.nodes[base]).numel, self.viewed_elements.get(base, 0)):
                 strides = self.strides.get(base) or self.prospective(base)
                 view = strided(base, shape, index, index_vars, strides)
                 if view is not None and _acceptable(node, view, metas_of(self.nodes[name])):
@@ -130,12 +130,12 @@ class _Choice:
         return meta.stride if is_dense(meta.shape, meta.stride) else row_major(meta.shape)
 
     def estimate(self) -> None:
-        """Cost and leaves of each value if it is inlined, assuming that shared costly ones are not."""
+        """The cost and the leaves (buffers read) of each value if inlined; shared costly values count as stored."""
         limits = self.machine.realization
         for name, node in self.nodes.items():
             if not isinstance(node, Pointwise):
                 self.cost[name], self.leaves[name], self.levels[name] = 0, frozenset((name,)), 0
-                self.moving[name] = 0
+                self.evaluations[name] = 0
                 continue
             self.split_sum(node)
             cost = 0 if node.view else weight(node.op)
@@ -148,7 +148,7 @@ class _Choice:
             if len(leaves) > limits.leaves or cost > limits.additions or deep or self.spreads(node):
                 self.store(name)
             if name in self.stored:
-                self.levels[name] = self.moving[name] = 0
+                self.levels[name] = self.evaluations[name] = 0
             if name in self.stored or (
                 not node.view and cost > limits.cheap_additions and len(self.consumers(name)) > 1
             ):
@@ -157,7 +157,7 @@ class _Choice:
             self.expanded(node)
 
     def split_sum(self, node: Pointwise) -> None:
-        """Store what is added up so far, where a sum would wait for many large results of externs."""
+        """Store a partial sum where a sum of many large results of externs would keep all of them in memory."""
         if node.op != "add" or len(node.inputs) != 2:
             return
         limits = self.machine.realization
@@ -169,23 +169,23 @@ class _Choice:
             so_far = node.inputs[a < b]
             self.store(so_far)
             self.leaves[so_far] = frozenset((so_far,))
-            self.cost[so_far] = self.levels[so_far] = self.moving[so_far] = 0
+            self.cost[so_far] = self.levels[so_far] = self.evaluations[so_far] = 0
 
     def spreads(self, node: Pointwise) -> bool:
-        """Whether a value reads computed values at so many indices that they must not all be computed for it.
+        """Whether inlining would evaluate too many elements, at different indices, of computed values for one element.
 
-        `moving` counts evaluations below values that look elsewhere than at their own index, each path by itself; only
-        where that is much is it worth counting how many differ.
+        `evaluations` counts, path by path, evaluations below values that read at other indices than their own. Only if
+        that exceeds the limit are the distinct evaluations counted, which takes longer.
         """
-        below = sum(self.moving[source] for source in node.inputs)
+        below = sum(self.evaluations[source] for source in node.inputs)
         computed = any(self.levels[source] for source in node.inputs)
-        self.moving[node.name] = below + (below > 0 or (computed and node.op in MOVES))
+        self.evaluations[node.name] = below + (below > 0 or (computed and node.op in MOVES))
         most = self.machine.realization.evaluations
         if below <= most:
             return False
         index = tuple(variable(Var(f"e{d}", n)) for d, n in enumerate(node.meta.shape))
         distinct = trace(self.program, self.stored, node.body, index, limit=most).evaluations
-        self.moving[node.name] = distinct
+        self.evaluations[node.name] = distinct
         return distinct > most
 
     def expanded(self, node: Pointwise) -> None:
@@ -213,7 +213,7 @@ class _Choice:
         return found
 
     def store_shared(self) -> None:
-        """Store what several loops would otherwise repeat at a cost. Users first, so that their choice is known."""
+        """Store values that several loops would recompute at a cost; users come first, so their choice is known."""
         loops: dict[str, frozenset[str]] = {}
         for name in reversed(self.nodes):
             node = self.nodes[name]
@@ -229,7 +229,7 @@ class _Choice:
             loops[name] = frozenset(roots)
 
     def widens(self, node: Pointwise) -> bool:
-        """Whether it is a computed value in a larger type: that value is stored instead, in fewer bytes."""
+        """Whether a value is the conversion of a computed value to a wider type: the narrower one is stored instead."""
         if node.op != "convert" or len(node.inputs) != 1:
             return False
         source = self.nodes[node.inputs[0]]
@@ -238,9 +238,9 @@ class _Choice:
         return hint(source.meta.nbytes) < hint(node.meta.nbytes)
 
     def repeatable(self, node: Pointwise, loops: int) -> bool:
-        """Whether computing the value again in each of its loops costs no more than reading it back.
+        """Whether recomputing a value in each of its loops costs no more than reading it back.
 
-        The first of the loops has what it reads at hand either way.
+        The first loop reads the value's operands in either case.
         """
         cost = 0 if node.view else weight(node.op)
         leaves: set[str] = set()
@@ -252,12 +252,12 @@ class _Choice:
         if not any(_bytes(self.nodes[leaf]) * 8 >= size for leaf in leaves):
             return cost <= 2 * weight("random")
         limits = self.machine.realization
-        again = self.machine.read_again if loops == 2 else limits.read_again
-        return cost <= limits.cheap_additions and read <= size * again
+        ratio = self.machine.max_read_ratio if loops == 2 else limits.max_read_ratio
+        return cost <= limits.cheap_additions and read <= size * ratio
 
 
 def adds_up(program: LoopProgram, users: Mapping[str, Sequence[str]], name: str, limits: Realization) -> bool:
-    """Whether a value is a large result of an extern that is only needed for a sum as large."""
+    """Whether a value is a large result of an extern whose only use is an addition of the same size."""
     node = program.nodes[name]
     if not isinstance(node, Extern) or _bytes(node) < limits.waiting_bytes or len(users[name]) != 1:
         return False
@@ -271,10 +271,10 @@ def _bytes(node: Node) -> int:
 
 
 def behind_views(program: LoopProgram, name: str, stored: Container[str] = ()) -> tuple[str, Index, list[Var]]:
-    """Follow views to the value they remap: (its name, the index into it, the variables of the index).
+    """Follow views to their base: (its name, the index into it, the variables of the index).
 
     Args:
-        stored: values that have a buffer, where it ends.
+        stored: values that have a buffer; a view among them is not followed.
     """
     index_vars = [Var(f"d{d}", n) for d, n in enumerate(metas_of(program.nodes[name]).shape)]
     index: Index = tuple(variable(v) for v in index_vars)
@@ -287,7 +287,7 @@ def behind_views(program: LoopProgram, name: str, stored: Container[str] = ()) -
 
 
 class _Follow:
-    """An `Ops` handler for view bodies: their single load is the answer."""
+    """An `Ops` handler that returns the single load of a view's body."""
 
     def through(self, node: Pointwise, index: Index) -> tuple[str, Index]:
         return node.body(self, index)  # type: ignore[arg-type]
@@ -299,7 +299,7 @@ class _Follow:
 def strided(
     base: str, shape: Sequence[IntLike], index: Index, index_vars: Sequence[Var], strides: Sequence[IntLike]
 ) -> StridedView | None:
-    """The view of `base` whose element `index_vars` is base[index], if it is one with non-negative strides."""
+    """The view of `base` whose element `index_vars` is base[index]; None unless it has non-negative strides."""
     offset = flat_index(index, strides)
     if not offset.is_linear() or not known_at_most(0, offset.const):
         return None
@@ -308,7 +308,7 @@ def strided(
         stride.append(1 if same(size, 1) or same(size, 0) else offset.coefficient(var))
     if not all(known_at_most(0, s) for s in stride):
         return None
-    # a dimension of size 1 may have any stride: what a row-major tensor would have keeps externs on fast paths
+    # a dimension of size 1 may have any stride: that of a row-major tensor keeps externs on fast paths
     for d in range(len(shape) - 2, -1, -1):
         if same(shape[d], 1):
             stride[d] = stride[d + 1] * shape[d + 1]
@@ -320,17 +320,17 @@ def _is_broadcast(view: StridedView) -> bool:
 
 
 def _acceptable(node: Extern, view: StridedView, meta: TensorMeta) -> bool:
-    """Whether the extern takes the strides without copying; `meta` has those that eager gives it."""
+    """Whether an extern takes these strides without copying; `meta` has the strides that eager would pass."""
     if isinstance(node.target, OpOverload):
         if same_steps(meta.shape, meta.stride, view.stride):
             return True
-        if sees_strides(node.target) or shared_arguments(node.target):  # a view lies as what it shows
+        if sees_strides(node.target) or shared_arguments(node.target):  # a view has the alignment of its base
             return not is_dense(meta.shape, meta.stride)
     return _fits(facts_of(node.target).strides, view, meta)
 
 
 def _fits(strides: Strides, view: StridedView, meta: TensorMeta) -> bool:
-    """Whether a view lies in memory as the kernels of an extern take their operands."""
+    """Whether the strides of a view are those that the kernels of an extern accept."""
     if strides is Strides.ROWS:  # rows are read as wide loads, a broadcast costs nothing
         return same(view.shape[-1], 1) or same(view.stride[-1], 0) or same(view.stride[-1], 1)
     if _is_broadcast(view):

@@ -1,9 +1,9 @@
-"""Kernels of equal layers are found once: a program with few of them is fused, and the result holds for all.
+"""Fuses equal layers once: a program with most of them removed is fused, and its groups are copied to all layers.
 
-    program, its repetition -> the program without most of the blocks -> groups -> the same groups for all blocks
+    program, its repetition -> the program without most blocks -> groups -> the same groups for all blocks
 
-Fusion is that of the whole program, over the borders of blocks as well: the blocks that are left are fused together
-with their neighbours, and the result is taken only where it is the same for each of them but the outermost.
+The result is that of fusing the whole program, also across the borders of blocks: the blocks that remain are fused
+together with their neighbours, and the groups are accepted only if they are the same for each but the outermost blocks.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from smelt.schedule.group import Group, Likeness
 from smelt.schedule.machine import Machine
 from smelt.schedule.realize import Realized, StridedView, metas_of
 from smelt.schedule.repetition import Repetition, find_repetition, longest_run
-from smelt.schedule.split import PART
+from smelt.schedule.split import PARTIAL_SUFFIX
 from smelt.shapes.size import hint
 
-MOST_PERIOD = 6
-"""Blocks after which buffers are chosen alike again: sums over blocks are stored every few of them."""
+MAX_PERIOD_BLOCKS = 6
+"""Longest period, in blocks, of the choice of buffers: sums over blocks are stored every few blocks."""
 
-LEAST_REMOVED = 4
-"""Fewer blocks are not worth it."""
+MIN_REMOVED_BLOCKS = 4
+"""Fewest removed blocks for which fusing the short program saves time."""
 
 
 def fuse_blocks(
     program: LoopProgram, split: LoopProgram, real: Realized, names: Names, machine: Machine
 ) -> Fused | None:
-    """The groups of a program; None where it has no blocks that are alike.
+    """The groups of a program; None if it has no equal blocks.
 
     Args:
-        program: as it was before its reductions were split.
-        split: the program with its split reductions, which is fused.
+        program: the program before reductions were split.
+        split: the program with split reductions, which is fused.
     """
     repetition = find_repetition(program)
     if repetition is None:
         return None
     blocks = _Blocks(split, real, repetition)
     blocks.choose(_least_kept(split, repetition, machine))
-    short = blocks.shortened() if blocks.removed >= LEAST_REMOVED else None
+    short = blocks.shortened() if blocks.removed >= MIN_REMOVED_BLOCKS else None
     buffers = blocks.short_buffers(short) if short is not None else None
     if short is None or buffers is None:
         return None
@@ -53,7 +53,7 @@ def fuse_blocks(
 
 
 def _least_kept(program: LoopProgram, repetition: Repetition, machine: Machine) -> int:
-    """How many blocks are to stay, for fusion to see that very many kernels read a buffer that all blocks read."""
+    """Blocks that must remain for fusion to see more than `readers` kernels at a buffer that all blocks read."""
     limits = machine.fusion
     for name, users in program.users().items():
         if len(users) > limits.readers and name not in repetition.block and not isinstance(program.nodes[name], Extern):
@@ -63,13 +63,14 @@ def _least_kept(program: LoopProgram, repetition: Repetition, machine: Machine) 
 
 
 class _Blocks:
-    """A program, the same with fewer blocks, and what was found for that one taken to all blocks.
+    """A program, its short form with fewer blocks, and the transfer of the short form's groups to all blocks.
 
     Attributes:
-        first, last: between which blocks differ by their operands alone, and are as those `period` blocks away.
-        out: the blocks that are left out.
-        pattern: those whose groups are those of all blocks between the two outermost at either end.
-        crossing: values of the short program that read others than they do in the whole one.
+        first, last: the range of blocks that are equal, but for operands, to the block `period` blocks away.
+        out: the blocks that are removed.
+        pattern: one period of blocks, whose groups are copied to all inner blocks (without the outermost at either
+            end).
+        crossing: values of the short program whose operands differ from the whole program's.
     """
 
     def __init__(self, program: LoopProgram, real: Realized, repetition: Repetition) -> None:
@@ -79,22 +80,22 @@ class _Blocks:
         self.period = 1
         self.out = self.pattern = range(0)
         self.crossing: set[str] = set()
-        self._take_in_parts()
+        self._assign_partial_reductions()
 
-    def _take_in_parts(self) -> None:
-        """Sums of parts, which splitting made, belong to the blocks of what is made of them."""
+    def _assign_partial_reductions(self) -> None:
+        """Assign partial reductions, which splitting added, to the blocks of their final reductions."""
         for name, (chain, at) in list(self.positions.items()):
             if (
                 at == 0
-                and name + PART in self.program.nodes
-                and all(each + PART in self.program.nodes for each in chain)
+                and name + PARTIAL_SUFFIX in self.program.nodes
+                and all(each + PARTIAL_SUFFIX in self.program.nodes for each in chain)
             ):
-                chunks = [each + PART for each in chain]
+                chunks = [each + PARTIAL_SUFFIX for each in chain]
                 self.positions.update((each, (chunks, at)) for at, each in enumerate(chunks))
                 self.block.update((chunk, self.block[each]) for chunk, each in zip(chunks, chain, strict=True))
 
     def moved(self, name: str, blocks: int) -> str | None:
-        """The value at this one's position so many blocks later; itself, where it is of no block."""
+        """The corresponding value `blocks` blocks later; the value itself if it belongs to no block."""
         found = self.positions.get(name)
         if found is None:
             return name
@@ -102,10 +103,10 @@ class _Blocks:
         return chain[at + blocks] if 0 <= at + blocks < len(chain) else None
 
     def choose(self, least: int) -> None:
-        """Find the period, the blocks for which it holds, and which of them are left out.
+        """Find the period, the blocks for which it holds, and which of them to remove.
 
         Args:
-            least: how many are to stay.
+            least: how many must remain.
         """
         looks: dict[int, set[Hashable]] = {block: set() for block in range(self.first, self.last + 1)}
         for name, block in self.block.items():
@@ -113,7 +114,7 @@ class _Blocks:
                 looks[block].add(self._buffer(name))
         known: dict[Hashable, int] = {}
         forms = [known.setdefault(frozenset(looks[block]), len(known)) for block in sorted(looks)]
-        runs = [(*longest_run(forms, period), period) for period in range(1, MOST_PERIOD + 1)]
+        runs = [(*longest_run(forms, period), period) for period in range(1, MAX_PERIOD_BLOCKS + 1)]
         length, start, self.period = max(runs, key=lambda run: run[0] - run[2])
         self.first += start
         self.last = self.first + length + self.period - 1
@@ -127,7 +128,7 @@ class _Blocks:
         return len(self.out)
 
     def _buffer(self, name: str) -> Hashable:
-        """What of a value's buffer must be the same for the value at its position in another block."""
+        """A key that is equal for corresponding values of two blocks if their buffers and views are alike."""
         chain, _ = self.positions[name]
         strides, view = self.real.strides.get(name), self.real.views.get(name)
         seen: Hashable = None
@@ -137,10 +138,10 @@ class _Blocks:
             seen = (at, numbers(view.shape), numbers(view.stride), numbers([view.offset]))
         return chain[0], name in self.real.stored, None if strides is None else numbers(strides), seen
 
-    # the shorter program
+    # the short program
 
     def shortened(self) -> LoopProgram | None:
-        """The program without the blocks that are left out; None where that is no program."""
+        """The program without the removed blocks; None if some operand then has no replacement."""
         program, nodes = self.program, dict[str, Node]()
         gone = {name for name, block in self.block.items() if block in self.out}
         for name, node in program.nodes.items():
@@ -159,20 +160,20 @@ class _Blocks:
         return replace(program, nodes=nodes, outputs=outputs, inputs=[n for n in program.inputs if n not in gone])
 
     def _others(self, node: Node, gone: Collection[str]) -> Mapping[str, str] | None:
-        """What a value before or behind the gap reads in place of what is left out; None where there is nothing."""
+        """Replacements for the removed operands of a value before or behind the gap; None if one has none."""
         others = {read: self._across(node.name, read) for read in node.inputs if read in gone}
         known = {read: other for read, other in others.items() if other is not None and other not in gone}
         return known if len(known) == len(others) else None
 
     def _across(self, name: str, read: str) -> str | None:
-        """What stands, on the other side of the gap, for a value in it that one before or behind it reads."""
+        """The value on the other side of the gap that replaces the removed operand `read` of `name`."""
         block = self.block.get(name)
         if block is None:
             return None
         return self.moved(read, -self.removed if block >= self.out.stop else self.removed)
 
     def short_buffers(self, short: LoopProgram) -> Realized | None:
-        """The buffers of the short program; None where something sees what is not there."""
+        """The buffers of the short program; None if a view has no base there."""
         real, nodes, views = self.real, short.nodes, dict[str, StridedView]()
         for name, view in real.views.items():
             if name in nodes:
@@ -183,25 +184,25 @@ class _Blocks:
         strides = {name: stride for name, stride in real.strides.items() if name in nodes}
         return Realized(real.stored & nodes.keys(), strides, views)
 
-    # its groups
+    # the groups
 
     def _inner(self, block: int) -> bool:
-        """Whether the groups of a block are those of the pattern."""
+        """Whether the groups of a block are copies of the pattern's."""
         return self.pattern.start <= block <= self.last - 2
 
     def _later(self, block: int) -> int:
-        """The block a period later in the short program."""
+        """The block one period later in the short program."""
         later = block + self.period
         return later + self.removed if block < self.out.start <= later else later
 
     def _compared(self, block: int) -> bool:
-        """Whether a block of the short program must be as the one a period later is there."""
+        """Whether a block of the short program must have the same groups as the block one period later."""
         return self._inner(block) and self._inner(self._later(block))
 
     def all_groups(self, short: LoopProgram, fused: Fused) -> Fused | None:
-        """The groups of the whole program; None where those of inner blocks differ."""
+        """The groups of the whole program; None if the groups of inner blocks differ."""
         drawn = self._drawn()
-        if drawn is None or not self._steady(fused):
+        if drawn is None or not self._same_groups_in_blocks(fused):
             return None
         position = {name: at for at, name in enumerate(self.program.nodes)}
         steps = range(0, self.last - 1 - self.pattern.start, self.period)
@@ -223,7 +224,7 @@ class _Blocks:
         return self._fused(fused, dict(sorted(groups.items())), position)
 
     def _copies(self, group: Group, steps: range, position: Mapping[str, int]) -> list[Group] | None:
-        """A group so many blocks later each, as far as blocks are as its own; the first is the group itself."""
+        """Copies of a group, `steps` blocks later each while those are inner blocks; the first is the group itself."""
         block, found = self._block_of(group) or 0, list[Group]()
         for blocks in steps:
             if blocks and not self._inner(block + blocks):
@@ -235,17 +236,17 @@ class _Blocks:
         return found
 
     def _drawn(self) -> Mapping[str, int] | None:
-        """The streams of random numbers that values draw from; None where several draw from one."""
+        """Value -> the random stream that it draws from; None if several values draw from one stream."""
         calls = ((name, stream_of(node)) for name, (node, _) in self.program.calls.items())
         drawn = {name: stream for name, stream in calls if stream is not None}
         return drawn if len(set(drawn.values())) == len(drawn) else None
 
     def _block_of(self, group: Group) -> int | None:
-        """The first block that a group computes something of."""
+        """The first block that has a member of a group."""
         return min((self.block[name] for name in group.members if name in self.block), default=None)
 
-    def _steady(self, fused: Fused) -> bool:
-        """Whether the groups of inner blocks of the short program are each in the next block, too, and no others."""
+    def _same_groups_in_blocks(self, fused: Fused) -> bool:
+        """Whether each inner block of the short program has the same groups as the block one period later."""
         count = Counter(self._block_of(group) for group in fused.groups.values())
         for group in fused.groups.values():
             block = self._block_of(group)
@@ -260,12 +261,12 @@ class _Blocks:
         return True
 
     def _counterpart(self, name: str) -> str | None:
-        """The value at this one's position a period later in the short program."""
+        """The corresponding value one period later in the short program."""
         block = self.block.get(name)
         return None if block is None else self.moved(name, self._later(block) - block)
 
     def _crosses(self, group: Group, short: LoopProgram) -> bool:
-        """Whether a group computes, maybe on the way to a member, what reads other values in the short program."""
+        """Whether a group computes, as a member or inlined, a value whose operands differ in the short program."""
         waiting, seen = list(group.members), set(group.members)
         while waiting:
             name = waiting.pop()
@@ -277,12 +278,12 @@ class _Blocks:
         return False
 
     def _streams(self, drawn: Mapping[str, int], blocks: int) -> dict[int, int]:
-        """The streams of random numbers that values draw from -> those of the values so many blocks later."""
+        """The random stream of each value -> that of the corresponding value `blocks` blocks later."""
         moved = ((stream, self.moved(name, blocks)) for name, stream in drawn.items())
         return {stream: drawn[name] for stream, name in moved if name is not None}
 
     def _copied(self, group: Group, blocks: int, position: Mapping[str, int]) -> Group | None:
-        """A group so many blocks later."""
+        """The copy of a group `blocks` blocks later."""
         names = {name: self.moved(name, blocks) for name in group.accesses}
         if not all(name in position for name in names.values()):
             return None
@@ -300,7 +301,7 @@ class _Blocks:
         return replace(group, number=at, members=members, position=at, accesses=accesses)
 
     def _fused(self, fused: Fused, groups: dict[int, Group], position: Mapping[str, int]) -> Fused | None:
-        """The groups with all that runs outside of loops; None where a value is in no group or in two."""
+        """The result of fusion for the whole program; None if a value is in no group or in two."""
         loops, nodes = (Pointwise, Reduction, Scatter), self.program.nodes
         others: dict[int, Node] = {position[name]: node for name, node in nodes.items() if not isinstance(node, loops)}
         number_of = {name: number for number, group in groups.items() for name in group.members}
@@ -312,7 +313,7 @@ class _Blocks:
 
 
 class _Renaming:
-    """An `Ops` handler that reads other values than a body asks for."""
+    """An `Ops` handler that renames the values a body loads."""
 
     def __init__(self, ops: Ops, names: Mapping[str, str]) -> None:
         self._handler, self._names = ops, names
@@ -325,7 +326,7 @@ class _Renaming:
 
 
 def _renamed(node: Node, names: Mapping[str, str]) -> Node:
-    """A node that reads other values."""
+    """A node with its operands renamed."""
 
     def through(body: Callable[[Ops, Index], Any]) -> Callable[[Ops, Index], Any]:
         return lambda ops, index: body(_Renaming(ops, names), index)

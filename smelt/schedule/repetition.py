@@ -1,8 +1,7 @@
-"""Which part of a program comes again and again: equal layers of a model, found by what they compute.
+"""Finds the repeated blocks of a program: equal layers of a model, recognised by what they compute.
 
-A chain is a value of one layer, the value that has its position in the next one, and so on. Layers need not follow each
-other in the program's order: a backward graph computes again what belongs to the layers in one order, and goes through
-them in the other.
+A chain is the list of corresponding values of all layers. Layers need not be contiguous in the program: a backward
+graph recomputes values of the layers in one order, and differentiates the layers in the other.
 """
 
 from __future__ import annotations
@@ -14,23 +13,23 @@ from dataclasses import dataclass
 from smelt.loops.forms import form_of, form_of_meta
 from smelt.loops.ir import Constant, Extern, Input, LoopProgram, Node, Reduction, Scatter
 
-LEAST_BLOCKS = 14
+MIN_BLOCKS = 14
 """Fewer repeated blocks are not worth looking for."""
 
-MOST_ANCHORS = 4096
-"""More externs are not compared with each other."""
+MAX_ANCHORS = 4096
+"""Most externs that are compared with each other, which takes quadratic time."""
 
-KINDS = (1, 2, 3)
-"""How many kinds of layers, whose externs are alike, may take turns."""
+BLOCK_KINDS = (1, 2, 3)
+"""How many kinds of layers with equal externs may alternate; tried in this order."""
 
 
 @dataclass
 class Repetition:
-    """Blocks `first` to `last`, each of which computes what the one before does, with other operands.
+    """Blocks `first` to `last`, each of which computes the same as the one before, from other operands.
 
     Attributes:
-        positions: of each value of a block, the chain that it belongs to and where it is there.
-        block: the number of the block of a value. Values before and after the blocks are not in it.
+        positions: value of a block -> (its chain, its index there).
+        block: value -> number of its block. Values before and after the blocks are not in it.
     """
 
     positions: dict[str, tuple[list[str], int]]
@@ -40,10 +39,10 @@ class Repetition:
 
 
 def find_repetition(program: LoopProgram) -> Repetition | None:
-    """The blocks of a program; None where there are few, or where something reads from many of them."""
+    """The blocks of a program; None if they are few, or if a value reads from many of them."""
     if program.after:
         return None
-    for kinds in KINDS:  # of layers that take turns, one follows another only after some others
+    for kinds in BLOCK_KINDS:  # kinds of layers may alternate: then the next layer of a kind is `kinds` layers later
         search = _Search(program)
         seed = search.seed(kinds)
         if seed is None:
@@ -72,7 +71,7 @@ class _Search:
         self.block: dict[str, int] = {}
 
     def form(self, node: Node) -> Hashable:
-        """What two values of different blocks must have in common."""
+        """A key that is equal for corresponding values of two blocks: type, metadata, operation, number of operands."""
         meta = form_of_meta(node.meta)
         if isinstance(node, (Input, Constant)):
             return type(node), meta
@@ -82,36 +81,36 @@ class _Search:
         return type(node), meta, form_of(call[0]), call[1], len(node.inputs), tuple(self.results.get(node.name, ()))
 
     def take_keys(self, names: Iterable[str]) -> None:
-        """Number the forms of values: equal ones have the same number."""
+        """Give each form of values a number: equal forms have equal numbers."""
         known = self.known
         self.key |= {n: known.setdefault(self.form(self.nodes[n]), len(known)) for n in names if n not in self.key}
 
     def seed(self, kinds: int) -> tuple[str, str] | None:
-        """Two values in the middle of the blocks, the second of which has the position of the first in the next block.
+        """Two corresponding values of successive blocks in the middle; None if there are none.
 
         Args:
-            kinds: how often externs are the same again before a block of the same kind comes.
+            kinds: how many kinds of blocks, whose externs are equal, alternate.
         """
         anchors = [n for n, node in self.nodes.items() if isinstance(node, Extern)]
-        if len(anchors) < LEAST_BLOCKS:
+        if len(anchors) < MIN_BLOCKS:
             anchors = [n for n, node in self.nodes.items() if isinstance(node, (Reduction, Scatter))]
-        if not LEAST_BLOCKS <= len(anchors) <= MOST_ANCHORS:
+        if not MIN_BLOCKS <= len(anchors) <= MAX_ANCHORS:
             return None
         self.take_keys(anchors)
         keys = [self.key[name] for name in anchors]
         best, start, period = 0, 0, 0
-        for step in range(1, len(keys) // LEAST_BLOCKS + 1):
+        for step in range(1, len(keys) // MIN_BLOCKS + 1):
             length, begins = longest_run(keys, step)
-            if length + step > best and length + step >= LEAST_BLOCKS * step:
+            if length + step > best and length + step >= MIN_BLOCKS * step:
                 best, start, period = length + step, begins, step
         period *= kinds
-        if not best or best < LEAST_BLOCKS * period:
+        if not best or best < MIN_BLOCKS * period:
             return None
         at = start + (best - period) // 2
         return anchors[at], anchors[at + period]
 
     def pair(self, one: str, other: str) -> bool:
-        """Follow operands and users from two values to all at each other's positions; False if that is unclear."""
+        """Extend the pair to all corresponding values, by operands and users; False if this is ambiguous."""
         self.take_keys(self.nodes)
         self.users = self.program.users()
         waiting = deque([(one, other)])
@@ -127,10 +126,10 @@ class _Search:
                     waiting.append((x, y))
             waiting.extend(self.users_of(a, b))
         self.find_positions()
-        return len(self.positions) == len(self.following.keys() | self.previous.keys())  # else some follow each other
+        return len(self.positions) == len(self.following.keys() | self.previous.keys())  # fewer if some form a cycle
 
     def find_positions(self) -> None:
-        """The chains, from values that follow no other."""
+        """Set the chains; each starts at a value that follows no other."""
         for first in [name for name in self.following if name not in self.previous]:
             chain, following = [first], self.following.get(first)
             while following is not None:
@@ -139,7 +138,7 @@ class _Search:
             self.positions.update((name, (chain, at)) for at, name in enumerate(chain))
 
     def users_of(self, a: str, b: str) -> list[tuple[str, str]]:
-        """Users of two values at each other's positions: which compute the same, from these as the same operand."""
+        """Corresponding users of two values: the same computation with these values as the same operand."""
         ours = [(self.key[user], self.nodes[user].inputs.index(a)) for user in self.users[a]]
         theirs = [(self.key[user], self.nodes[user].inputs.index(b)) for user in self.users[b]]
         if ours == theirs:
@@ -151,7 +150,7 @@ class _Search:
         return [(x, y) for x, y in once if x != y]
 
     def number(self, seed: str) -> None:
-        """Number the blocks. Where one ends is a matter of choice: near the seed its neighbours have its number."""
+        """Number the blocks. Their borders are arbitrary: values reached from the seed first get its number."""
         waiting = deque([(seed, 0)])
         while waiting:
             name, block = waiting.popleft()
@@ -163,9 +162,9 @@ class _Search:
                 waiting.extend([(n, number) for n in (*self.nodes[each].inputs, *self.users[each])])
 
     def found(self, seed: str) -> Repetition | None:
-        """The blocks around the seed between which nothing differs."""
+        """The longest range of equal blocks around the seed."""
         broken = set[int]()
-        """Blocks that do not go over into the next one as they should."""
+        """Blocks that differ from the next one."""
         for name, block in self.block.items():
             other = self.following.get(name)
             if other is None or not self.alike(name, other):
@@ -175,12 +174,12 @@ class _Search:
         at = self.block[seed]
         first = max((b for b in broken if b < at), default=at - 1) + 1
         last = min((b for b in broken if b >= at), default=at)
-        if last - first + 1 < LEAST_BLOCKS:
+        if last - first + 1 < MIN_BLOCKS:
             return None
         return Repetition(self.positions, self.block, first, last)
 
     def alike(self, a: str, b: str) -> bool:
-        """Whether what two values read, and who reads them, have each other's positions or are the same."""
+        """Whether the operands and the users of two values correspond or are the same."""
         following = self.following
         inputs = zip(self.nodes[a].inputs, self.nodes[b].inputs, strict=True)
         if not all(following.get(x) == y or (x == y and x not in self.block) for x, y in inputs):
@@ -189,7 +188,7 @@ class _Search:
 
 
 def longest_run(keys: Sequence[int], step: int) -> tuple[int, int]:
-    """How long keys equal those so many positions later without a break, at most, and where that begins."""
+    """(length, start) of the longest run of keys that equal those `step` positions later."""
     best, start, length = 0, 0, 0
     for at in range(len(keys) - step):
         length = length + 1 if keys[at] == keys[at + step] else 0

@@ -1,6 +1,6 @@
-"""Which buffers lie in others' memory: what a library's kernel returned as a view of its argument.
+"""Finds results of library kernels that may be views of an argument, and so share its memory.
 
-Whoever reads such a view reads that memory, so it stays as long as the view does and is written by nobody meanwhile.
+A read of such a view is a read of that memory: it lives as long as the view, and is not overwritten until then.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from smelt.loops.ir import Extern, Item, LoopProgram
 from smelt.schedule.realize import StridedView
 
 Sharing = Mapping[str, frozenset[str]]
-"""For each value that may be a view: the buffers whose memory it may lie in, none of them views themselves."""
+"""For each value that may be a view: the buffers that it may be a view of, none of them views themselves."""
 
 
 def find_sharing(program: LoopProgram, views: Mapping[str, StridedView]) -> Sharing:
-    """
+    """The values of a program that may be views of others' memory.
+
     Args:
         views: extern arguments that are strided views of buffers.
     """
@@ -32,7 +33,7 @@ def find_sharing(program: LoopProgram, views: Mapping[str, StridedView]) -> Shar
 
 
 def behind(sharing: Sharing, names: Iterable[str]) -> set[str]:
-    """The buffers that the memory of any of these values may belong to, besides the values themselves."""
+    """The buffers, other than the values themselves, whose memory any of these values may share."""
     if not sharing:
         return set()
     return {root for name in names for root in sharing.get(name, ())}

@@ -1,6 +1,6 @@
-"""Splits long reductions with few results in two, so that the first half runs in parallel.
+"""Splits a long reduction with few results into a partial reduction that runs in parallel and a final one.
 
-A reduction over n elements becomes a reduction over chunks of them (which are kept) and a small one over the chunks.
+A reduction over n elements becomes a partial reduction of each chunk and a small final one over the chunks' results.
 The chunk size depends on shapes only, never on the number of threads, so results do not either. It also bounds how many
 additions follow one another, which keeps rounding errors at the level of pairwise summation.
 """
@@ -25,10 +25,10 @@ from smelt.shapes.expr import reshape_index
 from smelt.shapes.size import IntLike, content, hint, is_symbolic, same
 
 _UNEVEN = 8
-"""How many times larger than wanted a chunk may be where all chunks are to be equal."""
+"""Most that a chunk of equal chunks may exceed the wanted size, as a factor; beyond it the last chunk is shorter."""
 
-PART = "_part"
-"""Ends the name of the reduction of chunks."""
+PARTIAL_SUFFIX = "_part"
+"""Suffix of the name of a partial reduction."""
 
 
 def split_reductions(program: LoopProgram, real: Realized, names: Names, machine: Machine = CPU) -> LoopProgram:
@@ -57,9 +57,9 @@ def _work(node: Reduction) -> int:
 
 
 def _mixed(long: Sequence[_Long]) -> set[tuple[int, int]]:
-    """Extents of column reductions that may share their loop with reductions of the rows, which read the same buffers.
+    """Extents of column reductions that may share their loop with row reductions that read the same buffers.
 
-    Others of the same extent are cut alike, since they may join them there.
+    Column reductions of the same extent are all split alike, since any of them may join that loop.
     """
     rows = {r.name for each in long if each.nest_level is NestLevel.ROW for r in each.reads}
     columns = (each for each in long if each.nest_level is NestLevel.COLUMN)
@@ -80,14 +80,14 @@ class _Long:
         self.roles, self.nest_level = reduction_roles(node, self.reads, self.reduced, self.kept, program, real)
 
     def extent(self) -> tuple[int, int]:
-        """(rows that are folded, columns), in the example."""
+        """(rows that are folded, columns), by the example's sizes."""
         return math.prod(hint(v.size) for v in self.reduced), math.prod(hint(v.size) for v in self.kept)
 
     def split(self, machine: Machine, mixed: bool) -> tuple[Reduction | None, Reduction]:
-        """(the reduction of chunks, the reduction over them); (None, itself) where it is left whole.
+        """(partial reduction, final reduction); (None, the reduction itself) where it is not split.
 
         Args:
-            mixed: whether it may share its loop with reductions of the rows.
+            mixed: whether it may share its loop with row reductions.
         """
         node = self.node
         outer = math.prod(hint(v.size) for v in self.kept if self.roles[v] is Role.KEPT)
@@ -98,38 +98,39 @@ class _Long:
         width = math.prod(hint(v.size) for v in self.kept) // max(outer, 1)
         wanted = _wanted(total, self.nest_level, machine, width, outer, mixed)
         if is_symbolic(sizes):
-            # more than for numbers: the calls to come may have many more chunks than the example
-            return _ragged_halves(node, sizes, max(32, wanted))
+            # larger chunks than for fixed sizes: later calls may have many more chunks than the example
+            return _split_with_short_chunk(node, sizes, max(32, wanted))
         by_width = self.nest_level is NestLevel.COLUMN and machine.column_programs > 0
-        if by_width and mixed:  # all that may meet in a kernel are cut at the same points
-            wanted = rows_per_part(total, wanted)
-        most = machine.max_parts * (4 if width <= 64 else 1)
-        chunk = part_size([*map(int, sizes)], wanted, most)
+        if by_width and mixed:  # all reductions that may share a kernel have the same chunks
+            wanted = chunk_rows(total, wanted)
+        most = machine.max_chunks * (4 if width <= 64 else 1)
+        chunk = chunk_size([*map(int, sizes)], wanted, most)
         fits = chunk is not None and (chunk == wanted if mixed else wanted / 2 <= chunk <= wanted * 2)
         if by_width and not fits:
-            return _ragged_halves(node, sizes, wanted)
-        return _any_halves(node, sizes, chunk, max(wanted, total // most))
+            return _split_with_short_chunk(node, sizes, wanted)
+        return _split_near(node, sizes, chunk, max(wanted, total // most))
 
 
 def _wanted(total: int, nest_level: NestLevel, machine: Machine, width: int, outer: int, mixed: bool) -> int:
-    """Elements that a chunk should have; `width`: columns of a row, `outer`: rows of chunks that there are anyway."""
+    """Elements that a chunk should have; `width`: columns of a row, `outer`: iterations that are independent anyway."""
     column = nest_level is NestLevel.COLUMN
-    limit, least = (machine.rows_per_part, 16) if column else (machine.elements_per_part, 1024)
+    limit, least = (machine.max_chunk_rows, 16) if column else (machine.max_chunk_elements, 1024)
     chunks = machine.parallel
     if column and machine.column_programs:
         blocks = -(-width // machine.column_block)
-        chunks = max(1, (machine.mixed_parts if mixed else machine.column_programs // blocks) // outer)
+        chunks = max(1, (machine.mixed_chunks if mixed else machine.column_programs // blocks) // outer)
     return min(limit, max(least, total // chunks))
 
 
-def part_size(sizes: Sequence[int], wanted: int, most: int) -> int | None:
-    """How many elements along the reduced dimensions one chunk sums, or None to leave it whole.
+def chunk_size(sizes: Sequence[int], wanted: int, most: int) -> int | None:
+    """Elements along the reduced dimensions that one chunk folds; None: do not split.
 
-    A chunk is whole trailing dimensions times a divisor of the next, so that chunks need no divisions to find.
+    A chunk is some whole trailing dimensions times a divisor of the next one, so that indices of chunks need no
+    division.
 
     Args:
         wanted: elements that a chunk should have.
-        most: chunks that there may be.
+        most: largest number of chunks.
     """
     total = math.prod(sizes)
     best: int | None = None
@@ -146,13 +147,13 @@ def part_size(sizes: Sequence[int], wanted: int, most: int) -> int | None:
 
 
 def _divisors(size: int) -> list[int]:
-    """In increasing order."""
+    """The divisors of a number in increasing order."""
     low = [n for n in range(1, math.isqrt(size) + 1) if size % n == 0]
     return [*low, *(size // n for n in reversed(low) if n * n != size)]
 
 
-def _halves(node: Reduction, chunk: int) -> tuple[Reduction, Reduction]:
-    """(the reduction of chunks, the reduction over them)."""
+def _split_evenly(node: Reduction, chunk: int) -> tuple[Reduction, Reduction]:
+    """(partial reduction, final reduction), by equal chunks of `chunk` elements."""
     dims, left = list(node.dims), chunk
     reduced = {d: int(node.source_shape[d]) for d in dims}
     whole: list[int] = []
@@ -174,29 +175,29 @@ def _halves(node: Reduction, chunk: int) -> tuple[Reduction, Reduction]:
         elif d in node.dims:
             chunks.append(len(shape))
         shape.append(size)
-    # chunk dimensions first, so that the kept ones stay contiguous in the buffer of the chunks
+    # chunk dimensions first, so that the kept ones stay contiguous in the buffer of the partial results
     kept = [d for d in range(len(shape)) if d not in folded and d not in chunks]
     order = [*chunks, *kept, *folded]
     sizes = tuple(shape[d] for d in order)
     made = sizes[: len(chunks) + len(kept)]
-    return _two(node, sizes, len(made), len(chunks), _part(node, order, cut, left, _wide(node)))
+    return _partial_and_final(node, sizes, len(made), len(chunks), _permuted_body(node, order, cut, left, _wide(node)))
 
 
-def _any_halves(
+def _split_near(
     node: Reduction, sizes: list[IntLike], chunk: int | None, wanted: int
 ) -> tuple[Reduction | None, Reduction]:
-    """In equal chunks where some have about the wanted size: those of a prime number, or three times one, have not."""
+    """Equal chunks if some are near the wanted size (a prime total has none), else chunks with a shorter last one."""
     if chunk is None or chunk > _UNEVEN * wanted:
-        return _ragged_halves(node, sizes, wanted)
-    return _halves(node, chunk)
+        return _split_with_short_chunk(node, sizes, wanted)
+    return _split_evenly(node, chunk)
 
 
 def _wide(node: Reduction) -> torch.dtype:
-    """Parts of a low-precision sum stay in float32: it is rounded once, at the end."""
+    """The type of partial results: float32 for a low-precision sum, which is then rounded only once, at the end."""
     return torch.float32 if node.dtype in (torch.bfloat16, torch.float16) else node.dtype
 
 
-def _two(
+def _partial_and_final(
     node: Reduction,
     sizes: tuple[IntLike, ...],
     made: int,
@@ -204,8 +205,15 @@ def _two(
     first: Body,
     ragged: tuple[int, int, IntLike] | None = None,
 ) -> tuple[Reduction, Reduction]:
-    """The reduction of `first` to the leading `made` dimensions of `sizes`, and that of the first `chunks` of them."""
-    wide, name = _wide(node), node.name + PART
+    """(partial reduction, final reduction) by their dimensions.
+
+    Args:
+        sizes: of the dimensions of `first`, the body of the partial reduction.
+        made: how many leading ones of `sizes` its result has; it folds the others.
+        chunks: how many leading ones of these the final reduction folds.
+        ragged: (dimension of chunks, dimension within a chunk, total) where the last chunk is short.
+    """
+    wide, name = _wide(node), node.name + PARTIAL_SUFFIX
     shape: Any = sizes[:made]
     strides: Any = row_major(shape)
     meta = TensorMeta(shape, wide, strides, node.meta.device)
@@ -218,10 +226,10 @@ def _two(
     return partial, replace(node, inputs=(name,), body=body, source_shape=shape, dims=over, dtype=wide)
 
 
-def _ragged_halves(node: Reduction, sizes: list[IntLike], wanted: int) -> tuple[Reduction | None, Reduction]:
-    """As `_halves` where no number divides every size: chunks have a fixed size, and the last one may be short.
+def _split_with_short_chunk(node: Reduction, sizes: list[IntLike], wanted: int) -> tuple[Reduction | None, Reduction]:
+    """Like `_split_evenly`, by chunks of a fixed size of which the last may be short, where equal chunks do not fit.
 
-    Trailing dimensions that fit into a chunk stay whole; the leading ones are one loop that is cut.
+    Trailing dimensions that fit into a chunk stay whole; the leading ones become one loop, which is split.
     """
     dims = list(node.dims)
     whole: list[int] = []
@@ -231,7 +239,7 @@ def _ragged_halves(node: Reduction, sizes: list[IntLike], wanted: int) -> tuple[
         suffix *= hint(node.source_shape[whole[0]])
     old = [node.source_shape[d] for d in dims]
     total = math.prod(old)
-    chunk = rows_per_part(total, max(wanted // suffix, 1))
+    chunk = chunk_rows(total, max(wanted // suffix, 1))
     if hint(total) < 2 * chunk:
         return None, node
     kept = [d for d in range(len(node.source_shape)) if d not in node.dims]
@@ -247,18 +255,18 @@ def _ragged_halves(node: Reduction, sizes: list[IntLike], wanted: int) -> tuple[
         return ops.convert(node.body(ops, tuple(straight[d] for d in range(len(straight)))), dtype, wide)
 
     exact = chunk == 1 or (same(count * chunk, total) and len(dims) == 1)
-    return _two(node, shape, made, 1, body, None if exact else (0, made, total))
+    return _partial_and_final(node, shape, made, 1, body, None if exact else (0, made, total))
 
 
-def rows_per_part(total: IntLike, wanted: int) -> int:
-    """A divisor of every total, else a power of two; not much below `wanted`."""
+def chunk_rows(total: IntLike, wanted: int) -> int:
+    """A size of chunks near `wanted`: a divisor of the total for all values of symbols, else a power of two."""
     power = 1 << (wanted.bit_length() - 1)
     unit = content(total)
     return next((n for n in range(wanted, power // 2, -1) if unit % n == 0), power)
 
 
-def _part(node: Reduction, order: Sequence[int], cut: int | None, size: int, dtype: torch.dtype) -> Body:
-    """The body of `node` for an index whose dimensions are permuted by `order`, with dimension `cut` in two pieces."""
+def _permuted_body(node: Reduction, order: Sequence[int], cut: int | None, size: int, dtype: torch.dtype) -> Body:
+    """The body of `node` for an index of dimensions permuted by `order`, in which dimension `cut` is two dimensions."""
     inverse = sorted(range(len(order)), key=order.__getitem__)
 
     def body(ops: Ops, index: Index) -> Value:

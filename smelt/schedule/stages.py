@@ -1,8 +1,8 @@
-"""Stages of a program whose results are wanted as soon as they are final: gradients that are reduced meanwhile.
+"""Divides a program into stages whose results are handed out as soon as they are final: gradients, for all-reduce.
 
-Results are taken in the order in which the program makes them anyway; so many bytes of them are a stage. Units that a
-stage needs come before those that only later ones need, else in the order in which they were. Nothing is cut: fusion,
-memory and order are those of the whole program.
+Results are assigned to stages of a given size in the order in which the program makes them. Units that a stage needs
+come before those that only later stages need; otherwise the order is unchanged. Fusion and the memory plan are those
+of the whole program.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Stage:
     """Results that are handed out together.
 
     Attributes:
-        last: position of the unit after which they are final: made, and read by nobody any more.
-        results: their positions among the program's.
+        last: position of the unit after which they are final: written, and not read by later units.
+        results: their positions among the program's results.
     """
 
     last: int
@@ -31,12 +31,12 @@ class Stage:
 
 
 class Stages:
-    """Which stage each result, and so each unit, belongs to.
+    """The stage of each result, and of each unit.
 
     Args:
         units: in order.
-        bytes: of results that make a stage.
-        after: for some units, others that they wait for without reading anything of theirs.
+        bytes: size of a stage's results.
+        after: for some units, others that they wait for without reading their results.
     """
 
     def __init__(
@@ -53,18 +53,18 @@ class Stages:
         shared = behind(sharing, named) | {name for name in named if name in sharing}
         sizes = {name: hint(metas_of(program.nodes[name]).nbytes) for name in named}
         self.stage_of: dict[str, int] = {}
-        number = held = 0
+        number = filled = 0
         left = sum(sizes.values())
         for name in sorted((n for n in sizes if n in maker and n not in shared), key=maker.__getitem__):
             self.stage_of[name] = number
-            held, left = held + sizes[name], left - sizes[name]
-            if held >= bytes and left:
-                number, held = number + 1, 0
+            filled, left = filled + sizes[name], left - sizes[name]
+            if filled >= bytes and left:
+                number, filled = number + 1, 0
         self.last = number
         self.level = self._levels(units, after)
 
     def _levels(self, units: Sequence[Unit], after: Mapping[int, set[int]]) -> dict[int, int]:
-        """The first stage that needs each unit."""
+        """For each unit the first stage that needs it."""
         followers = followers_of(sources_of(units, after))
         level: dict[int, int] = {}
         for unit in reversed(units):
@@ -73,11 +73,12 @@ class Stages:
         return level
 
     def ordered(self, units: Iterable[Unit]) -> list[Unit]:
-        """The units of each stage before those of the next."""
+        """The units sorted by stage, in unchanged order within a stage."""
         return sorted(units, key=lambda unit: self.level[unit.number])
 
     def gates(self, units: Iterable[Unit], mobile: Container[int]) -> dict[int, set[int]]:
-        """For the first unit of each stage that stays where it is, the units of earlier stages that may move."""
+        """For the first unit of each stage that may not move: the units of earlier stages that may; they must precede
+        it."""
         found: dict[int, set[int]] = {}
         moving: set[int] = set()
         before = 0
@@ -90,7 +91,7 @@ class Stages:
         return found
 
     def ends(self, together: Sequence[Sequence[Unit]]) -> list[Stage]:
-        """The stages of units in their final order, lists of which run at once; none where there is only one."""
+        """The stages, given the units in their final order as steps that run at once; empty if there is only one."""
         final = self._final(together)
         at = sum(map(len, together)) - 1
         found: list[Stage] = []
@@ -109,7 +110,7 @@ class Stages:
         return [*found, Stage(at, rest)] if found and rest else []
 
     def _final(self, together: Sequence[Sequence[Unit]]) -> dict[str, int]:
-        """For each result the position of the last unit of those that run at once with its last use."""
+        """For each result the position of the last unit of the step that contains its last use."""
         final: dict[str, int] = {}
         at = -1
         for step in together:

@@ -1,7 +1,7 @@
-"""What must hold of a schedule: a buffer is written before it is read, and its memory is nobody else's until it ends.
+"""Checks a schedule: each buffer is written before it is read, and its memory is not reused before its last use.
 
-The pipeline asks after scheduling, where errors are not to be hidden (SMELT_STRICT). Kernels of a bundle run at the
-same time, so what is said of a moment holds for all of them.
+The pipeline runs it after scheduling under SMELT_STRICT. A moment is a point of time in the schedule: a unit, or all
+kernels of a bundle, which run at the same time.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from smelt.shapes.size import hint
 
 
 class InvalidSchedule(CompileError):
-    """A stage made a schedule that breaks the rules of its level."""
+    """A schedule violates an invariant."""
 
 
 def verify(plan: Schedule) -> None:
     """Check the invariants of a schedule.
 
     Raises:
-        InvalidSchedule: names the first buffer or unit that breaks a rule, and the rule.
+        InvalidSchedule: names the first buffer or unit that violates an invariant, and the invariant.
     """
     moments = _Moments(plan)
     rules = (_bad_units(plan), moments.problems, _bad_reads(moments), _bad_arena(moments), _overwritten(moments))
@@ -34,13 +34,13 @@ def verify(plan: Schedule) -> None:
 
 
 class _Moments:
-    """When each unit of a schedule runs, what is written then, and when a buffer is read for the last time.
+    """When each unit of a schedule runs, and when each buffer is written and last used.
 
     Attributes:
-        of: number of a unit -> its moment, which it shares with its bundle.
-        written: buffer -> the moment in which it is made.
-        reads: unit -> buffers that it reads, and those whose memory these may lie in.
-        last: buffer -> the moment in which it is used last.
+        of: number of a unit -> its moment.
+        written: buffer -> the moment of its write.
+        reads: unit -> buffers that it reads, and buffers that these may be views of.
+        last: buffer -> the moment of its last use.
     """
 
     def __init__(self, plan: Schedule) -> None:
@@ -101,12 +101,12 @@ def _bad_reads(moments: _Moments) -> Iterator[str]:
         if output.name is not None and not isinstance(nodes[output.name], (Input, Constant)):
             if output.name not in moments.written:
                 yield f"output {output.name} is not made"
-            if output.name in plan.memory.offsets or output.name in plan.apart:
+            if output.name in plan.memory.offsets or output.name in plan.dedicated:
                 yield f"output {output.name} is not the caller's"
 
 
 def _bad_arena(moments: _Moments) -> Iterator[str]:
-    """Whether two buffers that are there at the same time share bytes of the arena."""
+    """The error if two buffers that are live at the same time overlap in the arena."""
     plan = moments.plan
     open_ones: list[str] = []
     for name in sorted(plan.memory.offsets, key=lambda name: moments.written[name]):
@@ -128,7 +128,7 @@ def _bytes(plan: Schedule, name: str) -> tuple[int, int]:
 
 
 def _overwritten(moments: _Moments) -> Iterator[str]:
-    """Whether somebody needs a buffer that another value has been written over."""
+    """The error if a buffer is read after another value was written over it."""
     plan = moments.plan
     for new, old in [*plan.over_inputs.items(), *plan.over_others.items(), *plan.memory.in_place.items()]:
         maker, moment = moments.maker[new], moments.written[new]

@@ -50,7 +50,7 @@ def lay_out(program: Program) -> Layout:
         call = program.calls[number - 1] if 0 < number <= len(program.calls) else None
         return call is not None and call.in_place == output and call.reads[0] == source
 
-    plan = plan_memory(units, sizes, may_overwrite, two_ways=0)
+    plan = plan_memory(units, sizes, may_overwrite, max_compared_buffers=0)
     names = list(plan.offsets)
     numbers = [sizes[name] for name in names]
     offsets, size = min(_placements(plan.lives, numbers), key=lambda one: one[1])

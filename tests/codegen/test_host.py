@@ -108,7 +108,7 @@ def test_a_product_lies_apart_or_in_what_it_is_written_over() -> None:
     a, b = torch.randn(6, 4), torch.randn(4, 4)
     assert "mm_0.into(v[0]" in render_cpp(plan).host_source
     plan.memory.offsets.clear()
-    plan.apart.add(first)
+    plan.dedicated.add(first)
     assert "mm_0.into(o0, " in render_cpp(plan).host_source
     (got,) = run(plan, a, b)
     torch.testing.assert_close(got, a @ b @ b)

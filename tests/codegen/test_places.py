@@ -22,25 +22,25 @@ from tests.loops.random_graphs import RandomGraph, SymbolicRandomGraph
 
 
 @pytest.fixture(autouse=True)
-def apart(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """All that could be in the arena is outside of it, and each second kernel begins a run. Gives what was covered."""
-    covered: list[str] = []
+def overwriting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """No buffer is in the arena, and each second kernel begins a run. Returns the values written over others."""
+    overwriting: list[str] = []
 
-    def set_apart(self: BufferAssignment, together: Sequence[list[Unit]], memory: MemoryPlan) -> MemoryPlan:
+    def dedicate(self: BufferAssignment, together: Sequence[list[Unit]], memory: MemoryPlan) -> MemoryPlan:
         over = {new: old for new, old in memory.in_place.items() if self.overwriting.alike(new, old)}
-        self.apart = memory.offsets.keys() - over.keys()
+        self.dedicated = memory.offsets.keys() - over.keys()
         self.cover(over)
-        covered.extend(over)
-        placed = self.placed(together)
-        assert not placed.offsets
-        return placed
+        overwriting.extend(over)
+        plan = self.plan_arena(together)
+        assert not plan.offsets
+        return plan
 
     def breaks(self: BufferAssignment, units: Sequence[Unit], memory: MemoryPlan) -> set[int]:
         return {unit.number for unit in units[1::2] if unit.number in self.fused.groups}
 
-    monkeypatch.setattr(BufferAssignment, "set_apart", set_apart)
+    monkeypatch.setattr(BufferAssignment, "dedicate", dedicate)
     monkeypatch.setattr(BufferAssignment, "breaks", breaks)
-    return covered
+    return overwriting
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -55,14 +55,14 @@ def test_random_graphs_of_symbolic_sizes(seed: int) -> None:
     run_at(gm, made.g.known, [(3, 5), (2, 2), (7, 4), (12, 70)], 1000, 2e-3)
 
 
-def test_values_over_others(apart: list[str]) -> None:
+def test_values_over_others(overwriting: list[str]) -> None:
     g = GraphBuilder()
     x, w = g.input(64, 48), g.input(48, 48)
     for _ in range(4):
         x = g.mul(g.mm(x, w), 0.01)
         x = g.exp(g.sub(x, g.broadcast_in_dim(g.sum(g.mm(x, w), (1,)), (64, 48), (0,))))
     check(g.build(g.mm(x, w)), 1e-3)
-    assert len(apart) > 3
+    assert len(overwriting) > 3
 
 
 def test_values_without_elements() -> None:

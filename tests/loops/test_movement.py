@@ -12,7 +12,7 @@ import torch
 from smelt.loops.interpret import interpret
 from smelt.loops.ir import Extern, Pointwise, Scatter
 from smelt.loops.lower import lower
-from smelt.loops.movement import MANY, write_part
+from smelt.loops.movement import MAX_LOOP_OPERANDS, write_slice
 from smelt.loops.registry import Operand
 from tests.loops.graphs import GraphBuilder, interpreted
 from tests.loops.symbolic import SymbolicBuilder
@@ -89,7 +89,7 @@ def test_slices_and_what_they_are_written_over() -> None:
             )
             old = program.nodes["slice_scatter"]
             operands = (Operand(name, program.nodes[name].meta) for name in program.inputs)
-            written = write_part("slice_scatter", old.meta, *operands, starts, stops, steps)
+            written = write_slice("slice_scatter", old.meta, *operands, starts, stops, steps)
             assert isinstance(written, Scatter if part.numel() else Pointwise)
             program.nodes["slice_scatter"] = written
             same(interpret(program, [x, part]), want)
@@ -99,7 +99,7 @@ def test_a_write_to_a_part_says_that_no_two_elements_meet() -> None:
     g = GraphBuilder()
     x, part = g.input(4, 6), g.input(2, 3)
     operands = (Operand(n.name, n.meta["val"]) for n in (x, part))
-    written = write_part("w", x.meta["val"], *operands, (0, 1), (4, 6), (2, 2))
+    written = write_slice("w", x.meta["val"], *operands, (0, 1), (4, 6), (2, 2))
     assert isinstance(written, Scatter)
     assert (written.parallel, written.accumulate, written.ranges) == ((0, 1), False, (2, 3))
 
@@ -139,18 +139,20 @@ def lowered(count: int, *shape: int, stride: tuple[int, ...] | None = None, dim:
 
 
 def test_many_parts_are_put_together_by_a_library() -> None:
-    assert isinstance(lowered(MANY, 2, 3), Pointwise), "parts without elements count for nothing"
-    many = lowered(MANY + 1, 2, 3)
+    assert isinstance(lowered(MAX_LOOP_OPERANDS, 2, 3), Pointwise), "parts without elements count for nothing"
+    many = lowered(MAX_LOOP_OPERANDS + 1, 2, 3)
     assert isinstance(many, Extern) and many.target is torch.ops.aten.cat.default and many.inputs == ("x0",)
-    assert len(many.args[0]) == MANY + 1 and many.args[1] == 0
+    assert len(many.args[0]) == MAX_LOOP_OPERANDS + 1 and many.args[1] == 0
     last = (12, 1, 4, 2)
-    assert isinstance(lowered(MANY + 1, 1, 2, 3, 2, stride=last), Pointwise), "images with channels last stay a loop"
-    assert isinstance(lowered(MANY + 1, 1, 2, 3, 2), Extern) and isinstance(
-        lowered(MANY + 1, 3, 2, stride=(1, 3)), Extern
+    assert isinstance(lowered(MAX_LOOP_OPERANDS + 1, 1, 2, 3, 2, stride=last), Pointwise), (
+        "images with channels last stay a loop"
+    )
+    assert isinstance(lowered(MAX_LOOP_OPERANDS + 1, 1, 2, 3, 2), Extern) and isinstance(
+        lowered(MAX_LOOP_OPERANDS + 1, 3, 2, stride=(1, 3)), Extern
     )
     g = GraphBuilder()
     rows, columns = g.input(3, 2, 1, 2), g.input(3, 2, 1, 2, stride=(4, 1, 4, 2))
-    mixed = lower(g.build(g.cat((rows, *[columns] * MANY), 0))).nodes["cat"]
+    mixed = lower(g.build(g.cat((rows, *[columns] * MAX_LOOP_OPERANDS), 0))).nodes["cat"]
     assert isinstance(mixed, Pointwise), "one that is not in rows is enough"
 
 

@@ -80,7 +80,7 @@ def test_memory_is_taken_over_only_where_the_whole_need_is_less():
     g = GraphBuilder()
     a, b, c, x, w = g.input(1024, 64), g.input(64, 1024), g.input(1024, 1024), g.input(4096, 1024), g.input(1024, 8)
     plan = plan_of(g, g.mul(g.mm(a, b), c), g.mm(g.exp(x), w))
-    assert not plan.over_others and plan.apart == {"mm", "exp"} and plan.memory.size == 0
+    assert not plan.over_others and plan.dedicated == {"mm", "exp"} and plan.memory.size == 0
 
 
 def test_an_intermediate_lies_apart_where_the_arena_would_outlast_it():
@@ -89,7 +89,7 @@ def test_an_intermediate_lies_apart_where_the_arena_would_outlast_it():
     early = g.mm(g.exp(g.input(4096, 512)), g.input(512, 8))
     late = g.mm(g.mm(g.input(512, 4096), early), g.input(8, 16384))
     plan = plan_of(g, late)
-    assert "exp" in plan.apart and plan.memory.size < 1 << 20
+    assert "exp" in plan.dedicated and plan.memory.size < 1 << 20
     assert "memory of its own" in describe(plan)
 
 
@@ -109,8 +109,8 @@ def test_values_apart_are_written_over_each_other():
     g = gradients_after_activations(6)
     late = g.mm(g.exp(g.made[-1]), g.input(64, 65536))
     plan = plan_of(g, *g.made, late)
-    assert plan.memory.size < 1 << 16 and plan.apart
-    assert any(old in plan.apart for old in plan.over_others.values())
+    assert plan.memory.size < 1 << 16 and plan.dedicated
+    assert any(old in plan.dedicated for old in plan.over_others.values())
     one = 2048 * 64 * 4
     inputs = sum(plan.program.nodes[name].meta.nbytes for name in plan.program.inputs)
     assert plan.needed <= inputs + 64 * 65536 * 4 + 7 * 64 * 64 * 4 < inputs + 64 * 65536 * 4 + 2 * one
@@ -119,7 +119,7 @@ def test_values_apart_are_written_over_each_other():
 def test_the_arena_ends_before_what_follows_takes_memory():
     g = gradients_after_activations(6)
     plan = plan_of(g, *g.made, g.mm(g.made[-1], g.input(64, 65536)))
-    assert plan.memory.size >= 1 << 16 and not plan.apart and plan.arena_end < len(plan.steps) - 1
+    assert plan.memory.size >= 1 << 16 and not plan.dedicated and plan.arena_end < len(plan.steps) - 1
     assert "\n    release(workspace)\n" in render_cpp(plan).host_source
 
 
@@ -151,8 +151,8 @@ def test_on_a_gpu_the_largest_intermediate_lies_outside_of_an_arena_that_is_shar
         return schedule(lower(g.build(g.mm(g.exp(total), g.permute(w, (1, 0))), g.exp(total))), Options(), None, GPU)
 
     plan = planned(1 << 24)
-    assert "scatter_add" in plan.apart and plan.memory.size < 1 << 23
-    assert planned(1 << 20).apart == set()  # too little
+    assert "scatter_add" in plan.dedicated and plan.memory.size < 1 << 23
+    assert planned(1 << 20).dedicated == set()  # too little
 
 
 def assignment(
@@ -177,12 +177,12 @@ def test_what_may_lie_in_the_arena() -> None:
     assert {"exp", "mm"} <= found and not found & {"x0", "x1", "topk", shown.name, "neg", values.name}
     assert places.inside("exp") == places.outside(shown.name) == 64 * 64 * 4 and places.outside("exp") == 0
     assert (places.outside("x0"), places.outside("x1")) == (0, 64 * 64 * 4), "the caller holds one of them"
-    places.apart = {"exp"}
+    places.dedicated = {"exp"}
     assert not places.in_arena("exp") and places.outside("exp") == 64 * 64 * 4
     places.cover({shown.name: "mm"})
     assert not places.in_arena("mm") and places.outside(shown.name) == 0 and not places.is_fresh("mm")
     places.uncover({shown.name: "mm"})
-    assert places.in_arena("mm") and not places.over_others and not places.covered
+    assert places.in_arena("mm") and not places.over_others and not places.overwritten
 
 
 def test_small_buffers_take_whole_lines_of_the_arena() -> None:
@@ -211,12 +211,12 @@ def test_memory_in_use_is_the_arena_until_its_end_and_all_else() -> None:
     early = g.mm(g.exp(x), w)
     places = assignment(g, early, g.mm(early, w), caller_owned={"x0", "x1"})
     units = list(places_order(places))
-    plan = places.placed([[unit] for unit in units])
+    plan = places.plan_arena([[unit] for unit in units])
     size = 64 * 64 * 4
     assert plan.size == size and places.arena_end(units, plan) == 1
     assert places.needs(units, plan) == [size, 2 * size, 2 * size]
-    places.apart = {"exp"}
-    assert places.placed([[unit] for unit in units]).size == 0
+    places.dedicated = {"exp"}
+    assert places.plan_arena([[unit] for unit in units]).size == 0
 
 
 def places_order(places: BufferAssignment) -> Iterable[Unit]:
@@ -236,4 +236,4 @@ def test_on_a_gpu_nothing_lies_outside_of_an_arena_that_is_as_large_without_it()
     one, two, three = (g.scatter_add(zero, 0, index, x) for zero in zeros)
     made = g.sum(g.mul(g.mul(one, two), three), (0,))
     plan = schedule(lower(g.build(made)), Options(), None, GPU)
-    assert plan.apart == set() and plan.memory.size >= 3 * (1 << 24)
+    assert plan.dedicated == set() and plan.memory.size >= 3 * (1 << 24)

@@ -232,7 +232,7 @@ def test_few_parts_of_much_work_are_not_joined() -> None:
         x = g.input(4, 64, 512)
         return g.exp(x), g.sum(x, (1,))
 
-    assert Two(build).merged(replace(CPU, enough_parallel=5)) == "only 4 independent parts"
+    assert Two(build).merged(replace(CPU, enough_parallel=5)) == "only 4 independent iterations"
     assert isinstance(Two(build).merged(replace(CPU, enough_parallel=4)), Group)
     two = Two(lambda g: (g.exp(x := g.input(4, 16, 64)), g.sum(x, (1,))))
     assert isinstance(two.merged(replace(CPU, enough_parallel=5)), Group), "little work"
@@ -253,11 +253,11 @@ def test_short_last_parts_meet_only_their_like() -> None:
     two = Two(lambda g: (g.sum(x := g.input(4, 8), (1,)), g.amax(x, (1,))))
     kept, inner = two.a.order
     two.a.limits[inner] = (kept, 29)
-    assert merge_beside(two.a, two.b, two.names, CPU) == "a short last part has no partner"
-    assert two.merged() == "x0: the parts of 29 have no partner"
+    assert merge_beside(two.a, two.b, two.names, CPU) == "a short last chunk has no partner"
+    assert two.merged() == "x0: the chunks of 29 have no partner"
     high, low = two.b.order
     two.b.limits[low] = (high, 30)
-    assert two.merged() == "parts end at different places"
+    assert two.merged() == "chunks have different sizes"
     two.b.limits[low] = (high, 29)
     found = whole(two.merged(), two)
     ((last, (part, total)),) = found.limits.items()

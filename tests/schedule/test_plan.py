@@ -174,7 +174,7 @@ def test_whole_schedules(seed: int, machine: Machine) -> None:
         for name in reads | writes:
             uses.setdefault(name, []).append(step)
     assert all(plan.last_use[name] == steps[-1] for name, steps in uses.items())
-    assert not plan.memory.offsets.keys() & outputs and not plan.apart & outputs
+    assert not plan.memory.offsets.keys() & outputs and not plan.dedicated & outputs
     together = {n: at for at, bundle in enumerate(plan.bundles) for n in bundle}
     for one, other in itertools.combinations(plan.memory.offsets, 2):
         first, second = sorted((one, other), key=lambda name: uses[name][0])

@@ -61,7 +61,7 @@ def test_a_gpu_computes_again_what_reads_little():
     x, mask = g.input(512, 64), g.input(512, 64, dtype=torch.bool)
     kept = g.where(mask, x, 0.0)
     program = lower(g.build(g.sub(kept, g.broadcast_in_dim(g.sum(kept, (0,)), (512, 64), (1,)))))
-    assert kept.name in realize(program, replace(CPU, read_again=1.0)).stored
+    assert kept.name in realize(program, replace(CPU, max_read_ratio=1.0)).stored
     assert kept.name not in realize(program, GPU).stored
 
 

@@ -11,7 +11,7 @@ from torch import fx
 
 from smelt.loops.ir import LoopProgram
 from smelt.loops.lower import lower
-from smelt.schedule.repetition import KINDS, LEAST_BLOCKS, Repetition, find_repetition, longest_run
+from smelt.schedule.repetition import BLOCK_KINDS, MIN_BLOCKS, Repetition, find_repetition, longest_run
 from tests.loops.graphs import GraphBuilder
 
 Layer = Callable[[GraphBuilder, fx.Node, int], fx.Node]
@@ -50,7 +50,7 @@ def checked(found: Repetition | None, loops: LoopProgram) -> Repetition:
     return found
 
 
-@pytest.mark.parametrize("layers", [LEAST_BLOCKS + 4, 40])
+@pytest.mark.parametrize("layers", [MIN_BLOCKS + 4, 40])
 def test_equal_layers_one_after_the_other(layers: int) -> None:
     loops = program(layers)
     found = checked(find_repetition(loops), loops)
@@ -64,7 +64,7 @@ def test_equal_layers_one_after_the_other(layers: int) -> None:
     ]
 
 
-@pytest.mark.parametrize("layers", [0, 1, LEAST_BLOCKS - 1])
+@pytest.mark.parametrize("layers", [0, 1, MIN_BLOCKS - 1])
 def test_few_layers_are_not_looked_for(layers: int) -> None:
     assert find_repetition(program(layers)) is None
 
@@ -77,18 +77,18 @@ def test_layers_of_several_kinds_that_take_turns() -> None:
         def layer(g: GraphBuilder, x: fx.Node, at: int, ops: list[str] = ops) -> fx.Node:
             return getattr(g, ops[at % len(ops)])(g.mm(x, g.input(8, 8)))
 
-        loops = program(kinds * (LEAST_BLOCKS + 4), layer)
+        loops = program(kinds * (MIN_BLOCKS + 4), layer)
         found = checked(find_repetition(loops), loops)
         inside = [name for name, number in found.block.items() if number == found.first + 3]
         assert len([name for name in inside if name.startswith("mm")]) == kinds
-    assert max(KINDS) == 3
+    assert max(BLOCK_KINDS) == 3
 
 
 def test_layers_without_calls_are_found_by_their_folds() -> None:
     def layer(g: GraphBuilder, x: fx.Node, at: int) -> fx.Node:
         return g.sub(x, g.broadcast_in_dim(g.sum(g.mul(x, x), (1,)), (4, 8), (0,)))
 
-    loops = program(LEAST_BLOCKS + 6, layer)
+    loops = program(MIN_BLOCKS + 6, layer)
     checked(find_repetition(loops), loops)
 
 
@@ -121,7 +121,7 @@ def test_a_result_of_one_layer_alone_ends_the_blocks() -> None:
         early += [x] if at == 12 else []
     loops = lower(g.build(g.sum(x, (0, 1)), *early))
     found = find_repetition(loops)
-    assert LEAST_BLOCKS <= checked(found, loops).last - found.first + 1 <= 28
+    assert MIN_BLOCKS <= checked(found, loops).last - found.first + 1 <= 28
 
 
 def test_what_else_reads_one_layer_ends_the_blocks() -> None:
@@ -132,7 +132,7 @@ def test_what_else_reads_one_layer_ends_the_blocks() -> None:
         early += [g.neg(x)] if at == 12 else []
     loops = lower(g.build(g.sum(x, (0, 1)), *early))
     found = checked(find_repetition(loops), loops)
-    assert LEAST_BLOCKS <= found.last - found.first + 1 <= 28
+    assert MIN_BLOCKS <= found.last - found.first + 1 <= 28
     for name, number in found.block.items():
         if found.first <= number < found.last:
             users = [len(loops.users()[each]) for each in found.positions[name][0][found.positions[name][1] :][:2]]

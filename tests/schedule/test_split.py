@@ -18,14 +18,14 @@ from smelt.schedule.dependencies import Names
 from smelt.schedule.machine import CPU, GPU, Machine
 from smelt.schedule.plan import schedule
 from smelt.schedule.realize import realize
-from smelt.schedule.split import PART, part_size, rows_per_part, split_reductions
+from smelt.schedule.split import PARTIAL_SUFFIX, chunk_rows, chunk_size, split_reductions
 from tests.loops.graphs import GraphBuilder
 from tests.loops.symbolic import SymbolicBuilder
 
 
 def test_parts_divide_without_remainder():
     for sizes in ([4096], [8, 512], [4, 56, 56], [788], [50257]):
-        part = part_size(sizes, 16, 256)
+        part = chunk_size(sizes, 16, 256)
         total = 1
         for size in sizes:
             total *= size
@@ -35,9 +35,9 @@ def test_parts_divide_without_remainder():
 def test_parts_of_a_symbolic_size():
     g = SymbolicBuilder(64)
     (n,) = g.symbols
-    assert rows_per_part(n, 50) == 32
-    assert rows_per_part(n * 48, 50) == 48
-    assert rows_per_part(7, 1) == 1
+    assert chunk_rows(n, 50) == 32
+    assert chunk_rows(n * 48, 50) == 48
+    assert chunk_rows(7, 1) == 1
 
 
 def test_sums_are_split_into_parts_of_one_row():
@@ -57,9 +57,9 @@ def halves(gm: fx.GraphModule, machine: Machine) -> tuple[LoopProgram, LoopProgr
 
 MACHINES = {
     "rows": replace(CPU, split_elements=1, parallel=64),
-    "few parts": replace(CPU, split_elements=1, parallel=8, max_parts=3),
+    "few parts": replace(CPU, split_elements=1, parallel=8, max_chunks=3),
     "a gpu": replace(GPU, split_elements=1, column_programs=16, column_block=4),
-    "short parts": replace(CPU, split_elements=1, parallel=512, rows_per_part=16, elements_per_part=16),
+    "short parts": replace(CPU, split_elements=1, parallel=512, max_chunk_rows=16, max_chunk_elements=16),
 }
 SHAPES = [
     ((4096,), (0,)), ((97 * 31,), (0,)), ((2053,), (0,)), ((64, 3), (0,)), ((113, 6), (0,)), ((3, 40, 64), (1, 2)),
@@ -91,7 +91,7 @@ def test_parts_of_narrow_floats_are_rounded_once() -> None:
         _, parts = halves(g.build(g.sum(g.input(1 << 16, dtype=dtype), (0,))), CPU)
         part, rest = (node for node in parts.nodes.values() if isinstance(node, Reduction))
         assert part.dtype is part.meta.dtype is rest.dtype is torch.float32 and rest.meta.dtype is dtype
-        assert part.name == rest.name + PART and rest.inputs == (part.name,)
+        assert part.name == rest.name + PARTIAL_SUFFIX and rest.inputs == (part.name,)
 
 
 def test_what_is_short_finds_or_has_many_rows_stays_whole() -> None:
@@ -121,14 +121,14 @@ def test_symbolic_sizes_are_cut_into_parts_of_a_fixed_size() -> None:
         total, top = interpret(parts, [x, y, *sizes])
         assert torch.equal(total, x.sum(0)) and torch.equal(top, y.amax())
     assert not g.known.assumed
-    shapes = [str(node.source_shape[0]) for node in parts.nodes.values() if node.name.endswith(PART)]
+    shapes = [str(node.source_shape[0]) for node in parts.nodes.values() if node.name.endswith(PARTIAL_SUFFIX)]
     assert shapes == ["((s0 + 31) // 32)", "((s0 + 127) // 128)"], "no part is empty"
 
 
 def test_short_trailing_dimensions_stay_whole() -> None:
     g = GraphBuilder()
     _, parts = halves(g.build(g.sum(g.input(1031, 3, 2), (0, 1, 2))), replace(CPU, split_elements=1, parallel=8))
-    (part,) = (node for node in parts.nodes.values() if node.name.endswith(PART))
+    (part,) = (node for node in parts.nodes.values() if node.name.endswith(PARTIAL_SUFFIX))
     assert part.source_shape[2:] == (3, 2) and part.ragged is not None and part.ragged[2] == 1031
 
 
@@ -139,10 +139,10 @@ def test_columns_that_meet_rows_are_cut_at_the_same_places(machine: Machine) -> 
     x, y = g.input(5000, 96), g.input(5000, 96)
     gm = g.build(g.sum(x, (1,)), g.sum(x, (0,)), g.sum(g.exp(y), (0,)))
     _, parts = halves(gm, machine)
-    cut = [node.source_shape for node in parts.nodes.values() if node.name.endswith(PART)]
+    cut = [node.source_shape for node in parts.nodes.values() if node.name.endswith(PARTIAL_SUFFIX)]
     assert len(cut) == 2 and cut[0] == cut[1]
     alone = halves(g_alone(), machine)[1]
-    (own,) = (node.source_shape for node in alone.nodes.values() if node.name.endswith(PART))
+    (own,) = (node.source_shape for node in alone.nodes.values() if node.name.endswith(PARTIAL_SUFFIX))
     assert (own == cut[0]) is (machine is CPU), "alone, a GPU shares columns out by their width"
 
 
@@ -159,7 +159,7 @@ def test_the_part_that_is_nearest_to_what_is_wanted() -> None:
         may = {s * n for s, size in zip(suffixes, sizes, strict=True) for n in range(1, size + 1) if size % n == 0}
         for wanted, most in ((16, 256), (1, 4), (300, 2), (5, 1000)):
             able = [part for part in may if part > 1 and 2 <= total // part <= most]
-            found = part_size(sizes, wanted, most)
+            found = chunk_size(sizes, wanted, most)
             assert (found is None) == (not able)
             if found is not None:
                 assert found in able
@@ -168,6 +168,6 @@ def test_the_part_that_is_nearest_to_what_is_wanted() -> None:
 
 def test_rows_of_a_part_divide_every_total_or_are_a_power_of_two() -> None:
     for total, wanted in itertools.product((1, 7, 12, 48, 96, 1000, 1031), (1, 2, 5, 16, 50, 100)):
-        rows = rows_per_part(total, wanted)
+        rows = chunk_rows(total, wanted)
         divisors = [n for n in range(1, wanted + 1) if total % n == 0 and 2 * n > 1 << wanted.bit_length() - 1]
         assert rows == (max(divisors) if divisors else 1 << wanted.bit_length() - 1) and rows <= wanted

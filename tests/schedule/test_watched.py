@@ -20,7 +20,7 @@ def test_each_buffer_has_memory_of_its_own() -> None:
     assert before.memory.offsets
     watched = watch(before, {"exp": "model.py:3"})
     assert not watched.memory.offsets and not watched.over_others and not watched.bundles
-    assert watched.apart >= before.memory.offsets.keys() and watched.watched is not None
+    assert watched.dedicated >= before.memory.offsets.keys() and watched.watched is not None
     assert watched.watched.shared == before.memory.offsets.keys() | set(before.over_others.values())
     assert watched.watched.lines == {"exp": "model.py:3"}
     assert before.watched is None and before.memory.offsets  # the plan that it was made from is as it was

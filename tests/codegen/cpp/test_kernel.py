@@ -270,7 +270,7 @@ def test_an_intermediate_with_memory_of_its_own(made):
     early = g.mul(g.mm(large, w), 1e-3)
     built = g.build(g.mm(g.mul(g.mm(g.input(64, 1024), early), 1e-3), g.input(8, 16384)))
     kernel = "exp" if made == "kernel" else "mm"
-    assert kernel in schedule(lower(built), Options()).apart
+    assert kernel in schedule(lower(built), Options()).dedicated
     check(built, 1e-3)
 
 
@@ -283,7 +283,7 @@ def test_a_value_of_another_shape_has_memory_of_its_own():
     early = g.reshape(g.mul(g.bmm(b, g.input(4, 256, 8)), 1e-6), (1024, 8))
     built = g.build(g.mm(g.mul(g.mm(g.input(64, 1024), early), 1e-3), g.input(8, 16384)))
     plan = schedule(lower(built), Options())
-    assert "mul" in plan.apart and "mul" not in plan.over_others
+    assert "mul" in plan.dedicated and "mul" not in plan.over_others
     check(built, 1e-3)
 
 
