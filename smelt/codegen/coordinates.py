@@ -1,6 +1,6 @@
 """A group's loop variables in the coordinates of its memory: ordered by strides, split at divisions, merged.
 
-What the loops of every target begin with (see nest for the CPU's, triton/tiles for the GPU's).
+The first step for every target; nest.py (CPU) and triton/tiles.py (GPU) continue from its result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from smelt.shapes.size import IntLike, exact_quotient, hint, known_divides, know
 class Coordinates:
     """Members, variables from outermost to innermost with their roles, and where variables stop early.
 
-    `limits`: variable -> (base, limit), `limit` being the first value of `base + variable` that is out.
+    `limits`: variable -> (base, limit): iterations where `base + variable` >= limit are skipped.
     """
 
     def __init__(self, group: Group, plan: Schedule) -> None:
@@ -33,10 +33,10 @@ class Coordinates:
         self.limits = {low: (variable(high) * low.size, total) for low, (high, total) in group.limits.items()}
         self.flattened: dict[
             tuple[str, Index], tuple[Expr, int]
-        ] = {}  # each step asks for all offsets, and moves a few
+        ] = {}  # each step needs the offsets of all accesses, and changes a few
 
     def arrange(self) -> None:
-        """Split variables where they are divided, order them by strides, join neighbours that run as one."""
+        """Split variables where they are divided, order them by strides, merge neighbours that form one loop."""
         self.split_divisions()
         strides = self.strides()
         self.order.sort(key=lambda v: -strides.get(v, 0.0))
@@ -61,7 +61,8 @@ class Coordinates:
             self.limits[pieces[-1]] = (base + value - variable(pieces[-1]), limit)
 
     def offsets(self) -> Iterable[tuple[Expr, int]]:
-        """Memory offsets of all accesses with the bytes of one element, and index numbers."""
+        """Memory offsets of all accesses, each with its element's size in bytes, and index expressions used as
+        numbers."""
         for member in self.members.values():
             if member.name in self.plan.stored and member.nest_level is not NestLevel.COLUMN:
                 expr, size = self.offset(member.name, member.index)
@@ -80,7 +81,7 @@ class Coordinates:
         return known
 
     def rival(self, least: int) -> Var | None:
-        """The variable along which most is contiguous where the last one strides; None if one is below `least`."""
+        """The variable along which most accesses that stride along the last one are contiguous; None if too short."""
         if not self.order:
             return None
         last = self.order[-1]
@@ -121,7 +122,8 @@ class Coordinates:
         return None
 
     def strides(self) -> dict[Var, float]:
-        """For each variable the mean logarithm of its stride, weighed by bytes moved: large belongs outside."""
+        """For each variable the mean logarithm of its strides, weighted by bytes moved; the largest becomes
+        outermost."""
         total: dict[Var, float] = {}
         weights: dict[Var, float] = {}
         for expr, size in self.offsets():
@@ -133,7 +135,7 @@ class Coordinates:
         return {v: total[v] / weights[v] if weights[v] else 0.0 for v in total}
 
     def merge_neighbours(self) -> None:
-        """Join u, v of one role where every offset has coefficient(u) == coefficient(v) * size(v)."""
+        """Merge neighbours u, v of one role where every offset has coefficient(u) == coefficient(v) * size(v)."""
         changed = True
         while changed:
             changed = False
@@ -151,7 +153,7 @@ class Coordinates:
                     break
 
     def mergeable(self, u: Var, v: Var, forms: Sequence[Expr]) -> bool:
-        """Whether two neighbours are one loop in all offsets."""
+        """Whether two neighbours form one loop in all offsets."""
         if same(u.size, 0) or same(v.size, 0):
             return False
         if any(x == low or base.coefficient(x) for low, (base, _) in self.limits.items() for x in (u, v)):

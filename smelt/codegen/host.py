@@ -1,13 +1,13 @@
-"""The host program: generated Python text with `call(inputs) -> outputs`, which binds pointers and runs the steps.
+"""Writes the host program: Python text with `call(inputs) -> outputs`, which binds pointers and runs the steps.
 
-What it needs by name is handed in by whoever executes it: `extern`, `Slot`, `Workspaces`, `launch`, `launch_short`,
+Names that the text uses are supplied by whoever executes it: `extern`, `Slot`, `Workspaces`, `launch`, `launch_short`,
 `fresh`, `torch`, `address(name)` (of kernels and segments) and `constants`.
 
 Where results are handed out in stages, the text defines `steps`, a generator, and `call` over it (`Staged`).
 
 With symbolic sizes the text defines `at(s0, ...)`, which makes the program for given values of the symbols, and `call`
-makes and keeps these versions (`Sized`; it needs `Version` and `place_buffers` as well). Kernels then find their sizes
-in the table, next to their pointers.
+makes and caches these versions (`Sized`; it also uses `Version` and `place_buffers`). Kernels then read their sizes
+from the table, next to their pointers.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from smelt.shapes.size import IntLike, same, same_all
 
 @dataclass
 class _Step:
-    """An extern call, a product with what is around it, or a run of kernels.
+    """An extern call, a product with its prologues and epilogue, or a run of kernels.
 
-    `check`: not before it is known that every index so far was in range.
+    `check`: the step may only run after the fault word showed that every index so far was in range.
     """
 
     externs: Extern | None
@@ -49,15 +49,16 @@ class _Step:
 
 
 class Host:
-    """The text of a program, for kernels in C++ (other targets override how kernels are launched).
+    """Writes the text of a program with kernels in C++; other targets override how kernels are launched.
 
     Args:
-        buffers: what the kernels of each group take.
-        bundles: groups that run together, where they follow each other; none of them finds faults.
+        buffers: the arguments of the kernels of each group.
+        bundles: groups that share a launch, if they follow each other; none of them sets faults.
 
     Attributes:
-        gives_arena_back: before the call ends, when nobody needs it: it is not shared with other programs.
-        asserts: kernels that find a fault end everything; elsewhere they tell it in a word, which the program reads.
+        gives_arena_back: whether the arena, which other programs do not share, is freed after its last use in a call.
+        asserts: whether a fault ends the process or its CUDA context; otherwise kernels set a fault word, which the
+            program reads.
     """
 
     gives_arena_back = False
@@ -119,10 +120,10 @@ class Host:
         return any(name in self.plan.over_inputs for name in made)
 
     def make_steps(self) -> list[_Step]:
-        """Externs and runs of kernels.
+        """The steps of the program: externs and runs of kernels.
 
-        A kernel that writes over an input does so once it is known that no index so far was out of range: when the
-        program raises, the inputs are as they were.
+        A kernel that writes over an input runs after the check of all indices so far, so that the inputs are unchanged
+        if the program raises.
         """
         steps: list[_Step] = []
         doubtful = False
@@ -148,13 +149,13 @@ class Host:
         return steps
 
     def may_follow(self, steps: Sequence[_Step], number: int) -> bool:
-        """Whether kernels join the run before them."""
+        """Whether kernels may join the run before them."""
         if not steps or number in self.plan.breaks or self.plan.watched is not None:
             return False
         return steps[-1].externs is None and steps[-1].product is None
 
     def plan_drops(self) -> dict[int, list[str]]:
-        """Tensors whose last use is a step, by index of the step; not for the last step, where returning drops all."""
+        """Index of a step -> tensors to drop after it; none for the last step, since returning drops all."""
         of_position = {}
         first = 0
         for index, step in enumerate(self.steps):
@@ -162,14 +163,15 @@ class Host:
                 of_position[position] = index
             first = step.last + 1
         drops: dict[int, list[str]] = {}
-        shared = self.plan.watched.shared if self.plan.watched is not None else frozenset[str]()  # they get poison
+        # the debug mode fills them with poison
+        shared = self.plan.watched.shared if self.plan.watched is not None else frozenset[str]()
         overwritten = {*shared, *self.plan.over_inputs.values(), *self.plan.over_others.values()}
         for name, position in self.plan.last_use.items():
             node = self.nodes[name]
             if name in self.outputs or self.in_arena(name) or isinstance(node, Constant):
                 continue
             if name in overwritten:
-                continue  # returned, as the new value
+                continue  # returned as the output's new value
             if isinstance(node.meta, tuple):
                 continue
             index = of_position[position]
@@ -193,7 +195,7 @@ class Host:
             names = [self.variable[n] for n in self.drops.get(index, []) if n in self.variable]
             if names:
                 body(f"del {', '.join(names)}")
-            if index == ended and self.uses_workspace():  # not for an arena of tensors without elements
+            if index == ended and self.uses_workspace():  # an arena of size 0 needs no workspace
                 body("release(workspace)")
             self.hand_out(body, step)
         head = self.head()
@@ -201,7 +203,7 @@ class Host:
         return head + "\n" + call if not self.symbols else self.sized(head, call)
 
     def call_text(self, body: Writer) -> str:
-        """The function `call` around its steps."""
+        """The text of the function `call`."""
         call = Writer()
         with call.block(f"def {'steps' if self.stages else 'call'}(inputs):"):
             call('"""Boxed: takes the tensors in the list, which it empties; returns the list of results."""')
@@ -227,7 +229,7 @@ class Host:
         return call.text()
 
     def give_results(self, call: Writer) -> None:
-        """The end of a call."""
+        """The lines that end a call and return its results."""
         results = [self.variable[o.name] if o.name else str(o.number) for o in self.plan.program.outputs]
         listed = f"[{', '.join(results)}]"
         if self.stages:
@@ -236,7 +238,7 @@ class Host:
             call(f"return {listed if self.plan.watched is None else f'w.returned({listed})'}")
 
     def hand_out(self, body: Writer, step: _Step) -> None:
-        """The results that are final after a step, but for the last ones."""
+        """Lines that hand out the results of a stage that ends with this step; the last stage's are returned."""
         for stage in self.stages[:-1]:
             if stage.last == step.last:
                 if self.fault and not self.asserts:
@@ -244,7 +246,7 @@ class Host:
                 self.give_stage(body, stage)
 
     def give_stage(self, body: Writer, stage: Stage) -> None:
-        """Hand out a stage's results and keep no reference: autograd takes a gradient as it is where nobody has it."""
+        """Hand out a stage's results without keeping references: autograd steals a gradient that has no other owner."""
         outputs = [self.plan.program.outputs[i] for i in stage.results]
         body(f"given = [{', '.join(self.variable[o.name] if o.name else str(o.number) for o in outputs)}]")
         names = dict.fromkeys(self.variable[o.name] for o in outputs if o.name)
@@ -254,14 +256,14 @@ class Host:
         body("yield given")
 
     def watching(self) -> list[str]:
-        """How a call begins in the debug mode for memory: with copies of the inputs that it writes over."""
+        """Lines that begin a call in the debug mode for memory: they copy the inputs that are overwritten."""
         if self.plan.watched is None:
             return []
         over = {i: name for i, name in enumerate(self.inputs) if name in self.plan.over_inputs.values()}
         return ["w = watch.begin()", *([f"w.surround(inputs, {over!r})"] if over else [])]
 
     def step(self, body: Writer, step: _Step, bound: set[str]) -> None:
-        """One step."""
+        """The lines of one step."""
         if step.externs is not None:
             return self.extern_step(body, step.externs, bound)
         self.make_room(body, step.groups, bound)
@@ -276,12 +278,12 @@ class Host:
         return any(name in self.plan.over_inputs for name in makers)
 
     def ended_at(self, index: int) -> list[str]:
-        """Buffers whose memory others would have after a step, as text."""
+        """The buffers, as text, whose memory would be reused after a step without the debug mode."""
         shared = self.plan.watched.shared if self.plan.watched is not None else ()
         return [repr(n) for n, at in self.plan.last_use.items() if n in shared and self.step_at(at) == index]
 
     def watched_step(self, body: Writer, index: int, step: _Step, bound: set[str]) -> None:
-        """One step of the debug mode for memory: it gets its buffers, runs, and they are looked at."""
+        """The lines of one step in the debug mode for memory: allocate its buffers, run it, check them."""
         run, self.made = Writer(), []
         self.step(run, step, bound)
         makes = [line for line in run.text().splitlines() if " = w.empty(" in line]
@@ -297,11 +299,11 @@ class Host:
             body(f"w.ended({', '.join(ended)})")
 
     def step_at(self, position: int) -> int:
-        """The step to which a position of the plan belongs."""
+        """The index of the step that contains a position of the plan."""
         return next(i for i, step in enumerate(self.steps) if step.last >= position)
 
     def define_watch(self, w: Writer) -> None:
-        """What the debug mode for memory says of each step: its name, and the lines that its values come from."""
+        """Define what the debug mode for memory reports of each step: its name, and the user's lines of its values."""
         known = self.plan.watched.lines if self.plan.watched is not None else {}
         with w.block("watch = Watch([", "])"):
             for step in self.steps:
@@ -311,18 +313,18 @@ class Host:
                 w(f"({name!r}, {lines!r}),")
 
     def kernel_names(self, number: int) -> str:
-        """What the kernels of a group are called."""
+        """The names of the kernels of a group."""
         raise NotImplementedError
 
     def arena_ended(self) -> int | None:
-        """The step after which nobody needs the arena; None where none follows it."""
+        """The step with the arena's last use; None if it is the last step."""
         if not (self.gives_arena_back and self.plan.memory.offsets):
             return None
         index = next(i for i, step in enumerate(self.steps) if step.last >= self.plan.arena_end)
         return index if index < len(self.steps) - 1 else None
 
     def sized(self, head: str, call: str) -> str:
-        """The program as a function of its symbols."""
+        """The text of a program with symbolic sizes."""
         names = ", ".join(map(str, self.symbols))
         w = Writer()
         docstring, _, rest = head.partition("\n")
@@ -371,22 +373,22 @@ class Host:
         return w.text()
 
     def define_makers(self, w: Writer) -> None:
-        """What makes the tensors that are written outside of the arena."""
+        """Define functions that allocate the tensors written outside of the arena."""
         for (shape, stride, dtype), name in self.makers.items():
             w(f"{name} = fresh({shape}, {stride}, {dtype})")
 
     # kernels
 
     def define_segments(self, w: Writer) -> None:
-        """Name the segments."""
+        """Define names for the segments."""
         raise NotImplementedError
 
     def addresses(self) -> dict[int, str]:
-        """Slot -> text of what it holds besides tensors."""
+        """Slot -> text of its value, for slots that hold addresses of kernels, not tensors."""
         raise NotImplementedError
 
     def make_room(self, body: Writer, groups: Sequence[int], bound: set[str]) -> None:
-        """Allocate what kernels write outside of the arena."""
+        """Lines that allocate what kernels write outside of the arena."""
         fresh: list[str] = []
         over: dict[str, str] = {}
         for number in groups:
@@ -398,7 +400,8 @@ class Host:
                     fresh.append(name)
                     self.variable[name] = f"o{next(self.fresh)}"
         for name in fresh:
-            self.allocate(body, name)  # bound where a kernel takes it: none writes a tensor without elements
+            # a tensor without elements is written by no kernel, and bound only if one takes it
+            self.allocate(body, name)
         for name, old in over.items():
             self.bind(body, old, bound)
             self.variable[name], self.slots[name] = self.variable[old], self.slots[old]
@@ -409,7 +412,7 @@ class Host:
         raise NotImplementedError
 
     def product(self, body: Writer, product: Product, bound: set[str]) -> None:
-        """A product that kernels or a library may compute, with what is around it."""
+        """Lines that run a product, by kernels or by the library, with its prologues and epilogue."""
         raise NotImplementedError
 
     def nbytes(self, name: str) -> IntLike:
@@ -460,7 +463,7 @@ class Host:
         body(f"{self.result_name(node.name)} = {function}.call({arguments})")
 
     def define_extern(self, node: Extern, refs: Sequence[str | None]) -> str:
-        """The name that the text has for an extern."""
+        """Define an extern and return its name in the text."""
         function = f"{_identifier(node)}_{len(self.extern_lines)}"
         step = self.shown_steps.externs[function] = Step(origins_of(self.plan.program, [node.name]))
         self.shown_steps.of[node.name] = step
@@ -484,12 +487,14 @@ class Host:
         return f"{base}.as_strided({view.shape}, {view.stride}, {offset})"
 
     def shown(self, name: str) -> tuple[tuple[IntLike, ...], tuple[IntLike, ...]] | None:
-        """The other shape of a value that is a result in that, and its strides: in these it is allocated."""
+        """(shape, strides) in which to allocate a value that is a result in another shape; see
+        products_write_outputs.py."""
         output = self.outputs.get(name)
         if output is None or output.meta is None:
             return None
         shape, stride = output.meta.shape, output.meta.stride
-        same_order = same_all(stride, self.plan.strides[name])  # a square product may be the transpose
+        # of a square product it may be the transpose, of equal shape
+        same_order = same_all(stride, self.plan.strides[name])
         return None if same_all(shape, metas_of(self.nodes[name]).shape) and same_order else (shape, stride)
 
     def arena_view(self, view: StridedView) -> str:
@@ -518,7 +523,8 @@ class Host:
         args = literal(_slotted(node.args, slots))
         kwargs = literal(_slotted(node.kwargs, slots))
         told = ""
-        if not is_of_torch(str(node.target)):  # its fake kernel was written by a user
+        # a custom operator's metadata comes from a user's fake kernel, so results are checked
+        if not is_of_torch(str(node.target)):
             told = f", 'devices': {[m.device.type for m in metas if hasattr(m, 'stride')]}"
         params = f"{{'args': {args}, 'kwargs': {kwargs}{told}}}"
         return f"extern({str(node.target)!r}, {params}, [{inputs}], [{outputs}])"
@@ -531,7 +537,7 @@ class Host:
 
 
 REFUSE = ("if workspace.fault[0]:", "    workspaces.refuse(workspace)")
-"""Raise what kernels have found."""
+"""Lines that raise the error that the fault word describes."""
 
 TENSOR_OPTIONAL = frozenset({"bias", "seed"})
 """Parameters of prims that are a tensor or None."""
@@ -542,7 +548,7 @@ def _is_tensor(parameter: str, value: Any, node: Extern) -> bool:
 
 
 def _tensors(node: Extern) -> list[str | None]:
-    """Tensor arguments in order; for prims an absent optional tensor is None."""
+    """Tensor arguments in order; an absent optional tensor of a prim is None."""
     if node.parameters:
         pairs = zip(node.parameters, node.args, strict=True)
         return [a.name if isinstance(a, Ref) else None for p, a in pairs if _is_tensor(p, a, node)]
@@ -571,7 +577,7 @@ def _slotted(value: Any, slots: Any) -> Any:
 
 
 def literal(value: Any) -> str:
-    """A static parameter as Python text."""
+    """A constant argument as Python text."""
     match value:
         case torch.device():
             return f"torch.device({quoted(str(value))})"

@@ -11,7 +11,7 @@ from smelt.shapes.size import IntLike, Size, bounds, known_at_most, known_less, 
 
 
 class IndexRenderer(SizeRenderer):
-    """Renders index expressions. `names` and `depths` say what is known of the loop variables.
+    """Renders index expressions. `names` and `depths`: text and loop depth of each loop variable.
 
     `quotient`: how the target divides integers (towards zero). `long`: how it writes constants beyond 32 bits.
     `widened`: how it writes a loop variable as an integer of 64 bits.
@@ -39,9 +39,9 @@ class IndexRenderer(SizeRenderer):
         return self.depths[atom]
 
     def text_of(self, expr: Expr) -> str:
-        """Text of an index expression, in 32 bits where the ranges of the variables show that no part leaves them."""
+        """Text of an index expression; in 32 bits if by the ranges of variables every subexpression fits."""
         texts, wide = [], self.leaves_32_bits(expr)
-        # by generated name: the text of equal kernels must not depend on how variables were called before
+        # ordered by generated name: the text of equal kernels must not depend on original names of variables
         terms = sorted(((self.atom_text(atom), atom, c) for atom, c in expr.terms), key=itemgetter(0))
         for name, atom, c in terms:
             if wide and self.is_narrow(atom):
@@ -57,7 +57,7 @@ class IndexRenderer(SizeRenderer):
         return " + ".join(texts).replace("+ -", "- ")
 
     def leaves_32_bits(self, expr: Expr) -> bool:
-        """Whether a product or a sum of the terms that are computed in 32 bits may need more, in any order of them."""
+        """Whether a product, or a sum in any order, of the terms computed in 32 bits may overflow."""
         if _stays_small(expr):
             return False
         most = 0 if isinstance(expr.const, Size) else abs(expr.const)
@@ -68,7 +68,8 @@ class IndexRenderer(SizeRenderer):
         return narrow and most >= 2**31
 
     def is_narrow(self, atom: Atom) -> bool:
-        """Whether the text of an atom has 32 bits: a loop counts in that many where it is known to end within them."""
+        """Whether the text of an atom is a 32-bit integer: a loop counter is if the loop is known to end within 32
+        bits."""
         match atom:
             case Quotient() | Remainder():
                 return not isinstance(atom.by, Size) and all(self.is_narrow(a) for a, _ in atom.of.terms)
@@ -99,20 +100,20 @@ class IndexRenderer(SizeRenderer):
         above, below = f"({self.text_of(of)})", self.size(by)
         if known_at_most(0, of.range()[0]):
             return f"({above} {sign} {below})"
-        rest = f"{above} % {below}"  # C rounds towards zero
+        rest = f"{above} % {below}"  # C's division rounds towards zero
         return (
             f"({above} {sign} {below} - ({rest} < 0))" if sign == self.quotient else f"(({rest} + {below}) % {below})"
         )
 
 
 def _farthest(atom: Atom) -> int:
-    """The largest magnitude of an atom that has 32 bits."""
+    """The largest magnitude of a 32-bit atom."""
     low, high = bounds(atom.low)[0], bounds(atom.high)[1]
     return 2**31 if low is None or high is None else max(abs(low), abs(high))
 
 
 def _stays_small(expr: Expr) -> bool:
-    """Whether numbers alone show that all terms together stay within 32 bits: so nearly every index, at a glance."""
+    """Whether constant bounds show that the sum of all terms fits in 32 bits: a fast test that most indices pass."""
     most = 0 if isinstance(expr.const, Size) else abs(expr.const)
     for atom, c in expr.terms:
         low, high = atom.low, atom.high

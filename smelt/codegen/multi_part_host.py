@@ -1,6 +1,7 @@
-"""The host program of a graph in parts: it runs them in order, and reads the numbers in between.
+"""The host program of a graph in parts: it runs the parts in order, and reads numbers and copies tensors between.
 
-What it needs by name is handed in: `parts`, the programs; `operators`, what it calls itself; and `torch`.
+Names that its text uses are supplied by whoever executes it: `parts`, the parts' programs; `operators`, those that it
+calls itself; and `torch`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def render_chain(chain: Chain, parts: Sequence[Rendered]) -> Rendered:
     """The program of a graph in parts.
 
     Args:
-        parts: the programs of those parts that compute something, in order.
+        parts: the programs of the parts with a graph, in order.
     """
     host = _Host(chain)
     sources = [source for part in parts for source in part.cpp_sources]
@@ -46,7 +47,7 @@ class _Host:
         self.last = self.last_uses()
 
     def last_uses(self) -> dict[fx.Node, int]:
-        """The part after which nobody needs a tensor."""
+        """For each tensor the last part that uses it."""
         last: dict[fx.Node, int] = {}
         for i, part in enumerate(self.chain.parts):
             for node in (*part.inputs, *(n for host in part.host for n in host.all_input_nodes), *part.outputs):
@@ -85,7 +86,7 @@ class _Host:
         w(f"{made}{',' if len(part.outputs) == 1 else ''} = parts[{number}](given)")
 
     def host_step(self, w: Writer, node: fx.Node) -> None:
-        """One operation of the host itself."""
+        """The lines of one operation that the host runs."""
         symbol = as_symbol(node.meta["val"])
         name = self.variable[node] = f"h{len(self.variable)}" if symbol is None else symbol.name
         args = [self.argument(a) for a in node.args]

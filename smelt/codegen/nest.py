@@ -1,7 +1,7 @@
 """Turns a group's variables into the loops of a kernel: roles, order by strides, splits, merges, chunks, tiles.
 
-First part of codegen. The result is a group in new coordinates: kept loops (parallel), folded loops, inner loops with
-the contiguous one last. Divisions by a factor of a variable are removed by splitting the variable.
+First step of codegen for the CPU. The result is a group in new coordinates: kept loops (parallel), folded loops, inner
+loops with the contiguous one last. Divisions by a factor of a variable are removed by splitting the variable.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from smelt.shapes.size import (
     same,
 )
 
-BLOCK = 512
-"""Elements whose sum is taken before it is added to the row's: rounding errors stay near those of pairwise sums."""
+BLOCK_ELEMENTS = 512
+"""Elements of a partial row sum: rounding errors stay near those of pairwise summation."""
 
-LEAST_PASSES = 16
-"""Passes of a loop whose sum is taken before it is put away, at least: their number is the root of that of all."""
+MIN_BLOCK_PASSES = 16
+"""Fewest iterations of a partial sum; else their number is the root of that of all."""
 
-SYMBOLIC_PASSES = 64
-"""Passes where their number is symbolic; after as many sums these are put away, too."""
+SYMBOLIC_BLOCK_PASSES = 64
+"""Iterations of a partial sum where their number is symbolic; as many partial sums are added to the next level."""
 
-UNROLL = 4
-"""Elements of a folded dimension that one pass of a column reduction adds up."""
+UNROLLED_ELEMENTS = 4
+"""Elements of a folded dimension that one iteration of a column reduction adds."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """A loop, and the low bits of its counter at which a sum is put away, by level: few roundings are in a row."""
+    """A loop in which partial sums are added to the next level, at low bits of its counter: pairwise-like rounding."""
 
     var: Var
     ends: tuple[int, ...]
@@ -50,13 +50,12 @@ class Block:
 class Nest:
     """Loops of one kernel.
 
-    `work`: element operations of all loops, where that depends on symbolic sizes: what `parallel` is decided by then.
-    `limits`: variables that stop early, `limit` being the first value of `base + variable` that is out.
-    `unrolled`: a short variable that is no loop: column reductions take its values at once and add their sum.
-    `tail`: the variable that was cut for that, where a few of its values may be left over.
-    `row_block`: after which passes of a folded loop sums of columns are put away; `inner_block`: the same of an inner
-    loop and sums of rows.
-    `tiled`: the inner loops are a tile over two variables, each contiguous in some tensor.
+    `work`: element operations of all loops where sizes are symbolic; decides at run time whether the loops are
+    parallel. `limits`: variable -> (base, limit): iterations where `base + variable` >= limit are skipped. `unrolled`:
+    a short variable without a loop: column reductions add the sum of its values in one iteration. `tail`: the variable
+    that was split for it, if some of its values may be left over. `row_block`: the folded loop whose partial column
+    sums are blocked; `inner_block`: the same for an inner loop and row sums. `tiled`: the inner loops are a tile over
+    two variables, each contiguous in some tensor.
     """
 
     members: dict[str, Member]
@@ -74,11 +73,11 @@ class Nest:
     inner_block: Block | None = None
 
     def size(self, loops: Sequence[Var]) -> IntLike:
-        """Iterations of some of the loops."""
+        """Number of iterations of these loops."""
         return math.prod(v.size for v in loops)
 
     def increasing(self, offset: Expr) -> bool:
-        """Whether the inner loops are known to meet the values of an expression in increasing order."""
+        """Whether an expression is known to increase over the inner loops."""
         if not offset.is_linear():
             return False
         reach: IntLike = 0
@@ -92,12 +91,12 @@ class Nest:
         return True
 
     def rest(self) -> Nest:
-        """The loops over what unrolling left over."""
+        """The nest for the values that unrolling left over."""
         assert self.tail is not None
         whole = variable(self.tail)
-        values: dict[Atom, Expr] = {self.folded[-1]: whole // UNROLL}
+        values: dict[Atom, Expr] = {self.folded[-1]: whole // UNROLLED_ELEMENTS}
         if self.unrolled is not None:
-            values[self.unrolled] = whole % UNROLL
+            values[self.unrolled] = whole % UNROLLED_ELEMENTS
         members = substituted(self.members, values)
         return replace(self, members=members, folded=[*self.folded[:-1], self.tail], unrolled=None, row_block=None)
 
@@ -109,15 +108,15 @@ def chunk_size(size: IntLike, wanted: int) -> int:
 
 
 def make_block(loops: Sequence[Var]) -> Block | None:
-    """When a sum over all passes of nested loops is put away; None: never, since they are few."""
+    """How a sum over all iterations of nested loops is blocked; None: not at all, since they are few."""
     symbolic = is_symbolic(v.size for v in loops)
     passes = math.prod(hint(v.size) for v in loops)
-    if passes < 4 * LEAST_PASSES and not symbolic:
+    if passes < 4 * MIN_BLOCK_PASSES and not symbolic:
         return None
-    wanted = SYMBOLIC_PASSES if symbolic else 1 << (math.isqrt(passes).bit_length() - 1)
+    wanted = SYMBOLIC_BLOCK_PASSES if symbolic else 1 << (math.isqrt(passes).bit_length() - 1)
     for var in reversed(loops):
         if isinstance(var.size, Size) or var.size > wanted:
-            ends = (wanted, wanted * SYMBOLIC_PASSES) if symbolic else (wanted,)
+            ends = (wanted, wanted * SYMBOLIC_BLOCK_PASSES) if symbolic else (wanted,)
             return Block(var, tuple(n - 1 for n in ends))
         wanted = max(1, wanted >> (var.size - 1).bit_length())
     return None
@@ -161,13 +160,13 @@ class _Builder(Coordinates):
         return sum(m.cost + len(m.reads) for m in self.members.values())
 
     def block_sums(self) -> None:
-        """Long row sums run in blocks, whose sums are added up: fewer roundings follow one another."""
+        """Block long row sums, so that fewer roundings follow each other."""
         inner = self.of(Role.INNER)
-        if inner and hint(inner[-1].size) >= 2 * BLOCK and self.group.has(NestLevel.ROW):
-            self.chunk(inner[-1], BLOCK, Role.INNER)
+        if inner and hint(inner[-1].size) >= 2 * BLOCK_ELEMENTS and self.group.has(NestLevel.ROW):
+            self.chunk(inner[-1], BLOCK_ELEMENTS, Role.INNER)
 
     def narrow_columns(self) -> None:
-        """Without row values, a wide column kernel takes a few cache lines of columns at a time, in parallel."""
+        """Split wide column kernels without row values into parallel blocks of a few cache lines of columns."""
         inner = self.of(Role.INNER)
         width = math.prod(hint(v.size) for v in inner)
         symbolic = is_symbolic(v.size for v in inner)  # accumulators have a fixed size
@@ -185,27 +184,27 @@ class _Builder(Coordinates):
         self.order.sort(key=lambda v: rank[self.roles[v]])
 
     def unroll_columns(self) -> None:
-        """Take four rows at a time: a quarter of the accumulator traffic, and of the roundings in a row."""
+        """Unroll four rows: a quarter of the accumulator traffic, and of the roundings that follow each other."""
         folded = self.of(Role.FOLDED)
         if not folded or self.group.has(NestLevel.ROW) or self.group.has(NestLevel.OUTER):
             return
         last = folded[-1]
-        if not known_divides(UNROLL, last.size) and not isinstance(last.size, Size):
+        if not known_divides(UNROLLED_ELEMENTS, last.size) and not isinstance(last.size, Size):
             return
         if sum(m.ops for m in self.members.values()) > 40:
             return
         limit = self.limits.pop(last, None)
-        high, low = self.names.fresh(last.size // UNROLL), self.names.fresh(UNROLL)
-        self.replace(last, (high, low), variable(high) * UNROLL + variable(low))
+        high, low = self.names.fresh(last.size // UNROLLED_ELEMENTS), self.names.fresh(UNROLLED_ELEMENTS)
+        self.replace(last, (high, low), variable(high) * UNROLLED_ELEMENTS + variable(low))
         self.order.remove(low)
         self.unrolled = low
         if limit is not None:
             self.limits[last] = limit
-        if limit is not None or not known_divides(UNROLL, last.size):
+        if limit is not None or not known_divides(UNROLLED_ELEMENTS, last.size):
             self.tail = last
 
     def flat_roles(self) -> None:
-        """A pointwise kernel: everything but the contiguous loop is parallel; long loops are cut into chunks."""
+        """Roles of a pointwise kernel: all but the contiguous loop are parallel; long loops are split into chunks."""
         if not self.order:
             return
         last = self.order[-1]
@@ -218,23 +217,23 @@ class _Builder(Coordinates):
             self.chunk(last, self.loops.chunk_elements, Role.KEPT)
 
     def chunk(self, var: Var, wanted: int, role: Role) -> None:
-        """Cut a long inner loop into chunks of about `wanted`; the last may be short."""
+        """Split a long inner loop into chunks of about `wanted`; the last may be short."""
         high, _ = self.cut(var, chunk_size(var.size, wanted))
         self.roles[high] = role
 
     def cut(self, var: Var, size: int) -> tuple[Var, Var]:
-        """(which piece, the position in it): pieces of `size`, of which the last may be short."""
+        """Split a variable into (chunk, position in the chunk), by chunks of `size` of which the last may be short."""
         count = (var.size + size - 1) // size
         high, low = self.names.fresh(count), self.names.fresh(size)
         short = not same(count * size, var.size)
-        assert not (short and var in self.limits), "parts are cut in equal pieces"
+        assert not (short and var in self.limits), "a loop within a short chunk can only be split evenly"
         self.replace(var, (high, low), variable(high) * size + variable(low))
         if short:
             self.limits[low] = (variable(high) * size, var.size)
         return high, low
 
     def tile(self) -> bool:
-        """Where some access is contiguous along another loop than the innermost, walk both in small tiles."""
+        """If some access is contiguous along another loop than the innermost, walk both loops in small tiles."""
         other = self.rival(self.loops.tile_side // 2)
         if other is None:
             return False

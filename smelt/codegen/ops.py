@@ -1,4 +1,4 @@
-"""What the `Ops` handlers of all targets have in common: where a value comes from, and what holds under a condition."""
+"""The common base of all targets' `Ops` handlers: loads from memory or inlined values, and masked evaluation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from smelt.schedule.plan import Schedule
 
 
 class OpsRenderer(IndexRenderer, Ops):
-    """Renders bodies of a schedule. `masks` are the conditions around what is rendered, the innermost last."""
+    """Renders bodies of a schedule. `masks`: the conditions under which the current body is rendered, innermost
+    last."""
 
     def __init__(self, plan: Schedule, scopes: Scopes, arguments: Arguments, used: set[str]) -> None:
         super().__init__(scopes, arguments)
@@ -22,7 +23,8 @@ class OpsRenderer(IndexRenderer, Ops):
 
     def load(self, name: str, index: Index) -> V:
         around = self.masks
-        if self.is_member(name, index):  # a chain of writes would else be computed once for each set of conditions
+        # otherwise a chain of slice writes would be computed once for each set of conditions
+        if self.is_member(name, index):
             self.masks = []
         conditions = frozenset(m.text for m in self.masks)
         known = self.scopes.find_under((name, index), conditions)
@@ -33,11 +35,11 @@ class OpsRenderer(IndexRenderer, Ops):
         return known
 
     def is_member(self, name: str, index: Index) -> bool:
-        """Whether the loops compute this element, which exists at each of their steps, whatever holds there."""
+        """Whether the loops compute this element in each iteration, whatever conditions hold."""
         return False
 
     def value_of(self, name: str, index: Index) -> V:
-        """A value at an index: from memory if it has a buffer, else computed here."""
+        """A value at an index: from memory if it has a buffer, else inlined."""
         return self.from_memory(name, index) if name in self.plan.stored else self.inlined(name, index)
 
     def from_memory(self, name: str, index: Index) -> V:
@@ -58,7 +60,7 @@ class OpsRenderer(IndexRenderer, Ops):
             return other
         mask = self.mask(open_ones)
         if any(m.text == mask.text for m in self.masks):
-            return body()  # whoever is around it chooses by the same condition
+            return body()  # the enclosing body selects by the same condition
         self.masks.append(mask)
         value = body()
         self.masks.pop()

@@ -1,5 +1,4 @@
-"""Parameters of a kernel: pointers, symbols of its sizes, streams of random numbers; C text of what is computed from
-sizes."""
+"""Parameters of a kernel (pointers, symbols of sizes, random streams), and C text of values computed from sizes."""
 
 from __future__ import annotations
 
@@ -11,13 +10,13 @@ from smelt.codegen.scope import Scopes
 from smelt.shapes.size import Division, Factor, IntLike, Modulo, Size, Symbol, known_at_most, terms_of
 
 FAULT = "!fault"
-"""The pseudo-buffer in which kernels tell of values that eager refuses."""
+"""The pseudo-buffer of the fault word, in which kernels report values that eager refuses."""
 
 
 class Arguments:
     """Parameters of a kernel, in order of first use: pointers, behind them the symbols of its sizes, then streams.
 
-    The layers of a model draw from streams of their own: as parameters they leave one kernel for all layers.
+    Each layer of a model draws from its own stream; with streams as parameters, all layers can share a kernel.
     """
 
     def __init__(self) -> None:
@@ -39,14 +38,14 @@ class Arguments:
         return f"z{self.symbols.index(symbol)}"
 
     def stream(self, number: int) -> str:
-        """The parameter that says which stream of random numbers it is."""
+        """The parameter that holds the number of a random stream."""
         if number not in self.streams:
             self.streams.append(number)
         return f"u{self.streams.index(number)}"
 
 
 class SizeRenderer:
-    """Renders sizes: what is computed from symbols becomes a constant at the start of the kernel."""
+    """Renders sizes: values computed from symbols become constants at the start of the kernel."""
 
     quotient = "/"
 
@@ -54,7 +53,7 @@ class SizeRenderer:
         self.scopes, self.arguments = scopes, arguments
 
     def size(self, value: IntLike) -> str:
-        """C text of a size: a number, or what is computed from symbols once, at the start of the kernel."""
+        """C text of a size: a number, or the name of a constant at the start of the kernel."""
         if not isinstance(value, Size):
             return str(value)
         text = self.polynomial(value, self.size)
@@ -66,11 +65,11 @@ class SizeRenderer:
         return self.scopes.define("int", f"(int){text}", torch.int32, 0, "e").text if isinstance(value, Size) else text
 
     def whole_size(self, value: IntLike) -> str:
-        """C text of a size over nothing but the kernel's parameters."""
+        """C text of a size in terms of the kernel's parameters only."""
         return f"({self.polynomial(value, self.whole_size)})"
 
     def polynomial(self, value: IntLike, operand: Callable[[IntLike], str]) -> str:
-        """C text of a size; `operand` writes those inside of divisions."""
+        """C text of a size; `operand` renders the operands of divisions."""
         terms = []
         for monomial, c in terms_of(value):
             factors = [self.factor(f, operand) for f in monomial]

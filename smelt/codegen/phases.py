@@ -1,4 +1,5 @@
-"""In which pass over a row each value of a kernel is computed, and which values the row keeps for later passes."""
+"""Chooses the pass over a row in which each value of a kernel is computed, and values that rows keep for later
+passes."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from smelt.shapes.size import Size, hint, known_equal
 class Phases:
     """Phases of a nest: phase p runs after the row reductions of phases below p.
 
-    `keep`: whether rows may keep values. Where the width of a row is symbolic they reserve room for the widest.
+    `keep`: whether rows may keep values. Where the width is symbolic, buffers have room for a maximum width.
     """
 
     def __init__(self, nest: Nest, plan: Schedule, keep: bool = True) -> None:
@@ -44,7 +45,7 @@ class Phases:
         return self._depth[name]
 
     def needs(self, name: str) -> Iterable[str]:
-        """Operands whose phase decides that of a value, and is not known yet."""
+        """Operands that decide the phase of a value and have no phase yet."""
         member = self.nest.members.get(name)
         if name in self._depth or (name in self.plan.stored and member is None):
             return ()
@@ -87,7 +88,7 @@ class Phases:
         return found
 
     def choose_temporaries(self) -> None:
-        """Walk from users to operands; where a costly value is needed in a later phase too, keep it."""
+        """Choose the values to keep, from users to operands: costly ones that a later phase needs, too."""
         needed = self.needed_in()
         if not self.keep:
             return
@@ -119,11 +120,11 @@ class Phases:
         return needed
 
     def computed_operands(self, name: str) -> Iterable[str]:
-        """Operands that are not in memory before the kernel runs."""
+        """Operands that the kernel itself computes."""
         return (s for s in self.nodes[name].inputs if s in self.nest.members or s not in self.plan.stored)
 
     def pass_phases_on(self, name: str, needed: dict[str, set[int]]) -> None:
-        """Pass the phases that need `name` on to its operands: one only, where the value is kept after it."""
+        """Add the phases that need `name` to its operands'; only the first one if the value is kept."""
         member = self.nest.members.get(name)
         phases = needed[name]
         if member is not None and member.nest_level in (NestLevel.ROW, NestLevel.COLUMN):
@@ -140,7 +141,7 @@ class Phases:
         return name in self.nest.members and name in self.plan.stored
 
     def cost(self, name: str) -> int:
-        """Additions' worth of work to compute a value from what lies in memory or row scalars."""
+        """Cost, in additions, of computing a value from memory and row scalars."""
         if name not in self._cost:
             for needed in operands_first([name], self.costing):
                 if needed not in self._cost:
@@ -148,11 +149,11 @@ class Phases:
         return self._cost[name]
 
     def costing(self, name: str) -> Iterable[str]:
-        """Operands whose cost is part of that of a value, and is not known yet."""
+        """Operands that contribute to the cost of a value and have no cost yet."""
         return () if name in self._cost or self.is_leaf(name) else self.nodes[name].inputs
 
     def is_leaf(self, name: str) -> bool:
-        """Whether a value has a cost of its own only."""
+        """Whether a value's cost does not depend on its operands."""
         node = self.nodes[name]
         computed = isinstance(node, Pointwise) and name not in self.plan.stored
         return not computed or hint(metas_of(node).numel) * 4 < hint(self.whole)

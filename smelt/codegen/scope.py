@@ -1,4 +1,5 @@
-"""Open loops of a kernel under construction: each statement goes to the innermost loop that it depends on, once."""
+"""Open loops of a kernel under construction: each statement is put, once, into the innermost loop that it depends
+on."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ class V:
 
 @dataclass(slots=True)
 class Scope:
-    """Lines of one open loop body, and what has been computed in it by key; `guarded`: where conditions hold."""
+    """Lines of one open loop body, and values computed in it by key; `guarded`: those computed under conditions."""
 
     lines: list[str] = field(default_factory=list)
     known: dict[object, V] = field(default_factory=dict)
@@ -33,7 +34,7 @@ class Scope:
 def close_parallel(
     scopes: Scopes, loops: Sequence[tuple[str, IntLike]], pragma: Sequence[str], text_of: Callable[[IntLike], str]
 ) -> None:
-    """End a scope that stands for several (name, size) loops at once: one counter, taken apart in each iteration.
+    """End a scope that is several (name, size) loops collapsed into one, whose counter each iteration splits.
 
     `text_of`: the C text of a size.
     """
@@ -95,7 +96,7 @@ class Scopes:
         return None
 
     def level(self, depth: int) -> int:
-        """The scope that a value of this depth belongs to."""
+        """The scope of values of this depth."""
         return depth
 
     def remember(self, key: object, value: V) -> V:
@@ -103,7 +104,7 @@ class Scopes:
         return value
 
     def find_under(self, key: object, conditions: frozenset[str]) -> V | None:
-        """A value that holds wherever all conditions do: it was computed under some of them, or under none."""
+        """A value computed under some of these conditions, or under none, and so valid wherever all of them hold."""
         for scope in self.stack:
             for needed, value in scope.guarded.get(key, ()):
                 if needed <= conditions:

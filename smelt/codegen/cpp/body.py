@@ -1,4 +1,4 @@
-"""The `Ops` handler that renders bodies: each op becomes one constant in the outermost loop that it can live in."""
+"""The `Ops` handler that renders bodies as C++: each op becomes a constant in the outermost loop that allows it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CALLS = re.compile(r"\bm_(\w+)[(<]")
 
 
 class BodyRenderer(OpsRenderer):
-    """Renders bodies into `scopes`. Which loops are open, and which values are at hand, is the kernel's to say."""
+    """Renders bodies into `scopes`; the kernel decides which loops are open and which values are already computed."""
 
     def __init__(self, plan: Schedule, target: Renderer, scopes: Scopes, arguments: Arguments, used: set[str]) -> None:
         super().__init__(plan, scopes, arguments, used)
@@ -34,7 +34,7 @@ class BodyRenderer(OpsRenderer):
         self.flags: dict[str, str] = {}
         self.not_zero: set[str] = set()
         self.truncated: set[str] = set()
-        self.beyond = False  # a constant that an integer may not hold: GCC gives its cast the nearest one
+        self.beyond = False  # GCC saturates the cast of a constant that the integer type cannot hold
 
     # Ops
 
@@ -53,7 +53,7 @@ class BodyRenderer(OpsRenderer):
         return self.scopes.define(ctype, element, dtype, depth)
 
     def element(self, name: str, index: Index, write: bool = False) -> tuple[str, int]:
-        """(`p[i]`, depth): the memory of an element. What is known of its offset outside becomes a pointer there."""
+        """(`p[i]`, depth): the memory of an element. Terms of its offset from outer loops become a pointer there."""
         pointer = self.arguments.pointer(name)
         dtype = metas_of(self.plan.program.nodes[name]).dtype
         offset = flat_index(index, self.plan.strides[name])
@@ -129,7 +129,7 @@ class BodyRenderer(OpsRenderer):
         return self.scopes.define(ctype, text, target, value.depth)
 
     def truncate(self, value: V, source: torch.dtype, target: torch.dtype) -> V:
-        """A float as an integer; of numbers that do not fit what eager's kernels for this type make of them."""
+        """A float as an integer; numbers that do not fit give what eager's kernels for this type give."""
         ctype = self.target.value_types[target]
         wide = "int32_t" if target is torch.int16 and source not in ROUNDING else "int64_t"
         number = f"({value.text} + {self.zero()})" if self.beyond else value.text
@@ -139,8 +139,8 @@ class BodyRenderer(OpsRenderer):
         return made
 
     def zero(self) -> str:
-        """A zero that the compiler does not know. GCC makes one trunc of a float that becomes an integer and a float
-        again, which would keep the sign of -0.5 and numbers that no integer holds."""
+        """A zero that the compiler does not know to be one. GCC turns a conversion float -> integer -> float into one
+        trunc, which would keep the sign of -0.5 and numbers that the integer type cannot hold."""
         self.used.add("unknown_zero")
         return self.scopes.define("int32_t", "unknown_zero()", torch.int32, 0, "zero").text
 
@@ -164,7 +164,7 @@ class BodyRenderer(OpsRenderer):
         return self.scopes.define("bool", " & ".join(tests), torch.bool, depth, "m")
 
     def indirect(self, value: V, size: IntLike, wrap: bool) -> Expr:
-        """A loaded index: negative ones wrap, what is out of range reads element 0 (and never outside the tensor)."""
+        """A loaded index: negative ones wrap; one out of range sets the fault and reads element 0."""
         text = f"(int64_t){value.text}"
         position, count = self.scopes.define("int64_t", text, torch.int64, value.depth, "j"), self.size(size)
         if wrap:
@@ -194,20 +194,20 @@ class BodyRenderer(OpsRenderer):
         self.met_fault(test, depth)
 
     def met_fault(self, test: str, depth: int) -> None:
-        """What a kernel does besides about a check in the loops of a depth."""
+        """Hook for what else a kernel has to do where a check is made in the loops of a depth."""
 
     def inner_flag(self, stem: str) -> str:
-        """A variable in which the innermost loop collects whether something was met; see `flag_target`."""
+        """A variable in which the innermost loop collects whether a condition held; see `flag_target`."""
         if stem not in self.flags:
             self.flags[stem] = self.scopes.name(stem)
         return self.flags[stem]
 
     def flag_target(self, stem: str) -> str:
-        """The pointer to what the loop's flag is written to where it is set."""
+        """The pointer to the word to which a loop's flag is written if it is set."""
         return self.arguments.pointer(FAULT) if stem == BAD else FAR_POINTER
 
     def far(self, op: str, dtype: torch.dtype, argument: V) -> str:
-        """Whether an op that reduces its argument (sin, cos) has to reach far: a constant of C++."""
+        """Whether an op with an argument reduction (sin, cos) has to support all arguments: text of a C++ constant."""
         return "true"
 
     def random(self, seed: V, stream: int, index: Expr, count: IntLike) -> V:
@@ -232,18 +232,18 @@ class BodyRenderer(OpsRenderer):
 
 
 def unsigned(size: str) -> str:
-    """A size to compare an unsigned number with."""
+    """A size as text to compare with an unsigned number."""
     return size if size.isdigit() else f"(uint64_t){size}"
 
 
 BAD, FAR = "bad", "far"
-"""Flags of inner loops: a value that eager refuses; an argument that the quick reduction of sin and cos cannot take."""
+"""Flags of inner loops: a value that eager refuses; an argument too large for the fast reduction of sin and cos."""
 FAR_POINTER = "far"
-"""The parameter of a kernel's forms that points to what they found."""
+"""The parameter of a kernel's forms through which they report the FAR flag."""
 
 
 def store_text(dtype: torch.dtype, value: str, used: set[str]) -> str:
-    """What is written to memory for a value."""
+    """A value as text of its memory type."""
     if dtype is torch.bfloat16:
         used.add("bf16_store")
         return f"bf16_store({value})"

@@ -1,4 +1,4 @@
-"""C++ kernels and the host program of a schedule: runs of kernels are C functions of the pointer table, segments."""
+"""Schedule in, C++ kernels and host program out. A run of kernels is a segment: a C function of the pointer table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def render_cpp(plan: Schedule) -> Rendered:
     text = host.text()
     sources = [source for source, _ in kernels.units]
     exports = [[kernel_name(i) for i in inside] for _, inside in kernels.units]
-    if host.segments:  # with the smallest unit: starting a compiler costs more than compiling them
+    if host.segments:  # into the smallest unit: starting another compiler costs more than compiling them
         smallest = min(range(len(sources)), key=lambda i: len(sources[i]))
         sources[smallest] += segment_source(host.segments)
         exports[smallest] += [f"segment{i}" for i in range(len(host.segments))]
@@ -31,7 +31,7 @@ def render_cpp(plan: Schedule) -> Rendered:
 
 
 class CppHost(Host):
-    """Kernels in C++: a run of them is one C function of the table, a segment."""
+    """The host program of C++ kernels."""
 
     gives_arena_back = True
 
@@ -74,14 +74,14 @@ class CppHost(Host):
             self.segments.append(calls)
 
     def step_of(self, number: int, launch: Launch, slot: int) -> Step:
-        """The launch of a group, whose arguments have their slots, for people."""
+        """The step of a group for reports; its arguments have slots already."""
         arguments: list[tuple[int, int] | int] = [self.address(name) for name in launch.buffers]
         arguments += [(self.symbol_slot(symbol), 0) for symbol in launch.symbols]
         origins = origins_of(self.plan.program, computed_by(self.plan, number))
         return Step(origins, slot, (*arguments, *launch.streams))
 
     def address(self, name: str) -> tuple[int, int]:
-        """The slot of a buffer, and where it begins from what the slot holds."""
+        """The slot of a buffer, and its offset from the slot's address."""
         if name == FAULT:
             return self.fault, 0
         if not self.in_arena(name):
@@ -93,7 +93,7 @@ class CppHost(Host):
         return "no kernel" if launch is None else kernel_name(launch.kernel)
 
     def launcher(self, touched: IntLike) -> str:
-        """What launches kernels that touch so many bytes."""
+        """The name of the function that launches kernels which touch so many bytes."""
         least = self.plan.machine.loops.min_unlocked_bytes
         if not isinstance(touched, Size):
             return "launch_short" if touched < least else "launch"

@@ -1,8 +1,8 @@
 """One group in, the text of one C++ function out.
 
 A kernel walks its rows (kept and folded loops); in each row the inner loops run once per phase: a phase computes the
-row reductions whose operands are known, then the next phase may use them. Values that several phases need are computed
-again when that is cheap, and else kept in a row buffer on the stack.
+row reductions whose operands are known, then the next phase may use them. Values that several phases need are
+recomputed if that is cheap, else kept in a row buffer on the stack.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from smelt.base.errors import CompileError
 from smelt.codegen.cpp.body import FAR, BodyRenderer, store_text
 from smelt.codegen.cpp.reductions import Accumulator, fold
 from smelt.codegen.cpp.target import ROUNDING, Renderer
-from smelt.codegen.nest import UNROLL, Block, Nest, make_nest
+from smelt.codegen.nest import UNROLLED_ELEMENTS, Block, Nest, make_nest
 from smelt.codegen.parameters import FAULT, Arguments
 from smelt.codegen.phases import Phases
 from smelt.codegen.scope import Scopes, V, close_parallel
@@ -34,8 +34,8 @@ from smelt.shapes.size import Size, Symbol, hint, known_less, same
 class Kernel:
     """Text of a kernel's body, its parameters (buffers in order, C types; symbols; streams), the functions it calls.
 
-    `forms`: the body has two, with FAR and without. The second says in `*far` that it met an argument of sin or cos
-    that is too large for it; then everything is computed once more, by the first.
+    `forms`: the body exists in two forms, for all arguments of sin and cos (FAR) and a fast one. The fast form sets
+    `*far` if an argument was too large for it; then the FAR form recomputes everything.
     """
 
     lines: tuple[str, ...]
@@ -47,7 +47,7 @@ class Kernel:
     forms: bool = False
 
     def signature(self) -> str:
-        """Parameter list."""
+        """The C parameter list."""
         pointers = [f"{t} *a{i}" for i, t in enumerate(self.types)]
         symbols = [f"int64_t z{i}" for i in range(len(self.symbols))]
         return ", ".join([*pointers, *symbols, *(f"int64_t u{i}" for i in range(len(self.streams)))])
@@ -67,7 +67,7 @@ class Kernel:
 
 
 def render_kernel(group: Group, plan: Schedule, target: Renderer) -> Kernel:
-    """The kernel of a group. Rows of symbolic width that keep values have a second form, for wide ones."""
+    """The kernel of a group. With row buffers and a symbolic width it has a second form for rows too wide for them."""
     nest, arguments = make_nest(group, plan), Arguments()
     one = KernelRenderer(nest, plan, target, arguments)
     kernel, width = one.render(), one.phases.width
@@ -80,12 +80,12 @@ def render_kernel(group: Group, plan: Schedule, target: Renderer) -> Kernel:
 
 
 def indented(lines: Sequence[str]) -> list[str]:
-    """The lines of a block."""
+    """Lines indented as a block."""
     return ["    " + line for line in lines]
 
 
 def finish(body: BodyRenderer) -> Kernel:
-    """Collect what a body renderer wrote."""
+    """The kernel that a body renderer has written."""
     types = []
     for name in body.arguments.buffers:
         if name == FAULT:
@@ -101,7 +101,7 @@ def finish(body: BodyRenderer) -> Kernel:
 
 @dataclass
 class _Loop:
-    """What the vector pragma of the current inner loop needs to know."""
+    """Facts about the current inner loop for its vector pragma."""
 
     clauses: list[str] = field(default_factory=list)
     vector: bool = True
@@ -109,7 +109,7 @@ class _Loop:
 
 
 class KernelRenderer(BodyRenderer):
-    """Renders a nest. Overrides where values of its own members come from."""
+    """Renders a nest; overrides how values of the group's own members are obtained."""
 
     def __init__(self, nest: Nest, plan: Schedule, target: Renderer, arguments: Arguments, keep: bool = True) -> None:
         super().__init__(plan, target, Scopes(), arguments, set())
@@ -145,9 +145,10 @@ class KernelRenderer(BodyRenderer):
         return replace(finish(self), forms=self.forms)
 
     def far(self, op: str, dtype: torch.dtype, argument: V) -> str:
-        """In vector loops sin and cos are quick, which goes up to 1e8; the kernel runs again where that was too little.
+        """Vector loops use the fast sin and cos, valid up to 1e8; for larger arguments the kernel is rerun in the FAR
+        form.
 
-        Not one that writes over what it reads.
+        Not in a kernel that overwrites what it reads, since it cannot be rerun.
         """
         if op not in PERIODIC or dtype is torch.float64 or dtype is torch.float16:
             return "false"
@@ -161,7 +162,7 @@ class KernelRenderer(BodyRenderer):
         return "FAR"
 
     def rows(self) -> None:
-        """The folded loops with everything inside."""
+        """Write the folded loops and their contents."""
         for _ in self.nest.folded:
             self.scopes.open()
         self.row_depth = self.scopes.depth
@@ -175,15 +176,15 @@ class KernelRenderer(BodyRenderer):
             name, start, bound = self.names[var], "0", self.row_bound(var)
             if self.nest.tail is not None and var is self.nest.folded[-1]:
                 text = bound
-                bound = text if self.nest.unrolled is None else f"{text} / {UNROLL}"
-                start = "0" if self.nest.unrolled is not None else f"{text} / {UNROLL} * {UNROLL}"
+                bound = text if self.nest.unrolled is None else f"{text} / {UNROLLED_ELEMENTS}"
+                start = "0" if self.nest.unrolled is not None else f"{text} / {UNROLLED_ELEMENTS} * {UNROLLED_ELEMENTS}"
             ends = [*self.end_of_pass(var, self.nest.row_block, [*self.columns.values()], width), "}"]
             self.scopes.close([f"for (int64_t {name} = {start}; {name} < {bound}; {name}++) {{"], ends)
 
     # loops
 
     def row_bound(self, var: Var) -> str:
-        """Where a folded loop ends; of an unrolled one, where the variable that was cut ends."""
+        """The end of a folded loop; for an unrolled one, the end of the variable that was split for it."""
         tail = self.nest.tail
         if tail is not None and var is self.nest.folded[-1]:
             var = tail
@@ -214,7 +215,7 @@ class KernelRenderer(BodyRenderer):
             self.scopes.open()
 
     def close_inner(self, loop: _Loop, before: Sequence[str] = (), after: Sequence[str] = ()) -> None:
-        """`before` and `after` go around the innermost loop."""
+        """Close the inner loops; the lines `before` and `after` go around the innermost one."""
         for level, var in reversed(list(enumerate(self.nest.inner))):
             innermost = level == len(self.nest.inner) - 1
             short = innermost and known_less(var.size, 2**31)
@@ -226,8 +227,8 @@ class KernelRenderer(BodyRenderer):
                 head.append(f"const {counter} {bound} = {self.bound(var)};")
             if innermost:
                 head += before
-                # However short, a loop that sums a part names it, and so does one with masked loads: GCC 12 unrolls it
-                # otherwise, vectorises the loop around it, and mixes up the lanes of what is masked (-O3, AVX).
+                # Even a short loop with a partial sum or masked loads gets the pragma: GCC 12 would otherwise unroll
+                # it, vectorise the loop around it, and mix up the lanes of masked values (-O3, AVX).
                 if loop.vector and (hint(var.size) >= 4 or before or self.met_mask):
                     head.append(" ".join(["#pragma omp simd", *loop.clauses]))
             head.append(f"for ({counter} {name} = 0; {name} < {bound}; {name}++) {{")
@@ -236,7 +237,7 @@ class KernelRenderer(BodyRenderer):
             )
 
     def end_of_pass(self, var: Var, block: Block | None, sums: Sequence[Accumulator], width: str = "") -> list[str]:
-        """What ends a pass of a loop: sums of a block of passes are put away."""
+        """Lines at the end of an iteration: after a block of iterations, its sum is added to the next level."""
         if block is None or block.var is not var:
             return []
         return [line for one in sums for line in one.put_away(self.names[var], width)]
@@ -257,10 +258,10 @@ class KernelRenderer(BodyRenderer):
         return super().from_memory(name, index)
 
     def staged(self, name: str, offset: Expr) -> V:
-        """An element of a tensor that is contiguous along the outer loop of the tile: its tile is copied to the stack
-        first, in its own order, so that each cache line is fetched once."""
+        """An element of a tensor that is contiguous along the tile's outer loop: its tile is first copied to the stack,
+        in the tensor's order, so that each cache line is fetched once."""
         rows, columns = self.nest.inner
-        pitch = rows.size + 1  # odd: walking down a column of the copy meets every cache set
+        pitch = rows.size + 1  # an odd row length: a column of the copy is spread over all cache sets
         dtype = metas_of(self.plan.program.nodes[name]).dtype
         ctype = self.target.value_types[dtype]
         outside = Expr(tuple(t for t in offset.terms if t[0] not in (rows, columns)), offset.const)
@@ -283,7 +284,7 @@ class KernelRenderer(BodyRenderer):
         return self.scopes.define(ctype, text, dtype, self.depths[columns])
 
     def bound(self, var: Var) -> str:
-        """Where a loop ends."""
+        """The end of a loop."""
         if var not in self.nest.limits:
             return self.size(var.size)
         base, limit = self.nest.limits[var]
@@ -323,7 +324,7 @@ class KernelRenderer(BodyRenderer):
             self.written[member.name] = phase
 
     def update_folds(self, rows: Sequence[Member], folds: Sequence[Accumulator]) -> None:
-        """Take the element of this run of the inner loop into what is reduced along rows."""
+        """Fold the current element of the inner loop into the row reductions of a phase."""
         for member, one in zip(rows, folds, strict=True):
             value = self.evaluate(member)
             assert isinstance(member.node, Reduction)
@@ -332,7 +333,7 @@ class KernelRenderer(BodyRenderer):
                 self.scopes.line(line)
 
     def note_faults(self, loop: _Loop, before: list[str], after: list[str]) -> None:
-        """Flags of the inner loop for indices out of range: set to 0 before it, handed on behind it."""
+        """Lines that clear the inner loop's flags before it, and write them to their targets after it."""
         for stem, flag in self.flags.items():
             before.append(f"int {flag} = 0;")
             after.append(f"if ({flag}) *{self.flag_target(stem)} = {flag};")
@@ -340,7 +341,7 @@ class KernelRenderer(BodyRenderer):
         self.flags.clear()
 
     def name_results(self, rows: Sequence[Member], folds: Sequence[Accumulator]) -> None:
-        """A constant of each row's loop for what has been reduced along it."""
+        """Define constants for the results of row reductions in the row's loop."""
         for member, one in zip(rows, folds, strict=True):
             dtype = metas_of(member.node).dtype
             text, ctype = self.rounded(one.result, dtype), self.target.value_types[dtype]
@@ -359,7 +360,7 @@ class KernelRenderer(BodyRenderer):
         return member.node.body(self, member.source)
 
     def rounded(self, text: str, dtype: torch.dtype) -> str:
-        """The result of a fold, which runs in float32, as a value of a low-precision dtype."""
+        """The float32 result of a fold rounded to a low-precision dtype."""
         return self.call(f"{ROUNDING[dtype]}_round", text) if dtype in ROUNDING else text
 
     def outer_stores(self, phase: int) -> None:
@@ -371,7 +372,7 @@ class KernelRenderer(BodyRenderer):
         self.write(member, value)
 
     def write(self, member: Member, value: V) -> None:
-        """Stores come last in their loop body, after all loads: an output may lie over an input that ends here."""
+        """Write a store at the end of its loop body, after all loads: the output may be in the memory of an input."""
         depth = self.scopes.depth
         element, _ = self.element(member.name, member.index, write=True)
         dtype = metas_of(member.node).dtype
@@ -425,7 +426,7 @@ class KernelRenderer(BodyRenderer):
         width = room = self.nest.size(self.nest.inner)
         if columns and isinstance(width, Size):
             room = 4 * MAX_COLUMN_WIDTH // columns
-            if not width <= room:  # next to row values no column can wait for another pass
+            if not width <= room:  # beside row values, columns must be complete in one pass
                 raise CompileError(f"codegen: {columns} column accumulators of {width} elements")
         for member in self.nest.members.values():
             if member.nest_level is NestLevel.COLUMN:
@@ -448,11 +449,11 @@ class KernelRenderer(BodyRenderer):
             self.scopes.line(one.update_slot(slot, value))
 
     def unrolled(self, member: Member) -> list[Member]:
-        """The member at each value of the unrolled variable."""
+        """The values of a member at each value of the unrolled variable."""
         var = self.nest.unrolled
         if var is None:
             return [member]
-        return [member.substituted({var: constant(i)}) for i in range(UNROLL)]
+        return [member.substituted({var: constant(i)}) for i in range(UNROLLED_ELEMENTS)]
 
     def store_columns(self) -> None:
         members = [m for m in self.nest.members.values() if m.nest_level is NestLevel.COLUMN]
@@ -468,7 +469,7 @@ class KernelRenderer(BodyRenderer):
         self.close_inner(_Loop())
 
     def open_columns(self) -> None:
-        """The inner loops again, now directly inside the kept ones."""
+        """Open the inner loops a second time, directly inside the kept ones, for results of column reductions."""
         shift = len(self.nest.folded)
         for var in self.nest.inner:
             self.depths[var] -= shift

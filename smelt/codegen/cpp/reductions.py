@@ -21,10 +21,10 @@ HIGHEST = {
 
 @dataclass
 class Accumulator:
-    """One reduction in text. With nested inner loops the innermost one sums a part that is then added to the whole.
+    """The text of one reduction. With nested inner loops, the innermost one makes a partial sum, which is then added.
 
-    `ordered`: whether the loops meet the indices of an arg kind in increasing order, and the first of equals is kept.
-    `ends`: the low bits of the counter of a loop around the innermost one at which its sum is put away, by level.
+    `ordered`: whether an arg kind sees indices in increasing order, so that keeping the first of equals is enough.
+    `ends`: by level, the low bits of the loop counter at which a partial sum is added to the next level.
     """
 
     kind: str
@@ -42,7 +42,7 @@ class Accumulator:
 
     @property
     def nan(self) -> str | None:
-        """The flag that a NaN was met: the vector maximum itself would lose it."""
+        """The variable that records a NaN, which the vector maximum would lose."""
         return f"{self.name}_nan" if self.kind in ("amax", "amin") and self.dtype.is_floating_point else None
 
     @property
@@ -60,7 +60,7 @@ class Accumulator:
 
     @property
     def levels(self) -> list[str]:
-        """The accumulator, and where its sum is put away."""
+        """The accumulator and, for partial sums, the accumulators of the outer levels."""
         return [self.name, *(f"{self.name}_level{n}" for n in range(1, len(self.ends) + 1))]
 
     @property
@@ -72,7 +72,8 @@ class Accumulator:
         return [self.combine(self.name, self.innermost)] if self.nested and self.vector else []
 
     def put_away(self, counter: str, width: str = "") -> list[str]:
-        """What ends a pass of the loop with `counter`; `width`: how many accumulators there are, if it is an array."""
+        """Lines at the end of an iteration that add full partial sums to the next level; `width`: of accumulator
+        arrays."""
         lines = []
         for low, high, end in zip(self.levels, self.levels[1:], self.ends, strict=False):
             step = f"{high} += {low}; {low} = 0;"
@@ -100,7 +101,7 @@ class Accumulator:
         return f"{self.name} != 0" if self.dtype is torch.bool else self.name
 
     def combine(self, into: str, value: str) -> str:
-        """One step of the fold, in the form that the vectoriser knows."""
+        """One step of the fold, in a form that the vectoriser recognises."""
         match self.kind:
             case "sum":
                 return f"{into} += {value};"
@@ -117,7 +118,7 @@ class Accumulator:
         raise AssertionError(self.kind)
 
     def update(self, value: str, where: str) -> list[str]:
-        """Take a value; `where` is its index along the reduced dimension (arg kinds)."""
+        """Fold a value; `where` is its index along the reduced dimension (arg kinds)."""
         if self.vector:
             lines = [self.combine(self.innermost, value)]
             return [*lines, f"{self.nan} |= {value} != {value};"] if self.nan else lines
@@ -133,7 +134,7 @@ class Accumulator:
         return [f"if ({first} || ({better})) {{ {self.name} = {value}; {self.name}_at = {where}; }}"]
 
     def update_slot(self, slot: str, value: str) -> str:
-        """One step of a column reduction, where each lane has its own accumulator: NaN can stay in it."""
+        """One step of a column reduction. Each lane has its own accumulator, which keeps a NaN itself."""
         if self.kind in ("amax", "amin"):
             sign = ">" if self.kind == "amax" else "<"
             nan = f" | ({value} != {value})" if self.dtype.is_floating_point else ""
@@ -158,11 +159,11 @@ def fold(
 
 
 LOGICAL = {"sum": "any", "max": "any", "prod": "all", "min": "all"}
-"""What is left of a fold of bools."""
+"""The logical fold that each fold of bools is equal to."""
 
 
 def _start(kind: str, dtype: torch.dtype) -> str:
-    """What an accumulator starts with. Where a position is found the first element is taken whatever it is."""
+    """The initial value of an accumulator. For arg kinds any first element replaces it."""
     fold = FOLDS[kind]
     if fold.neutral is not None or fold.finds:
         return str(int(fold.neutral or 0))

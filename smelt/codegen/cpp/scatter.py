@@ -53,7 +53,7 @@ class _ScatterRenderer(BodyRenderer):
         self.scopes.close([*pragmas, f"for (int64_t {name} = 0; {name} < {bound}; {name}++) {{"], ["}"])
 
     def parallel(self, loops: Sequence[IntLike]) -> str | None:
-        """The clause of a loop that is worth several threads, None for one that is not."""
+        """The OpenMP clause of a loop with enough work for several threads; None: too little."""
         work = math.prod(loops)
         if isinstance(work, Size):
             return f"if(parallel: {self.size(work)} >= {self.plan.machine.loops.min_parallel_operations})"
@@ -86,7 +86,8 @@ class _ScatterRenderer(BodyRenderer):
         self.scopes.line(f"{allowed}{element} = {store_text(self.node.meta.dtype, text, self.used)};")
 
     def met_fault(self, test: str, depth: int) -> None:
-        """Nothing is written over an input for a refused position, nor, as in eager, after it."""
+        """Return from the kernel at a refused index before an input is overwritten; as in eager, later ones are not
+        written."""
         if self.node.name not in self.plan.over_inputs:
             return
         if depth > self.scalar_depth:
@@ -96,7 +97,7 @@ class _ScatterRenderer(BodyRenderer):
             self.scopes.line(f"if (*{self.arguments.pointer(FAULT)}) {leave};", depth)
 
     def inner_columns(self, last: Var) -> tuple[Var | None, Var]:
-        """The loop over the last dimension as one over parts of it (None: it stays whole) and one inside of a part."""
+        """The loop over the last dimension as (loop over chunks, or None if it is not split; loop within a chunk)."""
         most = self.plan.machine.loops.scatter_columns
         width = next((w for w in range(most, most // 4, -1) if content(last.size) % w == 0), 0)
         if width and not same(width, last.size):
@@ -123,7 +124,7 @@ class _ScatterRenderer(BodyRenderer):
             close_parallel(self.scopes, [(self.names[v], v.size) for v in outer], pragma, self.size)
 
     def write_all(self, index: Index, serial: Sequence[Var], inner: Var | None) -> None:
-        """The loops that one thread goes through, in the program's order, with the innermost one as columns."""
+        """The loops that one thread runs, in the program's order; the innermost one is over columns."""
         for number, var in enumerate(serial):
             self.loop(var, f"r{number}")
         if inner is not None:
@@ -136,7 +137,7 @@ class _ScatterRenderer(BodyRenderer):
             self.close(var)
 
     def open_parallel(self, outer: Sequence[Var]) -> None:
-        """One loop over all positions of these dimensions, each of which has a name in it."""
+        """One parallel loop over all indices of these dimensions, with a variable for each dimension."""
         self.scopes.open()
         for number, var in enumerate(outer):
             self.names[var], self.depths[var] = f"k{number}", self.scopes.depth

@@ -1,4 +1,4 @@
-"""What a C-like target is made of: types, literals, operator templates. Renderers state only their differences."""
+"""Types, literals and operator templates of C-like targets; a renderer overrides only what differs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ FLOAT_OPS = {
     **{op: "m_" + op + "({0})" for op in "erfinv digamma sign abs".split()},
     **{op: "m_" + op + "({0}, {1})" for op in "maximum minimum pow fmod remainder floor_div trunc_div".split()},
 }
-"""Float ops; {f} is the suffix of the C library's float functions, {one} the literal 1, {far} whether to reach far."""
+"""Float ops; {f}: suffix of the C library's float functions, {one}: the literal 1, {far}: see `Renderer.op`."""
 
 INTEGER_OPS = {
     "neg": "({t})-({u}){0}",
@@ -116,7 +116,8 @@ class Renderer:
     memory_types = MEMORY_TYPES
 
     def op(self, op: str, dtype: torch.dtype, args: list[str], far: str = "true") -> str:
-        """The C expression of a pointwise op. `far`: whether arguments of any size are taken, as a constant of C++.
+        """The C expression of a pointwise op. `far`: text of a C++ constant, whether arguments of any size are
+        supported.
 
         Raises:
             KeyError: the target has no such op for the dtype.
@@ -152,7 +153,7 @@ class Renderer:
 def _float_literal(number: float, double: bool) -> str:
     if math.isnan(number) or math.isinf(number):
         text = "(float)NAN" if math.isnan(number) else "INFINITY" if number > 0 else "(-INFINITY)"
-        return f"(double){text}" if double else text  # templates of two operands take one type
+        return f"(double){text}" if double else text  # std::max and its like need operands of one type
     text = repr(number) if double else f"{number:.9g}"
     text = text if any(c in text for c in ".en") else text + ".0"
     text = text if double else text + "f"

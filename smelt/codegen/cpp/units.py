@@ -1,7 +1,7 @@
-"""Kernels as C++ translation units: equal kernels once, units of similar size so that cores compile them in parallel.
+"""Kernels as C++ translation units: equal kernels once, in units of similar size that cores compile in parallel.
 
 Kernels are exported functions of raw pointers. Segments (runs of kernels between two externs) are `void f(char **P)`:
-P holds base pointers and, behind them, the kernels' own addresses, so units need no linking among each other.
+P holds base pointers, followed by the addresses of the kernels, so that units need not be linked with each other.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Kernels:
     units: list[tuple[str, list[int]]]
 
     def text_of(self, number: int) -> tuple[str, str]:
-        """Name and text of the kernel that a group became; empty where it has nothing to do."""
+        """Name and text of the kernel of a group; empty strings if it has none."""
         launch = self.launches.get(number)
         if launch is None:
             return "", ""
@@ -78,7 +78,7 @@ def render_kernels(plan: Schedule, target: Renderer) -> Kernels:
 
 
 def _form(group: Group, plan: Schedule) -> tuple[object, ...]:
-    """Equal for groups of equal layers whose text is equal, too: what of it depends on other groups is the same."""
+    """A key that is equal for groups of equal layers with equal kernels: it has all that depends on other groups."""
     over = [n in plan.memory.in_place or n in plan.over_inputs or n in plan.over_others for n in group.members]
     stored = [name in plan.stored for name in group.members]
     scatters = [
@@ -91,7 +91,7 @@ def _form(group: Group, plan: Schedule) -> tuple[object, ...]:
 
 
 def _like(launch: Launch, group: Group, other: Group) -> Launch:
-    """The launch of a group that differs from the one of `launch` in buffers and streams of random numbers."""
+    """The launch of a group that differs from that of `launch` only in buffers and random streams."""
     buffers = dict(zip(group.accesses, other.accesses, strict=True))
     streams = launch.streams
     if streams and group.like is not None:
@@ -129,8 +129,8 @@ def _unit(kernels: Sequence[tuple[int, Kernel]]) -> str:
 
 
 def segment_source(segments: Sequence[Sequence[str]]) -> str:
-    """The functions of the segments: each a list of call statements. They come last in their unit."""
-    # nothing but calls: optimising them took a quarter of the compiler's time on deep models
+    """The functions of the segments: each is a list of calls. They come last in their unit."""
+    # not optimised: they are only calls, and optimising them took a quarter of compile time on deep models
     sources = ['#pragma GCC optimize("O0")\n']
     for number, calls in enumerate(segments):
         body = "\n".join("    " + call for call in calls)

@@ -1,7 +1,7 @@
 """C text of the inline functions that generated kernels call: branch-free, so that compilers vectorise loops over them.
 
-Polynomials are our own minimax fits (Remez, 40 digits) on the reduced ranges named in the comments; float32 results lie
-within 2 ulp (tanh, log1p: 3) of the true value, NaN and infinities come out as IEEE 754 asks. float64 goes to libm.
+Polynomials are our own minimax fits (Remez, 40 digits) on the reduced ranges given in the comments; float32 results are
+within 2 ulp (tanh, log1p: 3) of the true value, NaN and infinities as IEEE 754 requires. float64 uses libm.
 A unit contains only the functions that its kernels use (`header`).
 """
 
@@ -35,7 +35,8 @@ INLINE double FMA(double a, double b, double c) { return __builtin_fma(a, b, c);
 template <class T> INLINE T FMA(T a, T b, T c) { return a * b + c; }
 #endif
 """
-"""FMA: what a compiler may not form by itself in kernels (`SEPARATE` in runtime/build.py), where a processor has it.
+"""FMA: an explicit fused multiply-add where the processor has it; compilers may not form one by themselves in kernels
+(`SEPARATE` in runtime/build.py).
 
 The C library's functions are declared here: reading C++'s own <math.h> takes longer than compiling a kernel."""
 

@@ -1,4 +1,4 @@
-"""Block sizes of matrix products on tensor cores: which a kernel has, and which max-autotune tries besides.
+"""Block sizes of matrix products on tensor cores: the heuristic's, and others that max-autotune times.
 
 A program computes YBLOCK rows and XBLOCK columns of the result, KBLOCK elements of depth at a time. Large blocks read
 each factor less often; small ones give every multiprocessor something to do. Operands of `num_stages` steps are in
@@ -28,7 +28,7 @@ def product_configs(
 
     Args:
         rounded: float32 factors are rounded to TF32.
-        autotune: others are tried besides.
+        autotune: add configurations to be timed.
     """
     limits = machine.blocks
     table = limits.half if dtype is not torch.float32 else limits.rounded if rounded else limits.exact
@@ -43,7 +43,7 @@ def product_configs(
 
 
 def fitted(blocks: Blocks, sizes: tuple[int, int, int], least: int) -> Blocks:
-    """Blocks no larger than what they are for."""
+    """Blocks reduced to the sizes of the product."""
     y, x, k = (
         max(least, min(block, ceil_power(n)))
         for block, n in zip(blocks[:3], sizes, strict=True)
@@ -53,20 +53,20 @@ def fitted(blocks: Blocks, sizes: tuple[int, int, int], least: int) -> Blocks:
 
 
 def pipelined(blocks: Blocks, dtype: torch.dtype, room: int) -> Blocks:
-    """Blocks of which no more steps are under way than shared memory has room for, but one."""
+    """Blocks with as many pipeline stages as shared memory has room for, less one."""
     y, x, k, warps, stages = blocks
     step = shared_bytes((y, x, k, warps, 1), dtype)
     return y, x, k, warps, max(1, min(stages, room // step))
 
 
 def shared_bytes(blocks: Blocks, dtype: torch.dtype) -> int:
-    """Shared memory that the operands take."""
+    """Bytes of shared memory for the operands."""
     y, x, k, _, stages = blocks
     return (y + x) * k * dtype.itemsize * stages
 
 
 def _rank(blocks: Blocks, sizes: tuple[int, int, int], batch: int, multiprocessors: int) -> tuple[float, int]:
-    """How well the multiprocessors are used, weighed against how often factors are read; larger blocks win ties."""
+    """The rank of a configuration: use of multiprocessors against repeated reads of factors; larger blocks win ties."""
     y, x = blocks[:2]
     programs = -(-sizes[0] // y) * -(-sizes[1] // x) * batch
     waves = -(-programs // multiprocessors)

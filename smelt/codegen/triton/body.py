@@ -31,17 +31,17 @@ from smelt.shapes.expr import Atom, Expr, Runtime, flat_index
 from smelt.shapes.size import IntLike, Size, same
 
 CALLS = re.compile(r"\b(m_\w+|random_\w+)\(")
-"""Functions of the library that a text calls."""
+"""Calls of functions of library.py in a text."""
 
 
 class TileBody(OpsRenderer):
-    """Renders bodies. Depths are sets of axes; `axis_masks` says which elements of a block are inside, by axis bit.
+    """Renders bodies. Depths are sets of axes (bits); `axis_masks`: by axis bit, the mask of a block's valid elements.
 
     Attributes:
-        checks: that kernels for a GPU make, each known by its index here.
+        checks: the checks of the kernel on a GPU; a check's number is its index + 1.
         running: the nodes whose bodies are being rendered, the innermost last.
         loaded: the axes along which elements have been loaded so far.
-        quick: by value, what is enough where that is rounded to low precision.
+        quick: value -> a faster text, exact enough where the value is rounded to low precision at once.
     """
 
     quotient = "//"
@@ -71,7 +71,7 @@ class TileBody(OpsRenderer):
         return not self.wide and super().is_narrow(atom)
 
     def inside(self, axes: int) -> list[V]:
-        """The masks of a value that varies along these axes: those of its axes, then those of the body."""
+        """The masks of a value that varies along these axes: first the axes' masks, then the body's conditions."""
         return [*(m for bit, m in self.axis_masks.items() if axes & bit), *self.masks]
 
     def number(self, expr: Expr, dtype: torch.dtype = torch.int64) -> str:
@@ -101,7 +101,7 @@ class TileBody(OpsRenderer):
         return self.scopes.define("", text, dtype, axes)
 
     def completed(self, name: str, index: Index, load: str, axes: int) -> str:
-        """What is loaded, with the elements that `load` leaves out: none here."""
+        """Hook: the loaded value with elements added that the load cannot read; here there are none."""
         return load
 
     def address(self, name: str, index: Index, also: int = 0) -> tuple[str, str, int]:
@@ -113,7 +113,7 @@ class TileBody(OpsRenderer):
         return self.pointers(name, flat_index(index, self.plan.strides[name]), also)
 
     def pointers(self, name: str, offset: Expr, also: int = 0) -> tuple[str, str, int]:
-        """The same for an offset in a buffer, counted in elements."""
+        """As `address`, for an offset in a buffer, counted in elements."""
         pointer = self.arguments.pointer(name)
         axes = self.depth_of(offset)
         masks = self.inside(axes | also)
@@ -126,7 +126,7 @@ class TileBody(OpsRenderer):
         return text, " & ".join(dict.fromkeys(m.text for m in masks)), axes | spread
 
     def zeros(self, axes: int) -> str:
-        """A zero that varies along axes."""
+        """Zeros that vary along these axes."""
         raise NotImplementedError("kernels know their tile")
 
     def constant(self, value: bool | int | float | Size, dtype: torch.dtype) -> V:
@@ -161,7 +161,7 @@ class TileBody(OpsRenderer):
     def _expression(self, op: str, dtype: torch.dtype, args: Sequence[V], texts: list[str]) -> str:
         divisor = self.constants.get(texts[1]) if len(texts) == 2 else None
         doubtful = op in DIVISIONS and not dtype.is_floating_point and not divisor
-        if doubtful and not self.plan.on_gpu:  # there eager divides by 0
+        if doubtful and not self.plan.on_gpu:  # eager's kernel on a GPU divides by 0
             self.fault(f"({texts[1]} == 0)", args[1], DIVIDED_BY_ZERO)
         try:
             if doubtful and self.plan.on_gpu:
@@ -181,7 +181,7 @@ class TileBody(OpsRenderer):
             text = f"{self.quick.get(value.text, value.text)}{wide}.to({NARROW[target]}).to(tl.float32)"
         elif source in NARROW and target is torch.float32:
             return V(value.text, target, value.depth)
-        elif source.is_floating_point and target in SATURATED:  # there; of these eager keeps the low bits
+        elif source.is_floating_point and target in SATURATED:  # on a GPU eager keeps the low bits of these
             text = f"{value.text}.to({SATURATED[target]}).to({kind})"
         else:
             text = f"{value.text}.to({kind})"
@@ -206,7 +206,7 @@ class TileBody(OpsRenderer):
         return self.scopes.define("", " & ".join(tests), torch.bool, axes, "m")
 
     def indirect(self, value: V, size: IntLike, wrap: bool) -> Expr:
-        """A loaded index: negative ones wrap, what is out of range reads element 0 (and never outside the tensor)."""
+        """A loaded index: negative ones wrap; one out of range sets the fault and reads element 0."""
         position, count = (
             self.scopes.define("", f"{value.text}.to(tl.int64)", torch.int64, value.depth, "j"),
             self.size(size),
@@ -219,12 +219,14 @@ class TileBody(OpsRenderer):
         position = self.scopes.define("", f"tl.where({out}, 0, {position.text})", torch.int64, value.depth, "j")
         return Expr(((Runtime(position.text, size, position), 1),), 0)
 
-    def fault(self, test: str, of: V, code: int, told: tuple[str, str] | None = None, wraps: bool = False) -> None:
-        """Where the test of a value holds, and the masks do, the program's fault word is set to `code`; a kernel on a
-        GPU tells which check it was and traps, as eager's assertions do: nothing else runs on what it has computed.
+    def fault(self, test: str, of: V, code: int, reported: tuple[str, str] | None = None, wraps: bool = False) -> None:
+        """Report `code` where the test of a value and the masks hold.
+
+        An interpreted kernel sets the program's fault word. A kernel on a GPU reports the check's number and traps, as
+        eager's assertions do, so that nothing runs on its results.
 
         Args:
-            told: an index and the size of its dimension, where they are known.
+            reported: an index and the size of its dimension, where they are known.
             wraps: see `Check`.
         """
         masks = self.inside(of.depth)
@@ -237,9 +239,9 @@ class TileBody(OpsRenderer):
             return
         self.scopes.remember(key, V("", torch.bool, axes))
         if self.plan.on_gpu:
-            check = Check(code, self.running[-1] if self.running else "", wraps, told=told is not None)
+            check = Check(code, self.running[-1] if self.running else "", wraps, told=reported is not None)
             number = self.check_number(check)
-            value, size = told or ("tl.full([], 0, tl.int64)", "0")
+            value, size = reported or ("tl.full([], 0, tl.int64)", "0")
             words = self.arguments.pointer(FAULT)
             self.used.add("m_refuse")
             self.scopes.line(f"m_refuse({words}, {test}, {number}, {value}, {size})", axes)
@@ -248,7 +250,7 @@ class TileBody(OpsRenderer):
         self.scopes.line(f"tl.store({self.arguments.pointer(FAULT)}{spread}, {code}, {test})", axes)
 
     def check_number(self, check: Check) -> int:
-        """How the kernel calls a check: from 1 on."""
+        """The number of a check in the kernel, from 1."""
         if check not in self.checks:
             self.checks.append(check)
         return self.checks.index(check) + 1
@@ -267,4 +269,4 @@ class TileBody(OpsRenderer):
 
 
 SATURATED = {torch.uint8: "tl.int64", torch.int8: "tl.int32", torch.int16: "tl.int32"}
-"""What CUDA makes of a float first that becomes a small integer; numbers beyond it are saturated."""
+"""The type to which CUDA first converts a float that becomes a small integer; that conversion saturates."""

@@ -1,4 +1,4 @@
-"""Pointwise kernels that need nothing of each other, in one launch: a program's number says whose block it computes.
+"""Independent pointwise kernels in one launch: the number of a program decides whose block it computes.
 
     pid = tl.program_id(0)
     if pid < 40:                                # members of equal code: one body, with the pointers and the size of
@@ -7,9 +7,9 @@
         body0(pid - f0, n0, b0_0, b0_1, 1024)
     else: ...
 
-Members along one contiguous axis differ in nothing but pointers and size, so hundreds of them make one body. The member
-is found by halving the programs, not the members: large ones are few comparisons away. All branches are uniform, and
-what they choose are kernel parameters, which the GPU holds in constant memory: no table is written before a launch.
+Members along one contiguous axis differ only in pointers and size, so hundreds of them share one body. A program finds
+its member by binary search over programs, not members, so large members take few comparisons. All branches are uniform,
+and they select kernel parameters, which the GPU has in constant memory: no table is written before a launch.
 """
 
 from __future__ import annotations
@@ -29,18 +29,17 @@ from smelt.schedule.realize import metas_of
 from smelt.shapes.size import hint
 
 VECTOR = 16
-"""Elements are read in wide words where the size is a multiple of it."""
+"""Elements are read in wide words if the size is a multiple of this."""
 
 Location = Callable[[str], Hashable]
-"""What two buffers have in common that one pointer serves."""
+"""Buffer -> a key that is equal for buffers which can share a pointer."""
 
 
 @dataclass(frozen=True)
 class _Body:
-    """Code that members share: its lines, the types of its pointers, its streams, its blocks and warps, the functions
-    it calls.
+    """Code that members share: its lines, types of its pointers, streams, blocks and warps, functions that it calls.
 
-    vectors: the sizes of its members are multiples of VECTOR, which Triton finds out.
+    vectors: the sizes of its members are multiples of VECTOR, so that Triton reads wide words.
     large: each of the members takes longer than a launch.
     """
 
@@ -55,8 +54,8 @@ class _Body:
 
 @dataclass(frozen=True)
 class _Member:
-    """A kernel in a bundle: the buffers that its pointers point to, its streams of random numbers, its size (0: the
-    code has it), its programs."""
+    """A kernel in a bundle: the buffers of its pointers, its random streams, its size (0: a constant in the code), and
+    its number of programs."""
 
     label: str
     buffers: tuple[str, ...]
@@ -73,7 +72,7 @@ def _step(stream: int) -> str:
 
 
 def render_bundle(groups: Sequence[Group], plan: Schedule, autotune: bool = False) -> list[TritonKernel] | None:
-    """The kernels that together compute pointwise groups of known sizes; None where one of them may find a fault."""
+    """The kernels that compute pointwise groups of fixed sizes together; None if one of the groups may set a fault."""
     location = locations_of(plan)
     tilings = [make_tiling(group, plan, bundled=True) for group in groups]
     (config,) = flat_configs(sum(hint(t.axes[0].size) for t in tilings if len(t.axes) == 1), plan.machine.tiles)
@@ -102,7 +101,7 @@ def _stored_by(groups: Iterable[Group], plan: Schedule) -> tuple[str, ...]:
 
 
 def locations_of(plan: Schedule) -> Location:
-    """Buffers that lie over each other, and have elements of one type, are told apart by nothing."""
+    """Buffer -> its location; buffers at the same address with the same element type have one location."""
 
     def location(buffer: str) -> Hashable:
         if buffer == FAULT:
@@ -122,40 +121,40 @@ Members = list[tuple[Group, _Member]]
 def _launches(
     classes: list[tuple[_Body, Members]], plan: Schedule, location: Location
 ) -> Iterator[list[tuple[_Body, Members]]]:
-    """Bodies and members of each launch, within the bounds of one. Large kernels share it with their like alone."""
+    """Bodies and members of each launch, within its limits. Large kernels share one only with those of equal code."""
     limits = plan.machine.launches
     open_ones: dict[Hashable, tuple[list[tuple[_Body, Members]], set[Hashable]]] = {}
     for number, (body, members) in enumerate(classes):
         key = (body.config.num_warps, number if body.large else None)
-        for part in _parts(members, location, limits.max_pointers):
-            pointers = {location(buffer) for _, member in part for buffer in member.buffers}
+        for chosen_members in _within_pointer_limit(members, location, limits.max_pointers):
+            pointers = {location(buffer) for _, member in chosen_members for buffer in member.buffers}
             chosen, known = open_ones.get(key, ([], set()))
             lines = sum(len(other.lines) for other, _ in chosen) + len(body.lines)
             full = len(known | pointers) > limits.max_pointers or len(chosen) == limits.max_bodies
             if chosen and (full or lines > limits.max_lines):
                 yield open_ones.pop(key)[0]
                 chosen, known = [], set()
-            open_ones[key] = [*chosen, (body, part)], known | pointers
+            open_ones[key] = [*chosen, (body, chosen_members)], known | pointers
     for chosen, _ in open_ones.values():
         yield chosen
 
 
-def _parts(members: Members, location: Location, most: int) -> Iterator[Members]:
-    """The members of a class in as few parts as the pointers of a launch allow."""
-    part: Members = []
+def _within_pointer_limit(members: Members, location: Location, most: int) -> Iterator[Members]:
+    """The members of a class, divided into as few lists as the limit of pointers in a launch allows."""
+    chosen_members: Members = []
     known: set[Hashable] = set()
     for group, member in members:
         pointers = {location(buffer) for buffer in member.buffers}
-        if part and len(known | pointers) > most:
-            yield part
-            part, known = [], set()
-        part.append((group, member))
+        if chosen_members and len(known | pointers) > most:
+            yield chosen_members
+            chosen_members, known = [], set()
+        chosen_members.append((group, member))
         known |= pointers
-    yield part
+    yield chosen_members
 
 
 class _Shared(Arguments):
-    """Parameters in which buffers at one location are one pointer."""
+    """Parameters with one pointer for all buffers at one location."""
 
     def __init__(self, location: Location) -> None:
         super().__init__()
@@ -170,7 +169,7 @@ class _Shared(Arguments):
 
 
 class _MemberRenderer(KernelRenderer):
-    """Renders a flat kernel as a function of the number of its program and of its size."""
+    """Renders a flat kernel as a function of its program's number and its size."""
 
     def __init__(self, tiling: Tiling, plan: Schedule, label: str, location: Location) -> None:
         super().__init__(tiling, plan, label)
@@ -178,7 +177,7 @@ class _MemberRenderer(KernelRenderer):
 
     @property
     def plain(self) -> bool:
-        """Whether the code is the same for every size."""
+        """Whether the code does not depend on the size."""
         return len(self.axes) == 1 and len(self.axes[0].variables) <= 1
 
     def member(self) -> tuple[_Body, _Member]:
@@ -234,13 +233,14 @@ class _Launch:
         entry = ["@triton.jit", f"def kernel({', '.join(names)}):", "    pid = tl.program_id(0)", *self.lines]
         text = "\n\n".join([module_head(used), *bodies, "\n".join(entry)]) + "\n"
         labels = [member.label for _, members in self.classes for member in members]
-        label = f"{labels[0]} and {len(labels) - 1} others"  # begins like an identifier: it names the kernel
+        # must begin like an identifier: it becomes the kernel's name
+        label = f"{labels[0]} and {len(labels) - 1} others"
         config = Config((), self.classes[0][0].config.num_warps)
         source = KernelSource(text, signature, names, (config,), label)
         return TritonKernel(source, buffers, (), ((total, None),))
 
     def function(self, number: int, body: _Body) -> str:
-        """The code of a class."""
+        """The function of a body."""
         pointers = [f"a{i}" for i in range(len(body.types))]
         pointers += [f"u{i}" for i in range(body.streams)]
         constants = [f"{name}: tl.constexpr" for name, _ in body.config.constants]
@@ -250,7 +250,7 @@ class _Launch:
         )
 
     def select(self, classes: list[Class], first: int, depth: int) -> int:
-        """Give each class its programs, from `first` on; the program after the last one."""
+        """Assign each class its programs, from `first` on; returns the number after the last one."""
         (body, members), rest = classes[0], classes[1:]
         after = first + sum(member.programs for member in members)
         if not rest:
@@ -262,7 +262,8 @@ class _Launch:
         return self.select(rest, after, depth + 1)
 
     def differences(self, members: Iterable[_Member]) -> list[list[str]]:
-        """What the body is given for each member: pointers, then steps of streams, then the number of elements."""
+        """The arguments of a body that differ by member: pointers, then numbers of streams, then the number of
+        elements."""
         chosen = [(member, [self.arguments.pointer(name) for name in member.buffers]) for member in members]
         return [
             [*pointers, *map(_step, member.streams), f"tl.full([], {member.size}, tl.int32)"]
@@ -270,7 +271,7 @@ class _Launch:
         ]
 
     def call(self, body: _Body, members: list[_Member], first: int, depth: int) -> None:
-        """Choose what a member differs by (pointers, streams, size, first program), and run the body."""
+        """Select a member's arguments (pointers, streams, size, first program), and call the body."""
         number = next(i for i, (other, _) in enumerate(self.classes) if other is body)
         chosen = self.differences(members)
         names = [f"b{number}_{i}" for i in range(len(body.types) + body.streams)] + [f"n{number}"]
@@ -287,7 +288,8 @@ class _Launch:
     def halve(
         self, members: list[_Member], chosen: list[list[tuple[str, str]]], first: int, start: str, depth: int
     ) -> int:
-        """Branches that end at the member of a program; the program after the last one of these members."""
+        """Branches to the member of a program, by binary search; returns the program after the last of these
+        members."""
         (member, *_), (values, *_) = members, chosen
         if len(members) == 1:
             for name, value in [*values, (start, f"tl.full([], {first}, tl.int32)")]:

@@ -1,7 +1,8 @@
-"""Triton kernels and the host program of a schedule: runs of kernels are segments, which launch them together from C.
+"""Schedule in, Triton kernels and host program out. A run of kernels is a segment, which C launches together.
 
-Segments are bound when the program is loaded; `kernels`, handed in, makes them. A matrix product that a kernel may
-compute together with what is around it is called with both: `product0(table, out, a, b)` (runtime/triton/products.py).
+Segments are bound when the program is loaded, by `kernels`, which the loader supplies. A matrix product that a kernel
+may compute with its prologue and epilogue is called as `product0(table, out, a, b)`, which knows both alternatives
+(runtime/triton/products.py).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def render_triton(
     Args:
         autotune: kernels have several configurations, which are timed.
         rounded: products in float32 may round their factors to TF32.
-        contract: a product and a sum of two operators may be rounded once.
+        contract: a product and a sum of two operators may be fused, with one rounding.
     """
     bundles = {
         tuple(bundle): render_bundle([plan.groups[n] for n in bundle], plan, autotune) for bundle in plan.bundles
@@ -59,19 +60,19 @@ def render_triton(
 
 
 def print_kernels(sources: Sequence[KernelSource]) -> str:
-    """Triton modules one after another, each with the values that its names belong to and its configurations."""
-    parts = []
+    """The text of all Triton modules, each with the values that it computes and its configurations."""
+    texts = []
     for number, source in enumerate(sources):
         configs = "\n".join(f"#   {config}" for config in source.configs)
-        parts.append(f"# kernel {number}: {on_one_line(source.name)}\n{configs}\n{source.source}")
-    return "\n\n".join(parts)
+        texts.append(f"# kernel {number}: {on_one_line(source.name)}\n{configs}\n{source.source}")
+    return "\n\n".join(texts)
 
 
 def locate_checks(rendered: Rendered, graph: fx.Graph) -> Rendered:
-    """The program, whose checks name the operator and the line of the user that they are for.
+    """The program with checks that name the operator and the user's line.
 
     Args:
-        graph: that the program was made from.
+        graph: the graph that the program was made from.
     """
     if not rendered.checks:
         return rendered
@@ -87,7 +88,7 @@ def _located(checks: Sequence[Check], nodes: Mapping[str, Mapping[str, Any]]) ->
 
 
 def _maker(name: str, nodes: Container[str]) -> str:
-    """The node that a value of the loops was made of: lowering and schedule add words to its name (`sum_1_part`)."""
+    """The graph's node that a value was lowered from; lowering and schedule add suffixes (`sum_1_part`)."""
     while name not in nodes and "_" in name:
         name = name.rpartition("_")[0]
     return name
@@ -101,7 +102,7 @@ def _kernels(plan: Schedule, number: int, autotune: bool) -> list[TritonKernel]:
 
 
 def _templates(product: Product, plan: Schedule, rounded: bool, autotune: bool) -> list[Template]:
-    """The kernels that may compute a product: with its prologues inside, and with these before it."""
+    """Kernels that may compute a product: with its prologues inlined, and with prologue kernels before it."""
     whole = Template([], render_product(product, plan, rounded, autotune))
     if not product.prologues:
         return [whole]
@@ -110,19 +111,19 @@ def _templates(product: Product, plan: Schedule, rounded: bool, autotune: bool) 
 
 @dataclass(frozen=True)
 class Template:
-    """A kernel that computes a product, and the groups that run before it."""
+    """A kernel that computes a product, and the prologue groups that must run before it."""
 
     before: list[int]
     kernel: TritonKernel
 
 
 class TritonHost(Host):
-    """Launches Triton kernels. Equal sources are built once.
+    """The host program of Triton kernels. Equal sources are built once.
 
     Args:
         kernels: of groups by number; those of a bundle are its first group's.
         bundles: groups that run together.
-        contract: of all kernels.
+        contract: see `render_triton`.
     """
 
     def __init__(
@@ -143,8 +144,8 @@ class TritonHost(Host):
         self.products: list[list[str]] = []
         buffers = {number: [b for k in each for b in k.buffers] for number, each in kernels.items()}
         for number, each in templates.items():
-            parts = (b for part in plan.products[number].group_numbers for b in buffers[part])
-            buffers[number] = [*parts, *(b for template in each for b in template.kernel.buffers)]
+            around = (b for group in plan.products[number].group_numbers for b in buffers[group])
+            buffers[number] = [*around, *(b for template in each for b in template.kernel.buffers)]
         super().__init__(plan, buffers, bundles)
 
     def launches(self, body: Writer, groups: Sequence[int], bound: set[str]) -> None:
@@ -164,7 +165,7 @@ class TritonHost(Host):
         return self.kernel_names(number), "\n\n".join(kernel.source.source for kernel in kernels)
 
     def values_of(self, number: int) -> list[str]:
-        """What the launches of a group compute; those of a bundle are its first group's."""
+        """The values that the launches of a group compute; those of a bundle belong to its first group."""
         return [name for each in self.together.get(number, [number]) for name in computed_by(self.plan, each)]
 
     def kernel_names(self, number: int) -> str:
@@ -177,7 +178,7 @@ class TritonHost(Host):
         return [self.launch(body, kernel, bound) + "," for number in groups for kernel in self.kernels.get(number, ())]
 
     def launch(self, body: Writer, kernel: TritonKernel, bound: set[str]) -> str:
-        """A launch as data; its buffers are bound before."""
+        """A launch as data, for buffers that are bound already."""
         arguments = [self.pointer(body, name, bound) for name in kernel.buffers]
         if self.asserts and FAULT in kernel.buffers:
             arguments[kernel.buffers.index(FAULT)] = f"({self.fault}, {CHECK_BYTES * len(self.checks)})"
@@ -225,7 +226,7 @@ class TritonHost(Host):
         return f"({self.slots[name]}, 0)"
 
     def location_of(self, name: str) -> str:
-        """Where a buffer lies in the arena."""
+        """The location of a buffer: its arena offset, or itself."""
         return f"offsets[{self.arena_numbers[name]}]" if self.symbols else str(self.plan.memory.offsets[name])
 
     def symbol(self, symbol: Symbol) -> str:

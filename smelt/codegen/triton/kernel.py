@@ -1,7 +1,7 @@
 """One group in, the text of one Triton function out.
 
-A program computes a tile. Where rows are too long for it, they are walked once for each phase: a phase folds what can
-be folded, the next one uses the results. Where a tile holds whole rows there is no loop; values are computed once.
+A program computes a tile. Rows that are too long for it are walked once for each phase: a phase computes the reductions
+whose operands are known, the next one uses the results. If a tile has whole rows, each value is computed once.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from smelt.schedule.realize import metas_of
 from smelt.shapes.expr import flat_index, variable
 from smelt.shapes.size import IntLike, Symbol, known_less
 
-LEAST = -3.4028234663852886e38
+LEAST_FLOAT32 = -3.4028234663852886e38
 """The least finite float32."""
 
-ROW_VALUES = 3
-"""From so many values of rows on that a kernel stores, they are stored as vectors. Triton (3.6) moves the layouts of
-several (rows, 1) stores, of which one value is computed from another, before the values that they are computed from:
-"operand does not dominate this use"."""
+MIN_VECTOR_STORES = 3
+"""Least number of row values that a kernel stores for them to be stored as vectors: with several (rows, 1) stores of
+which one value depends on another, Triton (3.6) moves layout conversions before the definitions of their operands, and
+fails with "operand does not dominate this use"."""
 
 Extent = tuple[IntLike, str | None]
 
 
 @dataclass(frozen=True)
 class TritonKernel:
-    """A kernel's source, the buffers, symbols and streams that it takes in order, and what its grid shares out.
+    """A kernel's source, its arguments (buffers, symbols and streams, in order), and the extents of its grid.
 
     Attributes:
-        computes: values that it writes; not those of a kernel that computes a product.
-        part: of a scatter, whether it writes the "base" or the "elements".
-        checks: of values, by the numbers that they have in the source (from 1).
+        computes: values that it writes; empty for a kernel that computes a product.
+        scatter_step: whether a scatter's kernel writes the "base" or the "elements"; else empty.
+        checks: checks of values, in the order of their numbers in the source (from 1).
     """
 
     source: KernelSource
@@ -58,7 +58,7 @@ class TritonKernel:
     extents: tuple[Extent, ...]
     streams: tuple[int, ...] = ()
     computes: tuple[str, ...] = ()
-    part: str = ""
+    scatter_step: str = ""
     checks: tuple[Check, ...] = ()
 
 
@@ -70,7 +70,7 @@ def render_kernel(group: Group, plan: Schedule, autotune: bool = False) -> Trito
     if tiling.words is None:
         return kernel
     without = WithoutWords(tiling, plan, label)
-    without.checks = first.checks  # both call them the same
+    without.checks = first.checks  # both refer to it by the same name
     other = without.render()
     if other.buffers != kernel.buffers or other.symbols != kernel.symbols:
         raise CompileError(f"codegen: {label} has other parameters where words are not read")
@@ -83,7 +83,7 @@ def pointer_type(buffer: str, plan: Schedule) -> str:
 
 
 class TileKernel(WordRows):
-    """A function over a tile: opens axes, names loop variables, collects the parameters."""
+    """Base of kernels over a tile: opens axes, defines loop variables, collects parameters."""
 
     def __init__(
         self, plan: Schedule, axes: list[Axis], configs: tuple[Config, ...], extents: tuple[Extent, ...]
@@ -96,7 +96,7 @@ class TileKernel(WordRows):
         return "[" + ", ".join(axis.block for axis in self.axes) + "]"
 
     def arranged(self, axis: Axis) -> str:
-        """The positions inside of a block, along its axis of the tile."""
+        """The indices within a block, along its axis of the tile."""
         text = f"tl.arange(0, {axis.block})"
         if len(self.axes) > 1:
             text += "[" + ", ".join(":" if a is axis else "None" for a in self.axes) + "]"
@@ -106,14 +106,14 @@ class TileKernel(WordRows):
         return " + ".join(f"{a.name}index * 0" for a in self.axes if axes & self.bit(a))
 
     def decide_width(self, offsets: list[tuple[IntLike, IntLike]]) -> None:
-        """Index arithmetic in int64 where an offset may lie beyond 32 bits."""
+        """Use int64 for index arithmetic if an offset may exceed 32 bits."""
         sizes = [axis.size for axis in self.axes]
         self.wide = not all(known_less(high, 2**31) for _, high in offsets) or not all(
             known_less(size, 2**31 - 2**20) for size in sizes
         )
 
     def open_axis(self, axis: Axis, start: str) -> None:
-        """Define an axis's index, its variables and the mask of what lies inside; `start`: where its block begins."""
+        """Define an axis's index, its variables and the mask of its valid elements; `start`: where its block begins."""
         bit, name = self.bit(axis), f"{axis.name}index"
         inner = self.arranged(axis) + (".to(tl.int64)" if self.wide else "")
         self.scopes.line(f"{name} = {start} + {inner}" if start else f"{name} = {inner}", bit)
@@ -128,7 +128,7 @@ class TileKernel(WordRows):
         self.decode(axis.variables, name, bit, axis.name)
 
     def decode(self, variables: list, index: str, bit: int, stem: str) -> None:
-        """Take an index apart into variables, of which the last varies fastest."""
+        """Split an index into variables, of which the last varies fastest."""
         step: list[str] = []
         for number, var in reversed(list(enumerate(variables))):
             text = index if not step else f"{index} // ({' * '.join(step)})"
@@ -143,7 +143,7 @@ class TileKernel(WordRows):
         return self.size(axis.size)
 
     def always_inside(self, axis: Axis) -> bool:
-        """Whether every block of every configuration lies inside."""
+        """Whether no block of any configuration reaches beyond the axis, so that it needs no mask."""
         blocks = [dict(config.constants)[axis.block] for config in self.configs]
         return is_fixed(axis.size) and all(int(axis.size) % block == 0 for block in blocks)
 
@@ -152,7 +152,7 @@ class TileKernel(WordRows):
         return f"tl.program_id({dimension}){wide} * {axis.block}"
 
     def store(self, name: str, index: Index, value: V, atomic: bool = False) -> None:
-        """Write a value. Stores come last in their scope: an output may lie over an input that ends here."""
+        """Write a value at the end of its scope, after all loads: the output may be in the memory of an input."""
         dtype = metas_of(self.plan.program.nodes[name]).dtype
         text = f"{value.text}.to(tl.uint8)" if dtype is torch.bool else value.text
         words = self.in_words(name, flat_index(index, self.plan.strides[name]))
@@ -161,19 +161,19 @@ class TileKernel(WordRows):
             return
         whole = sum(
             map(self.bit, self.axes)
-        )  # each element of the tile adds, also where all add the same to one element
+        )  # the full tile, since each of its elements adds, even if all add to one element
         address, masks, axes = self.address(name, index, whole if atomic else value.depth)
         if atomic:
             guard = f", mask={masks}" if masks else ""
             self.scopes.line(f"tl.atomic_add({address}, {text}{guard}, sem='relaxed')", axes)
             return
-        parts = [address, text, masks] if masks else [address, text]
+        arguments = [address, text, masks] if masks else [address, text]
         if self.row_vectors and axes == value.depth == self.bit(self.axes[0]):
-            parts = [f"tl.reshape({part}, [{self.axes[0].block}])" for part in parts]
-        self.scopes.later(f"tl.store({', '.join(parts)})", axes)
+            arguments = [f"tl.reshape({each}, [{self.axes[0].block}])" for each in arguments]
+        self.scopes.later(f"tl.store({', '.join(arguments)})", axes)
 
     def finish(self, label: str) -> TritonKernel:
-        """The source of what was written."""
+        """The finished kernel."""
         buffers, symbols = tuple(self.arguments.buffers), tuple(self.arguments.symbols)
         signature = [(f"a{number}", pointer_type(name, self.plan)) for number, name in enumerate(buffers)]
         signature += [(f"z{number}", "i64") for number in range(len(symbols))]
@@ -190,7 +190,7 @@ class TileKernel(WordRows):
 
 
 class KernelRenderer(TileKernel):
-    """Renders a tiling. Overrides where values of its own members come from."""
+    """Renders a tiling; overrides how values of the group's own members are obtained."""
 
     def __init__(self, tiling: Tiling, plan: Schedule, label: str) -> None:
         super().__init__(plan, tiling.axes, tiling.configs, tiling.extents)
@@ -202,7 +202,7 @@ class KernelRenderer(TileKernel):
         self.online: dict[str, str] = {}
         if len(self.axes) == 2 and self.tiling.form is not Form.FLAT:
             rows = (m for m in self.nest.members.values() if m.nest_level in (NestLevel.ROW, NestLevel.OUTER))
-            self.row_vectors = sum(m.name in plan.stored for m in rows) >= ROW_VALUES
+            self.row_vectors = sum(m.name in plan.stored for m in rows) >= MIN_VECTOR_STORES
         if tiling.online:
             self.online = online_sums(self.nest.members, self.phases, plan)
 
@@ -251,7 +251,7 @@ class KernelRenderer(TileKernel):
                 self.add_limits(axis)
 
     def add_limits(self, axis: Axis) -> None:
-        """Elements of an axis are outside, too, where the last part of what it belongs to ends early."""
+        """Also mask elements of an axis that are beyond the end of a short last chunk."""
         bit = self.bit(axis)
         for var, (base, limit) in self.nest.limits.items():
             if var in axis.variables:
@@ -286,7 +286,7 @@ class KernelRenderer(TileKernel):
                 self.store(member.name, member.index, self.results[member.name])
 
     def walk_once(self, axis: Axis, phase: int) -> None:
-        """The loop of one phase: what is reduced and stored in it."""
+        """The loop of one phase: its reductions and stores."""
         rows, columns, stores = self.phases.roots(phase)
         rows = [member for member in rows if member.name not in self.results]
         if not rows and not columns and not stores:
@@ -312,7 +312,7 @@ class KernelRenderer(TileKernel):
                 self.store(member.name, member.index, self.results[member.name])
 
     def by_words(self, loop: Callable[[], None]) -> None:
-        """A loop that reads rows in words, and the same once more for rows whose words reach behind a buffer's end."""
+        """A loop that reads rows in words, and a second one for rows whose last word reaches beyond a buffer's end."""
         words, last = self.words, ""
         if words is not None:
             read = accesses(self.nest.members.values(), self.plan)
@@ -326,7 +326,7 @@ class KernelRenderer(TileKernel):
             self.scopes.close([head], [])
 
     def walk(self) -> None:
-        """A loop over the walked axis for each phase; in the mixed form there is one, as tiles hold whole rows."""
+        """A loop over the walked axis for each phase; the mixed form has one, as tiles have whole rows."""
         axis = self.walked
         assert axis is not None
         if self.tiling.form is Form.MIXED:
@@ -385,7 +385,8 @@ class KernelRenderer(TileKernel):
     # folds
 
     def fold_of(self, member: Member) -> Accumulator:
-        """How a member folds: rows along the last axis of the tile, columns along the walked one."""
+        """The accumulator of a member: row reductions fold the last axis of the tile, column reductions the walked
+        one."""
         assert isinstance(member.node, Reduction)
         mixed_column = self.tiling.form is Form.MIXED and member.nest_level is NestLevel.COLUMN
         fold = Accumulator(member.node.kind, member.node.dtype, 0 if mixed_column else len(self.axes) - 1)
@@ -393,7 +394,7 @@ class KernelRenderer(TileKernel):
         return fold
 
     def operand(self, member: Member, fold: Accumulator) -> V:
-        """What a member folds, over the whole tile, neutral outside of the folded axis."""
+        """The folded value of a member over the tile, with the neutral element outside of the folded axis."""
         value = member.node.body(self, member.source)
         text = fold.prepared(value.text)
         everywhere = (1 << len(self.axes)) - 1
@@ -408,7 +409,7 @@ class KernelRenderer(TileKernel):
             self.scopes.line(f"    {result} = tl.where({mask.text}, {result}, {fold.start})", everywhere)
             return V(result, value.dtype, everywhere)
         inside = [mask.text] if mask is not None else []
-        # what is computed from indices alone, beside something that is loaded, is taken for loaded, too
+        # values computed from indices alone count as loaded if another value is loaded
         loaded = value.depth & self.loaded & (1 << fold.axis)
         if self.one_row() and not loaded and self.arguments.buffers:
             inside.append(self.spread_over_threads())
@@ -417,16 +418,16 @@ class KernelRenderer(TileKernel):
         return self.scopes.define("", text, value.dtype, everywhere)
 
     def one_row(self) -> bool:
-        """Whether a tile may be one row, held whole."""
+        """Whether a tile may be one whole row."""
         shapes = (dict(config.constants) for config in self.configs)
         return self.walked is None and len(self.axes) == 2 and any(shape[self.axes[0].block] == 1 for shape in shapes)
 
     def spread_over_threads(self) -> str:
-        """A condition that always holds and that spreads what is folded over the threads.
+        """A condition that always holds, and that distributes a folded row over the threads.
 
-        Triton (3.6) gives a row that no load spreads the layout of the (1, 1) store of its fold: one thread holds the
-        whole row and adds it element by element, with the error of such a sum. A load decides the layout; this one
-        reads nothing, as its mask holds nowhere.
+        Triton (3.6) gives a row without a load the layout of the (1, 1) store of its fold: one thread has the whole row
+        and adds it element by element, with the rounding error of such a sum. A load determines the layout; this one
+        reads nothing, as its mask is false everywhere.
         """
         everywhere = (1 << len(self.axes)) - 1
         offset = " + ".join(f"{axis.name}index" for axis in self.axes)
@@ -437,7 +438,7 @@ class KernelRenderer(TileKernel):
         return f"({loaded.text} == 0)"
 
     def positions(self, member: Member, fold: Accumulator) -> V:
-        """The index along the folded dimension, for folds that find positions."""
+        """The index along the folded dimension, for argmax and argmin."""
         assert isinstance(member.node, Reduction)
         text = f"tl.broadcast_to({self.number(member.source[member.node.dims[0]])}, {self.shape()})"
         mask = self.axis_masks.get(1 << fold.axis)
@@ -449,7 +450,7 @@ class KernelRenderer(TileKernel):
         return ((1 << len(self.axes)) - 1) & ~(1 << fold.axis)
 
     def fold_now(self, member: Member) -> V:
-        """A fold of rows that the tile holds whole."""
+        """Fold rows that are whole in the tile."""
         fold = self.fold_of(member)
         value = self.operand(member, fold)
         axes = self.kept_axes(fold)
@@ -466,13 +467,13 @@ class KernelRenderer(TileKernel):
         return self.scopes.define("", f"tl.expand_dims({name}_at, {fold.axis})", torch.int64, axes, "f")
 
     def start(self, member: Member) -> tuple[Accumulator, str]:
-        """Accumulators over the tile."""
+        """Define accumulators over the tile."""
         fold, name = self.fold_of(member), self.scopes.name("s")
         if member.name in self.online:
-            # the least number, not -inf: what is not there has a distance to it
+            # the least finite number, not -inf: subtracting it from masked elements must not give NaN
             shape = f"[{self.axes[0].block}, {self.axes[1].block} // {self.word_of(member)}]"
-            self.scopes.line(f"{name} = tl.full({shape}, {LEAST}, {fold.held})", 0)
-            self.scopes.line(f"{name}_sum = tl.full({shape}, 0, {fold.held})", 0)
+            self.scopes.line(f"{name} = tl.full({shape}, {LEAST_FLOAT32}, {fold.accumulator_type})", 0)
+            self.scopes.line(f"{name}_sum = tl.full({shape}, 0, {fold.accumulator_type})", 0)
             return fold, name
         self.scopes.line(f"{name} = tl.broadcast_to({fold.start}, {self.shape()})", 0)
         if fold.finds:
@@ -480,7 +481,7 @@ class KernelRenderer(TileKernel):
         return fold, name
 
     def take(self, member: Member, fold: Accumulator, name: str) -> None:
-        """One tile into the accumulators."""
+        """Fold a tile into the accumulators."""
         everywhere = (1 << len(self.axes)) - 1
         value = self.operand(member, fold)
         if fold.finds:
@@ -495,13 +496,13 @@ class KernelRenderer(TileKernel):
         self.scopes.line(f"{name} = {fold.step(name, value.text)}", everywhere)
 
     def end(self, fold: Accumulator, name: str) -> V:
-        """What the accumulators come to."""
+        """Define the results of the accumulators."""
         if fold.finds:
             return self.found(fold, name, f"{name}_at")
         return self.scopes.define("", fold.whole(name), fold.dtype, self.kept_axes(fold), "f")
 
     def word_of(self, member: Member) -> int:
-        """Elements that a thread reads at once of what a member folds."""
+        """Elements of a member's operand that a thread reads at once."""
         if self.words is not None:
             return self.words.size
         nodes = self.plan.program.nodes
@@ -509,7 +510,7 @@ class KernelRenderer(TileKernel):
         return WORD // max(sizes, default=4)
 
     def end_online(self, member: Member, fold: Accumulator, name: str) -> None:
-        """A maximum and the sum that was folded with it."""
+        """Define the results of a maximum and of the sum that was folded with it."""
         self.used.add("online_end")
         axes, top, total = self.kept_axes(fold), self.scopes.name("f"), self.scopes.name("f")
         self.scopes.line(f"{top}, {total} = online_end({name}, {name}_sum, {fold.axis})", axes)
@@ -538,12 +539,12 @@ class KernelRenderer(TileKernel):
 
 
 class WithoutWords(KernelRenderer):
-    """The same blocks where rows are read element by element: words counted from a pointer are none in memory."""
+    """The kernel that reads rows element by element, for pointers that are not aligned to words."""
 
     def __init__(self, tiling: Tiling, plan: Schedule, label: str) -> None:
         super().__init__(tiling, plan, label)
         self.words = None
 
     def always_inside(self, axis: Axis) -> bool:
-        """Blocks are shared out for rows and the words around them."""
+        """False: blocks cover rows and the words around them."""
         return axis is not self.axes[-1] and super().always_inside(axis)

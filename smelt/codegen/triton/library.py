@@ -1,4 +1,4 @@
-"""Inline functions of generated Triton kernels. A module holds those that its kernel calls, and what these need."""
+"""Inline functions of generated Triton kernels. A module contains those that its kernel calls, and their callees."""
 
 from __future__ import annotations
 
@@ -314,15 +314,20 @@ def grouped_blocks(GROUP: tl.constexpr):
         (),
     ),
 }
-"""The text of each function and the functions that it calls. `grouped_blocks`: the block of rows and the block of
-columns of a product that a program computes; neighbours in time share rows or columns, which stay in the second-level
-cache. `m_divisor`: a divisor of whole numbers of which the compiler knows nothing. Over 0 the device then gives what it
-gives in eager's kernels, by the same instruction; from a division LLVM would conclude that its divisor is not 0. For 64
-bits compilers have several routines: `m_over_zero` says what eager's gives. `m_refuse`: a kernel that may not go on
-writes why to memory of the host, which outlives the context, and traps. Others pay for a vote of each warp and a
-branch, which is the same for all its threads: behind branches that are not, shuffles are slow. Where there is nothing
-to write to, the kernel is timed, on values that may be nobody's, and goes on. Random bits are those of
-smelt.prims.random_bits."""
+"""The text of each function and the functions that it calls.
+
+`grouped_blocks`: the block of rows and the block of columns of a product that a program computes; programs that run
+at the same time share rows or columns, which stay in the second-level cache.
+
+`m_divisor`: an integer divisor opaque to the compiler. A division by 0 then gives what the same instruction gives in
+eager's kernels; LLVM would otherwise conclude from the division that the divisor is not 0. For 64 bits compilers use
+different routines, so `m_over_zero` gives eager's result.
+
+`m_refuse`: a kernel with a failed check writes the reason to host memory, which outlives the context, and traps. A
+check costs the others a vote in each warp and a uniform branch: after divergent branches shuffles are slow. Without
+such memory the kernel is being timed, possibly on arbitrary values, and goes on.
+
+Random bits are those of smelt.prims.random_bits."""
 
 PRELUDE = """\
 import triton

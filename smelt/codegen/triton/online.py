@@ -2,7 +2,7 @@
 
 A walked row is read once for its maximum and once more for the sum, unless the sum follows the maximum: where a larger
 element comes, what was summed is scaled down (Milakov and Gimelshein, Online normalizer calculation for softmax, 2018).
-Which sums have this form is seen by numbering the values that bodies compute: equal values have equal numbers.
+Sums of this form are found by numbering the values that bodies compute (value numbering).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from smelt.shapes.size import IntLike, Size
 
 
 def online_sums(members: Mapping[str, Member], phases: Phases, plan: Schedule) -> dict[str, str]:
-    """The sum that is folded with each maximum, by names, where nothing else needs a loop after the maximum's."""
+    """Maximum -> the sum to fold with it, if nothing else needs a loop after the maximum's."""
     found: dict[str, str] = {}
     for phase in range(1, phases.count):
         rows, columns, stores = phases.roots(phase)
@@ -56,19 +56,19 @@ def _maximum_of(member: Member, members: Mapping[str, Member], plan: Schedule) -
 
 
 class Values(Ops):
-    """An `Ops` handler whose values are numbers, one for each value that differs. `made`: what each is made of."""
+    """An `Ops` handler for value numbering: equal values have equal numbers. `made`: the key of each number."""
 
     def __init__(self, members: Mapping[str, Member], plan: Schedule) -> None:
         self.members, self.plan = members, plan
         self.numbers: dict[tuple[Hashable, ...], int] = {}
         self.made: list[tuple[Any, ...]] = []
 
-    def value(self, *parts: Hashable) -> int:
-        """The number of what is made so."""
-        if parts not in self.numbers:
-            self.numbers[parts] = len(self.made)
-            self.made.append(parts)
-        return self.numbers[parts]
+    def value(self, *key: Hashable) -> int:
+        """The number of the value with this key."""
+        if key not in self.numbers:
+            self.numbers[key] = len(self.made)
+            self.made.append(key)
+        return self.numbers[key]
 
     def load(self, name: str, index: Index) -> int:
         node = self.plan.program.nodes[name]

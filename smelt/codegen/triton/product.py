@@ -1,10 +1,10 @@
-"""A matrix product with the pointwise values around it: one Triton function, the template of products.
+"""The template of matrix products: one Triton function computes a product with its prologues and epilogue.
 
     y, x    rows and columns of the result: the grid shares them out, in groups of blocks that share factors
     k, l    the folded depth, walked in one loop: along rows of the first factor (k) and columns of the second (l)
 
-Factors are loaded as they are stored, or computed by the prologue; the accumulator is float32, rounded to the product's
-dtype as the library rounds it, and then a value like any other for what the epilogue computes of it.
+Factors are loaded as they are stored, or computed by a prologue. The accumulator is float32; it is rounded to the
+product's dtype, as by the library, and then is an ordinary value for the epilogue.
 """
 
 from __future__ import annotations
@@ -45,32 +45,32 @@ def render_product(
     """The kernel of a product.
 
     Args:
-        rounded: factors in float32 are rounded to TF32, as torch's own products do now.
-        prologues: the kernel computes its factors, where the product has groups that do nothing else.
+        rounded: float32 factors are rounded to TF32, as torch's current setting allows.
+        prologues: whether the kernel computes factors for which the product has prologue groups.
     """
     return ProductKernel(product, plan, rounded, autotune, prologues).render()
 
 
 def precision_of(product: Product, dtype: torch.dtype, rounded: bool) -> str:
-    """How Triton multiplies the factors.
+    """Triton's `input_precision` for the factors.
 
-    Tensor cores multiply float32 in parts: three of TF32 where both factors are stored along the depth, as tensor cores
-    want TF32, else six of bf16. Both are as exact as float32's own products, and faster than its units.
+    Tensor cores multiply float32 as a sum of products of narrower terms: three products of TF32 where both factors are
+    contiguous along the depth, as TF32 needs, else six of bf16. Both are as exact as float32 products, and faster.
     """
     if dtype is not torch.float32:
-        return "ieee"  # it is about float32 only
+        return "ieee"  # applies to float32 only
     first, second = product.operands
     along = same(first.view.stride[-1], 1) and same(second.view.stride[-2], 1)
     return "tf32" if rounded else "tf32x3" if along and not product.prologues else "bf16x6"
 
 
 def _each(shape: Sequence[IntLike]) -> list[Var]:
-    """A variable for each dimension."""
+    """A loop variable for each dimension."""
     return [Var(f"d{d}", n) for d, n in enumerate(shape)]
 
 
 class Loops(Coordinates):
-    """The loops over the result, joined where memory allows it: the batch is kept, rows folded, columns inner."""
+    """The loops over the result, merged where memory allows it. Roles: batch is kept, rows folded, columns inner."""
 
     def __init__(self, product: Product, plan: Schedule) -> None:
         super().__init__(product.group, plan)
@@ -94,7 +94,7 @@ class ProductKernel(TileKernel):
         extents = ((y.size, "YBLOCK"), (x.size, "XBLOCK"), (batch, None))
         super().__init__(plan, [y, x, *self.folded], configs, extents)
         self.precision = precision_of(product, self.dtype, rounded)
-        # factors are addressed by whole rows and columns, whatever loops the epilogue takes these apart into
+        # factors are addressed by whole rows and columns, into whatever loops the epilogue splits these
         self.whole = {"b": Var("whole_b", batch), "y": Var("whole_y", y.size), "x": Var("whole_x", x.size)}
         self.computed = set(product.group.members)
         if prologues:
@@ -102,7 +102,7 @@ class ProductKernel(TileKernel):
             self.computed |= {name for group in made for name in group.members}
 
     def arranged(self, axis: Axis) -> str:
-        """Rows of a tile are those of the result or the depth of the second factor."""
+        """The indices within a block: rows of a tile are rows of the result, or the depth of the second factor."""
         return f"tl.arange(0, {axis.block})" + ("[:, None]" if axis.name in "yl" else "[None, :]")
 
     def render(self) -> TritonKernel:
@@ -122,8 +122,8 @@ class ProductKernel(TileKernel):
     def reach(self) -> list[tuple[IntLike, IntLike]]:
         """The ranges of all offsets that the kernel touches."""
         found = [self.offset(o, tuple(map(variable, _each(o.view.shape)))).range() for o in self.product.operands]
-        parts = [self.product.group, *(self.plan.groups[number] for number in self.product.prologues)]
-        for group in parts:
+        groups = [self.product.group, *(self.plan.groups[number] for number in self.product.prologues)]
+        for group in groups:
             for name, indices in group.accesses.items():
                 if name in self.plan.stored:
                     found += [flat_index(index, self.plan.strides[name]).range() for index in indices]
@@ -131,7 +131,7 @@ class ProductKernel(TileKernel):
         return found
 
     def offset(self, operand: Operand, index: Index) -> Expr:
-        """Where an element of a factor lies in its buffer."""
+        """The offset of an element of a factor in its buffer."""
         return flat_index(index, operand.view.stride) + operand.view.offset
 
     def open_grid(self) -> None:

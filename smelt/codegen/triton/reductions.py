@@ -17,12 +17,12 @@ _EDGES = {
     torch.uint8: (0, 255),
 }
 LAST_PLACE = 2**63 - 1
-"""Stands for no position: every real one is better."""
+"""The index of an empty fold, larger than every real index."""
 
 
 @dataclass(frozen=True)
 class Accumulator:
-    """A reduction of values of `dtype`. `axis`: the tile axis that it folds."""
+    """The text of a reduction of values of `dtype`. `axis`: the tile axis that it folds."""
 
     kind: str
     dtype: torch.dtype
@@ -30,7 +30,7 @@ class Accumulator:
 
     @property
     def finds(self) -> bool:
-        """Whether the result is a position."""
+        """Whether the result is an index (argmax, argmin)."""
         return FOLDS[self.kind].finds
 
     @property
@@ -38,21 +38,21 @@ class Accumulator:
         return self.dtype is torch.bool
 
     @property
-    def held(self) -> str:
-        """The type of the accumulator: booleans are counted in int32, small whole numbers too."""
+    def accumulator_type(self) -> str:
+        """The type of the accumulator: int32 for booleans and small integers."""
         if self.logical or self.dtype in (torch.int8, torch.int16, torch.uint8):
             return "tl.int32"
         return VALUE_TYPES[self.dtype]
 
     @property
     def combine(self) -> str:
-        """sum, prod, max or min."""
+        """The name of the fold's operation: sum, prod, max or min."""
         combine = FOLDS[self.kind].combine
         return {"sum": "max", "prod": "min"}.get(combine, combine) if self.logical else combine
 
     @property
     def start(self) -> str:
-        """The value that changes nothing."""
+        """The neutral element."""
         if self.combine in ("sum", "prod"):
             number: object = 0 if self.combine == "sum" else 1
         elif self.logical:
@@ -61,11 +61,11 @@ class Accumulator:
             number = "float('-inf')" if self.combine == "max" else "float('inf')"
         else:
             number = _EDGES[self.dtype][self.combine == "min"]
-        return f"tl.full([], {number}, {self.held})"
+        return f"tl.full([], {number}, {self.accumulator_type})"
 
     def prepared(self, value: str) -> str:
-        """A value in the accumulator's type."""
-        return f"{value}.to({self.held})" if self.held != VALUE_TYPES[self.dtype] else value
+        """A value converted to the accumulator's type."""
+        return f"{value}.to({self.accumulator_type})" if self.accumulator_type != VALUE_TYPES[self.dtype] else value
 
     def step(self, into: str, value: str) -> str:
         """The accumulator after a tile."""
@@ -85,7 +85,7 @@ class Accumulator:
             case "sum":
                 text = f"tl.sum({value}, {self.axis})"
                 if self.dtype.is_floating_point:
-                    text = f"({text} + 0.0)"  # sums begin at 0: that of -0.0 alone is 0
+                    text = f"({text} + 0.0)"  # sums begin at +0.0, so that the sum of -0.0 alone is +0.0
             case "prod":
                 text = f"tl.reduce({value}, {self.axis}, times)"
             case side if self.dtype.is_floating_point:
@@ -95,11 +95,11 @@ class Accumulator:
         return self.finished(text)
 
     def finished(self, text: str) -> str:
-        """The folded value as a value of the reduction's dtype, spread over the tile again."""
+        """The folded value as a value of the reduction's dtype, broadcast over the tile."""
         text = f"tl.expand_dims({text}, {self.axis})"
         if self.logical and not self.finds:
             return f"({text} != 0)"
-        return f"{text}.to({VALUE_TYPES[self.dtype]})" if self.held != VALUE_TYPES[self.dtype] else text
+        return f"{text}.to({VALUE_TYPES[self.dtype]})" if self.accumulator_type != VALUE_TYPES[self.dtype] else text
 
     @property
     def functions(self) -> set[str]:

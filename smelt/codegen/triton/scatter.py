@@ -1,5 +1,5 @@
-"""Scatter for GPUs: one kernel copies the base, another writes or adds at data-dependent positions, atomically where
-several elements may meet."""
+"""Scatter for GPUs: one kernel copies the base, another writes or adds at data-dependent indices, with atomics where
+indices may be equal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ATOMIC = frozenset({torch.float32, torch.float64, torch.int32, torch.int64})
 
 
 def render_scatter(group: Group, plan: Schedule, autotune: bool = False) -> list[TritonKernel]:
-    """The kernels of a group that is one scatter: one where the values are written into the base itself."""
+    """The kernels of a group that is one scatter; only the second one if the scatter writes into its base."""
     (member,) = group.members.values()
     node = member.node
     assert isinstance(node, Scatter)
@@ -47,7 +47,7 @@ def _opened(node: Scatter, plan: Schedule, shape: object, autotune: bool) -> tup
 def _copy(node: Scatter, plan: Schedule, autotune: bool) -> TritonKernel:
     kernel, index = _opened(node, plan, node.meta.shape, autotune)
     kernel.store(node.name, index, node.base(kernel, index))
-    return replace(kernel.finish(f"{node.name} base"), computes=(node.name,), part="base")
+    return replace(kernel.finish(f"{node.name} base"), computes=(node.name,), scatter_step="base")
 
 
 def _update(node: Scatter, plan: Schedule, autotune: bool) -> TritonKernel:
@@ -64,4 +64,4 @@ def _update(node: Scatter, plan: Schedule, autotune: bool) -> TritonKernel:
     else:
         old = kernel.from_memory(node.name, target)
         kernel.store(node.name, target, kernel.apply("add", node.meta.dtype, old, value))
-    return replace(kernel.finish(f"{node.name} updates"), computes=(node.name,), part="elements")
+    return replace(kernel.finish(f"{node.name} updates"), computes=(node.name,), scatter_step="elements")

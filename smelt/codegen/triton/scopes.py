@@ -1,4 +1,4 @@
-"""Lines of a Triton function under construction: what depends on the walked axis stands in the loop, else before it."""
+"""Lines of a Triton function under construction: inside of the loop if they depend on the walked axis, else before."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TileScopes(Scopes):
         self.walked = 0
 
     def level(self, axes: int) -> int:
-        """The scope that a value of these axes belongs to."""
+        """The scope of values that vary along these axes."""
         return self.depth if axes & self.walked else 0
 
     def line(self, text: str, depth: int | None = None) -> None:

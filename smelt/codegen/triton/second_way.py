@@ -1,8 +1,7 @@
 """The second way of a kernel: what it computes, node by node with the primitives' references, over the same memory.
 
-It runs where Triton, the driver or the device refuses the kernel. A kernel is known by its source, which several
-launches may have in common: what differs between them (pointers, sizes, streams of random numbers) are its arguments,
-and the second way takes these.
+It runs where Triton, the driver or the device refuses the kernel. Several launches may share a kernel's source; what
+differs between them (pointers, sizes, random streams) are its arguments, which the second way takes, too.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ class SecondWay:
     """`second(memory, addresses, numbers)` writes what the kernel would have written.
 
     Args:
-        kernel: of one launch.
-        plan: where that is a launch of.
+        kernel: the kernel of a launch.
+        plan: the schedule that the launch belongs to.
     """
 
     def __init__(self, kernel: TritonKernel, plan: Schedule, device: torch.device) -> None:
@@ -44,9 +43,9 @@ class SecondWay:
         """Compute everything, then write.
 
         Args:
-            memory: makes tensors of addresses.
-            addresses: of the kernel's buffers.
-            numbers: its other arguments.
+            memory: makes a tensor of an address.
+            addresses: addresses of the kernel's buffers.
+            numbers: the kernel's other arguments.
         """
         sizes: Sizes = dict(zip(self.kernel.symbols, numbers, strict=False))
         steps = numbers[len(self.kernel.symbols) :]
@@ -62,25 +61,25 @@ class SecondWay:
             buffers[name].copy_(value)
 
     def computes(self, name: str) -> bool:
-        """Whether a value is one of the kernel's."""
+        """Whether the kernel computes a value."""
         return name in self.kernel.computes
 
     def value(self, name: str, values: _Values) -> Any:
-        """A value that is not known yet: from memory, or computed from others."""
+        """The value of a node: read from memory, or computed from other values."""
         node = self.nodes[name]
         if not self.computes(name):
             if values.buffers.known(name):
                 return values.buffers[name]
-        elif isinstance(node, Scatter) and self.kernel.part == "base":
+        elif isinstance(node, Scatter) and self.kernel.scatter_step == "base":
             ops = values.space(values, node.meta.shape, values.sizes)
             return node.base(ops, ops.index).expand(ops.ranges)
-        elif isinstance(node, Scatter):  # another kernel has written the base
+        elif isinstance(node, Scatter):  # the base was written by another kernel
             return scattered(node, values.buffers[name], values, values.sizes, values.space)
         return run_node(node, values, values.sizes, values.space)
 
 
 class _Values(dict[str, Any]):
-    """The values that the kernel reads and computes, each when it is asked for."""
+    """The values that the kernel reads and computes, evaluated on demand."""
 
     def __init__(self, way: SecondWay, buffers: _Buffers, sizes: Sizes, space: Space) -> None:
         super().__init__()
@@ -92,18 +91,18 @@ class _Values(dict[str, Any]):
 
 
 class _Buffers:
-    """The memory of a launch by the names of the values in it."""
+    """The memory of a launch by name of value."""
 
     def __init__(self, way: SecondWay, memory: Memory, addresses: Sequence[int], sizes: Sizes) -> None:
         self.plan, self.memory, self.sizes = way.plan, memory, sizes
         self.at = dict(zip(way.kernel.buffers, addresses, strict=True))
-        # the kernel of a bundle has one pointer for what lies at one location
+        # a bundle's kernel has one pointer for all buffers at one location
         location = locations_of(way.plan)
         self.location = location
         self.by_location = {location(name): address for name, address in self.at.items()}
 
     def known(self, name: str) -> bool:
-        """Whether a value is in the memory that the kernel was given."""
+        """Whether a value is in a buffer of the kernel."""
         return name in self.at or (name in self.plan.stored and self.location(name) in self.by_location)
 
     def __getitem__(self, name: str) -> torch.Tensor:
@@ -138,5 +137,5 @@ def _stream(step: int) -> int:
 
 
 def second_way(kernel: TritonKernel, plan: Schedule, device: torch.device) -> SecondWay | None:
-    """The second way of a kernel; None of one that computes a product, beside which the library's stands."""
+    """The second way of a kernel; None for a product, whose alternative is the library's call."""
     return SecondWay(kernel, plan, device) if kernel.computes else None

@@ -1,7 +1,7 @@
-"""What Triton writes for types, numbers and pointwise operators.
+"""Text of types, numbers and pointwise operators in Triton.
 
-Low-precision floats are computed in float32 and rounded where the program converts or stores them. Functions of CUDA's
-device library are reached as `libdevice`, our own as `m_...` (see library).
+Low-precision floats are computed in float32 and rounded where the program converts or stores them. CUDA's device
+library is `libdevice`; names of our own functions begin with `m_` (see library.py).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MEMORY_TYPES = {
 NARROW = {torch.bfloat16: "tl.bfloat16", torch.float16: "tl.float16"}
 
 FLOAT_OPS = {
-    "neg": "({0} * -1.0)",  # what Triton makes of a minus is 0 - x, and 0 of 0
+    "neg": "({0} * -1.0)",  # Triton's minus is 0 - x, which gives +0.0 for x = 0.0
     "add": "{0} + {1}",
     "sub": "{0} - {1}",
     "mul": "{0} * {1}",
@@ -69,11 +69,11 @@ FLOAT_OPS = {
 }
 
 QUICK_OPS = {"exp": "tl.exp({0})"}
-"""What is enough where a float32 result is rounded to low precision at once: `exp` by one multiplication and the power
+"""Faster ops for float32 results that are rounded to low precision at once: `exp` by one multiplication and the power
 of two, whose error grows with the argument (4 ulp at 10, 29 at 60)."""
 
 OURS = "m_"
-"""How the functions of our library begin. On whole numbers they speak of negative ones."""
+"""Prefix of the functions of library.py; on integers those that treat negative ones specially."""
 
 WIDENED_OPS = {
     "neg": "-{0}",
@@ -84,7 +84,7 @@ WIDENED_OPS = {
     **{op: "m_" + op + "_int({0}, {1})" for op in "remainder floor_div trunc_div fmod".split()},
     **{op: "m_" + op + "({0}, {1}, {bits})" for op in "shift_left shift_right".split()},
 }
-"""Integer ops after which small integers are brought back to their width."""
+"""Integer ops whose results are converted back to the width of small integers."""
 
 INTEGER_OPS = WIDENED_OPS | {
     "abs": "tl.abs({0})",
@@ -149,10 +149,10 @@ def operator(op: str, dtype: torch.dtype, args: list[str]) -> str:
 
 
 def quotient(dtype: torch.dtype, args: list[str], divisor: float) -> str:
-    """A quotient of floats by a number, without the branches of a division: a kernel of many elements waits for them.
+    """The quotient of floats by a constant, as a multiplication by its reciprocal: a division's branches take time.
 
-    It is what a division gives for dividends of at least 1e-35. For smaller ones, of which a quotient leaves over what
-    is subnormal, the last bit may differ.
+    Equal to a division for dividends of at least 1e-35; for smaller ones, whose remainder is subnormal, the last bit
+    may differ.
     """
     b = np.float32(divisor)
     if VALUE_TYPES[dtype] != "tl.float32" or not 1 <= abs(b) <= LARGEST_DIVISOR:
@@ -162,13 +162,14 @@ def quotient(dtype: torch.dtype, args: list[str], divisor: float) -> str:
 
 
 LARGEST_DIVISOR = 2.0**64
-"""Its reciprocal is no subnormal number. From 1 on quotients do not overflow."""
+"""Largest constant divisor replaced by its reciprocal, which must not be subnormal. The smallest is 1: quotients must
+not overflow."""
 
 
 def whole_division(op: str, dtype: torch.dtype, a: str, b: str) -> str:
-    """The quotient or remainder of whole numbers by one that may be 0, as eager's kernel on a GPU computes it.
+    """The quotient or remainder of integers by one that may be 0, as eager's kernel on a GPU computes it.
 
-    That is with C's types: what is narrower is widened to 32 bits. Unsigned numbers are rounded towards 0.
+    In C's types: narrower integers are widened to 32 bits. Quotients of unsigned integers are rounded towards 0.
     """
     if dtype is torch.uint8:
         op = {"floor_div": "trunc_div", "remainder": "fmod"}.get(op, op)
@@ -178,13 +179,13 @@ def whole_division(op: str, dtype: torch.dtype, a: str, b: str) -> str:
 
 
 def literal(value: bool | int | float, dtype: torch.dtype) -> str:
-    """A number of the dtype, rounded to it. Plain float32 numbers take part in any float arithmetic as they are."""
+    """A number as text, rounded to the dtype. A plain float32 literal adapts to the type of its float operands."""
     if dtype is torch.bool:
         return f"tl.full([], {int(bool(value))}, tl.int1)"
     if not dtype.is_floating_point:
         return f"tl.full([], {int(torch.tensor(value, dtype=dtype).item())}, {VALUE_TYPES[dtype]})"
     number = float(torch.tensor(value, dtype=dtype).item())
     text = f"float('{number}')" if math.isnan(number) or math.isinf(number) else repr(number)
-    if number == 0 and math.copysign(1.0, number) < 0:  # `full` takes it for 0
+    if number == 0 and math.copysign(1.0, number) < 0:  # `full` would make it 0
         return f"(tl.full([], -1.0, {VALUE_TYPES[dtype]}) * 0.0)"
     return f"tl.full([], {text}, {VALUE_TYPES[dtype]})"

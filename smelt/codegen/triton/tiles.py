@@ -1,4 +1,4 @@
-"""Turns a group's variables into the tile of a Triton kernel: which variables programs share out, which they walk.
+"""Turns a group's variables into the tile of a Triton kernel: which axes the grid divides, which ones programs walk.
 
     FLAT    every element by itself: one axis, or two where accesses are contiguous along different variables
             or x: columns of one row (k), where rows have values of their own or begin between words
@@ -30,11 +30,11 @@ from smelt.shapes.expr import Var, flat_index
 from smelt.shapes.size import IntLike, Size, hint, is_symbolic
 
 STAGES = "STAGES"
-"""Rows of the mixed form that are under way at once: the next ones are read while these are folded."""
+"""Name of the constant for pipeline stages: rows of the mixed form that are loaded while earlier ones are folded."""
 
 
 class Form(enum.Enum):
-    """What a kernel's programs and tiles stand for."""
+    """The forms of a kernel's programs and tiles; see above."""
 
     FLAT = "flat"
     ROW = "row"
@@ -44,7 +44,8 @@ class Form(enum.Enum):
 
 @dataclass
 class Axis:
-    """One dimension of the tile. `walked`: a loop over blocks; `whole`: one block holds it; else the grid shares it."""
+    """One dimension of the tile. `walked`: a loop over blocks; `whole`: one block covers it; else the grid divides
+    it."""
 
     name: str
     variables: list[Var]
@@ -62,11 +63,11 @@ class Axis:
 
 @dataclass
 class Tiling:
-    """Loops in GPU form: the axes of the tile in order, and the variables that are one number in a program.
+    """The axes of the tile in order, and the variables that have a single value in a program.
 
-    `extents`: for each dimension of the grid, how many elements are shared out and by blocks of which constant. The
-    programs' own variables come first, or last where `rows_last`.
-    `words`: of rows along the last axis, which begin anywhere.
+    `extents`: for each dimension of the grid, the number of elements and the name of the constant that is their block
+    size. The programs' own variables come first, or last if `rows_last`.
+    `words`: how rows along the last axis lie relative to words, if they may begin anywhere.
     """
 
     nest: Nest
@@ -80,17 +81,17 @@ class Tiling:
 
     @property
     def online(self) -> bool:
-        """Whether sums of exp(x - max(x)) are folded in the loop of the maximum: the row is read once."""
+        """Whether sums of exp(x - max(x)) are folded in the loop of the maximum, so that rows are read once less."""
         return self.form is Form.ROW and any(axis.walked for axis in self.axes)
 
     @property
     def folded(self) -> Axis | None:
-        """The axis that is walked or folded by reductions over rows."""
+        """The axis that is walked, or that row reductions fold."""
         return next((axis for axis in self.axes if axis.name == "r"), None)
 
 
 def make_tiling(group: Group, plan: Schedule, autotune: bool = False, bundled: bool = False) -> Tiling:
-    """Choose the tile of a group. `bundled`: programs are told apart by one number, which a bundle shares out."""
+    """Choose the tile of a group. `bundled`: the grid has one dimension, since a bundle divides program numbers."""
     return _Builder(group, plan, autotune, bundled).build()
 
 
@@ -130,7 +131,7 @@ class _Builder(Coordinates):
         return Tiling(nest, Form.FLAT, [y, x], [], tuple(tiles), ((y.size, "YBLOCK"), (x.size, "XBLOCK")))
 
     def flat_elements(self) -> int:
-        """Elements of a thread of the flat form: half as many where there is much to compute."""
+        """Elements of a thread of the flat form: half as many where values take much arithmetic."""
         return (
             self.tiles.flat_thread_elements
             if self.arithmetic() < self.tiles.much_additions
@@ -138,7 +139,8 @@ class _Builder(Coordinates):
         )
 
     def by_rows(self, nest: Nest) -> Tiling | None:
-        """A program's row is known without a division, its values are read once, and it may begin anywhere."""
+        """The flat form by rows: no division finds a program's row, its row values are read once, rows may begin
+        anywhere."""
         if len(self.order) < 2 or self.limits:
             return None
         *outer, last = self.order
@@ -162,7 +164,7 @@ class _Builder(Coordinates):
         return Tiling(nest, Form.FLAT, [x], outer, _distinct(configs), extents, True, words)
 
     def has_row_values(self, last: Var) -> bool:
-        """Whether there is something that all elements of a row have in common."""
+        """Whether some value is common to all elements of a row."""
         for _, offset in accesses(self.members.values(), self.plan):
             atoms = set(offset.atoms())
             if last not in atoms and atoms:
@@ -170,22 +172,22 @@ class _Builder(Coordinates):
         return False
 
     def stores_along(self, axis: Axis) -> bool:
-        """Whether elements along an axis are written."""
+        """Whether some value is stored along an axis."""
         inside = {*axis.variables}
         stored = (m for m in self.members.values() if m.name in self.plan.stored)
         return any(inside & set(flat_index(m.index, self.plan.strides[m.name]).atoms()) for m in stored)
 
     def words_of(self, axis: Axis) -> Words | None:
-        """The words of rows along an axis of one variable."""
+        """How rows along an axis of one variable lie relative to words; None if word access does not help."""
         if self.limits or len(axis.variables) != 1 or is_symbolic([axis.size]):
             return None
         return row_words(self.members.values(), self.plan, axis.variables[0])
 
-    def reads_wide_segments(self, columns: int, parts: int) -> bool:
-        """Whether blocks of two segments waste little, and still make enough programs."""
+    def reads_wide_segments(self, columns: int, chunks: int) -> bool:
+        """Whether blocks of two segments waste little and still give enough programs."""
         segment = self.tiles.segment_columns
         even = columns % (2 * segment) == 0 or (columns % segment and -columns % (2 * segment) <= columns // 64)
-        return bool(even) and parts * columns >= self.tiles.wide_programs * 2 * segment
+        return bool(even) and chunks * columns >= self.tiles.wide_programs * 2 * segment
 
     def rows(self, nest: Nest) -> Tiling:
         x, r = Axis("x", [*nest.kept, *nest.folded]), Axis("r", list(nest.inner))
@@ -198,12 +200,13 @@ class _Builder(Coordinates):
             and r.whole
             and (self.stores_along(r) or ceil_power(padded(width, words)) > ceil_power(width))
         ):
-            words = None  # both ends of each row would be written one by one; a larger tile costs more than words save
+            # both ends of each row would be written element by element; a larger tile costs more than words save
+            words = None
         configs = self.whole_rows(r, rows) if r.whole else self.walked_rows(r, rows, words)
         return Tiling(nest, Form.ROW, [x, r], [], _distinct(configs), ((x.size, "XBLOCK"),), words=words)
 
     def longest(self) -> int:
-        """Elements of a row that a tile holds: fewer where many values of a row are alive at once."""
+        """Longest row that one tile may have: shorter where many row values are live at once."""
         live = len({read.name for m in self.members.values() for read in m.reads})
         return (
             self.tiles.max_row_elements
@@ -214,11 +217,12 @@ class _Builder(Coordinates):
         )
 
     def elements_of_a_thread(self, folded: Axis, wanted: int, least: int, most: int) -> int:
-        """How many elements of a row make `wanted` bytes, over all tensors that differ along the rows."""
+        """Elements of a row for a thread so that it reads `wanted` bytes of all tensors that vary along the rows."""
         return max(least, min(most, floor_power(wanted // max(self.row_bytes(folded), 1))))
 
     def row_bytes(self, folded: Axis) -> int:
-        """Bytes that are read of each element of a row, of every tensor that has it. Weights stay in a cache."""
+        """Bytes read for an element of a row, over all tensors that vary by row; others, such as weights, stay in a
+        cache."""
         inside = {*folded.variables}
         found: dict[str, int] = {}
         for member in self.members.values():
@@ -239,7 +243,7 @@ class _Builder(Coordinates):
             if many and not self.contiguous_along(nest.folded):
                 return self.few_rows(nest)
         wide = hint(math.prod(v.size for v in nest.inner))
-        # parts are programs of their own: a block that runs over the end of a row could not be read in wide words
+        # each chunk has its own programs: blocks that span ends of rows could not be read in wide words
         program = list(nest.kept) if wide >= self.tiles.min_own_columns else []
         x = Axis("x", list(nest.inner) if program else [*nest.kept, *nest.inner])
         r = Axis("r", list(nest.folded), walked=True)
@@ -252,12 +256,13 @@ class _Builder(Coordinates):
             configs = self.columns_in_turn(hint(x.size), hint(r.size), hint(count))
         return Tiling(nest, Form.COLUMN, [x, r], program, _distinct(configs), extents)
 
-    def columns_in_turn(self, columns: int, rows: int, parts: int) -> list[Config]:
-        """A tile is read, folded, and then the next is read; max-autotune's rivals follow the choice."""
+    def columns_in_turn(self, columns: int, rows: int, chunks: int) -> list[Config]:
+        """Configurations that read a tile, fold it and then read the next; first the choice, then max-autotune's
+        others."""
         block = column_block(columns)
-        while block > 16 and columns * parts // block < self.tiles.busy_programs // 4:
+        while block > 16 and columns * chunks // block < self.tiles.busy_programs // 4:
             block //= 2
-        warps = column_warps(parts * -(-columns // block), rows, self.tiles)
+        warps = column_warps(chunks * -(-columns // block), rows, self.tiles)
         height = min(self.column_tile(warps) // block, max(4, ceil_power(rows)))
         configs = [Config((("XBLOCK", block), ("RBLOCK", height)), warps)]
         if self.autotune:
@@ -267,7 +272,7 @@ class _Builder(Coordinates):
         return configs
 
     def whole_rows(self, r: Axis, rows: int) -> list[Config]:
-        """Tiles of one row or several, none of which is cut."""
+        """Configurations with tiles of one or several whole rows."""
         tiles, block = self.tiles, ceil_power(hint(r.size))
         several = max(1, min(tiles.short_rows_elements // block, floor_power(max(rows // tiles.busy_programs, 1))))
         if rows // several < 2 * tiles.busy_programs:
@@ -284,7 +289,7 @@ class _Builder(Coordinates):
         return configs
 
     def walked_rows(self, r: Axis, rows: int, words: Words | None) -> list[Config]:
-        """A program walks each row in blocks."""
+        """Configurations in which a program walks each row in blocks."""
         tiles = self.tiles
         if rows >= 2 * tiles.busy_programs:
             each = self.elements_of_a_thread(r, tiles.walked_bytes, 4, 16)
@@ -301,17 +306,18 @@ class _Builder(Coordinates):
         return configs
 
     def staged_columns(self, x: Axis, r: Axis, count: IntLike) -> list[Config]:
-        """Many programs of few warps, whose next rows are on their way; none where there are few programs.
+        """Configurations of many programs with few warps that prefetch rows; empty where there are few programs.
 
-        Wide blocks read longer pieces of memory. Where values take much arithmetic there are more warps to do it.
+        Wide blocks read longer contiguous ranges of memory. Where values take much arithmetic, programs have more
+        warps.
         """
         if self.limits or is_symbolic([x.size, r.size, count]):
             return []
-        columns, rows, parts = int(x.size), int(r.size), int(count)
-        wide = self.reads_wide_segments(columns, parts)
+        columns, rows, chunks = int(x.size), int(r.size), int(count)
+        wide = self.reads_wide_segments(columns, chunks)
         block = 2 * self.tiles.segment_columns if wide else column_block(columns)
         height = min(self.tiles.column_rows * max(1, self.tiles.segment_columns // block), ceil_power(rows))
-        if parts * -(-columns // block) < self.tiles.busy_programs // 2 or height < self.tiles.column_rows:
+        if chunks * -(-columns // block) < self.tiles.busy_programs // 2 or height < self.tiles.column_rows:
             return []
         stages = self.stages(
             (self.tiles.segment_columns if columns % self.tiles.segment_columns else block) * height, r
@@ -324,11 +330,11 @@ class _Builder(Coordinates):
         return [Config((("XBLOCK", b), ("RBLOCK", n), (STAGES, stages)), w) for b, n, w in shapes]
 
     def stages(self, elements: int, axis: Axis) -> int:
-        """Tiles of so many elements that are under way at once: three, or fewer where they need much shared memory."""
+        """Pipeline stages for tiles of so many elements: three, or fewer if they need much shared memory."""
         return 1 + min(2, self.tiles.pipelined_bytes // max(elements * self.row_bytes(axis), 1))
 
     def arithmetic(self) -> int:
-        """What the values of the group cost for each element, in additions."""
+        """Cost of all values of the group for one element, in additions."""
         nodes, left, seen = self.plan.program.nodes, list(self.members), set(self.members)
         total = 0
         while left:
@@ -340,14 +346,15 @@ class _Builder(Coordinates):
         return total
 
     def few_rows(self, nest: Nest) -> Tiling:
-        """A thread folds its columns by itself: nothing is exchanged, and every access is wide."""
+        """The tiling of short columns: each thread folds whole columns, without exchange, and all accesses are wide."""
         x, r = Axis("x", [*nest.kept, *nest.inner]), Axis("r", list(nest.folded), walked=True)
         sizes = (512, 256, 1024) if self.autotune else (512,)
         configs = [Config((("XBLOCK", size), ("RBLOCK", 1)), 4 if size >= 512 else 2) for size in sizes]
         return Tiling(nest, Form.COLUMN, [x, r], [], tuple(configs), ((x.size, "XBLOCK"),))
 
     def contiguous_along(self, folded: Sequence[Var]) -> bool:
-        """Whether some tensor's neighbours are met by walking what is folded: threads by columns would be far apart."""
+        """Whether some tensor is contiguous along the folded axis, so that threads side by side would read far
+        apart."""
         for expr, size in self.offsets():
             strides = {atom: hint(c) for atom, c in expr.terms if isinstance(atom, Var)}
             if size and any(strides.get(v) == 1 for v in folded) and any(v not in folded for v in strides):
@@ -355,7 +362,7 @@ class _Builder(Coordinates):
         return False
 
     def column_tile(self, warps: int) -> int:
-        """Elements of a tile of columns: what is read at once has to cover the time that memory takes to answer."""
+        """Elements of a tile of columns: enough loads at once to cover the latency of memory."""
         inputs = len({read.name for m in self.members.values() for read in m.reads})
         tile = min(self.tiles.column_tile_elements, 1024 * warps)
         return tile if inputs <= 2 else tile // 2
@@ -376,14 +383,14 @@ class _Builder(Coordinates):
 
 
 def padded(size: IntLike, words: Words | None) -> int:
-    """Elements along which a tile has to reach to cover a row of any start."""
+    """Elements that a tile needs to cover a row that begins anywhere in a word."""
     return int(size) if words is None else int(size) + words.size - 1
 
 
 def flat_configs(
     size: IntLike, tiles: Tiles, elements: int | None = None, autotune: bool = False
 ) -> tuple[Config, ...]:
-    """So many elements a thread where there is enough for every multiprocessor."""
+    """Configurations with this many elements a thread if that gives every multiprocessor enough work."""
     count, elements = hint(size), elements or tiles.flat_thread_elements
     block = min(tiles.flat_block_elements, max(128, floor_power(count // tiles.busy_programs)))
     chosen = Config((("XBLOCK", block),), max(1, block // (32 * elements)))
@@ -394,23 +401,23 @@ def flat_configs(
 
 
 def column_block(columns: int) -> int:
-    """The widest block that leaves at most an eighth of its last one unused; else the one that leaves the least."""
+    """The widest block of which at most an eighth is unused in the last one; else the one with the least unused."""
     blocks = (64, 32, 16)
     unused = {block: -columns % block / columns for block in blocks}
     return next((block for block in blocks if unused[block] <= 1 / 8), min(blocks, key=lambda block: unused[block]))
 
 
 def column_warps(programs: int, rows: int, tiles: Tiles) -> int:
-    """Warps of a program: as few as keep the GPU busy, since those that fold the same columns meet at barriers.
+    """Warps of a program: as few as keep the GPU busy, since warps that fold the same columns wait at barriers.
 
-    Each has sixteen rows at least.
+    Each warp has at least sixteen rows.
     """
     wanted = math.log2(max(tiles.column_warps / max(programs, 1), 1))
     return max(2, min(8, 1 << round(wanted), floor_power(rows // 16)))
 
 
 def _row_config(rows: int, block: int, warps: int | None = None) -> Config:
-    """Eight to sixteen elements a thread."""
+    """A configuration of rows; its warps have eight to sixteen elements a thread."""
     return Config((("XBLOCK", rows), ("RBLOCK", block)), warps or max(1, min(16, rows * block // 256)))
 
 
@@ -419,5 +426,5 @@ def _distinct(configs: Sequence[Config]) -> tuple[Config, ...]:
 
 
 def is_fixed(size: IntLike) -> bool:
-    """Whether a size is known when the kernel is written."""
+    """Whether a size is a number, not symbolic."""
     return not isinstance(size, Size)

@@ -1,17 +1,17 @@
-"""Rows that begin between two 16-byte words: tiles begin at the word below, so that whole words are read and written.
+"""Rows that are not aligned to 16-byte words: tiles begin at the word before the row, to read and write whole words.
 
-A row of 50,257 scores of bfloat16 begins at any even address, and Triton reads one element at a time where it does not
-know better. Instead, a tile's offsets are counted from the last word boundary at or before its row: `base` is that
-offset in memory, `skip` the number of elements between it and the row.
+A row of 50,257 scores of bfloat16 may begin at any even address, so Triton would read one element at a time. Instead, a
+tile's offsets are counted from the last word boundary at or before its row: `base` is that offset in memory, `skip` the
+number of elements between it and the row.
 
     base = start // 8 * 8
     skip = start - base
     r0 = rindex - skip                              # the position in the row, from -7 on
     rmask = (rindex >= skip) & (rindex < skip + n)
 
-Reads take whole words: one that has an element of the row lies in the buffer, whose start is a word's; what else it has
-is not used. Only the buffer's last word may reach behind its end: what it has of the last row is read one by one.
-Writes take the words that lie inside of the row, and what is left of it at its ends one by one.
+Reads take whole words. A word with an element of the row is in the buffer, which is aligned to words; its other
+elements are not used. Only the buffer's last word may reach beyond its end: the row's elements in it are read one by
+one. Writes take the words that are entirely in the row, and write its elements at both ends one by one.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ WORD = 16
 
 @dataclass(frozen=True)
 class Words:
-    """Along `var`, rows begin at the offset `start`, which is no multiple of `size`, the elements of a word."""
+    """Rows along `var` begin at offset `start`, which may not be a multiple of `size`, the elements of a word."""
 
     var: Var
     start: Expr
     size: int
 
     def holds(self, offset: Expr) -> bool:
-        """Whether an offset is one of the row, counted from its start."""
+        """Whether an offset is that of an element of the row."""
         return offset - variable(self.var) == self.start
 
 
 def row_words(members: Iterable[Member], plan: Schedule, var: Var) -> Words | None:
-    """The words of rows along var, where most of what lies along it begins at one offset, between words."""
+    """The common alignment of rows along `var`, if most accesses along it begin at one offset that is not aligned."""
     sizes: dict[Expr, list[int]] = {}
     others = 0
     for name, offset in accesses(members, plan):
@@ -66,7 +66,7 @@ def row_words(members: Iterable[Member], plan: Schedule, var: Var) -> Words | No
 
 
 def accesses(members: Iterable[Member], plan: Schedule) -> Iterable[tuple[str, Expr]]:
-    """What is read from memory and written, with the offset in it."""
+    """Buffers that are read or written, with the offset of each access."""
     listed = list(members)
     own = {member.name for member in listed}
     for member in listed:
@@ -82,7 +82,7 @@ def _dtype(name: str, plan: Schedule) -> torch.dtype:
 
 
 def _plain(start: Expr) -> bool:
-    """Whether an offset is a sum of loop variables with known factors, and never negative."""
+    """Whether an offset is a sum of loop variables with constant factors, and never negative."""
     numbers = (start.const, *(c for _, c in start.terms))
     return start.is_linear() and all(isinstance(n, int) and n >= 0 for n in numbers)
 

@@ -1,4 +1,4 @@
-"""Reads and writes of rows that begin between two words, in whole words (see words)."""
+"""Reads and writes, in whole words, of rows that are not aligned to words (see vector_access.py)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from smelt.shapes.expr import Expr, flat_index
 
 
 class WordRows(TileBody):
-    """`words`: how rows lie along the last axis, where they begin between words. `starts`: text of an axis's block."""
+    """Adds word access to a body renderer. `words`: the alignment of rows along the last axis, None if they are
+    aligned."""
 
     axes: list[Axis]
 
@@ -32,7 +33,7 @@ class WordRows(TileBody):
         return 1 << self.axes.index(axis)
 
     def open_words(self, axis: Axis, words: Words) -> None:
-        """The same for an axis whose blocks begin at a word of each row."""
+        """Open an axis whose blocks begin at a word boundary of each row."""
         bit, name = self.bit(axis), f"{axis.name}index"
         _, skip = self.row_start(words)
         depth = bit | skip.depth
@@ -44,21 +45,21 @@ class WordRows(TileBody):
         self.scopes.line(f"{in_row} = {name} - {skip.text}", depth)
 
     def ends_of(self, axis: Axis) -> str:
-        """A test of whether a walked block reaches beyond its row; nothing where it has to be seen for each element."""
+        """A test of whether a walked block reaches beyond its row; empty if each element has to be masked."""
         if self.words is None or not axis.walked or axis is not self.axes[-1]:
             return ""
         start = self.starts[axis.name]
         return f"({start} == 0) | ({start} + {axis.block} > {axis.size})"
 
     def row_start(self, words: Words) -> tuple[V, V]:
-        """The offset of the word in which a row begins, how many elements further the row begins."""
+        """(offset of the word in which a row begins, number of elements from there to the row)."""
         depth = self.depth_of(words.start)
         start = self.scopes.define("", self.text_of(words.start), torch.int64, depth, "start")
         base = self.scopes.define("", f"{start.text} // {words.size} * {words.size}", torch.int64, depth, "base")
         return base, self.scopes.define("", f"{start.text} - {base.text}", torch.int64, depth, "skip")
 
     def in_words(self, name: str, offset: Expr) -> tuple[str, list[V], int] | None:
-        """(pointers, masks of the other axes, axes) of an offset that is an element of the row; None: it is another."""
+        """(pointers, masks of the other axes, axes) of an offset if it is an element of the row, else None."""
         words = self.words
         if words is None or self.masks or not words.holds(offset):
             return None
@@ -71,7 +72,8 @@ class WordRows(TileBody):
         return f"{self.arguments.pointer(name)} + ({base.text} + {axis.name}index)", others, depth
 
     def pointers(self, name: str, offset: Expr, also: int = 0) -> tuple[str, str, int]:
-        """Reads of a row take all words that have an element of it and lie in the buffer (see `completed`)."""
+        """Pointers and mask of a read of the row: all words with an element of it that are in the buffer (see
+        `completed`)."""
         found = self.in_words(name, offset)
         if found is None or self.words is None:
             return super().pointers(name, offset, also)
@@ -83,7 +85,8 @@ class WordRows(TileBody):
         return text, " & ".join([*(m.text for m in masks), f"({axis.name}index < {end})"]), depth
 
     def reaches_behind(self, names: Iterable[str]) -> str:
-        """A test of whether words of a row of the tile reach behind the end of one of these buffers; nothing: never."""
+        """A test of whether a word of the tile's rows reaches beyond the end of one of these buffers; empty: none
+        can."""
         words = self.words
         if words is None:
             return ""
@@ -97,7 +100,7 @@ class WordRows(TileBody):
         return self.scopes.define("", " | ".join(tests), torch.bool, skip.depth, "last").text
 
     def row_end(self, words: Words, axis: Axis, total: str) -> str:
-        """The offset behind a row's last word; with `total`, behind the last one that lies in a buffer of that size."""
+        """The end of a row's last word; with `total`, the end of its last word that is in a buffer of that size."""
         base, skip = self.row_start(words)
         reach = f"{skip.text} + {padded(axis.size, words)}"
         if total:
@@ -106,19 +109,19 @@ class WordRows(TileBody):
         return self.scopes.define("", end, torch.int64, skip.depth, "end").text
 
     def end_in_a_word(self, name: str, size: int) -> str:
-        """The number of elements up to a buffer's end, if that may lie between two words; else nothing.
+        """The size of a buffer in elements, if its end may not be aligned to words; else empty.
 
-        The word with the last element reaches behind it then.
+        The word with the last element then reaches beyond the buffer.
         """
         shape, strides = metas_of(self.plan.program.nodes[name]).shape, self.plan.strides[name]
         total = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
         return "" if is_fixed(total) and int(total) % size == 0 else self.size(total)
 
     def completed(self, name: str, index: Index, load: str, axes: int) -> str:
-        """What lies in a buffer's last word is read one by one, if that word reaches behind the buffer's end.
+        """Read the elements of a buffer's last word one by one, if that word reaches beyond the buffer.
 
-        Only programs that have the buffer's last row do so, and of these only the blocks that have its end. Walked rows
-        have a loop of their own for that: a branch in the loop costs a third of its speed.
+        Only programs with the buffer's last row do so, and of these only the blocks with its end. Walked rows have a
+        separate loop for it: a branch in the loop costs a third of its speed.
         """
         found, words, axis = self.in_words(name, flat_index(index, self.plan.strides[name])), self.words, self.axes[-1]
         if found is None or words is None or axis.walked:
@@ -141,7 +144,8 @@ class WordRows(TileBody):
         return value
 
     def store_words(self, text: str, masks: list[V], depth: int, value: str) -> None:
-        """Write the words that lie in the row, and, in the blocks that have its ends, the rest of it one by one."""
+        """Write the words that are entirely in the row, and, in blocks with its ends, the remaining elements one by
+        one."""
         words, axis = self.words, self.axes[-1]
         assert words is not None
         name, size = f"{axis.name}index", words.size

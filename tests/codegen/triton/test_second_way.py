@@ -99,7 +99,7 @@ def test_scatters_are_two_kernels_the_base_and_the_elements() -> None:
     x, place, src = g.input(5, 4), g.input(7, dtype=torch.int64), g.input(7, 4)
     plan, kernels = planned(g, g.index_put(x, (place, None), src, True))
     a, p, s = torch.randn(5, 4), torch.randint(0, 5, (7,)), torch.randn(7, 4)
-    assert {"base", "elements"} <= {kernel.part for kernel in kernels}
+    assert {"base", "elements"} <= {kernel.scatter_step for kernel in kernels}
     found = run(plan, kernels, x0=a, x1=p, x2=s)
     torch.testing.assert_close(found["index_put"], a.index_put((p,), s, accumulate=True))
 
