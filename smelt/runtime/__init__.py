@@ -1,7 +1,7 @@
 """Builds, loads, chooses and launches. Cached programs run with this package and `base` alone."""
 
 try:
-    # they fill externs.EXTERNS
+    # imported for their entries in externs.EXTERNS
     from smelt.runtime import launch  # noqa: F401
     from smelt.runtime.library import (  # noqa: F401
         concatenation,

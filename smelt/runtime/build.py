@@ -53,11 +53,11 @@ SEPARATE = ("-ffp-contract=off",)
 _HINT = "install g++ (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++; conda: gxx) or set CXX"
 _lock = new_lock()
 _libraries: weakref.WeakValueDictionary[str, Library] = weakref.WeakValueDictionary()
-"""By key, those that programs hold."""
+"""The libraries in use, by key."""
 
 
 class Library:
-    """A loaded shared object. It is unloaded when nobody holds it: whoever has an address of it does."""
+    """A loaded shared object. It is unloaded with its last reference; users of its addresses must keep one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -91,7 +91,7 @@ class Compiler:
 
     @property
     def path(self) -> str:
-        """The command, for people."""
+        """The command as text for messages."""
         return shlex.join(self.command)
 
 
@@ -111,7 +111,7 @@ class _Job:
 
 
 def flags_for(options: Options) -> tuple[str, ...]:
-    """The flags of generated kernels, besides those of every build."""
+    """The flags of generated kernels, in addition to those of every build."""
     return () if options.contract else SEPARATE
 
 
@@ -136,13 +136,13 @@ def build(sources: Sequence[str], flags: Sequence[str] = ()) -> list[Library]:
 
 
 def stored_library(source: str, options: Options) -> tuple[str, bytes]:
-    """The key and the content of a library that `build` has made of a source.
+    """The key and the content of the library that `build` has made of a source.
 
-    It is made again where the store does not have it: another process has evicted it, SMELT_CACHE_DIR names another
-    folder by now, or none could keep it.
+    It is compiled once more if the store does not have it: because another process evicted it, SMELT_CACHE_DIR has
+    changed, or storing it failed.
 
     Raises:
-        BuildError: it cannot be made again.
+        BuildError: it cannot be compiled once more.
     """
     compiler, flags = find_compiler(), flags_for(options)
     key = _key(source, compiler, flags)
@@ -155,10 +155,10 @@ def stored_library(source: str, options: Options) -> tuple[str, bytes]:
 
 
 def take_library(key: str, body: bytes) -> Library:
-    """Load a library that `stored_library` gave, perhaps in another process: no compiler is asked.
+    """Load a library that `stored_library` returned, possibly in another process; no compiler is needed.
 
     Raises:
-        BuildError: it is no key, or no library that can be loaded.
+        BuildError: the key is invalid, or the library cannot be loaded.
     """
     if _KEY.fullmatch(key) is None:
         raise BuildError(f"{key[:80]!r} is no key of a library")
@@ -206,7 +206,7 @@ def find_compiler() -> Compiler:
 def _words(command: str) -> list[str]:
     try:
         return shlex.split(command)
-    except ValueError:  # a quotation mark without another
+    except ValueError:  # unbalanced quotation marks
         return []
 
 
@@ -225,8 +225,8 @@ def cpu_features() -> str:
 def _version(command: tuple[str, ...]) -> str:
     """First line of the compiler's `--version`, then its options.
 
-    A wrapper (ccache, distcc, a script) says which compiler it runs each time: that may change, the wrapper does not.
-    What a script adds to the command is part of the version too.
+    A wrapper (ccache, distcc, a script) is asked each time, since the compiler that it runs may change without the
+    wrapper changing. Options that a script adds to the command also belong to the version.
     """
     real, others = os.path.realpath(command[0]), command[1:]
     if not _is_elf(real) or not all(word.startswith("-") for word in others):
@@ -235,7 +235,7 @@ def _version(command: tuple[str, ...]) -> str:
 
 
 def _version_of(path: str, real: str) -> str:
-    """The version of the program `real`, found at `path`: remembered in the store under the file's identity."""
+    """The version of the program `real`, found at `path`; kept in the store under the file's identity."""
     state = os.stat(real)
     key = content_key(real, str(state.st_size), str(state.st_mtime_ns))
     known = store().get_text("compiler", key)
@@ -254,7 +254,7 @@ def _begins(path: str, beginning: bytes) -> bool:
     try:
         with open(path, "rb") as file:
             return file.read(len(beginning)) == beginning
-    except OSError:  # it may be executed, not read
+    except OSError:  # executable but not readable
         return False
 
 
@@ -263,7 +263,7 @@ def _script_hash(path: str) -> list[str]:
 
 
 def _ask_version(command: tuple[str, ...]) -> tuple[str, bool]:
-    """The version, and whether it is that of the program itself and not of another that it runs."""
+    """(version, whether it is the program's own, not that of a compiler which it runs)."""
     what = f"{shlex.join(command)} --version"
     try:
         with ExitStack() as stack:
@@ -275,14 +275,14 @@ def _ask_version(command: tuple[str, ...]) -> tuple[str, bool]:
     if process.timed_out:
         raise BuildError(f"{what} did not end within {process.limit_s:g} s and was stopped", hint=_HINT)
     if status != 0 or not said:
-        # drivers tell much of themselves before they tell what failed
+        # drivers print much about themselves before the error
         raise BuildError(f"{what} failed", why=errors[-1000:] or None, hint=_HINT)
     named = _DRIVER.search(f"{said}\n{errors}")
     return said.splitlines()[0], named is not None and _is_driver(command[0], named[1], named[2])
 
 
 def _folder_for_files(stack: ExitStack) -> Path | None:
-    """Where a compiler that is asked for its version puts files, which it leaves there when it is stopped."""
+    """A temporary folder for a compiler asked for its version, which leaves files when it is killed."""
     try:
         return stack.enter_context(new_build_folder(store().root))
     except OSError:
@@ -290,7 +290,7 @@ def _folder_for_files(stack: ExitStack) -> Path | None:
 
 
 def _is_driver(path: str, file: str | None, folder: str | None) -> bool:
-    """Whether a compiler says that it is the program at `path`."""
+    """Whether a compiler's output says that it is the program at `path`."""
     real = os.path.realpath(path)
     if file is not None:
         return os.path.realpath(file) == real
@@ -298,9 +298,9 @@ def _is_driver(path: str, file: str | None, folder: str | None) -> bool:
 
 
 _DRIVER = re.compile(r"^(?:COLLECT_GCC=(.+)|InstalledDir: (.+))$", re.MULTILINE)
-"""Of a driver's own words: the file that it is (GCC), its folder (clang)."""
+"""Lines of a driver's verbose output: its own file (GCC) or folder (clang)."""
 _VERSION_S = 30.0
-"""A compiler that has not told its version after so many seconds hangs."""
+"""Seconds after which a compiler asked for its version counts as hanging."""
 
 
 def _target_flags(version: str) -> tuple[str, ...]:
@@ -314,7 +314,7 @@ def _vector_flags() -> tuple[str, ...]:
 
 
 def _openmp_flags(version: str) -> tuple[str, ...]:
-    """Flags that compile OpenMP and link the runtime torch already loaded; none where the two do not fit."""
+    """Flags that compile OpenMP and link the runtime that torch loaded; none if compiler and runtime do not match."""
     runtime = torch_openmp()
     if runtime is None:
         return ()
@@ -342,11 +342,12 @@ def _key(source: str, compiler: Compiler, flags: Sequence[str]) -> str:
 
 
 def _compile(missing: dict[str, str], compiler: Compiler, flags: Sequence[str], found: dict[str, Library]) -> None:
-    """Compile what is missing and no other process compiles; wait for those, and see again what is missing then."""
+    """Compile missing libraries that no other process compiles; wait for the others, and repeat with those missing."""
     until = time.monotonic() + environment().build_timeout_s
     while missing:
         with ExitStack() as ours:
-            mine, late = dict[str, str](), time.monotonic() >= until  # who is late compiles what others should have
+            # on a timeout, compile what another process was to compile
+            mine, late = dict[str, str](), time.monotonic() >= until
             for key, source in missing.items():
                 if ours.enter_context(store().building("kernels", key)) or late:
                     mine[key] = source
@@ -363,14 +364,14 @@ def _compile(missing: dict[str, str], compiler: Compiler, flags: Sequence[str], 
 
 
 def _take_stored(key: str, found: dict[str, Library]) -> bool:
-    """Load a library from the store into `found`, if it is there and loads; one that does not is made again."""
+    """Load a library from the store into `found`, if it is there and loads; one that does not is rebuilt."""
     path = store().get_library("kernels", key)
     if path is None:
         return False
     try:
         library = Library(path)
     except OSError as error:
-        if path.exists():  # else it was evicted just now
+        if path.exists():  # otherwise it was evicted meanwhile
             warnings.warn(SmeltWarning(f"smelt cannot load {path} ({error}) and makes it again"), stacklevel=2)
             store().discard("kernels", key, ".so")
         return False
@@ -379,13 +380,13 @@ def _take_stored(key: str, found: dict[str, Library]) -> bool:
 
 
 def _known(key: str, library: Library) -> Library:
-    """The library, or the one of this key that another thread has loaded meanwhile."""
+    """This library, or that of the same key which another thread has loaded meanwhile."""
     with _lock:
         return _libraries.setdefault(key, library)
 
 
 def _built(sources: dict[str, str], compiler: Compiler, flags: Sequence[str]) -> Generator[_Job, None, None]:
-    """Compile sources: each with its library, which was loaded once and lies in a folder that goes away afterwards."""
+    """Compile sources. Yields each with its library, tested by loading, in a folder that is deleted afterwards."""
     full: list[Path] = []
     no_room: NoRoom | None = None
     left = dict(sources)
@@ -410,15 +411,15 @@ def _built(sources: dict[str, str], compiler: Compiler, flags: Sequence[str]) ->
 
 
 def _check(job: _Job, compiler: Compiler, flags: Sequence[str]) -> None:
-    """Refuse a library that cannot be loaded, also when it is made once more."""
+    """Raise if a library cannot be loaded even after a second build."""
     if _problem_of(job) is not None:
-        _run_all([job], compiler, flags)  # a disk that was full for a moment, a wrapper's mistake
+        _run_all([job], compiler, flags)  # the cause may be temporary: a full disk, an error of a wrapper
     if (problem := _problem_of(job)) is not None:
         raise BuildError(f"{compiler.path} wrote a library that cannot be used: {problem}", hint=_HINT)
 
 
 def _problem_of(job: _Job) -> str | None:
-    """Why what was built cannot be loaded, or None: what is published was loaded once."""
+    """Why a built library cannot be loaded, or None. Only libraries that were loaded once are published."""
     try:
         found = read_private(job.built, MOST_BYTES)
         if found is None:
@@ -432,7 +433,7 @@ def _problem_of(job: _Job) -> str | None:
 
 
 def _publish(job: _Job) -> Library:
-    """Load a library for good from the store, or, where that could not keep it, before its folder goes away."""
+    """Load a library from the store, or from its folder before that is deleted if the store could not keep it."""
     try:
         library = Library(store().put_library("kernels", job.key, job.built))
     except OSError:  # evicted by another process
@@ -441,7 +442,7 @@ def _publish(job: _Job) -> Library:
 
 
 def _run_all(jobs: list[_Job], compiler: Compiler, flags: Sequence[str]) -> None:
-    """Run the compiler on every job, as many at a time as there are processors."""
+    """Run the compiler on every job, at most one per processor at a time."""
     waiting = list(reversed(jobs))
     running: list[tuple[_Job, CompilerProcess]] = []
     try:
@@ -471,11 +472,11 @@ def _start(job: _Job, compiler: Compiler, flags: Sequence[str]) -> CompilerProce
 
 
 _SHOWN = 20_000
-"""Characters of a compiler's message in ours."""
+"""Most characters of a compiler's message that are quoted in ours."""
 
 
 class NoRoom(BuildError):
-    """The folder in which a kernel is built is full; another one may not be."""
+    """The disk of the build folder is full; that of another folder may not be."""
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -511,6 +512,6 @@ def _refused(process: CompilerProcess, status: int, compiler: Compiler) -> Build
 
 
 def _signal_of(status: int) -> str | None:
-    """The signal that ended a compiler, or the shell that waits for it; None where it has ended itself."""
+    """The signal that killed a compiler, or the shell that waits for it; None if it exited."""
     number = -status if status < 0 else status - 128
     return signal.Signals(number).name if number in {each.value for each in signal.Signals} else None

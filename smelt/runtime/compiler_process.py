@@ -1,8 +1,8 @@
-"""A compiler's process: ends in time, with its children, when it hangs, when nobody waits any more and when we die.
+"""Runs a compiler and ends it, with its children, on a timeout, when its result is not needed, or when we are killed.
 
-A compiler is a driver that starts others. It runs in a process group of its own under a shell with which we share a
-socket. When our end closes, because we ended the wait or because this process was killed, the group goes; when theirs
-closes, the compiler ended. (Whether its output ended says nothing: a server that it started may hold that for ever.)
+A compiler is a driver that starts other processes. It runs in its own process group under a shell that shares a socket
+with this process. When our end closes, because waiting was ended or this process was killed, the group is killed; when
+theirs closes, the compiler has ended. (The end of its output is no sign: a server that it started may keep that open.)
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ The compiler runs in the foreground: `wait` for a background one never ends wher
 threads of programs that take their signals in one of them, and masks are inherited.
 """
 _KEPT_BYTES = 1 << 18
-"""Of what a compiler says: what comes first tells what is wrong."""
+"""Most bytes of a compiler's output that are kept; the first ones name the error."""
 
 _current: ContextVar[CompilerGroup | None] = ContextVar("smelt_compilers", default=None)
 switch("compilers", _current.get, _current.set)
 
 
 class CompilerGroup:
-    """The compilers that are started in a context, by any thread that runs in a copy of it.
+    """The compilers started in a context, by any thread that runs in a copy of it.
 
-    `with CompilerGroup() as group`: what ends the block early, an interrupt included, ends the compilers.
+    `with CompilerGroup() as group`: leaving the block by an exception, an interrupt included, kills the compilers.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class CompilerGroup:
         return self._ended
 
     def stop(self) -> None:
-        """End all compilers, also those that would start later; whoever waits for one sees that it was stopped."""
+        """Kill all compilers, also those that start later; waiting for one raises that it was stopped."""
         with self._lock:
             self._ended = True
             for each in self._running:
@@ -85,16 +85,16 @@ class CompilerGroup:
 
 
 def nobody_waits() -> bool:
-    """Whether what this context's compilers were started for has ended early."""
+    """Whether this context's group was stopped."""
     group = _current.get()
     return group is not None and group.ended
 
 
 class CompilerProcess:
-    """Runs `command`; the beginning of what it says on standard output and standard error is kept.
+    """Runs `command` and keeps the beginning of its standard output and standard error.
 
     Args:
-        folder: for its temporary files, which stay where it is killed.
+        folder: for its temporary files, which remain if it is killed.
     """
 
     def __init__(self, command: Sequence[str], limit_s: float, folder: Path | None = None) -> None:
@@ -123,9 +123,9 @@ class CompilerProcess:
             self._group.add(self)
 
     def wait(self) -> int:
-        """The exit status, once it is there; that of a killed process (-9) where the time is over.
+        """The exit status; -9 (killed) after a timeout.
 
-        Whatever ends the wait, an interrupt included, ends the compiler and its children.
+        If waiting ends by an exception, an interrupt included, the compiler and its children are killed.
         """
         try:
             with selectors.DefaultSelector() as selector:
@@ -148,7 +148,7 @@ class CompilerProcess:
             self.stop()
 
     def _read(self, descriptor: int) -> bool:
-        """Keep some of what there is to read; whether more may follow."""
+        """Read available output, up to a limit; whether more may follow."""
         try:
             read = os.read(descriptor, 65536)
         except BlockingIOError:
@@ -158,7 +158,7 @@ class CompilerProcess:
         return bool(read)
 
     def _finish(self) -> int:
-        """The status of the shell, which ended or is ended, after what is left of its group."""
+        """Kill what is left of the group and return the status of the shell."""
         for each, kept in self._said.items():
             left = -1
             while left < len(kept) < _KEPT_BYTES:
@@ -172,11 +172,11 @@ class CompilerProcess:
             os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         except (AttributeError, ChildProcessError):  # Python 3.12 on macOS; a program that ignores its children
             pass
-        self._end_group()  # as the shell was not waited for, the group's number is still its own
+        self._end_group()  # the shell was not reaped yet, so the group's number cannot belong to another one
         return self._process.wait()
 
     def stop(self) -> None:
-        """End the compiler, if it still runs, and all that it started."""
+        """Kill the compiler, if it still runs, and its children."""
         if self._group is not None:
             self._group.discard(self)
         if self._process.returncode is None:
@@ -185,7 +185,7 @@ class CompilerProcess:
         self.close()
 
     def close(self) -> None:
-        """Close what this process holds of it; the group ends once no process holds our end of the socket."""
+        """Close our descriptors; the group is killed once no process has our end of the socket open."""
         _running.discard(self)
         self._ours.close()
         for stream in (self._process.stdout, self._process.stderr):
@@ -193,7 +193,7 @@ class CompilerProcess:
                 stream.close()
 
     def kill(self) -> None:
-        """Send the end to all of the process group."""
+        """Kill all processes of the group."""
         self.stopped = not self.timed_out
         self._end_group()
 
@@ -208,7 +208,7 @@ _running: weakref.WeakSet[CompilerProcess] = weakref.WeakSet()
 
 
 def _forget_parents() -> None:
-    """A process that was forked meanwhile would keep the compilers of its parent alive."""
+    """In a forked child: close the parent's sockets, which would keep its compilers alive."""
     for each in list(_running):
         each.close()
 

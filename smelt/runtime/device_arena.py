@@ -1,11 +1,11 @@
 """Memory of intermediates on a GPU: one arena for each device and stream, shared by all programs that run there.
 
-Kernels of one stream run in order, so the next program may use the arena while kernels of the last one still wait for
-it. It is as large as the largest of them needs. Threads that share a stream interleave their kernels: an arena belongs
-to one call at a time, and a call that finds none free makes another. What a CUDA graph records keeps its addresses:
-all recordings of a device, which are replayed one after the other, share an arena that lives as long as they do. What a
-recording's inputs are copied to lies at its end, if there is room: nobody needs that after the replay. A call that runs
-without borrows the arena, if its kernels come after those of the last replay; nothing is replayed meanwhile.
+Kernels of one stream run in order, so the next program may use the arena while kernels of the last one are still
+queued. Its size is the most that a program needs. Threads that share a stream interleave their kernels, so an arena
+belongs to one call at a time, and a call that finds none free makes another. Recorded CUDA graphs keep addresses: all
+recordings of a device, whose replays are serialised, share an arena that lives as long as they do. Buffers for a
+recording's inputs are at its end, if there is room, since they are dead after the replay. A plain call borrows that
+arena if its kernels run after those of the last replay; nothing is replayed meanwhile.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from smelt.runtime.workspace import Workspace
 
 ALIGN = 512
-"""Bytes, as PyTorch's allocator aligns what it gives."""
+"""Alignment in bytes, that of PyTorch's allocator."""
 
 
 class Arena:
-    """A block of device memory, and the idle workspaces that programs have made on it, by number of the program.
+    """A block of device memory, and the idle workspaces of programs on it, by number of the program.
 
-    A workspace in use holds its arena and is not in the arena's dictionary: dropping the one that holds the other frees
-    the memory at once.
+    A workspace in use references its arena and is not in the arena's dictionary, so that there is no reference cycle:
+    dropping the owner frees the memory at once.
     """
 
     __slots__ = ("block", "stream", "workspaces", "__weakref__")
@@ -46,10 +46,10 @@ class Arena:
 
 
 class Borrowed(Arena):
-    """The arena of recordings in the hands of a call that runs without: nothing is replayed until it is done.
+    """The arena of recordings, borrowed by a plain call: nothing is replayed until the call is done.
 
     Args:
-        replaying: what every replay holds.
+        replaying: the lock that every replay takes.
     """
 
     __slots__ = ("replaying",)
@@ -59,18 +59,18 @@ class Borrowed(Arena):
         self.replaying: threading.Lock | None = replaying
 
     def done(self) -> None:
-        """Replays may go on."""
+        """Release the lock, so that replays may run."""
         replaying, self.replaying = self.replaying, None
         if replaying is not None:
             replaying.release()
 
-    __del__ = done  # of a call that has failed
+    __del__ = done  # still locked if the call failed
 
 
 class Lent:
-    """The arena of recordings in the hands of a thread that records.
+    """The arena of recordings, lent to a thread that records.
 
-    `end`: bytes that programs may use; `free`: none of them does just now.
+    `end`: bytes that programs may use; `free`: whether no program is using it.
     """
 
     __slots__ = ("thread", "block", "end", "free")
@@ -83,9 +83,9 @@ class Arenas:
     """The free arenas of one device, by stream.
 
     Args:
-        stream: the address of the current stream.
-        recording: whether it is being recorded.
-        allocate: so many bytes of the device.
+        stream: returns the address of the current stream.
+        recording: returns whether it is being recorded.
+        allocate: allocates a number of bytes on the device.
     """
 
     def __init__(
@@ -101,17 +101,17 @@ class Arenas:
         self.replaying: threading.Lock | None = None
         self.last_replay: Callable[[], int | None] = lambda: None  # its stream
         self.lent: Lent | None = None
-        self.most = 0  # bytes that plain calls have taken at once, since somebody set this to 0
+        self.most = 0  # most bytes that plain calls have taken at once since this was last set to 0
 
     def take(self, size: int) -> Arena:
-        """An arena of at least so many bytes that nobody else uses."""
+        """An unused arena of at least so many bytes."""
         stream = self.stream()
         if self.recording():
             lent = self.lent
             if lent is not None and lent.free and lent.thread == threading.get_ident() and lent.end >= size:
                 lent.free = False
                 return Arena(lent.block, stream)
-            return Arena(self.allocate(size), stream)  # somebody else's recording, or a call inside of a call
+            return Arena(self.allocate(size), stream)  # recorded by the user's program, or nested in another call
         self.most = max(self.most, size)
         borrowed = self.borrow(size, stream)
         if borrowed is not None:
@@ -123,11 +123,11 @@ class Arenas:
             arena = None
         if arena is not None and arena.block.numel() >= size:
             return arena
-        del arena  # its memory may serve the larger one
+        del arena  # freed first, so that the larger one may reuse its memory
         return Arena(self.allocate(size), stream)
 
     def borrow(self, size: int, stream: int) -> Arena | None:
-        """The arena of recordings, if it is large enough and nobody uses it or will before this stream gets to it."""
+        """The arena of recordings, if it is large enough and unused until this stream's next kernels; else None."""
         shared, replaying = self.shared(), self.replaying
         if shared is None or shared.block.numel() < size or replaying is None or not replaying.acquire(blocking=False):
             return None
@@ -137,7 +137,7 @@ class Arenas:
         return Borrowed(shared, stream, replaying)
 
     def give(self, arena: Arena) -> None:
-        """It is free, for what comes later on its stream."""
+        """Return an arena for later calls on its stream."""
         if isinstance(arena, Borrowed):
             arena.done()
         elif self.recording():
@@ -149,13 +149,13 @@ class Arenas:
 
     @contextmanager
     def lend(self, give_back: Callable[[], None]) -> Iterator[Arena | None]:
-        """Have calls of this thread that are recorded meanwhile use the arena of recordings: give that, if any.
+        """Lend the arena of recordings to this thread, whose recorded calls use it until the context ends.
 
-        Whoever records keeps it as long as the recording. It is as large as the arenas of plain calls, which ran
-        before: those are given back to PyTorch's allocator.
+        The recording must keep it alive. Its size is that of the arenas of the plain calls before, which are returned
+        to PyTorch's allocator.
 
         Args:
-            give_back: what the allocator has and nobody uses.
+            give_back: releases unused memory of the allocator.
         """
         known = self.shared()
         size = max((arena.block.numel() for arenas in list(self.free.values()) for arena in arenas), default=0)
@@ -171,10 +171,10 @@ class Arenas:
             self.lent = None
 
     def at_the_end(self, tensor: torch.Tensor, room: int) -> torch.Tensor | None:
-        """Uninitialised memory for such a tensor at the end of the arena that is lent; None where it does not fit.
+        """Uninitialised memory like a tensor's at the end of the lent arena; None if it does not fit.
 
         Args:
-            room: bytes that the program that is recorded needs of the arena.
+            room: bytes of the arena that the recorded program needs.
         """
         lent = self.lent
         if lent is None or lent.thread != threading.get_ident():
@@ -188,7 +188,7 @@ class Arenas:
         return raw.as_strided(tensor.shape, tensor.stride())
 
     def forget(self, program: int) -> None:
-        """Drop the workspaces of a program that is gone."""
+        """Drop the workspaces of a program that was freed."""
         for arenas in list(self.free.values()):
             for arena in list(arenas):
                 arena.workspaces.pop(program, None)
@@ -197,7 +197,7 @@ class Arenas:
             shared.workspaces.pop(program, None)
 
     def release(self) -> None:
-        """Give all free arenas back to PyTorch's allocator."""
+        """Return all free arenas to PyTorch's allocator."""
         self.free.clear()
 
 

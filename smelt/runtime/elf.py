@@ -1,4 +1,4 @@
-"""Whether a file is a whole shared object: mapping one that was cut off ends the process (SIGBUS) when it is read."""
+"""Checks that a file is a complete shared object: reading a truncated one once mapped kills the process (SIGBUS)."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import struct
 import sys
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
-"""Of a 64-bit ELF file: identification, type ... program header offset and section header offset, sizes and counts."""
+"""The header of a 64-bit ELF file: identification, type ... offsets of program and section headers, sizes, counts."""
 _PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
 _SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
 _DYNAMIC = struct.Struct("<qQ")
 _LOAD, _DYNAMIC_SEGMENT = 1, 2
 _STRINGS, _SYMBOLS = 5, 6
-"""Entries of the dynamic segment without which the loader reads at address 0."""
+"""Tags of dynamic entries (DT_STRTAB, DT_SYMTAB) without which the loader would read at address 0."""
 _NO_SECTION, _NO_BITS = 0, 8
 _SHARED_OBJECT = 3
 
 
 def problem_of(image: bytes) -> str | None:
-    """What is wrong with a shared object's bytes, or None. Only Linux's format is looked at."""
+    """What is wrong with a shared object's bytes, or None. Only ELF, Linux's format, is checked."""
     if not sys.platform.startswith("linux"):
         return None
     if len(image) < _HEADER.size or image[:6] != b"\x7fELF\x02\x01":
@@ -53,7 +53,7 @@ def _problem_of_segments(image: bytes, offsets: range) -> str | None:
 
 
 def _problem_of_sections(image: bytes, offsets: range) -> str | None:
-    """Linkers write the table of sections last. Zeros in its place are a file that was never filled up to its end."""
+    """What is wrong with the section table, or None. Linkers write it last; zeros mean that the file is incomplete."""
     for at in offsets[1:]:
         _, kind, _, _, offset, size, _, _, _, _ = _SECTION_HEADER.unpack_from(image, at)
         if kind == _NO_SECTION or (kind != _NO_BITS and offset + size > len(image)):

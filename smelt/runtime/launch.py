@@ -1,7 +1,8 @@
-"""What generated host programs launch kernels with: `Table`, `launch`, `launch_short`.
+"""The functions with which generated host programs launch kernels: `Table`, `launch`, `launch_short`.
 
 A table holds the base pointers that a kernel `void f(char **P)` indexes. `launch` releases the GIL; `launch_short`
-keeps it, for kernels so short that another thread would not profit. Tables borrow: the program keeps tensors alive.
+keeps it, for kernels so short that another thread would not profit. Tables do not own memory: the program keeps the
+tensors alive.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ launch_short = _native.launch_short
 data_ptr = _native.data_ptr
 
 FAST_TENSOR_READS: bool = calibrate()
-"""Whether data pointers are read without a Python call; False on a torch whose layout did not validate."""
+"""Whether data pointers are read without a Python call; False if torch's layout was not recognised."""
 
 RESIZABLE: bool = FAST_TENSOR_READS and offer_resizing()
-"""Whether `resize_` works on tensors that programs return; False on a torch whose storages are made in another way."""
+"""Whether `resize_` works on tensors that programs return; False if torch's storages were not recognised."""
 
 FAST_DEVICES: dict[torch.device, bool] = {}
 
 
 def read_fast(device: torch.device) -> bool:
-    """Read data pointers of the device's tensors without a Python call too. True when that could be had."""
+    """Also read data pointers of this device's tensors without a Python call. True on success."""
     if device not in FAST_DEVICES:
         FAST_DEVICES[device] = FAST_TENSOR_READS and (device.type == "cpu" or admit(device))
     return FAST_DEVICES[device]

@@ -1,12 +1,13 @@
-"""Where the tensors that programs return come from: a heap that recycles their memory (native/heap.c, native/fresh.c).
+"""Allocates the tensors that programs return from a heap that recycles memory (native/heap.c, native/fresh.c).
 
 Outputs, saved activations and gradients must be fresh tensors, because users and autograd keep them. malloc returns
 blocks of that size to the system when they are freed, so each step of training touches new pages: an eager step of
 BERT-base (batch 4x64) takes 70,000 page faults, 1.75 us each under virtualisation. Here a freed block (the last
-reference to its storage is gone, on any thread) is used again, merged with its free neighbours; pages go back to the
-system when the need shrinks (docs/decisions, "Outputs are recycled"). A maker costs a third of `torch.empty_strided`.
+reference to its storage is gone, on any thread) is reused, merged with its free neighbours; pages are returned to the
+system when less memory is needed (docs/decisions, "Outputs are recycled"). A maker takes a third of the time of
+`torch.empty_strided`.
 
-A storage can be resized like one of torch's own allocator, from which the new memory then comes; see `offer_resizing`.
+A storage can be resized like one of torch's own allocator, which then allocates the new memory; see `offer_resizing`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _BITS = {
     torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64,
     torch.float16: torch.int16, torch.bfloat16: torch.int16,
 }  # fmt: skip
-"""As what types travel that torch on a GPU copies one tensor at a time, or through float32 (where a NaN changes)."""
+"""Types to copy as, instead of those that torch copies one tensor at a time or through float32 (changing NaNs)."""
 
 
 def fresh(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device | None = None) -> Maker:
@@ -43,7 +44,7 @@ def fresh(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, devic
 
     Args:
         shape, stride: in elements; strides must not overlap elements.
-        device: None for the CPU. A GPU's come from PyTorch's allocator, which recycles by itself.
+        device: None for the CPU. Tensors of a GPU come from PyTorch's allocator, which recycles memory itself.
     """
     shape, stride = tuple(shape), tuple(stride)
     if device is not None and device.type != "cpu":
@@ -66,7 +67,7 @@ _makers: dict[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], Maker] = {}
 def empty_strided(
     shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, device: torch.device | None = None
 ) -> torch.Tensor:
-    """`fresh(shape, stride, dtype, device)()` with the maker remembered: for callers that cannot keep one."""
+    """`fresh(shape, stride, dtype, device)()` with a cache of makers, for callers that cannot keep one."""
     if device is not None and device.type != "cpu":
         return torch_c.empty_strided(shape, stride, dtype=dtype, device=device)
     maker = _makers.get((shape, stride, dtype))
@@ -76,19 +77,19 @@ def empty_strided(
 
 
 def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-    """Copy each source to its target, of the same shape and type, bit by bit and with few launches."""
+    """Copy each source to its target of the same shape and type, bit for bit, with few launches."""
     torch._foreach_copy_([_bits(t) for t in targets], [_bits(t) for t in sources])
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor as one of a type that is copied as it is, with others: as integers of the same size."""
+    """The tensor viewed as integers of its size, if torch would not copy its type unchanged and with others."""
     if tensor.dtype in _BITS:
         return tensor.view(_BITS[tensor.dtype])
     return tensor.view(torch.uint8) if tensor.dtype.itemsize == 1 and tensor.dtype.is_floating_point else tensor
 
 
 def trim() -> None:
-    """Give the memory of freed outputs back to the system."""
+    """Return the memory of freed outputs to the system."""
     _native.heap_trim()
 
 
@@ -96,13 +97,13 @@ RECYCLED.append(trim)
 
 
 def recycle(wanted: bool) -> None:
-    """Whether makers made from now on use the heap (the default), or PyTorch's allocator, which a profiler sees."""
+    """Whether new makers use the heap (the default) or PyTorch's allocator, whose allocations a profiler sees."""
     global RECYCLING
     RECYCLING = wanted and _works()
 
 
 def report() -> dict[str, int]:
-    """Bytes `live` (in use), `peak` (most in use since the last check), `resident` (kept); the number of `trims`."""
+    """Bytes `live` (in use), `peak` (since the heap's last check), `resident` (kept mapped); the number of `trims`."""
     return _native.heap_report()
 
 
@@ -119,10 +120,10 @@ def _works() -> bool:
 
 
 def offer_resizing() -> bool:
-    """Have `resize_` work on tensors of the heap. True if so; else torch refuses it, as for all exchanged memory.
+    """Make `resize_` work on tensors of the heap. False if that failed: torch refuses it for exchanged memory.
 
-    Nothing is assumed about torch's layout: what storages of its own have in common and those of the heap lack is
-    looked for, and tried on a tensor. To be called once data pointers are read without a Python call.
+    No layout of torch is assumed: a search finds the fields that torch's own storages have in common and those of the
+    heap lack, and the result is tried on a tensor. Call it after data pointers are read without a Python call.
     """
     if not RECYCLING:
         return False
@@ -142,9 +143,9 @@ def offer_resizing() -> bool:
 
 
 def _cleared_by_export(tensor: torch.Tensor) -> set[int] | None:
-    """Bytes of a storage that fall from 1 to 0 when NumPy gets its memory: from then on torch refuses to resize it.
+    """Offsets of bytes in a storage that change from 1 to 0 when NumPy gets its memory, as the resizable flag does.
 
-    Padding between the fields holds what lay there before and may look like a flag by chance. None without NumPy.
+    Padding between fields has arbitrary values and may look like a flag by chance. None without NumPy.
     """
     before = words_of_storage(tensor)
     try:
@@ -157,7 +158,7 @@ def _cleared_by_export(tensor: torch.Tensor) -> set[int] | None:
 
 
 def _search_marks(rows: list[list[list[int]]], cleared: set[int] | None) -> tuple[int, int, int] | None:
-    """Word of the allocator, byte of the flag, the allocator: behind the size, set in torch's storages alone."""
+    """(word of the allocator, byte of the flag, the allocator), after the size: set only in torch's own storages."""
     theirs, ours = ([*zip(*each, strict=True)] for each in rows)
     first = 1 + next((word for word, values in enumerate(theirs) if values == (12, 200, 16000)), len(theirs))
     words = range(first, len(theirs))
@@ -193,4 +194,4 @@ def _can_be_resized() -> bool:
 
 
 RECYCLING: bool = _works()
-"""False on a torch without DLPack's exchange table: then makers call `torch.empty_strided`."""
+"""Whether makers use the heap; False on a torch without DLPack's exchange table, where they call `empty_strided`."""

@@ -1,4 +1,4 @@
-"""Teaches the native launcher where a tensor keeps its data pointer, by looking at tensors whose answers are known.
+"""Finds the offset of the data pointer in a tensor, for the native launcher, from tensors whose pointers are known.
 
 Runs once at import of `smelt.runtime.launch` (about 0.2 ms). Nothing is assumed about torch's layout: each offset is
 searched for, then the whole reader is checked against `Tensor.data_ptr()` on tensors of many kinds. Any disagreement
@@ -27,7 +27,7 @@ _layout: tuple[tuple[int, ...], tuple[int, ...], int] | None = None
 
 @without_default_device()
 def calibrate() -> bool:
-    """Find, set and check the layout. True when the fast path is on."""
+    """Find, set and check the layout. True if the fast path is enabled."""
     try:
         if _set(_search()) and _agrees(_samples(torch.device("cpu"))):
             return True
@@ -38,7 +38,7 @@ def calibrate() -> bool:
 
 
 def admit(device: torch.device) -> bool:
-    """Read dense tensors of this device, which must be ready for use, as fast. True when that is so."""
+    """Enable the fast path for dense tensors of this device, which must be initialised. True on success."""
     before = _layout
     if before is None:
         return False
@@ -83,7 +83,7 @@ def slow_data_ptr(tensor: object) -> int:
 
 
 def _search() -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """(word offsets), (plain dispatch key words), address of the copy-on-write deleter. LookupError when not found."""
+    """(word offsets), (plain dispatch key words), address of the copy-on-write deleter. LookupError if not found."""
     tensor = torch.empty(7, 5)
     moved = torch.empty(129)[113:]
     implementation = _find(_native.peek(tensor, _OBJECT_WORDS), implementation_address(tensor))
@@ -116,9 +116,10 @@ def words_of_storage(tensor: torch.Tensor) -> list[int]:
 
 
 def _search_deleter(data: int) -> tuple[int, int]:
-    """The storage word that tells a copy-on-write storage: equal among plain ones, different in a lazy clone."""
+    """The storage word that marks a copy-on-write storage: equal in plain storages, different in a lazy clone."""
     plain = [torch.empty(size) for size in (3, 50, 4000)]
-    lazy = [torch.ops.aten._lazy_clone(torch.empty(size)) for size in (5, 60)]  # a lazy clone converts its source too
+    # making a lazy clone also converts its source
+    lazy = [torch.ops.aten._lazy_clone(torch.empty(size)) for size in (5, 60)]
     words = [words_of_storage(t) for t in (*plain, *lazy)]
     for word in range(data + 1, min(map(len, words))):
         column = [row[word] for row in words]
@@ -136,7 +137,7 @@ def _missing(value: int) -> int:
 
 
 def _samples(device: torch.device) -> list[torch.Tensor]:
-    """Tensors of the kinds that programs see. Lazy views are none of them: they have key words of their own."""
+    """Tensors of the kinds that programs see, without lazy views, which have different dispatch keys."""
     with inference_mode(True):
         inference = torch.ones(9, device=device)
     with inference_mode(False):

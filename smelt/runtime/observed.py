@@ -1,7 +1,7 @@
-"""A loaded program shown step by step: to PyTorch's profiler, as NVTX ranges, and to who asks how long kernels take.
+"""Shows a loaded program step by step: to PyTorch's profiler, as NVTX ranges, and to timers of kernels.
 
-A host program finds what it calls by name at each call. So whoever looks puts other things under these names, and a
-program that nobody looks at is as it was. What was put there for a profiler takes itself away once that is off.
+A host program looks up what it calls by name at each call. So observing replaces the objects under these names, and a
+program that is not observed pays nothing. Replacements for a profiler remove themselves once it is off.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Observed:
     """The steps of one program.
 
     Args:
-        scope: what the program finds by name.
-        addresses: of segments in C++.
-        launches: of segments of Triton kernels.
+        scope: the program's global names.
+        addresses: addresses of segments in C++.
+        launches: launches of segments of Triton kernels.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Observed:
         self.always = self.ranges is not None or any(step.timing is not None for step in steps.all())
 
     def observe(self) -> None:
-        """From now on; without effect where it is so already."""
+        """Begin to observe the program; no effect if it is observed already."""
         with _lock:
             self._observe()
 
@@ -68,7 +68,7 @@ class Observed:
         self.scope.update(shown)
 
     def restore(self) -> None:
-        """As it was: nobody looks any more."""
+        """Stop observing: put the original objects back."""
         with _lock:
             before, self.before = self.before, None
             if before is None:
@@ -79,7 +79,7 @@ class Observed:
                 self.scope.update(before)
 
     def _shown_version(self, at: Any, *sizes: int) -> Version:
-        """A version for these sizes whose steps are shown."""
+        """A version for these sizes whose steps are observed."""
         scope = dict(self.scope)
         externs = iter(self.steps.externs.values())
         segments, products = iter(self.steps.segments.values()), iter(self.steps.products.values())
@@ -96,7 +96,7 @@ class Observed:
         return version
 
     def _shown(self, scope: dict[str, Any]) -> dict[str, Any]:
-        """What stands in the place of what the program calls."""
+        """The replacement of an object that the program calls."""
         shown: dict[str, Any] = {n: ObservedExtern(self, scope[n], step) for n, step in self.steps.externs.items()}
         if self.segments:
             return shown | {name: self._launcher(scope[name]) for name in _LAUNCHERS}
@@ -124,9 +124,8 @@ class Observed:
     ) -> Callable[[Table], object]:
         """Launches Triton kernels one by one.
 
-        On a GPU the first call launches them together: it finds out which of them are refused, and has what runs in
-        their place then. Together they stay where one was refused, and while a CUDA graph is recorded, which is to hold
-        as little as it did before.
+        On a GPU the first call launches them together, to find which of them are refused. They stay together if one was
+        refused, and while a CUDA graph is recorded, which should have no additional nodes.
         """
         alone: list[Callable[[Table], object]] = []
         together = Step(tuple(origin for step in steps for origin in step.origins))
@@ -148,14 +147,14 @@ class Observed:
         return launch_observed
 
     def looked_at(self) -> bool:
-        """Whether somebody looks; if not, the program is put back."""
+        """Whether there is an observer; if not, stop observing."""
         if self.always or profiler._is_profiler_enabled:
             return True
         self.restore()
         return False
 
     def run(self, step: Step, call: Callable[..., Any], *args: Any) -> Any:
-        """Run one step, shown to whoever looks."""
+        """Run one step, shown to all observers."""
         if not self.looked_at():
             return call(*args)
         with contextlib.ExitStack() as regions:
@@ -169,7 +168,7 @@ class Observed:
             return self._timed(step.timing, call, *args)
 
     def _timed(self, timing: Timing, call: Callable[..., Any], *args: Any) -> Any:
-        """Run a step by itself: what a GPU still has to do comes before, and the step has ended afterwards."""
+        """Run and time a step alone: a GPU is synchronised before and after it."""
         waits = self.on_gpu and not _is_recording()
         if waits:
             torch.cuda.synchronize()
@@ -182,13 +181,13 @@ class Observed:
 
 
 _lock = new_lock()
-"""Threads may begin and end to look at once."""
+"""Threads may begin and end to observe at the same time."""
 
 _LAUNCHERS = ("launch", "launch_short")
 
 
 class ObservedExtern:
-    """Stands for an external kernel of a program."""
+    """The replacement of an extern."""
 
     def __init__(self, observed: Observed, kernel: Any, step: Step) -> None:
         self.kernel = kernel
@@ -200,7 +199,7 @@ class ObservedExtern:
 
 
 class _Kernels:
-    """Stands for the Triton kernels of a program while one of its versions is made."""
+    """The replacement of a program's Triton kernels while one of its versions is made."""
 
     def __init__(
         self, observed: Observed, kernels: Any, segments: Iterator[list[Step]], products: Iterator[Step]
@@ -208,17 +207,17 @@ class _Kernels:
         self.observed, self.kernels, self.segments, self.products = observed, kernels, segments, products
 
     def segment(self, launches: Any) -> Callable[[Table], object]:
-        """One whose launches are shown."""
+        """A segment whose launches are shown."""
         return self.observed.segment(self.kernels, launches, self.kernels.segment(launches), next(self.segments))
 
     def product(self, library: Any, *rest: Any) -> Callable[..., object]:
-        """One that is shown."""
+        """A product that is shown."""
         made = self.kernels.product(library.kernel, *rest)
         return functools.partial(self.observed.run, next(self.products), made)
 
 
 class Noted:
-    """Stands for the Triton kernels of a program while its text is executed: notes what its segments launch."""
+    """The replacement of a program's Triton kernels while its text is executed: records what its segments launch."""
 
     def __init__(self, kernels: Any) -> None:
         self.kernels = kernels
@@ -239,7 +238,7 @@ class Noted:
 def observe(
     steps: Steps, scope: dict[str, Any], addresses: Mapping[str, int], launches: Sequence[Sequence[Any]], program: Any
 ) -> None:
-    """A program was loaded: it can be shown, and is at once where somebody looks already."""
+    """Register a loaded program; it is observed at once if there is an observer."""
     observed = Observed(steps, scope, addresses, launches, program)
     scope["observed"] = observed  # lives as long as the program
     observable(observed)
@@ -248,7 +247,7 @@ def observe(
 
 
 def _launch_alone(step: Step, table: Table) -> None:
-    """Call a kernel with its arguments, which are all as wide as a pointer."""
+    """Call a kernel with its arguments, each of which is as wide as a pointer."""
     given = [each if isinstance(each, int) else table.get(each[0]) + each[1] for each in step.arguments]
     _kernel(table.get(step.slot), len(given))(*given)
 
@@ -266,7 +265,7 @@ Ranges = tuple[Callable[[str], object], Callable[[], object]]
 
 
 def _nvtx_ranges() -> Ranges | None:
-    """What begins and what ends an NVTX range; None where there is no CUDA."""
+    """The functions that begin and end an NVTX range; None without CUDA."""
     try:
         torch.cuda.nvtx.range_push("smelt")
         torch.cuda.nvtx.range_pop()

@@ -48,7 +48,7 @@ class CudaClock(DeviceClock):
             start = segment["address"]
             if start <= address < start + segment["total_size"]:
                 return _rest(segment, address)
-        return None  # not PyTorch's
+        return None  # the address is not in PyTorch's memory
 
     def copy(self, address: int, size: int) -> tuple[int, Any]:
         block = torch.empty(size, dtype=torch.uint8, device=self.device)

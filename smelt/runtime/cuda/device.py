@@ -1,7 +1,7 @@
-"""What recordings ask of a GPU: streams, recording and replay. Tests put a device here that records CPU programs.
+"""The interface of a GPU for recordings: streams, recording and replay. Tests replace it by one for CPU programs.
 
-All replays on a device run one after the other, whatever stream they were called on: recordings share scratch memory of
-libraries, and memory that was handed out on one stream may be written over by a replay on another.
+All replays on a device are serialised, whatever their stream: recordings share scratch memory of libraries, and a
+replay on one stream may overwrite memory that was returned on another.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from smelt.runtime.tuned import RECORDINGS
 Program = Callable[[list[Any]], list[Any]]
 
 Prepare = Callable[[Callable[[torch.Tensor], "torch.Tensor | None"]], list[Any]]
-"""Makes inputs; it is given what makes memory like a tensor's that recordings share, or None where there is no room."""
+"""Makes inputs, given a function: tensor -> shared memory like the tensor's, or None without room."""
 
 _DLPACK_TYPES = {"cpu": 1, "cuda": 2}
 
 
 NOBODY = Owner()
-"""Of recordings for which no owner is named."""
+"""The owner of recordings for which none is named."""
 
 
 class Kept(Protocol):
-    """What a recording keeps, in bytes: for as long as it exists, and of which tensors are alive."""
+    """Memory of a recording in bytes: all that it keeps, and that of its tensors in use."""
 
     owner: Owner
     kept_bytes: int
@@ -50,9 +50,9 @@ class Device:
 
     Attributes:
         dlpack: the device in DLPack's numbers.
-        outputs: addresses of the outputs of all recordings that exist, with how many.
-        fixed: addresses of inputs that recordings expect where they are, with how many do.
-        kept: what each recording that exists keeps.
+        outputs: addresses of outputs of all existing recordings, with their number.
+        fixed: addresses of inputs that are baked into recordings, with the number of recordings.
+        kept: the memory of each existing recording.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -65,12 +65,12 @@ class Device:
         self._kinds: weakref.WeakKeyDictionary[Owner, int] = weakref.WeakKeyDictionary()
         self._most_memory = 0
         self.replaying = new_flag()
-        self._stream = 0  # of the last replay, as the driver's handle; says nothing before the first one
+        self._stream = 0  # stream of the last replay, as the driver's handle; undefined before the first one
         self._last: Any = None
         self._side: Any = None
 
     def enter(self) -> str | None:
-        """Take the device for one call of a recorded program; or the reason for which that cannot be now."""
+        """Lock the device for one call of a recorded program; or return the reason why that is not possible now."""
         if not self.replaying.acquire(blocking=False):
             return "another thread, or a call around this one, was using the memory of replays"
         try:
@@ -83,11 +83,11 @@ class Device:
         return why
 
     def leave(self) -> None:
-        """The end of what `enter` began."""
+        """Unlock the device after `enter`."""
         self.replaying.release()
 
     def _follow(self) -> str | None:
-        """Have the current stream wait for the last replay's, if it is another one."""
+        """Make the current stream wait for that of the last replay, if it is another one."""
         stream = self.stream()
         if stream != self._stream or self._last is None:
             if self._last is not None and not self.wait_for(self._last):
@@ -96,7 +96,7 @@ class Device:
         return None
 
     def last_replay(self) -> int | None:
-        """Handle of the stream that it was called on."""
+        """Handle of the stream of the last replay."""
         return None if self._last is None else self._stream
 
     def stream(self) -> int:
@@ -109,11 +109,11 @@ class Device:
         return torch.cuda.current_stream(self.index)
 
     def capturing(self) -> bool:
-        """Whether the caller records a CUDA graph of his own on the current stream."""
+        """Whether the caller is recording a CUDA graph on the current stream."""
         return torch.cuda.is_current_stream_capturing()
 
     def wait_for(self, stream: Any) -> bool:
-        """The current stream goes on once `stream` has done what it was given so far; False if that cannot be."""
+        """Make the current stream wait for the work submitted to `stream` so far; False if that is impossible."""
         with torch.cuda.stream(stream):
             if torch.cuda.is_current_stream_capturing():
                 return False
@@ -121,23 +121,23 @@ class Device:
         return True
 
     def begin_kind(self, owner: Owner) -> None:
-        """One of the owner's programs is called with sizes and parameters that it had not been called with before.
+        """Called before a program's first call with given sizes and parameters.
 
-        Scratch memory of products that the threads of earlier calls have used is free for it: PyTorch keeps it for each
-        thread that calls the library, and a backward has a thread of its own.
+        Frees scratch memory of products from earlier calls: PyTorch keeps it for each thread that calls the library,
+        and a backward runs in another thread.
         """
         self._kinds[owner] = self._kinds.get(owner, 0) + 1
         torch_c.clear_product_workspaces()
 
     def spare(self, owner: Owner, results: int, made: bool = True) -> int:
-        """Bytes that recordings keep and have never used all at once, beyond what is allowed. Asked at each new one.
+        """Bytes by which the unused memory of recordings exceeds what is allowed; checked before each new recording.
 
-        What regions of a model hand to each other is freed soon where they run plain, and the next region uses that
-        memory. Recordings cannot share it. Of several models each may keep its own, as long as memory is plenty.
+        In plain calls, tensors passed between regions of a model are freed soon, and the next region reuses their
+        memory; recordings cannot share it. While memory is plentiful, each of several models may keep its own.
 
         Args:
-            owner: of the new one.
-            results: bytes that it is about to hand out.
+            owner: the owner of the new recording.
+            results: bytes of its results.
             made: whether it exists already.
         """
         everybody = list(self.kept)
@@ -156,7 +156,7 @@ class Device:
         spare = max(
             0, unused - max(RECORDINGS.spare_bytes, self._most_memory // divisor), idle - self.free_memory() // 2
         )
-        if not spare:  # what is refused hands out nothing that is kept
+        if not spare:  # a refused recording keeps no results
             self._most_used[owner] = most_used
         return spare
 
@@ -166,7 +166,7 @@ class Device:
         return free + torch.cuda.memory_reserved(self.index) - torch.cuda.memory_allocated(self.index)
 
     def most_memory(self) -> int:
-        """The most bytes of tensors so far."""
+        """Peak bytes of tensors so far."""
         return torch.cuda.max_memory_allocated(self.index)
 
     @functools.cached_property
@@ -175,18 +175,18 @@ class Device:
         return device_arenas(torch.device("cuda", self.index))
 
     def forget_room(self) -> None:
-        """Before a plain call whose need of the arena is to be known."""
+        """Reset `room`, before a plain call whose need of the arena is measured."""
         self.arenas.most = 0
 
     def room(self) -> int:
-        """Bytes of the arena that plain calls have needed since."""
+        """Bytes of the arena that plain calls have needed since `forget_room`."""
         return self.arenas.most
 
     def record(self, prepare: Prepare, program: Program, room: int) -> tuple[Any, list[Any]]:
-        """The graph of what `program(prepare(share))` does, and its results; nothing is computed yet.
+        """Record `program(prepare(share))`: its graph and its results. Nothing is computed yet.
 
-        Memory that is allocated on the way is the recording's own: nobody else gets it while the graph exists. The
-        arena it shares with other recordings, and so what `share` makes.
+        Memory allocated meanwhile belongs to the recording for as long as the graph exists. The arena, and memory that
+        `share` makes, are shared with other recordings.
 
         Args:
             room: bytes that the program needs of the arena.
@@ -194,16 +194,16 @@ class Device:
         graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
         if self._side is None:
             self._side = torch.cuda.Stream(self.index)
-        # a product's scratch memory is kept for each stream: what a recording bakes in must be memory of its pool
+        # libraries keep scratch memory for each stream: a recording must use scratch memory of its own pool
         torch_c.clear_product_workspaces()
         try:
-            # the arena is allocated on a stream where nothing else is: kernels of the last replay may still use it
-            # when it is freed
+            # the arena is allocated on a stream of its own: kernels of the last replay may still use it when it is
+            # freed
             with torch.cuda.device(self.index), no_collection(), torch.cuda.stream(self._side), self._arena() as arena:
                 graph.capture_begin(pool=pool, capture_error_mode="thread_local")
                 try:
                     results = program(prepare(functools.partial(self.arenas.at_the_end, room=room)))
-                    with warnings.catch_warnings():  # there are programs that hand on what they are given
+                    with warnings.catch_warnings():  # some programs return inputs
                         warnings.filterwarnings("ignore", "The CUDA Graph is empty")
                         graph.capture_end()
                 except BaseException:
@@ -215,10 +215,10 @@ class Device:
 
     @contextmanager
     def _arena(self) -> Iterator[Arena | None]:
-        """What a recording takes its arena from.
+        """The memory for the arena of a recording.
 
-        The allocator keeps what plain calls have freed. The recording, which will take their place, cannot have that
-        memory, nor can the allocator give it back while something is recorded. So it does before.
+        The allocator caches memory freed by plain calls. A recording, which replaces such calls, cannot use that
+        memory, and the allocator cannot release it while something is recorded; so it is released before.
         """
         with self.arenas.lend(self._give_back_unused) as arena:
             yield arena
@@ -231,9 +231,9 @@ class Device:
             torch.cuda.empty_cache()
 
     def _abandon(self, graph: Any, pool: Any) -> None:
-        """After an error torch's allocator and generator would stay in their state of recording."""
+        """End recording after an error: torch's allocator and generator would otherwise stay in recording state."""
         with suppress(RuntimeError):
-            graph.capture_end()  # itself fails where the driver has refused something, or it has already
+            graph.capture_end()  # this fails, too, if the driver refused something or recording has ended already
             graph.reset()
             return
         with suppress(RuntimeError):
@@ -245,7 +245,7 @@ class Device:
             generator.graphsafe_set_state(generator.clone_state())
 
     def replay(self, graph: Any) -> None:
-        """Compute it on the current stream."""
+        """Run a graph on the current stream."""
         graph[0].replay()
 
 

@@ -1,6 +1,6 @@
-"""NVIDIA's driver: found by name when the first GPU program is made, so that smelt imports without one.
+"""NVIDIA's driver: opened by name when the first GPU program is made, so that importing smelt does not need one.
 
-Kernels are loaded here, once in each process and device, and stay.
+Kernels are loaded here, once for each process and device, and never unloaded.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from smelt.runtime.refusals import OutOfMemory
 
 LIBRARY = "libcuda.so.1"
 OLDEST = 12000
-"""The version of the driver, 12.0, that PyTorch's own CUDA libraries ask for."""
+"""The oldest supported driver, 12.0, which PyTorch's CUDA libraries require."""
 
 _COMPUTE_MAJOR, _COMPUTE_MINOR, _MOST_SHARED = 75, 76, 97  # CU_DEVICE_ATTRIBUTE_...
 _NOT_FOR_THIS = {200, 209, 222, 300}  # invalid image, no binary for this GPU, unsupported PTX version, invalid source
-_TOO_LARGE = {1, 701}  # invalid value (more than a block may have), launch out of resources
+_TOO_LARGE = {1, 701}  # invalid value (more than a block may have), out of resources
 _OUT_OF_MEMORY = 2
 _lock = new_lock()
 _functions: dict[tuple[_native.Driver, int, str], Function] = {}
@@ -35,9 +35,9 @@ class Function:
     """A loaded kernel.
 
     Attributes:
-        address: of the driver's function.
-        registers: of a thread.
-        local_bytes: of a thread: registers that did not fit.
+        address: address of the driver's function object.
+        registers: registers of a thread.
+        local_bytes: local memory of a thread: spilled registers.
     """
 
     cubin: Cubin

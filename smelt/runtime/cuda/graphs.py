@@ -1,7 +1,7 @@
-"""CUDA graphs of a compiled graph: `Recorder` gives programs that are recorded once and replayed from then on.
+"""CUDA graphs of a compiled graph: `Recorder` returns programs that are recorded once and then replayed.
 
-recorded_program.py decides which call is recorded or replayed, recording.py holds one recording, cuda/device.py asks
-the GPU. docs/cuda-graphs.md tells it for users.
+recorded_program.py decides which call is recorded or replayed, recording.py has one recording, cuda/device.py is the
+interface of the GPU. For users: docs/cuda-graphs.md.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from smelt.runtime.memory import RECYCLING
 class Recorder:
     """The recordings of one compiled graph: of its forward and its backward program.
 
-    It does not keep the programs: recordings and their memory are freed with the program that `wrap` returned.
+    It has only weak references to programs: recordings and their memory are freed with the program that `wrap`
+    returned.
 
     Args:
         device: where the programs run.
-        limit: recordings that are made of one program.
-        name: of the graph, in reasons and warnings.
-        backend: what records; the GPU itself without one.
-        owner: what all recordings of one owner keep is weighed together.
+        limit: most recordings of one program.
+        name: name of the graph in reasons and warnings.
+        backend: the device to record on; default: the GPU.
+        owner: recordings of one owner share a limit of memory.
     """
 
     def __init__(
@@ -58,13 +59,13 @@ class Recorder:
         visible: int | None = None,
         inputs: Collection[str] = (),
     ) -> Program:
-        """`program` with recordings; it is called below autograd, as the program itself.
+        """`program` with recordings; called below autograd, like the program itself.
 
         Args:
             name: of the program, in reasons.
-            written: positions of inputs that the program writes over. None: perhaps each that is one of its results.
-            visible: the first so many results are for callers, who may keep them; the others are for autograd.
-            inputs: their names, in reasons.
+            written: positions of inputs that the program writes over; None: possibly each input that is a result.
+            visible: number of results, the first ones, that callers get and may keep; the others are for autograd.
+            inputs: names of inputs in reasons.
         """
         if self.refused is not None or self.device is None:
             return program
@@ -88,7 +89,7 @@ class Recorder:
         return [program for each in self._programs if (program := each()) is not None]
 
     def reasons(self) -> list[str]:
-        """What was recorded and why calls ran plain, a line each."""
+        """Lines that say what was recorded and why calls ran plain."""
         if self.refused is not None:
             return [f"{self.name}: no CUDA graphs: {self.refused}"]
         return [line for program in self.programs for line in program.reasons()]

@@ -1,8 +1,8 @@
-"""What was observed of a program's calls: which of its inputs stay where they are, which results callers keep.
+"""Observes a program's calls: which of its inputs keep their address, and which results callers keep.
 
-Calls differ in kind when sizes or parameters do: a layer's code serves many layers, each with parameters of its own.
-Within a kind a tensor stays when its storage is the one of the last time: an address alone tells little, because
-allocators hand out the same one again and again.
+Calls with other sizes or parameters are of another kind: the code of one layer runs for many layers, each with its own
+parameters. Within a kind an input stays if its storage is that of the previous call; an equal address is not enough,
+because allocators reuse addresses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from smelt.runtime.launch import data_ptr
 
 
 class WeakStorage:
-    """A storage by its identity, which is nobody else's as long as this exists."""
+    """A weak reference to a storage; no other storage gets its identity while this exists."""
 
     __slots__ = ("pointer",)
 
@@ -29,21 +29,21 @@ class WeakStorage:
         free(self.pointer)
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Whether it is the tensor's storage."""
+        """Whether this is the tensor's storage."""
         return bool(address_of_storage(tensor.untyped_storage()) == self.pointer)
 
     @property
     def gone(self) -> bool:
-        """Whether nobody uses it any more."""
+        """Whether the storage has been freed."""
         return torch_c.storage_is_gone(self.pointer)
 
 
 def kind_of(inputs: Sequence[Any], outputs: Container[int]) -> tuple[Any, ...]:
-    """What calls of one kind share: numbers, parameters and those inputs that are results of recordings (`outputs`)."""
+    """The kind of a call: its numbers and parameters, and which inputs are results of recordings (`outputs`)."""
     key: list[Any] = []
     for value in inputs:
         if not isinstance(value, torch.Tensor):
-            key.append(repr(value))  # unlike the value itself it tells 1 from 1.0 and a NaN is equal to itself
+            key.append(repr(value))  # unlike the value, this distinguishes 1 from 1.0, and NaN is equal to itself
         elif isinstance(value, torch.nn.Parameter) or (value.numel() and data_ptr(value) in outputs):
             key.append(data_ptr(value))
         else:
@@ -52,24 +52,24 @@ def kind_of(inputs: Sequence[Any], outputs: Container[int]) -> tuple[Any, ...]:
 
 
 class Observation:
-    """The inputs of the last call of a kind that was looked at, and the results of the first one."""
+    """The inputs of the last observed call of a kind, and the results of the first one."""
 
     def __init__(self, inputs: Sequence[Any]) -> None:
         self.look(inputs)
         self.results: dict[int, tuple[WeakStorage, int]] = {}
 
     def note(self, results: Sequence[Any]) -> None:
-        """These are the results, of which those that share memory with inputs say nothing."""
+        """Record results; those that share memory with inputs are ignored."""
         known = {seen[1].pointer for seen in self.seen if seen is not None}
         for i, result in enumerate(results):
             if isinstance(result, torch.Tensor) and result.numel():
                 weak = WeakStorage(result)
-                if weak.pointer not in known:  # of results that share memory the first one stands for all
+                if weak.pointer not in known:  # the first of several results that share memory represents them
                     known.add(weak.pointer)
                     self.results[i] = weak, result.untyped_storage().nbytes()
 
     def kept(self) -> tuple[set[int], int]:
-        """Positions of the results that somebody still has, and their bytes."""
+        """(positions of the results that are still alive, their bytes)."""
         kept = {i: size for i, (storage, size) in self.results.items() if not storage.gone}
         return set(kept), sum(kept.values())
 
@@ -78,13 +78,13 @@ class Observation:
         return sum(size for i, (_, size) in self.results.items() if i not in but)
 
     def look(self, inputs: Sequence[Any]) -> None:
-        """These are the last ones now."""
+        """Record inputs as those of the last call."""
         self.seen = [
             (data_ptr(t), WeakStorage(t)) if isinstance(t, torch.Tensor) and t.numel() else None for t in inputs
         ]
 
     def moved(self, inputs: Sequence[Any], kind: tuple[Any, ...], but: Collection[int]) -> set[int]:
-        """Positions of inputs that do not lie where they did, other than `but`."""
+        """Positions of inputs, other than `but`, whose storage has changed."""
         return {
             i
             for i, (seen, tensor) in enumerate(zip(self.seen, inputs, strict=True))

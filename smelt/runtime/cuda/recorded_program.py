@@ -1,8 +1,8 @@
-"""A program that is recorded and replayed: which call does what.
+"""Decides for each call of a program whether it runs plain, is recorded or is replayed.
 
 The first call with given sizes and parameters runs plain (kernels are tuned there), the second one is recorded, later
-ones are replayed. Which inputs stay where they are is observed, not declared. A call for which no recording is right,
-or whose recording still has a tensor of an earlier call in use, runs plain: that is always correct.
+ones are replayed. Which inputs keep their address is observed, not declared. A call without a matching recording, or
+whose recording has a result of an earlier call still in use, runs plain, which is always correct.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from smelt.runtime.tuned import RECORDINGS
 
 @dataclass
 class _Kind:
-    """Calls with the same sizes and parameters: what was observed of them, and their recordings.
+    """Calls with the same sizes and parameters: observations and recordings.
 
-    `tuned`: one of them has run plain, which chose kernels and set up libraries.
-    `refused`: why there is no recording of them.
+    `tuned`: whether one of them has run plain, which chose kernels and initialised libraries.
+    `refused`: why they are not recorded.
     """
 
     observed: Observation
@@ -43,21 +43,21 @@ class _Kind:
 
 
 class RecordedProgram:
-    """A program that replays recordings of itself where they are right.
+    """A program that replays recordings of itself where they match.
 
     Args:
-        limit: recordings that are made.
-        name: in reasons and warnings.
+        limit: most recordings.
+        name: its name in reasons and warnings.
         others: programs whose results may be inputs of this one; the rest as for `Recorder.wrap`.
 
     Attributes:
-        recordings: the newest first.
+        recordings: its recordings, the newest first.
         moving: positions of inputs that were seen at different addresses.
-        copied: positions of results that callers keep.
-        waits: calls that ran plain because tensors of earlier ones were in use, since the last recording.
+        copied: positions of results that are returned as copies, because callers keep them.
+        waits: calls since the last recording that ran plain because results of earlier ones were in use.
         plain: addresses of the results of calls that ran plain since the last replay.
         room: bytes of the arena that plain calls needed.
-        refused: why there are no recordings (any more).
+        refused: why nothing is recorded (any more).
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class RecordedProgram:
         return plain
 
     def reasons(self) -> list[str]:
-        """What was recorded and why calls ran plain, a line each."""
+        """Lines that say what was recorded and why calls ran plain."""
         if self.refused is not None:
             return [f"{self.name}: no CUDA graph: {self.refused}"]
         lines = [f"{self.name}: {_plural(self.made, 'CUDA graph')}"] if self.made else []
@@ -133,7 +133,7 @@ class RecordedProgram:
         return results
 
     def _look_at(self, results: list[Any], numbers: bool) -> None:
-        """Some programs need not be recorded to know that they cannot be."""
+        """Refuse programs of which it is known without trying that they cannot be recorded."""
         for i, result in enumerate(results):
             if isinstance(result, torch.Tensor):
                 try:
@@ -145,10 +145,10 @@ class RecordedProgram:
         if self.refused is not None:
             count_named("cuda_graph_reasons", {f"{self.name}: no CUDA graph: {self.refused}": 1})
 
-    # -- one call, with the device to itself
+    # -- one call, with the device locked
 
     def _replayed(self, inputs: list[Any]) -> list[Any] | str | _Kind:
-        """The results, or why this call runs plain; the kind of the call, if it is the first one."""
+        """(the results or the reason why this call runs plain, the kind of the call if it is the first of its kind)."""
         busy: list[Recording] = []
         for recording in self.recordings:
             if recording.matches.first(inputs) < 0:
@@ -171,11 +171,11 @@ class RecordedProgram:
         try:
             return recording.replay(inputs)
         except RuntimeError as error:
-            context_is_lost(error)  # whose message then says so
+            context_is_lost(error)  # the program's own error message then says so
             raise
 
     def _missed(self, inputs: list[Any], busy: list[Recording]) -> list[Any] | str | _Kind:
-        """No recording may be replayed: make one if that promises anything."""
+        """No recording matches: record this call if replays are likely."""
         key = kind_of(inputs, self.device.outputs)
         kind = self.kinds.get(key) or self._known_but_for_outputs(key, inputs)
         if kind is None or not kind.tuned:
@@ -191,7 +191,8 @@ class RecordedProgram:
             return "its inputs come from a call that ran without"
         moved = kind.observed.moved(inputs, key, self.moving)
         kind.observed.look(inputs)
-        if moved and self.made < self.limit:  # what expects an input where it does not stay is of no further use
+        # a recording whose baked-in inputs have moved will not match again
+        if moved and self.made < self.limit:
             self._drop(kind, [r for r in kind.recordings if any(i in r.sources for i in moved)])
         self.moving |= moved
         if not kind.recordings:
@@ -207,7 +208,7 @@ class RecordedProgram:
         return kind
 
     def _known_but_for_outputs(self, key: tuple[Any, ...], inputs: list[Any]) -> _Kind | None:
-        """The kind of calls like earlier ones, but with results of a recording as inputs: what forward has saved."""
+        """The known kind of a call that differs only in having results of a recording, saved by forward, as inputs."""
         known = self.kinds.get(kind_of(inputs, ()))
         if known is None or not known.tuned:
             return None
@@ -217,14 +218,14 @@ class RecordedProgram:
         return kind
 
     def _waits(self) -> bool:
-        """Whether it is too early for another recording only because tensors are in use."""
+        """Whether to wait, before making another recording, for results of earlier calls to be freed."""
         if self.replays - self.last_wait > RECORDINGS.seldom_replays:
             self.waits = 0
         self.waits, self.last_wait = self.waits + 1, self.replays
         return self.full or self.waits <= RECORDINGS.patience_calls
 
     def _copy_kept(self, busy: Recording) -> bool:
-        """Whether what callers keep of the last replay is handed out as copies from now on."""
+        """Return results that callers keep as copies in later calls; whether that is possible."""
         kept = set(busy.memory.positions())
         if not kept or self.made >= self.limit or any(i >= busy.results for i in kept):
             return False
@@ -232,9 +233,10 @@ class RecordedProgram:
         return self._mark(kept, size, addresses)
 
     def _mark(self, kept: set[int], size: int, addresses: Collection[int]) -> bool:
-        """Hand out copies of these results, if that is little and no other recording expects them at `addresses`.
+        """Return copies of these results, if they are small and no other recording has their `addresses` baked in.
 
-        Such as what forward saves for backward; before that is recorded, nobody knows.
+        Another one may have them baked in if forward saves them for backward, which is only known once that is
+        recorded.
         """
         if size > RECORDINGS.copied_out_bytes or any(address in self.device.fixed for address in addresses):
             return False
@@ -248,11 +250,11 @@ class RecordedProgram:
         return True
 
     def others(self) -> list[RecordedProgram]:
-        """The other programs of the graph."""
+        """The graph's other programs."""
         return [other for each in self._others if (other := each()) is not None]
 
     def _from_plain(self, inputs: list[Any]) -> bool:
-        """Whether inputs are results of the graph's other program, which has recordings but did not use one."""
+        """Whether inputs are results of a plain call of the graph's other program, which has recordings."""
         others = [other for other in self.others() if other.refused is None]
         plain = {address for other in others for addresses in list(other.plain) for address in addresses}
         return any(isinstance(t, torch.Tensor) and t.numel() and data_ptr(t) in plain for t in inputs)
@@ -292,20 +294,20 @@ class RecordedProgram:
         return self._replay(recording, inputs)
 
     def _refuse(self, kind: _Kind, size: int, spare: int) -> str:
-        """Calls of this kind run plain: a recording would keep `size` bytes, of which `spare` are too many."""
+        """Refuse to record calls of this kind: a recording would keep `size` bytes, `spare` more than is allowed."""
         kind.refused = f"it would keep {size >> 20} MiB, {spare >> 20} too many that other calls could use"
         if not self.recordings:
             self.refused = kind.refused
         return kind.refused
 
-    # -- what users are told
+    # -- reasons for users
 
     def _name(self, position: int) -> str:
         known = position < len(self.inputs)
         return f"input {position} ({self.inputs[position]})" if known else f"input {position}"
 
     def _cause(self, inputs: list[Any], busy: list[Recording]) -> str:
-        """Why none of the recordings was right."""
+        """Why no recording matched."""
         if busy:
             return "tensors of earlier calls were in use"
         if not self.recordings:

@@ -1,7 +1,7 @@
-"""One recording of a program: a graph, the memory of its inputs and outputs, and what a replay hands out.
+"""One recording of a program: a CUDA graph, the memory of its inputs and outputs, and the results of replays.
 
-Inputs that stay where they are are baked in; others are copied to buffers of the recording first. Its outputs always
-lie in the same memory, so a replay is only allowed while no tensor of an earlier one is in use: `in_use` knows.
+Addresses of inputs that do not move are baked in; others are copied to buffers of the recording first. Outputs are in
+the same memory at each replay, so a replay is only allowed while no output of an earlier one is alive (`in_use`).
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from smelt.runtime.memory import copy_all, type_code
 _MAX_RANK = 16
 
 Late = Callable[[list[Any], list[Any]], Any]
-"""Makes one result from the given inputs and the results that the memory has handed out."""
+"""Makes one result from the inputs of a replay and the results that `Memory` has returned."""
 
 
 class Unrecordable(Exception):
-    """Why a program is not recorded at all."""
+    """A program cannot be recorded; the message is the reason."""
 
 
 class Recording:
-    """One graph of `program`, for inputs that lie where those of `inputs` do.
+    """One graph of `program`, for inputs with the addresses of `inputs`.
 
     Args:
-        moving: positions of inputs that may lie anywhere.
-        written: positions of inputs that the program writes over; None: perhaps each that is one of its results.
-        copied: positions of results that are handed out as copies.
-        owner: whose it is, where what recordings keep is weighed.
+        moving: positions of inputs that may have any address.
+        written: positions of inputs that the program writes over; None: possibly each input that is a result.
+        copied: positions of results that are returned as copies.
+        owner: recordings of one owner share a limit of memory.
         room: bytes of the arena that the program needs.
 
     Attributes:
-        sources: addresses of the tensors that it expects where they are, by position.
-        kept_bytes: of its results and of the buffers for its inputs, but for those that lie in the arena.
+        sources: address of each baked-in input, by position.
+        kept_bytes: bytes of its results and its buffers for inputs, without those in the arena.
 
     Raises:
-        Unrecordable: a result is no tensor of the device.
+        Unrecordable: a result is not a tensor of the device.
     """
 
     def __init__(
@@ -92,24 +92,24 @@ class Recording:
 
     @property
     def in_use(self) -> int:
-        """How many of the tensors that the last replay has handed out are alive."""
+        """Number of results of the last replay that are alive."""
         return self.memory.in_use
 
     def used_bytes(self) -> int:
-        """Bytes of the tensors that the last replay has handed out and that are alive."""
+        """Bytes of the results of the last replay that are alive."""
         return sum(self.bytes[i] for i in self.memory.positions())
 
     def addresses_of(self, handed_out: Collection[int]) -> list[int]:
-        """Addresses of the results for which these tensors were handed out."""
+        """Addresses of the recorded results for which these tensors were returned."""
         return [address for address, i in self.addresses if i in handed_out]
 
     def replay(self, inputs: list[Any]) -> list[Any]:
-        """Compute the results for these inputs. Only while nothing is `in_use`."""
+        """The results for these inputs. Only allowed while nothing is `in_use`."""
         if self.moving:
             self._copy_in(inputs)
         self.device.replay(self.graph)
         for i, buffer in self.back:
-            inputs[i].data.copy_(buffer)  # as the program writes: without a count of versions
+            inputs[i].data.copy_(buffer)  # like the program's own writes, without incrementing version counters
         results = self.memory.hand_out(inputs)
         if self.copies:
             self._copy_out(results)
@@ -138,15 +138,16 @@ class Recording:
 
 
 class _Outputs:
-    """What becomes of each result of a recorded program.
+    """How each result of a recorded program is returned by replays.
 
     Attributes:
-        kinds: for `Memory`; those after the last result are whole storages that several results share.
-        late: results that are made of others or of inputs.
-        copies: results that are handed out as copies, with the recorded tensors.
-        keep: what owns the memory.
-        bytes: size of each that is handed out.
-        addresses: address of each result in memory of the recording, with the position of what is handed out for it.
+        kinds: description of results for `Memory`; entries after the last result are storages that several results
+            share.
+        late: results that are views of other results or of inputs.
+        copies: results that are returned as copies, with the recorded tensors.
+        keep: owners of the memory.
+        bytes: size of each entry of `kinds`.
+        addresses: address of each result in memory of the recording -> position of the tensor returned for it.
     """
 
     def __init__(self, device: Device, results: Sequence[Any], given: Sequence[Any], copied: Collection[int]) -> None:
@@ -188,14 +189,14 @@ class _Outputs:
         elif not result.numel():
             self.late.append((i, _empty(result)))
         elif owners := self.owners.get(_storage(result)):
-            # where inputs share memory now, they need not do so later: take one that holds all of the result
+            # inputs that share memory now need not do so later: take one that contains the whole result
             source = next((k for k in owners if _contains(self.inputs[k], result)), owners[0])
             self.late.append((i, _view_of_input(source, self.inputs[source], result)))
         else:
             self._add_memory(i, result, copied)
 
     def _add_memory(self, i: int, result: torch.Tensor, copied: bool) -> None:
-        """A result in memory that the recording has allocated."""
+        """Add a result in memory that the recording allocated."""
         alone = self.shared[_storage(result)] == 1 and _fills(result) and result.dim() <= _MAX_RANK
         code = type_code(result.dtype)
         self.keep.append(result)
@@ -210,7 +211,7 @@ class _Outputs:
             self.addresses.append((result.data_ptr(), i))
 
     def _whole(self, result: torch.Tensor) -> int:
-        """The position among `kinds` of the bytes that are all of the result's storage."""
+        """The position in `kinds` of the result's whole storage, as bytes."""
         storage = result.untyped_storage()
         if address_of_storage(storage) not in self.whole:
             self.bytes[len(self.kinds)] = storage.nbytes()
@@ -246,7 +247,7 @@ def _view_of_whole(position: int, result: torch.Tensor) -> Late:
 
 
 def _view_of_input(position: int, recorded: torch.Tensor, result: torch.Tensor) -> Late:
-    """The same view of the input that is given then; it may begin elsewhere in its storage than the recorded one."""
+    """The same view of a replay's input, which may have another storage offset than the recorded one."""
     shape, stride, dtype, device = tuple(result.shape), result.stride(), result.dtype, result.device
     bytes = result.storage_offset() * dtype.itemsize - recorded.storage_offset() * recorded.dtype.itemsize
     offset, same = bytes // dtype.itemsize, dtype is recorded.dtype
@@ -267,9 +268,10 @@ def _is_tensor(value: Any) -> bool:
 
 
 def check_tensor(tensor: torch.Tensor, device: torch.device, name: str) -> None:
-    """
+    """Check that a result can be returned by replays.
+
     Raises:
-        Unrecordable: it is no dense tensor on the device.
+        Unrecordable: it is not a dense tensor on the device.
     """
     if tensor.device != device:
         raise Unrecordable(f"{name} is a tensor on {tensor.device}")
@@ -284,12 +286,12 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 def _fills(tensor: torch.Tensor) -> bool:
-    """Whether the tensor is all of its storage."""
+    """Whether the tensor has every byte of its storage."""
     return tensor.storage_offset() == 0 and tensor.untyped_storage().nbytes() == _extent(tensor) * tensor.dtype.itemsize
 
 
 def _contains(tensor: torch.Tensor, view: torch.Tensor) -> bool:
-    """Whether the view begins and ends between the first and the last element of the tensor."""
+    """Whether the memory of a view is within that from the first to the last element of the tensor."""
     start, end = tensor.data_ptr(), view.data_ptr() + _extent(view) * view.dtype.itemsize
     return start <= view.data_ptr() and end <= start + _extent(tensor) * tensor.dtype.itemsize
 
@@ -300,7 +302,7 @@ def _extent(tensor: torch.Tensor) -> int:
 
 
 def _overlaps(tensor: torch.Tensor) -> bool:
-    """Whether elements may share an address; False is certain."""
+    """Whether elements may share an address; False is exact."""
     reach = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1:
@@ -311,12 +313,12 @@ def _overlaps(tensor: torch.Tensor) -> bool:
 
 
 def _span(tensor: torch.Tensor) -> torch.Tensor:
-    """All the memory between the first and the last element."""
+    """A flat view of the memory from the first to the last element."""
     return tensor.as_strided((_extent(tensor),), (1,))
 
 
 def _enter(device: Device, recording: Recording) -> None:
-    """Let other recordings know what stays where it is, as long as this one exists."""
+    """Register the baked-in addresses and the outputs with the device for as long as this recording exists."""
     outputs, fixed = Counter(address for address, _ in recording.addresses), Counter(recording.sources.values())
     device.kept.add(recording)
     noted = ((device.outputs, outputs), (device.fixed, fixed))

@@ -10,15 +10,15 @@ static PyObject *concatenate(PyObject *module, PyObject *const *args, Py_ssize_t
     (void)module;
     if (count != 3 || !PyBytes_Check(args[0]) || !PyTuple_Check(args[2]))
         return PyErr_Format(PyExc_TypeError, "concatenate(sizes: bytes, out, tensors: tuple)");
-    const Py_ssize_t parts = PyTuple_GET_SIZE(args[2]);
-    const int64_t *sizes = (const int64_t *)PyBytes_AS_STRING(args[0]), rows = parts ? sizes[0] : 0;
-    if (PyBytes_GET_SIZE(args[0]) != (parts + 1) * (Py_ssize_t)sizeof(int64_t))
-        return PyErr_Format(PyExc_ValueError, "concatenate: sizes for %zd tensors are wanted", parts);
+    const Py_ssize_t tensors = PyTuple_GET_SIZE(args[2]);
+    const int64_t *sizes = (const int64_t *)PyBytes_AS_STRING(args[0]), rows = tensors ? sizes[0] : 0;
+    if (PyBytes_GET_SIZE(args[0]) != (tensors + 1) * (Py_ssize_t)sizeof(int64_t))
+        return PyErr_Format(PyExc_ValueError, "concatenate: sizes for %zd tensors are wanted", tensors);
     int64_t width = 0;
-    for (Py_ssize_t i = 1; i <= parts; i++) width += sizes[i];
+    for (Py_ssize_t i = 1; i <= tensors; i++) width += sizes[i];
     int failed = 0;
     char *to = smelt_tensor_data(args[1], &failed);
-    for (Py_ssize_t i = 0; !failed && i < parts; i++) {
+    for (Py_ssize_t i = 0; !failed && i < tensors; i++) {
         const int64_t bytes = sizes[i + 1];
         const char *from = bytes && rows ? smelt_tensor_data(PyTuple_GET_ITEM(args[2], i), &failed) : NULL;
         for (int64_t row = 0; from && row < rows; row++)

@@ -1,9 +1,9 @@
-/* The places of the elements of a small tensor that are not zero: what torch.nonzero and torch.nonzero_static ask of
+/* The indices of the nonzero elements of a small tensor: what torch.nonzero and torch.nonzero_static ask of
  * a tensor takes longer than looking at a few thousand elements.
  *
  * Elements are compared as numbers, so that subnormal ones are zero where the processor was told to take them so, as
  * for torch. What these functions do not take (other devices, lazy views, types, more elements than one thread should
- * look at) they answer with None, and torch does it. */
+ * look at) they return None, and torch does it. */
 #include "nonzero.h"
 #include "../../base/native/dlpack.h"
 #include "fresh.h"
@@ -14,7 +14,7 @@ enum { CPU = 1, INT = 0, UINT = 1, FLOAT = 2, BFLOAT = 4, COMPLEX = 5, BOOL = 6 
 
 typedef int64_t (*Row)(const char *from, int64_t count, int64_t step, int64_t *to);
 
-/* How many of a row's elements are not zero; their places go to `to`, unless it is NULL. */
+/* The number of a row's nonzero elements; their indices are written to `to` unless it is NULL. */
 #define ROW(name, type, test)                                                                                          \
     static int64_t name(const char *from, int64_t count, int64_t step, int64_t *to) {                                  \
         int64_t found = 0;                                                                                             \
@@ -91,24 +91,25 @@ static int describe(PyObject *tensor, Elements *of) {
     return of->row && of->count && of->count <= SMELT_NONZERO_MOST;
 }
 
-/* The places of up to `room` elements, in the order of the elements: `apart` words between those of two elements,
- * `across` between the dimensions of one. How many were found; without `to` they are only counted. */
-static int64_t look(const Elements *of, int64_t room, int64_t *to, int64_t apart, int64_t across) {
+/* Writes the indices of up to `room` nonzero elements, in their order: `element_step` words from one element's to the
+ * next one's, `dimension_step` between the dimensions of one. Returns their number; without `to` they are only counted. */
+static int64_t collect_indices(const Elements *of, int64_t room, int64_t *to, int64_t element_step,
+                               int64_t dimension_step) {
     const int last = of->is.rank - 1;
     const int64_t width = of->is.type.bits / 8, inner = of->is.shape[last], step = of->is.strides[last] * width;
     int64_t at[MAX_RANK] = {0}, found = 0;
-    int64_t places[256];
+    int64_t chunk[256];
     for (;;) {
         const char *from = of->data;
         for (int d = 0; d < last; d++) from += at[d] * of->is.strides[d] * width;
         for (int64_t first = 0; first < inner; first += 256) {
             const int64_t count = inner - first < 256 ? inner - first : 256;
-            int64_t more = of->row(from + first * step, count, step, to ? places : NULL);
+            int64_t more = of->row(from + first * step, count, step, to ? chunk : NULL);
             if (to && more > room - found) more = room - found;
             for (int64_t i = 0; to && i < more; i++) {
-                int64_t *row = to + (found + i) * apart;
-                for (int d = 0; d < last; d++) row[d * across] = at[d];
-                row[last * across] = first + places[i];
+                int64_t *row = to + (found + i) * element_step;
+                for (int d = 0; d < last; d++) row[d * dimension_step] = at[d];
+                row[last * dimension_step] = first + chunk[i];
             }
             found += more;
         }
@@ -125,13 +126,13 @@ static PyObject *nonzero(PyObject *module, PyObject *tensor) {
     const int taken = describe(tensor, &of);
     if (taken < 0) return NULL;
     if (!taken) Py_RETURN_NONE;
-    const int64_t found = look(&of, 0, NULL, 0, 0);
+    const int64_t found = collect_indices(&of, 0, NULL, 0, 0);
     if (!found) Py_RETURN_NONE; /* a heap has no blocks of no bytes */
     const int64_t shape[2] = {found, of.is.rank}, strides[2] = {1, found};
     int64_t *to;
-    PyObject *places = smelt_fresh_tensor(2, shape, strides, (Type){INT, 64, 1}, (void **)&to);
-    if (places) look(&of, found, to, 1, found);
-    return places ? places : PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    PyObject *indices = smelt_fresh_tensor(2, shape, strides, (Type){INT, 64, 1}, (void **)&to);
+    if (indices) collect_indices(&of, found, to, 1, found);
+    return indices ? indices : PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
 /* nonzero_static(tensor, out, fill): as torch.nonzero_static with the size of `out`, whose rows lie one behind another. */
@@ -145,7 +146,7 @@ static PyObject *nonzero_static(PyObject *module, PyObject *const *args, Py_ssiz
     if (given < 0) return NULL;
     if (!given || out.is.rank != 2 || out.is.shape[1] != of.is.rank || out.row != row_8) Py_RETURN_NONE;
     int64_t *to = (int64_t *)out.data;
-    const int64_t rank = of.is.rank, found = look(&of, out.is.shape[0], to, rank, 1);
+    const int64_t rank = of.is.rank, found = collect_indices(&of, out.is.shape[0], to, rank, 1);
     for (int64_t i = found * rank; i < out.count; i++) to[i] = fill;
     return Py_NewRef(args[1]);
 }
@@ -153,6 +154,6 @@ static PyObject *nonzero_static(PyObject *module, PyObject *const *args, Py_ssiz
 PyMethodDef smelt_nonzero_methods[] = {
     {"nonzero", nonzero, METH_O, "nonzero(tensor) -> what torch.nonzero gives; None: ask torch"},
     {"nonzero_static", (PyCFunction)(void (*)(void))nonzero_static, METH_FASTCALL,
-     "nonzero_static(tensor, out, fill) -> out, with the places of elements that are not zero; None: ask torch"},
+     "nonzero_static(tensor, out, fill) -> out, with the indices of nonzero elements; None: ask torch"},
     {NULL, NULL, 0, NULL},
 };

@@ -1,4 +1,4 @@
-/* The places of elements that are not zero, in one call; see nonzero.c. */
+/* The indices of nonzero elements, in one call; see nonzero.c. */
 #ifndef SMELT_NONZERO_H
 #define SMELT_NONZERO_H
 #define PY_SSIZE_T_CLEAN

@@ -1,11 +1,11 @@
-/* What a replay of a recording does for each input and output: see smelt/runtime/cuda/recording.py.
+/* The work of a replay for each input and output; see smelt/runtime/cuda/recording.py.
  *
- * Addresses: where the inputs lay when the program was recorded, compared in one call with where they lie now.
+ * Addresses: the addresses of the inputs at recording time, compared in one call with those of new inputs.
  *
- * Memory: the outputs of a recording lie in memory that it writes over at each replay. Each replay hands them out as new
- * tensor objects, made through DLPack's exchange table; their deleters, called when the last reference to a storage is
- * gone, on any thread, count them back. So the recording knows at any time, without a look at them, whether one of them
- * is alive. The block of counters and what keeps the memory itself live until the recording and all of them are gone. */
+ * Memory: the outputs of a recording are in memory that each replay overwrites. Each replay returns them as new tensor
+ * objects, made through DLPack's exchange table; their deleters, called on any thread when the last reference to a
+ * storage is gone, decrement a counter. So the recording knows at any time whether one of them is alive. The block of
+ * counters, and the owner of the memory, live until the recording and all outputs are gone. */
 #include "recorded.h"
 #include "fresh.h"
 #include "tensor.h"
@@ -15,17 +15,17 @@
 
 /* -- addresses ------------------------------------------------------------------------------------------------ */
 
-enum { LOOK_AHEAD = 16 }; /* storages of later inputs are asked for: few are in the processor's caches after a step */
+enum { LOOK_AHEAD = 16 }; /* inputs by which storages are prefetched: few are in the processor's caches after a step */
 
 typedef struct {
-    PyObject *number; /* what this input must be equal to, when it is no tensor */
-    char *data;
-    int any;
-} Place;
+    PyObject *number; /* the value that an input which is not a tensor must have */
+    char *data; /* the address that a tensor must have */
+    int moves; /* whether the tensor may be at any address */
+} ExpectedInput;
 typedef struct {
     PyObject_HEAD
     Py_ssize_t count;
-    Place *places;
+    ExpectedInput *expected;
 } Addresses;
 
 static int is_number(PyObject *input) {
@@ -33,20 +33,20 @@ static int is_number(PyObject *input) {
 }
 
 static void addresses_dealloc(Addresses *self) {
-    for (Py_ssize_t i = 0; i < self->count; i++) Py_XDECREF(self->places[i].number);
-    PyMem_Free(self->places);
+    for (Py_ssize_t i = 0; i < self->count; i++) Py_XDECREF(self->expected[i].number);
+    PyMem_Free(self->expected);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static int read_place(Place *place, PyObject *input, PyObject *moving) {
+static int read_expected(ExpectedInput *expected, PyObject *input, PyObject *moving) {
     int failed = 0;
     if (is_number(input)) {
-        place->number = Py_NewRef(input);
+        expected->number = Py_NewRef(input);
         return 1;
     }
-    place->any = PyObject_IsTrue(moving);
-    if (place->any < 0) return 0;
-    if (!place->any) place->data = smelt_tensor_data(input, &failed);
+    expected->moves = PyObject_IsTrue(moving);
+    if (expected->moves < 0) return 0;
+    if (!expected->moves) expected->data = smelt_tensor_data(input, &failed);
     return !failed;
 }
 
@@ -60,14 +60,14 @@ static PyObject *addresses_new(PyTypeObject *type, PyObject *args, PyObject *key
     }
     Addresses *self = (Addresses *)type->tp_alloc(type, 0);
     if (!self) return NULL;
-    self->places = PyMem_Calloc(count ? (size_t)count : 1, sizeof(Place));
-    if (!self->places) {
+    self->expected = PyMem_Calloc(count ? (size_t)count : 1, sizeof(ExpectedInput));
+    if (!self->expected) {
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
     self->count = count;
     for (Py_ssize_t i = 0; i < count; i++)
-        if (!read_place(&self->places[i], PyList_GET_ITEM(inputs, i), PyList_GET_ITEM(moving, i))) {
+        if (!read_expected(&self->expected[i], PyList_GET_ITEM(inputs, i), PyList_GET_ITEM(moving, i))) {
             Py_DECREF(self);
             return NULL;
         }
@@ -89,18 +89,18 @@ static PyObject *addresses_first(Addresses *self, PyObject *inputs) {
     if (!PyList_Check(inputs) || PyList_GET_SIZE(inputs) != self->count)
         return PyErr_Format(PyExc_ValueError, "a list of %zd inputs", self->count);
     for (Py_ssize_t i = 0; i < self->count; i++) {
-        const Place *place = &self->places[i];
+        const ExpectedInput *want = &self->expected[i];
         PyObject *input = PyList_GET_ITEM(inputs, i);
         if (i + LOOK_AHEAD < self->count)
             __builtin_prefetch(smelt_tensor_storage(PyList_GET_ITEM(inputs, i + LOOK_AHEAD)));
-        if (place->any) continue;
-        if (place->number) {
-            if (same_number(place->number, input)) continue;
+        if (want->moves) continue;
+        if (want->number) {
+            if (same_number(want->number, input)) continue;
             return PyLong_FromSsize_t(i);
         }
         int failed = 0;
-        if (smelt_tensor_data(input, &failed) == place->data && !failed) continue;
-        PyErr_Clear(); /* no dense tensor: it lies nowhere */
+        if (smelt_tensor_data(input, &failed) == want->data && !failed) continue;
+        PyErr_Clear(); /* not a dense tensor: it has no address */
         return PyLong_FromSsize_t(i);
     }
     return PyLong_FromLong(-1);
@@ -108,7 +108,7 @@ static PyObject *addresses_first(Addresses *self, PyObject *inputs) {
 
 static PyMethodDef addresses_methods[] = {
     {"first", (PyCFunction)addresses_first, METH_O,
-     "first(inputs) -> int: position of the first input that lies elsewhere, or is another number; -1 without one"},
+     "first(inputs) -> int: position of the first input with another address or value; -1 if there is none"},
     {NULL, NULL, 0, NULL},
 };
 PyTypeObject smelt_addresses_type = {

@@ -69,7 +69,7 @@ typedef struct {
     smelt_depthwise d;
     const row_kernels *kernels;
     const float *grad, *x;
-    float *w, *parts; /* parts: [shares][channels][high][wide], or NULL where each block has one share */
+    float *w, *partial_sums; /* partial_sums: [shares][channels][high][wide], or NULL where each block has one share */
     int64_t block, blocks, shares, next;
 } job;
 
@@ -132,8 +132,8 @@ static void sum_block(const job *j, int64_t channel, int64_t count, int64_t shar
             for (int64_t r = 0; r < d->high; r++)
                 for (int64_t s = 0; s < d->wide; s++) {
                     const float sum = sums[(r * d->wide + s) * lanes + known + c];
-                    if (j->parts)
-                        j->parts[((share * d->channels + channel + c) * d->high + r) * d->wide + s] = sum;
+                    if (j->partial_sums)
+                        j->partial_sums[((share * d->channels + channel + c) * d->high + r) * d->wide + s] = sum;
                     else
                         j->w[(channel + c) * d->w_channel + r * d->w_row + s * d->w_column] = sum;
                 }
@@ -152,15 +152,15 @@ static void run(void *data) {
     }
 }
 
-static void add_parts(const job *j) {
+static void add_partial_sums(const job *j) {
     const smelt_depthwise *d = &j->d;
     const int64_t size = d->channels * d->high * d->wide;
-    const float *part = j->parts;
+    const float *partial = j->partial_sums;
     for (int64_t c = 0; c < d->channels; c++)
         for (int64_t r = 0; r < d->high; r++)
-            for (int64_t s = 0; s < d->wide; s++, part++) {
+            for (int64_t s = 0; s < d->wide; s++, partial++) {
                 float sum = 0;
-                for (int64_t share = 0; share < j->shares; share++) sum += part[share * size];
+                for (int64_t share = 0; share < j->shares; share++) sum += partial[share * size];
                 j->w[c * d->w_channel + r * d->w_row + s * d->w_column] = sum;
             }
 }
@@ -173,12 +173,12 @@ void smelt_depthwise_weight(const smelt_depthwise *d, const float *grad, const f
     const int threads = rows * d->columns * d->channels * window <= SERIAL ? 1 : smelt_threads_max();
     if (threads > 1 && j.blocks < 2 * threads) {
         j.shares = clamp(up(2 * threads, j.blocks), most(rows / LEAST_ROWS, 1));
-        j.parts = j.shares > 1 ? malloc((size_t)(j.shares * d->channels * window) * sizeof(float)) : NULL;
-        if (!j.parts) j.shares = 1; /* slower, not wrong */
+        j.partial_sums = j.shares > 1 ? malloc((size_t)(j.shares * d->channels * window) * sizeof(float)) : NULL;
+        if (!j.partial_sums) j.shares = 1; /* slower, not wrong */
     }
     smelt_parallel(run, &j, (int)least(threads, j.blocks * j.shares));
-    if (j.parts) add_parts(&j);
-    free(j.parts);
+    if (j.partial_sums) add_partial_sums(&j);
+    free(j.partial_sums);
 }
 
 static PyObject *depthwise_weight(PyObject *module, PyObject *const *args, Py_ssize_t count) {

@@ -14,7 +14,7 @@ typedef struct {
     int64_t stride[2], padding[2], dilation[2];
 } smelt_depthwise;
 
-/* w[c][r][s] = sum over images and places of grad[.][c][y][z] x[.][c][y stride + r dilation - padding][...]. */
+/* w[c][r][s] = sum over images and pixels (y, z) of grad[.][c][y][z] x[.][c][y stride + r dilation - padding][...]. */
 void smelt_depthwise_weight(const smelt_depthwise *d, const float *grad, const float *x, float *w);
 
 extern PyMethodDef smelt_depthwise_methods[];

@@ -247,17 +247,17 @@ static void run_block(job *j, const block *s) {
     const int64_t most = j->b_shared ? STRIP_PANELS : STRIP_COLUMNS;
     const int64_t group = least(most, up(panels, 3 * j->threads)); /* at least three tasks a thread: evens them out */
     const int64_t groups = up(panels, group);
-    /* too few strips for the threads: cut their rows too, although each part packs its strip of B again */
+    /* too few strips for the threads: split their rows, too, although each split then packs its strip of B itself */
     const int64_t rows = s->last - s->first;
-    const int64_t parts = j->b_shared || groups >= 2 * j->threads ? 1 : least(rows, up(2 * j->threads, groups));
+    const int64_t splits = j->b_shared || groups >= 2 * j->threads ? 1 : least(rows, up(2 * j->threads, groups));
     for (;;) {
         const int64_t task = __atomic_fetch_add(&j->to_do[s->number & 1], 1, __ATOMIC_RELAXED);
-        if (task >= groups * parts) return;
-        const int64_t at = task / parts * group, part = task % parts, end = least(at + group, panels);
+        if (task >= groups * splits) return;
+        const int64_t at = task / splits * group, split = task % splits, end = least(at + group, panels);
         if (j->b_shared)
             row_task(j, s, at, end);
         else
-            column_task(j, s, at, end, s->first + rows * part / parts, s->first + rows * (part + 1) / parts);
+            column_task(j, s, at, end, s->first + rows * split / splits, s->first + rows * (split + 1) / splits);
     }
 }
 
@@ -276,7 +276,7 @@ static block block_sizes(const job *j) {
     return (block){0, 0, up(panels, up(panels, count)), 0, length};
 }
 
-/* One thread's part of a product. */
+/* The share of one thread in a product. */
 static void run(void *data) {
     job *j = data;
     const int first_thread = j->threads == 1 || smelt_thread_index() == 0;
