@@ -23,7 +23,7 @@ from smelt.artefact.artefact import FUNCTION, MODULE, Artefact, function_of, slo
 from smelt.artefact.codec import Encoder
 from smelt.artefact.container import ArtefactError, Container
 from smelt.artefact.guards import Asked, GuardWriter, stable, values_of
-from smelt.artefact.left_state import LeftState
+from smelt.artefact.left_state import Left, LeftState
 from smelt.artefact.programs import Kept, ProgramWriter
 from smelt.artefact.references import Names, anchors_of, mark
 from smelt.autograd.call.absent_tangents import Backward, without_tangents
@@ -37,7 +37,6 @@ from smelt.capture import _native as native
 from smelt.capture.cache import CacheEntry, CompileSite, Reader
 from smelt.capture.core.breaks import BreakReason, UserError
 from smelt.capture.core.frames import bind
-from smelt.capture.core.interface import Store
 from smelt.capture.core.plan import CapturePlan
 from smelt.capture.interpreter import Interpreter
 from smelt.capture.residual.residual import Residual
@@ -191,8 +190,7 @@ class _AheadSession(Session):
 
     def __init__(self, compile_graph: Callable[..., Any], options: Options) -> None:
         super().__init__(compile_graph, dataclasses.replace(options, fullgraph=True))
-        self.stores: list[Store] = []
-        self.is_external: Callable[[int], bool] = frozenset[int]().__contains__
+        self.left: Left | None = None
 
     def _interpreter(self, site: CompileSite, plan: CapturePlan) -> Interpreter:
         vm = super()._interpreter(site, plan)
@@ -215,7 +213,7 @@ class _AheadSession(Session):
         try:
             for _ in range(MOST_STATES):
                 yield self._one(function, given)
-                if not left.put(self.stores, self.is_external):
+                if self.left is None or not left.put(self.left):
                     return
                 changes = Reader(given, function.__globals__, function).changes(self._site(function).versions)
                 if len(changes) < len(self._site(function).versions):  # one of them fits
@@ -249,7 +247,7 @@ class _AheadSession(Session):
     def _install(
         self, key: native.SiteKey, site: CompileSite, vm: Interpreter, residual: Residual, reason: BreakReason | None
     ) -> None:
-        self.stores, self.is_external = [*vm.effects.stores.values()], frozenset(vm.sources).__contains__
+        self.left = Left(vm)
         super()._install(key, site, vm, residual, reason)
 
     def end(self) -> None:

@@ -19,9 +19,9 @@ from smelt.capture import compiled as capture
 from smelt.capture import explain as capture_explain
 from smelt.capture.core.compiler_marks import compiled_here
 from smelt.compiled_module import (
-    CompiledModule,
     Remake,
     compiled_module_of,
+    is_compiled_module,
     original_function,
     original_of,
     when_compiled,
@@ -150,7 +150,7 @@ def reset() -> None:
 
 def is_compiled(module: Any) -> bool:
     """Whether `module` came from `smelt.compile`."""
-    return isinstance(module, CompiledModule) or compiled_here(module)
+    return is_compiled_module(module) or compiled_here(module)
 
 
 def _check_target(model: Any) -> None:

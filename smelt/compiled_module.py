@@ -7,6 +7,7 @@ same for both, and `state_dict()` needs no prefix.
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import sys
 import types
@@ -81,12 +82,26 @@ class CompiledModule:
         super().__setattr__(name, value)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        if not is_compiled_module(self):
+            return self._ordinary_copy(memo, functools.partial(copy.deepcopy, memo=memo))
         return self._smelt_remake(copy.deepcopy(self._orig_mod, memo))
 
     def __copy__(self) -> Any:
+        if not is_compiled_module(self):
+            return self._ordinary_copy({}, lambda state: state)
         return self._smelt_remake(copy.copy(self._orig_mod))
 
+    def _ordinary_copy(self, memo: dict[int, Any], of_state: Callable[[Any], Any]) -> Any:
+        """A copy of a module whose class the program derived, as `copy` makes it of any module."""
+        reduced: Any = super().__reduce_ex__(4)
+        make, arguments, state = reduced[:3]
+        made = memo[id(self)] = make(*arguments)
+        made.__setstate__(of_state(state))
+        return made
+
     def __reduce_ex__(self, protocol: Any) -> Any:
+        if not is_compiled_module(self):
+            return super().__reduce_ex__(protocol)
         return self._smelt_remake.reduced(self._orig_mod)
 
     def aot_compile(self, *args: Any, **kwargs: Any) -> Any:
@@ -96,6 +111,8 @@ class CompiledModule:
             An artefact: `.save(path)` writes it, `.add(...)` compiles for other calls too, and `.apply(model)`, also
             of what `smelt.load(path)` gives, makes a compiled model.
         """
+        if not is_compiled_module(self):
+            raise OptionError("this model is not compiled", hint="smelt.compile(model).aot_compile(...)")
         return self._smelt_remake.ahead(self._orig_mod, args, kwargs)
 
 
@@ -168,10 +185,25 @@ def _share_states(module: nn.Module, compiled: nn.Module) -> None:
         known[compiled] = known[module]
 
 
+def is_compiled_module(module: Any) -> bool:
+    """Whether calls of a module run what was compiled.
+
+    A class that the program derived from a compiled one makes ordinary modules.
+    """
+    return isinstance(module, CompiledModule) and hasattr(module, "_smelt_call")
+
+
+class _Derived(CompiledModule):
+    """Stands where `CompiledModule` does, ahead of a class that derives from a compiled one."""
+
+    __slots__ = ()
+    __call__ = CompiledModule.__call__
+
+
 def original_of(module: Any) -> Any:
     """The module that was given to `smelt.compile` or `torch.compile`; anything else unchanged."""
     while True:
-        inner = module._orig_mod if isinstance(module, CompiledModule) else original_module(module)
+        inner = module._orig_mod if is_compiled_module(module) else original_module(module)
         if inner is None:
             return module
         module = inner
@@ -198,7 +230,8 @@ def _compiled_class(cls: type) -> type:
         for tell in _when_compiled:
             tell(cls)
         try:
-            compiled = types.new_class(cls.__name__, (CompiledModule, cls))
+            first = _Derived if issubclass(cls, CompiledModule) else CompiledModule
+            compiled = types.new_class(cls.__name__, (first, cls))
         except TypeError as error:
             raise OptionError(f"a module of class {cls.__name__} cannot be compiled", why=str(error)) from error
         compiled.__module__, compiled.__qualname__, compiled.__doc__ = cls.__module__, cls.__qualname__, cls.__doc__

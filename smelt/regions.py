@@ -18,7 +18,7 @@ from torch import nn
 from smelt.api import chosen_options, compile
 from smelt.base.errors import OptionError, SmeltWarning, shown
 from smelt.capture import compiled as capture
-from smelt.compiled_module import CompiledModule, compiled_module_of, original_of
+from smelt.compiled_module import compiled_module_of, is_compiled_module, original_of
 from smelt.driver import compile_graph
 
 REST = ("compile", "eager")
@@ -130,7 +130,7 @@ class _Regions:
         return self.made[id(module)]
 
     def _build(self, module: nn.Module) -> nn.Module:
-        if isinstance(module, CompiledModule):
+        if is_compiled_module(module):
             return module
         if not any(map(is_repeated, module.modules())):
             return compile(module, **self.compile_args) if self.rest == "compile" else module
@@ -148,7 +148,7 @@ class _Regions:
         return copy
 
     def _block(self, block: nn.Module, container: nn.Module) -> nn.Module:
-        if isinstance(block, CompiledModule):
+        if is_compiled_module(block):
             return block
         if id(block) not in self.made:
             group = self.groups.get(type(block))

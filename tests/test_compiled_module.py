@@ -5,7 +5,11 @@ from __future__ import annotations
 import copy
 import inspect
 import io
+import os
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -102,6 +106,74 @@ def test_pickle(pair: tuple[Net, Net]) -> None:
     torch.testing.assert_close(other(x), twin(x))
 
 
+MODULE = """
+import torch, smelt
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return x + self.linear(x).tanh()
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([Block(), Block()])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+@smelt.compile
+def function(x):
+    return x.sin() + 1
+
+class Holder:
+    @smelt.compile
+    def method(self, x):
+        return x.cos() * 2
+"""
+
+WRITE = """
+import pickle, sys, torch, smelt, kept
+made = {"whole": smelt.compile(kept.Model()), "regions": smelt.compile_regions(kept.Model()), "function": kept.function}
+x = torch.randn(3, 4)
+want = {name: each(x).detach() for name, each in made.items()} | {"method": kept.Holder().method(x)}
+with open(sys.argv[1], "wb") as file:
+    pickle.dump((made, kept.Holder.method, x, want), file)
+"""
+
+READ = """
+import pickle, sys, torch
+with open(sys.argv[1], "rb") as file:
+    made, method, x, want = pickle.load(file)
+import smelt, kept
+made["method"] = lambda x: method(kept.Holder(), x)
+for name, each in made.items():
+    torch.testing.assert_close(each(x), want[name])
+    assert name == "method" or smelt.is_compiled(made["regions"].blocks[1] if name == "regions" else each)
+print(smelt.stats()["graphs"], smelt.stats()["fallbacks"])
+"""
+
+
+def test_pickles_are_read_by_another_process(tmp_path: Path) -> None:
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "kept.py").write_text(MODULE)
+    path = os.pathsep.join((str(tmp_path / "modules"), str(Path(smelt.__file__).parents[1])))
+    for number, program in enumerate((WRITE, READ)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        env = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": str(number + 1)}
+        command = [sys.executable, "-c", program, str(tmp_path / "kept.pkl")]
+        done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+    graphs, fallbacks = done.stdout.split()
+    assert int(graphs) >= 4 and fallbacks == "0"
+
+
 def test_child_of_another_module(pair: tuple[Net, Net]) -> None:
     _, twin = pair
     model = nn.Sequential(twin, nn.Linear(2, 2))
@@ -114,6 +186,33 @@ def test_compiling_twice_is_compiling_once(pair: tuple[Net, Net]) -> None:
     net, twin = pair
     again = smelt.compile(twin)
     assert again._orig_mod is net
+
+
+@pytest.mark.parametrize("compile", [smelt.compile, smelt.compile_regions])
+@pytest.mark.parametrize("calls", [False, True], ids=["plain", "own call"])
+def test_a_class_that_derives_from_a_compiled_one_compiles(
+    compile: Any, calls: bool, pair: tuple[Net, Net], recwarn: pytest.WarningsRecorder
+) -> None:
+    class Derived(type(pair[1])):  # type: ignore[misc]
+        if calls:
+
+            def __call__(self, x: torch.Tensor) -> Any:
+                return super().__call__(x) * 2
+
+    module, x = Derived(), torch.randn(3, 4)
+    assert not smelt.is_compiled(module) and module(x).shape == (3, 2)
+    for ordinary in (copy.copy(module), copy.deepcopy(module)):
+        assert type(ordinary) is Derived and list(ordinary.state_dict()) == list(module.state_dict())
+        torch.testing.assert_close(ordinary(x), module(x))
+    assert copy.deepcopy(module).first.weight is not module.first.weight
+    with pytest.raises(smelt.OptionError, match="not compiled"):
+        module.aot_compile(x)
+    compiled = compile(module)
+    assert smelt.is_compiled(compiled) and compiled._orig_mod is module and isinstance(compiled, Derived)
+    torch.testing.assert_close(compiled(x), module(x))
+    assert type(type(compiled)()) is Derived and smelt.stats()["graphs"] >= 1
+    again = smelt.compile(copy.deepcopy(compiled))
+    torch.testing.assert_close(again(x), module(x))
 
 
 def test_gradients_reach_the_original(pair: tuple[Net, Net]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import pickle
 import time
@@ -414,6 +415,77 @@ def test_calls_after_one_that_wrote_what_it_reads(what: str, tmp_path: Any) -> N
     for _ in range(5):
         torch.testing.assert_close(compiled(x), eager(x))
     assert (model.count, model.ready, model.inner.count) == (eager.count, eager.ready, eager.inner.count)
+
+
+class Remembering(nn.Module):
+    """Writes containers that it reads: `what` says which."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.inner, self.what = nn.Linear(4, 4), what
+        self.table: dict[str, Any] = {"count": 0, "inner": [0, []]}
+        self.items, self.seen, self.queue = [0, 1.5], set[str](), collections.deque([1, 2], maxlen=2)
+        self.ordered = collections.OrderedDict(a=1, b=2)
+
+    def factor(self) -> Any:
+        if self.what == "new key":
+            first, self.table["ready"] = "ready" not in self.table, True
+            return 2 if first else 3
+        if self.what == "count":
+            self.table["count"] += 1
+            return self.table["count"]
+        if self.what == "bounded":
+            self.items[0] = min(self.items[0] + 1, 3)
+            return self.items[0]
+        if self.what == "inner list":
+            if len(self.table["inner"][1]) < 2:
+                self.table["inner"][1].append({"n": len(self.table["inner"][1])})
+            return len(self.table["inner"][1]) + self.table["inner"][1][-1]["n"]
+        if self.what == "deleted":
+            return self.table.pop("count", 5) + 1
+        if self.what == "set":
+            self.seen.add("a" if not self.seen else "b")
+            return len(self.seen)
+        if self.what == "queue":
+            self.queue.append(3)
+            return self.queue[0]
+        if self.what == "order":
+            if next(iter(self.ordered)) == "a":
+                self.ordered.move_to_end("a")
+                return 7
+            return 8
+        global _CALLS
+        _CALLS = min(_CALLS + 1, 3)
+        return _CALLS
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) * self.factor()
+
+    def written(self) -> Any:
+        parts = (self.table, self.items, self.seen, self.queue, [*self.ordered.items()], _CALLS)
+        return copy.deepcopy(parts)
+
+
+_CALLS = 0
+
+
+@pytest.mark.parametrize(
+    "what", ["new key", "count", "bounded", "inner list", "deleted", "set", "queue", "order", "global"]
+)
+def test_calls_after_one_that_wrote_a_container_or_a_global_that_it_reads(
+    what: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "_CALLS", 0)
+    model, x = Remembering(what), torch.randn(3, 4)
+    eager, before = copy.deepcopy(model), model.written()
+    artefact = through_a_file(smelt.compile(model).aot_compile(spec(3, 4)), tmp_path)
+    assert model.written() == before
+    compiled = artefact.apply(model)
+    got = [(compiled(x), model.written()) for _ in range(5)]
+    monkeypatch.setitem(globals(), "_CALLS", 0)
+    for result, written in got:
+        torch.testing.assert_close(result, eager(x))
+        assert written == eager.written()
 
 
 @pytest.mark.parametrize(
