@@ -1,4 +1,4 @@
-"""Python's own objects under capture: attributes, containers, operators, and writes that are put off.
+"""Python's own objects under capture: attributes, containers, operators, and writes that are deferred.
 
-The interpreter comes here for all that has no tensor in it; effects are carried out by residual code.
+The interpreter uses these modules for everything without tensors; residual code carries out the effects.
 """

@@ -1,4 +1,4 @@
-"""Attribute reads, as `object.__getattribute__` and friends do them, with guards."""
+"""Attribute reads as `object.__getattribute__` and its counterparts do them, with guards."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from smelt.capture.python.effects import DELETED
 from smelt.graph.ir.symint import pinned
 from smelt.graph.trace.trace import TraceTensor
 
-_GET = vars(torch.nn.Module)["__getattr__"]  # somebody may replace it for a time
+_GET = vars(torch.nn.Module)["__getattr__"]  # read at import: the program may replace it for a time
 MISS = object()
-"""No such attribute."""
+"""Result of a lookup that found no attribute."""
 
 _GENERIC = (object.__getattribute__, BaseException.__getattribute__, dict.__getattribute__, tuple.__getattribute__)
 SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
@@ -48,16 +48,17 @@ def find_in_class(vm: Interpreter, cls: type, name: str) -> Any:
 
 
 def _outside_in_class(vm: Interpreter, cls: type, name: str) -> object:
-    """The same, whatever the program has written."""
-    key = (id(cls), name)  # a metaclass may have a hash of its own, or none
+    """The same, ignoring what the program has written."""
+    key = (id(cls), name)  # by identity: a metaclass may define its own hash, or none
     found = vm.python.lookups.get(key, MISS)
     if found is MISS:
         found = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), MISS)
         if id(cls) in vm.python.made_classes:
             _guard_before(vm, cls, name)
-            if found is not MISS and type(found).__flags__ & HEAP:  # what its own class holds is asked next
+            if found is not MISS and type(found).__flags__ & HEAP:  # its class is read next
                 vm.external(found, class_attr(vm, cls, name))
-        elif cls.__flags__ & HEAP and id(cls) not in vm.python.created:  # others cannot be written to
+        # attributes of other classes cannot be assigned
+        elif cls.__flags__ & HEAP and id(cls) not in vm.python.created:
             kind, operand = (native.MISSING, None) if found is MISS else (native.IS, found)
             vm.guards.check(sources.class_attr(cls, name), kind, operand)
         vm.python.lookups[key] = found
@@ -66,7 +67,7 @@ def _outside_in_class(vm: Interpreter, cls: type, name: str) -> object:
 
 
 def _guard_before(vm: Interpreter, cls: type, name: str) -> None:
-    """A class that each call makes is compared as a whole: its bases have the name, or have it not."""
+    """Guard which bases of a class made at each call have the name; the class itself is guarded by its statement."""
     for base in cls.__mro__:
         if id(base) not in vm.python.made_classes:
             _outside_in_class(vm, base, name)
@@ -76,7 +77,7 @@ def _guard_before(vm: Interpreter, cls: type, name: str) -> None:
 
 
 def class_attr(vm: Interpreter, cls: type, name: str) -> Source:
-    """Where the raw attribute of a class is read."""
+    """The source of the raw attribute of a class."""
     for base in cls.__mro__ if id(cls) in vm.python.made_classes else ():
         if name in vars(base):
             known = vm.sources[id(base)] if id(base) in vm.python.made_classes else None
@@ -85,7 +86,7 @@ def class_attr(vm: Interpreter, cls: type, name: str) -> Source:
 
 
 def written_class_attr(vm: Interpreter, cls: type, name: str) -> tuple[object] | None:
-    """What the program wrote to the class, or to the base that the name comes from; None when it wrote to neither."""
+    """The program's write to the class, or to the base that the name comes from; None if it wrote to neither."""
     if name not in vm.effects.class_writes:
         return None
     deleted = False
@@ -93,7 +94,8 @@ def written_class_attr(vm: Interpreter, cls: type, name: str) -> tuple[object] |
         store = vm.effects.stores.get(("attr", id(base), name))
         if store is not None and store.value is not DELETED:
             if base is not cls and id(cls) not in vm.python.created and id(cls) not in vm.python.made_classes:
-                vm.guards.flag(_gets_from, (cls, name, base), True)  # at the next call a class before the base may
+                # at the next call another class before the base may have the name
+                vm.guards.flag(_gets_from, (cls, name, base), True)
             return (store.value,)
         deleted = deleted or store is not None
         if store is None and name in vars(base):
@@ -102,7 +104,8 @@ def written_class_attr(vm: Interpreter, cls: type, name: str) -> tuple[object] |
 
 
 def _gets_from(cls: type, name: str, base: type) -> bool:
-    """`base` has the name if no class before it has: what it holds may be the same as theirs."""
+    """Whether `base` is the first class of the resolution order with the name. Their values may be
+    equal."""
     return not any(name in vars(before) for before in cls.__mro__[: cls.__mro__.index(base)])
 
 
@@ -112,7 +115,7 @@ _BUILT_IN = classes(list, tuple, dict, set, frozenset, slice, type, types.Functi
 def python_method(vm: Interpreter, obj: object, name: str) -> Any:
     """A dunder method of the object's class when it is written in Python; None otherwise.
 
-    Of a tensor: what somebody has put in the place of torch's own.
+    For a tensor: a method that replaced torch's own.
     """
     cls = type(obj)
     if type(obj) is TraceTensor:
@@ -127,7 +130,7 @@ _OF_TENSORS = {id(raw): raw for cls in (torch.nn.Parameter, *torch.Tensor.__mro_
 
 
 def replaced_in_tensor(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
-    """What the class of a tensor has by this name where it is not what torch put there, guarded; None otherwise."""
+    """The attribute of a tensor's class, guarded, if it is not the one that torch defines; None otherwise."""
     raw = find_in_class(vm, vm.type_of(tensor), name)
     if raw is MISS or id(raw) in _OF_TENSORS:
         return None
@@ -144,7 +147,7 @@ def _tensor_method(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
 
 
 def refuses(vm: Interpreter, obj: object, name: str) -> bool:
-    """Whether the object's class says by None that it has no such method, whatever else could stand in for it."""
+    """Whether the object's class sets the method to None, which forbids the operation and all its fallbacks."""
     cls = type(obj)
     return cls not in LEAVES and cls not in _BUILT_IN and find_in_class(vm, cls, name) is None
 
@@ -166,7 +169,7 @@ def load_object_attr(vm: Interpreter, obj: object, name: str) -> object:
     elif cls in LEAVES:
         return _leaf_attr(vm, obj, name)
     elif isinstance(obj, enum.Enum) and not policy.is_frozen(cls.__module__):
-        source = sources.const(obj, str(obj))  # known by identity; what it holds may be assigned to
+        source = sources.const(obj, str(obj))  # the object is known by identity; its attributes may be assigned
     try:
         if type(custom) not in C_METHODS:
             raise Break(f"an attribute of a {cls.__name__}", "its __getattribute__ is no function")
@@ -179,7 +182,7 @@ def load_object_attr(vm: Interpreter, obj: object, name: str) -> object:
 
 
 def _by_own_method(vm: Interpreter, method: types.FunctionType, obj: object, name: str) -> object:
-    """An attribute that a class's own `__getattribute__` gives, which is asked each time."""
+    """An attribute from a class's own `__getattribute__`, which is called at each read."""
     try:
         return vm.call(method, (obj, name), {})
     except UserError as error:
@@ -189,14 +192,14 @@ def _by_own_method(vm: Interpreter, method: types.FunctionType, obj: object, nam
 
 
 def _leaf_attr(vm: Interpreter, obj: object, name: str) -> object:
-    """An attribute of a plain value: of a symbolic number, as a number has it."""
+    """An attribute of a plain value; of a symbolic number, the same as of a plain number."""
     if name == "__class__":
         return vm.type_of(obj)
     return user(getattr, pinned(obj) if name == "__hash__" else obj, name)
 
 
 def load_generic(vm: Interpreter, obj: object, cls: type, name: str, source: Source | None) -> object:
-    """`object.__getattribute__(obj, name)`, which asks no `__getattr__`."""
+    """`object.__getattribute__(obj, name)`, without falling back to `__getattr__`."""
     value = vm.reads.get((id(obj), name), MISS) if source is not None and _is_of_object(vm, obj, name) else MISS
     if value is MISS:
         value = _find_generic(vm, obj, cls, name, source)
@@ -206,7 +209,7 @@ def load_generic(vm: Interpreter, obj: object, cls: type, name: str, source: Sou
 
 
 def _is_of_object(vm: Interpreter, obj: object, name: str) -> bool:
-    """What was read by this name is no member of a module, which `__getattr__` finds."""
+    """Whether the value read by this name was no member of a module: those come from `__getattr__`."""
     attributes = own_dict(obj)
     if not isinstance(obj, torch.nn.Module) or attributes is None:
         return True
@@ -231,7 +234,7 @@ def _find_generic(vm: Interpreter, obj: object, cls: type, name: str, source: So
 
 
 def instance_dict(vm: Interpreter, obj: object) -> dict[str, object] | None:
-    """The instance's dictionary, or its mirror when the program took hold of it."""
+    """The instance's dictionary, or its mirror once the program has read `__dict__`."""
     attributes = own_dict(obj)
     if attributes is None:
         return None
@@ -240,14 +243,14 @@ def instance_dict(vm: Interpreter, obj: object) -> dict[str, object] | None:
 
 
 def taken_dict(vm: Interpreter, obj: object) -> dict[str, object] | None:
-    """The mirror of an object's dictionary where the program took hold of it: what is written goes there."""
+    """The mirror of an object's dictionary if the program has read `__dict__`: attribute writes go there."""
     real = vm.tensors.real.get(id(obj), obj)
     attributes = instance_dict(vm, real)
     return attributes if attributes is not own_dict(real) else None
 
 
 def _is_data(raw: object) -> bool:
-    """A data descriptor: it wins over the instance's dictionary."""
+    """Whether it is a data descriptor, which takes precedence over the instance's dictionary."""
     if isinstance(raw, types.FunctionType):
         return False
     kind = type(raw)
@@ -255,7 +258,7 @@ def _is_data(raw: object) -> bool:
 
 
 def _bind(vm: Interpreter, raw: Any, obj: Any, cls: type, name: str, source: Source | None) -> Any:
-    """What a class attribute gives on an instance."""
+    """The value of a class attribute read on an instance."""
     kind = type(raw)
     if kind in _BINDS:
         return _BINDS[kind](raw, obj, cls)
@@ -281,11 +284,11 @@ _BINDERS: dict[type, Callable[..., object]] = {
     types.BuiltinFunctionType: lambda raw, obj, cls: raw,
 }
 _BINDS = by_class(_BINDERS)
-"""What attributes of these kinds give on an instance, where Python runs no code of the program."""
+"""How class attributes of these types are read on an instance, where Python runs no code of the program."""
 
 
 def _bind_descriptor(vm: Interpreter, raw: Any, obj: object, cls: type, name: str) -> object:
-    """What any other attribute gives: what its `__get__` does, if it has one."""
+    """The value of any other class attribute: the result of its `__get__`, if it has one."""
     getter = find_in_class(vm, type(raw), "__get__")
     if isinstance(getter, types.FunctionType):
         own = _descriptor(vm, raw, cls, name)
@@ -293,20 +296,20 @@ def _bind_descriptor(vm: Interpreter, raw: Any, obj: object, cls: type, name: st
     if getter is not MISS:
         bound = user(raw.__get__, obj, cls)
         if type(bound) is types.MethodType and bound.__func__ is raw:
-            class_value(vm, raw, cls, name)  # a function of a kind of its own, as Cython's are
+            class_value(vm, raw, cls, name)  # a function type of its own, such as Cython's
         return bound
     return class_value(vm, raw, cls, name)
 
 
 def _descriptor(vm: Interpreter, raw: object, cls: type, name: str) -> object:
-    """What a class's attribute is when its `__get__`, written in Python, runs."""
+    """The object whose `__get__`, written in Python, is called for a class attribute."""
     if policy.is_frozen(type(raw).__module__) and id(cls) not in vm.python.made_classes:
         return raw
     return class_value(vm, raw, cls, name)
 
 
 def class_value(vm: Interpreter, raw: object, cls: type, name: str) -> object:
-    """A plain value that a class holds."""
+    """A plain value stored in a class."""
     if (
         id(cls) in vm.python.created
         or is_constant(raw)
@@ -318,11 +321,11 @@ def class_value(vm: Interpreter, raw: object, cls: type, name: str) -> object:
 
 
 def _slot(vm: Interpreter, raw: Any, obj: Any, name: str, source: Source | None) -> object:
-    """`__slots__` members and attributes that C code computes."""
+    """Read `__slots__` members, and attributes that C code computes."""
     if source is None:
         return user(raw.__get__, obj, type(obj))
     if raw is vars(object)["__class__"]:
-        return type(obj)  # reading the object guarded it
+        return type(obj)  # reading the object guarded its type
     if native.is_slot(raw):
         base = sources.instance_dict(source) if name == "__dict__" else sources.slot(source, raw)
         try:
@@ -360,17 +363,18 @@ def no_attribute(vm: Interpreter, obj: object, name: str) -> UserError:
 def _class_name(obj: object) -> str:
     """The name of an object's class in Python's errors; C modules are named with it (`types.SimpleNamespace`)."""
     try:
-        object.__getattribute__(obj, _NOBODYS)
+        object.__getattribute__(obj, _ABSENT_NAME)
     except AttributeError as error:
         return str(error).split("'")[1]
     return type(obj).__name__
 
 
-_NOBODYS = "an attribute that no object has"
+_ABSENT_NAME = "an attribute that no object has"
 
 
 def guard_absence(vm: Interpreter, obj: object, name: str) -> None:
-    """The instance's own dictionary has no such name. Where it has, the program removed it, or was not led there."""
+    """Guard that the instance's own dictionary lacks the name. No guard if it has the
+    name: then the program has removed it, or the lookup does not use this dictionary."""
     source, attributes = vm.sources.get(id(obj)), own_dict(obj)
     if source is not None and attributes is not None and name not in attributes:
         vm.guards.check(sources.instance_dict(source), native.NOT_KEY, name)
@@ -405,14 +409,14 @@ def load_member(vm: Interpreter, module: torch.nn.Module, name: str) -> object:
 
 
 def guard_no_member(vm: Interpreter, source: Source, table: str, members: dict[str, object], name: str) -> None:
-    """A module's table has no such name."""
+    """Guard that a module's table lacks the name."""
     if members:
         vm.guards.check(sources.instance_item(source, table), native.NOT_KEY, name)
     else:
-        vm.guards.check(source, native.MODULE, _EMPTY[table])  # one look at its length, whatever names are asked for
+        vm.guards.check(source, native.MODULE, _EMPTY[table])  # one check of its length covers all names
 
 
-# -- kinds of objects with look-up rules of their own ---------------------------------------------
+# -- types of objects with lookup rules of their own -------------------------------------------------
 
 
 @ATTR(types.ModuleType)
@@ -440,7 +444,7 @@ def load_module_attr(vm: Interpreter, module: types.ModuleType, name: str) -> ob
 
 
 def _module_item(vm: Interpreter, module: types.ModuleType, name: str, raw: object) -> Source:
-    """Where a module holds an attribute; what is computed when it is asked for is asked for again."""
+    """The source of a module's attribute; an attribute that the module computes is computed in guards as well."""
     if vars(module).get(name, MISS) is raw:
         return sources.global_item(vm.globals_source(vars(module)), name)
     return sources.attr(sources.const(module, module_name(vars(module).get("__name__")) or "module"), name)
@@ -461,7 +465,7 @@ def load_class_attr(vm: Interpreter, cls: type, name: str) -> object:
     if pending is not None:
         return _written(cls, name, pending[0])
     if name == "__dict__" and not _is_fixed(vm, pin(vm, cls)):
-        return class_dict(vm, cls, functools.partial(_held, vm, cls))
+        return class_dict(vm, cls, functools.partial(_class_dict_value, vm, cls))
     key = (id(cls), name)
     value = vm.reads.get(key, MISS)
     if value is not MISS:
@@ -480,16 +484,16 @@ def load_class_attr(vm: Interpreter, cls: type, name: str) -> object:
         if isinstance(getter, types.FunctionType):
             own = _descriptor(vm, raw, cls, name)
             return vm.call(getter, (own, None, cls), {})
-    value = _held_by_class(vm, cls, name, raw, meta)
+    value = _without_program_code(vm, cls, name, raw, meta)
     vm.keep(cls)
     return value
 
 
-def _held_by_class(vm: Interpreter, cls: type, name: str, raw: object, meta: object) -> object:
-    """An attribute that is computed without code of the program, with the guards that it stays as it is.
+def _without_program_code(vm: Interpreter, cls: type, name: str, raw: object, meta: object) -> object:
+    """An attribute that Python computes without running code of the program, guarded to stay the same.
 
     Args:
-        raw, meta: what the class and its metaclass hold by that name; MISS: nothing.
+        raw, meta: the raw attributes of the class and of its metaclass by that name; MISS: none.
     """
     value = user(getattr, cls, name)
     if type(meta) in _SLOTS and name not in vars(cls):
@@ -505,7 +509,7 @@ def _held_by_class(vm: Interpreter, cls: type, name: str, raw: object, meta: obj
 
 
 def _ask_metaclass(vm: Interpreter, custom: object, cls: type, name: str) -> object:
-    """An attribute of a class whose metaclass has a `__getattribute__` of its own."""
+    """An attribute of a class whose metaclass defines `__getattribute__`."""
     if not isinstance(custom, types.FunctionType):
         raise Break(f"an attribute of {cls.__name__}", "the __getattribute__ of its metaclass is no function")
     try:
@@ -517,7 +521,7 @@ def _ask_metaclass(vm: Interpreter, custom: object, cls: type, name: str) -> obj
         return vm.call(fallback, (cls, name), {})
 
 
-def _held(vm: Interpreter, cls: type, name: str, raw: object) -> Any:
+def _class_dict_value(vm: Interpreter, cls: type, name: str, raw: object) -> Any:
     return raw if isinstance(raw, _PLAIN) else class_value(vm, raw, cls, name)
 
 
@@ -525,12 +529,12 @@ _ORDER = ("__mro__", "__bases__")
 
 
 def _is_fixed(vm: Interpreter, cls: type) -> bool:
-    """Nobody writes to the class but at once: capture itself has made it, or it is a library's."""
+    """Whether writes to the class need not be deferred or guarded: capture made it, or it belongs to a library."""
     return id(cls) in vm.python.created or policy.is_frozen(cls.__module__)
 
 
 def guard_slot(vm: Interpreter, cls: type, name: str, value: object) -> None:
-    """What `type` itself keeps of a class (`__name__`, `__bases__`): the program may assign to it."""
+    """Guard a field that `type` stores of a class (`__name__`, `__bases__`): the program may assign it."""
     if name in _ORDER:
         guard_order(vm, cls)
     elif is_constant(value) and not _is_fixed(vm, cls):
@@ -538,7 +542,7 @@ def guard_slot(vm: Interpreter, cls: type, name: str, value: object) -> None:
 
 
 def guard_order(vm: Interpreter, cls: type) -> None:
-    """The class's method resolution order is the same tuple: assigning to `__bases__` makes another."""
+    """Guard that the class's method resolution order is the same tuple: assigning `__bases__` makes another one."""
     if not _is_fixed(vm, cls):
         vm.guards.check(sources.attr(sources.const(cls, cls.__name__), "__mro__"), native.IS, cls.__mro__)
 
@@ -555,8 +559,8 @@ def _written(cls: type, name: str, value: object) -> Any:
 @ATTR(super)
 def load_super_attr(vm: Interpreter, proxy: object, name: str) -> object:
     """`super().name`"""
-    parts = super_fields(vm, proxy)
-    obj, cls, start = parts["__self__"], parts["__self_class__"], parts["__thisclass__"]
+    fields = super_fields(vm, proxy)
+    obj, cls, start = fields["__self__"], fields["__self_class__"], fields["__thisclass__"]
     if cls is not None and name != "__class__":
         mro = cls.__mro__
         guard_order(vm, cls)
@@ -572,11 +576,11 @@ def load_super_attr(vm: Interpreter, proxy: object, name: str) -> object:
                 if isinstance(obj, type) and obj is cls and type(raw) is types.FunctionType:
                     return raw
                 return _bind(vm, raw, obj, cls, name, vm.sources.get(id(obj)))
-    return parts[name] if name in parts else user(getattr, proxy, name)
+    return fields[name] if name in fields else user(getattr, proxy, name)
 
 
 def super_fields(vm: Interpreter, proxy: Any) -> dict[str, Any]:
-    """What a `super` object holds: it may come from outside, where any program could have made it."""
+    """The fields of a `super` object. It may be external; then they are guarded."""
     source = vm.source_of(proxy)
     if source is None:
         return {name: getattr(proxy, name) for name in ("__self__", "__self_class__", "__thisclass__")}
@@ -588,10 +592,10 @@ def super_fields(vm: Interpreter, proxy: Any) -> dict[str, Any]:
 
 @READ(weakref.ProxyType, weakref.CallableProxyType)
 def read_proxy(vm: Interpreter, value: object, source: Source) -> object:
-    """A weak proxy by its own class and that of what it stands for.
+    """Guard a weak proxy by its own class and that of its referent.
 
     Raises:
-        Break: that is dead, and whatever the proxy is asked is an error.
+        Break: the referent is dead, so that every use of the proxy is an error.
     """
     kind = _stands_for(value)
     if kind is None:
@@ -602,7 +606,7 @@ def read_proxy(vm: Interpreter, value: object, source: Source) -> object:
 
 
 def _stands_for(proxy: object) -> object:
-    """The class of a weak proxy's object; None: it is dead."""
+    """The class of a weak proxy's referent; None: it is dead."""
     try:
         return proxy.__class__
     except ReferenceError:
@@ -611,13 +615,13 @@ def _stands_for(proxy: object) -> object:
 
 @ATTR(weakref.ProxyType, weakref.CallableProxyType)
 def load_proxy_attr(vm: Interpreter, obj: object, name: str) -> object:
-    """Only C code knows which object a weak proxy stands for."""
+    """End the graph: only C code knows which object a weak proxy refers to."""
     raise Break(f"an attribute of a {type(obj).__name__}", "which object it stands for is not guarded", in_frame=True)
 
 
 @ATTR(types.MethodType)
 def load_method_attr(vm: Interpreter, method: types.MethodType, name: str) -> object:
-    """An attribute of a bound method: its own parts, else its function's."""
+    """An attribute of a bound method: `__func__` and `__self__`, else its function's."""
     if name in ("__func__", "__self__"):
         return load_object_attr(vm, method, name) if vm.source_of(method) else getattr(method, name)
     return load_object_attr(vm, method.__func__, name) if name != "__class__" else types.MethodType
@@ -625,7 +629,7 @@ def load_method_attr(vm: Interpreter, method: types.MethodType, name: str) -> ob
 
 @ATTR(types.FunctionType)
 def load_function_attr(vm: Interpreter, function: types.FunctionType, name: str) -> object:
-    """An attribute of a function: functions are known by identity, what they hold may change."""
+    """An attribute of a function. Functions are known by identity, but their attributes may change."""
     key = (id(function), name)
     written = vm.reads.get(key, MISS)
     if written is DELETED:
@@ -658,6 +662,6 @@ def load_function_attr(vm: Interpreter, function: types.FunctionType, name: str)
 
 
 def function_source(vm: Interpreter, fn: types.FunctionType) -> Source:
-    """Where an external function came from, or the function itself."""
+    """The source of an external function, or the function itself as a constant."""
     found: Source | None = vm.sources.get(id(fn))
     return found if found is not None else sources.const(fn, fn.__qualname__)

@@ -1,4 +1,4 @@
-"""Attribute writes and deletions, as `object.__setattr__` and friends do them; what exists outside is written later."""
+"""Attribute writes and deletions as `object.__setattr__` and its counterparts do them; on external objects deferred."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from smelt.capture.python.backward import store_grad
 from smelt.capture.python.effects import DELETED
 from smelt.graph.trace.trace import TraceTensor
 
-_SET = vars(torch.nn.Module)["__setattr__"]  # somebody may replace it for a time
+_SET = vars(torch.nn.Module)["__setattr__"]  # read at import: the program may replace it for a time
 _DELETE = vars(torch.nn.Module)["__delattr__"]
 
 
@@ -79,16 +79,16 @@ def store_generic(vm: Interpreter, obj: object, name: str, value: object) -> Non
 
 
 def _of_class(vm: Interpreter, obj: object, name: str) -> object:
-    """What the class of an object has under a name, where that decides what a write or deletion does."""
+    """The raw attribute of an object's class that decides what a write or deletion does."""
     return MISS if isinstance(obj, types.ModuleType) else find_in_class(vm, type(obj), name)
 
 
 def _expect_room(obj: object, name: str, value: object, raw: object, has_dict: bool) -> None:
-    """A write that is put off must not fail then: what the program does meanwhile would be done too early.
+    """Check that a deferred write cannot fail: by then, effects of later instructions would have happened.
 
     Raises:
-        UserError: the object takes no such attribute.
-        Break: its class says in C whether it does.
+        UserError: the object accepts no such attribute.
+        Break: C code of its class decides whether it does.
     """
     if isinstance(obj, type):
         if obj.__flags__ & IMMUTABLE_TYPE:
@@ -102,26 +102,26 @@ def _expect_room(obj: object, name: str, value: object, raw: object, has_dict: b
 
 
 def _refuse_own_record(cls: type, name: str) -> None:
-    """What C code reads of a class (its name, its bases, the methods behind operators) is written at once.
+    """End the graph at a write that C code must see at once: to a class's name, bases, or methods behind operators.
 
     Raises:
-        Break: it is one of these.
+        Break: it is such a write.
     """
     if name.startswith("__") and name.endswith("__") and name not in ("__doc__", "__annotations__"):
         raise Break(f"{name} of a class is written", "C code looks at it", "write it outside of the function")
 
 
 def is_external(vm: Interpreter, obj: object) -> bool:
-    """True when writing to `obj` would be seen outside before the residual runs."""
+    """Whether a write to `obj` would be visible to others before the residual code runs."""
     if id(obj) in vm.sources:
         return True
     return isinstance(obj, (type, types.ModuleType, types.FunctionType)) and id(obj) not in vm.python.created
 
 
 def store_module_attr(vm: Interpreter, module: torch.nn.Module, name: str, value: object) -> None:
-    """`nn.Module.__setattr__` for what a forward may do: plain values, and buffers that exist.
+    """`nn.Module.__setattr__` for the writes of a forward: plain values, and buffers that exist.
 
-    A module whose constructor is captured by itself has no tables yet.
+    A module whose constructor is the captured function has no tables yet.
     """
     attributes = module.__dict__
     kind = vm.type_of(value)
@@ -169,7 +169,7 @@ def _members(vm: Interpreter, attributes: dict[str, Any], table: str) -> dict[st
 
 
 def _store_own_member(module: torch.nn.Module, name: str, value: object, kind: type) -> None:
-    """The same for a module that the frame made: written at once."""
+    """The same for a module that the frame made: its tables are written at once."""
     attributes = module.__dict__
     table = "_parameters" if issubclass(kind, torch.nn.Parameter) else "_modules"
     if issubclass(kind, (torch.nn.Parameter, torch.nn.Module)):
@@ -203,7 +203,7 @@ def store_tensor_attr(vm: Interpreter, tensor: Any, name: str, value: object) ->
 
 
 def _store_grad(vm: Interpreter, tensor: TraceTensor, value: object) -> None:
-    """`tensor.grad = value`, which must be None or look like the tensor, as the setter has it."""
+    """`tensor.grad = value`; the value must be None or match the tensor, as in the setter."""
     if value is not None:
         if type(value) is not TraceTensor:
             user_raise(TypeError(f"assigned grad expected to be a Tensor or None but got grad of type {type(value)}"))
@@ -215,13 +215,14 @@ def _store_grad(vm: Interpreter, tensor: TraceTensor, value: object) -> None:
 
 
 def store_data(vm: Interpreter, tensor: TraceTensor, value: object) -> None:
-    """`tensor.data = value`: the object gets other memory, and everybody else keeps the old one.
+    """`tensor.data = value`: the object gets another storage, and views of the old storage keep it.
 
-    The trace tensor moves to the storage of the new values, and residual code makes the assignment. What eager has
-    saved of it by then is the tensor itself: one that the frame makes has to be an argument of the graph that uses it.
+    The trace tensor moves to the storage of the new values, and residual code makes the assignment. What autograd saved
+    of the tensor before is the tensor object itself, so a tensor that the frame makes would have to be an argument of
+    the graph that uses it.
 
     Raises:
-        Restart: the frame makes it; the graph ends before.
+        Restart: the frame makes the tensor; the graph ends before the assignment.
     """
     if vm.source_of(tensor) is None:
         stop = Break("tensor.data is assigned", "the tensor object does not exist yet", "write x = value.detach()")
@@ -260,7 +261,8 @@ def delete_attr(vm: Interpreter, obj: object, name: str) -> None:
 
 
 def _deleted_from_tables(vm: Interpreter, obj: object, name: str) -> bool:
-    """Whether the program took hold of a module's parameters, buffers or submodules, and the name was among them."""
+    """Delete a name from a module's parameters, buffers or submodules if the program has read their tables; whether it
+    was there."""
     if not isinstance(obj, torch.nn.Module) or not is_external(vm, obj):
         return False
     for table in sources.MEMBERS:
@@ -304,7 +306,7 @@ _OTHERWISE = (type, types.ModuleType, types.FunctionType, torch.nn.Module, torch
 
 
 def _expect_attr(vm: Interpreter, obj: object, name: str) -> None:
-    """`del obj.name` asks the object itself, not its `__getattr__`.
+    """Check that `del obj.name` will succeed. It looks at the object itself, and not at `__getattr__`.
 
     Raises:
         UserError: AttributeError, when there is nothing to delete.
@@ -314,7 +316,7 @@ def _expect_attr(vm: Interpreter, obj: object, name: str) -> None:
     if hasattr(getattr(type(obj), name, None), "__delete__"):
         attributes = None  # a slot or a descriptor
     elif attributes is None and own and type(obj).__delattr__ in _GENERIC_DELETERS:
-        user(delattr, obj, name)  # raises: there is nowhere to delete it from
+        user(delattr, obj, name)  # raises: there is no dictionary to delete it from
     store = vm.effects.stores.get(("attr", id(obj), name))
     if attributes is None or store is not None and store.value is not DELETED:
         _expect_value(vm, obj, name)
@@ -325,7 +327,7 @@ def _expect_attr(vm: Interpreter, obj: object, name: str) -> None:
 
 
 def _expect_value(vm: Interpreter, obj: object, name: str) -> None:
-    """Raises `UserError` with Python's AttributeError where what is no item of a dictionary is not there."""
+    """Raise Python's AttributeError, as `UserError`, if a slot or descriptor is empty."""
     if type(find_in_class(vm, type(obj), name)) is not types.MemberDescriptorType:
         vm.load_attr(obj, name)
         return

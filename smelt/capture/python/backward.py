@@ -1,9 +1,9 @@
 """`loss.backward()` inside the captured function: gradients are nodes of the graph, `.grad` is written after it.
 
-The trace tensors of a capture have the program's real autograd history, so the engine itself says which leaves a loss
-reaches and what their gradients look like. The graph computes them with `torch.autograd.grad`; adding them to `.grad`
-is a write like any other, so that an optimizer in the same function reads what was just computed, and a gradient that
-only feeds the update is never kept.
+The trace tensors of a capture have the program's real autograd history, so the engine itself determines which leaves a
+loss reaches, and the metadata of their gradients. The graph computes them with `torch.autograd.grad`; adding them to
+`.grad` is a deferred write like others, so that an optimizer in the same function reads the new gradients, and a
+gradient that only the optimizer reads is never stored.
 """
 
 from __future__ import annotations
@@ -95,15 +95,16 @@ def _of_tensors(
             found = vm.tensors.run(torch.autograd.grad, (roots, reached, given), call)
         vm.tensors.note_used_up(spent)
         _accumulate(vm, reached, found)
-    else:  # nothing to compute: what is wrong with the call, the engine says
+    else:  # nothing to compute: the engine raises the error of a wrong call
         vm.tensors.run(torch.autograd.backward, (roots, given), {})
 
 
 def refuse_pieces(vm: Interpreter, call: str) -> None:
-    """No derivative is a node of a graph that is cut, or of one that changes what the derivative reads.
+    """Check that gradients can be a node of this graph.
 
     Raises:
-        Break: a branch on a tensor's value is in the graph, or a hook; a backward would read what was written.
+        Break: the graph contains a branch on a tensor's value or a hook, at which it is cut; or it writes what the
+            derivative reads.
     """
     for node in cuts(vm.tensors.graph):
         raise Break(f"{call} after {why_cut(node)}", "the graph is differentiated in pieces")
@@ -119,7 +120,7 @@ def _sequence(value: Any) -> list[Any]:
 
 
 def leaves_below(roots: Sequence[torch.Tensor]) -> Iterator[TraceTensor]:
-    """The tensors whose `.grad` a backward from the roots adds to."""
+    """The leaves to whose `.grad` a backward from the roots adds."""
     yield from (root for root in roots if type(root) is TraceTensor and root.requires_grad and root.grad_fn is None)
     for node in history(roots):
         leaf = getattr(node, "variable", None)
@@ -128,13 +129,13 @@ def leaves_below(roots: Sequence[torch.Tensor]) -> Iterator[TraceTensor]:
 
 
 def begins_here(vm: Interpreter, leaf: TraceTensor, hooks: bool = False) -> None:
-    """See to it that a leaf of the trace is one for the program too; one that the function makes is.
+    """Check that a leaf of the trace is a leaf of the program, too; a tensor that the function makes becomes one.
 
     Args:
-        hooks: those of the leaf will be called.
+        hooks: whether the leaf's hooks will be called.
 
     Raises:
-        Break: a gradient would have to flow on to what was computed before the function, or through a hook.
+        Break: the gradient would have to flow on to what was computed before the function, or through a hook.
     """
     if id(leaf) in vm.tensors.computed:
         raise Break(
@@ -145,7 +146,7 @@ def begins_here(vm: Interpreter, leaf: TraceTensor, hooks: bool = False) -> None
     source, real = vm.sources.get(id(leaf)), vm.tensors.real.get(id(leaf))
     if real is None or source is None:
         return
-    if not isinstance(real, torch.nn.Parameter):  # a parameter cannot be anything else
+    if not isinstance(real, torch.nn.Parameter):  # a parameter is always a leaf
         vm.guards.python(is_leaf, [source])
     if not has_hooks(real):
         vm.guards.together(no_hooks, source)
@@ -158,11 +159,11 @@ def _hooked(vm: Interpreter, leaf: TraceTensor) -> bool:
     return real is not None and has_hooks(real) or bool(registered(vm, leaf))
 
 
-# -- what becomes of the gradients ---------------------------------------------------------------------------------
+# -- writing the gradients -----------------------------------------------------------------------------------------
 
 
 def _accumulate(vm: Interpreter, leaves: Iterable[TraceTensor], gradients: Iterable[Any]) -> None:
-    """Add to `.grad` as autograd does: in place where there is one, else the gradient itself becomes it."""
+    """Add to `.grad` as autograd does: in place if there is one, else the new gradient becomes `.grad`."""
     taken: set[int] = set()
     for leaf, gradient in zip(leaves, gradients, strict=True):
         if gradient is None:
@@ -175,7 +176,7 @@ def _accumulate(vm: Interpreter, leaves: Iterable[TraceTensor], gradients: Itera
 
 
 def _add(vm: Interpreter, leaf: TraceTensor, gradient: TraceTensor, taken: set[int]) -> None:
-    """`taken`: memory that is the `.grad` of another tensor already."""
+    """Add to `.grad`, or set it. `taken`: identities of storages that are the `.grad` of another tensor already."""
     before = vm.load_attr(leaf, "grad")
     if before is not None:
         with vm.ambient.unrecorded(vm.tensors.graph):
@@ -193,7 +194,7 @@ def _add(vm: Interpreter, leaf: TraceTensor, gradient: TraceTensor, taken: set[i
 
 
 def _fits(gradient: TraceTensor, leaf: TraceTensor) -> bool:
-    """The gradient lies in memory as autograd keeps it."""
+    """Whether the gradient has the memory layout that autograd gives `.grad`."""
     computed = gradient.storage_view.layout.val
     return accumulated(leaf.storage_view.layout.val, computed) is computed and same(
         gradient.storage_view.layout.offset, 0
@@ -201,7 +202,7 @@ def _fits(gradient: TraceTensor, leaf: TraceTensor) -> bool:
 
 
 def store_grad(vm: Interpreter, tensor: TraceTensor, value: object) -> None:
-    """`tensor.grad = value`, seen at once by the program and by others after the graph."""
+    """`tensor.grad = value`: visible to the program at once, to others after the graph."""
     if vm.source_of(tensor) is None:
         vm.reads[id(tensor), "grad"] = value
     else:
@@ -211,12 +212,12 @@ def store_grad(vm: Interpreter, tensor: TraceTensor, value: object) -> None:
 
 
 def is_spent(vm: Interpreter, tensor: TraceTensor) -> bool:
-    """A backward has used up (part of) the history of the tensor."""
+    """Whether a backward has freed saved tensors in the history of the tensor."""
     return bool(vm.tensors.spent) and any(id(node) in vm.tensors.spent for node in history([tensor]))
 
 
 def base_that_is_spent(vm: Interpreter, tensor: TraceTensor) -> TraceTensor | None:
-    """What a tensor is a view of without a history of its own (`torch.no_grad()`), where `is_spent` says so of that."""
+    """The base of a view taken without a history (`torch.no_grad()`), if `is_spent` holds for the base."""
     if not (vm.tensors.spent and tensor.requires_grad and is_view(tensor)):
         return None
     if forbidden(tensor) is None and tensor.grad_fn is not None:
@@ -231,10 +232,11 @@ def base_that_is_spent(vm: Interpreter, tensor: TraceTensor) -> TraceTensor | No
 def view_without_history(
     base: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...], distance: int, written: bool
 ) -> torch.Tensor:
-    """The view of the base that begins so many elements behind it, as it is taken under `torch.no_grad()`.
+    """The view of the base at this offset, taken under `torch.no_grad()`.
 
     Args:
-        written: since it was taken one of the two was written, so that autograd refuses whoever uses it.
+        distance: offset from the first element of the base, in elements.
+        written: the base or the view was written since, so that autograd refuses to use the view.
     """
     with torch.no_grad():
         view = base.as_strided(shape, stride, base.storage_offset() + distance)
@@ -244,7 +246,7 @@ def view_without_history(
 
 
 def spent(tensor: torch.Tensor, *origins: torch.Tensor) -> torch.Tensor:
-    """A result of the graph as eager returns it after its backward: it requires gradients, and has none left."""
+    """A result of the graph as eager returns it after a backward: it requires gradients, but its history is freed."""
     return with_invalid_history(tensor, RuntimeError(_SPENT), origins)
 
 

@@ -1,4 +1,4 @@
-"""`cls.__dict__` of the program's classes: a view of what the class holds, and of what the program writes to it."""
+"""`cls.__dict__` of the program's classes: a view of the class's content, including the program's deferred writes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from smelt.capture.python.effects import ClassDict
 
 
 class _Contents:
-    """What a class held when its `__dict__` was read."""
+    """The content of a class when its `__dict__` was read."""
 
     def __init__(self, cls: type) -> None:
         self.cls, self.items = cls, [*vars(cls).items()]
 
     def unchanged(self) -> bool:
-        """The class holds the same objects under the same names, in the same order."""
+        """Whether the class has the same objects under the same names, in the same order."""
         now = vars(self.cls)
         return len(now) == len(self.items) and all(
             name == before and value is value_before
@@ -27,7 +27,7 @@ class _Contents:
 def class_dict(
     vm: Interpreter, cls: type, read: Callable[[str, object], object]
 ) -> types.MappingProxyType[str, object]:
-    """A view of what the class holds. `read(name, raw)` is the handle of one value."""
+    """A view of the class's content. `read(name, raw)` gives the handle of one value."""
     known = vm.effects.class_dicts.get(id(cls))
     if known is not None:
         return known.view()

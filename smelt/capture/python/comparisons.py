@@ -1,7 +1,7 @@
 """What C code hashes and compares: keys of dictionaries, items of sets and lists, operands of `==`.
 
-Reading a container guards its class, an object its class: what is in a container, and which object it is, is guarded
-when somebody asks. C code that looks a key up asks all of it.
+Reading a container guards its class, and reading an object guards the object's class. The container's content, and
+which object it is, are guarded only when something depends on them; C code that looks a key up depends on all of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from smelt.graph.ir.symint import SYMBOLIC_CLASSES, pinned
 from smelt.graph.trace.trace import TraceTensor
 
 _HOST = -2
-"""The kind of source that an input from the prologue has: no guard fetches it."""
+"""The kind of source of an input from the prologue; no guard fetches it."""
 
 _HASHED = (dict, set, frozenset)
 _SEARCHED = (list, tuple, collections.deque)
@@ -47,7 +47,7 @@ _ITEMS = (operator.getitem, operator.setitem, operator.delitem)
 
 
 class Compared:
-    """The objects from outside that C code tells apart in one capture."""
+    """The external objects that C code distinguishes in one capture."""
 
     def __init__(self, vm: Interpreter) -> None:
         self.vm = vm
@@ -55,41 +55,42 @@ class Compared:
         self._functions: dict[int, types.FunctionType] = {}
         self._by_address = False
         self._nans: list[tuple[object, Source]] = []
-        self._nans_told = False
+        self._guards_nans = False
 
     def release(self) -> None:
-        """Let go of the program's objects."""
+        """Drop the references to the program's objects."""
         self._objects.clear()
         self._functions.clear()
         self._nans.clear()
 
     def look(self, fn: Callable[..., object], args: Args) -> None:
-        """C code is about to run: what it compares is guarded."""
+        """Guard what C code that is about to run will compare."""
         hashed, values = _compared(fn, args)
         for value in values:
             self.note(value, hashed)
-        if self._nans and not self._nans_told:
-            self._nans_told = self._count_nans(values, set()) > (not hashed)
+        if self._nans and not self._guards_nans:
+            self._guards_nans = self._count_nans(values, set()) > (not hashed)
         if fn is hash and args and self._objects:
             self._by_address = True  # the hash of an object is its address
 
     def made(self, fn: Callable[..., object], out: object) -> None:
-        """C code made a set or dictionary, maybe of what it iterated."""
+        """C code made a set or dictionary: its keys may come from an iterator."""
         if _makes(fn):
             for key in out if isinstance(out, CONTAINERS) else ():
                 self.note(key)
                 self.ask_nan(key)
 
     def foreign(self, keys: Iterable[object]) -> None:
-        """A dictionary from outside is copied: which objects its keys are is known, but not where else they stand."""
+        """An external dictionary is copied: the identity of its keys is guarded, but not where else these objects
+        occur."""
         if not self._by_address:
             self._by_address = any(map(_tells_objects, keys))
 
     def note(self, value: object, hashed: bool = True) -> None:
-        """All that tells the value from another is guarded.
+        """Guard everything that distinguishes the value from others.
 
         Args:
-            hashed: a number that changes from call to call has to be this one.
+            hashed: the value is hashed, so that a symbolic number must have its present value.
         """
         if type(value) not in LEAVES:
             self._note(value, hashed, set())
@@ -116,20 +117,20 @@ class Compared:
             self._objects[id(value)] = value, source
 
     def read_nan(self, value: object, source: Source) -> None:
-        """A NaN from outside: guards find any other alike until the program asks which object it is."""
+        """Note an external NaN: guards accept any other NaN until the program depends on which object it is."""
         self._nans.append((value, source))
 
     def ask_nan(self, *values: object) -> None:
-        """Where all of these are NaN, the answer to what the program asks lies in which objects they are."""
+        """If all of these are NaN, the program's next question depends on their identities: guard those."""
         if self._nans and all(map(is_nan, values)):
-            self._nans_told = True
+            self._guards_nans = True
 
     def nan_source(self, value: object) -> Source | None:
-        """Where this very NaN was read."""
+        """The source of this NaN object."""
         return next((source for each, source in self._nans if each is value), None)
 
     def _count_nans(self, values: Iterable[object], seen: set[int]) -> int:
-        """How many NaN are in what C code compares; which ones are equal is a matter of the objects."""
+        """The number of NaN in what C code compares; whether they are found equal depends on their identities."""
         count = 0
         for value in values:
             if isinstance(value, CONTAINERS) and id(value) not in seen:
@@ -149,40 +150,40 @@ class Compared:
         return left is right
 
     def guard_distinct(self, one: object, other: object) -> None:
-        """The program has asked whether these are one object, and they are not."""
+        """Guard that these are two objects: the program has asked whether they are one."""
         a, b = self._source(one), self._source(other)
         if a is not None and b is not None:
             self.vm.guards.different(a, b)
         elif a is not None:
-            self._tell_constant(one, a, other)
+            self._guard_distinct_constant(one, a, other)
         elif b is not None:
-            self._tell_constant(other, b, one)
+            self._guard_distinct_constant(other, b, one)
 
     def _source(self, value: object) -> Source | None:
-        """Where an object was read that is this one, or that this one stands for."""
+        """The source of an external object, or of the one that this value replaces."""
         source = self.vm.effects.source_behind(value)
         return value.source if source is None and type(value) is PrologueValue else source
 
-    def _tell_constant(self, one: object, source: Source, other: object) -> None:
-        """What is known by its parts is not this object, which is the same at each call."""
+    def _guard_distinct_constant(self, one: object, source: Source, other: object) -> None:
+        """Guard that an external object known by its content is not this constant object."""
         if self._is_constant_function(other):
-            self._tell_functions(one, source, [other])
+            self._guard_distinct_functions(one, source, [other])
         elif isinstance(other, type) and isinstance(one, type) and id(other) not in self.vm.python.made_classes:
             self.vm.guards.different(source, const(other, other.__qualname__))
 
     def _is_constant_function(self, value: object) -> TypeGuard[types.FunctionType]:
         return type(value) is types.FunctionType and id(value) not in self.vm.python.created
 
-    def _tell_functions(self, one: object, source: Source, others: Iterable[types.FunctionType]) -> None:
-        """A function from outside, known by its code, is none of these, which are what they are."""
+    def _guard_distinct_functions(self, one: object, source: Source, others: Iterable[types.FunctionType]) -> None:
+        """Guard that an external function, known by its code, is none of these constant functions."""
         if type(one) is types.FunctionType:
             for other in others:
                 if other.__code__ is one.__code__:
                     self.vm.guards.different(source, const(other, other.__qualname__))
 
     def guard(self) -> None:
-        """Add the guards: the objects are not the same one, or each is the one that it was."""
-        for value, source in self._nans if self._nans_told else ():
+        """Add the guards: by identity where the addresses matter, else that the objects are different."""
+        for value, source in self._nans if self._guards_nans else ():
             self.vm.guards.check(source, native.IS, value)
         if self._by_address:
             for value, source in self._objects.values():
@@ -192,11 +193,11 @@ class Compared:
         else:
             self.vm.guards.all_different(source for _, source in self._objects.values())
             for value, source in self._objects.values():
-                self._tell_functions(value, source, self._functions.values())
+                self._guard_distinct_functions(value, source, self._functions.values())
 
 
 def _compared(fn: Any, args: Args) -> tuple[bool, tuple[object, ...]]:
-    """(whether it hashes them, those of the arguments that the C code hashes or compares)."""
+    """(whether the C code hashes its operands, those arguments that it hashes or compares)."""
     owner, name = getattr(fn, "__self__", None), getattr(fn, "__name__", None)
     if type(fn) in C_METHODS:
         kind = fn.__objclass__

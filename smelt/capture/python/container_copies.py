@@ -1,6 +1,7 @@
-"""Copies of the program's own containers that C code is given: it must not see the containers from outside in them.
+"""Copies of the program's own containers, given to C code that must not see external containers inside of them.
 
-`Effects.plain` makes them. C code may hand one on (`q.extend([held])`): the program goes on with its own container.
+`Effects.plain` makes them. C code may pass a copy on (`q.extend([items])`): the program then gets its own container
+back.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ class Copies:
     """The copies that were made during one capture."""
 
     def __init__(self) -> None:
-        self._kept_alive: dict[int, tuple[object, object]] = {}  # by identity of the copy, which must not die
+        self._kept_alive: dict[int, tuple[object, object]] = {}  # by identity of the copy
 
     def note(self, copy: object, container: object) -> None:
         """`copy` was made of `container`."""
         self._kept_alive[id(copy)] = copy, container
 
     def clear(self) -> None:
-        """Let go of the program's objects."""
+        """Drop the references to the program's objects."""
         self._kept_alive.clear()
 
     def own(self, value: object) -> Any:
-        """The container that this is a copy of; anything else unchanged."""
+        """The container that the value is a copy of; any other value unchanged."""
         known = self._kept_alive.get(id(value))
         return value if known is None else known[1]
 
     def give_back(self, value: Any) -> object:
-        """What C code returned or wrote to, with the program's own containers in it."""
+        """What C code returned or wrote to, with copies replaced by the program's own containers."""
         own = self.own(value)
         if own is not value or not self._kept_alive:
             return own

@@ -1,4 +1,4 @@
-"""Items, length, membership, iteration and truth of values, as the operators of Python ask for them."""
+"""Items, length, membership, iteration and truth of values, as Python's operators and statements use them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def truth(vm: Interpreter, value: object) -> bool:
 
 
 def tensor_value(title: str) -> Break:
-    """The break for Python that needs a tensor's value."""
+    """The break where Python needs a tensor's value."""
     return Break(
         title,
         "the graph is captured before values are known",
@@ -70,7 +70,7 @@ def tensor_value(title: str) -> Break:
 def length(vm: Interpreter, value: object) -> int:
     """`len(value)`"""
     if type(value) is TraceTensor and python_method(vm, value, "__len__") is None:
-        return value.shape[0] if value.dim() else user(len, value)  # `len` itself would pin the size
+        return value.shape[0] if value.dim() else user(len, value)  # `len` itself would make the size static
     if type(value) is PrologueValue:
         return vm.prologue.length(value)
     value = vm.effects.copies.own(value)
@@ -88,7 +88,7 @@ def length(vm: Interpreter, value: object) -> int:
 
 
 def _counted(vm: Interpreter, method: object, value: object) -> int:
-    """What a `__len__` that is written in Python gives, as `len` takes it."""
+    """The result of a `__len__` written in Python, checked and converted as `len` does."""
     count = vm.call(method, (value,), {})
     if vm.type_of(count) is bool or type(count) in LEAVES and type(count) is not int:
         count = int(user(operator.index, count))
@@ -96,23 +96,23 @@ def _counted(vm: Interpreter, method: object, value: object) -> int:
         raise Break(f"__len__ returns a {vm.type_of(count).__name__}", "its __index__ says how much that is")
     if count < 0:
         user_raise(ValueError("__len__() should return >= 0"))
-    return user(len, range(count)) if type(count) is int else count  # C counts no further than sys.maxsize
+    return user(len, range(count)) if type(count) is int else count  # raises for counts beyond sys.maxsize
 
 
 def tensor_key(vm: Interpreter, tensor: object, key: object) -> object:
-    """What a tensor is indexed with; sequences of numbers that are tensors become one tensor, as in torch."""
+    """The index of a tensor; a sequence of number tensors becomes one tensor, as in torch."""
     key = vm.effects.plain(key)
     if type(tensor) is TraceTensor:
         key = known_slices(vm, tensor, key)
     if type(key) is not tuple:
         return key
-    return tuple(vm.tensors.run(torch.stack, (list(part),), {}) if _are_numbers(part) else part for part in key)
+    return tuple(vm.tensors.run(torch.stack, (list(item),), {}) if _are_numbers(item) else item for item in key)
 
 
-def _are_numbers(part: object) -> bool:
-    if not (type(part) is list or type(part) is tuple) or not part:
+def _are_numbers(item: object) -> bool:
+    if not (type(item) is list or type(item) is tuple) or not item:
         return False
-    return all(type(each) is TraceTensor and not each.dim() and each.dtype == torch.int64 for each in part)
+    return all(type(each) is TraceTensor and not each.dim() and each.dtype == torch.int64 for each in item)
 
 
 def _tensor_item(vm: Interpreter, obj: object, key: object) -> object:
@@ -154,11 +154,11 @@ _INDEXED = (list, tuple, str, bytes, range, collections.deque)
 
 
 def index(vm: Interpreter, key: object) -> object:
-    """What a sequence is indexed with: numbers in place of objects whose `__index__` is written in Python."""
+    """The index of a sequence: the results of `__index__` methods written in Python in place of their objects."""
     if type(key) is slice:
-        parts = [index(vm, part) for part in (key.start, key.stop, key.step)]
-        same = all(a is b for a, b in zip(parts, (key.start, key.stop, key.step), strict=True))
-        return key if same else slice(*parts)
+        bounds = [index(vm, bound) for bound in (key.start, key.stop, key.step)]
+        same = all(a is b for a, b in zip(bounds, (key.start, key.stop, key.step), strict=True))
+        return key if same else slice(*bounds)
     method = python_method(vm, key, "__index__") if type(key) not in LEAVES and type(key) is not TraceTensor else None
     return key if method is None else vm.call(method, (key,), {})
 
@@ -182,7 +182,7 @@ def external_item(vm: Interpreter, obj: object, source: Source, key: object) -> 
 
 
 def dict_item(vm: Interpreter, container: dict[object, object], key: object) -> object:
-    """`container[key]` of a dictionary, as C code has it: when the key is missing, its class may know better."""
+    """`container[key]` of a dictionary in C code: a missing key is passed to `__missing__` of its class."""
     source = vm.sources.get(id(container))
     if source is not None and vm.effects.untouched(container) and not hashes(key):
         if vm.effects.has_key(container, source, key):
@@ -205,7 +205,7 @@ MAKING = vars(collections.defaultdict)["__missing__"]
 
 
 def make_item(vm: Interpreter, container: object, key: object) -> object:
-    """The item that a `defaultdict` makes where there is none."""
+    """The item that a `defaultdict` makes for a missing key."""
     container = vm.effects.original(container)
     factory = vm.load_attr(container, "default_factory")
     if factory is None:
@@ -266,7 +266,7 @@ def delete_item(vm: Interpreter, obj: object, key: object) -> None:
 
 
 def writable(vm: Interpreter, obj: object) -> Any:
-    """What a write to `obj` goes to: itself, or the mirror of an external container."""
+    """The object that a write to `obj` changes: itself, or the mirror of an external container."""
     obj = vm.effects.copies.own(obj)
     if vm.sources.get(id(obj)) is None:
         return obj
@@ -289,7 +289,7 @@ def contains(vm: Interpreter, container: object, item: object) -> bool:
 
 
 def _is_among(vm: Interpreter, container: object, item: object) -> bool:
-    """The same where C code looks, or goes through the items."""
+    """The same where C code looks the item up, or iterates."""
     source = vm.sources.get(id(container))
     if source is not None and not isinstance(container, CONTAINERS) and type(container) is not TraceTensor:
         return any(compare(vm, operator.eq, item, other) is True for other in each(vm, container))
@@ -297,7 +297,7 @@ def _is_among(vm: Interpreter, container: object, item: object) -> bool:
         return vm.tensors.run(operator.contains, (container, item), {})
     if PrologueValue in (type(container), type(item)) and any(True for _ in values_in((container, item))):
         return vm.prologue.known(vm.prologue.run(operator.contains, (container, item), {}))
-    is_builtin = isinstance(container, CONTAINERS)  # C code looks in, whatever a subclass iterates
+    is_builtin = isinstance(container, CONTAINERS)  # C code looks the item up, even if a subclass overrides iteration
     if not is_builtin and python_method(vm, container, "__iter__") is not None:
         return any(truth(vm, compare(vm, operator.eq, item, other)) for other in each(vm, container))
     return vm.native(operator.contains, *vm.effects.plain_all((container, item)))
@@ -334,11 +334,11 @@ def iterate(vm: Interpreter, value: object) -> object:
 
 
 def ask_length(vm: Interpreter, value: object) -> None:
-    """What C code does that makes a list or tuple, once it has the iterator: how many items are to be expected?"""
+    """Call `__len__` or `__length_hint__` of an iterable as C code does to preallocate a list or tuple."""
     if type(value) is TraceTensor:
         return
     if all(find_in_class(vm, type(value), name) is MISS for name in ("__iter__", "__getitem__")):
-        return  # it cannot be iterated, which C code tells before it asks
+        return  # it is not iterable, which C code reports first
     method = python_method(vm, value, "__len__") or python_method(vm, value, "__length_hint__")
     if method is None:
         return
@@ -350,7 +350,7 @@ def ask_length(vm: Interpreter, value: object) -> None:
 
 
 def each(vm: Interpreter, value: object) -> Iterator[object]:
-    """The items of a value, as the program's `for` would get them."""
+    """The items of a value, in the order of iteration."""
     iterator = iterate(vm, value)
     while (item := advance(vm, iterator)) is not END:
         yield item
@@ -388,9 +388,9 @@ def advance(vm: Interpreter, iterator: object) -> object:
 
 
 def advance_or_raise(vm: Interpreter, iterator: object, *default: object) -> object:
-    """`next(iterator)`, with the StopIteration that a generator puts its result in, unless there is a default.
+    """`next(iterator)`, with the StopIteration that carries a generator's result, unless there is a default.
 
-    A method written in Python raises in any case.
+    A `__next__` written in Python raises in any case.
     """
     kind = type(iterator)
     method = None if kind is TracedGenerator else python_method(vm, iterator, "__next__")

@@ -1,4 +1,4 @@
-"""Context variables: a program reads them, and sets them for the time of a region."""
+"""Context variables: a program reads them, and sets them for the duration of a region."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from smelt.capture.python import containers
 
 _UNREAD = object()
 _VALUE = "get()"
-"""Among what was read of a variable; `get` is the method."""
+"""The key of a variable's `get` method in its reads."""
 
 
 class Setting:
-    """Stands for the Token of a variable that is set only in the interpreter, until it is reset.
+    """The Token of a variable that is set only in the interpreter, until it is reset.
 
     Attributes:
-        before: what the program knew of it: a value, or nothing.
-        step: where the captured frame stood.
+        before: the value that the program had read or set before; _UNREAD: none.
+        step: the captured frame's instruction that set it.
         at: the location in the user's code.
     """
 
@@ -46,7 +46,7 @@ def context_get(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 def _value_of(variable: contextvars.ContextVar[object]) -> Any:
-    """What it was set to, END if it was not; its default never changes."""
+    """The value it is set to, END if it is not set; the default of a variable never changes."""
     return variable.get(containers.END)
 
 
@@ -75,10 +75,10 @@ def context_reset(vm: Interpreter, args: Args, kwargs: Kwargs) -> None:
 
 
 def refuse_settings(vm: Interpreter) -> None:
-    """The graph ends: variables that are still set have to be set in earnest.
+    """At the end of the graph: variables that are still set have to be set in the real context.
 
     Raises:
-        Restart: there are some; capture stops before.
+        Restart: there are some; capture stops before the first was set.
     """
     if vm.python.settings:
         first = vm.python.settings[0]

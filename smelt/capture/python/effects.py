@@ -1,7 +1,7 @@
-"""Writes to what existed before the frame: put off during the capture, seen by later reads, done by residual code.
+"""Effects: writes to external objects, deferred during the capture, seen by later reads, made by residual code.
 
-Attributes and globals are single locations. A builtin container that is written, or that C code wants to see, gets a
-mirror: a copy with guarded items that takes its place for the rest of the capture; what changed in it is written back.
+Attributes and globals are single locations. A builtin container that is written, or that C code reads, gets a mirror: a
+copy with guarded items that replaces it for the rest of the capture; residual code writes the changes back.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ UNGUARDED: tuple[type, ...] = (
     *(bytearray, memoryview, array.array, types.SimpleNamespace, types.MappingProxyType),
     *(type(view(kind())) for kind in (dict, collections.OrderedDict) for view in (kind.keys, kind.values, kind.items)),
 )
-"""What C code may read and change, and has no mirror."""
+"""External containers that C code may read and change, and that have no mirrors."""
 DELETED = native.NULL
 
 K = TypeVar("K")
@@ -56,8 +56,8 @@ class Store:
         maybe: what is deleted need not exist.
         anew: it was deleted before it was set.
         born: step of the capture.
-        version: (of `.data`) what the tensor's counter said when it was first assigned.
-        behind: how many calls had been deferred when the target was first written: its former value dies then.
+        version: (of `.data`) the tensor's version counter at the first assignment.
+        behind: how many calls had been deferred when the target was first written, which is when its old value dies.
     """
 
     kind: str
@@ -73,10 +73,10 @@ class Store:
 
 @dataclass(slots=True)
 class Deferred:
-    """A call without a result that matters, to be made after the graph (logging, warnings, print).
+    """A deferred call whose result is not used (logging, warnings, print).
 
     Attributes:
-        handled: the exception that the program is handling there: it becomes the context of what the call raises.
+        handled: the exception that the program is handling: it becomes the context of what the call raises.
         at: the location in the user's code, for a function that inspects its caller.
     """
 
@@ -89,21 +89,21 @@ class Deferred:
 
 @dataclass(slots=True)
 class DeferredWarning(Deferred):
-    """A warning, with the location that it points to; a number: so many frames above the captured one."""
+    """A deferred warning. `location`: where it points to; a number: that many frames above the captured one."""
 
     location: WarningLocation | int = 0
 
 
 @dataclass(slots=True)
 class Made:
-    """An object that residual code has to make even if nobody holds it, for what making it does."""
+    """An object that residual code has to make even if nothing refers to it, for the side effects of making it."""
 
     value: Any
 
 
 @dataclass(slots=True)
 class Mirror:
-    """The stand-in of an external container; `before` is what it held when it was made."""
+    """The stand-in of an external container; `before` is the content when it was made."""
 
     original: object
     copy: Any
@@ -111,7 +111,7 @@ class Mirror:
 
     @property
     def changed(self) -> bool:
-        """True when the program wrote to it."""
+        """Whether the program wrote to it."""
         if isinstance(self.copy, (list, collections.deque)):
             now, before = own_items(self.copy), self.before
             return len(now) != len(before) or not all(map(operator.is_, now, before))
@@ -122,13 +122,13 @@ class Mirror:
         return isinstance(self.copy, set) and set.__ne__(self.copy, self.before)
 
     def lost(self) -> list[object]:
-        """What the program took out of it."""
+        """The values that the program removed from it."""
         kept = {*map(id, values_of(self.copy))}
         return [value for value in values_of(self.before) if id(value) not in kept]
 
 
 def values_of(container: Iterable[object]) -> list[object]:
-    """Items of a builtin container, of a dict also the keys, past overrides of a subclass."""
+    """The items of a builtin container, for a dict also its keys, ignoring overrides of a subclass."""
     return [*dict.values(container), *dict.keys(container)] if isinstance(container, dict) else own_items(container)
 
 
@@ -137,25 +137,26 @@ _OBSERVED = (print, _warnings.warn_explicit)
 
 @dataclass
 class Written:
-    """What a variable of a module holds."""
+    """The value of a module's variable."""
 
     value: object
 
 
 class ClassDict:
-    """What the class `cls` holds by now; each of `views` is what its `__dict__` gave once."""
+    """The present content of the class `cls`; `views` are the results of its `__dict__`."""
 
     def __init__(self, cls: type, items: dict[str, object]) -> None:
         self.cls, self.items = cls, items
         self.views: list[types.MappingProxyType[str, object]] = []
 
     def view(self) -> types.MappingProxyType[str, object]:
-        """One more."""
+        """Add a view."""
         self.views.append(types.MappingProxyType(self.items))
         return self.views[-1]
 
     def write(self, name: str, value: object, anew: bool) -> None:
-        """The program gave the class an attribute, or removed it; `anew`: it was removed before it was given."""
+        """The program set an attribute of the class, or removed it; `anew`: it removed the attribute before it set
+        it."""
         if value is DELETED or anew:
             self.items.pop(name, None)
         if value is not DELETED:
@@ -173,20 +174,20 @@ _ANEW: ClassTable[Callable[..., object]] = by_class(
         collections.defaultdict: lambda old, pairs: collections.defaultdict(old.default_factory, pairs),
     }
 )
-"""A container like the first, with other items."""
+"""Makes a container of the same kind with other items."""
 _OPEN = object()
 
 
 def holds_itself() -> Break:
-    """What follows the items of containers meets one again inside of it."""
+    """The break where the traversal of a container's items meets the container again."""
     return Break("a container that holds itself", "its items would be followed for ever")
 
 
 class Opened:
-    """Entered with a container, left when its items are done.
+    """Context manager around the traversal of a container.
 
     Raises:
-        Break: it is entered already: the container holds itself.
+        Break: the container is being traversed already: it contains itself.
     """
 
     __slots__ = ("containers", "key")
@@ -204,11 +205,11 @@ class Opened:
 
 
 class Effects:
-    """What the frame did to the outside so far.
+    """The effects of the frame on external objects so far.
 
     Attributes:
-        graph_warns: the graph's backend calls functions of torch as they are: it gives their warnings.
-        graph_repeats_writes: it runs what was under `checkpoint` once more, with what that writes.
+        graph_warns: the graph's backend calls torch functions unchanged, so they give their warnings themselves.
+        graph_repeats_writes: the backend recomputes what was under `checkpoint` in the backward, including its writes.
     """
 
     def __init__(self, vm: Interpreter) -> None:
@@ -220,16 +221,17 @@ class Effects:
         self.appended: dict[int, tuple[list[object], list[object]]] = {}
         self.cleared: list[TraceTensor] = []
         self.class_writes: set[str] = set()  # names that were written on any class
-        self.class_dicts: dict[int, interface.ClassDict] = {}  # those that the program has looked at
+        self.class_dicts: dict[int, interface.ClassDict] = {}  # those that the program has read
         self.tables: set[int] = set()  # dictionaries of buffers, some of which were assigned as attributes
-        self.views: dict[int, tuple[object, Source]] = {}  # the view that each stands for, its source
-        self.shown: set[int] = set()  # the dictionaries of these
+        # by identity of a view: the external view that it replaces, its source
+        self.views: dict[int, tuple[object, Source]] = {}
+        self.shown: set[int] = set()  # identities of the dictionaries that these views show
         self._keys: dict[tuple[int, object], object] = {}
         self.copies = Copies()
         self._open: set[int] = set()
 
     def release(self) -> None:
-        """Let go of the program's objects."""
+        """Drop the references to the program's objects."""
         for table in (self.stores, self.deferred, self.mirrors, self.appended, self.cleared, self._keys):
             table.clear()
         self.class_dicts.clear()
@@ -238,15 +240,15 @@ class Effects:
     # -- single locations -------------------------------------------------------------------------------------------
 
     def store(self, kind: str, target: object, name: str, value: object) -> None:
-        """Remember a write to an external object (DELETED: it is removed)."""
+        """Record a write to an external object (DELETED: a removal)."""
         self.vm.work += 1
         store_key = (kind, id(target), name)
         before = self.stores.get(store_key)
         if before is None:
-            self.vm.finalizers.refuse_loss(_held(kind, target, name))
+            self.vm.finalizers.refuse_loss(_replaced_value(kind, target, name))
         anew = before is not None and (before.value is DELETED or before.anew)
         if anew and before is not None and before.value is DELETED:
-            del self.stores[store_key]  # a dictionary puts what was deleted and set again at its end
+            del self.stores[store_key]  # a key deleted and set again moves to the end of its dictionary
         behind = len(self.deferred) if store_key not in self.stores else self.stores[store_key].behind
         self.stores[store_key] = Store(kind, target, name, value, anew=anew, born=self.vm.step, behind=behind)
         if isinstance(target, type):
@@ -256,18 +258,18 @@ class Effects:
         key = "cell_contents" if kind == "cell" else name
         self.vm.reads[id(target), key] = value
         mirror = self.mirrors.get(id(target))
-        if mirror is not None:  # C code looks at it
+        if mirror is not None:  # C code reads the mirror
             object.__setattr__(mirror.copy, name, None if value is DELETED else value)
 
     def store_variable(self, variables: dict[str, object], name: str, value: object) -> None:
-        """Remember a write to a module's variable, by its name or through the module. DELETED: it is removed."""
+        """Record a write to a module's variable, by its name or through the module. DELETED: a removal."""
         self.vm.globals_source(variables)
         mirror = self.mirrors.get(id(variables))
         if mirror is None and value is DELETED:
             self.delete("global", variables, name)
         elif mirror is None:
             self.store("global", variables, name, value)
-        else:  # the program took hold of the dictionary
+        else:  # the program has read the dictionary
             self.vm.work += 1
             mirror.copy.pop(name, None)
             if value is not DELETED:
@@ -275,7 +277,7 @@ class Effects:
             self.vm.reads[id(variables), name] = value
 
     def variable(self, module: types.ModuleType, name: str) -> object:
-        """What the program has written to a module's variable; None: nothing."""
+        """The value that the program has written to a module's variable; None: it has not written one."""
         variables = vars(module)
         mirror = self.mirrors.get(id(variables))
         if mirror is not None:
@@ -284,13 +286,14 @@ class Effects:
         return store if store is not None else self.stores.get(("attr", id(module), name))
 
     def delete(self, kind: str, target: object, name: str) -> None:
-        """Remember that something is removed. What the program put there itself may not exist outside."""
+        """Record a removal. An attribute that the program set itself need not exist outside."""
         before = self.stores.get((kind, id(target), name))
         self.store(kind, target, name, DELETED)
         self.stores[kind, id(target), name].maybe = before is not None and (before.maybe or before.value is not DELETED)
 
     def defer(self, fn: Callable[..., object], args: Args, kwargs: Kwargs, at: At | None = None) -> None:
-        """Make a call after the graph has run; `at`: for a function that looks who calls it."""
+        """Defer a call until the graph has run; `at`: the location that a function which inspects its caller must
+        see."""
         refuse_unknown((*args, *kwargs.values()))
         self.vm.work += 1
         if not isinstance(fn, types.BuiltinFunctionType) or fn in _OBSERVED:
@@ -298,7 +301,7 @@ class Effects:
         self.deferred.append(Deferred(fn, args, kwargs, self.vm.context(), at))
 
     def warn(self, location: WarningLocation | int, message: object, category: object, source: object) -> None:
-        """Give a warning after the graph has run."""
+        """Defer a warning until the graph has run."""
         args = message, category, source
         refuse_unknown(args)
         self.vm.work += 1
@@ -336,7 +339,8 @@ class Effects:
         return copy
 
     def _take_over_attributes(self, attributes: dict[str, object], copy: dict[str, object]) -> None:
-        """What was written to an object's attributes before the program took hold of its `__dict__`."""
+        """Move writes to an object's attributes into the mirror of its `__dict__`, which the program is about to
+        read."""
         for store_key, store in list(self.stores.items()):
             target = store.target
             if store.kind == "attr" and not isinstance(target, type) and self._has_dict(target, attributes):
@@ -352,14 +356,15 @@ class Effects:
         self._forget_reads(attributes)
 
     def _forget_reads(self, attributes: dict[str, object]) -> None:
-        """Of the attributes of the object whose `__dict__` is `attributes`: the program may write them there."""
+        """Forget the reads of an object's attributes: the program may write to them through its `__dict__`,
+        `attributes`."""
         owners = {id(value) for value in self.vm.externals() if self._has_dict(value, attributes)}
         owners.update(key for key, real in self.vm.tensors.real.items() if own_dict(real) is attributes)
         for key in [key for key in self.vm.reads if key[0] in owners]:
             del self.vm.reads[key]
 
     def _take_over_members(self, attributes: dict[str, object], copy: dict[str, object]) -> None:
-        """The same for a module's table of buffers: from now on the mirror says what they are."""
+        """The same for a module's table of buffers, whose mirror holds them from here on."""
         for store_key, store in list(self.stores.items()):
             target = store.target
             if store.kind == "attr" and isinstance(target, torch.nn.Module) and _has_table(target, attributes):
@@ -375,7 +380,7 @@ class Effects:
             del self.vm.reads[key]
 
     def append(self, container: list[object], value: object) -> None:
-        """`container.append(value)`; a list from outside that is only appended to is not looked at."""
+        """`container.append(value)`; an external list that is only appended to is not read."""
         self.vm.work += 1
         if id(container) in self.mirrors or id(container) not in self.vm.sources:
             list.append(self.mirror(container), value)
@@ -383,14 +388,14 @@ class Effects:
             self.appended.setdefault(id(container), (container, []))[1].append(value)
 
     def untouched(self, container: object) -> bool:
-        """Nothing was written to this external container, nor was it taken whole: single items can be read."""
+        """Whether the external container was neither written nor mirrored: single items can be read."""
         if id(container) in self.mirrors or id(container) in self.appended or id(container) in self.tables:
             return False
         source = self.vm.sources.get(id(container))
         return source is None or source.kind != native.INSTANCE_DICT or not self._assigned(container)
 
     def _assigned(self, container: object) -> bool:
-        """The `__dict__` of an object whose attributes were written; those of modules may lie in their tables."""
+        """Whether it is the `__dict__` of an object with written attributes; those of modules may be in their tables."""
         targets = [store.target for store in self.stores.values() if store.kind == "attr"]
         plain = [target for target in targets if not isinstance(target, (type, torch.nn.Module))]
         return any(self._has_dict(target, container) for target in plain)
@@ -399,21 +404,21 @@ class Effects:
         return own_dict(self.vm.tensors.real.get(id(target), target)) is container
 
     def pending(self) -> bool:
-        """Something outside is not yet as the program left it."""
+        """Whether some external object is not yet as the program left it."""
         return bool(self.stores) or self.containers_changed()
 
     def containers_changed(self) -> bool:
-        """The program wrote to a container from outside."""
+        """Whether the program wrote to an external container."""
         return bool(self.appended) or any(mirror.changed for mirror in self.mirrors.values())
 
     def source_behind(self, value: object) -> Source | None:
-        """Where an object from outside was read, or the view from outside that this one stands for."""
+        """The source of an external object, or of the external view that this view replaces."""
         source = self.vm.sources.get(id(value))
         shown = self.views.get(id(value)) if source is None else None
         return source if shown is None else shown[1]
 
     def original(self, value: object) -> object:
-        """The container that a mirror or a copy stands for; anything else unchanged."""
+        """The container that a mirror or a copy replaces; any other value unchanged."""
         value = self.copies.own(value)
         known = self.mirrors.get(id(value))
         return value if known is None else known.original
@@ -465,13 +470,13 @@ class Effects:
         return {self._key(k): self.read_key(value, source, self._key(k)) for k in keys}
 
     def _key(self, key: object) -> object:
-        """A key of an external dict as the program holds it: tensors are keys by identity."""
+        """The program's key for a key of an external dict: tensors are keys by identity."""
         if not isinstance(key, torch.Tensor):
             return key
         return self.vm.external(key, sources.const(key, "a tensor that is a key"))
 
     def outside(self, key: object) -> object:
-        """A key of the program as an external dict holds it: of numbers that change, the one of this version."""
+        """The external dict's key for a key of the program: of a symbolic number, its present value."""
         if type(key) is TraceTensor:
             return self.vm.tensors.real.get(id(key), key)
         return pinned(key) if has_symint(key) else key
@@ -489,7 +494,7 @@ class Effects:
         return self._keys[id(value), key]
 
     def _written_global(self, value: dict[object, object], key: object) -> interface.Store | None:
-        """What the program did to a variable, when `value` is a dictionary of globals."""
+        """The program's write to a variable, if `value` is a dictionary of globals."""
         return self.stores.get(("global", id(value), key)) if type(key) is str else None
 
     def has_key(self, value: dict[object, object], source: Source, key: object) -> bool:
@@ -509,7 +514,7 @@ class Effects:
         return present
 
     def refuse_opaque(self, fn: object, values: Iterable[object]) -> None:
-        """C code must not look into objects from outside that have no guards for what is inside.
+        """Check that C code reads no external object whose content has no guards.
 
         Raises:
             Break: one of the values is such an object.
@@ -522,10 +527,10 @@ class Effects:
                     raise Break(f"{name}() of a {type(value).__name__}", "C code looks into an object from outside")
 
     def refuse_unguarded(self, value: object) -> None:
-        """C code is about to read an object that may be one of those that hold values which no guard can read.
+        """Check that C code reads no object with a content that no guard can read.
 
         Raises:
-            Break: it is, and came from outside.
+            Break: it may be one, and is external.
         """
         if isinstance(value, UNGUARDED) and id(value) in self.vm.sources:
             raise Break(
@@ -533,10 +538,10 @@ class Effects:
             )
 
     def refuse_foreign(self, *values: object) -> None:
-        """An operator of C code outside of Python, PyTorch and NumPy is about to read these.
+        """Check the operands of an operator of C code outside of Python, PyTorch and NumPy.
 
         Raises:
-            Break: one of them came from outside, and the state that this code keeps has no guards.
+            Break: one of them is external, and the state that this code stores in it has no guards.
         """
         for value in values:
             refuse_windows((value,))
@@ -546,7 +551,7 @@ class Effects:
                 )
 
     def refuse_iterators(self, values: Iterable[object]) -> None:
-        """An iterator from outside is used up by whoever iterates it: that is done once, when the program runs.
+        """Check that no external iterator is consumed: that must happen once, when the program runs.
 
         Raises:
             Break: one of the values is such an iterator.
@@ -558,16 +563,16 @@ class Effects:
     def plain(self, value: object) -> Any:
         """The same value with mirrors in place of external containers, at any depth of builtin containers.
 
-        What stands for an external container whose items had to be replaced is known as that container's stand-in, and
-        what stands for a container of the program as its copy: C code may hand it on.
+        A new container that replaces an external one is registered as its stand-in, one that replaces a container of
+        the program as its copy: C code may pass it on.
 
         Raises:
-            Break: a container holds itself.
+            Break: a container contains itself.
         """
         return self._plain(value, {})
 
     def plain_all(self, values: Iterable[object]) -> tuple[object, ...]:
-        """Each value as `plain` gives it; what is the same object in two of them still is."""
+        """Each value as `plain` gives it; objects that occur in several values still do."""
         done: dict[int, object] = {}
         return tuple([self._plain(value, done) for value in values])
 
@@ -613,11 +618,11 @@ class Effects:
         return value if same else self._also(value, make(value, items))
 
     def opened(self, container: object) -> Opened:
-        """While the items of a container are looked at, one after the other: nothing may look at them meanwhile."""
+        """Context for a traversal of a container's items; a nested traversal of the same container ends the graph."""
         return Opened(self._open, id(container))
 
     def _also(self, copy: object, deeper: object) -> object:
-        """`deeper`, which stands for the same container as `copy` does."""
+        """Register `deeper` as a stand-in of the container that `copy` replaces."""
         mirror = self.mirrors.get(id(copy))
         if mirror is None:
             self.copies.note(deeper, copy)
@@ -628,13 +633,13 @@ class Effects:
 
 
 def hashes(key: object) -> bool:
-    """The program's own code hashes this key."""
+    """Whether the program's own code hashes this key."""
     found = type(key).__hash__ if type(key) not in _SEEN else None
     return isinstance(found, types.FunctionType) and not policy.is_frozen(found.__module__)
 
 
-def _held(kind: str, target: object, name: str) -> object:
-    """The value that a write is about to replace; None where only code of the program can tell."""
+def _replaced_value(kind: str, target: object, name: str) -> object:
+    """The value that a write is about to replace; None if only code of the program could find it."""
     if kind == "cell":
         assert isinstance(target, types.CellType)
         try:
@@ -659,10 +664,10 @@ def _has_table(module: torch.nn.Module, attributes: dict[str, object]) -> bool:
 
 
 def items_of(value: dict[K, V]) -> list[tuple[K, V]]:
-    """The items in their order, past overrides of a subclass (an OrderedDict keeps an order of its own).
+    """The items in their order, ignoring overrides of a subclass (an OrderedDict has an order of its own).
 
     Raises:
-        Break: an OrderedDict, and dict's own methods have changed what it holds behind its order.
+        Break: dict's own methods have changed an OrderedDict, whose order no longer matches its content.
     """
     if not isinstance(value, collections.OrderedDict):
         return list(dict.items(value))
@@ -676,7 +681,7 @@ def items_of(value: dict[K, V]) -> list[tuple[K, V]]:
 
 
 def refuse_past_order(fn: object, args: Sequence[object]) -> None:
-    """Break before dict's own methods change an OrderedDict: its order is not that of its items then."""
+    """Break before dict's own methods change an OrderedDict: its order would no longer match its content."""
     if (
         args
         and getattr(fn, "__objclass__", None) is dict
@@ -696,7 +701,7 @@ _CHANGING = frozenset(
 
 
 def own_items(value: Iterable[T]) -> list[T]:
-    """The items (of a dict: the keys) that a builtin container or a subclass of one holds, past overrides of that."""
+    """The items (of a dict: the keys) of a builtin container or of a subclass, ignoring overrides."""
     if isinstance(value, dict):
         return [key for key, _ in items_of(value)]
     kind = next((each for each in _BUILT_IN if isinstance(value, each)), None)
@@ -707,7 +712,7 @@ _BUILT_IN = (list, tuple, set, frozenset, collections.deque)
 
 
 def set_items(value: set[object] | frozenset[object]) -> tuple[object, ...]:
-    """What a set, or a subclass of one, has of its own."""
+    """The items of a set, or of a subclass of one, ignoring overrides."""
     return tuple(set.__iter__(value) if isinstance(value, set) else frozenset.__iter__(value))
 
 
@@ -721,7 +726,7 @@ def _fill_set(value: set[object] | frozenset[object], items: tuple[object, ...])
 
 
 def has_written(vm: Interpreter, keys: Collection[tuple[int, str]]) -> bool:
-    """The captured function has written to one of these targets so far: to a name, or to anything in a container."""
+    """Whether the captured function has written to one of these targets: to a name, or to any item of a container."""
     changed = {id(mirror.original) for mirror in vm.effects.mirrors.values() if mirror.changed}
     written = {(id(store.target), store.name) for store in vm.effects.stores.values()}
     return any(key in written or key[0] in changed for key in keys)
@@ -739,7 +744,7 @@ def _fill_dict(value: dict[object, object], items: dict[object, object], factory
         return items
     base = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
     made: Any = collections.defaultdict if isinstance(value, collections.defaultdict) else base
-    out: Any = made.__new__(kind)  # a `__new__` of the program's own is not called again
+    out: Any = made.__new__(kind)  # the program's own `__new__` is not called a second time
     if made is collections.defaultdict:
         made.__init__(out, factory)
     new_attributes, attributes = own_dict(out), own_dict(value)
@@ -756,6 +761,6 @@ def _fill_sequence(value: list[object] | tuple[object, ...], items: list[object]
         return value if all(a is b for a, b in zip(value, items, strict=True)) else kind(items)
     if isinstance(value, tuple):
         return tuple.__new__(kind, items)
-    out = list.__new__(kind)  # a `__new__` of the program's own is not called again
+    out = list.__new__(kind)  # the program's own `__new__` is not called a second time
     list.extend(out, items)
     return out

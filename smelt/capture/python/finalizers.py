@@ -1,9 +1,10 @@
-"""Objects of the program that do something when they die: generators that stand in a `try`, what has a `__del__`.
+"""Objects of the program that run code when they die: generators suspended in a `try`, objects with a `__del__`.
 
-Python runs that code at the moment when the last reference goes, which is part of what the program does. Capture lets
-it happen by itself: an instruction of the captured frame after which nothing holds such an object any more is done in
-plain Python, between two graphs. Objects that the capture would make and drop are made in earnest first
-(`Interpreter.close_generators`, `objects.construct`), so that all that is looked at here came with the frame.
+Python runs that code as soon as the last reference is gone, which is visible to the program. Capture lets Python do so:
+an instruction of the captured frame that drops the last reference to such an object runs in plain Python, between two
+graphs. Objects that the capture itself would make and drop are made in plain Python before
+(`Interpreter.close_generators`, `objects.construct`), so that only objects that the frame was given remain to be
+tracked here.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ _QUIET = classes(*LEAVES, TraceTensor)
 
 
 class Finalizers:
-    """The objects with finalizers that a capture was given, and who holds them.
+    """The objects with finalizers that a capture was given, and what refers to them.
 
     Args:
         vm: the capture.
 
     Attributes:
-        owned: each such object, and the variable's or stack element's value that led to it.
-        allowed: an instruction may be done in plain Python.
+        owned: each such object, and the value of the variable or stack element that led to it.
+        allowed: an instruction may run in plain Python.
     """
 
     def __init__(self, vm: Interpreter) -> None:
@@ -47,13 +48,13 @@ class Finalizers:
         self._through: dict[int, Any] = {}
 
     def release(self) -> None:
-        """Let go of the program's objects."""
+        """Drop the references to the program's objects."""
         self.owned.clear()
         self._given.clear()
         self._through.clear()
 
     def begin(self, given: Iterable[object]) -> None:
-        """A frame is about to start with these variables and stack elements, and what it handles."""
+        """Record the variables, stack elements and handled exceptions with which the frame starts."""
         for each in given:
             if type(each) is Unread:
                 self._given.append(each)
@@ -61,7 +62,7 @@ class Finalizers:
             self.add(each)
 
     def add(self, value: object) -> None:
-        """An object from outside that the frame holds, or may change."""
+        """Record an external object that the frame refers to, or may change."""
         if self.allowed and type(value) not in _QUIET:
             self.owned += [(found, value) for found in native.finalizers(value)]
 
@@ -71,29 +72,29 @@ class Finalizers:
         return [each.source.key for each in given if each.source.kind == native.LOCAL]
 
     def check(self) -> None:
-        """An instruction was done.
+        """Check, after an instruction, that no object with a finalizer became unreachable.
 
         Raises:
-            Break: it let go of an object with a finalizer.
+            Break: one did.
         """
         for value, by in self.owned:
             whole = value is by or not self.vm.effects.stores
-            if whole and self._is_direct(by) or self._is_held(value):
+            if whole and self._is_direct(by) or self._is_reachable(value):
                 continue
             self.vm.work += 1
             raise Break(f"a {type(value).__name__} is dropped", "it does something then", silent=True)
 
     def refuse_loss(self, value: object) -> None:
-        """What the frame is about to take from an object outside.
+        """Check a value that the frame is about to remove from an external object.
 
         Raises:
-            Break: it, or what it holds, has a finalizer.
+            Break: it, or an object that it refers to, has a finalizer.
         """
         if self.allowed and type(value) not in _QUIET and native.finalizers(value):
             raise Break(f"a {type(value).__name__} is replaced", "it does something when it is dropped", silent=True)
 
     def guard(self, frame: Frame) -> None:
-        """What the frame dropped has no finalizer in later calls either."""
+        """Guard that the objects which the frame dropped have no finalizer in later calls either."""
         kept = {id(each) for each in (*frame.locals, *frame.stack, *frame.handled)}
         for given in self._given:
             if id(given) not in kept and self._may_have(given, kept):
@@ -105,25 +106,26 @@ class Finalizers:
                     self.vm.guards.check(source, native.NO_FINALIZER, None)
 
     def _may_have(self, given: Unread, kept: set[int]) -> bool:
-        """Whether a later call may find an object with a finalizer where this one has none."""
+        """Whether a later call may have an object with a finalizer where this one has none."""
         value = given.value
         if value is native.NULL or type(value) in LEAVES or issubclass(type(value), torch.Tensor):
-            return not self.vm.guards.has(given.source)  # what is read is guarded
+            return not self.vm.guards.has(given.source)  # a value that was read is guarded
         return id(value) not in kept and not native.finalizers(value)
 
     def leads_to_one(self, value: object) -> bool:
-        """Whether a value of the capture is or holds an object with a finalizer, or a generator, which may get one."""
+        """Whether a value of the capture is or refers to an object with a finalizer, or a generator, which may get
+        one."""
         doomed = set(map(id, self.doomed()))
         if not doomed or type(value) in _QUIET:
             return False
         return any(id(each) in doomed for each in self._reach([value]))
 
     def doomed(self) -> list[object]:
-        """The objects with finalizers around the frame, and the generators that it made and did not exhaust."""
+        """The objects with finalizers that the frame was given, and the generators that it made and did not exhaust."""
         return [value for value, _ in self.owned] + [each for each in self.vm.python.generators if not each.done]
 
     def _is_direct(self, value: object) -> bool:
-        """A variable or stack element still has the value, and nobody could write to it."""
+        """Whether a variable or stack element still has the value, and nothing can have written to it."""
         if id(value) in self.vm.effects.mirrors:
             return False
         for frame in self.vm.frames:
@@ -132,8 +134,9 @@ class Finalizers:
                     return True
         return False
 
-    def _is_held(self, value: object) -> bool:
-        """A root leads to the value: most likely the one that did before, so what large lists hold is not walked."""
+    def _is_reachable(self, value: object) -> bool:
+        """Whether a root leads to the value. The root that did last time is tried first, so that large lists are not
+        walked."""
         roots, before = self._roots(), self._through.get(id(value))
         likely = [root for root in roots if root is before]
         for root in (*likely[:1], *roots):
@@ -143,7 +146,7 @@ class Finalizers:
         return False
 
     def is_reached(self, value: object) -> bool:
-        """Whether what the frame holds now, or has stored, leads to the value."""
+        """Whether the value is reachable from the frame, or from what it has stored."""
         return any(value is each for each in self._reach(self._roots(), value))
 
     def _roots(self) -> list[object]:
@@ -156,7 +159,8 @@ class Finalizers:
         return out
 
     def _reach(self, roots: list[Any], wanted: object = None) -> Iterator[object]:
-        """All objects that the roots hold, with what the capture changed; of opaque ones only the wanted one."""
+        """All objects reachable from the roots, with the changes of the capture; of opaque objects only the wanted
+        one."""
         seen: set[int] = set()
         waiting = list(roots)
         while waiting:
@@ -176,13 +180,13 @@ class Finalizers:
                 waiting += [*value.frame.locals, *value.frame.stack]
             elif mirror is not None and value is not mirror.copy:
                 waiting.append(mirror.copy)
-            elif len(seen) < _MOST:
+            elif len(seen) < _MAX_VISITED:
                 waiting.extend(gc.get_referents(value))
 
 
 def _is_watchable(value: object) -> bool:
-    """Whether something may be said to happen when an object dies, without a word in its class."""
+    """Whether code may run when the object dies although its class has no `__del__`: a weak reference's callback."""
     return type(value) not in LEAVES and not isinstance(value, (torch.Tensor, *_OPAQUE))
 
 
-_MOST = 5000
+_MAX_VISITED = 5000

@@ -1,7 +1,7 @@
 """Hooks on leaves whose gradients are computed inside the captured function: called like any function of the program.
 
-The table of hooks is read as the program would read it, so that guards hold it. Hooks run with gradients off, on the
-whole gradient, in the order in which the autograd engine reaches the leaves.
+The table of hooks is read as the program would read it, so that guards cover it. Hooks run with gradients off, on the
+accumulated gradient, in the order in which the autograd engine reaches the leaves.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from smelt.capture.core.interface import Interpreter
 from smelt.graph.trace.trace import TraceTensor
 
 _FIRST = -(1 << 62)
-"""Where the engine adds to `.grad` it does so before anything else that is ready."""
+"""Sequence number of nodes that add to `.grad`: the engine runs them before all others that are ready."""
 
 
 def call_hooks(vm: Interpreter, leaf: TraceTensor, gradient: TraceTensor) -> TraceTensor:
-    """`register_hook`: the gradient, or what the hooks make of it."""
+    """Call the `register_hook` hooks of a leaf: the gradient, or what the hooks return in its place."""
     for hook in _hooks(vm, leaf, "_backward_hooks"):
         with vm.ambient.gradients(False):
             changed = vm.call(hook, (gradient,), {})
@@ -35,7 +35,7 @@ def call_hooks(vm: Interpreter, leaf: TraceTensor, gradient: TraceTensor) -> Tra
 
 
 def call_late_hooks(vm: Interpreter, leaf: TraceTensor) -> None:
-    """`register_post_accumulate_grad_hook`: `.grad` is there."""
+    """Call the `register_post_accumulate_grad_hook` hooks of a leaf, whose `.grad` has been written."""
     for hook in _hooks(vm, leaf, "_post_accumulate_grad_hooks"):
         with vm.ambient.gradients(False):
             result = vm.call(hook, (leaf,), {})
@@ -61,7 +61,7 @@ def registered(vm: Interpreter, tensor: TraceTensor) -> list[Any]:
 
 
 def _edges_to(nodes: Iterable[torch.autograd.graph.Node]) -> dict[torch.autograd.graph.Node, int]:
-    """How many edges lead to each node below these."""
+    """The number of edges to each node below these."""
     waiting: dict[torch.autograd.graph.Node, int] = {}
     found = list(nodes)
     seen = set(found)

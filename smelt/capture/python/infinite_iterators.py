@@ -1,6 +1,6 @@
-"""Iterators of C code that have no end, where one way of a branch on a tensor's value would use them up.
+"""Infinite iterators of C code in an arm of a branch on a tensor's value.
 
-Both ways are captured, also the one that the program never takes: there C code must not go on for ever.
+Both arms are captured, also the one that the program never runs: C code must not loop endlessly there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _EXHAUSTING = frozenset(
 
 
 def refuse_endless(fn: Callable[..., object], args: Args) -> None:
-    """In one way of a branch, C code is about to use up its arguments.
+    """Check the arguments that C code is about to exhaust in an arm of a branch.
 
     Raises:
         Break: one of them has no end.

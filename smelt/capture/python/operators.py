@@ -28,7 +28,7 @@ _COMPARE = {
 
 
 def _dunders(fn: Callable[..., object]) -> tuple[str, ...]:
-    """The dunder methods that an operator function asks the left operand for, most special first."""
+    """The left operand's dunder methods for an operator function, in the order in which Python tries them."""
     base = fn.__name__.strip("_")
     if base.startswith("i") and hasattr(operator, base[1:].replace("and", "and_").replace("or", "or_")):
         if base not in ("invert", "index"):
@@ -65,10 +65,10 @@ _OUT_OF_PLACE = {
 """`n += tensor` with a number `n` makes a new tensor."""
 
 _JOINING = frozenset({operator.add, operator.iadd, operator.mul, operator.imul, operator.or_, operator.ior})
-"""What they do to containers hands the items on, the same objects, without a look at them."""
+"""Operators that pass the items of containers on unread."""
 
 _FORMATTING = (operator.mod, operator.imod)
-"""What they do to texts shows the other operand."""
+"""Operators that format the other operand if one is a text."""
 
 _TEXTS = classes(str, bytes)
 _FLOORING = (operator.floordiv, operator.ifloordiv)
@@ -80,12 +80,12 @@ UNARY: tuple[Callable[..., object], ...] = (operator.neg, operator.pos, operator
 
 
 def _floors_floats(kinds: set[type]) -> bool:
-    """Whether `//` on numbers of these types is one of floats, of which some are symbolic."""
+    """Whether `//` on numbers of these types is a division of floats, one of which is symbolic."""
     return kinds <= _NUMBERS and (torch.SymFloat in kinds or kinds == {float, torch.SymInt})
 
 
 def _of_leaves(fn: Callable[..., object], left: object, right: object) -> object:
-    """Of plain numbers and text."""
+    """An operator on plain numbers and texts."""
     left, right = beside_others(left, right)
     floors = fn in _FLOORING and _floors_floats({type(left), type(right)})
     return user(floor_divided if floors else fn, left, right)
@@ -118,9 +118,9 @@ def binary(vm: Interpreter, fn: Callable[..., object], left: object, right: obje
 def _methods(
     vm: Interpreter, left: object, right: object, forward: tuple[str, ...], reflected: str
 ) -> list[tuple[Any, object, object]]:
-    """(method, operand, the other operand) for methods that are written in Python, in the order of Python's questions.
+    """(method, operand, other operand) for the methods written in Python, in the order in which Python tries them.
 
-    A tensor's operator does what it can before the other operand is asked.
+    A tensor's operator runs before the other operand's method is tried.
     """
     if type(left) is TraceTensor:
         forward = (next((name for name in forward if hasattr(vm.type_of(left), name)), forward[-1]),)
@@ -135,12 +135,13 @@ def _methods(
 
 
 def _torchs(operand: object) -> bool:
-    """Torch takes it beside a tensor."""
+    """Whether torch's operator accepts the value as the other operand."""
     return isinstance(operand, (int, float, complex)) or hasattr(type(operand), "__torch_function__")
 
 
 def _without_methods(left: object, right: object, asked: list[tuple[Any, object, object]]) -> tuple[object, object]:
-    """The operands for what Python does when their own methods have no answer: those are not asked again."""
+    """The operands for Python's behaviour after all their methods returned NotImplemented: those are not called
+    twice."""
     mute = {id(type(obj)): type(type(obj).__name__, (), {}) for _, obj, _ in asked}
     first = mute[id(type(left))]() if id(type(left)) in mute else left
     if left is right:
@@ -190,7 +191,7 @@ def compare(vm: Interpreter, fn: Callable[..., object], left: object, right: obj
 def _comparing(
     vm: Interpreter, fn: Callable[..., object], left: object, right: object
 ) -> list[tuple[Any, object, object]]:
-    """The same for comparisons; `!=` turns the answer of `__eq__` round where there is no `__ne__`."""
+    """The same for comparisons; without a `__ne__`, `!=` negates the answer of `__eq__`."""
     if type(left) is TraceTensor and _torchs(right):
         replaced = python_method(vm, left, _COMPARE[fn][0])
         return [] if replaced is None else [(replaced, left, right)]

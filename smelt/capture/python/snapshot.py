@@ -1,4 +1,4 @@
-"""What the capture can reach, as it was before a branch: to see what one way changed, and to undo it for the other."""
+"""Snapshots of the objects that a capture can reach: to find what one arm of a branch changed, and to undo it."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from smelt.graph.trace.trace import TraceTensor
 _OPAQUE = (type, types.ModuleType, types.FunctionType, types.CodeType, TraceTensor, Unread)
 
 Parts = dict[Any, Any]
-"""What an object holds: items of a dictionary or list by `("item", key)`, attributes by `("", name)`."""
+"""The content of an object: items of a dictionary or list by `("item", key)`, attributes by `("", name)`."""
 
 
 class CannotUndo(Exception):
-    """Something was changed that has to be done at its time, or cannot be put back."""
+    """An arm changed something that cannot be deferred, or not be undone."""
 
 
 class Snapshot:
-    """A look at all objects that the interpreted frames made and can reach, and at what was put off so far.
+    """The content of all objects that the interpreted frames made and can reach, and the deferred effects so far.
 
     Args:
         vm: the capture.
@@ -43,26 +43,26 @@ class Snapshot:
         while waiting:
             value = waiting.pop()
             if type(value) in LEAVES or isinstance(value, _OPAQUE) or id(value) in self.contents or value is vm:
-                continue  # generators of the capture lead to the capture itself
+                continue  # generators of the capture refer to the capture itself
             if id(value) in vm.sources and id(value) not in vm.effects.mirrors:
-                continue  # its changes are put off
+                continue  # changes of external objects are deferred
             parts = _parts(value)
             self.contents[id(value)] = value, parts
             waiting.extend(parts.values())
 
     def existed(self, value: object) -> bool:
-        """The object is among those that were looked at."""
+        """Whether the object existed and was reachable at the time of the snapshot."""
         return id(value) in self.contents
 
     def parts(self, value: object) -> Parts:
-        """What an object held."""
+        """The content of an object at the time of the snapshot."""
         return self.contents[id(value)][1]
 
     def take_changes(self) -> dict[int, Parts]:
-        """What the objects hold that were changed since, by identity; they hold again what they held before.
+        """The present content of the objects that were changed, by identity; restores their content of the snapshot.
 
         Raises:
-            CannotUndo: more was changed than that.
+            CannotUndo: external objects were changed as well.
         """
         if self._effects() != self.effects or any(self.vm.reads.get(k) is not v for k, v in self.reads.items()):
             raise CannotUndo("it changes something outside of the function")
@@ -75,7 +75,7 @@ class Snapshot:
         return changes
 
     def changed(self) -> bool:
-        """Something that it looked at is not as it was, or more was put off than warnings."""
+        """Whether an object has changed, or anything but warnings was deferred."""
         stores, deferred, *rest = self._effects()
         before, heard, *others = self.effects
         if (stores, rest) != (before, others):
@@ -93,12 +93,12 @@ class Snapshot:
 
 
 def _named(parts: Parts, kind: str) -> list[tuple[Any, object]]:
-    """Of parts of one kind what names them, and what they are."""
+    """(name, value) of the content of one kind."""
     return [(key[1], part) for key, part in parts.items() if type(key) is tuple and key[:1] == (kind,)]
 
 
 def _fill(cell: types.CellType, parts: Sequence[object]) -> None:
-    """Let a cell hold this value; without one it is empty."""
+    """Set the value of a cell, or empty it."""
     if parts:
         cell.cell_contents = parts[0]
     else:
@@ -106,10 +106,10 @@ def _fill(cell: types.CellType, parts: Sequence[object]) -> None:
 
 
 def put(value: Any, parts: Parts) -> None:
-    """Let an object hold these parts.
+    """Set the content of an object.
 
     Raises:
-        CannotUndo: nobody but itself can change what it holds.
+        CannotUndo: only methods of the object itself could change its content.
     """
     attributes, items = dict(_named(parts, "")), _named(parts, "item")
     if isinstance(value, dict):
@@ -130,7 +130,7 @@ def put(value: Any, parts: Parts) -> None:
 
 
 def _same(a: Parts, b: Parts) -> bool:
-    made = classes(int, range)  # anew for each question where an iterator stands
+    made = classes(int, range)  # the position of an iterator is a new object at each read
     return list(a) == list(b) and all(a[k] is part or type(part) in made and a[k] == part for k, part in b.items())
 
 
@@ -166,8 +166,8 @@ def _cell(cell: types.CellType) -> list[tuple[int, object]]:
 
 
 def _progress(iterator: Any) -> list[object]:
-    """Builtin iterators say where they stand when they are asked how to make them again."""
-    if type(iterator) in SIZED_ITERATORS:  # it would raise when the size of what it iterates has changed
+    """The position of a builtin iterator, from its `__reduce__`."""
+    if type(iterator) in SIZED_ITERATORS:  # `__reduce__` would raise when the size of the container has changed
         return [*(iterator_position(iterator) or ())]
     with heard(None):
         try:
@@ -178,7 +178,7 @@ def _progress(iterator: Any) -> list[object]:
         return []
     out: list[Any] = []
     for item in (*reduced[1], *reduced[2:]):
-        if isinstance(item, (list, tuple)):  # maybe made for the answer
+        if isinstance(item, (list, tuple)):  # it may have been made for the answer
             out += [len(item), *item]
         else:
             out.append(item)

@@ -1,7 +1,8 @@
-"""The meaning of opcodes: stack, variables and jumps. What every supported CPython version shares.
+"""The meaning of opcodes: stack, variables and jumps, as far as all supported CPython versions share them.
 
 A handler gets (vm, frame, decoded argument); it returns None, or RETURN or YIELD when the frame stops. A version's
-table (`opcodes.py311` ...) says which names it has; `opcodes.data`, `opcodes.calls` and `.exceptions` hold the rest.
+table (`opcodes.py311` ...) lists the names of its opcodes; `opcodes.data`, `opcodes.calls` and `.exceptions` define the
+other handlers.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ COMMON: dict[str, Op] = {}
 
 
 def raw(site: Site) -> int:
-    """The argument as it is."""
+    """The argument unchanged."""
     return site.arg
 
 
@@ -64,23 +65,23 @@ def opcode(*names: str, decode: Callable[[Site], object] = raw) -> Callable[[H],
 
 
 MAX_ARM_ITERATIONS = 10_000
-"""Turns of the loops in one way of a branch on a tensor's value."""
+"""Limit of the loop iterations in one arm of a branch on a tensor's value."""
 
 
 def count_iteration(vm: Interpreter) -> None:
-    """A loop begins once more: both ways of a branch are captured, and the one that is not taken may have no end.
+    """Count a loop iteration. Both arms of a branch are captured, and the one that is not taken may loop endlessly.
 
     Raises:
-        Break: it was too often for one way.
+        Break: there were too many in one arm.
     """
     if vm.control.branching:
         vm.control.arm_iterations += 1
         if vm.control.arm_iterations > MAX_ARM_ITERATIONS:
-            raise Break("a long loop in one way of a branch", f"it has more than {MAX_ARM_ITERATIONS} turns, or no end")
+            raise Break("a long loop in one arm of a branch", f"it has more than {MAX_ARM_ITERATIONS} iterations")
 
 
 def counting_iterations(handler: Handler) -> Handler:
-    """Decorator: the same for an instruction that jumps backward."""
+    """Decorator: count an iteration when the instruction jumps backward."""
 
     def turn(vm: Interpreter, f: Frame, arg: object) -> object:
         count_iteration(vm)
@@ -138,7 +139,7 @@ def load_const(vm: Interpreter, f: Frame, arg: object) -> None:
 
 
 def own_constant(vm: Interpreter, value: tuple[object, ...]) -> tuple[object, ...]:
-    """A constant of the code. Python merges equal ones of a file: what was handed in may be the very object."""
+    """A constant of the code. Python merges equal constants of a file, so an argument may be the very same object."""
     vm.python.constants.add(id(value))
     items = [own_constant(vm, item) if type(item) is tuple else item for item in value]
     known = id(value) in vm.sources or any(a is not b for a, b in zip(items, value, strict=True))
@@ -168,7 +169,7 @@ def unbound_slot(code: types.CodeType, slot: int) -> NameError:
 
 
 def read_variable(vm: Interpreter, f: Frame, slot: int) -> Any:
-    """The value of a variable, with its guards from now on."""
+    """The value of a variable; its guards are added at the first read."""
     variable = f.locals[slot]
     if type(variable) is Unread:
         variable = f.locals[slot] = vm.external(variable.value, variable.source)
@@ -181,10 +182,10 @@ _STORES = ("STORE_FAST", "STORE_FAST_STORE_FAST", "STORE_FAST_LOAD_FAST")
 
 
 def store_unread(vm: Interpreter, f: Frame) -> None:
-    """Do the stores that a frame continues with, without a look at what is stored; then read the rest of its stack.
+    """Do the stores with which a frame continues without reading the stored values; then read the rest of its stack.
 
-    The item of a `for` arrives on the stack and goes into variables. Read there, every item would be guarded by its
-    value, and every round of a loop with a break in it would be a version of its own.
+    The item of a `for` loop is on the stack and is stored to variables. If it were read there, every item would be
+    guarded by its value, and a loop with a break in it would need a cache entry for each iteration.
     """
     names, raw = f.decoded.names, f.decoded.raw
     while f.stack and type(f.stack[-1]) is Unread:
@@ -192,8 +193,8 @@ def store_unread(vm: Interpreter, f: Frame) -> None:
         if wanted == "UNPACK_SEQUENCE" and type(item.value) is tuple and len(item.value) == raw[f.pc]:
             vm.guards.check(item.source, native.TYPE_IS, tuple)
             vm.guards.check(item.source, native.LEN, len(item.value))
-            parts = [Unread(v, sequence_item(item.source, i, tuple)) for i, v in enumerate(item.value)]
-            f.stack[-1:] = reversed(parts)
+            items = [Unread(v, sequence_item(item.source, i, tuple)) for i, v in enumerate(item.value)]
+            f.stack[-1:] = reversed(items)
         elif wanted in _STORES and not any(map(vm.finalizers.leads_to_one, _overwritten(f))):
             handler, arg = f.decoded.instructions[f.pc]
             handler(vm, f, arg)
@@ -204,7 +205,7 @@ def store_unread(vm: Interpreter, f: Frame) -> None:
 
 
 def _overwritten(f: Frame) -> list[object]:
-    """What the variables hold that the next instruction stores to."""
+    """The present values of the variables that the next instruction stores to."""
     name, arg = f.decoded.names[f.pc], f.decoded.raw[f.pc]
     slots = {"STORE_FAST": [arg], "STORE_FAST_LOAD_FAST": [arg >> 4]}.get(name, [arg >> 4, arg & 15])
     return [f.locals[slot] for slot in slots]
@@ -229,7 +230,7 @@ def store_fast(vm: Interpreter, f: Frame, arg: int) -> None:
 @opcode("DELETE_FAST")
 def delete_fast(vm: Interpreter, f: Frame, arg: int) -> None:
     variable = f.locals[arg]
-    if type(variable) is Unread and variable.value is not NULL:  # whatever it holds
+    if type(variable) is Unread and variable.value is not NULL:  # whatever its value
         vm.guards.check(variable.source, native.IS_NOT, NULL)
     elif read_variable(vm, f, arg) is NULL:
         user_raise(unbound_slot(f.code, arg))
@@ -256,7 +257,7 @@ def load_deref(vm: Interpreter, f: Frame, arg: int) -> None:
 
 
 def _bound(vm: Interpreter, f: Frame, slot: int) -> object:
-    """What the cell in a slot holds."""
+    """The value of the cell in a slot."""
     key = slot_names(f.code)[slot]
     value = vm.cell(f.locals[slot], key)
     if value is NULL:
@@ -276,7 +277,7 @@ def delete_deref(vm: Interpreter, f: Frame, arg: int) -> None:
 
 
 def write_cell(vm: Interpreter, cell: types.CellType, value: object) -> None:
-    """Set (or empty) a cell; one from outside is written by residual code."""
+    """Set (or empty) a cell; writes to external cells are deferred."""
     if id(cell) in vm.sources:
         vm.effects.store("cell", cell, "cell_contents", value)
     elif value is DELETED:
@@ -296,7 +297,7 @@ def store_global(vm: Interpreter, f: Frame, arg: str) -> None:
 def delete_global(vm: Interpreter, f: Frame, arg: str) -> None:
     vm.load_global(f, arg)
     if arg not in f.globals and vm.effects.stores.get(("global", id(f.globals), arg)) is None:
-        user_raise(NameError(f"name {arg!r} is not defined", name=arg))  # there is a builtin of that name
+        user_raise(NameError(f"name {arg!r} is not defined", name=arg))  # even if there is a builtin of that name
     vm.effects.store_variable(f.globals, arg, DELETED)
 
 
@@ -357,7 +358,7 @@ def get_iter(vm: Interpreter, f: Frame, arg: object) -> None:
 
 
 def for_iter(vm: Interpreter, f: Frame, arg: int) -> None:
-    """The version's table says where an exhausted loop goes on."""
+    """Advance the loop; the version's table decodes where an exhausted one continues."""
     value = containers.advance(vm, f.stack[-1])
     if value is containers.END:
         f.stack.pop()

@@ -1,8 +1,8 @@
-"""Slices and indices that only values tell: `x[:n]` after `n = t.item()`, `x[y.argmax()]`.
+"""Slices and indices with data-dependent bounds: `x[:n]` after `n = t.item()`, `x[y.argmax()]`.
 
-Python cuts bounds off at the ends and counts negative ones from the back, whatever the number is. So the graph computes
-the bound that results, on a tensor of no dimensions, and reads that: a number between 0 and the size. The length of the
-slice is such a number as well, and not a difference of two, so that nothing has to be known of it.
+Python clamps bounds and counts negative ones from the end, whatever the number is. So the graph computes the resulting
+bound on a tensor of no dimensions, and reads it: a number between 0 and the size. The length of the slice is read in
+the same way, not computed as a difference of two bounds, so that nothing has to be proved of it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from smelt.shapes.unbacked import is_unbacked
 
 
 def known_slices(vm: Interpreter, tensor: TraceTensor, key: object) -> Any:
-    """What a tensor is indexed with, bounds of slices that nobody knows replaced by ones within the tensor."""
+    """The index of a tensor, with data-dependent bounds of slices replaced by bounds within the tensor."""
     items = key if type(key) is tuple else (key,)
     if not vm.values.are_read or not any(type(item) is slice and _is_unknown(item) for item in items):
         return key
@@ -38,7 +38,7 @@ def known_slices(vm: Interpreter, tensor: TraceTensor, key: object) -> Any:
 
 
 def unknown_item(vm: Interpreter, tensor: TraceTensor, key: object) -> object:
-    """`tensor[n]`, `tensor[:, n]` where only values tell `n`; NotImplemented for any other index."""
+    """`tensor[n]`, `tensor[:, n]` for a data-dependent `n`; NotImplemented for any other index."""
     selected, rest = _without_numbers(vm, tensor, key)
     if selected is NotImplemented or not rest:
         return selected
@@ -46,7 +46,7 @@ def unknown_item(vm: Interpreter, tensor: TraceTensor, key: object) -> object:
 
 
 def set_unknown_item(vm: Interpreter, tensor: TraceTensor, key: object, value: object) -> bool:
-    """`tensor[n] = value` where only values tell `n`; False for any other index."""
+    """`tensor[n] = value` for a data-dependent `n`; False for any other index."""
     selected, rest = _without_numbers(vm, tensor, key)
     if selected is NotImplemented:
         return False
@@ -55,7 +55,7 @@ def set_unknown_item(vm: Interpreter, tensor: TraceTensor, key: object, value: o
 
 
 def _without_numbers(vm: Interpreter, tensor: TraceTensor, key: object) -> tuple[Any, tuple[Any, ...]]:
-    """The tensor with the elements selected that such numbers stand for, and the rest of the index."""
+    """The tensor with the elements of data-dependent indices selected, and the rest of the index."""
     items = key if type(key) is tuple else (key,)
     if not vm.values.are_read or not any(map(_is_number, items)) or not all(map(_is_basic, items)):
         return NotImplemented, ()
@@ -84,7 +84,7 @@ def _select(vm: Interpreter, tensor: TraceTensor, dim: int, index: object) -> An
 
 
 def _is_number(item: object) -> bool:
-    """A number that only values tell, perhaps in a tensor."""
+    """Whether it is a data-dependent number, perhaps as a tensor."""
     if type(item) is TraceTensor:
         return not item.dim() and item.dtype in _INDICES
     return type(item) is torch.SymInt and is_unbacked(from_torch(item))
@@ -94,12 +94,12 @@ _BASIC = classes(int, torch.SymInt, slice)
 
 
 def _is_basic(item: object) -> bool:
-    """What makes a view."""
+    """Whether an index with this item gives a view."""
     return item is None or item is ... or type(item) in _BASIC or _is_number(item)
 
 
 _INDICES = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
-"""Types of numbers that select an element; tensors of others are masks."""
+"""Types of numbers that select an element; tensors of other types are masks."""
 
 
 def _is_unknown(item: slice) -> bool:
@@ -107,14 +107,14 @@ def _is_unknown(item: slice) -> bool:
 
 
 def taken(item: object) -> int:
-    """How many dimensions an index stands for."""
+    """The number of dimensions that an index consumes."""
     if item is None or item is Ellipsis or isinstance(item, bool):
         return 0
     return item.dim() if type(item) is TraceTensor and item.dtype in (torch.bool, torch.uint8) else 1
 
 
 def _remembered(vm: Interpreter, size: object, item: slice) -> slice:
-    """The same slice of tensors of one size has one length."""
+    """The slice computed before for the same bounds and size: it has the same length."""
     given = (item.start, item.stop, item.step, size)
     key = tuple(text(from_torch(v)) if isinstance(v, torch.SymInt) else v for v in given)
     if vm.control.branching or vm.control.decided or any(type(v) is TraceTensor for v in given):
@@ -148,7 +148,7 @@ def _is_whole(value: object) -> bool:
 
 
 def _bound(vm: Interpreter, value: Any, size: Any) -> object:
-    """Where in 0 to `size` a bound of a slice is: a tensor of no dimensions where nobody knows."""
+    """The position between 0 and `size` of a slice's bound: a tensor of no dimensions if it is data-dependent."""
     if type(value) is not TraceTensor:
         number, whole = from_torch(value), from_torch(size)
         if not is_unbacked(number):
@@ -169,16 +169,17 @@ def _scalar(vm: Interpreter, value: object) -> object:
 
 
 def _read(vm: Interpreter, scalar: object, most: object) -> Any:
-    """The number in a tensor, which is known to be 0 to `most`."""
+    """Read the number in a tensor, which lies between 0 and `most`."""
     value = vm.tensors.run(torch.Tensor.item, (scalar,), {}, method="item")
     number = from_torch(value)
     if isinstance(number, Size):
         for fact in (Assumed(">=", number, 0, ""), Assumed(">=", from_torch(most), number, "")):
-            _expect(vm, number, fact, "a slice lies within its tensor", "RuntimeError")  # for stages that trace again
+            # for stages that trace once more
+            _expect(vm, number, fact, "a slice lies within its tensor", "RuntimeError")
     return value
 
 
 def _expect(vm: Interpreter, number: Size, fact: Assumed, text: str, error: str) -> None:
-    """The graph checks that the fact holds."""
+    """Record a check of the graph that the fact holds."""
     number.owner.learn(fact)
     vm.tensors.check(fact, text, error)

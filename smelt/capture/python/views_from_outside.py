@@ -1,7 +1,7 @@
-"""Views of dictionaries that existed before the frame: keys, values, items, read-only proxies.
+"""External views of dictionaries: keys, values, items, read-only proxies.
 
-A view over the mirror of its dictionary takes its place: what C code reads of that has guards, and what the program
-writes to the dictionary shows in it.
+A view of the dictionary's mirror replaces the external one: its content is guarded when C code reads it, and it shows
+the program's writes to the dictionary.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from smelt.capture.core.sources import Source
 from smelt.capture.core.values import read_object
 
 _MOST = 200
-"""Items of a dictionary that are read at once; C code that reads a view of more ends the graph."""
+"""Limit of a dictionary's items that are read at once; C code that reads a larger view ends the graph."""
 
 
 def viewed(view: object) -> Any:
-    """The mapping that a view shows, which Python does not tell."""
+    """The mapping that a view shows; Python code has no access to it."""
     return gc.get_referents(view)[0]
 
 
@@ -35,7 +35,7 @@ for _kind in (dict, collections.OrderedDict):
 
 @READ(*_MAKE)
 def read_view(vm: Interpreter, view: object, source: Source) -> object:
-    """A view that stands for it, over the mirror of the dictionary."""
+    """The view of the dictionary's mirror that replaces an external view."""
     key = id(view), "view"
     if key in vm.reads:
         vm.guards.same(vm.effects.views[id(vm.reads[key])][1], source)
@@ -55,5 +55,5 @@ def read_view(vm: Interpreter, view: object, source: Source) -> object:
 
 
 def _has_owner(mapping: dict[object, object]) -> bool:
-    """Whether this is what a class or a module holds: the program writes to those by other ways."""
+    """Whether this is the dictionary of a class or a module, which the program also writes in other ways."""
     return "__builtins__" in mapping or {"__module__", "__doc__"} <= mapping.keys() or "__spec__" in mapping

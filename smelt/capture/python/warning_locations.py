@@ -1,4 +1,4 @@
-"""Warnings of the program, and of torch on its behalf: put off, and given at the location that eager's point to."""
+"""Warnings of the program, and of torch on its behalf: deferred, and given at the location that eager reports."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from smelt.capture.core.interface import Interpreter
 
 _HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _NOWHERE = "sys", 1 if sys.version_info < (3, 12) else 0, "sys", vars(sys).setdefault("__warningregistry__", {})
-"""Where a warning points to that has more levels than there are frames."""
+"""The location of a warning with more levels than there are frames."""
 
 
 @dataclass(frozen=True, slots=True)
 class WarningLocation:
-    """Where a warning points to: a line of a file, with the globals of what runs there."""
+    """The location of a warning: a line of a file, and the globals of the code there."""
 
     globals: dict[str, Any]
     filename: str
@@ -32,13 +32,13 @@ class WarningLocation:
 
 
 def location_of(vm: Interpreter, level: int, skipped: tuple[str, ...] = ()) -> WarningLocation | int:
-    """The location that `warnings.warn(stacklevel=level)` points to; a number: so many frames above the captured one.
+    """The location that `warnings.warn(stacklevel=level)` reports; a number: that many frames above the captured one.
 
     Args:
-        skipped: the begins of names of files that do not count (`skip_file_prefixes`).
+        skipped: prefixes of file names that do not count (`skip_file_prefixes`).
 
     Raises:
-        Break: frames above the captured one would have to be told apart by their files.
+        Break: the files of frames above the captured one would decide.
     """
     level = max(level, 2 if skipped else 1)
     for k, location in enumerate(_locations(vm)):
@@ -53,7 +53,7 @@ def location_of(vm: Interpreter, level: int, skipped: tuple[str, ...] = ()) -> W
 
 
 def _locations(vm: Interpreter) -> Iterator[WarningLocation]:
-    """Where the frames stand that eager would have, innermost first, up to the captured one."""
+    """The locations of the frames that eager would have, innermost first, up to the captured one."""
     for depth in reversed(range(len(vm.frames))):
         frame = vm.frames[depth]
         yield WarningLocation(frame.globals, frame.code.co_filename, frame.at.line)
@@ -63,7 +63,7 @@ def _locations(vm: Interpreter) -> Iterator[WarningLocation]:
 
 @functools.cache
 def _of_modules() -> tuple[WarningLocation, ...]:
-    """Where `nn.Module._call_impl` and `_wrapped_call_impl` call without hooks."""
+    """The locations in `nn.Module._call_impl` and `_wrapped_call_impl` of calls without hooks."""
     locations = []
     for function, call in ((nn.Module._call_impl, "return forward_call("), (_WRAPPED, "return self._call_impl(")):
         lines, first = inspect.getsourcelines(function)
@@ -81,9 +81,9 @@ def location_of_torchs(vm: Interpreter, warned: Warned) -> WarningLocation | int
 
 
 def above(level: int) -> tuple[str, int, str, dict[object, object]]:
-    """File, line, module and registry of a frame above the one that calls this, as `warnings.warn_explicit` takes them.
+    """File, line, module and registry of a frame above the caller, as `warnings.warn_explicit` takes them.
 
-    Frames of the compiler are left out, and parts of a function that others follow.
+    Frames of the compiler are skipped, and so are frames of a function that continues in a later frame.
     """
     below: FrameType = sys._getframe(1)
     frame: FrameType | None = below.f_back
@@ -100,7 +100,7 @@ def above(level: int) -> tuple[str, int, str, dict[object, object]]:
 
 
 def _is_ours(frame: FrameType, below: FrameType) -> bool:
-    """Whether this is no frame of the program's, or the begin of the function whose rest runs in the frame below."""
+    """Whether it is a frame of the compiler, or the beginning of a function that continues in the frame below."""
     code, rest = frame.f_code, below.f_code
     if code.co_filename.startswith((_HERE, "<smelt ")):
         return True
