@@ -24,7 +24,7 @@ from smelt.capture.core.liveness import live_slots
 from smelt.capture.core.postdominators import RETURNS, join_of
 from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.python import containers
-from smelt.capture.python.snapshot import CannotUndo, Snapshot, put
+from smelt.capture.python.snapshot import CannotUndo, Snapshot, set_content
 from smelt.capture.python.stack_opcodes import read_variable
 from smelt.capture.tensors.ambient import present_modes
 from smelt.capture.tensors.graph_module import CapturedGraph
@@ -160,7 +160,7 @@ class _Branch:
             f.stack[:] = stack
             f.pc = self.join
         for key, merged in [(key, merging.contents(key, true, false)) for key in true.changes | false.changes]:
-            put(self.before.contents[key][0], merged)
+            set_content(self.before.contents[key][0], merged)
         self._replace(true, false, merging)
         return RETURN if self.join == RETURNS else None
 

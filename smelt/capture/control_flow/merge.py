@@ -11,7 +11,7 @@ from smelt.capture._native import NULL
 from smelt.capture.core.conditional_value import PhiValue, is_plain
 from smelt.capture.core.frames import Frame
 from smelt.capture.core.interface import Interpreter
-from smelt.capture.python.snapshot import Parts, Snapshot
+from smelt.capture.python.snapshot import Content, Snapshot
 from smelt.graph.ir.meta import meta_of
 from smelt.graph.trace.trace import TraceTensor
 
@@ -27,7 +27,7 @@ class Arm:
         changes: the contents at its end of the objects that it changed, by identity.
     """
 
-    def __init__(self, nodes: list[fx.Node], f: Frame, changes: dict[int, Parts]) -> None:
+    def __init__(self, nodes: list[fx.Node], f: Frame, changes: dict[int, Content]) -> None:
         self.nodes, self.changes = nodes, changes
         self.locals, self.stack, self.value = f.locals[:], f.stack[:], f.value
 
@@ -74,7 +74,7 @@ class Merge:
             raise CannotMerge("an expression differs after them, and is not a tensor")
         return out
 
-    def contents(self, key: int, true: Arm, false: Arm) -> Parts:
+    def contents(self, key: int, true: Arm, false: Arm) -> Content:
         """The merged contents of an object that an arm changed."""
         value, before = self.before.contents[key]
         a, b = true.changes.get(key, before), false.changes.get(key, before)

@@ -16,7 +16,7 @@ from smelt.capture import _native as native
 MEMBERS = frozenset({"_parameters", "_buffers", "_modules"})
 """The dictionaries of an nn.Module that contain its parameters, buffers and submodules."""
 
-HOST = -2
+PROLOGUE = -2
 """The kind of source that an input from the prologue has: no guard fetches it."""
 
 

@@ -12,7 +12,7 @@ from smelt.base.class_tables import isinstance
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Interpreter, Prologue
 from smelt.capture.core.prologue_value import PrologueValue, values_in
-from smelt.capture.core.sources import HOST, Source
+from smelt.capture.core.sources import PROLOGUE, Source
 from smelt.graph.ir.symint import to_torch
 from smelt.graph.trace.trace import TraceTensor, trace_like
 from smelt.shapes.real import Real
@@ -131,4 +131,4 @@ class PrologueInputs:
         return found
 
     def _source(self, value: PrologueValue) -> Source:
-        return Source(None, HOST, value, value.name)
+        return Source(None, PROLOGUE, value, value.name)

@@ -242,7 +242,7 @@ def instance_dict(vm: Interpreter, obj: object) -> dict[str, object] | None:
     return attributes if mirror is None else mirror.copy
 
 
-def taken_dict(vm: Interpreter, obj: object) -> dict[str, object] | None:
+def mirrored_dict(vm: Interpreter, obj: object) -> dict[str, object] | None:
     """The mirror of an object's dictionary if the program has read `__dict__`: attribute writes go there."""
     real = vm.tensors.real.get(id(obj), obj)
     attributes = instance_dict(vm, real)

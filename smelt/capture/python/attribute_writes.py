@@ -19,9 +19,9 @@ from smelt.capture.python.attribute_reads import (
     find_in_class,
     guard_no_member,
     instance_dict,
+    mirrored_dict,
     no_attribute,
     own_dict,
-    taken_dict,
 )
 from smelt.capture.python.backward import store_grad
 from smelt.capture.python.effects import DELETED
@@ -61,7 +61,7 @@ def store_generic(vm: Interpreter, obj: object, name: str, value: object) -> Non
         vm.call(setter, (raw, obj, value), {})
         return
     if is_external(vm, obj):
-        taken = taken_dict(vm, obj)
+        taken = mirrored_dict(vm, obj)
         if taken is not None:
             taken[name] = value
             return
@@ -193,7 +193,7 @@ def store_tensor_attr(vm: Interpreter, tensor: Any, name: str, value: object) ->
         return
     if name in ("grad_fn", "names"):
         raise Break(f"tensor.{name} is assigned", "a graph has no such operation", "do it outside of the function")
-    attributes = taken_dict(vm, tensor)
+    attributes = mirrored_dict(vm, tensor)
     if attributes is not None:
         attributes[name] = value
     elif vm.source_of(tensor) is not None:
@@ -288,7 +288,7 @@ def delete_generic(vm: Interpreter, obj: object, name: str) -> None:
         _expect_attr(vm, obj, name)
         if isinstance(obj, type):
             _refuse_own_record(obj, name)
-        taken = taken_dict(vm, obj)
+        taken = mirrored_dict(vm, obj)
         if taken is not None and name in taken:
             del taken[name]
             return

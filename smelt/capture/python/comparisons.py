@@ -16,14 +16,11 @@ from smelt.base.class_tables import isinstance
 from smelt.capture import _native as native
 from smelt.capture.core.interface import Args, Interpreter
 from smelt.capture.core.prologue_value import PrologueValue
-from smelt.capture.core.sources import Source, const
+from smelt.capture.core.sources import PROLOGUE, Source, const
 from smelt.capture.core.values import C_METHODS, LEAVES, is_nan
 from smelt.capture.python.effects import CONTAINERS, values_of
 from smelt.graph.ir.symint import SYMBOLIC_CLASSES, pinned
 from smelt.graph.trace.trace import TraceTensor
-
-_HOST = -2
-"""The kind of source of an input from the prologue; no guard fetches it."""
 
 _HASHED = (dict, set, frozenset)
 _SEARCHED = (list, tuple, collections.deque)
@@ -113,7 +110,7 @@ class Compared:
         if source is None:
             if self._is_constant_function(value):
                 self._functions[id(value)] = value
-        elif source.kind != _HOST and (type(value) is TraceTensor or _is_by_identity(value)):
+        elif source.kind != PROLOGUE and (type(value) is TraceTensor or _is_by_identity(value)):
             self._objects[id(value)] = value, source
 
     def read_nan(self, value: object, source: Source) -> None:

@@ -45,7 +45,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
 _SEEN = classes(*LEAVES, TraceTensor)
-_HELD = (types.FunctionType, types.MethodType, type, types.CellType, types.BuiltinFunctionType)
+_KNOWN_OBJECTS = (types.FunctionType, types.MethodType, type, types.CellType, types.BuiltinFunctionType)
 
 
 @dataclass(slots=True)
@@ -395,7 +395,7 @@ class Effects:
         return source is None or source.kind != native.INSTANCE_DICT or not self._assigned(container)
 
     def _assigned(self, container: object) -> bool:
-        """Whether it is the `__dict__` of an object with written attributes; those of modules may be in their tables."""
+        """Whether it is the `__dict__` of an object with written attributes; modules may have them in tables."""
         targets = [store.target for store in self.stores.values() if store.kind == "attr"]
         plain = [target for target in targets if not isinstance(target, (type, torch.nn.Module))]
         return any(self._has_dict(target, container) for target in plain)
@@ -522,7 +522,7 @@ class Effects:
         refuse_unknown(values)
         for value in values:
             if id(value) in self.vm.sources and type(value) not in _SEEN:
-                if not isinstance(value, (*CONTAINERS, *_HELD)) and not is_shown(value):
+                if not isinstance(value, (*CONTAINERS, *_KNOWN_OBJECTS)) and not is_shown(value):
                     name = getattr(fn, "__name__", repr(fn))
                     raise Break(f"{name}() of a {type(value).__name__}", "C code looks into an object from outside")
 

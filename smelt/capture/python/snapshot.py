@@ -19,7 +19,7 @@ from smelt.graph.trace.trace import TraceTensor
 
 _OPAQUE = (type, types.ModuleType, types.FunctionType, types.CodeType, TraceTensor, Unread)
 
-Parts = dict[Any, Any]
+Content = dict[Any, Any]
 """The content of an object: items of a dictionary or list by `("item", key)`, attributes by `("", name)`."""
 
 
@@ -38,7 +38,7 @@ class Snapshot:
     def __init__(self, vm: Interpreter, roots: Iterable[object]) -> None:
         self.vm = vm
         self.effects, self.reads = self._effects(), dict(vm.reads)
-        self.contents: dict[int, tuple[Any, Parts]] = {}
+        self.contents: dict[int, tuple[Any, Content]] = {}
         waiting = [*roots, *(m.copy for m in vm.effects.mirrors.values())]
         while waiting:
             value = waiting.pop()
@@ -46,19 +46,15 @@ class Snapshot:
                 continue  # generators of the capture refer to the capture itself
             if id(value) in vm.sources and id(value) not in vm.effects.mirrors:
                 continue  # changes of external objects are deferred
-            parts = _parts(value)
-            self.contents[id(value)] = value, parts
-            waiting.extend(parts.values())
+            content = _content_of(value)
+            self.contents[id(value)] = value, content
+            waiting.extend(content.values())
 
     def existed(self, value: object) -> bool:
         """Whether the object existed and was reachable at the time of the snapshot."""
         return id(value) in self.contents
 
-    def parts(self, value: object) -> Parts:
-        """The content of an object at the time of the snapshot."""
-        return self.contents[id(value)][1]
-
-    def take_changes(self) -> dict[int, Parts]:
+    def take_changes(self) -> dict[int, Content]:
         """The present content of the objects that were changed, by identity; restores their content of the snapshot.
 
         Raises:
@@ -68,10 +64,10 @@ class Snapshot:
             raise CannotUndo("it changes something outside of the function")
         changes = {}
         for value, before in self.contents.values():
-            now = _parts(value)
+            now = _content_of(value)
             if not _same(now, before):
                 changes[id(value)] = now
-                put(value, before)
+                set_content(value, before)
         return changes
 
     def changed(self) -> bool:
@@ -82,7 +78,7 @@ class Snapshot:
             return True
         if not all(isinstance(each, DeferredWarning) for each in self.vm.effects.deferred[heard:deferred]):
             return True
-        return any(not _same(_parts(value), parts) for value, parts in self.contents.values())
+        return any(not _same(_content_of(value), content) for value, content in self.contents.values())
 
     def _effects(self) -> tuple[dict[tuple[str, int, str], int], int, dict[int, int], set[int]]:
         effects = self.vm.effects
@@ -92,35 +88,35 @@ class Snapshot:
         return stores, len(effects.deferred), appended, changed
 
 
-def _named(parts: Parts, kind: str) -> list[tuple[Any, object]]:
+def _named(content: Content, kind: str) -> list[tuple[Any, object]]:
     """(name, value) of the content of one kind."""
-    return [(key[1], part) for key, part in parts.items() if type(key) is tuple and key[:1] == (kind,)]
+    return [(key[1], item) for key, item in content.items() if type(key) is tuple and key[:1] == (kind,)]
 
 
-def _fill(cell: types.CellType, parts: Sequence[object]) -> None:
+def _fill(cell: types.CellType, content: Sequence[object]) -> None:
     """Set the value of a cell, or empty it."""
-    if parts:
-        cell.cell_contents = parts[0]
+    if content:
+        cell.cell_contents = content[0]
     else:
         del cell.cell_contents
 
 
-def put(value: Any, parts: Parts) -> None:
+def set_content(value: Any, content: Content) -> None:
     """Set the content of an object.
 
     Raises:
         CannotUndo: only methods of the object itself could change its content.
     """
-    attributes, items = dict(_named(parts, "")), _named(parts, "item")
+    attributes, items = dict(_named(content, "")), _named(content, "item")
     if isinstance(value, dict):
         base: Any = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
         base.clear(value)
-        for key, part in items:
-            base.__setitem__(value, key, part)
+        for key, item in items:
+            base.__setitem__(value, key, item)
     elif isinstance(value, list):
-        value[:] = [part for _, part in items]
+        value[:] = [item for _, item in items]
     elif isinstance(value, types.CellType):
-        _fill(value, [part for _, part in items])
+        _fill(value, [item for _, item in items])
     elif items or own_dict(value) is None:
         raise CannotUndo(f"it changes a {type(value).__name__}")
     own = own_dict(value)
@@ -129,12 +125,12 @@ def put(value: Any, parts: Parts) -> None:
         own.update(attributes)
 
 
-def _same(a: Parts, b: Parts) -> bool:
+def _same(a: Content, b: Content) -> bool:
     made = classes(int, range)  # the position of an iterator is a new object at each read
-    return list(a) == list(b) and all(a[k] is part or type(part) in made and a[k] == part for k, part in b.items())
+    return list(a) == list(b) and all(a[k] is item or type(item) in made and a[k] == item for k, item in b.items())
 
 
-def _parts(value: Any) -> Parts:
+def _content_of(value: Any) -> Content:
     items: Iterable[tuple[Any, Any]]
     if isinstance(value, dict):
         items = items_of(value)
@@ -152,10 +148,10 @@ def _parts(value: Any) -> Parts:
     else:
         items = ()
     own = own_dict(value)
-    parts: Parts = {("item", key): part for key, part in items}
+    content: Content = {("item", key): item for key, item in items}
     if own is not None:
-        parts.update((("", name), part) for name, part in own.items())
-    return parts
+        content.update((("", name), item) for name, item in own.items())
+    return content
 
 
 def _cell(cell: types.CellType) -> list[tuple[int, object]]:

@@ -42,8 +42,7 @@ from smelt.capture.core.conditional_value import ASKING, PhiValue
 from smelt.capture.core.frames import Frame, Unread
 from smelt.capture.core.interface import Interpreter, Mirror, Store, Tensors
 from smelt.capture.core.liveness import live_slots
-from smelt.capture.core.sources import Source, frame_function
-from smelt.capture.prologue.inputs import HOST
+from smelt.capture.core.sources import PROLOGUE, Source, frame_function
 from smelt.capture.prologue.source import Steady, prologue_call, states_of
 from smelt.capture.python.context_variables import refuse_settings
 from smelt.capture.python.effects import DELETED, Deferred, DeferredWarning, Made, items_of, own_items
@@ -543,7 +542,7 @@ class Writer:
             repeats: if the graph fails, the frame runs in eager, after `undo`.
             lost: the same, but only if the GPU's context is lost.
         """
-        indices = [self.vm.guards.fetch(i.source) for i in inputs if i.source.kind != HOST]
+        indices = [self.vm.guards.fetch(i.source) for i in inputs if i.source.kind != PROLOGUE]
         rerun = self._eager_rerun() if repeats or lost else ""
         order = list(dict.fromkeys([*indices, *self.fetches]))
         given = _arguments(inputs, len(order) == len(indices))
@@ -595,7 +594,7 @@ class Writer:
         """
         prologue = self.vm.prologue
         for given in inputs:
-            if given.source.kind == HOST:
+            if given.source.kind == PROLOGUE:
                 prologue.use(given.source.key)
         ops = prologue.program()
         if not ops:
@@ -732,11 +731,11 @@ def _refuse_foreign(gm: fx.GraphModule) -> None:
 
 def _arguments(inputs: list[Input], all_fetched: bool) -> str:
     """The text of the graph's arguments: fetched inputs come first in `_f`, the prologue's have names."""
-    if all(i.source.kind != HOST for i in inputs):
+    if all(i.source.kind != PROLOGUE for i in inputs):
         return "*_f" if all_fetched else f"*_f[:{len(inputs)}]"
     arguments, start, count = [], 0, 0
     for given in [*inputs, None]:
-        if given is not None and given.source.kind != HOST:
+        if given is not None and given.source.kind != PROLOGUE:
             count += 1
             continue
         if count > start:

@@ -16,7 +16,7 @@ from smelt.base.torch_private import is_view
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Ambient
-from smelt.capture.core.sources import HOST
+from smelt.capture.core.sources import PROLOGUE
 from smelt.capture.guards.questions import share_no_memory, show_their_bases
 from smelt.capture.tensors.graph_module import CapturedGraph
 from smelt.capture.tensors.tensors import Input, Tensors
@@ -49,7 +49,7 @@ def finish_graph(
         return None, [], 0
     every, inputs = tensors.inputs, _drop_unused(tensors)
     if tensors.mutated:
-        given = [i for i in inputs if isinstance(i.tensor, torch.Tensor) and i.source.kind != HOST]
+        given = [i for i in inputs if isinstance(i.tensor, torch.Tensor) and i.source.kind != PROLOGUE]
         tensors.vm.guards.all_different(i.source for i in given)
         _require_separate_memory(tensors, every if _makes_inputs_require_grad(tensors, inputs) else inputs)
     return CapturedGraph({}, tensors.graph), inputs, ops
@@ -91,7 +91,7 @@ def _require_separate_memory(tensors: Tensors, inputs: list[Input]) -> None:
     Raises:
         Break: they share memory now.
     """
-    tensors_given = (i for i in inputs if i.source.kind != HOST and isinstance(i.tensor, torch.Tensor))
+    tensors_given = (i for i in inputs if i.source.kind != PROLOGUE and isinstance(i.tensor, torch.Tensor))
     real = [i for i in tensors_given if not is_opaque(i.tensor)]
     given, members = _by_owner(real)
     written = [i for i in real if id(tensors.traced[id(i.tensor)].storage_view.storage) in tensors.writers]

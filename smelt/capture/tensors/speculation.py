@@ -26,7 +26,7 @@ from smelt.base.torch_c import set_grad_enabled
 from smelt.base.torch_private import OpOverload
 from smelt.capture import _native as native
 from smelt.capture.core.interface import Args, Kwargs
-from smelt.capture.core.sources import HOST
+from smelt.capture.core.sources import PROLOGUE
 from smelt.capture.tensors.graph_module import CapturedGraph
 from smelt.capture.tensors.writes import alias_was_written
 from smelt.graph.ir.meta import TensorMeta
@@ -228,7 +228,7 @@ class Speculation:
 
     def _input(self, node: fx.Node) -> Input:
         found = next((i for i in self.tensors.inputs if i.node is node), None)
-        if found is None or found.source.kind == HOST:  # a size, or a value that is made anew at each call
+        if found is None or found.source.kind == PROLOGUE:  # a size, or a value that is made anew at each call
             raise CannotAssume
         return found
 

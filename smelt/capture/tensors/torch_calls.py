@@ -18,7 +18,7 @@ from smelt.capture.core.breaks import Break, Restart, user, user_raise
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import ATTR, CALL, SPECIAL, TENSOR_METHODS, constant, special
 from smelt.capture.guards.questions import is_not_shared, requires_grad_itself
-from smelt.capture.python.attribute_reads import find_in_class, replaced_in_tensor, taken_dict
+from smelt.capture.python.attribute_reads import find_in_class, mirrored_dict, replaced_in_tensor
 from smelt.capture.python.backward import tensor_backward
 from smelt.capture.tensors.storage_offsets import (
     relative_to_input,
@@ -382,7 +382,7 @@ def _stored_attr(vm: Interpreter, tensor: TraceTensor, name: str) -> object:
         if name == "__dict__":
             raise Break("tensor.__dict__ of a tensor that the graph makes", "the tensor object does not exist yet")
         return _class_attr(vm, tensor, name)
-    attributes = taken_dict(vm, tensor)
+    attributes = mirrored_dict(vm, tensor)
     if attributes is not None and (name in attributes or name in real.__dict__):
         return attributes[name] if name in attributes else _class_attr(vm, tensor, name)
     source = vm.sources[id(tensor)]

@@ -14,7 +14,7 @@ import torch
 from smelt.capture import _native as native
 from smelt.capture.core.breaks import Break
 from smelt.capture.core.interface import Interpreter
-from smelt.capture.core.sources import HOST, Source
+from smelt.capture.core.sources import PROLOGUE, Source
 from smelt.capture.guards.questions import may_be_written, share_no_memory, span
 from smelt.graph.ir.meta import is_opaque
 
@@ -50,7 +50,7 @@ def check_refused_write(vm: Interpreter, owners: Iterable[tuple[torch.Tensor, So
     Raises:
         Break: they share memory.
     """
-    given = [(tensor, source) for tensor, source in owners if source.kind != HOST]
+    given = [(tensor, source) for tensor, source in owners if source.kind != PROLOGUE]
     if len(given) < 2:
         return
     if not share_no_memory(*(tensor for tensor, _ in given)):
@@ -65,7 +65,7 @@ def alias_was_written(vm: Interpreter, tensor: torch.Tensor, source: Source) -> 
     another permanently.
     """
     for other in vm.tensors.inputs:
-        if other.tensor is tensor or other.source.kind == HOST or not vm.tensors.is_written(other):
+        if other.tensor is tensor or other.source.kind == PROLOGUE or not vm.tensors.is_written(other):
             continue
         if not share_no_memory(tensor, other.tensor):
             return True
