@@ -1,4 +1,4 @@
-"""Where the frames of a compiled callable begin, and the versions that were compiled for each such site."""
+"""Compile sites, where the frames of a compiled callable begin, and the cache entries that were compiled for each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Slots = tuple[Any, ...]
 
 @dataclass
 class CacheEntry:
-    """One compiled version of a compile site, as `explain` shows it."""
+    """One cache entry of a compile site, as `explain` shows it."""
 
     name: str
     guards: GuardList
@@ -33,12 +33,12 @@ class CacheEntry:
 
 @dataclass
 class CompileSite:
-    """Where frames of one session begin, and what became of it.
+    """Where frames of one session begin, and what was compiled for them.
 
     Attributes:
         key: the code object or point of resumption.
-        plan: what the next capture may do first.
-        attempts: those that captures made after the first, and why.
+        plan: the plan with which the next capture begins.
+        attempts: repeated attempts of captures, and why they were needed.
     """
 
     name: str
@@ -54,13 +54,13 @@ class CompileSite:
 
     @property
     def function(self) -> str:
-        """The qualified name of the function that the site is in."""
+        """The qualified name of the function that contains the site."""
         return str(getattr(self.key, "code", self.key).co_qualname)
 
 
 @dataclass
 class Reader:
-    """What guards look at: slots, globals and function of the frame that is about to start."""
+    """What guards read: slots, globals and function of the frame that is about to start."""
 
     slots: Slots
     globals: dict[str, Any]
@@ -70,18 +70,18 @@ class Reader:
     gradients: bool = field(default_factory=torch.is_grad_enabled)
 
     def release(self) -> None:
-        """Let go of the program's objects: the capture is over."""
+        """Drop the references to the program's objects: the capture is over."""
         self.slots = ()
 
     def changes(self, versions: list[CacheEntry]) -> list[GuardFailure]:
-        """For each version, the guard that does not hold now."""
+        """For each entry, the guard that does not hold now."""
         found = [what_changed(v.guards, v.entry.guards, self.slots, self.globals, self.function) for v in versions]
         return [change for change in found if change is not None]
 
     def has_tensors(self) -> bool:
-        """A tensor is among the arguments: there is something to compile."""
+        """Whether a tensor is among the arguments, so that there is something to compile."""
         values: list[Any] = [*self.slots]
-        for value in values[:_LOOKED_AT]:
+        for value in values[:_MAX_SEARCHED_VALUES]:
             if isinstance(value, (list, tuple)):
                 values.extend(value)
             elif isinstance(value, dict):
@@ -89,5 +89,5 @@ class Reader:
         return any(isinstance(value, torch.Tensor) for value in values)
 
 
-_LOOKED_AT = 100
-"""Values among the arguments, of containers too, that are asked whether they are tensors."""
+_MAX_SEARCHED_VALUES = 100
+"""Maximum number of values among the arguments, also in containers, that are searched for tensors."""

@@ -68,14 +68,14 @@ def _on_other_left() -> None:
 
 
 def _written_down() -> bool:
-    """Whether `torch.jit.trace` or `torch.fx.symbolic_trace` writes down what the program does."""
+    """Whether `torch.jit.trace` or `torch.fx.symbolic_trace` is tracing the program."""
     return torch_c.get_tracing_state() is not None or compiler_marks.written_as_graph()
 
 
 def _importing() -> bool:
     """Whether the frame that is about to start belongs to an import that the compiled program caused.
 
-    Modules and classes being made are no tensor work, and half of their state is not there yet.
+    Bodies of modules and classes do no tensor work, and half of their state does not exist yet.
     """
     frame = sys._getframe(2)
     while frame is not None and frame.f_code not in _REGIONS:
@@ -100,20 +100,20 @@ def start() -> None:
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 watching: list[Callable[[Session], None]] = []
-"""Told of sessions that are made, and of those that are about to forget what they compiled."""
+"""Called with each session that is made, and with each that is about to forget its entries."""
 
 
 def new_session(compile_graph: CompileGraph, options: Options) -> Session:
-    """Of a compiled callable that has no versions yet."""
+    """The session of a compiled callable that has no entries yet."""
     start()
     session = Session(compile_graph, options)
     _sessions.add(session)
-    for tell in watching:
-        tell(session)
+    for record in watching:
+        record(session)
     return session
 
 
-# cloudpickle takes compiled functions apart, as all functions that cannot be imported by name
+# cloudpickle pickles compiled functions by their content, like all functions that cannot be imported by name
 copyreg.pickle(Session, lambda session: (new_session, (session.compile_graph, session.options)))
 
 
@@ -124,9 +124,9 @@ _CALLS_FIRST = "lambda fn, /, *args, **kwargs: fn(*args, **kwargs)"
 def _taken_apart(fn: Callable[..., object]) -> tuple[Callable[..., object], object]:
     """A function, and the object that it is bound to (None: there is none).
 
-    A bound method and an object that can be called give a function that takes the object first. What is compiled for
-    that is bound to the object by Python's own means: so `copy.deepcopy` binds it to the copy of the object, as it does
-    with the method in eager.
+    A bound method or a callable object gives a function that takes the object as its first argument. The compiled
+    function is bound to the object by Python's own means, so that `copy.deepcopy` binds it to the copy of the object,
+    as it does with a method in eager.
     """
     if isinstance(fn, MethodType):
         return fn.__func__, fn.__self__
@@ -137,20 +137,20 @@ def _taken_apart(fn: Callable[..., object]) -> tuple[Callable[..., object], obje
 
 
 def _has_frame(fn: Callable[..., object]) -> bool:
-    """Whether capture looks at the frames of this function: not so of C functions and of functions of torch."""
+    """Whether capture compiles the frames of this function: not those of C functions and of functions of torch."""
     code = getattr(fn, "__code__", None)
     return code is not None and not code.co_filename.startswith(policy.skipped_prefixes())
 
 
 def _in_steps(fn: Callable[..., object]) -> str:
-    """What its calls give that runs in steps; empty: they give results."""
+    """The name of what its calls return if it runs in steps (a generator, a coroutine); empty: they return results."""
     return "coroutine" if inspect.iscoroutinefunction(fn) else "generator" if inspect.isgeneratorfunction(fn) else ""
 
 
 def _with_frame(fn: Callable[..., object]) -> Callable[..., object]:
-    """`fn`, in a frame of its own where it has none that capture would look at."""
+    """`fn`, wrapped in a Python function if it has no frame that capture would compile."""
     if isinstance(fn, torch.nn.Module):
-        # its `compile()` put a call through torch.compile there
+        # the module's `compile()` set a call through torch.compile there
         return fn if fn.__dict__.get("_compiled_call_impl") is None else fn._call_impl
     return fn if _has_frame(fn) else eval(compile(_CALLS, "<smelt root>", "eval"))(fn)
 
@@ -158,7 +158,8 @@ def _with_frame(fn: Callable[..., object]) -> Callable[..., object]:
 def _region(
     run: Callable[..., object], fn: Callable[..., object], body: str, session: Session
 ) -> Callable[..., object]:
-    """Calls of `run`, in which `fn` runs, with the hook active; for a `body` that goes in steps, each of them."""
+    """A function that calls `run`, in which `fn` runs, with the hook active; for a `body` that runs in steps, active in
+    each step."""
     if body == "coroutine":
 
         async def compiled_coroutine(*args: object, **kwargs: object) -> object:
@@ -175,7 +176,7 @@ def _region(
         return compiled_generator
 
     def compiled(*args: object, **kwargs: object) -> Any:
-        if torch.compiler._is_exporting_flag:  # the flag and no function that asks: this is on the way of every call
+        if torch.compiler._is_exporting_flag:  # the flag itself, without a function call: every call comes through here
             return fn(*args, **kwargs)
         try:
             result = native.call(run, args, kwargs, session)
@@ -198,10 +199,10 @@ def compile_callable(
     Args:
         fn: a Python function, a bound method or an object with `__call__`.
         compile_graph: (graph module, example inputs, report, options) -> callable(*inputs) -> flat tuple of tensors.
-        beside: the result of an earlier call with the same `compile_graph` and options: each uses versions that the
+        beside: the result of an earlier call with the same `compile_graph` and options: each uses entries that the
             other has compiled, where their guards hold.
 
-    The body of a generator or coroutine function runs as it is; what it calls between two of its steps is captured.
+    The body of a generator or coroutine function runs uncompiled; what it calls between two of its steps is captured.
 
     `explain` says so.
 
@@ -224,7 +225,7 @@ def compile_callable(
 
 @special(compile_callable)
 def compile_inside(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """A compiled function makes another one: that has a session of its own, and is made once a call."""
+    """A compiled function makes another one, which has a session of its own and is made at each call."""
     raise Break("a function is compiled", "compiled functions are made in Python", "compile it outside of the function")
 
 
@@ -234,11 +235,11 @@ _REGIONS = compiler_marks.REGION_CODES | {run_in_steps.__code__}
 
 
 def reset() -> None:
-    """Forget every compiled version in memory."""
+    """Forget every cache entry in memory."""
     native.clear_all()
     for session in list(_sessions):
-        for tell in watching:
-            tell(session)
+        for record in watching:
+            record(session)
         session.sites.clear()
         session.points.clear()
         session.breaks.clear()

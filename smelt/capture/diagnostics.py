@@ -1,4 +1,4 @@
-"""What a compiled callable tells of its captures: breaks, recompilations, frames that run in eager, exceptions."""
+"""What a compiled callable reports of its captures: breaks, recompilations, frames that run in eager, exceptions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Diagnostics:
 
     Attributes:
         options: `fullgraph` makes each of them an error.
-        breaks: the distinct graph breaks so far, and what else made frames run in eager.
+        breaks: the distinct graph breaks so far, and other reasons for which frames ran in eager.
         raised: by thread, exceptions of the present call that frames raised only while they were captured.
     """
 
@@ -35,22 +35,22 @@ class Diagnostics:
         self.breaks: list[BreakReason] = []
         self.raised: dict[int, list[BreakReason]] = {}
 
-    def tell_recompile(self, site: CompileSite, read: Reader) -> None:
-        """A version is about to be added: count and log which guards of the others fail."""
+    def record_recompile(self, site: CompileSite, read: Reader) -> None:
+        """An entry is about to be added: count and log which guards of the others fail."""
         changes = read.changes(site.versions)
-        site.recompiles += changes[-1:]  # that of the newest version: what changed since the last time
+        site.recompiles += changes[-1:]  # of the newest entry: what changed since the last compilation
         count("recompiles")
         count_named("recompile_reasons", {on_one_line(f"{site.name}: {change}"): 1 for change in changes[-1:]})
         log("recompiles", lambda: on_one_line(f"{site.name}: {'; '.join(map(str, changes))}"))
 
-    def tell_attempt(self, site: CompileSite, number: int, how: str) -> None:
-        """A frame is captured once more, by a weaker plan."""
-        told = on_one_line(f"attempt {number}: {how}")
-        log("attempts", lambda: f"{site.name}, {told}")
-        site.attempts.append(f"{site.name}, {told}")
+    def record_attempt(self, site: CompileSite, number: int, how: str) -> None:
+        """Record that a frame is captured once more, by a weaker plan."""
+        text = on_one_line(f"attempt {number}: {how}")
+        log("attempts", lambda: f"{site.name}, {text}")
+        site.attempts.append(f"{site.name}, {text}")
 
     def over_limit(self, site: CompileSite, read: Reader) -> None:
-        """A version too many would be needed: eager from now on, with one warning.
+        """The recompile limit is exceeded: eager from now on, with one warning.
 
         Raises:
             Unsupported: with `fullgraph`.
@@ -58,7 +58,7 @@ class Diagnostics:
         idle = all(version.residual.gm is None for version in site.versions)
         site.given_up = idle or not self.options.fullgraph
         if idle:
-            return  # no tensor work in it: nothing is lost
+            return  # without tensor work nothing is lost
         text = f"{site.name} was compiled {len(site.versions)} times: it runs in eager from now on"
         why = _kept_failing([*site.recompiles, *read.changes(site.versions)[-1:]])
         if self.options.fullgraph:
@@ -67,7 +67,7 @@ class Diagnostics:
         warnings.warn(SmeltWarning(str(SmeltError(text, why=why, hint="options={'recompile_limit': n}"))), stacklevel=2)
 
     def add_break(self, reason: BreakReason) -> None:
-        """Count and log a break that is not known yet."""
+        """Count and log a break, unless it is known already."""
         if reason not in self.breaks:
             count("breaks")
             count_named("break_reasons", {f"{reason.title} ({reason.at})" if reason.at else reason.title: 1})
@@ -75,14 +75,14 @@ class Diagnostics:
             self.breaks.append(reason)
 
     def refuse(self, site: CompileSite, refused: Break) -> None:
-        """The frame cannot be captured, not even in parts: eager, and a break for `explain`."""
-        self.tell(BreakReason.of(refused))
+        """The frame cannot be captured, not even with graph breaks: eager, and a break for `explain`."""
+        self.report_eager(BreakReason.of(refused))
         site.failed += 1
         if site.failed >= self.options.recompile_limit:
             site.given_up = True
 
-    def tell(self, reason: BreakReason) -> None:
-        """A frame runs in eager: that is one of the breaks.
+    def report_eager(self, reason: BreakReason) -> None:
+        """Record a reason for which a frame runs in eager as a break.
 
         Raises:
             Unsupported: with `fullgraph`.
@@ -92,7 +92,7 @@ class Diagnostics:
         self.add_break(reason)
 
     def leaves_body(self, kind: str, fn: Callable[..., object]) -> None:
-        """The body of the compiled function runs as it is written.
+        """The body of the compiled function (a generator or coroutine) runs uncompiled.
 
         Raises:
             Unsupported: with `fullgraph`.
@@ -102,23 +102,26 @@ class Diagnostics:
         code: CodeType = fn.__code__
         why = f"a {kind} is suspended between its steps; the functions that it calls are captured"
         at = f"{code.co_filename}:{code.co_firstlineno}"
-        self.tell(BreakReason(f"the body of the {kind} {code.co_qualname}", at, why, "compile the functions it calls"))
+        self.report_eager(
+            BreakReason(f"the body of the {kind} {code.co_qualname}", at, why, "compile the functions it calls")
+        )
 
     def only_capture_raised(self, reason: BreakReason) -> None:
-        """A frame that raised while it was captured has returned."""
+        """A frame that raised during capture has returned in eager."""
         self.raised.setdefault(threading.get_ident(), []).append(reason)
 
     def call_ended(self, returned: bool) -> None:
-        """A call has ended in which only capture raised somewhere. Unless it returned, another exception is on its way.
+        """A call has ended in which frames raised only during capture. `returned`: no exception of the program is
+        propagating.
 
         Raises:
-            Unsupported: with `fullgraph`, the call returned: only capture raised.
+            Unsupported: with `fullgraph`, if the call returned.
         """
         if native.owner() is self:
-            return  # the outermost call of this thread will tell
+            return  # the outermost call of this thread will report
         reasons = self.raised.pop(threading.get_ident(), [])
         for reason in reasons if returned else ():
-            self.tell(reason)
+            self.report_eager(reason)
 
     def fall_back(self, site: CompileSite, error: CompileError) -> None:
         """A compile site runs in eager because the compiler failed."""
@@ -127,13 +130,13 @@ class Diagnostics:
         self.warn(error)
 
     def warn(self, error: SmeltError) -> None:
-        """A frame runs in eager because of an error that is no one of the program."""
+        """Warn that a frame runs in eager because of an error that is not the program's."""
         count("fallbacks")
         warnings.warn(SmeltWarning(f"{error}\n  the frame runs in eager"), stacklevel=3)
 
 
 def _kept_failing(changes: list[GuardFailure]) -> str:
-    """The guard that failed most often, with the values it met."""
+    """The guard that failed most often, with the values that it met."""
     if not changes:
         return "which guard kept failing is not known"
     subject, times = Counter(change.subject for change in changes).most_common(1)[0]
@@ -144,7 +147,7 @@ def _kept_failing(changes: list[GuardFailure]) -> str:
 
 
 def only_captured(site: CompileSite, raised: UserError) -> BreakReason:
-    """What to say of a frame that raises while it is captured, should it not raise in eager."""
+    """The reason to report for a frame that raises during capture, if it does not raise in eager."""
     error = raised.error
     entry = error.__traceback__
     while entry is not None and entry.tb_next is not None:

@@ -1,4 +1,4 @@
-"""What capture made of a program: graphs, graph breaks with reasons, guards, residual code. For people."""
+"""What capture made of a program, for people: graphs, graph breaks with reasons, guards, residual code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from smelt.base.text import on_one_line, visible
 from smelt.base.version import VERSION
 from smelt.capture.compiled import compile_callable, watching
 from smelt.capture.core.breaks import BreakReason
-from smelt.capture.frames_told import break_facts, frame_facts, is_worth_telling
+from smelt.capture.frame_report import break_facts, frame_facts, has_facts
 from smelt.capture.session import CompileGraph, Session
 from smelt.graph.nodes.cut_points import cuts, why_cut
 from smelt.page.page import render
@@ -36,14 +36,15 @@ class Explanation:
         op_count: operations in all graphs.
         break_reasons: title, line, why and hint of each break.
         graphs: the captured graphs.
-        guards: for each compiled version, its guards as Python.
-        residuals: for each compiled version, the code that took the frame's place.
+        guards: for each cache entry, its guards as Python.
+        residuals: for each cache entry, its residual code.
         result: what the call returned.
-        fallback_ops: the operators that run in eager inside the graphs compiled in that call, with how often.
-        cuts: where a graph is compiled in parts, and why.
-        without_cuda_graphs: why programs of that call ran without a CUDA graph, with how often.
-        attempts: the captures that were made once more, with what they did without and why.
-        session: what was compiled, as it is now: the page tells of what came after the call, too (a backward).
+        fallback_ops: the operators that run in eager inside the graphs compiled in that call, with counts.
+        cuts: where a graph is compiled in several pieces, and why.
+        without_cuda_graphs: why programs of that call ran without a CUDA graph, with counts.
+        attempts: repeated attempts of captures, with what they did without and why.
+        session: the compiled entries in their present state: the page also covers what came after the call (a
+            backward).
     """
 
     graph_count: int
@@ -61,7 +62,7 @@ class Explanation:
     session: Session | None = field(default=None, repr=False, compare=False)
 
     def html(self, title: str = "smelt.explain") -> str:
-        """The same as a page for a browser, with sources, kernels and their times; it needs nothing from elsewhere."""
+        """The same as a self-contained HTML page, with sources, kernels and their times."""
         sessions = [self.session] if self.session is not None else []
         run = run_facts(title, [*_frames(sessions)], sessions)
         run.eager_operators = self.fallback_ops
@@ -91,10 +92,10 @@ _TABLES = ("extern_ops", "cuda_graph_reasons")
 def explain(
     fn: Callable[..., object], compile_graph: CompileGraph, options: Options | None = None
 ) -> Callable[..., Explanation]:
-    """A callable that runs `fn` once with its arguments and tells what capture did.
+    """A callable that runs `fn` once with its arguments and returns an Explanation of its capture.
 
     Args:
-        fn: what one would compile; it is captured afresh.
+        fn: the function or module to compile; it is captured afresh.
         compile_graph: compiles each graph, as for `compile_callable`.
     """
 
@@ -124,13 +125,13 @@ def describe(session: Session, result: object = None) -> Explanation:
         residuals=[v.residual.source for v in versions],
         result=result,
         attempts=[attempt for site in session.sites.values() for attempt in site.attempts],
-        cuts=list(dict.fromkeys(_told(node) for gm in graphs for node in cuts(gm.graph))),
+        cuts=list(dict.fromkeys(_describe_cut(node) for gm in graphs for node in cuts(gm.graph))),
         session=session,
     )
 
 
 def run_facts(title: str, frames: list[FrameFacts], sessions: Sequence[Session]) -> RunFacts:
-    """What a page tells of these frames."""
+    """The facts of these frames for the page."""
     breaks = [*dict.fromkeys(break_facts(reason) for session in sessions for reason in [*session.breaks])]
     counts = {
         "graphs": sum(version.has_graph for frame in frames for version in frame.versions),
@@ -149,16 +150,16 @@ def run_facts(title: str, frames: list[FrameFacts], sessions: Sequence[Session])
 def _frames(sessions: Sequence[Session]) -> Iterator[FrameFacts]:
     for session in sessions:
         for site in [*session.sites.values()]:
-            if is_worth_telling(site):
+            if has_facts(site):
                 yield frame_facts(site, [*session.breaks])
 
 
 class Watch:
-    """Everything that is compiled while it is open.
+    """Collects everything that is compiled while it is open.
 
     Attributes:
-        sessions: kept alive, also where the program has dropped what they belong to.
-        forgotten: frames, and texts, of what the program had smelt forget (`smelt.reset()`).
+        sessions: kept alive, also where the program has dropped their callables.
+        forgotten: frames, and texts, of entries that the program had smelt forget (`smelt.reset()`).
     """
 
     def __init__(self) -> None:
@@ -167,8 +168,8 @@ class Watch:
         self.texts: list[str] = []
         self.breaks: list[BreakReason] = []
 
-    def tell(self, session: Session) -> None:
-        """A session was made, or is about to forget."""
+    def record(self, session: Session) -> None:
+        """A session was made, or is about to forget its entries."""
         if session not in self.sessions:
             self.sessions.append(session)
         elif session.sites:
@@ -177,13 +178,13 @@ class Watch:
             self.breaks += session.breaks
 
     def frames(self) -> list[FrameFacts]:
-        """In the order in which they were compiled, by compiled callable."""
+        """The frames in the order in which they were compiled, by compiled callable."""
         return [*self.forgotten, *_frames(self.sessions)]
 
     def text(self) -> str:
-        """What `explain` says of each compiled callable; empty where nothing was compiled."""
-        told = (_text(session) for session in self.sessions)
-        return "\n\n".join(filter(None, [*self.texts, *told]))
+        """The text of `explain` for each compiled callable; empty where nothing was compiled."""
+        texts = (_text(session) for session in self.sessions)
+        return "\n\n".join(filter(None, [*self.texts, *texts]))
 
     def page(self, title: str) -> RunFacts:
         """The facts of a page."""
@@ -196,27 +197,27 @@ class Watch:
 
 @contextmanager
 def watched() -> Iterator[Watch]:
-    """Watch what is compiled: its kernels are timed, and what is told of it outlives it."""
+    """Watch what is compiled: its kernels are timed, and its facts are kept when it is dropped."""
     watch = Watch()
-    tell = watch.tell
-    watching.append(tell)
+    record = watch.record
+    watching.append(record)
     try:
         with asking():
             yield watch
     finally:
-        watching.remove(tell)
+        watching.remove(record)
 
 
 def _text(session: Session) -> str:
-    sites = [site for site in [*session.sites.values()] if is_worth_telling(site)]
+    sites = [site for site in [*session.sites.values()] if has_facts(site)]
     if not sites:
         return ""
     head = f"== {on_one_line(sites[0].name)} =="
-    again = [f"  {on_one_line(f'{site.name}: {change}')}" for site in sites for change in site.recompiles]
-    recompiles = ["", "compiled again:", *again] if again else []
+    changes = [f"  {on_one_line(f'{site.name}: {change}')}" for site in sites for change in site.recompiles]
+    recompiles = ["", "compiled again:", *changes] if changes else []
     return "\n".join([head, str(describe(session)), *recompiles])
 
 
-def _told(node: fx.Node) -> str:
+def _describe_cut(node: fx.Node) -> str:
     at = node.meta.get("at")
     return why_cut(node) if at is None else f"{why_cut(node)} ({at})"

@@ -1,7 +1,7 @@
-"""The frame hook of this process: who answers it.
+"""The frame hook of this process, and the functions that answer it.
 
-Sessions do, once something is compiled here; before that, where artefacts alone are loaded, their owners answer by
-themselves, without the rest of capture.
+Sessions do, once something is compiled here; where only artefacts are loaded, their owners answer without the rest of
+capture.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from smelt.capture.guards.calibrate import calibrate
 
 @functools.cache
 def prepare() -> None:
-    """Teach the hook torch's layout, and the files that it leaves alone; answer for owners by themselves."""
+    """Set up the hook with torch's memory layout and the files to ignore; owners of artefacts answer it."""
     calibrate()
     native.skip_prefixes(policy.skipped_prefixes())
     native.quiet_prefixes(policy.quiet_prefixes())
@@ -25,7 +25,7 @@ def prepare() -> None:
 
 
 def answer(frame: native.FrameCallback, resumed: native.ResumeCallback, watched: Callable[[], None]) -> None:
-    """From now on, these answer."""
+    """Let these functions answer the hook from here on."""
     prepare()
     native.set_callback(frame)
     native.set_resume_callback(resumed)

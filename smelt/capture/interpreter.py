@@ -1,7 +1,7 @@
 """The symbolic interpreter: runs a frame's bytecode over real Python objects in which tensors have no data.
 
-Objects that existed before the frame are external: a table from identity to Source knows them, reading them adds
-guards, writing to them is put off (`effects`). Objects made during the frame are ordinary and belong to the trace.
+Objects that existed before the frame are external: a table maps their identities to Sources, reading them adds guards,
+writes to them are deferred (`effects`). Objects made during the frame are ordinary and belong to the trace.
 """
 
 from __future__ import annotations
@@ -56,28 +56,29 @@ from smelt.graph.ir.symint import has_other_number, has_symint, pinned
 from smelt.graph.trace.trace import TraceTensor
 
 _MISS = object()
-_DEPTH = 150  # inlined calls; each costs some ten frames of Python's own stack
+_MAX_INLINE_DEPTH = 150  # maximum depth of inlined calls; each costs some ten frames of Python's own stack
 
 
 class Interpreter:
     """One capture of one frame.
 
-    Its state is in objects of their own, which are made with it and let go of the program's objects with it.
+    Its state is in objects that are made with it, and that drop their references to the program's objects with it.
 
     Attributes:
-        plan: what this attempt may do; values: how it meets values that may be others at the next call.
+        plan: what this attempt may do; values: what it does with values that may differ at the next call.
         sources: identity of an external object -> its source; the objects are kept alive.
-        reads: what was read of them, by identity and name.
+        reads: what was read of external objects, by identity and name.
         python: what the program has made and set so far.
-        control: the branches on values that are not known.
-        tensors: trace tensors, the fx graph and its inputs; `outermost` those of the graph itself, not those of a
-            function inside.
-        effects: what the program did to the outside; `compared`, `observed` and `finalizers` what follows from it.
+        control: the data-dependent branches.
+        tensors: trace tensors, the fx graph and its inputs; `outermost`: those of the graph itself, while a function
+            under a transform is captured.
+        effects: deferred writes to external objects; `compared`, `observed`, `finalizers`: conditions that follow from
+            them.
         prologue: what Python computes before the graph runs.
         ambient: the modes of the thread.
-        guards, sizes: what holds of the program's objects, and the symbols among it.
-        step: number of the captured frame's instruction that runs.
-        work: counts what cannot be undone; a break before any work of its instruction needs no restart.
+        guards, sizes: the guards on the program's objects, and the symbols among their sizes.
+        step: index of the captured frame's instruction that runs.
+        work: counts actions that cannot be undone; a break before the first one of its instruction needs no restart.
     """
 
     def __init__(
@@ -112,7 +113,8 @@ class Interpreter:
         self._kept: list[object] = []
 
     def release(self) -> None:
-        """Let go of the program's objects: the capture is over, and they die when the program drops them."""
+        """Drop the references to the program's objects: the capture is over, and they die when the program drops
+        them."""
         self.python.release(self.sources)
         self.sizes.owner.where = str  # sizes outlive the capture
         for each in (self._kept, self.sources, self.reads):
@@ -128,7 +130,7 @@ class Interpreter:
         return self.frames[-1].at if self.frames else None
 
     def sibling(self) -> Interpreter:
-        """An interpreter with the same guards, sizes and objects from outside, and tensors and effects of its own."""
+        """An interpreter that shares the guards, sizes and external objects, but has its own tensors and effects."""
         out = Interpreter(self.decode, *self._sizing, speculates=False)
         out.values = NO_VALUES
         tensors = self.tensors.traced.keys() | self.tensors.real.keys()
@@ -143,7 +145,7 @@ class Interpreter:
         return out
 
     def keep(self, value: object) -> None:
-        """Identities are keys: nothing that is one may die during the capture."""
+        """Keep a value alive during the capture, because its identity is a key."""
         self._kept.append(value)
 
     # -- running ------------------------------------------------------------------------------------------------
@@ -160,8 +162,8 @@ class Interpreter:
         if frames:
             frame.callers = (frames[-1].callers, frames[-1].at)
         frames.append(frame)
-        if len(frames) > _DEPTH:
-            raise Break("recursion that is too deep to inline", f"more than {_DEPTH} nested calls")
+        if len(frames) > _MAX_INLINE_DEPTH:
+            raise Break("recursion that is too deep to inline", f"more than {_MAX_INLINE_DEPTH} nested calls")
         try:
             while True:
                 try:
@@ -187,11 +189,11 @@ class Interpreter:
             frames.pop()
 
     def run_root(self, frame: Frame, stop_at: int = -1) -> Break | None:
-        """Interpret the captured frame itself. None: it returned; a Break: `frame` stands at the instruction
-        that broke, with variables and stack as before it.
+        """Interpret the captured frame itself. None: it returned; a Break: `frame` is at the instruction that broke,
+        with variables and stack as before it.
 
         Raises:
-            Restart: the break came too late to stand there; call again on a new interpreter with `stop_at`.
+            Restart: the break was found behind its instruction; start over on a new interpreter with `stop_at`.
             UserError: the frame raises.
         """
         instructions, control, steps = frame.decoded.instructions, self.control, 0
@@ -225,7 +227,7 @@ class Interpreter:
                 except Break as stop:
                     stop.at = stop.at or frame.at
                     made = breaks.with_causes(frame.handled) & raised.keys() - self.sources.keys()
-                    if made:  # let it be raised in earnest: it needs its traceback and its context
+                    if made:  # let Python raise it: it needs its traceback and its context
                         stop.in_frame = False
                         raise Restart(min(raised[error] for error in made), stop) from None
                     if self.work != work:
@@ -236,13 +238,13 @@ class Interpreter:
             self.frames.pop()
 
     def close_generators(self, kept: Callable[[object], bool]) -> None:
-        """Generators that the frame leaves in the middle of a `try` run its end when Python drops them.
+        """Close generators that the frame abandons inside of a `try`, where Python would when it drops them.
 
         Args:
-            kept: says of a generator that it lives on, as a real one.
+            kept: whether a generator outlives the frame, as a real one.
 
         Raises:
-            Restart: there is one that does not; it has to be a real generator, so capture stops where it is made.
+            Restart: one does not; it has to be a real generator, so capture stops where it is made.
         """
         for generator in self.python.generators:
             if generator.must_close and not kept(generator):
@@ -255,7 +257,7 @@ class Interpreter:
         """Continue at the handler that covers the present instruction, or raise out of the frame."""
         self.python.errors.setdefault(id(error.error), (error.error, self.step))
         handled = self.handled()
-        made_here = id(error.error) not in self.sources  # another got its context when it was raised first
+        made_here = id(error.error) not in self.sources  # an external one got its context when it was first raised
         if handled is not None and made_here and error.error.__context__ is None and error.error is not handled:
             error.error.__context__ = handled
         row = frame.decoded.handler_at(frame.pc - 1)
@@ -263,7 +265,7 @@ class Interpreter:
             try:
                 raise error
             finally:
-                del error  # it holds this frame
+                del error  # it refers to this frame
         del frame.stack[row.depth :]
         if row.lasti:
             frame.stack.append(frame.decoded.units(frame.pc - 1))
@@ -275,13 +277,13 @@ class Interpreter:
         return next((frame.handled[-1] for frame in reversed(self.frames) if frame.handled), None)
 
     def context(self) -> object:
-        """What an exception that is raised now gets as its context: what the program handles, or its caller. Of the
-        latter nothing is read, as it is not looked at."""
+        """The context of an exception that is raised now: the one that the program handles, or its caller's, which is
+        passed unread."""
         inside = self.handled()
         return self.reads.get((0, "sys.exception"), self.python.outer_error) if inside is None else inside
 
     def outer_exception(self) -> Any:
-        """What the caller of the captured frame is handling, with its guard."""
+        """The exception that the caller of the captured frame is handling, with its guard."""
         key = (0, "sys.exception")
         if key not in self.reads:
             self.reads[key] = self.external(self.python.outer_error, sources.HANDLED)
@@ -305,7 +307,7 @@ class Interpreter:
         check_type(self, value, source)
 
     def register(self, value: T, source: Source) -> T:
-        """From now on `value` is external."""
+        """Register `value` as external."""
         if self.observed.targets:
             self.observed.look(id(value))
         self.sources[id(value)] = source
@@ -313,19 +315,19 @@ class Interpreter:
         return value
 
     def externals(self) -> list[object]:
-        """Objects from outside, and what else the capture keeps."""
+        """All external objects, and what else the capture keeps alive."""
         return self._kept
 
     def source_of(self, value: object) -> Source | None:
-        """The source of an external object; None for leaves and for what the frame made."""
+        """The source of an external object; None for plain data and for objects that the frame made."""
         return self.sources.get(id(value))
 
     def is_external(self, identity: int) -> bool:
-        """Whether an external object has the identity, or a dictionary of globals."""
+        """Whether an external object, or a dictionary of globals, has the identity."""
         return identity in self.sources or identity in self._globals
 
     def globals_source(self, globals: dict[str, object]) -> Source:
-        """The dictionary of an (inlined) function's globals."""
+        """The source of an (inlined) function's dictionary of globals."""
         found = self._globals.get(id(globals))
         if found is None:
             found = sources.const(globals, module_name(globals.get("__name__")) or "globals")
@@ -334,7 +336,7 @@ class Interpreter:
         return found
 
     def root_globals(self, globals: dict[str, object]) -> None:
-        """The captured frame's globals are read from the frame, not held by the guards."""
+        """Use these globals as the captured frame's own: guards read them from the frame and do not keep them alive."""
         self._globals[id(globals)] = sources.frame_globals()
         self._kept.append(globals)
 
@@ -363,7 +365,7 @@ class Interpreter:
         return value
 
     def cell(self, cell: CellType, name: str) -> object:
-        """What a closure cell holds; NULL when it is empty."""
+        """The content of a closure cell; NULL when it is empty."""
         key = (id(cell), "cell_contents")
         value = self.reads.get(key, _MISS)
         if value is not _MISS:
@@ -378,7 +380,7 @@ class Interpreter:
         return value
 
     def adopt_cells(self, function: FunctionType, source: Source) -> None:
-        """Make the cells of an external function's closure external."""
+        """Register the cells of an external function's closure as external."""
         for index, cell in enumerate(function.__closure__ or ()):
             if id(cell) not in self.python.created and id(cell) not in self.sources:
                 self.register(cell, sources.closure_cell(source, index))
@@ -398,7 +400,7 @@ class Interpreter:
         return ATTR.find(type(obj))(self, obj, name)
 
     def native(self, fn: Callable[..., object], /, *args: object, **kwargs: object) -> Any:
-        """Run C code of the user's program. Tensor operations that it makes by itself are recorded as well."""
+        """Run C code of the user's program. Tensor operations that it makes are recorded as well."""
         return user(self._native, fn, *args, **kwargs)
 
     def _native(self, fn: Callable[..., object], /, *args: object, **kwargs: object) -> Any:
@@ -426,7 +428,7 @@ class Interpreter:
         return self.tensors.type_of(value) if kind is TraceTensor else _NUMBERS.get(kind, kind)
 
     def reenter(self, run: Callable[[], object]) -> object:
-        """Run interpreted code that C code called: exceptions pass through C as what the program raised."""
+        """Run interpreted code that C code called back: exceptions pass through C as the program raised them."""
         return through_c(lambda: self.tensors.c_callbacks.pause(run))
 
     def attr_source(self, source: Source, name: str, in_dict: bool) -> Source:
@@ -436,12 +438,12 @@ class Interpreter:
 
 _MISSING = sources.native.MISSING
 _COMPUTING = frozenset(map(id, (sum, pow, divmod, math.prod)))
-"""Functions that compute with the numbers that they are given, also in lists."""
+"""Functions that compute with their numbers, also in lists."""
 _NUMBERS: ClassTable[type] = by_class({torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool})
 
 
 def _decimal_settings() -> str:
-    """What decides the result of decimal arithmetic; the context's flags, which it raises, are left out."""
-    context: Any = sys.modules["decimal"].getcontext()  # only programs that use it pay for its import
+    """The settings that decimal arithmetic depends on, without the context's flags, which it sets."""
+    context: Any = sys.modules["decimal"].getcontext()  # imported only by programs that use it
     traps = [signal.__name__ for signal, raises in context.traps.items() if raises]
     return f"{context.prec} {context.rounding} {context.Emin} {context.Emax} {context.capitals} {context.clamp} {traps}"

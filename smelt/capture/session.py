@@ -1,7 +1,7 @@
 """One compiled callable: captures its frames, has their graphs compiled, installs guards and residual code.
 
-Every frame that starts while such a callable runs comes here once per version (`Session.frame`), and so does every
-point where a frame continues after a graph break (`Session.resumed`). What comes out is an entry of `_native`.
+A frame that starts while such a callable runs, and for which no entry fits, comes here (`Session.frame`), and so does a
+point where a frame continues after a graph break (`Session.resumed`). The result is an entry of `_native`.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ from smelt.shapes.unbacked import DataDependent
 CompileGraph = Callable[[fx.GraphModule, Sequence[torch.Tensor], Report, Options], Callable[..., Any]]
 Begin = Callable[[Interpreter], Frame]
 WhenReturned = Callable[[], None] | None
-"""Wants to hear that the frame, run as it is written, has returned."""
+"""Called when the frame, run uncompiled, has returned."""
 
 _REGISTERED = (
     builtin_functions,
@@ -120,18 +120,18 @@ _REGISTERED = (
     thread_modes,
     transforms,
     triton_kernels,
-)  # they fill the tables of the registry
+)  # imported to fill the tables of the registry
 
 
 def _expect_progress(site: CompileSite, frame: Frame, begin: native.ResumePoint) -> None:
-    """What looks at its frame runs in that frame, which begins there: nothing would come before it."""
+    """Refuse to resume a frame at the instruction where it began, which needs the frame itself: that would not end."""
     if frame.decoded.offsets[frame.decoded.begin_of(frame.pc)] == begin.offset:
         site.given_up = True
         raise CannotRebuild("what looks at its frame")
 
 
 def _parameters(key: native.SiteKey, code: CodeType) -> list[str]:
-    """Names for what residual code of a site is given: arguments, or all variables and the stack."""
+    """Names for the parameters of a site's residual code: arguments, or all variables and the stack."""
     names = slot_names(code)
     if isinstance(key, native.ResumePoint):
         return [*names, *(f"stack{i}" for i in range(key.depth))]
@@ -139,7 +139,7 @@ def _parameters(key: native.SiteKey, code: CodeType) -> list[str]:
 
 
 class Session(Diagnostics):
-    """One compiled callable: its options, its compile sites and versions."""
+    """One compiled callable: its options, its compile sites and cache entries."""
 
     def __init__(self, compile_graph: CompileGraph, options: Options) -> None:
         super().__init__(options)
@@ -147,13 +147,13 @@ class Session(Diagnostics):
         self.sites: dict[int, CompileSite] = {}
         self.points: dict[tuple[int, int, int, tuple[int, ...]], native.ResumePoint] = {}
         self.handling: weakref.WeakKeyDictionary[native.ResumePoint, tuple[int, ...]] = weakref.WeakKeyDictionary()
-        self._interpreters: list[Interpreter] = []  # of the present capture
+        self._interpreters: list[Interpreter] = []  # those of the present capture
         self._lock = new_lock()
 
     # -- callbacks -----------------------------------------------------------------------------------------------
 
     def frame(self, code: CodeType, function: FunctionType, slots: Slots, globals: dict[str, object]) -> WhenReturned:
-        """A function frame is about to start and no version fits."""
+        """A function frame is about to start and no entry fits."""
         skipped = policy.is_skipped(code, globals)  # the hook forgets its marks at a reset
         if skipped or code.co_flags & _NOT_CAPTURED or compiler_marks.disabled(function) is not None:
             native.skip(code)
@@ -164,28 +164,30 @@ class Session(Diagnostics):
     def resumed(
         self, point: native.ResumePoint, function: FunctionType | None, slots: Slots, globals: dict[str, object]
     ) -> WhenReturned:
-        """A frame is about to continue after a break and no version fits."""
+        """A frame is about to continue after a break and no entry fits."""
         name = f"{point.code.co_qualname}+{point.offset}"
         read = Reader(slots, globals, function)
         return self._attempt(point, name, read, lambda vm: self._continue(vm, point, read))
 
     def _attempt(self, key: native.SiteKey, name: str, read: Reader, begin: Begin) -> WhenReturned:
         site = self.sites.get(id(key))
-        if site is None:  # in one step, for threads that come at once
+        if site is None:  # one atomic step, for concurrent threads
             site = self.sites.setdefault(id(key), CompileSite(on_one_line(name), key))
         if site.given_up or policy.is_replaced() or torch_c.passes_python_by():
             return None
         if interrupts_compilation() or operator_modes.entered() or self._refused_by_stance(site, read):
             return None
         if self.options.fullgraph and self.raised.get(threading.get_ident()):
-            return None  # the whole has failed to be one graph, which `static_forms` will tell: no parts of it
+            # the whole frame failed to be one graph, which `static_forms` reports: no piece of it is compiled
+            return None
         return preserving(self._attempt_alone, key, site, read, begin)
 
     def _attempt_alone(self, key: native.SiteKey, site: CompileSite, read: Reader, begin: Begin) -> WhenReturned:
         before = len(site.versions)
         with self._lock:
             if len(site.versions) != before or site.given_up:
-                return None  # another thread made one meanwhile: try it first; or it has failed, which it told
+                # another thread has compiled an entry meanwhile: try it first; or it has failed, and reported that
+                return None
             return self._attempt_locked(key, site, read, begin)
 
     def _attempt_locked(self, key: native.SiteKey, site: CompileSite, read: Reader, begin: Begin) -> WhenReturned:
@@ -195,11 +197,11 @@ class Session(Diagnostics):
         started = time.perf_counter()
         try:
             if site.versions:
-                self.tell_recompile(site, read)
+                self.record_recompile(site, read)
             compiler_marks.quiet_wrappers()
             with no_collection(), outside_anomaly_mode(), outside_inference_mode(), outside_saved_tensor_hooks():
                 return self._capture(key, site, begin)
-        except Exception as error:  # beside the capture: telling why, letting go
+        except Exception as error:  # an error beside the capture: in reporting, or in releasing objects
             self._failed(site, error)
             return None
         finally:
@@ -209,7 +211,7 @@ class Session(Diagnostics):
     _compiling = 0.0
 
     def _spent(self, site: CompileSite, seconds: float) -> None:
-        """A capture has ended."""
+        """Add the time of a capture that has ended to its report."""
         report = site.versions[-1].residual.report if site.versions else None
         if report is None or "capture" in report.seconds:
             spend("capture", seconds)
@@ -217,10 +219,10 @@ class Session(Diagnostics):
             report.spend("capture", seconds)
 
     def _refused_by_stance(self, site: CompileSite, read: Reader) -> bool:
-        """Whether this thread wants nothing compiled now.
+        """Whether the stance of this thread forbids compiling now.
 
         Raises:
-            RecompileError: and wants to know.
+            RecompileError: it demands an error.
         """
         stance = current_stance()
         if stance == "fail_on_recompile":
@@ -244,25 +246,25 @@ class Session(Diagnostics):
             while True:
                 try:
                     return self._capture_once(key, site, begin, plan)
-                except Restart as restart:  # the residual would have to show what is not known yet
+                except Restart as restart:  # residual code would need a value that is not known yet
                     raise_heard()
                     before, plan, number = plan, self._weaker(plan, bare(restart)), number + 1
-                    self.tell_attempt(site, number, plan.difference_from(before))
+                    self.record_attempt(site, number, plan.difference_from(before))
         except _EndlessError as error:
             self._failed(site, error)
             return None
         finally:
             for vm in self._interpreters:
                 plan = plan.avoiding(vm.control.refused, vm.control.pinned)
-                vm.prologue.restore()  # is done already, unless that failed
+                vm.prologue.restore()  # done already, unless that failed
                 vm.release()
-            if heard_from_handlers() is None:  # else what did not work out may have been interrupted
+            if heard_from_handlers() is None:  # otherwise a signal handler may have interrupted the attempt
                 site.plan = plan.lasting()
             forget_symbols()
             self._interpreters = outer
 
     def _weaker(self, plan: CapturePlan, restart: Restart) -> CapturePlan:
-        """The plan of the attempt after one that failed.
+        """The plan of the next attempt after one that failed.
 
         Raises:
             _EndlessError: the next attempt could fail in the same way.
@@ -279,14 +281,15 @@ class Session(Diagnostics):
             vm, frame, stop = self._interpret(site, begin, plan)
         except UserError as raised:
             raise_if_signalled(raised)
-            # eager raises it as well, with the user's own traceback; one that keeps raising is not tried forever
+            # eager raises it as well, with the user's own traceback; a code that keeps raising is not tried forever
             site.failed += 1
             site.given_up = site.failed >= self.options.recompile_limit and not self.options.fullgraph
-            told = functools.partial(self.only_capture_raised, only_captured(site, raised))
-            if self._interpreters[-1].source_of(raised.error) is None:  # the program has another one
+            after_return = functools.partial(self.only_capture_raised, only_captured(site, raised))
+            # not an external one, of which the program has another in eager
+            if self._interpreters[-1].source_of(raised.error) is None:
                 bare(raised.error)
             bare(raised)
-            return told
+            return after_return
         except Break as refused:
             raise_if_signalled(refused)
             self.refuse(site, refused)
@@ -294,7 +297,7 @@ class Session(Diagnostics):
         except Exception as error:
             self._failed(site, error)
             return None
-        raise_heard()  # a capture that went on without what it was refused by a handler is not kept
+        raise_heard()  # drops a capture that went on although a signal handler raised
         try:
             self._finish(key, site, vm, frame, stop)
         except (Break, CannotRebuild) as refused:
@@ -306,10 +309,10 @@ class Session(Diagnostics):
         return None
 
     def _interpret(self, site: CompileSite, begin: Begin, plan: CapturePlan) -> tuple[Interpreter, Frame, Break | None]:
-        """One attempt.
+        """Make one attempt.
 
         Raises:
-            Restart: it failed; the plan of the next one is known but for what this one has learned of the program.
+            Restart: it failed; the next plan also takes in what this attempt has learned of the program.
         """
         vm = self._interpreter(site, plan)
         try:
@@ -341,7 +344,7 @@ class Session(Diagnostics):
         vm = Interpreter(decoding.decode, site.changes, plan, self.options.dynamic, speculates)
         self._interpreters.append(vm)
         vm.python.running = site.function
-        vm.control.schedules_branch = self.options.fullgraph or len(site.versions) < _WAYS_OF_SCHEDULES
+        vm.control.schedules_branch = self.options.fullgraph or len(site.versions) < _MAX_SCHEDULE_ENTRIES
         vm.tensors.speculation.assume_values = not plan.reads_first
         vm.finalizers.allowed = not self.options.fullgraph
         vm.control.branches_on_numbers = self.options.backend == "eager"
@@ -353,10 +356,11 @@ class Session(Diagnostics):
         """The plan after an attempt that ended with `error`; None: no other plan would help."""
         data_dependent = vm.sizes.owner.data_dependent
         if data_dependent is not None:
-            bare(data_dependent)  # its context may be an error of torch, whose traceback holds frames of the capture
+            # its context may be an error of torch, whose traceback refers to frames of the capture
+            bare(data_dependent)
             if vm.prologue.inputs.needs(data_dependent.names):
                 return dataclasses.replace(plan, why=data_dependent.what)
-            if plan.reads_first:  # perhaps its value may be taken for granted
+            if plan.reads_first:  # its value may be assumed instead
                 return plan.assuming(data_dependent.what)
             return plan.stopping(data_dependent.step, break_for(data_dependent))
         if isinstance(error, Restart):
@@ -366,7 +370,7 @@ class Session(Diagnostics):
     def _without_symbols(
         self, site: CompileSite, vm: Interpreter, plan: CapturePlan, error: BaseException
     ) -> CapturePlan | None:
-        """The plan to capture once more with plain sizes; None: `error` cannot come from symbols.
+        """The plan of another attempt with plain sizes; None: `error` cannot come from symbols.
 
         Raises:
             SpecializationError: the program needs one value of a size that is marked dynamic.
@@ -380,7 +384,7 @@ class Session(Diagnostics):
         return plan.without("symbols", why)
 
     def _reason_of(self, stop: Break | None) -> BreakReason | None:
-        """Why a graph ends; an error where it may not."""
+        """The reason for which a graph ends; an error under `fullgraph`."""
         reason = None if stop is None else BreakReason.of(stop)
         if reason is not None and self.options.fullgraph:
             raise reason.error()
@@ -409,18 +413,20 @@ class Session(Diagnostics):
         self._install(key, site, vm, residual, reason)
 
     def draw_as_eager(self) -> None:
-        """From now on graphs draw the random numbers that eager would."""
+        """Let later graphs draw the random numbers that eager would."""
         if not self.options.eager_rng:
             self.options = dataclasses.replace(self.options, eager_rng=True)
 
     def _is_idle(self, key: native.SiteKey, site: CompileSite) -> bool:
-        """A frame without tensor work that returns: not worth guards; a code that keeps doing so is left alone."""
+        """Whether a frame returns without tensor work: it is not worth guards, and a code that keeps doing so is
+        skipped."""
         if site.versions or isinstance(key, native.ResumePoint):
             return False
         if self.options.fullgraph:
-            return False  # else the hook would look at the frames that it calls, which the capture went through already
+            # otherwise the hook would compile the frames that it calls, which the capture went through already
+            return False
         site.idle += 1
-        if site.idle >= _IDLE:
+        if site.idle >= _MAX_IDLE_FRAMES:
             native.skip(key)
         return True
 
@@ -435,7 +441,7 @@ class Session(Diagnostics):
         vm.sizes.guard(vm.guards)
         vm.prologue.guard()
         vm.compared.guard()
-        residual.inputs = []  # a version must not keep the first call's tensors alive
+        residual.inputs = []  # an entry must not keep the first call's tensors alive
         guards, constants = vm.guards.finish(residual.outputs), residual.namespace(graph)
         entry = native.add_entry(key, guards, residual.code(), constants, self)
         site.versions.append(CacheEntry(site.name, vm.guards, residual, entry, reason))
@@ -450,7 +456,8 @@ class Session(Diagnostics):
         started = time.perf_counter()
         assert residual.gm is not None
         reads = vm.tensors.reads.found or vm.prologue.inputs.numbers
-        if reads and in_pieces(residual.gm.graph, self.options.backend):  # pieces are compiled when nobody can go back
+        # pieces are compiled when the capture can no longer restart
+        if reads and in_pieces(residual.gm.graph, self.options.backend):
             self._without_reads(vm, Unsupported("numbers that tensors tell, in a graph that is cut"))
         try:
             graph = self.compile_graph(residual.gm, [i.tensor for i in residual.inputs], report, self.options)
@@ -458,12 +465,12 @@ class Session(Diagnostics):
             count("graphs")
             count("ops", residual.ops)
             return graph
-        except _OUT_OF_MEMORY:  # no time to make a report
+        except _OUT_OF_MEMORY:  # no memory or time to write a report
             raise
         except Exception as error:
             raise_if_signalled(error)
             if isinstance(error, RecursionError) and is_deep():
-                self.tell(BreakReason.of(too_deep()))
+                self.report_eager(BreakReason.of(too_deep()))
                 return None
             self._otherwise(vm, residual.gm.graph, error)
             weaker = None if environment().strict else self._without_symbols(site, vm, vm.plan, error)
@@ -483,10 +490,10 @@ class Session(Diagnostics):
             self._compiling = time.perf_counter() - started
 
     def _otherwise(self, vm: Interpreter, graph: fx.Graph, error: Exception) -> None:
-        """Start over where a graph without what the backend refuses is known.
+        """Restart the capture where a graph is known that the backend accepts.
 
         Raises:
-            Restart: the frame is captured again, without functions whose backward writes to what others hold; or see
+            Restart: the frame is captured without functions whose backward writes to tensors that others use; or see
                 `_without_reads`.
         """
         if isinstance(error, WritingBackward) and (found := leave_out_writing(graph, error.classes)):
@@ -494,7 +501,7 @@ class Session(Diagnostics):
         self._without_reads(vm, error)
 
     def _without_reads(self, vm: Interpreter, error: Exception) -> None:
-        """What the backend cannot do with numbers that tensors tell, the program does in Python.
+        """End the graph where it reads numbers from tensors that the backend cannot handle: Python reads them.
 
         Raises:
             Restart: to end the graph where such a number is read.
@@ -513,15 +520,15 @@ class Session(Diagnostics):
         raise Restart(min(n.step for n in numbers), Break("a graph with numbers that tensors tell", why)) from None
 
     def _failed(self, site: CompileSite, error: Exception) -> None:
-        """Capture, or what is made of it, has raised. Nothing of the frame has run yet: it runs in eager.
+        """Handle an error of capture or of compilation: nothing of the frame has run yet, so it runs in eager.
 
         Raises:
-            SmeltError: the program asked for what cannot be: an option, a size marked dynamic.
-            Exception: the error, where nothing may fall back.
+            SmeltError: the program asked for the impossible: an option, a size marked dynamic.
+            Exception: the error itself, in strict mode or with `fullgraph`.
         """
         raise_if_signalled(error)
         if isinstance(error, RecursionError) and is_deep():
-            self.tell(BreakReason.of(too_deep()))
+            self.report_eager(BreakReason.of(too_deep()))
         elif isinstance(error, _OF_THE_PROGRAM) or environment().strict or self.options.fullgraph:
             raise error
         elif isinstance(error, _OUT_OF_MEMORY):
@@ -530,10 +537,10 @@ class Session(Diagnostics):
             self._broken(site, error)
 
     def failed_later(self, site: CompileSite, error: Exception) -> None:
-        """Residual code has raised where nobody sees what it does: the frame runs in eager, now and later.
+        """Handle an error of residual code before its effects are visible: the frame runs in eager, now and later.
 
         Raises:
-            Exception: the error, where nothing may fall back.
+            Exception: the error itself, in strict mode or with `fullgraph`.
         """
         for version in site.versions:
             version.entry.remove()
@@ -541,7 +548,7 @@ class Session(Diagnostics):
         self._failed(site, error)
 
     def _out_of_memory(self, site: CompileSite, error: Exception) -> None:
-        """What nobody uses goes back to the system, and another call may find enough."""
+        """Return unused memory to the system, so that another call may find enough."""
         let_go(error)
         give_back()
         site.failed += 1
@@ -549,7 +556,7 @@ class Session(Diagnostics):
         reason = BreakReason(f"memory ran out while {site.name} was captured", "", str(error), "")
         if reason not in self.breaks:
             self.warn(reason.error())
-        self.tell(reason)
+        self.report_eager(reason)
 
     def _broken(self, site: CompileSite, error: Exception) -> None:
         """A bug of capture itself."""
@@ -557,20 +564,20 @@ class Session(Diagnostics):
         what = f"capturing {site.name} failed: {type(error).__name__}: {error}"
         self.fall_back(site, CompileError(what, why=saved_report(report, error)))
 
-    # -- beginnings --------------------------------------------------------------------------------------------------
+    # -- entry points -------------------------------------------------------------------------------------------------
 
     def point(self, code: CodeType, offset: int, depth: int, handled: tuple[int, ...]) -> native.ResumePoint:
         """The resume point of an instruction, made once.
 
         Args:
-            handled: where on the stack that lies which was handled before each except clause around the instruction.
+            handled: for each except clause around the instruction, the stack index of the exception handled before it.
         """
         key = (id(code), offset, depth, handled)
         point = self.points.get(key)
         if point is None:
             point = native.ResumePoint(code, offset, depth)
             self.handling[point] = handled
-            self.points[key] = point  # another thread's `reset` may take it out at once
+            self.points[key] = point  # another thread's `reset` may remove it at once
         return point
 
     def _start(self, vm: Interpreter, code: CodeType, function: FunctionType, read: Reader) -> Frame:
@@ -589,10 +596,10 @@ class Session(Diagnostics):
         vm.root_globals(read.globals)
         vm.guards.state(read.state)
         vm.ambient.begin(read.inference, read.gradients)
-        if torch_c.torch_function_modes():  # the state only counts them; one of them may set the default device
+        if torch_c.torch_function_modes():  # the ambient state only counts them; one of them may set the default device
             vm.guards.flag(operator_modes.only_devices, (), True)
             vm.guards.flag(torch.get_default_device, (), torch.get_default_device())
-        if self.options.templates:  # kernels that multiply follow the switch, as the library does
+        if self.options.templates:  # generated products of matrices follow the switch, as the library does
             vm.guards.flag(products_round_to_tf32, (), products_round_to_tf32())
 
     def _continue(self, vm: Interpreter, point: native.ResumePoint, read: Reader) -> Frame:
@@ -611,7 +618,7 @@ class Session(Diagnostics):
         return frame
 
     def _handle(self, vm: Interpreter, frame: Frame, positions: tuple[int, ...]) -> None:
-        """Tell a frame that continues in an except clause which exceptions it handles."""
+        """Set the exceptions that a frame which continues in an except clause is handling."""
         if positions:
             frame.handled_at = [*positions]
             frame.handled = [frame.stack[at] for at in positions[1:]]
@@ -619,18 +626,18 @@ class Session(Diagnostics):
             vm.reads[0, "sys.exception"] = frame.stack[positions[0]]
 
     def _slot_value(self, vm: Interpreter, value: object, source: sources.Source, variable: bool) -> Any:
-        """A slot or stack element of a frame that continues; it is read when the program reads it."""
-        if value is native.NULL and not variable:  # at one point the same elements of the stack are NULL each time
+        """The value of a slot or stack element of a frame that continues; it is read when the program reads it."""
+        if value is native.NULL and not variable:  # NULL elements of the stack are the same at each call
             return value
         return vm.external(value, source) if type(value) is CellType else Unread(value, source)
 
 
 def _failed_later(session: weakref.ref[Session], site: weakref.ref[CompileSite], error: Exception) -> None:
-    """What residual code holds: it keeps nobody alive."""
-    told, where = session(), site()
-    if told is None or where is None:
+    """The callback of residual code; it keeps neither session nor site alive."""
+    owner, where = session(), site()
+    if owner is None or where is None:
         raise error
-    told.failed_later(where, error)
+    owner.failed_later(where, error)
 
 
 _OF_THE_PROGRAM = (OptionError, RecompileError, SpecializationError)
@@ -642,11 +649,11 @@ class _EndlessError(Exception):
 
 
 _NOT_CAPTURED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-_IDLE = 4
-_WAYS_OF_SCHEDULES = 2
-"""So many versions of a site are compiled for what a learning-rate schedule does at one step or the next."""
+_MAX_IDLE_FRAMES = 4
+_MAX_SCHEDULE_ENTRIES = 2
+"""Maximum number of entries of a site for the branches of a learning-rate schedule."""
 
 
 def _looks_at(stop: Break, frame: Frame) -> bool:
-    """Whether what broke the graph looks at the frame, so that only the frame itself can do it."""
+    """Whether the instruction that broke the graph inspects the frame, so that only the frame itself can run it."""
     return stop.in_frame and stop.at is not None and (stop.of_callers or stop.at.code is frame.code)

@@ -1,4 +1,4 @@
-"""How compiled callables behave when called: compile what is new, refuse to, or run in eager. A state of the thread."""
+"""How compiled callables behave when called: compile new cases, refuse to, or run in eager. A state of the thread."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class stance:
         def evaluate(model): ...
 
     Args:
-        name: "default" compiles what no version fits; "force_eager" runs everything as it is written;
-            "fail_on_recompile" uses versions that fit and raises `RecompileError` instead of compiling;
-            "eager_on_recompile" uses versions that fit and runs the rest in eager.
+        name: "default" compiles where no cache entry fits; "force_eager" runs everything in eager; "fail_on_recompile"
+            uses entries that fit and raises `RecompileError` instead of compiling; "eager_on_recompile" uses entries
+            that fit and runs the rest in eager.
 
     Raises:
         OptionError: no such stance.
@@ -61,7 +61,7 @@ class stance:
         _take(name)
 
     def __call__(self, fn: Callable[P, R]) -> Callable[P, R]:
-        """As a decorator: it holds while the function runs, and not from now on."""
+        """As a decorator: the stance holds only while the function runs."""
         _take(self._before)
         name = self.name
 
@@ -85,5 +85,5 @@ class stance:
 
 @special(stance, stance.__enter__, stance.__exit__)
 def _not_captured(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """Its meaning while capturing."""
+    """The meaning of `stance` under capture."""
     raise Break("the stance is changed", "it decides what is compiled", "change it outside of the compiled function")

@@ -20,7 +20,7 @@ from smelt.graph.trace.trace import TraceTensor
 
 How: TypeAlias = Callable[[Interpreter, Args, Kwargs], object]
 
-_MANY = 1 << 30
+_UNLIMITED = 1 << 30
 _UNSIGNED: dict[int, tuple[Collection[int], bool]] = {
     id(type): ((1, 3), False),
     id(bool): (range(2), False),
@@ -35,7 +35,7 @@ _UNSIGNED: dict[int, tuple[Collection[int], bool]] = {
     id(vars(collections.OrderedDict)["update"]): (range(1, 3), True),
     id(collections.defaultdict.__missing__): (range(2, 3), False),
     id(contextvars.ContextVar.get): (range(1, 3), False),
-    id(vars(str)["format"]): (range(1, _MANY), True),
+    id(vars(str)["format"]): (range(1, _UNLIMITED), True),
 }
 """Accepted counts of positional arguments of functions without a signature, and whether they take keywords."""
 
@@ -65,7 +65,7 @@ class Meaning:
 
     def _look(self) -> None:
         """Read the function's signature: at its first call, because most functions are never called."""
-        self._counts, self._words = _UNSIGNED.get(id(self.function), (range(_MANY), True))
+        self._counts, self._words = _UNSIGNED.get(id(self.function), (range(_UNLIMITED), True))
         self._signature: inspect.Signature | None = None
         if id(self.function) not in _UNSIGNED and _tells(self.function):
             try:
@@ -137,7 +137,7 @@ def _positional(signature: inspect.Signature) -> range:
         return range(0)
     plain = [needed for kind, needed in kinds if kind in _PLAIN]
     many = any(kind is inspect.Parameter.VAR_POSITIONAL for kind, _ in kinds)
-    return range(sum(plain), _MANY if many else len(plain) + 1)
+    return range(sum(plain), _UNLIMITED if many else len(plain) + 1)
 
 
 _PLAIN = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -25,14 +25,14 @@ def copy_as_laid_out(array: numpy.ndarray) -> numpy.ndarray:
         ends = [(count - 1) * step for count, step in zip(array.shape, array.strides, strict=True)]
         before = -sum(end for end in ends if end < 0)
         length = before + sum(end for end in ends if end > 0) + array.itemsize
-        if length <= _SPARSEST * array.nbytes:
+        if length <= _MAX_COPY_FACTOR * array.nbytes:
             out = numpy.ndarray(array.shape, array.dtype, numpy.empty(length, numpy.uint8), before, array.strides)
             out[...] = array
     out.flags.writeable = array.flags.writeable
     return out
 
 
-_SPARSEST = 64
+_MAX_COPY_FACTOR = 64
 """Limit of a copy's memory, as a multiple of the memory of its elements."""
 
 

@@ -1,4 +1,4 @@
-"""What a captured graph depends on: guards as they are collected, as C runs them, and as people read them.
+"""What a captured graph depends on: guards as they are collected, as C evaluates them, and as text.
 
-The interpreter adds guards while it reads; `session` installs them; a later call that fails one is told why here.
+The interpreter adds guards while it reads; `session` installs them; `guard_failures` explains why a later call misses.
 """

@@ -1,7 +1,7 @@
-"""Before capture: teaches the C core where torch keeps tensor metadata and ambient modes. Runs once, in about 2 ms.
+"""Before capture: tells the C core where torch stores tensor metadata and ambient modes. Runs once, in about 2 ms.
 
-Nothing about torch's memory layout is assumed. Each offset is searched for on tensors whose answers are known, and must
-be the only one that fits them all; whatever is not found keeps a slower way through Python: `describe` for tensors,
+Nothing about torch's memory layout is assumed. Each offset is searched for on tensors with known metadata, and must be
+the only one that fits them all. Where none is found, reads go through Python, which is slower: `describe` for tensors,
 getters for modes.
 """
 
@@ -23,10 +23,10 @@ from smelt.base.default_device import without_default_device
 from smelt.base.torch_private import address_of_storage, backward_hooks
 from smelt.capture import _native
 
-_IMPL_WORDS = 22  # of a TensorImpl in the torch of the supported range, where the allocator does not tell
-_OBJECT_BYTES = torch.Tensor.__basicsize__ // 8 * 8  # what every tensor's Python object has
-_STORAGE_WORDS = 6  # of a StorageImpl: head, counts, the pointer to its memory with what frees it
-_INLINE_DIMS = 5  # more dims than this make TensorImpl allocate sizes and strides elsewhere
+_IMPL_WORDS = 22  # size of a TensorImpl in the supported versions of torch, for allocators that do not report sizes
+_OBJECT_BYTES = torch.Tensor.__basicsize__ // 8 * 8  # the size of every tensor's Python object
+_STORAGE_WORDS = 6  # size of a StorageImpl: header, counts, and the pointer to its memory with its deleter
+_INLINE_DIMS = 5  # with more dims than this a TensorImpl allocates sizes and strides elsewhere
 _KIND_BYTES = 5  # dtype (2), device type (1), device index (1), "has a device" (1)
 
 Facts = tuple[torch.dtype, torch.device, bool, int, bool, tuple[int, ...], tuple[int, ...] | None]
@@ -34,7 +34,7 @@ Facts = tuple[torch.dtype, torch.device, bool, int, bool, tuple[int, ...], tuple
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was found. `None` and `False` mean that the slow way is in use."""
+    """The result. `None` and `False` mean that reads go through Python."""
 
     tensors: dict[str, int] | None
     dispatch_keys: bool
@@ -51,9 +51,9 @@ def calibrate() -> Calibration:
 
 
 def describe(tensor: torch.Tensor) -> Facts:
-    """(dtype, device, requires_grad, dispatch key word, plain, shape, stride or None) as Python tells them.
+    """(dtype, device, requires_grad, dispatch key word, plain, shape, stride or None) as Python reads them.
 
-    `plain`: sizes and strides are the TensorImpl's own, not answered by a subclass in Python.
+    `plain`: sizes and strides are the TensorImpl's own, not computed by a subclass in Python.
     """
     with torch_c.without_torch_function():
         strided = tensor.layout == torch.strided
@@ -67,7 +67,7 @@ def describe(tensor: torch.Tensor) -> Facts:
 
 
 def _samples() -> list[torch.Tensor]:
-    """Tensors that differ in every way the layout must tell apart."""
+    """Tensors that differ in every property that the layout must distinguish."""
     base = torch.empty(2, 3, 7)
     with torch_c.inference_mode(True):
         inference = torch.empty(3)
@@ -82,7 +82,7 @@ def _samples() -> list[torch.Tensor]:
 
 
 def _tensor_layout() -> dict[str, int] | None:
-    """The numbers of `_native.set_tensor_layout`; None when one was not found or does not hold for every sample."""
+    """The offsets for `_native.set_tensor_layout`; None if one was not found or does not hold for every sample."""
     requires_grad = _address("libc10", "_ZNK3c1010TensorImpl13requires_gradEv")
     if not requires_grad or struct.calcsize("P") != 8:
         return None
@@ -117,20 +117,20 @@ def _tensor_layout() -> dict[str, int] | None:
 
 
 def _bodies(tensors: list[torch.Tensor]) -> list[bytes]:
-    """The bytes of each TensorImpl, no more than the smallest of their allocations has."""
+    """The bytes of each TensorImpl, up to the size of their smallest allocation."""
     return _memories([torch_c.implementation_address(t) for t in tensors], _IMPL_WORDS)
 
 
 def _memories(addresses: list[int], words: int) -> list[bytes]:
-    """The bytes of objects of one class, which has so many words where the allocator does not tell."""
+    """The bytes of objects of one class, which has this many words if the allocator does not report the size."""
     size = 8 * min(allocated_words(address, words) for address in addresses)
     return [ctypes.string_at(address, size) for address in addresses]
 
 
 def _storage_layout() -> dict[str, int]:
-    """Where a tensor's memory is: without it, questions about memory go to Python. Nothing where it is not found."""
+    """The offsets of a tensor's memory; empty if not found: checks of memory are then made in Python."""
     base = torch.empty(5, 7, 3)
-    foreign = torch.frombuffer(bytearray(96), dtype=torch.float32)  # what frees its memory stands elsewhere
+    foreign = torch.frombuffer(bytearray(96), dtype=torch.float32)  # the deleter's context is a separate allocation
     samples = [base, base[1], base[3, 5:], foreign, foreign[17:], torch.empty(11, device="meta")[4:]]
     bodies = _bodies(samples)
     storages = [t.untyped_storage() for t in samples]
@@ -146,7 +146,7 @@ def _storage_layout() -> dict[str, int]:
 
 
 def _hooks_layout() -> dict[str, int]:
-    """Where a tensor's object keeps the hooks for its gradient; nothing where it is not found."""
+    """The offsets of a tensor's gradient hooks in its Python object; empty if not found."""
     samples = [torch.nn.Parameter(torch.empty(2)) for _ in range(2)]
     for parameter in samples:
         parameter.register_hook(_no_hook)
@@ -162,7 +162,8 @@ def _hooks_layout() -> dict[str, int]:
 
 
 def _gradients_layout() -> dict[str, int]:
-    """Where a tensor points to what autograd keeps of it: a word that only leaves with gradients have, each its own."""
+    """The offset of the pointer to autograd's metadata: a word that only leaves with gradients have, each another
+    one."""
     samples = [torch.empty(3, 1), torch.empty(2, requires_grad=True), torch.nn.Parameter(torch.empty(3, 1))]
     without, *leaves = _bodies(samples)
     offsets = [at for at in range(0, len(without), 8) if not _word(without, at)]
@@ -174,7 +175,7 @@ def _no_hook(_: torch.Tensor) -> None: ...
 
 
 def _agrees(samples: list[torch.Tensor]) -> bool:
-    """Each sample matches its own spec through raw reads, and only those that Python describes alike."""
+    """Whether raw reads match each sample to its own spec, and otherwise only samples with equal metadata in Python."""
     specs = [_native.TensorSpec(t) for t in samples]
     facts = [(type(t), *describe(t)) for t in samples]
     return all(
@@ -196,7 +197,7 @@ def _word(memory: bytes, at: int) -> int:
 
 
 def _word_equal(memories: list[bytes], values: list[int]) -> int:
-    """Byte offset of the word that holds the known value in every memory."""
+    """Byte offset of the word that has the known value in every memory."""
     return _only(
         at
         for at in range(0, len(memories[0]), 8)
@@ -205,7 +206,7 @@ def _word_equal(memories: list[bytes], values: list[int]) -> int:
 
 
 def _is_shape(at: int, tensor: torch.Tensor, body: bytes) -> bool:
-    """Whether the number of dims stands at `at` and sizes and strides behind it (or behind a pointer there)."""
+    """Whether the number of dims is at `at`, followed by sizes and strides (or by a pointer to them)."""
     ndim = tensor.dim()
     if _word(body, at) != ndim:
         return False
@@ -219,12 +220,12 @@ def _is_shape(at: int, tensor: torch.Tensor, body: bytes) -> bool:
 
 
 def _pointed(address: int, size: int) -> bytes:
-    """Memory behind a word that stands where the sizes of tensors with few dims were found."""
+    """The memory behind a word at the offset where tensors with few dims have their sizes."""
     return ctypes.string_at(address, size)
 
 
 def _is_kind(at: int, samples: list[torch.Tensor], bodies: list[bytes]) -> bool:
-    """Whether two bytes at `at` tell the dtype and the next three the device: equal exactly where these are equal."""
+    """Whether two bytes at `at` encode the dtype and the next three the device: equal exactly where these are equal."""
     dtypes = _one_to_one((t.dtype, body[at : at + 2]) for t, body in zip(samples, bodies, strict=True))
     return dtypes and _one_to_one(
         (t.device, body[at + 2 : at + _KIND_BYTES]) for t, body in zip(samples, bodies, strict=True)
@@ -246,7 +247,7 @@ def _library(name: str) -> ctypes.CDLL | None:
 
 
 def _address(library: str, symbol: str) -> int:
-    """Address of an exported function of one of torch's libraries, 0 when it is not there."""
+    """Address of an exported function of one of torch's libraries, 0 if it does not exist."""
     try:
         return ctypes.cast(getattr(_library(library), symbol), ctypes.c_void_p).value or 0
     except AttributeError:
@@ -255,7 +256,7 @@ def _address(library: str, symbol: str) -> int:
 
 @dataclass(frozen=True)
 class _Reader:
-    """One ambient mode: how Python reads it, and the C++ function that answers in a nanosecond."""
+    """One ambient mode: how Python reads it, and the C++ function that returns it in a nanosecond."""
 
     name: str
     function: Callable[[], Any]
@@ -298,11 +299,11 @@ _READERS = (
 """Device numbers are c10::DeviceType (0 CPU, 1 CUDA)."""
 
 _TRANSFORM = _Reader("torch.func transform", lambda: torch_c.transform_on_top() is not None)
-"""Needed only where the dispatch keys, which show it too, are not readable."""
+"""Needed only where the dispatch keys, which include it, are not readable."""
 
 
 def _set_readers() -> tuple[bool, tuple[str, ...]]:
-    """Install the readers that are proven; (are the dispatch keys readable, names of those read natively)."""
+    """Install the verified readers; returns (whether the dispatch keys are readable, names of those read natively)."""
     library = _library("libc10")
     readable = _native.set_state_readers((), library._name if library is not None else None) and _keys_agree()
     path = library._name if library is not None and readable else None
@@ -321,11 +322,11 @@ _MODES: tuple[Callable[[], Any], ...] = (
     lambda: torch.autocast("cpu", dtype=torch.bfloat16),
     lambda: torch.autocast("cpu", dtype=torch.float16),
 )
-"""The toggles under which readers are compared. Process-wide settings are left alone."""
+"""The switches under which readers are compared. Process-wide settings are left alone."""
 
 
 def _keys_agree() -> bool:
-    """The raw words differ from what Python reads by the same constants in every mode (torch stores differences)."""
+    """Whether the raw words differ from Python's by the same constants in every mode (torch stores differences)."""
     constants = set()
     for mode in _MODES:
         with mode():
@@ -335,7 +336,7 @@ def _keys_agree() -> bool:
 
 
 def _disagreeing() -> set[str]:
-    """Names of readers whose native answer is no one-to-one renaming of Python's answer over the modes."""
+    """Names of readers whose native answer does not map one-to-one to Python's over the modes."""
     readers = [reader for reader in _READERS if reader.native()[2]]
     _native.set_state_readers(tuple(reader.native() for reader in readers), None)
     pairs: dict[str, set[tuple[Any, Any]]] = {reader.name: set() for reader in readers}

@@ -1,7 +1,7 @@
-"""Which sizes and numbers of a frame's inputs become symbols, and what guards and residual code make of them.
+"""Which sizes and numbers of a frame's inputs become symbols, and their guards and expressions in residual code.
 
-`dynamic=None` begins static. Where a later call of the same site shows another size (or another number), that size is
-a symbol in the next version, which then serves every size. `True` begins with symbols, `False` never has any.
+With `dynamic=None` all are static at first. A size (or number) that a later call of the same site brings with another
+value is a symbol in the next cache entry, which serves every value. `True` begins with symbols, `False` never has any.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from smelt.shapes.real import Real, leaves, real_text, sizes_in
 from smelt.shapes.size import LARGEST, IntLike, Size, Symbol, as_symbol, hint, substitute_names, symbols, text
 
 _SCHEDULED = frozenset({"lr"})
-"""Settings of an optimizer's groups that schedulers change from step to step."""
+"""Settings in an optimizer's groups that schedulers change from step to step."""
 
-LEAST = 2
-"""Sizes of 0 and 1 follow rules of their own (empty tensors, broadcasting): they stay static."""
-MOST = 1000
-"""So many symbols has a graph at most: numbers beyond (in lists of thousands that change) are guarded as they are."""
+MIN_SYMBOLIC_SIZE = 2
+"""Sizes of 0 and 1 behave differently (empty tensors, broadcasting): they stay static."""
+MAX_SYMBOLS = 1000
+"""Maximum number of symbols of a graph: further numbers (in lists of thousands that change) are guarded by value."""
 
 
 @dataclass
 class SiteProfile:
-    """What the versions of one compile site saw.
+    """What the cache entries of one compile site have seen.
 
     Attributes:
-        shapes: source -> shape of its tensor in the first version that read it.
+        shapes: source -> shape of its tensor in the first entry that read it.
         numbers: source -> number.
-        changing: (source, dim), or (source, None) for a number, that was not always the same.
-        classes: name -> the class of this name that was met first.
-        values: what a line asked of tensors -> the answer in the first version that took it for granted.
+        changing: (source, dim), or (source, None) for a number, whose value has changed.
+        classes: name -> the first class of this name.
+        values: what a line asked of tensors -> the answer in the first entry that assumed it.
         unsteady: (code, instruction) of arrays whose size differs from call to call.
     """
 
@@ -55,20 +55,20 @@ class SiteProfile:
     values: dict[Any, Any] = field(default_factory=dict)
 
     def look(self, source: Source, shape: tuple[int, ...]) -> None:
-        """Compare a tensor's shape with what was seen before."""
+        """Compare a tensor's shape with that of earlier entries, and record changes."""
         before = self.shapes.setdefault(source.text, shape)
         if len(before) == len(shape) and before != shape:
             self.changing |= {(source.text, d) for d, (a, b) in enumerate(zip(before, shape, strict=True)) if a != b}
 
     def look_at_number(self, source: Source, number: int | float) -> None:
-        """Compare a number with what was seen before."""
+        """Compare a number with that of earlier entries, and record a change."""
         if type(self.numbers.setdefault(source.text, number)) is not type(number):
             return
         if self.numbers[source.text] != number:
             self.changing.add((source.text, None))
 
     def look_at_value(self, asked: object, found: object) -> bool:
-        """Whether a value of a tensor was always the same."""
+        """Whether a tensor's value was the same at all captures so far."""
         return bool(self.values.setdefault(asked, found) == found)
 
 
@@ -77,8 +77,8 @@ class Sized:
     """The operand of a tensor guard for more than one size: an example, and the pattern that `TensorSpec` takes.
 
     Attributes:
-        shape, stride: numbers, None where symbols stand for them.
-        order: dimensions whose strides follow from the sizes, from the innermost in memory on.
+        shape, stride: numbers; None for symbols.
+        order: dimensions whose strides follow from the sizes, innermost first.
     """
 
     tensor: torch.Tensor
@@ -92,10 +92,10 @@ class Sizes:
     """The symbols of one capture.
 
     Args:
-        changes: of the site.
+        changes: the profile of the site.
         dynamic: the option.
-        where: the user's line that is being interpreted, as text.
-        symbols: there may be some.
+        where: returns the user's line that is being interpreted, as text.
+        symbols: whether symbols are allowed.
     """
 
     def __init__(
@@ -103,12 +103,13 @@ class Sizes:
     ) -> None:
         self.changes, self.dynamic, self.symbols = changes, dynamic, symbols
         self.owner = Assumptions(where)
-        self.occurrences: list[tuple[Source, Source, Size]] = []  # tensor (or number), its size, the symbol
-        self._origins: dict[Symbol | Real, tuple[Source, Source]] = {}  # of those that were looked through
+        # source of the tensor (or number), source of the size, symbol
+        self.occurrences: list[tuple[Source, Source, Size]] = []
+        self._origins: dict[Symbol | Real, tuple[Source, Source]] = {}  # cache of `origin`
         self._searched = 0
         self._by_hint: dict[int, list[Size]] = {}
         self.reals: dict[str, Source] = {}
-        self._unchanged = 0  # numbers that have changed, and are none of the graph's
+        self._unchanged = 0  # numbers that have changed, but are not symbols
 
     # -- reading inputs -------------------------------------------------------------------------------------------
 
@@ -123,11 +124,11 @@ class Sizes:
         sizes: list[IntLike] = list(shape)
         taken: list[Size] = []
         for dim, size in enumerate(shape):
-            if size < LEAST or dim in fixed:
+            if size < MIN_SYMBOLIC_SIZE or dim in fixed:
                 continue
             if dim in marked:
                 low, high = marked[dim]
-                sizes[dim] = self._symbol(size, taken, max(low, LEAST), high, True)
+                sizes[dim] = self._symbol(size, taken, max(low, MIN_SYMBOLIC_SIZE), high, True)
             elif self.dynamic or dim in likely or (source.text, dim) in self.changes.changing:
                 sizes[dim] = self._symbol(size, taken)
             if isinstance(sizes[dim], Size):
@@ -143,13 +144,13 @@ class Sizes:
         return marked or (source.local and not parameter and source.kind != native.MODULE_MEMBER)
 
     def _symbol(
-        self, value: int, taken: list[Size], low: int = LEAST, high: int | None = None, kept: bool = False
+        self, value: int, taken: list[Size], low: int = MIN_SYMBOLIC_SIZE, high: int | None = None, kept: bool = False
     ) -> Size:
         """The symbol of a value.
 
-        Equal sizes of different tensors share one, which a guard checks: ids and masks have one batch and one length.
-        Within a tensor (`taken`: its symbols so far) they are equal by chance, as height and width, unless the program
-        needs it; then the comparison says so.
+        Equal sizes of different tensors share a symbol, and a guard checks that they are equal: ids and masks have the
+        same batch and length. Within a tensor (`taken`: its symbols so far) equal sizes, such as height and width, are
+        taken as coincidence; if the program needs them equal, the comparison adds a guard.
         """
         alike = self._by_hint.setdefault(value, [])
         known = next((s for s in alike if not any(s is t for t in taken)), None)
@@ -173,14 +174,14 @@ class Sizes:
         return Sized(tensor, tuple(None if isinstance(n, Size) else n for n in shape), wanted, order, meta)
 
     def of_number(self, value: int | float, source: Source) -> Size | Real | None:
-        """The symbol of a number that was another one before; None when it is static."""
+        """The symbol of a number that has changed between calls; None when it is static."""
         if not self.symbols or self.dynamic is False:
             return None
         scheduled = type(value) is float and _is_scheduled(source)
         kept = _is_setting(source) if type(value) is float else _is_attribute(source)
         if not source.local and not scheduled and not kept:
             return None
-        if value != value:  # nan keeps to no rule of numbers
+        if value != value:  # nan follows no arithmetic rules
             return None
         self.changes.look_at_number(source, value)
         if not scheduled and (source.text, None) not in self.changes.changing:
@@ -189,21 +190,20 @@ class Sizes:
             real = self.owner.real(value)
             self.reals[real.name] = source
             return real
-        if value < LEAST or value > LARGEST or len(self.occurrences) >= MOST:
+        if value < MIN_SYMBOLIC_SIZE or value > LARGEST or len(self.occurrences) >= MAX_SYMBOLS:
             self._unchanged += 1
             return None
-        size = self.owner.symbol(
-            value, LEAST, LARGEST, wide=True
-        )  # a number and a size that are equal now have little in common
+        # wide: a number that equals a size does so by coincidence
+        size = self.owner.symbol(value, MIN_SYMBOLIC_SIZE, LARGEST, wide=True)
         self.occurrences.append((source, source, size))
         return size
 
     def specialized(self) -> int:
-        """Counts by how much the version is made for the example: questions that it answered, numbers that changed
-        before and are taken as they are."""
+        """How many facts so far hold for the example's values only: assumptions about symbols, and changed numbers that
+        are not symbols."""
         return len(self.owner.assumed) + self._unchanged
 
-    # -- what comes of it -----------------------------------------------------------------------------------------
+    # -- guards and expressions -----------------------------------------------------------------------------------
 
     def guard(self, guards: GuardList) -> None:
         """Add the checks that the symbols need."""
@@ -224,7 +224,7 @@ class Sizes:
         guards.sizes(names, equal, conditions or ["True"])
 
     def origin(self, symbol: Symbol | Real) -> tuple[Source, Source]:
-        """The input that shows a symbol, and the source of the number itself."""
+        """The input that carries a symbol, and the source of the number itself."""
         for whole, source, size in self.occurrences[self._searched :]:
             found = as_symbol(size)
             if found is not None:
@@ -237,7 +237,7 @@ class Sizes:
 
         Args:
             fetched: gives the expression of an input.
-            read: gives that of a number that the graph's tensors tell.
+            read: gives the expression of a number that the graph reads from a tensor.
         """
         names = {s.name: self._read(s, fetched, read) for s in symbols(size)}
         return substitute_names(text(size), names)
@@ -257,19 +257,20 @@ class Sizes:
 
 
 def _is_scheduled(source: Source) -> bool:
-    """An item of a dictionary (not an attribute) that goes by such a name."""
+    """Whether it is an item of a dictionary (not an attribute) with the name of a scheduled setting."""
     return _is_entry(source) and source.key in _SCHEDULED
 
 
 def _is_setting(source: Source | None) -> bool:
-    """An item of a dictionary, or of a tuple in one: an optimizer's momentum and betas change, too."""
+    """Whether it is an item of a dictionary, or of a tuple in one, as an optimizer's momentum and betas, which change,
+    too."""
     if source is None:
         return False
     return _is_entry(source) or (source.kind == native.TUPLE_ITEM and _is_setting(source.base))
 
 
 def _is_attribute(source: Source) -> bool:
-    """An attribute of an object, wherever that was found: it may count the calls, as a schedule does."""
+    """Whether it is an attribute of an object, wherever the object is: it may count calls, as in a schedule."""
     return source.kind == native.DICT_ITEM and source.base is not None and source.base.kind == native.INSTANCE_DICT
 
 
@@ -284,11 +285,11 @@ def _range(symbol: Symbol) -> str:
 
 
 def _layout(tensor: torch.Tensor, shape: Sequence[Any]) -> tuple[tuple[int, ...], Any]:
-    """The dimensions that lie densely in memory, innermost first, and all strides: of these as sizes give them, of
-    others the tensor's own numbers.
+    """The dense dimensions, innermost first, and all strides: those of dense dimensions follow from the sizes, the
+    others are the tensor's own numbers.
 
-    The stride of a dimension of size 1 leads nowhere, but results and the program may show it: it belongs to the order
-    where it is what the sizes give, and is a number elsewhere.
+    The stride of a dimension of size 1 has no effect, but results and the program may show it: such a dimension is in
+    the order if its stride follows from the sizes, else its stride is a number.
     """
     stride, sizes = tensor.stride(), tensor.shape
     every = sorted(range(tensor.ndim), key=lambda d: (stride[d], sizes[d] > 1, -d))
@@ -312,14 +313,14 @@ _TORCH_DYNAMIC, _TORCH_RANGES, _TORCH_STATIC = (
     "_dynamo_dynamic_range",
     "_dynamo_static_indices",
 )
-"""What `mark_dynamic` and `mark_static` of torch's compiler leave on a tensor."""
+"""Attributes of a tensor that `mark_dynamic` and `mark_static` of torch's compiler set."""
 
 _TORCH_LIKELY = ("_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices")
-"""What its `maybe_mark_dynamic` and `mark_unbacked` leave: a program that needs one size is compiled for that."""
+"""Attributes that its `maybe_mark_dynamic` and `mark_unbacked` set: these allow specialization to one size."""
 
 
 def _marked(tensor: torch.Tensor, *names: str) -> set[int]:
-    """Dimensions that are kept under these names: torch keeps them as they were given, from the end if below zero."""
+    """Dimensions stored under these names; torch stores them as given, negative ones counted from the end."""
     return {_from_start(tensor, dim) for name in names for dim in getattr(tensor, name, ())}
 
 
@@ -328,8 +329,10 @@ def _from_start(tensor: torch.Tensor, dim: int) -> int:
 
 
 def _marked_dynamic(tensor: torch.Tensor) -> dict[int, tuple[int, int | None]]:
-    """The dimensions that somebody has marked, with the sizes that will come."""
-    marked: dict[int, tuple[int, int | None]] = {dim: (LEAST, None) for dim in _marked(tensor, _TORCH_DYNAMIC)}
+    """The dimensions that are marked dynamic, with the range of their sizes."""
+    marked: dict[int, tuple[int, int | None]] = {
+        dim: (MIN_SYMBOLIC_SIZE, None) for dim in _marked(tensor, _TORCH_DYNAMIC)
+    }
     for given in getattr(tensor, _TORCH_RANGES, ()):
         dim = _from_start(tensor, given.dim)
         marked[dim] = _range_of(tensor, dim, given.min, given.max)
@@ -337,12 +340,12 @@ def _marked_dynamic(tensor: torch.Tensor) -> dict[int, tuple[int, int | None]]:
 
 
 def _range_of(tensor: torch.Tensor, dim: int, min: int | None, max: int | None) -> tuple[int, int | None]:
-    """The sizes that will come.
+    """The range of sizes.
 
     Raises:
-        OptionError: the tensor's own is none of them.
+        OptionError: the tensor's own size is outside.
     """
-    size, low = tensor.shape[dim], LEAST if min is None else min
+    size, low = tensor.shape[dim], MIN_SYMBOLIC_SIZE if min is None else min
     if size < low or (max is not None and size > max):
         raise OptionError(f"mark_dynamic: dimension {dim} has {size} elements, outside of {low} to {max}")
     return low, max
@@ -354,11 +357,11 @@ def mark_dynamic(tensor: torch.Tensor, dim: int, *, min: int | None = None, max:
     Args:
         tensor: an argument of a compiled function.
         dim: which dimension.
-        min, max: the sizes that will come. Sizes of 0 and 1 always get versions of their own.
+        min, max: the range of sizes to expect. Sizes of 0 and 1 always get cache entries of their own.
 
     Raises:
-        OptionError: no such dimension, or a range that the tensor itself is not in.
-        SpecializationError: later, at the call, when the program works for one size only; it names the line.
+        OptionError: no such dimension, or a range that excludes the tensor's own size.
+        SpecializationError: later, at the call, if the program works for one size only; it names the line.
     """
     dim = _checked(tensor, dim)
     for bound in (min, max):
@@ -376,7 +379,7 @@ def mark_static(tensor: torch.Tensor, dim: int | None = None) -> None:
 
 
 def _is_whole(value: object) -> bool:
-    """Whether it stands for a whole number: tensors and arrays may do so, by their numbers of elements."""
+    """Whether it converts to an integer: tensors and arrays may, depending on their number of elements."""
     try:
         operator.index(value)  # type: ignore[arg-type]
     except TypeError:

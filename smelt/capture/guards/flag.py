@@ -1,4 +1,4 @@
-"""A guard without a value: a setting of the process or the thread is what it was."""
+"""A guard that is not about a value: a setting of the process or the thread is unchanged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import ModuleType
 
 
 class Flag:
-    """A check without a value: a function still gives what it gave."""
+    """A check that a function returns the same as at capture."""
 
     def __init__(self, fn: Callable[..., object], args: tuple[object, ...], value: object) -> None:
         self.fn, self.args, self.value = fn, args, value
@@ -16,7 +16,7 @@ class Flag:
         self.__name__ = f"{self.subject} == {value!r}"
 
     def now(self) -> object:
-        """What the function gives at present."""
+        """The function's present result."""
         return self.fn(*self.args)
 
     def __call__(self) -> bool:

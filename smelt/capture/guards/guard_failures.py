@@ -1,6 +1,6 @@
-"""What changed since a version was compiled: the guard that fails now, with the value it was made for and the present.
+"""Why a cache entry misses: the first guard that fails, with the value that it was made for and the present one.
 
-The log of recompiles, `stats()["recompile_reasons"]`, stances and the warning of the recompile limit speak from here.
+Used by the log of recompiles, `stats()["recompile_reasons"]`, stances and the warning of the recompile limit.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class GuardFailure:
     """One guard that fails.
 
     Attributes:
-        subject: what it is about, as Python (`x.shape[0]`, `self.training`).
+        subject: what it checks, as Python (`x.shape[0]`, `self.training`).
         before, now: the value it was made for and the present one, as text.
         at: the user's line that needed it, "" where none did.
-        source: where the value comes from; None for modes and settings.
-        dim: of a tensor, the dimension whose size changed; None for anything else.
+        source: the source of the value; None for modes and settings.
+        dim: the dimension of a tensor whose size changed; None for anything else.
     """
 
     subject: str
@@ -54,8 +54,8 @@ def what_changed(
     """The first guard that fails for a frame that is about to start; None when all of them hold.
 
     Args:
-        guards: as they were collected.
-        evaluated: the same, as they are checked.
+        guards: the guards as they were collected.
+        evaluated: the same guards in evaluable form.
         slots, globals, function: of the frame.
     """
     failure = evaluated.failure(slots, globals, function)
@@ -74,7 +74,7 @@ def what_changed(
 
 
 class Change(NamedTuple):
-    """What differs: as `GuardFailure` holds it."""
+    """The difference; its fields are those of `GuardFailure`."""
 
     subject: str
     before: str
@@ -104,13 +104,13 @@ def _keys(source: Source, operand: object, found: object, guards: GuardList) -> 
     keys = _method_of_c(found, "__iter__") if isinstance(found, dict) else None
     try:
         now = found if keys is None else tuple(keys(found))
-    except KeyError:  # an OrderedDict that dict's own methods changed
+    except KeyError:  # an OrderedDict that dict's own methods have changed
         now = tuple(dict.__iter__(cast("dict[object, object]", found)))
     return Change(f"tuple({source.text})", value_text(operand), value_text(now))
 
 
 def _method_of_c(value: object, name: str) -> Callable[[object], Iterable[object]] | None:
-    """What guards ask in place of a method of the program's, which would run once more; None without one."""
+    """The C function to describe in place of a method of the program, which would run once more; None without one."""
     methods = (vars(base).get(name) for base in type(value).__mro__)
     return next((method for method in methods if type(method) in C_METHODS), None)
 
@@ -154,7 +154,7 @@ def _none_alias(source: Source, others: tuple[int, ...], found: object, guards: 
 def _state(source: Source, before: tuple[object, ...], now: tuple[object, ...], guards: GuardList) -> Change:
     differing = [
         (name, a, b) for name, a, b in zip(native.state_names(), before, now, strict=False) if a != b
-    ]  # the dispatch keys come last and differ along with most of the others
+    ]  # the dispatch keys come last: they differ along with most others
     name, old, new = differing[0] if differing else ("modes", before, now)
     return Change(name, value_text(old), value_text(new))
 
@@ -172,8 +172,8 @@ def _finalizer(source: Source, operand: object, found: object, guards: GuardList
     return Change(f"what happens when {source.text} dies", "nothing", "code of the program runs")
 
 
-def _function(source: Source, parts: tuple[object, object, object], found: object, guards: GuardList) -> Change:
-    for name, before in zip(("__code__", "__defaults__", "__kwdefaults__"), parts, strict=True):
+def _function(source: Source, fields: tuple[object, object, object], found: object, guards: GuardList) -> Change:
+    for name, before in zip(("__code__", "__defaults__", "__kwdefaults__"), fields, strict=True):
         now = getattr(found, name, None)
         if now is not before:
             return Change(f"{source.text}.{name}", value_text(before), value_text(now))
@@ -205,4 +205,4 @@ _DESCRIBED: dict[int, Callable[..., Change]] = {
     native.NO_FINALIZER: _finalizer,
     native.PYTHON: _python,
 }
-"""By kind of check: (source, operand, found, guards) -> what changed; operands are as `native.Guards` takes them."""
+"""By kind of check: (source, operand, found, guards) -> the difference; operands are those of `native.Guards`."""

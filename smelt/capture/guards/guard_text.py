@@ -1,4 +1,4 @@
-"""Guards as Python: what each fetch and check asks, in the words of the captured function."""
+"""Guards as Python expressions, with the names of the captured function."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from smelt.capture import _native as native
 from smelt.capture.core.sources import Source
 from smelt.graph.ir.meta import meta_of
 
-_LONGEST = 200
+_MAX_TEXT_LENGTH = 200
 
 _PATTERNS = {
     native.IS: "{0} is {1}",
@@ -30,10 +30,10 @@ _PATTERNS = {
 
 
 def guard_text(kind: int, subject: Source | None, operand: object, sources: Sequence[Source]) -> str:
-    """One check as an expression of Python.
+    """One check as a Python expression.
 
     Args:
-        subject: where the checked value comes from; None for checks without one.
+        subject: the source of the checked value; None for checks without one.
         sources: of all fetches; operands that are other fetches are indices of it.
     """
     own = _OWN.get(kind)
@@ -60,13 +60,13 @@ def _missing(subject: Source, operand: object, sources: Sequence[Source]) -> str
 
 def _module(subject: Source, operand: tuple[bool | None, tuple[str, ...]], sources: Sequence[Source]) -> str:
     training, names = operand
-    parts = [] if training is None else [f"{subject.text}.training is {training}"]
-    parts += [f"not {subject.text}.{name}" for name in names]
-    return " and ".join(parts)
+    conditions = [] if training is None else [f"{subject.text}.training is {training}"]
+    conditions += [f"not {subject.text}.{name}" for name in names]
+    return " and ".join(conditions)
 
 
 def _state(subject: object, operand: tuple[object, ...], sources: Sequence[Source]) -> str:
-    named = zip(native.state_names(), operand, strict=False)  # the raw dispatch keys say the same once more
+    named = zip(native.state_names(), operand, strict=False)  # the raw dispatch keys repeat the other modes
     return f"modes are { ({name: value for name, value in named if not isinstance(value, bytes)}) }"
 
 
@@ -82,7 +82,7 @@ def _python(subject: Source | None, operand: object, sources: Sequence[Source]) 
 def _function(subject: Source, operand: tuple[object, object, object], sources: Sequence[Source]) -> str:
     code, defaults, named = operand
     given = {"__code__": code, "__defaults__": defaults, "__kwdefaults__": named}
-    return " and ".join(f"{subject.text}.{part} is {value_text(value)}" for part, value in given.items())
+    return " and ".join(f"{subject.text}.{name} is {value_text(value)}" for name, value in given.items())
 
 
 _OWN: dict[int, Callable[..., str]] = {
@@ -102,11 +102,11 @@ _OWN: dict[int, Callable[..., str]] = {
 
 
 def value_text(value: object) -> str:
-    """A value in a few words: its name where it has one."""
+    """A short text of a value: its name if it has one."""
     if isinstance(value, str) and isinstance(value, TensorText):
         return str(value)
     if isinstance(value, torch.Tensor):
-        with without_torch_function():  # nobody's `__torch_function__` is to see that it is described
+        with without_torch_function():  # hides the description from every `__torch_function__`
             return f"a tensor {meta_of(value)}"
     if isinstance(value, CodeType):
         return f"<code of {value.co_qualname}, {value.co_filename}:{value.co_firstlineno}>"
@@ -120,8 +120,8 @@ def value_text(value: object) -> str:
             text = repr(value)
     except Exception as error:  # the user's own __repr__
         return f"<{type(value).__qualname__}, whose repr raises {type(error).__name__}>"
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+    return text if len(text) <= _MAX_TEXT_LENGTH else text[: _MAX_TEXT_LENGTH - 3] + "..."
 
 
 class TensorText(str):
-    """What a tensor guard asks, as text: all that is kept of its example."""
+    """A tensor guard as text; replaces its example, which is not kept."""

@@ -1,6 +1,6 @@
 """Guards under construction: which reads of Python state a captured graph depends on.
 
-Collected while the frame is interpreted, handed to the C evaluator (`_native.Guards`) at the end, printed as Python.
+Collected while the frame is interpreted, passed to the C evaluator (`_native.Guards`) at the end, printed as Python.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ _BY_VALUE = classes(int, str, bool)
 
 
 def _size_function(names: list[str], conditions: Sequence[tuple[object, str, str]]) -> object:
-    """A function of these sizes that tells whether all conditions (their second items, as Python) hold."""
+    """A function of these sizes that returns whether all conditions (their second items, as Python) hold."""
     scope: dict[str, Any] = {}
     text = " and ".join(f"({text})" for _, text, _ in conditions)
     exec(f"def sizes({', '.join(names)}):\n    return {text}\n", scope)
     scope["sizes"].__name__ = " and ".join(shown for _, _, shown in conditions)
-    scope["sizes"].asks = names, text  # what an artefact writes down of it
+    scope["sizes"].asks = names, text  # what an artefact stores of it
     return scope["sizes"]
 
 
 class GuardList:
-    """Fetches and checks of one capture; each is kept once.
+    """Fetches and checks of one capture, without duplicates.
 
     Attributes:
         sources: the source of each fetch.
         checks: (fetch index, kind, operand); a tensor guard's operand is the example tensor until `finish`.
-        locations: the line of the user's code that each check is blamed on; `where()` gives the present one.
-        noted: where checks on values are written down as well, also such as are there already.
+        locations: the line of the user's code that each check is attributed to; `where()` gives the present one.
+        noted: if not None, also collects all checks on values, including duplicates.
     """
 
     def __init__(self, where: Callable[[], At | None] | None = None) -> None:
@@ -64,7 +64,7 @@ class GuardList:
         self._together: dict[Callable[..., bool], list[Source]] = {}
 
     def fetch(self, source: Source) -> int:
-        """The index of a source among the fetches; equal paths share one."""
+        """The index of a source among the fetches; equal sources share one."""
         found = self._by_source.get(source)
         if found is not None:
             return found
@@ -80,7 +80,7 @@ class GuardList:
         return index
 
     def has(self, source: Source) -> bool:
-        """The source is fetched: what the capture read of it is checked."""
+        """Whether the source is fetched, so that what the capture read of it is checked."""
         return source in self._by_source
 
     def check(self, source: Source, kind: int, operand: object) -> None:
@@ -98,36 +98,37 @@ class GuardList:
             self.locations.append(self._where())
 
     def same(self, a: Source, b: Source) -> None:
-        """Both sources give one object."""
+        """Guard that both sources give one object."""
         first, second = sorted((self.fetch(a), self.fetch(b)))
         if first != second:
             self._add(second, native.ALIASED, first)
 
     def different(self, a: Source, b: Source) -> None:
-        """The sources give two objects."""
+        """Guard that the sources give two objects."""
         first, second = sorted((self.fetch(a), self.fetch(b)))
         self._add(second, native.NOT_ALIASED, first)
 
     def all_different(self, sources: Iterable[Source]) -> None:
-        """No two of the sources give the same object."""
+        """Guard that no two of the sources give the same object."""
         indices = tuple(sorted({self.fetch(source) for source in sources}))
         if len(indices) > 1:
             self._add(indices[-1], native.NONE_ALIASED, indices)
 
     def python(self, fn: Callable[..., bool], sources: Iterable[Source], shortcut: int | None = None) -> None:
-        """`fn` of the values of these sources is true (evaluated by Python: for rare cases).
+        """Guard that `fn` of the values of these sources is true (evaluated in Python: for rare cases).
 
-        `shortcut`: which native answer is taken where it is yes (`native.SHORT_...`).
+        `shortcut`: a native sufficient condition, tried first (`native.SHORT_...`).
         """
         indices = tuple(sorted({self.fetch(source) for source in sources}))
         self._add(indices[-1], native.PYTHON, (fn, indices) if shortcut is None else (fn, indices, shortcut))
 
     def together(self, fn: Callable[..., bool], source: Source) -> None:
-        """`fn` of the values of all the sources that were given for it is true; one call of it for all of them."""
+        """Guard that `fn` of the values of all sources that were given for it is true; one call for all of them."""
         self._together.setdefault(fn, []).append(source)
 
     def sizes(self, names: dict[str, Source], equal: list[tuple[Source, Source]], conditions: list[str]) -> None:
-        """Conditions over sizes: `names` says where each symbol is read; `equal` lists sizes that are the same."""
+        """Guard conditions over sizes: `names` are the sources of the symbols; `equal` lists pairs of sizes that are
+        the same."""
         indices = tuple(sorted(set(map(self.fetch, (*names.values(), *itertools.chain(*equal))))))
         variable = {index: f"v{index}" for index in indices} | {self.fetch(s): name for name, s in names.items()}
         index_of = {variable[index]: i for i, index in enumerate(indices)}
@@ -143,11 +144,11 @@ class GuardList:
             self._add(indices[-1], native.PYTHON, (_size_function([*index_of], others), indices))
 
     def state(self, state: tuple[object, ...]) -> None:
-        """The ambient modes (gradients, autocast ...) are what `native.state()` gave."""
+        """Guard that the ambient modes (gradients, autocast ...) are what `native.state()` gave."""
         self._add(-1, native.STATE, state)
 
     def flag(self, fn: Callable[..., object], args: Args, value: object) -> None:
-        """A setting of the process or the thread is as now: `fn(*args)` is asked each time."""
+        """Guard that a setting of the process or the thread, `fn(*args)`, stays the same."""
         asked = (fn, *args)
         if asked not in self._flags:
             self._flags.add(asked)
@@ -163,17 +164,17 @@ class GuardList:
             for index, kind, operand in self.checks
         ]
         guards = native.Guards(self._fetches, checks, list(outputs))
-        # what stays behind for printing must not keep the capture or its tensors alive
+        # what is kept for printing must not keep the capture or its tensors alive
         self._where = _nowhere
         self.checks = [(i, k, TensorText(_described(o)) if k == native.TENSOR else o) for i, k, o in self.checks]
         return guards
 
     def lines(self) -> list[str]:
-        """Each check as a line of Python with the user's line that asked for it."""
+        """Each check as a line of Python with the user's line that needed it."""
         return [self.line(i) for i in range(len(self.checks))]
 
     def line(self, number: int, with_location: bool = True) -> str:
-        """One check as Python, and the user's line that asked for it."""
+        """One check as Python, and the user's line that needed it."""
         index, kind, operand = self.checks[number]
         if kind == native.TENSOR and not isinstance(operand, str):
             operand = TensorText(_described(operand))
@@ -189,7 +190,7 @@ def _tensor_spec(operand: Any) -> native.TensorSpec:
 
 
 def _shared(specs: dict[object, native.TensorSpec], spec: native.TensorSpec) -> native.TensorSpec:
-    """The one of equal specs: those of a model's hundreds of tensors are few, and stay in the processor's caches."""
+    """One object for equal specs: a model's hundreds of tensors have few different ones, which stay in the caches."""
     return specs.setdefault((repr(spec), spec.keys, spec.raw), spec)
 
 
@@ -206,5 +207,5 @@ def _nowhere() -> None:
 
 
 def _key(key: object) -> Any:
-    plain = type(key) is tuple and all(type(part) is str for part in key)
+    plain = type(key) is tuple and all(type(item) is str for item in key)
     return key if plain else id(key)

@@ -1,4 +1,4 @@
-"""Versions of a part of a graph by the kinds of its inputs, told apart in C as guards tell tensors apart."""
+"""Versions of a graph piece by the kinds of its inputs, distinguished in C as guards distinguish tensors."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ _TOLD_BY_VALUE = classes(int, bool, float, complex, str, bytes, type(None))
 def variants_by_kind(
     make: Callable[[tuple[object, ...], bool], Callable[..., object]], most: int
 ) -> Callable[..., object]:
-    """What calls the version for the inputs that it is given, in this grad mode; `make(inputs, is kept)` makes one."""
+    """A callable that dispatches to the version for its inputs, in this grad mode; `make(inputs, is kept)` makes
+    one."""
     calibrate()
     return native.Variants(make, kind_of, torch.is_grad_enabled, most)
 
 
 def kind_of(value: object) -> object:
-    """What an input has in common with those that the same version serves."""
+    """The properties that an input shares with all others that the same version serves."""
     if isinstance(value, torch.Tensor):
         plain = value.layout is torch.strided and not value.is_quantized
         return native.TensorSpec(value) if plain else (type(value), meta_of(value))

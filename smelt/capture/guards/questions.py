@@ -1,4 +1,4 @@
-"""What guards ask of tensors in Python, where C has no answer: functions of tensors alone, of no capture."""
+"""Guards on tensors that C cannot evaluate: predicates in Python, functions of their tensors alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from smelt.graph.ir.meta import extent, is_opaque
 
 
 def share_no_memory(*tensors: torch.Tensor) -> bool:
-    """No two of the tensors may have elements at one address, whatever storages they have (NumPy makes some)."""
+    """Whether no two of the tensors have elements at one address, whatever their storages (NumPy makes such
+    tensors)."""
     spans: dict[torch.device, list[tuple[int, int]]] = {}
     for tensor in tensors:
         if tensor.numel() and not is_opaque(tensor):
@@ -28,7 +29,7 @@ def span(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def may_be_written(tensor: torch.Tensor) -> bool:
-    """Whether autograd records an in-place write to it; see `check_inplace` in PyTorch's VariableTypeUtils.h."""
+    """Whether autograd accepts an in-place write to it; see `check_inplace` in PyTorch's VariableTypeUtils.h."""
     if tensor.is_inference():
         return True
     if not is_view(tensor):
@@ -39,29 +40,30 @@ def may_be_written(tensor: torch.Tensor) -> bool:
 
 
 def show_their_bases(*tensors: torch.Tensor) -> bool:
-    """No view of these was given other memory than its base's (`view.data = x`), where gradients follow a write by its
-    offset in the base."""
+    """Whether each view is still in the memory of its base (no `view.data = x`), so that gradients can address a write
+    by its offset in the base."""
     views = ((t, view_base(t)) for t in tensors if t.requires_grad and is_view(t))
     return all(b is None or b.untyped_storage().data_ptr() == t.untyped_storage().data_ptr() for t, b in views)
 
 
 def is_leaf(tensor: torch.Tensor) -> bool:
-    """It was computed from nothing that requires gradients."""
+    """Whether it was computed from nothing that requires gradients."""
     return tensor.is_leaf
 
 
 def is_not_shared(tensor: torch.Tensor) -> bool:
-    """Its memory belongs to this process alone."""
+    """Whether its memory belongs to this process alone."""
     return not tensor.is_shared()
 
 
 def requires_grad_itself(tensor: torch.Tensor) -> bool:
-    """A view without a history says that it requires gradients when its base does, but gets none unless asked to."""
+    """Whether it requires gradients itself. A view without a history reports its base's flag, but gets no gradient
+    unless it asks for one."""
     return tensor.grad_fn is not None or not is_view(tensor)
 
 
 class BeginsAtMultiple:
-    """The guard of a tensor whose memory is shown as larger numbers: its first element is where one of them begins."""
+    """The guard of a tensor that is viewed as a larger dtype: its first element is aligned to one of that dtype."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -72,12 +74,12 @@ class BeginsAtMultiple:
 
 
 def has_hooks(tensor: torch.Tensor) -> bool:
-    """A hook is called when the tensor gets a gradient."""
+    """Whether a hook is called when the tensor gets a gradient."""
     return bool(backward_hooks(tensor)) or bool(getattr(tensor, "_post_accumulate_grad_hooks", None))
 
 
 def no_hooks(*tensors: torch.Tensor) -> bool:
-    """No hook is called when these tensors get a gradient."""
+    """Whether no hook is called when these tensors get gradients."""
     return not any(map(has_hooks, tensors))
 
 

@@ -1,6 +1,6 @@
-"""Conditions over sizes for the C core: comparisons of integer expressions become programs for a stack.
+"""Conditions over sizes for the C core: comparisons of integer expressions become programs of a stack machine.
 
-What is written otherwise (real numbers, `or`) stays a Python function. native/sizes.c runs the programs.
+Other conditions (on real numbers, with `or`) stay Python functions. native/sizes.c runs the programs.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ _BINARY: dict[type[ast.operator], str] = {
 _COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Eq: "EQ", ast.NotEq: "NE", ast.Lt: "LT", ast.LtE: "LE", ast.Gt: "GT", ast.GtE: "GE",
 }  # fmt: skip
-_LARGEST_POWER = 8
-_DEEPEST = 32
+_MAX_EXPONENT = 8
+_MAX_STACK_DEPTH = 32
 
 
 def size_program(condition: str, index_of: Mapping[str, int]) -> tuple[int, ...] | None:
-    """The program of one condition; `index_of` says which value each name stands for. None: Python has to ask it."""
+    """The program of one condition; `index_of` gives the index of each name's value. None: it has to be evaluated in
+    Python."""
     try:
         tree = ast.parse(condition, mode="eval").body
         comparisons = tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And) else [tree]
@@ -42,7 +43,7 @@ def _comparison(node: ast.expr, index_of: Mapping[str, int]) -> list[int]:
         return []
     if not isinstance(node, ast.Compare):
         raise _OtherwiseError
-    if any(1 + _depth(each) > _DEEPEST for each in (node.left, *node.comparators)):
+    if any(1 + _depth(each) > _MAX_STACK_DEPTH for each in (node.left, *node.comparators)):
         raise _OtherwiseError
     operands = [_expression(each, index_of) for each in (node.left, *node.comparators)]
     out: list[int] = []
@@ -54,7 +55,7 @@ def _comparison(node: ast.expr, index_of: Mapping[str, int]) -> list[int]:
 
 
 def _expression(node: ast.expr, index_of: Mapping[str, int]) -> list[int]:
-    """The steps that leave one number."""
+    """The steps that push one number."""
     match node:
         case ast.Constant(value=int(value)) if type(value) is int and abs(value) <= LARGEST:
             return [_OPS["CONSTANT"], value]
@@ -62,7 +63,7 @@ def _expression(node: ast.expr, index_of: Mapping[str, int]) -> list[int]:
             return [_OPS["VALUE"], index_of[name]]
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return [_OPS["CONSTANT"], 0, *_expression(operand, index_of), _OPS["SUB"], 0]
-        case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=int(power))) if 1 <= power <= _LARGEST_POWER:
+        case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=int(power))) if 1 <= power <= _MAX_EXPONENT:
             base = _expression(left, index_of)
             return base + [*base, _OPS["MUL"], 0] * (power - 1)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
@@ -71,7 +72,7 @@ def _expression(node: ast.expr, index_of: Mapping[str, int]) -> list[int]:
 
 
 def _depth(node: ast.expr) -> int:
-    """How many numbers wait on the stack at most."""
+    """The largest depth of the stack."""
     match node:
         case ast.BinOp(left=left, op=ast.Pow()):
             return 1 + _depth(left)

@@ -29,7 +29,7 @@ def kw_names(vm: Interpreter, f: Frame, arg: tuple[str, ...]) -> None:
 def make_call(
     vm: Interpreter, f: Frame, fn: object, first: object, items: list[object], names: tuple[str, ...]
 ) -> None:
-    """Call with `first` (unless NULL) before `items`, the last of which are named."""
+    """Call with `first` (unless NULL) before `items`, the last of which are keyword arguments."""
     if names:
         split = len(items) - len(names)
         kwargs = dict(zip(names, items[split:], strict=True))
@@ -92,7 +92,7 @@ def send_value(vm: Interpreter, f: Frame) -> tuple[bool, object]:
 
 
 def set_function(fn: types.FunctionType, flag: int, value: Any) -> None:
-    """MAKE_FUNCTION's and SET_FUNCTION_ATTRIBUTE's parts of a function, except the closure."""
+    """Set the fields of a function that MAKE_FUNCTION and SET_FUNCTION_ATTRIBUTE give, except the closure."""
     if flag == 1:
         fn.__defaults__ = value
     elif flag == 2:
@@ -126,7 +126,7 @@ def import_name(vm: Interpreter, f: Frame, arg: str) -> None:
 
 
 def _absolute_name(name: str, level: int, globals: dict[str, Any]) -> str:
-    """The name by which `sys.modules` holds what an import statement names."""
+    """The name in `sys.modules` of what an import statement names."""
     if not level:
         return name
     package = globals.get("__package__")
@@ -136,7 +136,7 @@ def _absolute_name(name: str, level: int, globals: dict[str, Any]) -> str:
 
 
 def _guard_import(vm: Interpreter, name: str) -> None:
-    """Modules are found again by name at each call: tests and reloads replace them in `sys.modules`."""
+    """Guard a module by its name in `sys.modules` at each call: tests and reloads replace modules there."""
     modules = sources.const(sys.modules, "sys.modules")
     for end in range(len(name)):
         if end + 1 == len(name) or name[end + 1] == ".":

@@ -1,4 +1,4 @@
-"""Opcodes of operators, items, attributes, and of building and taking apart containers and strings."""
+"""Opcodes of operators, items, attributes, and of building and unpacking containers and strings."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def build_set(vm: Interpreter, f: Frame, arg: int) -> None:
 
 
 def _hashing(vm: Interpreter, keys: Sequence[object]) -> Callable[..., object]:
-    """What runs C code that hashes and compares these keys: some may have methods of their own for it."""
+    """Run C code that hashes and compares these keys, calling their own methods where the program defines them."""
     return user if all(map(is_equal_to_itself, keys)) else vm.native
 
 
@@ -179,7 +179,7 @@ def build_string(vm: Interpreter, f: Frame, arg: int) -> None:
 
 @opcode("LIST_TO_TUPLE")
 def list_to_tuple(vm: Interpreter, f: Frame, arg: object) -> None:
-    """The list may have come with a frame that resumes, and have been appended to since."""
+    """The list may have come with a resumed frame, and may have been appended to since."""
     f.stack[-1] = tuple(drain(vm, f.stack[-1]))
 
 
@@ -212,7 +212,7 @@ def list_extend(vm: Interpreter, f: Frame, arg: int) -> None:
 @opcode("SET_UPDATE")
 def set_update(vm: Interpreter, f: Frame, arg: int) -> None:
     more = f.stack.pop()
-    taken = isinstance(more, (set, frozenset))  # past methods of a subclass
+    taken = isinstance(more, (set, frozenset))  # ignores methods of a subclass
     items = tuple(set_items(vm.effects.mirror(more)) if taken else drain(vm, more))
     _hashing(vm, items)(containers.writable(vm, f.stack[-arg]).update, items)
 
@@ -221,7 +221,7 @@ def drain(vm: Interpreter, value: Any, asks_length: bool = False) -> list[Any]:
     """All items of an iterable.
 
     Args:
-        asks_length: as C code does that makes a list or tuple of them.
+        asks_length: call `__len__` first, as C code does that makes a list or tuple.
     """
     if (type(value) is list or type(value) is tuple) and id(value) not in vm.sources:
         return list(value)
@@ -254,7 +254,7 @@ def mapping(vm: Interpreter, value: object) -> dict[Any, Any]:
 
 
 def keywords(vm: Interpreter, value: object) -> Kwargs:
-    """The keyword arguments of a call, from what stands behind `**`."""
+    """The keyword arguments of a call, from the operand of `**`."""
     given = dict(mapping(vm, value))
     if not all(isinstance(key, str) for key in given):
         user_raise(TypeError("keywords must be strings"))

@@ -1,4 +1,4 @@
-"""Decoded code objects of the running Python version, remembered by identity."""
+"""Decoded code objects of the running Python version, cached by identity."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERSIONS = {(3, 11): "py311", (3, 12): "py312", (3, 13): "py313"}
 
 
 def load_table() -> dict[str, Op]:
-    """The opcode table of the Python that runs.
+    """The opcode table of the running Python.
 
     Raises:
         SmeltError: the version is not supported.

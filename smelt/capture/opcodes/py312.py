@@ -95,7 +95,7 @@ def load_from_dict_or(vm: Interpreter, f: Frame, arg: object) -> None:
 
 
 def for_iter_target(site: Site) -> Jump:
-    """Behind the END_FOR, which is for the specialised path."""
+    """Behind the END_FOR, which only the specialised instruction runs."""
     return Jump(site.next + 2 * site.arg + 2)
 
 

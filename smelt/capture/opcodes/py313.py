@@ -79,7 +79,8 @@ def pair(site: Site) -> tuple[int, int]:
 
 
 def load_fast_load_fast(vm: Interpreter, f: Frame, arg: tuple[int, int]) -> None:
-    stack_opcodes.read_variable(vm, f, arg[0])  # only the second is on top when the next instruction asks for its truth
+    # only the second one is on top when the next instruction tests its truth
+    stack_opcodes.read_variable(vm, f, arg[0])
     stack_opcodes.load_fast(vm, f, arg[0])
     stack_opcodes.load_fast(vm, f, arg[1])
 
@@ -108,7 +109,7 @@ def format_with_spec(vm: Interpreter, f: Frame, arg: object) -> None:
 
 
 def for_iter_target(site: Site) -> Jump:
-    """Behind END_FOR and POP_TOP, which are for the specialised path."""
+    """Behind END_FOR and POP_TOP, which only the specialised instruction runs."""
     return Jump(site.next + 2 * site.arg + 4)
 
 

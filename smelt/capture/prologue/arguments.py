@@ -1,4 +1,4 @@
-"""Arguments and results of the operations of a prologue: as they are now, as examples, and which ones it knows."""
+"""Arguments and results of prologue operations: their present values, their examples, and which types are supported."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from smelt.graph.ir.meta import extent
 from smelt.graph.ir.symint import SYMBOLIC_CLASSES, pinned
 from smelt.graph.trace.trace import TraceTensor
 
-LONGEST = 1024
-"""Items of the longest list that an operation gives."""
+MAX_LIST_ITEMS = 1024
+"""Largest number of items of a list that an operation returns."""
 
 
 class Method:
-    """A call of a method by its name."""
+    """A method call, by the method's name."""
 
     def __init__(self, name: str) -> None:
         self.name = self.__name__ = name
@@ -32,7 +32,7 @@ class Method:
 
 
 class Whole:
-    """A call of a function of the program, whose arguments it must leave as they are."""
+    """A call of a function of the program that must leave its arguments unchanged."""
 
     def __init__(self, fn: Callable[..., object]) -> None:
         self.fn = fn
@@ -52,9 +52,9 @@ def may_share(a: object, b: object) -> bool:
 
 
 def fits(value: object) -> bool:
-    """A prologue knows such values."""
+    """Whether a prologue supports such values."""
     if type(value) is tuple or type(value) is list:
-        return len(value) <= LONGEST and all(map(fits, value))
+        return len(value) <= MAX_LIST_ITEMS and all(map(fits, value))
     if type(value) is dict:
         return all(map(fits, value.values()))
     return isinstance(value, (*IMMUTABLE, type, numpy.ndarray, torch.Tensor, *GENERATORS))
@@ -80,7 +80,8 @@ def examples(value: Any) -> Any:
 
 
 def as_now(value: object) -> object:
-    """Arguments as they are now: containers copied, since the program may change them, and sizes as plain numbers."""
+    """The arguments as they are now: containers copied, since the program may change them, and sizes as plain
+    numbers."""
     kind = type(value)
     if kind is TraceTensor:
         raise Break("numpy or random with a tensor", "it needs the tensor's values")
@@ -106,7 +107,7 @@ def as_now(value: object) -> object:
 
 
 def apart(*values: object) -> bool:
-    """No array among the values shares memory with a tensor among them."""
+    """Whether no array among the values shares memory with a tensor among them."""
     arrays = [value for value in values if isinstance(value, numpy.ndarray)]
     spans = [(start, start + size) for start, size in map(_memory, values) if size]
     return not any(
@@ -117,7 +118,7 @@ def apart(*values: object) -> bool:
 
 
 def _memory(value: object) -> tuple[int, int]:
-    """Where a tensor of the CPU lies, and how many bytes it spans."""
+    """The address of a CPU tensor's memory, and the number of bytes that it spans."""
     if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
         return 0, 0
     size = extent(tuple(value.shape), value.stride()) * value.element_size() if value.numel() else 0

@@ -1,4 +1,5 @@
-"""What is known of functions that prologues call: which draw, which write, which always give one kind of value."""
+"""Facts about functions that prologues call: which draw random numbers, which write, which have a predictable result
+type."""
 
 from __future__ import annotations
 
@@ -23,10 +24,10 @@ CLOCKS = frozenset(
 )
 
 SOURCES = CLOCKS | {numpy.random.seed}
-"""Functions, besides methods of generators, that give another value at each call, or decide what is drawn next."""
+"""Functions, besides methods of generators, with another result at each call, or that set the state of generators."""
 
 MAKERS = frozenset({random.Random, numpy.random.RandomState, numpy.random.default_rng})
-"""What makes random generators."""
+"""Functions that make random generators."""
 
 SEEDED = {numpy.random.seed: numpy.random.mtrand._rand}
 """The generators whose state functions set."""
@@ -35,7 +36,7 @@ EXACT = frozenset(
     "random uniform rand randn randint random_sample normal standard_normal permutation gauss normalvariate "
     "getrandbits randrange exponential seed triangular expovariate betavariate beta gamma integers".split()
 ) | {clock.__name__ for clock in CLOCKS}
-"""Methods of generators that, for given arguments, always give one type, dtype and shape."""
+"""Methods of generators whose result's type, dtype and shape follow from the arguments."""
 
 _NUMBERS = "add sub mul neg pos lt le gt ge eq ne not_ truth abs and_ or_ xor iadd isub imul".split()
 CERTAIN = frozenset(
@@ -43,7 +44,7 @@ CERTAIN = frozenset(
     + [bool, float, str, abs, math.floor, math.ceil, math.trunc, torch.tensor, torch.from_numpy]
     + [numpy.stack, numpy.concatenate, numpy.abs, numpy.add, numpy.multiply, numpy.subtract, numpy.sqrt, numpy.exp]
 )
-"""Functions that raise no error and give one kind of value for values of one kind."""
+"""Functions that raise no error, and whose result's kind follows from the kinds of the arguments."""
 
 MUTATING = frozenset(
     [numpy.put, numpy.place, numpy.copyto, numpy.putmask, numpy.fill_diagonal, numpy.put_along_axis]
@@ -55,14 +56,14 @@ PLAIN_METHODS = frozenset(
     "astype sum mean std var min max argmin argmax prod any all copy item tolist transpose flatten ravel cumsum "
     "cumprod clip round swapaxes squeeze argsort conj dot trace diagonal view".split()
 )
-"""Methods of arrays and numbers whose result has one kind, for other arguments that are known."""
+"""Methods of arrays and numbers whose result's kind follows from the arguments, if those are constant."""
 
 PURE_METHODS = PLAIN_METHODS | frozenset(
     "reshape repeat take nonzero choose compress searchsorted tobytes is_integer hex bit_length conjugate "
     "random uniform rand randn randint random_sample normal standard_normal permutation permuted choice integers "
     "gauss normalvariate sample randrange getrandbits choices upper lower strip format split join".split()
 )
-"""Methods that leave what they belong to, and their arguments, as they are."""
+"""Methods that change neither their object nor their arguments."""
 
 _PLAIN_FUNCTIONS = frozenset(
     {builtins.int, float, bool, str, complex, repr, format, abs, round, divmod, pow, min, max, sum, sorted, "".join}
@@ -72,16 +73,16 @@ _PLAIN_FUNCTIONS = frozenset(
 
 
 def range_of(generator: object, name: str, args: Sequence[Any], named: bool) -> tuple[object, object] | None:
-    """The least and the largest number that a method of a generator may give.
+    """The least and the largest number that a method of a generator may return.
 
     Args:
-        named: there are arguments that have names.
+        named: there are keyword arguments.
     """
     if named or any(type(a) not in (int, float) for a in args):
         return None
     if name in ("random", "rand", "random_sample", "uniform") and not args:
         return 0.0, 1.0
-    if name == "uniform" and len(args) == 2 and 0 in args:  # else rounding may lead over the edge
+    if name == "uniform" and len(args) == 2 and 0 in args:  # otherwise rounding may give a value outside of the range
         return min(args), max(args)
     if name == "randint" and len(args) == 2:
         return args[0], args[1] - (not isinstance(generator, random.Random))
@@ -105,7 +106,7 @@ _SWAPPED: dict[Callable[..., object], Callable[..., object]] = {
 
 
 def answer_by_range(fn: Callable[..., object], left: object, right: object) -> bool | None:
-    """Whether a comparison of a number within a range with a plain one always has the same answer; None: it has not."""
+    """The answer to a comparison of a number within a range with a plain one, if it is always the same; else None."""
     if fn not in _ANSWERS:
         return None
     if not isinstance(left, PrologueValue):
@@ -116,11 +117,11 @@ def answer_by_range(fn: Callable[..., object], left: object, right: object) -> b
 
 
 def is_numpy(fn: object) -> bool:
-    """A function or class of numpy, other than what draws random numbers or acts on files."""
+    """Whether it is a function or class of numpy that neither draws random numbers nor accesses files."""
     module = getattr(fn, "__module__", None)
     if isinstance(fn, numpy.ufunc):
         return True
-    if isinstance(fn, numpy.vectorize):  # what it does is the program's
+    if isinstance(fn, numpy.vectorize):  # it runs code of the program
         return False
     if not isinstance(module, str) or module.split(".")[0] != "numpy" or module.startswith("numpy.random"):
         return False
@@ -136,8 +137,8 @@ ACTING = frozenset(
 
 
 def is_plain(fn: object) -> bool:
-    """A function that does nothing but compute, from values of any kind."""
+    """Whether a function only computes its result, from values of any kind."""
     try:
         return fn in _PLAIN_FUNCTIONS or is_numpy(fn)
-    except TypeError:  # it has no hash
+    except TypeError:  # it is not hashable
         return False

@@ -1,7 +1,8 @@
-"""Functions of the program, without tensors, that draw random numbers: they run whole, in Python, at each call.
+"""Functions of the program, without tensors, that draw random numbers: one prologue operation each, not interpreted.
 
-What a function draws steers it (`if len(chosen) == 0`), so there is no graph in it. Its code, and that of all functions
-that it calls, is read first: it may draw, and change what it made itself, but touch nothing else.
+The numbers that such a function draws decide its control flow (`if len(chosen) == 0`), so that it cannot become a
+graph. Its code, and that of all functions that it calls, is scanned first: it may draw, and change what it made itself,
+but access nothing else.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ _DRAWING = frozenset(
     "random rand randn randint uniform choice choices sample shuffle permutation permuted normal standard_normal "
     "random_sample randrange gauss normalvariate integers beta gamma binomial poisson multinomial exponential".split()
 )
-"""Names of methods that draw."""
+"""Names of methods that draw random numbers."""
 
 _MODULES = (random, numpy, numpy.random, numpy.linalg, math, operator, itertools)
 _UNSAFE = frozenset(
     "open exec eval compile input print globals locals vars setattr delattr __import__ breakpoint id help memoryview "
     "exit quit super".split()
 )
-"""Builtins that act outside of a function, or show where it runs."""
+"""Builtins that act outside of a function, or depend on the calling frame."""
 
 _BAD_OPS = frozenset(
     "STORE_GLOBAL DELETE_GLOBAL STORE_ATTR DELETE_ATTR STORE_NAME DELETE_NAME LOAD_BUILD_CLASS IMPORT_NAME IMPORT_STAR "
@@ -49,7 +50,7 @@ _BAD_OPS = frozenset(
 )
 _BAD_NAMES = ACTING | frozenset("tofile dump dumps setflags getstate setstate get_state set_state __dict__".split())
 _EMPTY = types.CellType()
-_DEEPEST = 8
+_MAX_CALL_DEPTH = 8
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -58,7 +59,7 @@ class _NotWhole(Exception):
 
 
 def call_whole(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwargs) -> object:
-    """The call as one operation of the prologue; NotImplemented when the function is to be interpreted."""
+    """Record the call as one operation of the prologue; NotImplemented when the function has to be interpreted."""
     if not _mentions_drawing(fn) or policy_of(fn) is not Policy.INLINE or vm.tensors is not vm.outermost:
         return NotImplemented
     try:
@@ -73,22 +74,22 @@ def call_whole(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs: Kwar
         return NotImplemented
     try:
         out = vm.prologue.whole(fn, plain_args, plain_kwargs)
-    except Exception:  # the program may catch it, and then what it drew before counts: it is interpreted
+    except Exception:  # the program may handle it, and then what was drawn before counts: interpret the function
         return NotImplemented
     scan.guard()
     return out
 
 
 def _mentions_drawing(fn: types.FunctionType, depth: int = 0) -> bool:
-    """Whether the function, or one that it names, draws; remembered for each code."""
+    """Whether the function, or one that it names, draws random numbers; cached by code object."""
     code = fn.__code__
     known = _mentions.get(code)
     if known is not None:
         return known
-    _mentions.put(code, False)  # recursion ends here
+    _mentions.put(code, False)  # ends recursion
     names = {name for each in _codes(code) for name in each.co_names}
     found = not _DRAWING.isdisjoint(names)
-    if not found and depth < _DEEPEST:
+    if not found and depth < _MAX_CALL_DEPTH:
         for name in names:
             other = fn.__globals__.get(name)
             if isinstance(other, types.FunctionType) and not is_frozen(other.__module__):
@@ -104,11 +105,11 @@ _mentions: ByCode[bool] = ByCode()
 
 
 def _owner(fn: types.FunctionType) -> object:
-    """The class that a method is written in, by its qualified name."""
-    parts = fn.__qualname__.split(".")
-    if len(parts) != 2:
+    """The class in which a method is defined, by its qualified name."""
+    names = fn.__qualname__.split(".")
+    if len(names) != 2:
         return None
-    cls = fn.__globals__.get(parts[0])
+    cls = fn.__globals__.get(names[0])
     return cls if isinstance(cls, type) else None
 
 
@@ -120,10 +121,10 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 class _Scan:
-    """Reads the code of a function and of those that it calls.
+    """Scans the code of a function and of those that it calls.
 
     Args:
-        objects: arguments that are objects from outside.
+        objects: external objects among the arguments.
 
     Raises:
         _NotWhole: they may do more than draw and compute.
@@ -141,10 +142,10 @@ class _Scan:
                 raise _NotWhole
 
     def function(self, fn: object, depth: int) -> None:
-        """One function."""
+        """Scan one function."""
         if isinstance(fn, (staticmethod, classmethod)):
             fn = fn.__func__
-        if not isinstance(fn, types.FunctionType) or depth > _DEEPEST or fn.__code__.co_flags & _SUSPENDED:
+        if not isinstance(fn, types.FunctionType) or depth > _MAX_CALL_DEPTH or fn.__code__.co_flags & _SUSPENDED:
             raise _NotWhole
         if id(fn) in self.functions:
             return
@@ -185,7 +186,7 @@ class _Scan:
                 raise _NotWhole
 
     def _attribute(self, value: object, name: str, depth: int) -> None:
-        """What an object from outside has by a name that occurs."""
+        """The attribute of an external object that a name in the code may refer to."""
         attributes = own_dict(value)
         if isinstance(value, torch.nn.Module) and any(
             name in (value.__dict__.get(table) or ()) for table in ("_parameters", "_buffers", "_modules")
@@ -201,7 +202,7 @@ class _Scan:
         self.function(raw.fget if isinstance(raw, property) else raw, depth + 1)
 
     def refuse_pending(self) -> None:
-        """What the program has written so far is put off: the function would not see it."""
+        """End the graph if there are deferred writes of the program, which the function would not see."""
         effects = self.vm.effects
         if any(store.name in self.names or store.kind == "cell" for store in effects.stores.values()):
             raise _NotWhole
@@ -209,7 +210,7 @@ class _Scan:
             raise _NotWhole
 
     def guard(self) -> None:
-        """The functions that were read are the ones that will run."""
+        """Guard that the functions that were scanned are the ones that will run."""
         vm = self.vm
         for fn in list(self.functions.values()):
             for name in fn.__code__.co_names:

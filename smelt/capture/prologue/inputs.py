@@ -1,4 +1,4 @@
-"""What values of the prologue become in the graph: inputs, which are tensors or symbolic numbers."""
+"""Prologue values as inputs of the graph: tensors or symbolic numbers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from smelt.shapes.unbacked import LOWEST, Origin
 
 
 class PrologueInputs:
-    """The inputs of one graph that its prologue makes.
+    """The inputs of one graph that its prologue computes.
 
     Attributes:
-        numbers: by the names of the graph's symbols, the values that they are; `locations` are where they were needed.
+        numbers: prologue values by the names of their symbols in the graph; `locations`: the instructions that needed
+            them.
     """
 
     def __init__(self, vm: Interpreter, prologue: Prologue) -> None:
@@ -35,10 +36,10 @@ class PrologueInputs:
         self._made: dict[int, PrologueValue] = {}
 
     def lift(self, args: Any, key: bool = False) -> Any:
-        """Arguments of a tensor operation with numbers and tensors in place of values.
+        """Arguments of a tensor operation, with prologue values replaced by numbers and tensors.
 
         Args:
-            key: they are what a tensor is indexed with.
+            key: they are an index of a tensor.
         """
         kind = type(args)
         if kind is PrologueValue:
@@ -48,7 +49,7 @@ class PrologueInputs:
                 return args
             return kind([self.lift(a, key) for a in args])
         if kind is slice:
-            return slice(*(self.lift(part) for part in (args.start, args.stop, args.step)))
+            return slice(*(self.lift(bound) for bound in (args.start, args.stop, args.step)))
         if kind is dict:
             return {name: self.lift(a) for name, a in args.items()}
         return args
@@ -91,21 +92,21 @@ class PrologueInputs:
         return id(frame.code), frame.pc
 
     def needs(self, names: Iterable[str]) -> bool:
-        """The program, or a stage, needs to know these numbers: whether a new capture can take them for granted."""
+        """The program, or a later stage, needs these numbers: whether another attempt can assume their values."""
         locations = {self.locations[name] for name in names if name in self.locations} - self.vm.control.pinned
         self.vm.control.pinned.update(locations)
         return bool(locations)
 
     def origins(self) -> list[Origin]:
-        """Where numbers became inputs of the graph."""
+        """Where prologue numbers became inputs of the graph."""
         return self._origins
 
     def named(self, number: object) -> PrologueValue | None:
-        """The value that a number of the graph's inputs is."""
+        """The prologue value of a number among the graph's inputs."""
         return self.numbers.get(number.name if hasattr(number, "name") else str(number))
 
     def tensor(self, value: object) -> Any:
-        """A tensor that the prologue makes, as an input of the graph."""
+        """A tensor computed by the prologue, as an input of the graph."""
         assert isinstance(value, PrologueValue) and isinstance(value.example, torch.Tensor)
         found = self._lifted.get((value.index, "tensor"))
         if found is None:
@@ -118,7 +119,7 @@ class PrologueInputs:
         return found
 
     def made(self, tensor: TraceTensor) -> PrologueValue | None:
-        """The value that a tensor is, if the prologue makes it."""
+        """The prologue value of a tensor; None if the prologue does not make it."""
         return self._made.get(id(tensor))
 
     def condition(self, value: PrologueValue) -> TraceTensor:

@@ -1,4 +1,4 @@
-"""What the operators, functions and attributes of Python mean for values of the prologue (`prologue.prologue`)."""
+"""Python's operators, functions and attributes applied to prologue values (`prologue.prologue`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from smelt.graph.trace.trace import TraceTensor
 _MAKING = classes(type(numpy.random.default_rng), type)
 
 _KIND = frozenset({"shape", "dtype", "ndim", "size", "itemsize", "nbytes", "strides"})
-"""Attributes that the kind of an array says."""
+"""Attributes of arrays that follow from the array's kind."""
 
 
 def _guard_identity(vm: Interpreter, fn: object) -> None:
@@ -38,7 +38,7 @@ def _guard_identity(vm: Interpreter, fn: object) -> None:
 
 
 def call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
-    """A call that may belong into the prologue; NotImplemented when it does not."""
+    """Record a call in the prologue; NotImplemented when it does not belong there."""
     kind = type(fn)
     if type(fn) is types.MethodType:
         if type(fn.__self__) in GENERATOR_CLASSES:
@@ -52,7 +52,7 @@ def call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
     if kind in _MAKING and (fn in SOURCES or fn in MAKERS):
         _guard_identity(vm, fn)
         return vm.prologue.run(fn, args, kwargs)
-    if not vm.prologue.ops and not vm.prologue.arrays:  # no values yet
+    if not vm.prologue.ops and not vm.prologue.arrays:  # there are no prologue values yet
         return NotImplemented
     if any(True for _ in values_in((args, kwargs))) and is_plain(fn):
         return vm.prologue.run(fn, args, kwargs)
@@ -60,7 +60,7 @@ def call(vm: Interpreter, fn: Any, args: Args, kwargs: Kwargs) -> object:
 
 
 def draw(vm: Interpreter, generator: object, name: str, args: Args, kwargs: Kwargs) -> object:
-    """A method of a random generator from outside."""
+    """Call a method of an external random generator."""
     if name in _STATES:
         raise Break(f"a call of {type(generator).__name__}.{name}", "it hands out the state of a generator")
     return _drawn(vm, generator, generator, name, args, kwargs)
@@ -86,7 +86,7 @@ def _as_indices(vm: Interpreter, value: object) -> object:
 
 @READ(numpy.ndarray)
 def read_array(vm: Interpreter, value: object, source: Source) -> object:
-    """An array from outside: its dtype, shape and strides are guarded, what it holds is read at each call."""
+    """Read an external array: its dtype, shape and strides are guarded, its elements are read at each call."""
     if type(value) is not numpy.ndarray or value.dtype.hasobject or value.dtype.names is not None:
         return read_object(vm, value, source)
     vm.guards.check(source, native.TYPE_IS, numpy.ndarray)
@@ -96,13 +96,13 @@ def read_array(vm: Interpreter, value: object, source: Source) -> object:
 
 
 def layout(array: numpy.ndarray) -> tuple[object, ...]:
-    """What is guarded of an array."""
+    """The guarded properties of an array."""
     return array.dtype.str, array.shape, array.strides, array.flags.writeable
 
 
 @ATTR(PrologueValue)
 def load_attr(vm: Interpreter, value: PrologueValue, name: str) -> object:
-    """An attribute or a method."""
+    """An attribute or a method of a prologue value."""
     example = value.example
     if name == "__class__":
         return type(example)
@@ -117,7 +117,7 @@ def load_attr(vm: Interpreter, value: PrologueValue, name: str) -> object:
 
 @CALL(PrologueMethod)
 def call_method(vm: Interpreter, method: PrologueMethod, args: Args, kwargs: Kwargs) -> object:
-    """A method of a value."""
+    """Call a method of a prologue value."""
     if isinstance(method.owner.example, GENERATORS):
         return _drawn(vm, method.owner, method.owner.example, method.name, args, kwargs)
     return vm.prologue.run(None, (method.owner, *args), kwargs, method=method.name)
@@ -172,7 +172,7 @@ def as_tensor(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
 
 
 def tensor_of(vm: Interpreter, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> Any:
-    """A new tensor of numbers and arrays: made on the CPU by the prologue."""
+    """A new tensor made of numbers and arrays, on the CPU by the prologue."""
     named = dict(kwargs)
     device, dtype, grad = named.pop("device", None), named.pop("dtype", None), named.pop("requires_grad", False)
     if named.pop("pin_memory", False):

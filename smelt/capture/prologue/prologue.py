@@ -1,7 +1,8 @@
 """The prologue of a capture: what Python computes without tensors before the graph runs, at each call, in order.
 
-Random numbers, clocks and arrays of numpy come from here. Every operation runs once while capturing, on examples,
-and is written down; the states of random generators are put back at the end. Residual code runs the same first.
+Random numbers, clocks and NumPy arrays are computed here. During capture every operation runs once, on example values,
+and is recorded; the states of random generators are restored at the end. Residual code runs the recorded operations
+first.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from smelt.capture.prologue.calls import (
 from smelt.capture.prologue.inputs import PrologueInputs
 from smelt.capture.prologue.source import GENERATORS, GLOBAL_GENERATORS, Op, Peek, State, expect, kind_of
 
-PINS = 3
-"""Values of one capture that may be taken for granted: each may double the number of versions."""
+MAX_PINNED_VALUES = 3
+"""Maximum number of values that one capture may assume: each may double the number of cache entries."""
 
 
 _FILLED = classes(list, tuple, dict)
@@ -48,14 +49,14 @@ _FILLED = classes(list, tuple, dict)
 
 @dataclass(frozen=True)
 class _Drawing:
-    """What a call has to do with random numbers.
+    """How a call uses random generators.
 
     Attributes:
         name: of the function or method.
         owner: the object whose method it is.
         outside: it draws from a generator that exists before the call of the compiled function.
         made: it is a method of a generator that the prologue makes.
-        unseeded: it begins a generator anywhere.
+        unseeded: it makes a generator with an arbitrary state.
     """
 
     name: Any
@@ -80,7 +81,7 @@ class _Drawing:
 
 
 def _note_kind(out: PrologueValue, step: object, drawing: _Drawing, args: Args, kwargs: Kwargs) -> None:
-    """A time is another one at each call; a drawn number lies in a range."""
+    """Note whether the value differs at every call (a time) and the range of a drawn number."""
     if step in CLOCKS:
         out.repeats = False
     if drawing.outside:
@@ -91,11 +92,11 @@ class Prologue:
     """The prologue of one capture.
 
     Attributes:
-        ops: in order.
-        pins: values that are taken for granted.
+        ops: the operations, in order.
+        pins: values that are assumed and guarded.
         used: the values that residual code mentions.
-        acts: operations that matter although nobody uses their values.
-        inputs: what becomes of them in the graph.
+        acts: number of operations with side effects, which run even if their values are not used.
+        inputs: prologue values as inputs of the graph.
     """
 
     def __init__(self, vm: Interpreter) -> None:
@@ -118,7 +119,7 @@ class Prologue:
     # -- values -----------------------------------------------------------------------------------------------------
 
     def external(self, array: numpy.ndarray, source: Source) -> PrologueValue:
-        """An array from outside: read at each call, its shape and dtype are guarded."""
+        """An external array: read at each call; its shape and dtype are guarded."""
         found = self.arrays.get(id(array))
         if found is None:
             self._count += 1
@@ -129,19 +130,19 @@ class Prologue:
         return found
 
     def handle(self, value: object) -> object:
-        """The value of an array from outside; anything else unchanged."""
+        """The prologue value of an external array; any other value unchanged."""
         return self.arrays.get(id(value), value)
 
     def read_from(self, value: PrologueValue) -> tuple[numpy.ndarray, Source] | None:
-        """The array from outside that it is, and its source."""
+        """The external array that the value is, and its source."""
         array = next((array for array, read in self._read.values() if read is value), None)
         return None if array is None or value.source is None else (array, value.source)
 
     def known(self, value: PrologueValue) -> Any:
-        """The plain value, taken for granted from now on.
+        """The plain value, assumed and guarded.
 
         Raises:
-            Break: it may be another one at the next call.
+            Break: it may differ at the next call.
         """
         if value.constant or value.index in self.pinned:
             return value.example
@@ -151,7 +152,7 @@ class Prologue:
             not value.repeats
             or not self._repeats
             or not self.vm.values.speculates
-            or len(self.pins) >= PINS
+            or len(self.pins) >= MAX_PINNED_VALUES
             or self.vm.outermost is not self.vm.tensors
         ):
             raise varies(f"a {type(value.example).__name__}")
@@ -161,14 +162,14 @@ class Prologue:
         return value.example
 
     def shape(self, value: PrologueValue) -> None:
-        """The kind of the value is taken for granted: residual code checks it."""
+        """Assume the value's type and shape: residual code checks them."""
         if not value.certain and not value.constant and value.index not in self._checked:
             self._checked.add(value.index)
             instruction = next(op.instruction for op in self.ops if op.value is value)
             self._add(expect, (value, kind_of(value.example), instruction), {}, None, pure=False, certain=False)
 
     def length(self, value: PrologueValue) -> object:
-        """`len(value)`; that of a text is a value of its own."""
+        """`len(value)`; the length of a text is a prologue value."""
         if isinstance(value.example, (str, bytes)):
             return self.run(len, (value,), {})
         self.shape(value)
@@ -182,13 +183,13 @@ class Prologue:
         return [self.run(operator.getitem, (value, index), {}) for index in range(count)]
 
     def shares(self, array: PrologueValue) -> None:
-        """A tensor shares memory with the array from now on: neither may be written."""
+        """Note that a tensor shares memory with the array: neither may be written from here on."""
         self._shared.append(array)
 
     # -- running ----------------------------------------------------------------------------------------------------
 
     def run(self, fn: Any, args: Args, kwargs: Kwargs, method: str | None = None) -> Any:
-        """Run an operation on the examples and write it down; gives its result.
+        """Run an operation on the examples and record it; returns its result.
 
         Args:
             fn: a function; ignored for a method.
@@ -196,7 +197,7 @@ class Prologue:
 
         Raises:
             Break: it does not belong into a prologue.
-            UserError: what it raises.
+            UserError: the error that it raises.
         """
         refuse_windows(args)
         args, kwargs = self.arguments(args), self.arguments(kwargs)
@@ -208,7 +209,8 @@ class Prologue:
         return self._compute(fn, args, kwargs, method, values)
 
     def _compute(self, fn: Any, args: Args, kwargs: Kwargs, method: str | None, values: list[PrologueValue]) -> object:
-        """Run an operation whose result is not known, and write it down. `values`: the arguments that change."""
+        """Run an operation whose result is not constant, and record it. `values`: the prologue values among the
+        arguments."""
         drawing = _Drawing.of(fn, args, kwargs, method)
         if drawing.outside:
             self._draw(SEEDED.get(fn, drawing.owner) if method is None else drawing.owner)
@@ -232,7 +234,7 @@ class Prologue:
         """The result of an operation, or of a method of the first argument, on the examples."""
         given, named = examples(args), examples(kwargs)
         call = getattr(given[0], method) if method is not None else fn
-        self.vm.work += 1  # ahead of it: a break inside leaves behind what was done until then
+        self.vm.work += 1  # counted before: a break inside leaves the effects of what ran until then
         try:
             return native.quiet_call(call, *(given[1:] if method is not None else given), **named)
         except Exception as error:
@@ -242,7 +244,7 @@ class Prologue:
             raise UserError(error) from None
 
     def whole(self, fn: Callable[..., object], args: Args, kwargs: Kwargs) -> object:
-        """Run a function of the program that draws random numbers, see `functions`."""
+        """Run a function of the program that draws random numbers as one operation, see `functions`."""
         for generator in GLOBAL_GENERATORS:
             self._draw(generator)
         given, named = examples(args), examples(kwargs)
@@ -257,11 +259,11 @@ class Prologue:
         return self._result(fn, args, kwargs, copy.deepcopy(out), False, False, pure=False, values=values)
 
     def arguments(self, value: object) -> Any:
-        """Arguments as they are now: containers copied, since the program may change them, and sizes as numbers."""
+        """The arguments as they are now: containers copied, since the program may change them, and sizes as numbers."""
         return as_now(self.vm.effects.plain(value))
 
     def _refuse_opaque(self, value: object) -> None:
-        """numpy asks objects (`__index__`, `__array__`) what nobody guards."""
+        """End the graph at objects that numpy would read through `__index__` or `__array__`, which have no guards."""
         if type(value) is tuple or type(value) is list or type(value) is slice:
             for item in (value.start, value.stop, value.step) if isinstance(value, slice) else value:
                 self._refuse_opaque(item)
@@ -282,7 +284,7 @@ class Prologue:
         if not fits(out):
             raise Break(f"numpy or random gives a {type(out).__name__}")
         known = next((v for v in values if v.example is out and v.changes), None)
-        if known is not None:  # an operator in place
+        if known is not None:  # an in-place operator
             self._add(fn, args, kwargs, None, pure=False, certain=certain)
             return known
         if constant and pure and is_plain_result(out):
@@ -295,7 +297,7 @@ class Prologue:
         return self.unpacked(value)
 
     def unpacked(self, value: PrologueValue) -> object:
-        """A list or tuple of values as one that holds them."""
+        """The items of a prologue value that is a list or tuple, as a list or tuple of prologue values."""
         out = value.example
         if out is None:
             self.shape(value)
@@ -308,7 +310,8 @@ class Prologue:
         keys = list(out) if type(out) is dict else range(len(out))
         items = []
         for key in keys:
-            item = self._add(operator.getitem, (value, key), {}, out[key], pure=True, certain=True)  # it is long enough
+            # its length has been checked
+            item = self._add(operator.getitem, (value, key), {}, out[key], pure=True, certain=True)
             item.constant, item.certain = value.constant, value.certain
             items.append(self.unpacked(item))
         return dict(zip(keys, items, strict=True)) if type(out) is dict else type(out)(items)
@@ -337,14 +340,15 @@ class Prologue:
             raise Break("random numbers or arrays of numpy under checkpoint", "the recomputation draws other ones")
 
     def _draw(self, owner: object) -> None:
-        """What follows changes the state of a generator, which the end of the capture puts back."""
+        """Note that the next operation changes the state of a generator, which is restored at the end of the
+        capture."""
         self._check_location()
         if isinstance(owner, GENERATORS):
             self._state.keep(owner)
             keep(self._state.restore)
 
     def restore(self) -> None:
-        """The capture ends: nobody has drawn anything."""
+        """Restore the state of random generators: the capture ends, and nothing was drawn."""
         self._state.restore()
 
     def _writes(
@@ -355,10 +359,10 @@ class Prologue:
         method: str | None,
         values: list[PrologueValue],
     ) -> bool:
-        """Whether a value is written to.
+        """Whether the operation writes to a value.
 
         Raises:
-            Break: one from outside, or one that shares memory with a tensor.
+            Break: it writes to an external value, or to one that shares memory with a tensor.
         """
         if not any(v.changes for v in values):
             return False
@@ -376,7 +380,7 @@ class Prologue:
         return True
 
     def _spoil(self, values: list[PrologueValue]) -> None:
-        """What shares memory with one of the values is no constant any more."""
+        """Values that share memory with a written one are no longer constant."""
         for op in self.ops:
             if op.value.constant and any(may_share(op.value.example, v.example) for v in values):
                 op.value.constant = False
@@ -385,7 +389,7 @@ class Prologue:
 
     @staticmethod
     def _is_certain(fn: Callable[..., object] | None, name: str, args: Args, kwargs: Kwargs, draws: bool) -> bool:
-        """Whether it raises no error and gives one kind of value, when its arguments do."""
+        """Whether the operation raises no error, and its result's kind follows from the kinds of its arguments."""
         depends = any(True for _ in values_in((args, kwargs)))
         beside = any(True for _ in values_in((args[1:], kwargs)))
         if draws:
@@ -397,7 +401,7 @@ class Prologue:
         return fn in CERTAIN or not depends
 
     def check_disjoint(self) -> None:
-        """Arrays from outside are read before the graph runs: it must not write to them.
+        """Check and guard that the graph writes to no memory of external arrays: they are read before it runs.
 
         Raises:
             Break: it does.
@@ -414,17 +418,17 @@ class Prologue:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def use(self, value: PrologueValue) -> str:
-        """Residual code mentions the value."""
+        """Mark the value as used by residual code; returns its name."""
         if value.source is None:
             self.used[value.index] = value
         return value.name
 
     def program(self) -> list[Op]:
-        """The operations that have to run, for what is used so far."""
+        """The operations that the values used so far depend on."""
         return needed(self.ops, self.used)
 
     def guard(self) -> None:
-        """Add the guard on the values that were taken for granted: they are computed, and drawn, ahead of time."""
+        """Add the guard on the assumed values: the guard computes, or draws, them ahead of time."""
         pins = [value for value in self.pins if not value.constant]
         if not pins:
             return
@@ -438,7 +442,7 @@ class Prologue:
 
 
 def needed(ops: list[Op], used: Iterable[int]) -> list[Op]:
-    """The operations for some values: those that act, and those that others need."""
+    """The operations that some values depend on, and those with side effects."""
     wanted, out = set(used), []
     for op in reversed(ops):
         if not op.pure or not op.certain or op.value.index in wanted:

@@ -1,4 +1,4 @@
-"""Host programs as Python source: for residual code, and for guards that look ahead at what it would draw."""
+"""Prologues as Python source: for residual code, and for guards that compute ahead what it would draw."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from smelt.capture.core.sources import Source
 
 @dataclass
 class Op:
-    """One operation.
+    """One recorded operation.
 
     Attributes:
-        value: what it gives.
-        pure: it does nothing but compute.
-        certain: it raises no error, and always gives a value of one kind.
-        instruction: (code, instruction) in the program.
+        value: its result.
+        pure: it has no side effects.
+        certain: it raises no error, and its result always has the same kind.
+        instruction: (code, index) of the program's instruction.
     """
 
     fn: Callable[..., object]
@@ -46,13 +46,14 @@ class Op:
 
 @dataclass(frozen=True)
 class Kind:
-    """What capture takes for granted about a value: `value` holds its type, dtype and shape, length or keys."""
+    """What capture assumes about a value: `value` is its type with dtype, shape and strides, with its length, or
+    keys."""
 
     value: object
 
 
 class OtherKindError(Exception):
-    """A value has another type or shape than while it was captured; `instruction` is where the program makes it."""
+    """A value has another kind than during capture; `instruction` is where the program computes it."""
 
     instruction: tuple[int, int] | None = None
 
@@ -76,7 +77,7 @@ def _kind(value: object) -> object:
 
 
 def expect(value: object, kind: Kind, instruction: tuple[int, int] | None = None) -> None:
-    """The value is of this kind.
+    """Check that the value is of this kind.
 
     Raises:
         OtherKindError: it is not.
@@ -89,17 +90,17 @@ def expect(value: object, kind: Kind, instruction: tuple[int, int] | None = None
 
 
 class Steady:
-    """Tells whether the values of a program had the kinds so far that were taken for granted."""
+    """Records whether the values of a prologue have had the assumed kinds at all calls so far."""
 
     def __init__(self, unsteady: set[tuple[int, int]]) -> None:
         self._unsteady, self._holds = unsteady, True
 
     def holds(self) -> bool:
-        """They had."""
+        """Whether they had."""
         return self._holds
 
     def fail(self, error: Exception) -> None:
-        """The program failed; the frame runs in eager, which draws the same numbers again."""
+        """Record that the prologue failed; the frame runs in eager, which draws the same numbers."""
         if isinstance(error, OtherKindError):
             self._holds = False
             if error.instruction is not None:
@@ -112,8 +113,8 @@ class PrologueCall:
 
     Attributes:
         run: the function `host`; `source` is its text.
-        arguments: expressions for what it reads from outside; generators: those for random generators among them.
-        results: the names of what it gives.
+        arguments: expressions for the external values that it reads; generators: the random generators among them.
+        results: the names of its results.
         certain: it raises no error.
     """
 
@@ -126,45 +127,45 @@ class PrologueCall:
 
 
 GENERATORS = (random.Random, numpy.random.RandomState, numpy.random.Generator)
-"""Objects whose methods draw random numbers."""
+"""Classes of objects whose methods draw random numbers."""
 GENERATOR_CLASSES = classes(*GENERATORS)
 
 Generator: TypeAlias = random.Random | numpy.random.RandomState | numpy.random.Generator
 
 GLOBAL_GENERATORS: tuple[Generator, ...] = (random._inst, numpy.random.mtrand._rand)
-"""Those behind the functions of the modules."""
+"""The generators behind the functions of the modules."""
 
 # -- states of random generators ------------------------------------------------------------
 
 
 class State:
-    """The states of some random generators, to be put back."""
+    """The states of some random generators, to be restored."""
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[Generator, object]] = {}
 
     @classmethod
     def of(cls, generators: Iterable[Generator]) -> State:
-        """The states now."""
+        """The present states."""
         out = cls()
         for generator in generators:
             out.keep(generator)
         return out
 
     def keep(self, generator: Generator) -> None:
-        """Remember the state that the generator has now, unless an earlier one is known."""
+        """Record the present state of a generator, unless an earlier one is recorded."""
         if id(generator) not in self._kept:
             self._kept[id(generator)] = generator, _state(generator)
 
     def restore(self) -> None:
-        """Put the states back."""
+        """Restore the states."""
         for generator, state in self._kept.values():
             _setter(generator)(state)
         self._kept.clear()
 
 
 def _setter(generator: Generator) -> Callable[[Any], object]:
-    """What puts a state of the generator back."""
+    """The function that sets the state of the generator."""
     if isinstance(generator, random.Random):
         return generator.setstate
     if isinstance(generator, numpy.random.RandomState):
@@ -181,7 +182,7 @@ def _state(generator: Generator) -> object:
 
 
 def generators_of(ops: Iterable[Op], vm: Interpreter) -> list[Generator]:
-    """The generators that a program may draw from, but those that it makes or is given."""
+    """The external generators that a prologue may draw from, without those passed as arguments."""
     drawn = [op.args[0] for op in ops if op.args and isinstance(op.args[0], GENERATORS)]
     found = {id(g): g for g in drawn if vm.source_of(g) is None} | {id(g): g for g in GLOBAL_GENERATORS}
     return list(found.values())
@@ -190,11 +191,11 @@ def generators_of(ops: Iterable[Op], vm: Interpreter) -> list[Generator]:
 def prologue_call(
     ops: Sequence[Op], used: dict[int, PrologueValue], vm: Interpreter, fetched: Callable[[Source], str]
 ) -> PrologueCall:
-    """The function of some operations.
+    """The prologue function of some operations.
 
     Args:
-        used: what it has to give.
-        fetched: the expression of something from outside in residual code.
+        used: the values that it has to return.
+        fetched: the expression of an external value in residual code.
     """
     read: dict[str, str] = {}
 
@@ -202,7 +203,7 @@ def prologue_call(
         return read.setdefault(fetched(source), f"a{len(read)}")
 
     text = Text(name, vm.source_of)
-    text.lines(ops)  # tells what is read
+    text.lines(ops)  # records which sources are read
     results = [op.value.name for op in ops if op.value.index in used]
     run, source = compiled(text, ops, results, list(read.values()), "host")
     generators = generators_of(ops, vm)
@@ -210,9 +211,10 @@ def prologue_call(
 
 
 def states_of(generators: Sequence[Generator], given: Sequence[object]) -> list[tuple[Callable[[Any], object], object]]:
-    """For some generators, and those among the arguments of a program, what puts its state back, and the state.
+    """For some generators, and those among the arguments of a prologue: the function that sets the state, and the
+    state.
 
-    No function of smelt: while a program runs there is nobody who could do it again where that one failed.
+    Not restored by a function of smelt: if that one failed while a program runs, nothing could retry it.
     """
     every = {id(g): g for g in (*generators, *(each for each in given if isinstance(each, GENERATORS)))}
     return [(_setter(generator), _state(generator)) for generator in every.values()]
@@ -222,11 +224,11 @@ def states_of(generators: Sequence[Generator], given: Sequence[object]) -> list[
 
 
 class Text:
-    """Writes operations as Python.
+    """Writes operations as Python source.
 
     Args:
-        fetched: the expression of something from outside.
-        source_of: tells where an object comes from.
+        fetched: the expression of an external value.
+        source_of: the source of an object.
     """
 
     def __init__(self, fetched: Callable[[Source], str], source_of: Callable[[object], Source | None]) -> None:
@@ -235,7 +237,7 @@ class Text:
         self._names: dict[int, str] = {}
 
     def lines(self, ops: Sequence[Op]) -> list[str]:
-        """One statement an operation."""
+        """Write one statement per operation."""
         return [f"{op.value.name} = {self._call(op)}" for op in ops]
 
     def __call__(self, value: object) -> str:
@@ -272,7 +274,7 @@ class Text:
 def compiled(
     text: Text, ops: Sequence[Op], results: Sequence[str], arguments: Sequence[str], name: str
 ) -> tuple[Callable[..., tuple[object, ...]], str]:
-    """(function that runs operations and gives some values, its source); the hook leaves its frames alone."""
+    """(a function that runs operations and returns some values, its source); the hook ignores its frames."""
     body = [*text.lines(ops), f"return {', '.join(results)}{',' if len(results) == 1 else ''}" if results else "return"]
     source = f"def {name}({', '.join(['_c', *arguments])}):\n" + textwrap.indent("\n".join(body), "    ") + "\n"
     scope: dict[str, Any] = {}
@@ -286,11 +288,11 @@ def compiled(
 
 
 class Peek:
-    """A guard: the values that were taken for granted will come out again. Draws them and puts the generators back.
+    """A guard that the assumed values will be the same: draws them and restores the generators.
 
     Attributes:
-        sources: what the program reads from outside, in the order in which the guard is given it.
-        found: the values that were taken for granted.
+        sources: what the prologue reads from external values, in the order of the guard's arguments.
+        found: the assumed values.
     """
 
     def __init__(self, ops: Sequence[Op], pins: Sequence[PrologueValue], vm: Interpreter) -> None:
@@ -302,7 +304,7 @@ class Peek:
             return f"f{index}"
 
         text = Text(fetched, vm.source_of)
-        text.lines(ops)  # tells what is read
+        text.lines(ops)  # records which sources are read
         self._generators = generators_of(ops, vm)
         arguments = [f"f{index}" for index in sorted(read)]
         self.sources = [read[index] for index in sorted(read)]
@@ -311,7 +313,7 @@ class Peek:
         self.__name__ = self.__qualname__ = f"drawn values are {[v.example for v in pins]}"
 
     def pins(self, *given: object) -> tuple[object, ...] | None:
-        """The values as they will be."""
+        """The values as the prologue would compute them now."""
         states = states_of(self._generators, given)
         try:
             return tuple((type(v), v) for v in self._run(*given))

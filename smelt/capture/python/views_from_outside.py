@@ -18,7 +18,7 @@ from smelt.capture.core.registry import READ
 from smelt.capture.core.sources import Source
 from smelt.capture.core.values import read_object
 
-_MOST = 200
+_MAX_ITEMS_READ = 200
 """Limit of a dictionary's items that are read at once; C code that reads a larger view ends the graph."""
 
 
@@ -42,7 +42,7 @@ def read_view(vm: Interpreter, view: object, source: Source) -> object:
         return vm.reads[key]
     mapping = viewed(view)
     plain = type(mapping) is dict or type(mapping) is collections.OrderedDict
-    if not plain or len(mapping) > _MOST or _has_owner(mapping):
+    if not plain or len(mapping) > _MAX_ITEMS_READ or _has_owner(mapping):
         return read_object(vm, view, source)
     vm.guards.check(source, TYPE_IS, type(view))
     vm.effects.shown.add(id(mapping))

@@ -55,7 +55,7 @@ static inline void take_shape(Shape *shape, PyObject *object, PyObject *dict) {
 }
 #endif
 
-enum { LONG_SCAN = 64 };
+enum { MAX_SCAN_ENTRIES = 64 };
 
 /* Changes with every attribute of the class and of its bases; 0: the class has none, or none yet. */
 static inline uint64_t class_version(const PyTypeObject *type) {
@@ -72,7 +72,7 @@ static Py_NO_INLINE PyObject *unhinted_item(PyObject *dict, PyObject *key, Py_ha
     PyDictKeysObject *keys = ((PyDictObject *)dict)->ma_keys;
     /* a long dict is scanned once: where its order keeps changing, hashing is cheaper */
     if (!value || !PyUnicode_CheckExact(key) || !DK_IS_UNICODE(keys) || 
-        (*hint != NO_HINT && keys->dk_nentries > LONG_SCAN))
+        (*hint != NO_HINT && keys->dk_nentries > MAX_SCAN_ENTRIES))
         return value;
     PyDictUnicodeEntry *entries = DK_UNICODE_ENTRIES(keys);
     for (Py_ssize_t i = 0; i < keys->dk_nentries; i++)

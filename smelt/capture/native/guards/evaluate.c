@@ -4,7 +4,7 @@
  * owns their values until the end. */
 #include "memos.h"
 
-enum { FEW = 1024 }; /* up to this many values are on the C stack */
+enum { MAX_STACK_VALUES = 1024 }; /* up to this many values are on the C stack */
 
 /* -- the loop ---------------------------------------------------------------------------------- */
 static enum Outcome fail(Failure *failure, int is_check, Py_ssize_t index, PyObject *value, int answer) {
@@ -63,7 +63,7 @@ static void release_steps(const Guards *guards, PyObject **values, Py_ssize_t re
 }
 
 /* -- the program ------------------------------------------------------------------------------- */
-enum { LINE = 64 };
+enum { CACHE_LINE_BYTES = 64 };
 
 /* Most of what guards read has left the caches since the last call, during which a training step ran. So the program
  * prefetches for later nodes while it evaluates this one: a whole training step reads 800 tensors, each at four
@@ -76,11 +76,11 @@ enum { LINE = 64 };
         __builtin_prefetch(later->object);                                                                             \
         if (later->implementation == later->object) break; /* no tensor */                                             \
         __builtin_prefetch(later->implementation);                                                                     \
-        __builtin_prefetch(later->implementation + LINE);                                                              \
-        __builtin_prefetch(later->implementation + 2 * LINE);                                                          \
+        __builtin_prefetch(later->implementation + CACHE_LINE_BYTES);                                                  \
+        __builtin_prefetch(later->implementation + 2 * CACHE_LINE_BYTES);                                              \
         __builtin_prefetch(later->gradients);                                                                          \
-        __builtin_prefetch(later->gradients + LINE);                                                                   \
-        __builtin_prefetch(later->gradients + 2 * LINE);                                                               \
+        __builtin_prefetch(later->gradients + CACHE_LINE_BYTES);                                                       \
+        __builtin_prefetch(later->gradients + 2 * CACHE_LINE_BYTES);                                                   \
     } while (0)
 
 static Py_NO_INLINE void remember_lines(Lines *lines, const Node *node, const CheckStep *check, PyObject *value) {
@@ -101,8 +101,8 @@ static inline void ask_for_items(PyObject *const *items, Py_ssize_t i, Py_ssize_
     if (!later || Py_TYPE(later) != type) return;
     const char *impl = impl_of(later);
     __builtin_prefetch(impl);
-    __builtin_prefetch(impl + LINE);
-    __builtin_prefetch(impl + 2 * LINE);
+    __builtin_prefetch(impl + CACHE_LINE_BYTES);
+    __builtin_prefetch(impl + 2 * CACHE_LINE_BYTES);
 }
 
 /* Evaluates the nodes of a run with this parent; returns how many hold and sets their values. */
@@ -172,12 +172,12 @@ static void release_nodes(const Program *program, PyObject **values, int32_t rea
 /* -- both -------------------------------------------------------------------------------------- */
 /* The array of values for one evaluation: `few` if they fit. */
 static PyObject **room(Py_ssize_t count, PyObject **few) {
-    return count > FEW ? PyMem_Malloc((size_t)count * sizeof(PyObject *)) : few;
+    return count > MAX_STACK_VALUES ? PyMem_Malloc((size_t)count * sizeof(PyObject *)) : few;
 }
 
 enum Outcome guards_explain(PyObject *object, const Scope *scope, Failure *failure) {
     const Guards *guards = (const Guards *)object;
-    PyObject *few[FEW], **values = guards->fetches ? room(guards->value_count, few) : NULL;
+    PyObject *few[MAX_STACK_VALUES], **values = guards->fetches ? room(guards->value_count, few) : NULL;
     if (!values) return MISS;
     Py_ssize_t reached = 0;
     enum Outcome outcome = run_steps(guards, scope, values, &reached, failure);
@@ -188,7 +188,7 @@ enum Outcome guards_explain(PyObject *object, const Scope *scope, Failure *failu
 
 enum Outcome guards_evaluate(PyObject *object, const Scope *scope, PyObject **outputs) {
     Guards *guards = (Guards *)object;
-    PyObject *few[FEW], **values = guards->fetches ? room(guards->program.value_count, few) : NULL;
+    PyObject *few[MAX_STACK_VALUES], **values = guards->fetches ? room(guards->program.value_count, few) : NULL;
     if (!values) return MISS; /* cleared by the garbage collector */
     int32_t reached = 0;
     enum Outcome outcome = run_program(guards, scope, values, &reached);

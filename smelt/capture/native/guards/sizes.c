@@ -2,7 +2,7 @@
  * ...). A comparison pops two numbers, and ends the program with 0 if it does not hold. */
 #include "sizes.h"
 
-enum { DEEP = 32 };
+enum { MAX_STACK_DEPTH = 32 };
 
 #define AS_OP(name) #name,
 const char *const size_ops[] = {SIZE_OPS(AS_OP)};
@@ -25,7 +25,7 @@ static int is_well_formed(const SizeProgram *program, Py_ssize_t count) {
         int64_t argument = program->steps[i].argument;
         if (op == Z_CONSTANT || op == Z_VALUE) {
             if (op == Z_VALUE && (argument < 0 || argument >= count)) return 0;
-            if (++depth > DEEP) return 0;
+            if (++depth > MAX_STACK_DEPTH) return 0;
         } else {
             if (depth < 2) return 0;
             depth -= op >= Z_FIRST_COMPARISON ? 2 : 1;
@@ -92,7 +92,7 @@ static int compare(int op, int64_t a, int64_t b) {
 }
 
 int size_program_holds(const SizeProgram *program, const int32_t *fetches, PyObject **values) {
-    int64_t stack[DEEP], *top = stack; /* top points behind the last number */
+    int64_t stack[MAX_STACK_DEPTH], *top = stack; /* top points behind the last number */
     for (Py_ssize_t i = 0; i < program->length; i++) {
         int op = program->steps[i].op;
         int64_t argument = program->steps[i].argument;

@@ -1,4 +1,4 @@
-"""Captured frames as plain facts: sources of functions, and for each line the graphs, guards and breaks that it has."""
+"""Captured frames as plain facts for reports: sources of functions; graphs, guards and breaks by line."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from smelt.capture.core.breaks import At, BreakReason
 from smelt.graph.ir.printer import operations
 from smelt.graph.ir.user_line import TORCH, lines_of, user_line
 
-AROUND = 3
-"""Lines before and after one whose function is not known."""
+CONTEXT_LINES = 3
+"""Number of lines shown before and after one whose function is not known."""
 
 
 def frame_facts(site: CompileSite, breaks: Iterable[BreakReason]) -> FrameFacts:
-    """Everything about a compile site.
+    """All facts of a compile site.
 
     Args:
-        breaks: of the session; those of the frame's lines are among them.
+        breaks: the breaks of the session, among them those of the frame's lines.
     """
     code: CodeType = getattr(site.key, "code", site.key)
     begin = _location(At(code, getattr(site.key, "offset", 0)))
@@ -40,24 +40,24 @@ def frame_facts(site: CompileSite, breaks: Iterable[BreakReason]) -> FrameFacts:
         given_up=site.given_up,
     )
     facts.breaks = [
-        told for told in map(break_facts, breaks) if told.location is not None and _shows(functions, told.location)
+        found for found in map(break_facts, breaks) if found.location is not None and _shows(functions, found.location)
     ]
-    told = [v.stop.location for v in facts.versions if v.stop is not None] + [
+    mentioned = [v.stop.location for v in facts.versions if v.stop is not None] + [
         change.location for change in facts.recompiles
     ]
-    for location in dict.fromkeys(told):
+    for location in dict.fromkeys(mentioned):
         if location is not None and not _shows(facts.functions, location):
             facts.functions.append(_around(location))
     return facts
 
 
-def is_worth_telling(site: CompileSite) -> bool:
-    """Whether anything became of the site."""
+def has_facts(site: CompileSite) -> bool:
+    """Whether anything was compiled, refused or failed at the site."""
     return bool(site.versions or site.given_up or site.failed)
 
 
 def break_facts(reason: BreakReason) -> BreakFacts:
-    """The same as plain text, with its line."""
+    """A break as plain text, with its line."""
     return BreakFacts(reason.title, reason.why, reason.hint, location_of(reason.at))
 
 
@@ -103,7 +103,7 @@ def _seconds(report: Report) -> dict[str, float]:
 
 
 def _codes(own: CodeType, versions: Iterable[CacheEntry]) -> Iterable[CodeType]:
-    """The frame's code, then those that have a part in its graphs, in the order in which they come."""
+    """The frame's code, then the other codes with lines in its graphs, in the order in which they come."""
     found: dict[int, CodeType] = {id(own): own}
     for version in versions:
         gm = version.residual.gm
@@ -120,7 +120,8 @@ def _source(code: CodeType) -> FunctionSource:
     except (OSError, TypeError, SyntaxError, IndexError, UnicodeError):
         lines, first = [], code.co_firstlineno
     if code.co_filename == "<string>" and not any(_name_in_source(code) in line for line in lines):
-        lines = []  # from 3.13 on the text of `python -c` goes by that name, which `exec` gives to all that it runs
+        # from 3.13 on `inspect` finds the text of `python -c` under "<string>", the name of all code that `exec` runs
+        lines = []
     of_torch = code.co_filename.startswith(TORCH)
     return FunctionSource(code.co_qualname, code.co_filename, max(first, 1), tuple(lines), of_torch)
 
@@ -131,8 +132,8 @@ def _name_in_source(code: CodeType) -> str:
 
 def _around(location: Location) -> FunctionSource:
     """The lines near a location."""
-    first = max(location.line - AROUND, 1)
-    lines = [linecache.getline(location.file, number) for number in range(first, location.line + AROUND + 1)]
+    first = max(location.line - CONTEXT_LINES, 1)
+    lines = [linecache.getline(location.file, number) for number in range(first, location.line + CONTEXT_LINES + 1)]
     while lines and not lines[-1]:
         lines.pop()
     return FunctionSource("lines of another function", location.file, first, tuple(lines))
