@@ -43,7 +43,7 @@ class Recordings:
     copied_in_bytes: int = 256 << 20
     copied_out_bytes: int = 16 << 20
     copied_out_results: int = 8
-    known_kinds: int = 64
+    known_kinds: int = 512
     moved_bytes: int = 1 << 20
 
 

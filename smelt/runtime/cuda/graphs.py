@@ -25,7 +25,7 @@ class Recorder:
 
     Args:
         device: where the programs run.
-        limit: most recordings of one program.
+        limit: most recordings of one program for one set of parameters, on average over the sets in use.
         name: name of the graph in reasons and warnings.
         backend: the device to record on; default: the GPU.
         owner: recordings of one owner share a limit of memory.

@@ -7,7 +7,7 @@ because allocators reuse addresses.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -51,6 +51,11 @@ def kind_of(inputs: Sequence[Any], outputs: Container[int]) -> tuple[Any, ...]:
     return tuple(key)
 
 
+def parameter_positions(inputs: Sequence[Any]) -> tuple[int, ...]:
+    """Positions of the inputs that are parameters."""
+    return tuple(i for i, value in enumerate(inputs) if isinstance(value, torch.nn.Parameter))
+
+
 class Observation:
     """The inputs of the last observed call of a kind, and the results of the first one."""
 
@@ -67,6 +72,10 @@ class Observation:
                 if weak.pointer not in known:  # the first of several results that share memory represents them
                     known.add(weak.pointer)
                     self.results[i] = weak, result.untyped_storage().nbytes()
+
+    def alive(self, positions: Iterable[int]) -> bool:
+        """Whether the storages that were seen at these positions still exist."""
+        return not any((seen := self.seen[i]) is not None and seen[1].gone for i in positions)
 
     def kept(self) -> tuple[set[int], int]:
         """(positions of the results that are still alive, their bytes)."""

@@ -22,7 +22,7 @@ from smelt.base.errors import SmeltWarning
 from smelt.base.options import Owner
 from smelt.base.stats import count, count_named
 from smelt.runtime.cuda.device import Device, Program
-from smelt.runtime.cuda.observation import Observation, bytes_of, kind_of
+from smelt.runtime.cuda.observation import Observation, bytes_of, kind_of, parameter_positions
 from smelt.runtime.cuda.recording import Recording, Unrecordable, check_tensor
 from smelt.runtime.launch import data_ptr
 from smelt.runtime.tuned import RECORDINGS
@@ -32,11 +32,14 @@ from smelt.runtime.tuned import RECORDINGS
 class _Kind:
     """Calls with the same sizes and parameters: observations and recordings.
 
+    `positions`: of the inputs that are parameters; `parameters`: their addresses.
     `tuned`: whether one of them has run plain, which chose kernels and initialised libraries.
     `refused`: why they are not recorded.
     """
 
     observed: Observation
+    positions: tuple[int, ...]
+    parameters: tuple[Any, ...]
     tuned: bool = False
     refused: str | None = None
     recordings: list[Recording] = field(default_factory=list)
@@ -46,7 +49,7 @@ class RecordedProgram:
     """A program that replays recordings of itself where they match.
 
     Args:
-        limit: most recordings.
+        limit: most recordings for one set of parameters, on average over the sets in use.
         name: its name in reasons and warnings.
         others: programs whose results may be inputs of this one; the rest as for `Recorder.wrap`.
 
@@ -192,7 +195,7 @@ class RecordedProgram:
         moved = kind.observed.moved(inputs, key, self.moving)
         kind.observed.look(inputs)
         # a recording whose baked-in inputs have moved will not match again
-        if moved and self.made < self.limit:
+        if moved and self._may_record():
             self._drop(kind, [r for r in kind.recordings if any(i in r.sources for i in moved)])
         self.moving |= moved
         if not kind.recordings:
@@ -204,7 +207,8 @@ class RecordedProgram:
         if len(self.kinds) >= RECORDINGS.known_kinds:
             del self.kinds[next(iter(self.kinds))]
         self.device.begin_kind(self.owner)
-        kind = self.kinds[key] = _Kind(Observation(inputs))
+        positions = parameter_positions(inputs)
+        kind = self.kinds[key] = _Kind(Observation(inputs), positions, tuple(key[i] for i in positions))
         return kind
 
     def _known_but_for_outputs(self, key: tuple[Any, ...], inputs: list[Any]) -> _Kind | None:
@@ -214,7 +218,7 @@ class RecordedProgram:
             return None
         if bytes_of(inputs, known.observed.moved(inputs, key, self.moving)) > RECORDINGS.moved_bytes:
             return None
-        kind = self.kinds[key] = _Kind(copy.copy(known.observed), tuned=True)
+        kind = self.kinds[key] = _Kind(copy.copy(known.observed), known.positions, known.parameters, tuned=True)
         return kind
 
     def _waits(self) -> bool:
@@ -227,7 +231,7 @@ class RecordedProgram:
     def _copy_kept(self, busy: Recording) -> bool:
         """Return results that callers keep as copies in later calls; whether that is possible."""
         kept = set(busy.memory.positions())
-        if not kept or self.made >= self.limit or any(i >= busy.results for i in kept):
+        if not kept or not self._may_record() or any(i >= busy.results for i in kept):
             return False
         size, addresses = sum(busy.bytes[i] for i in kept), busy.addresses_of(kept)
         return self._mark(kept, size, addresses)
@@ -269,7 +273,7 @@ class RecordedProgram:
         size = bytes_of(inputs, self.moving)
         if size > RECORDINGS.copied_in_bytes:
             return f"{_plural(len(self.moving), 'input')} of {size >> 20} MiB would be copied at each call"
-        if self.made >= self.limit:
+        if not self._may_record():
             return self._give_up(cause)
         results = kind.observed.results_bytes(self.copied)
         if spare := self.device.spare(self.owner, results, made=False):
@@ -292,6 +296,18 @@ class RecordedProgram:
         self.recordings.insert(0, recording)
         kind.recordings.append(recording)
         return self._replay(recording, inputs)
+
+    def _may_record(self) -> bool:
+        """Whether another recording is within the limit.
+
+        The blocks of a model share one program, and each needs a recording, as its parameters lie elsewhere. Parameters
+        that were freed do not count: a program whose parameters are replaced again and again ends recording.
+        """
+        return self.made < self.limit or self.made < self.limit * self._sets_of_parameters()
+
+    def _sets_of_parameters(self) -> int:
+        """Number of different parameters, all alive, with which the program is known to have been called."""
+        return max(1, len({kind.parameters for kind in self.kinds.values() if kind.observed.alive(kind.positions)}))
 
     def _refuse(self, kind: _Kind, size: int, spare: int) -> str:
         """Refuse to record calls of this kind: a recording would keep `size` bytes, `spare` more than is allowed."""

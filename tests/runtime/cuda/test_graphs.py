@@ -317,6 +317,32 @@ def test_one_layer_code_for_several_layers(device, recorder):
     assert all(recording.moving == (0,) for recording in call.recordings)
 
 
+@pytest.mark.parametrize("number", [9, 40, 100])
+def test_each_of_many_layers_has_its_recording(device, recorder, number):
+    """Blocks that share one program: the limit of recordings is that of one block."""
+    layers = [torch.nn.Linear(3, 3) for _ in range(number)]
+    call = recorder.wrap(lambda inputs: [torch.nn.functional.linear(*inputs)], "forward")
+    with torch.no_grad():
+        for _ in range(4):
+            x = torch.randn(2, 3)
+            for layer in layers:
+                expected = layer(x)
+                x = call([x, layer.weight, layer.bias])[0]
+                assert torch.equal(x, expected)
+    assert device.records == number and device.replays == 3 * number and not call.full
+
+
+def test_parameters_that_are_replaced_again_and_again_end_recording(device, recorder):
+    call = recorder.wrap(lambda inputs: [inputs[0] * 2], "forward")
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", SmeltWarning)
+        for i in range(60):
+            if i % 3 == 0:
+                weight = torch.nn.Parameter(torch.full((3,), float(i)))
+            assert call([weight])[0][0].item() == (i - i % 3) * 2
+    assert device.records == 8 and call.full
+
+
 def test_a_parameter_that_was_replaced(device, recorder):
     weight = torch.nn.Parameter(torch.ones(3))
     call = recorder.wrap(lambda inputs: [inputs[0] * 2], "forward")
