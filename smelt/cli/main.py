@@ -57,12 +57,15 @@ def run(
     script: Script,
     module: AsModule = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No summary at the end.")] = False,
+    saved: Annotated[
+        bool, typer.Option("--saved", help="Run it again in eager, all it does too, and tell the time saved.")
+    ] = False,
 ) -> None:
     """Run a script with its torch.compile calls compiled by smelt; what was compiled is told on stderr at its end."""
     from smelt.cli.run import run_script
 
     _expect_script(script, module)
-    raise typer.Exit(run_script(script, context.args, module, quiet))
+    raise typer.Exit(run_script(script, context.args, module, quiet, saved))
 
 
 @app.command(context_settings=SCRIPT_ARGUMENTS)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import builtins
 import contextlib
 import io
+import json
 import os
 import runpy
+import subprocess
 import sys
+import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Sequence
 from importlib.machinery import SourceFileLoader
@@ -23,14 +27,41 @@ _run_in_main: Callable[..., None] = runpy._run_module_as_main  # type: ignore[at
 _replaced: list[ModuleType] = []
 """The module that began the process lives on, since its code still runs."""
 
+_HOME = str(Path(smelt.__file__).parents[1])
+"""Where this package is found: the process in eager runs the same."""
+
 MANY = 5
 """Lines of a table of reasons that the summary shows."""
 
 
-def run_script(target: str, args: Sequence[str], module: bool, quiet: bool) -> int:
-    """Run a script (or a module, as `python -m` does) with these arguments; its exit status."""
+def run_script(target: str, args: Sequence[str], module: bool, quiet: bool, eager_too: bool = False) -> int:
+    """Run a script (or a module, as `python -m` does) with these arguments; its exit status.
+
+    Args:
+        target, args, module: the script.
+        quiet: no summary at the end.
+        eager_too: run it in eager as well, in a process of its own, and tell the time saved; if it ends well.
+    """
     sys.argv = [target, *args]
     smelt.install()
+    began, status = time.perf_counter(), 1
+    try:
+        status = _status_of(target, module)
+    finally:
+        seconds = time.perf_counter() - began
+        with _perhaps_closed():
+            sys.stdout.flush()
+            if not quiet:
+                print("\n".join(summary(smelt.stats())), file=sys.stderr)
+    if eager_too and status == 0:
+        told = saved(seconds, smelt.stats()["compile_s"], _in_eager(target, args, module))
+        with _perhaps_closed():
+            print(told, file=sys.stderr)
+    return status
+
+
+def _status_of(target: str, module: bool) -> int:
+    """Run it; its exit status. An error of the script is shown as Python would show it."""
     try:
         _run(target, module)
     except SystemExit as error:
@@ -40,12 +71,45 @@ def run_script(target: str, args: Sequence[str], module: bool, quiet: bool) -> i
         with _perhaps_closed():
             sys.excepthook(type(error), error, error.__traceback__)
         return 130 if isinstance(error, KeyboardInterrupt) else 1
-    finally:
-        with _perhaps_closed():
-            sys.stdout.flush()
-            if not quiet:
-                print("\n".join(summary(smelt.stats())), file=sys.stderr)
     return 0
+
+
+def run_in_eager(target: str, args: Sequence[str], module: bool, timed: str) -> int:
+    """Run a script as `run_script` does with all that it compiles in eager; write its seconds to `timed`."""
+    smelt.stance("force_eager")
+    began = time.perf_counter()
+    status = run_script(target, args, module, quiet=True)
+    Path(timed).write_text(str(time.perf_counter() - began))
+    return status
+
+
+def _in_eager(target: str, args: Sequence[str], module: bool) -> float | None:
+    """Seconds that the script takes in eager, in a fresh process; None: it fails there."""
+    call = "import json, sys; from smelt.cli.run import run_in_eager; sys.exit(run_in_eager(*json.loads(sys.argv[1])))"
+    with tempfile.TemporaryDirectory() as folder:
+        timed = Path(folder) / "seconds"
+        given = json.dumps([target, [*args], module, str(timed)])
+        done = subprocess.run(
+            [sys.executable, "-c", call, given],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (_HOME, os.environ.get("PYTHONPATH"))))},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        return float(timed.read_text()) if done.returncode == 0 and timed.exists() else None
+
+
+def saved(seconds: float, compile_s: float, eager: float | None) -> str:
+    """The line that tells the time saved.
+
+    Args:
+        seconds: what the script took; `compile_s` of them it compiled.
+        eager: what it took in eager; None: it failed there.
+    """
+    if eager is None:
+        return "  time saved: not known, for the script does not end well when it runs a second time, in eager"
+    told = f"{seconds:.1f} s, {compile_s:.1f} s of them compiling; in eager {eager:.1f} s"
+    return f"  time saved: {eager - seconds:.1f} s ({told})"
 
 
 def _run(target: str, module: bool) -> None:

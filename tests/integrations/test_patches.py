@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -195,3 +196,42 @@ def test_modules_and_missing_files(tmp_path: Path) -> None:
     assert done.returncode == 0 and done.stdout == "['folder', '-m'] __main__\n", done.stderr
     done = ran(tmp_path, SCRIPT, "no_such.py")
     assert done.returncode == 2 and "no_such.py" in done.stderr
+
+
+TIMED = """
+import sys, time, torch, smelt
+
+@torch.compile
+def f(x):
+    return x + 1
+
+f(torch.ones(3))
+print("arguments", sys.argv[1:])
+if "--slow" in sys.argv:
+    time.sleep(0 if smelt.stats()["graphs"] else 1.5)
+if "--twice" in sys.argv:
+    open(sys.argv[-1], "x")
+"""
+
+
+@pytest.mark.parametrize("quiet", [[], ["--quiet"]])
+def test_the_time_saved_is_that_of_a_run_in_eager(quiet: list[str], tmp_path: Path) -> None:
+    done = ran(tmp_path, TIMED, "script.py", "--slow", "two words", before=("--saved", *quiet))
+    assert done.returncode == 0 and done.stdout.count("arguments ['--slow', 'two words']") == 1
+    found = re.search(
+        r"time saved: (-?[0-9.]+) s [(]([0-9.]+) s, ([0-9.]+) s of them compiling; in eager ([0-9.]+) s", done.stderr
+    )
+    assert found is not None, done.stderr
+    saved, seconds, compiling, eager = map(float, found.groups())
+    assert eager >= 1.5 and compiling <= seconds and saved == pytest.approx(eager - seconds, abs=0.11)
+    assert ("1 graph" in done.stderr) is not bool(quiet)
+
+
+def test_a_script_that_fails_is_not_run_again(tmp_path: Path) -> None:
+    done = ran(tmp_path, TIMED + "sys.exit(3)", "script.py", before=("--saved",))
+    assert done.returncode == 3 and "time saved" not in done.stderr
+
+
+def test_a_script_that_cannot_run_twice_says_so(tmp_path: Path) -> None:
+    done = ran(tmp_path, TIMED, "script.py", "--twice", str(tmp_path / "made"), before=("--saved",))
+    assert done.returncode == 0 and "time saved: not known" in done.stderr
