@@ -1,7 +1,7 @@
 """Compiling ahead of the first call: `compiled.aot_compile(*args, **kwargs)` gives an artefact, and runs nothing.
 
-Arguments only say their shapes and types: no value of theirs is read, the program's side effects do not happen, random
-generators stay as they are. Tensors of the meta device and objects with a shape and a dtype stand for tensors of the
+Arguments only state shapes and dtypes: their values are not read, the program's side effects do not happen, random
+generators stay unchanged. Tensors of the meta device and objects with a shape and a dtype stand for tensors of the
 model's device. The function has to be one graph, since what follows a break depends on what has run.
 """
 
@@ -80,9 +80,9 @@ class Ahead(Artefact):
         """Compile a version for such calls, in the present mode (`torch.no_grad()`, `model.eval()`); returns itself.
 
         Raises:
-            Unsupported: the function is not one graph, or each call leaves what the next one needs a version of its own
-                for.
-            ArtefactError: the graph is for a GPU, or depends on what another process could not find.
+            Unsupported: the function is not one graph, or each call changes state so that the next one needs another
+                version.
+            ArtefactError: the graph is for a GPU, or depends on objects that another process could not find.
         """
         args, kwargs = pytree.tree_map(functools.partial(_stand_in, self._device()), (args, kwargs))
         if self.model is not None:
@@ -95,14 +95,14 @@ class Ahead(Artefact):
                 versions.append(self._data(found, kept.pop() if kept else None))
         finally:
             session.end()
-        self.held.contents["versions"] += versions
+        self.container.contents["versions"] += versions
         return self
 
     def _device(self) -> torch.device:
-        """Where tensors without memory stand for tensors.
+        """The device for which tensors without memory are compiled: that of the model's parameters, else the CPU.
 
         Raises:
-            ArtefactError: the model has none either.
+            ArtefactError: the parameters are on the meta device.
         """
         first = next(self.model.parameters(), None) if self.model is not None else None
         if first is None:
@@ -141,7 +141,7 @@ class Ahead(Artefact):
 
 
 def _constant(encode: Encoder, value: Any) -> Any:
-    """A constant of residual code: itself where it is a value, else by name."""
+    """A constant of residual code as data: itself where it is a plain value, else its name."""
     if isinstance(value, functools.partial) and value.func.__name__ == "_failed_later":
         return ["failed"]
     return ["ref", encode.names(value)] if isinstance(value, (dict, list, set)) else encode(value)
@@ -155,12 +155,13 @@ def compile_ahead(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], o
 class CompileAhead:
     """`compiled.aot_compile` of a function.
 
-    Methods and objects that can be called are refused. Their copies share this, so that it keeps their class alone.
+    Methods and callable objects are refused. Copies of the callable share this object, which therefore keeps only the
+    class of a callable object.
     """
 
     def __init__(self, function: Any, options: Options) -> None:
-        held = function.__self__ if type(function) is MethodType else function
-        self.target = function if type(function) is FunctionType else type(held)
+        receiver = function.__self__ if type(function) is MethodType else function
+        self.target = function if type(function) is FunctionType else type(receiver)
         self.options = options
 
     def __call__(self, *args: Any, **kwargs: Any) -> Ahead:
@@ -169,7 +170,7 @@ class CompileAhead:
 
 
 def _stand_in(device: torch.device, value: Any) -> Any:
-    """A tensor in the place of what only says a shape and a type. Its memory is never read, so nobody gives it any."""
+    """A tensor without memory for an argument that only states a shape and a dtype."""
     if isinstance(value, torch.Tensor):
         if value.device.type != "meta":
             return value
@@ -186,7 +187,7 @@ def _stand_in(device: torch.device, value: Any) -> Any:
 
 
 class _AheadSession(Session):
-    """A session that captures one frame which does not run, as one graph, and reads no values."""
+    """A session that captures one frame without running it, as one graph, and reads no tensor values."""
 
     def __init__(self, compile_graph: Callable[..., Any], options: Options) -> None:
         super().__init__(compile_graph, dataclasses.replace(options, fullgraph=True))
@@ -198,7 +199,7 @@ class _AheadSession(Session):
         return vm
 
     def versions(self, function: FunctionType, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[CacheEntry]:
-        """What is compiled for such a call, and for those after it where they need other versions.
+        """The versions for such a call, and for later calls where they need others.
 
         Raises:
             TypeError: the arguments do not fit the function.
@@ -251,7 +252,7 @@ class _AheadSession(Session):
         super()._install(key, site, vm, residual, reason)
 
     def end(self) -> None:
-        """Nothing that was compiled stays in this process."""
+        """Release everything that was compiled from this process."""
         for site in self.sites.values():
             for version in site.versions:
                 version.entry.remove()
@@ -313,7 +314,7 @@ def _compile(
 
 
 def _finds_a_size(node: fx.Node) -> bool:
-    """Whether a size of its result is known only when it has run."""
+    """Whether a size of the node's result is known only after it has run."""
     metas = pytree.tree_leaves(node.meta.get("val"), is_leaf=lambda value: hasattr(value, "shape"))
     return any(is_unbacked(*meta.shape) for meta in metas if hasattr(meta, "shape"))
 
@@ -354,7 +355,7 @@ def _choices(bound: Bound) -> list[tuple[str, tuple[str, ...], str]]:
             operands = [None if spec is None else _zeros(spec) for spec in map(spec_of, bound.inputs)]
             try:
                 known = kernel.choose_for(form, operands, [_zeros(spec) for spec in kernel.outputs])
-            except (RuntimeError, TypeError):  # a form that the program does not call it in
+            except (RuntimeError, TypeError):  # a signature that the program does not use
                 continue
         found.append((operation, names, known))
     return found

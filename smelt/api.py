@@ -30,7 +30,7 @@ from smelt.driver import compile_graph
 from smelt.integrations.lightning import take_functions
 
 NOT_GIVEN: Any = object()
-"""In place of a model: `compile` is used as a decorator."""
+"""Default of `model`: `compile` is then used as a decorator."""
 
 
 def compile(
@@ -92,7 +92,7 @@ def compile(
 
 
 def compiled_again(module: nn.Module, kwargs: Mapping[str, Any]) -> Any:
-    """What pickles of compiled modules name. `torch.load(weights_only=True)` calls it, too: with data of anybody."""
+    """Rebuilds a pickled compiled module. `torch.load(weights_only=True)` calls it, too, with untrusted data."""
     if not isinstance(module, nn.Module) or not isinstance(kwargs, Mapping):
         raise TypeError("a pickle of a compiled module holds a module and arguments of smelt.compile")
     return compile(module, **kwargs)
@@ -118,8 +118,8 @@ def explain(
 def lookup_backend(backend: str | Backend) -> Callable[..., Callable[..., Any]]:
     """The function `(gm, example_inputs) -> callable` that a backend's name stands for.
 
-    Those that are built in also take `mode` and `options`, as `compile` does. The graph comes from another capture,
-    which guards what it has read: sizes that are symbols there are symbols here, all others are static.
+    Built-in ones also take `mode` and `options`, as `compile` does. The graph comes from another capture (Dynamo, for
+    example), which has guards of its own: its symbolic sizes are symbols here, all others are static.
 
     Raises:
         OptionError: an unknown name (lists the valid ones and the nearest).

@@ -52,7 +52,7 @@ def list_backends() -> list[str]:
 
 
 class GivenBackend(str):
-    """The name of a backend that was given as a callable, which lives as long as whoever compiles with it.
+    """The name of a backend that was given as a callable; it keeps the callable alive.
 
     Attributes:
         compiler: the callable.
@@ -74,7 +74,7 @@ def check_backend(backend: str | Backend) -> str:
     if not isinstance(backend, str):
         hint = f"one of {', '.join(list_backends())}, or a callable (gm, example_inputs) -> callable"
         raise OptionError(f"backend wants a name or a callable, got {shown(backend)}", hint=hint)
-    backend = str.__str__(backend)  # one of a class of its own may compare as it likes
+    backend = str.__str__(backend)  # a subclass of str may define comparison
     if backend not in BUILT_IN and backend not in _registered:
         for point in entry_points(group=ENTRY_POINTS):
             if point.name == backend:
@@ -85,7 +85,7 @@ def check_backend(backend: str | Backend) -> str:
 
 
 def is_built_in(name: str) -> bool:
-    """Whether a checked name stands for a part of this compiler."""
+    """Whether a checked name is that of a built-in backend."""
     return name in BUILT_IN and not isinstance(name, GivenBackend)
 
 

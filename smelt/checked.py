@@ -1,4 +1,4 @@
-"""A program in, the same program out that compares the tensors at its boundary with what its graph records.
+"""Wraps a program: tensors that enter and leave it are compared with the metadata that its graph records.
 
 Between programs only tensors pass: inputs of a call, what a forward saves, tangents, results. Kernels read and write
 them by address, so each has to lie as it was recorded. Strides of gradients and of inputs' new values are not compared:
@@ -30,10 +30,10 @@ class WrongLayout(SmeltError):
 
 
 def boundary(name: str, graph: fx.Graph, any_strides: Container[int] = ()) -> Callable[[Program], Program]:
-    """What is wrapped around the program of a graph: checks where errors are not to be hidden, else nothing.
+    """The wrapper of a graph's program: checks under SMELT_STRICT, else nothing.
 
     Args:
-        any_strides: positions of the results whose strides nobody relies on.
+        any_strides: positions of the results whose strides do not matter.
     """
     return _Boundary(name, graph, any_strides).around if environment().verify else lambda program: program
 
@@ -44,7 +44,7 @@ def backward_boundary(name: str, graph: fx.Graph) -> Callable[[Program], Program
 
 
 class _Boundary:
-    """What a graph, which is not kept, records of its inputs and results."""
+    """The metadata of a graph's inputs and results; the graph is not kept alive."""
 
     def __init__(self, name: str, graph: fx.Graph, any_strides: Container[int]) -> None:
         self.name = name
@@ -69,7 +69,7 @@ class _Boundary:
         return run
 
     def _steps(self, program: Staged, inputs: list[Any]) -> Iterator[list[Any]]:
-        """The same of a program in stages, which has no symbols."""
+        """The same for a program in stages, whose sizes are known."""
         self._check(self.given, inputs, {})
         for positions, given in zip(program.positions, program.begin(inputs), strict=True):
             self._check([self.made[position] for position in positions], given, {})
@@ -89,7 +89,7 @@ class _Boundary:
 
 
 def _differs(meta: TensorMeta, tensor: torch.Tensor, in_order: bool) -> str | None:
-    """What of a tensor is not as recorded; its strides too where it is to be `in_order`."""
+    """How a tensor differs from its record; strides are compared only if `in_order`."""
     shape = tuple(tensor.shape)
     if shape != meta.shape or tensor.dtype is not meta.dtype or tensor.device.type != meta.device.type:
         return f"is {tensor.dtype}{list(shape)} on {tensor.device}, recorded as {meta}"

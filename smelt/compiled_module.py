@@ -58,15 +58,15 @@ class CompiledModule:
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """The class of a compiled module makes ordinary modules: those of the class that was compiled."""
         original = cls.__bases__[-1]
-        is_twin = _classes.get(id(original)) is cls  # and no class that the program derived from one
+        is_twin = _classes.get(id(original)) is cls  # not a class that the program derived from one
         return original(*args, **kwargs) if is_twin else super().__new__(cls)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler._is_exporting_flag:  # the flag and no function that asks: this is on the way of every call
+        if torch.compiler._is_exporting_flag:  # the flag is read directly: this runs at every call
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
         try:
             call = self._smelt_call
-        except AttributeError:  # an object of a subclass that the program derived
+        except AttributeError:  # an instance of a subclass that the program derived
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
         try:
             return call(*args, **kwargs)
@@ -76,7 +76,7 @@ class CompiledModule:
         return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """`_orig_mod` is none of the state that is shared: there it would be a submodule of itself."""
+        """Sets an attribute. `_orig_mod` stays out of the shared state, where the module would be its own submodule."""
         if name == "_orig_mod":
             raise AttributeError("_orig_mod of a compiled module stays what it is: compile the other module")
         super().__setattr__(name, value)
@@ -105,7 +105,7 @@ class CompiledModule:
         return self._smelt_remake.reduced(self._orig_mod)
 
     def aot_compile(self, *args: Any, **kwargs: Any) -> Any:
-        """Compile for such a call without running anything: of the arguments only shapes and types count.
+        """Compile for a call without running anything: only shapes and dtypes of the arguments count.
 
         Returns:
             An artefact: `.save(path)` writes it, `.add(...)` compiles for other calls too, and `.apply(model)`, also
@@ -117,23 +117,23 @@ class CompiledModule:
 
 
 class Recipe(Protocol):
-    """How a compiled module was made."""
+    """How to make a compiled module from a module."""
 
     def __call__(self, module: nn.Module) -> Any:
         """Another module, compiled in the same way."""
 
     def reduced(self, module: nn.Module) -> tuple[Any, ...]:
-        """What pickles of the compiled module hold: a function that makes it again, and its arguments."""
+        """What pickles of the compiled module hold: a function that rebuilds it, and its arguments."""
 
     def ahead(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """The artefact of the module for such a call."""
 
 
 class Remake:
-    """Compile again with the arguments of the first time.
+    """Compiles another module with the arguments that the first one was compiled with.
 
     Args:
-        again: makes a compiled module of a module and these arguments, which pickles name.
+        rebuild: `(module, kwargs) -> compiled module`; pickles name it, so it lies at the top level of a module.
         ahead: compiles it ahead of its first call.
     """
 
@@ -141,17 +141,17 @@ class Remake:
         self,
         compile: Callable[..., Any],
         kwargs: Mapping[str, Any],
-        again: Callable[..., Any] | None = None,
+        rebuild: Callable[..., Any] | None = None,
         ahead: Callable[..., Any] | None = None,
     ) -> None:
-        self.compile, self.kwargs, self.again, self.make_ahead = compile, dict(kwargs), again, ahead
+        self.compile, self.kwargs, self.rebuild, self.make_ahead = compile, dict(kwargs), rebuild, ahead
 
     def __call__(self, module: nn.Module) -> Any:
         return self.compile(module, **self.kwargs)
 
     def reduced(self, module: nn.Module) -> tuple[Any, ...]:
-        """Without an object of ours: `torch.load(weights_only=True)` takes no others than data."""
-        return self.again or self.compile, (module, self.kwargs)
+        """Pickles contain no object of smelt's: `torch.load(weights_only=True)` accepts only data."""
+        return self.rebuild or self.compile, (module, self.kwargs)
 
     def ahead(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """As `Recipe.ahead`."""
@@ -178,7 +178,7 @@ def compiled_module_of(module: nn.Module, call: Callable[..., Any], remake: Reci
 
 
 def _share_states(module: nn.Module, compiled: nn.Module) -> None:
-    """What distributed wrappers (`fully_shard`, `replicate`) know of a module they keep by the object, not in it."""
+    """Share the state that `fully_shard` and `replicate` keep beside a module, in tables keyed by the object."""
     states = sys.modules.get("torch.distributed._composable_state")  # if it was not imported, nothing is wrapped
     known: Any = getattr(states, "_module_state_mapping", None)
     if known is not None and module in known:
@@ -220,7 +220,7 @@ _when_compiled: list[Callable[[type], None]] = []
 
 
 def when_compiled(tell: Callable[[type], None]) -> None:
-    """Have a function called with each class of modules that is compiled, before the first one is."""
+    """Register a function that is called with each class of modules before its first module is compiled."""
     _when_compiled.append(tell)
 
 
@@ -242,5 +242,5 @@ def _compiled_class(cls: type) -> type:
 
 
 def _unpickle(remake: Remake, module: nn.Module) -> Any:
-    """What pickles of earlier versions name."""
+    """Rebuilds compiled modules that earlier versions pickled."""
     return remake(module)

@@ -1,6 +1,6 @@
-"""Runs the pipeline for a captured graph: its backend, its report, threads that build, programs that are made late.
+"""Runs the pipeline for a captured graph: backend, report, builds in threads, programs that are compiled on demand.
 
-The passes themselves and their order stand in `pipeline.py`.
+The passes and their order are in `pipeline.py`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def compile_graph(
     """A captured torch-level graph in, a callable over the same flat inputs out, by the backend that `options` names.
 
     Raises:
-        SmeltError: a stage cannot do it; capture decides between eager and an error.
+        SmeltError: a stage failed; capture decides between eager and an error.
     """
     report.add("1_torch.py", lambda: print_graph(gm))
     if in_pieces(gm.graph, options.backend):
@@ -83,7 +83,7 @@ REPRO = "repro.py"
 """The artefact of a report that `smelt repro` runs."""
 
 beside: Callable[..., Callable[..., Any]] | None = None
-"""What compiles graphs in the place of `compile_whole`, which it calls: `smelt check` compares with eager there."""
+"""Replaces `compile_whole`, which it calls in turn: `smelt check` compares each graph with eager there."""
 
 
 def _script(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], report: Report, options: Options) -> str:
@@ -94,7 +94,7 @@ def _script(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], report: 
 def compile_whole(
     gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], report: Report, options: Options
 ) -> Callable[..., Any]:
-    """A graph without cuts."""
+    """Compile a graph without branches or eager boundaries."""
     if options.backend in ("aot_eager", "smelt"):
         name_devices(gm)
     match options.backend:
@@ -111,13 +111,13 @@ def compile_whole(
 
 
 def _is_without_memory(gm: fx.GraphModule) -> bool:
-    """Whether there are tensors of the meta device: of these there is nothing to compute but shapes."""
-    held = pytree.tree_leaves([node.meta.get("val") for node in gm.graph.nodes])
-    return any(isinstance(val, TensorMeta) and val.device.type == "meta" for val in held)
+    """Whether the graph has tensors of the meta device, which have shapes and no values to compute."""
+    metas = pytree.tree_leaves([node.meta.get("val") for node in gm.graph.nodes])
+    return any(isinstance(val, TensorMeta) and val.device.type == "meta" for val in metas)
 
 
 def compile_pieces(gm: fx.GraphModule, whole: Report, options: Options) -> Callable[..., Any]:
-    """A graph that is cut, at branches on values or at boundaries: each piece is compiled when it first runs."""
+    """A graph with branches on values or eager boundaries, cut there: each piece is compiled when it first runs."""
 
     def compile_piece(piece: fx.GraphModule, inputs: Sequence[Any], name: str) -> Callable[..., Any]:
         report = whole.child(name)
@@ -141,16 +141,18 @@ def compile_smelt(
     """The whole stack: differentiate, decompose, split, lower, fuse, generate, build."""
     joint, device, halves = halves_of(gm, example_inputs, report, options)
     recordings = Recordings(joint, device, report, options)
-    programs: list[Program] = [load(program, options, recordings.of_part) for program in halves.programs]
+    programs: list[Program] = [load(program, options, recordings.record_part) for program in halves.programs]
     programs = recordings.of_graph(programs, [bool(each.parts) for each in halves.programs], halves.old)
     programs = [check(program) for check, program in zip(halves.checks, programs, strict=True)]
-    again = DoubleBackward(gm, joint, lambda graph, given: compile_smelt(graph, given, report.derivative(), options))
+    double_backward = DoubleBackward(
+        gm, joint, lambda graph, given: compile_smelt(graph, given, report.derivative(), options)
+    )
     if halves.backward is None:
-        return wrap(joint, programs[0], None, again)
+        return wrap(joint, programs[0], None, double_backward)
     count = len(joint.differentiable)
     late = functools.partial(compile_late, count=count, device=device, report=report, options=options)
     known = {halves.absent: programs[1]} if len(programs) > 1 else {}
-    return wrap(joint, programs[0], Backward(halves.backward, late, known), again)
+    return wrap(joint, programs[0], Backward(halves.backward, late, known), double_backward)
 
 
 @without_default_device()
@@ -160,23 +162,23 @@ def halves_of(
     """The joint graph, the device of its kernels if these are Triton's, and forward and backward as text."""
     joint = to_joint(gm, example_inputs, options, Runner(report))
     device = triton_device(joint.module, options)
-    at_once = device is not None and device.type == "cuda"  # recordings of one graph know each other
+    at_once = device is not None and device.type == "cuda"  # recordings of one graph share memory
     halves = _render_halves(joint, options, report, at_once)
-    # What is left needs texts alone. Loops and schedules are as large as the graphs they were made from.
+    # Only source texts are needed from here on. Loops and schedules are as large as their graphs.
     report.forget(GRAPHS_OF_HALVES)
     collect_given_up()
     return joint, device, halves
 
 
 class Halves(NamedTuple):
-    """What is left of a joint graph.
+    """A compiled joint graph, without the graphs in between.
 
     Attributes:
         programs: forward and backward as text.
         backward: as a graph.
-        absent: which tangents the backward's program is not given.
-        checks: of what comes in and goes out, wrapped around the programs.
-        old: which results of the forward may be old values of inputs that it writes.
+        absent: positions of the tangents that the backward's program does not take.
+        checks: wrappers that check inputs and results of the programs.
+        old: positions of forward results that may be old values of inputs that it writes.
     """
 
     programs: list[Rendered]
@@ -187,10 +189,10 @@ class Halves(NamedTuple):
 
 
 def _render_halves(joint: Joint, options: Options, report: Report, at_once: bool) -> Halves:
-    """The programs of a joint graph. All other graphs on the way end here.
+    """The programs of a joint graph. Intermediate graphs are released when it returns.
 
     Args:
-        at_once: there is a program of the backward also where nobody knows which results are used.
+        at_once: compile a backward also where it is unknown which results are used.
     """
     run = Runner(report)
     prims = to_prims(joint, options, run)
@@ -198,7 +200,7 @@ def _render_halves(joint: Joint, options: Options, report: Report, at_once: bool
     forward, backward, likely, absent = to_halves(prims, joint, at_once, options, run)
     halves = {"forward": forward} if likely is None else {"forward": forward, "backward": likely}
     shown = [forward] if backward is None else [forward, backward]
-    # The halves are copies of the whole: it would stay beside them while kernels are made.
+    # The halves are copies: release the joint graph before kernels are made.
     report.instead("3_prims.py", lambda: "\n".join(map(print_graph, shown)))
     del prims
     collect_given_up()
@@ -212,10 +214,10 @@ def _render_halves(joint: Joint, options: Options, report: Report, at_once: bool
 
 
 def _fall_back(name: str, what: str, error: Exception, options: Options, report: Report | None = None) -> None:
-    """Count and tell that something runs in eager, since it could not be compiled.
+    """Count and report that something runs in eager because it could not be compiled.
 
     Args:
-        report: what to save of it.
+        report: the artefacts to save.
 
     Raises:
         Exception: the error itself, where nothing may fall back.
@@ -233,7 +235,7 @@ def _fall_back(name: str, what: str, error: Exception, options: Options, report:
 def compile_late(
     graph: fx.GraphModule, count: int, device: torch.device | None, report: Report, options: Options
 ) -> Program:
-    """A backward that is asked for in the middle of a step; operator by operator where that cannot be compiled.
+    """Compile a backward that is first needed during a step; it runs operator by operator where that fails.
 
     Args:
         count: of the results that have gradients.
@@ -257,7 +259,7 @@ def _compile_or_step(
 def compile_backward(
     graph: fx.GraphModule, name: str, device: torch.device | None, report: Report, options: Options
 ) -> Program:
-    """The backward of calls in which other results were used than in those for which there is one."""
+    """The backward for a set of used results for which there is none yet."""
     with outside_inference_mode():
         (rendered,) = render_and_build({name: graph}, options, report)
         program = load(rendered, options)
@@ -282,9 +284,9 @@ def render_and_build(
             work = functools.partial(copy_context().run, build, rendered[-1].cpp_sources, flags_for(options))
             try:
                 building.append(pool.submit(work))
-            except RuntimeError:  # the main thread has ended; this one, or what runs at exit, goes on
+            except RuntimeError:  # the main thread has ended; another thread or an exit handler goes on
                 work()
-        with timed("build", report):  # what is left to wait for
+        with timed("build", report):  # builds still to wait for
             for future in building:
                 future.result()
     return rendered
@@ -317,7 +319,7 @@ def compile_program(part: fx.GraphModule, options: Options, report: Report, name
 def render(
     part: fx.GraphModule, options: Options, report: Report, name: str, updates: Mapping[int, str] | None = None
 ) -> Rendered:
-    """One program of the pair as source text; in parts where it reads numbers from tensors on its way."""
+    """Forward or backward as source text; split into parts where it reads numbers from tensors or changes device."""
     chain = to_parts(part, Runner(report, name))
     if chain is None:
         return render_part(part, options, report, name, updates)
@@ -332,7 +334,7 @@ def render(
 def render_part(
     part: fx.GraphModule, options: Options, report: Report, name: str, updates: Mapping[int, str] | None = None
 ) -> Rendered:
-    """A graph without such reads: loops, schedule, kernels, host."""
+    """Render one part: loops, schedule, kernels, host program."""
     device = triton_device(part, options)
     counts = [n.meta["val"] for n in part.graph.nodes if n.op == "placeholder" and isinstance(n.meta["val"], Size)]
     empty = {i - len(counts): s for i, n in enumerate(counts) for s in symbols(n) if may_be_empty(s)}
@@ -362,7 +364,7 @@ def compile_emptied(
         with outside_inference_mode():
             own = report.child(f"{report.name}_empty")
             return load(render_part(to_emptied(part, zeros, Runner(own)), options, own, name, updates), options)
-    except ZeroDivisionError:  # a size is divided by one of them: an operator may raise what eager does
+    except ZeroDivisionError:  # a size is divided by one of them: operators in eager raise the right error
         return None
     except Exception as error:
         _fall_back(f"{report.name} without elements", "it", error, options)
@@ -382,11 +384,11 @@ STAGES = 16
 
 
 def _stage_bytes(part: fx.GraphModule, device: torch.device | None, options: Options, name: str) -> int:
-    """Bytes of gradients that a backward hands out while it goes on; 0: it hands out all at its end.
+    """Bytes of gradients after which a backward returns them while it continues; 0: it returns all at its end.
 
     A backward in stages is launched kernel by kernel: one that is recorded is cut only where that was asked for.
     """
-    if name != "backward":  # parts of one are called by a host program that waits for all of their results
+    if name != "backward":  # the host program of several parts waits for all results of each
         return 0
     if options.stages >= 0:
         return options.stages
@@ -399,8 +401,10 @@ def _stage_bytes(part: fx.GraphModule, device: torch.device | None, options: Opt
 
 
 def _may_split_products(device: torch.device, options: Options) -> bool:
-    """Whether tensor cores may multiply float32 in parts; not the interpreter, which tries what is asked for, and not
-    where results must be the same in each run: which way is faster is measured."""
+    """Whether products of float32 may be split into products of TF32 where that is measured to be faster.
+
+    Not without a GPU, and not where results must be the same in each run: a measurement may turn out differently.
+    """
     if device.type != "cuda" or options.gemm != "auto" or torch.are_deterministic_algorithms_enabled():
         return False
     return not products_round_to_tf32()

@@ -1,4 +1,4 @@
-"""The programs of a graph on a GPU: they write new values of inputs themselves, and are recorded and replayed."""
+"""The programs of a graph on a GPU: they write new values of inputs in place, and are recorded as CUDA graphs."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from smelt.runtime.memory import copy_all
 class Recordings:
     """The CUDA graphs of one compiled graph.
 
-    Sizes that change would need a recording each: in the default mode such graphs are launched kernel by kernel. Not so
-    floating-point numbers, such as a learning rate: what a call computes of them comes in tensors. Of a program that
-    also computes on the CPU each part on the GPU is recorded by itself.
+    Each set of sizes would need a recording: in the default mode, graphs of changing sizes are launched kernel by
+    kernel. Floating-point numbers that change, such as a learning rate, arrive as tensors and need none. Of a program
+    that also computes on the CPU each part on the GPU is recorded by itself.
     """
 
     def __init__(self, joint: Joint, device: torch.device | None, report: Report, options: Options) -> None:
@@ -58,46 +58,47 @@ class Recordings:
         return "its sizes change, and each would need one (mode='reduce-overhead' makes them)"
 
     def _in_stages(self, program: Program) -> bool:
-        """Whether the program gives results out while it goes on: one recording would give all at its end."""
+        """Whether the program returns results while it runs, which a single recording could not."""
         if not isinstance(program, Staged):
             return False
         why = f"{self.graph_name}, backward: no CUDA graph: its gradients are reduced while it goes on"
         count_named("cuda_graph_reasons", {why: 1})
         return True
 
-    def of_part(self, program: Program) -> Program:
-        """A part of a program, as it runs."""
+    def record_part(self, program: Program) -> Program:
+        """One part of a split program, recorded where programs of this graph are."""
         return program if self.recorder is None else self.recorder.wrap(program, "part", written=None, visible=None)
 
-    def of_graph(self, programs: Sequence[Program], in_parts: Sequence[bool], old: Sequence[int]) -> list[Program]:
+    def of_graph(self, programs: Sequence[Program], split: Sequence[bool], old: Sequence[int]) -> list[Program]:
         """The forward and backward programs as they run.
 
         Args:
+            split: of each program whether it is split into parts, which are recorded by themselves.
             old: `old_values` of the forward's graph.
         """
         if not self.on_gpu:
             return list(programs)
-        places = {name: i for i, name in enumerate(self.names)}
-        written = {result: places[name] for result, name in self.joint.updates().items()}
+        positions = {name: i for i, name in enumerate(self.names)}
+        written = {result: positions[name] for result, name in self.joint.updates().items()}
         first, *backward = programs
         if written:
             first = written_inside(first, written, old)
         if self.recorder is None:
             return [first, *backward]
-        if not in_parts[0]:
+        if not split[0]:
             first = self.recorder.wrap(
                 first, "forward", written=set(written.values()), visible=self.joint.num_forward, inputs=self.names
             )
         return [first] + [
             program
-            if parts or self._in_stages(program)
+            if is_split or self._in_stages(program)
             else self.recorder.wrap(program, "backward", written=(), visible=0)
-            for program, parts in zip(backward, in_parts[1:], strict=True)
+            for program, is_split in zip(backward, split[1:], strict=True)
         ]
 
 
 def recorded_alone(program: Program, device: torch.device, report: Report, options: Options) -> Program:
-    """A backward program that was made later: with recordings of its own, where the graph's programs have them."""
+    """A backward program that was compiled later, with separate recordings where the graph's programs have them."""
     if device.type != "cuda" or not _wants_recordings(options):
         return program
     return _recorder(device, report, options).wrap(program, "backward", written=(), visible=0)
@@ -106,12 +107,12 @@ def recorded_alone(program: Program, device: torch.device, report: Report, optio
 _WAITING = re.compile(
     r"aten::(_?linalg_(eigh?|eigvals|eigvalsh|svd|svdvals|lstsq|pinv|matrix_rank|cond)|pinverse|svd)$"
 )
-"""Decompositions that go on by what the GPU has found. One that is begun while a stream records fails, and cuSOLVER
+"""Decompositions whose host code waits for results of the GPU. One that begins while a stream records fails; cuSOLVER
 then fails outside of recordings, too (seen of `cusolverDnXsyevd` with torch 2.11 on an H100)."""
 
 
 def _waiting_operator(graph: fx.Graph) -> str | None:
-    """The first operator of a graph that cannot be recorded, and must not be tried."""
+    """The first operator of a graph that cannot be recorded; trying it would break cuSOLVER."""
     for node in graph.nodes:
         if isinstance(node.target, OpOverload):
             name = node.target.name().split(".")[0]
@@ -121,7 +122,7 @@ def _waiting_operator(graph: fx.Graph) -> str | None:
 
 
 def _waits_alone(node: fx.Node) -> bool:
-    """Whether this is the look that is left of an operator whose result nobody uses."""
+    """Whether the node only checks an operator whose result is unused."""
     return node.target is IN_RANGE and bool(node.args[5])
 
 
@@ -134,7 +135,7 @@ def _recorder(device: torch.device, report: Report, options: Options) -> Recorde
 
 
 def old_values(graph: fx.Graph, updates: Mapping[int, str]) -> list[int]:
-    """Positions of results that may show memory of an input that is written, and are no new value of one.
+    """Positions of results that may share memory with a written input without being its new value.
 
     Args:
         updates: position of a result -> name of the input that it is the new value of.
@@ -151,13 +152,13 @@ def _is_view(node: fx.Node) -> bool:
 
 
 def written_inside(program: Program, written: Mapping[int, int], old: Sequence[int]) -> Program:
-    """The program, which gives inputs their new values itself, all at once.
+    """The program, extended to write the new values of inputs itself, all in one call.
 
-    Where it hands out an old value as well (what a backward needs), that is a copy.
+    An old value that is returned as well (a backward needs it) becomes a copy.
 
     Args:
         written: position of a result -> position of the input that it is the new value of, and is replaced by.
-        old: positions of results that may show what is written.
+        old: positions of results that may share memory with what is written.
     """
 
     def run(inputs: list[Any]) -> list[Any]:
@@ -176,7 +177,7 @@ def written_inside(program: Program, written: Mapping[int, int], old: Sequence[i
 
 
 def _copy_old(results: list[Any], old: Sequence[int], overwritten: Sequence[torch.Tensor]) -> None:
-    """Put copies in place of results that lie in memory that will be overwritten."""
+    """Replace results in memory that will be overwritten by copies."""
     begins = {tensor.untyped_storage().data_ptr() for tensor in overwritten if tensor.numel()}
     for i in old:
         value = results[i]

@@ -1,8 +1,8 @@
-"""How the driver runs one pass of the pipeline: its time is counted, what it made is printed and verified.
+"""Runs one pass of the pipeline: its time is counted, its result is printed and verified.
 
-Printed means: written beside the other artefacts under SMELT_TRACE, and, of the last form of each stage, kept for the
-report of a failure. Verified means: where errors are not to be hidden (SMELT_STRICT), a value that breaks the rules of
-its level raises before the next pass sees it. It is printed first, so that there is something to look at.
+Printed: written to the trace folder under SMELT_TRACE; the last result of each stage is also kept for failure reports.
+Verified: under SMELT_STRICT, a value that breaks the rules of its IR level raises before the next pass sees it. It is
+printed first, so that the trace contains it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Runner:
 
     Attributes:
         report: of the graph.
-        program: which one is made of it, once there are several: "forward", "backward", a part of these.
+        program: the name of the one that is being made: "forward", "backward", or a part of these.
     """
 
     report: Report
@@ -56,7 +56,7 @@ class Runner:
         return made
 
     def record(self, name: str, made: Any) -> None:
-        """Print and verify what the pass of this name has made."""
+        """Print and verify the result of the pass of this name."""
         if isinstance(made, Rendered) and self.report.plan is not None:
             self._tell(made)
         match made:
@@ -84,7 +84,7 @@ class Runner:
                     verified(graph, "prims")
 
     def _tell(self, rendered: Rendered) -> None:
-        """Tell of a program who asks; its steps are timed from now on."""
+        """Describe a program for `smelt.explain`, if that is active; its steps are timed afterwards."""
         report, target = self.report, "C++" if rendered.device is None else "Triton"
         facts = describe_program(self.program, target, report.plan, rendered.steps, rendered.text_of)
         for step in (*rendered.steps.all(), *(unit.step for unit in facts.units)):

@@ -3,8 +3,8 @@
 torch-level graph -> joint ATen graph -> joint prim graph -> forward and backward -> loops -> schedule -> programs
 
 `run` calls a pass, counts its time under the name of its stage, prints what it made under SMELT_TRACE and verifies it
-under SMELT_STRICT (`passes.py`). A pass leaves what it is given as it was. `driver.py` calls the functions below and
-holds what is around them: threads, reports, falling back to eager, backwards that are asked for late.
+under SMELT_STRICT (`passes.py`). A pass does not change its argument. `driver.py` calls the functions below and
+has what surrounds them: threads, reports, fallbacks to eager, backwards that are compiled on demand.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def to_prims(joint: Joint, options: Options, run: Runner) -> fx.GraphModule:
 def to_halves(
     prims: fx.GraphModule, joint: Joint, at_once: bool, options: Options, run: Runner
 ) -> tuple[fx.GraphModule, fx.GraphModule | None, fx.GraphModule | None, tuple[int, ...]]:
-    """Forward; backward; the backward that is likely to be asked for, if any, and the tangents that it lacks."""
+    """Forward; backward; the likely backward, if any, and the positions of the tangents that it does not take."""
     forward, backward = run("partition", partition, prims, joint, options)
     if backward is None:
         return forward, None, None, ()
@@ -63,12 +63,12 @@ def to_halves(
 
 
 def to_parts(half: fx.GraphModule, run: Runner) -> Chain | None:
-    """The parts of a half that reads numbers from tensors or changes device on its way; None: it is one part."""
+    """The parts of a half that reads numbers from tensors or changes device; None where it is a single part."""
     return run("loops", split_at_reads, half)
 
 
 def to_emptied(part: fx.GraphModule, zeros: Sequence[Symbol], run: Runner) -> fx.GraphModule:
-    """The part for calls in which some sizes that only values tell are 0."""
+    """The part, specialized to calls in which these unbacked sizes are 0."""
     return run("loops", emptied, part, zeros)
 
 

@@ -51,12 +51,12 @@ def load(
     """Build the kernels and execute the host text.
 
     Args:
-        externs: gets the external kernels of a program whose sizes are known.
-        around: of a program in parts, what each part on a GPU is wrapped in.
+        externs: receives the external kernels of a program whose sizes are known.
+        around: wraps the program of each part on a GPU, where the program is split into parts.
     """
     if rendered.parts or rendered.operators:
         programs = [load(part, options, externs=externs) for part in rendered.parts]
-        return _in_parts(rendered, programs, around or (lambda program: program))
+        return _host_of_parts(rendered, programs, around or (lambda program: program))
     addresses: dict[str, int] = {}
     libraries = _libraries(rendered, options)
     for library, names in zip(libraries, rendered.exports, strict=True):
@@ -77,7 +77,7 @@ def load(
         "Staged": Staged,
         "torch": torch,
         "address": addresses.__getitem__,
-        "libraries": libraries,  # loaded as long as the host program, which has their addresses
+        "libraries": libraries,  # kept loaded as long as the host program, which has their addresses
         "constants": rendered.constants,
     }
     if rendered.device is not None:
@@ -93,8 +93,8 @@ def load(
 def _binder(
     rendered: Rendered, options: Options, on_gpu: bool, externs: list[Bound] | None
 ) -> Callable[[str, dict[str, Any], list[Any], list[Any]], ExternKernel]:
-    """What the host text calls for its external kernels."""
-    only = "aten" if on_gpu else options.gemm  # what else there is are kernels for CPUs
+    """The function that the host text calls to bind its external kernels."""
+    only = "aten" if on_gpu else options.gemm  # the others are kernels for CPUs
     clock = _clock(rendered.device, options)
 
     def bound(name: str, params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> ExternKernel:
@@ -117,8 +117,8 @@ def _libraries(rendered: Rendered, options: Options) -> list[Library]:
     return build(rendered.cpp_sources, flags_for(options)) if rendered.cpp_sources else []
 
 
-def _in_parts(rendered: Rendered, programs: list[Program], around: Callable[[Program], Program]) -> Program:
-    """The host program that runs these parts; `around`: see `load`."""
+def _host_of_parts(rendered: Rendered, programs: list[Program], around: Callable[[Program], Program]) -> Program:
+    """The host program that calls the programs of the parts in order; `around`: see `load`."""
     parts = [
         around(program) if part.device is not None else program
         for program, part in zip(programs, rendered.parts, strict=True)
@@ -128,12 +128,12 @@ def _in_parts(rendered: Rendered, programs: list[Program], around: Callable[[Pro
 
 
 def _of_the_runtime(op: Callable[..., Any]) -> Callable[..., Any]:
-    """What runs in place of an operator that a host program calls between its parts."""
+    """What a host program calls for an operator between its parts: smelt's own `nonzero`, else the operator."""
     return nonzero if op is torch.nonzero else op
 
 
 def _clock(device: torch.device | None, options: Options) -> Clock | None:
-    """Where a library's kernels are timed against others; not where results must be the same in each run."""
+    """The clock by which library kernels are compared; None where kernels are not chosen by time."""
     if device is None or device.type != "cuda" or not options.max_autotune:
         return None
     return None if torch.are_deterministic_algorithms_enabled() else DeviceClock(device)
@@ -144,10 +144,10 @@ MOST_EMPTIED = 16
 
 
 class UnlessEmpty:
-    """The program; where sizes are 0 that only values tell, one that is made for this set of them.
+    """The program; calls in which unbacked sizes are 0 run one that is compiled for that set of them.
 
-    It is compiled when such a call comes for the second time: the first one runs operator by operator, since many come
-    once. On a GPU already at the first, which runs plain, since the second may be recorded.
+    It is compiled at the second such call: many sets occur only once, so the first call runs operator by operator. On a
+    GPU it is compiled at the first call, since the second may be recorded.
     """
 
     def __init__(self, program: Program, rendered: Rendered) -> None:
@@ -171,7 +171,7 @@ class UnlessEmpty:
         return program(inputs)
 
     def _met(self, zeros: tuple[int, ...]) -> Program:
-        """What a call runs whose set of zeros has no program yet."""
+        """The program for a set of zeros that has none yet."""
         if zeros not in self.known and not self.at_once:
             if len(self.known) < MOST_EMPTIED:
                 self.known[zeros] = None
@@ -184,10 +184,10 @@ class UnlessEmpty:
 
 
 def _without(program: Program, positions: tuple[int, ...]) -> Program:
-    """The program, which is not given the inputs at these positions (from the end, the first one first)."""
+    """The program called without the inputs at these negative positions, in ascending order."""
 
     def run(inputs: list[Any]) -> list[Any]:
-        for position in positions:  # those that follow are counted from the end
+        for position in positions:  # later positions count from the end, so they stay valid
             del inputs[position]
         return program(inputs)
 
@@ -234,8 +234,8 @@ PIECE = 4096
 def pieces(source: str) -> Iterator[str]:
     """Python source in pieces of whole statements, each on its lines of the whole.
 
-    The syntax tree of a text takes 140 times its size: of the calls that bind the external kernels of a large model,
-    more than all of the compiler's graphs. A piece needs a tree of its own alone.
+    A syntax tree takes 140 times the size of its text, which for the calls that bind the external kernels of a large
+    model is more than all of the compiler's graphs. Each piece is compiled with its own small tree.
     """
     lines = source.splitlines(keepends=True)
     begun = size = 0
@@ -248,17 +248,17 @@ def pieces(source: str) -> Iterator[str]:
 
 
 def _release_after_first_call(scope: dict[str, Any]) -> None:
-    """What the first call of a host program took from the C library's heap goes back to the system when it ends.
+    """Return heap memory to the system after the first call of a host program.
 
-    External kernels are chosen and made then: candidates with results and scratch memory of their own, freed since.
-    Programs without a workspace, and those of symbolic sizes, which make theirs again and again, are left alone.
+    That call chooses external kernels among candidates, whose results and scratch memory are freed afterwards. Not for
+    programs without a workspace, nor for those of symbolic sizes, which allocate workspaces at many calls.
     """
     give = scope.get("give")
     if give is None:
         return
 
     def give_first(workspace: Any) -> None:
-        scope["give"] = give  # the host text looks the name up at each call
+        scope["give"] = give  # the host text looks this name up at each call
         give(workspace)
         release_freed()
 

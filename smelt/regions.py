@@ -1,8 +1,8 @@
 """Regional compilation: the repeated blocks of a model are compiled, each class of them once for all its blocks.
 
-A deep model is mostly one block many times. Compiled as a whole it is captured, differentiated and scheduled as many
-times as there are blocks; by regions once, and each further block runs what the first one compiled, with its own
-parameters. Accelerate's `compile_regions` has the same rules of what a region is.
+A deep model is mostly one block, repeated. Compiled as a whole, each block is captured, differentiated and scheduled;
+by regions only the first is, and the others run its programs with their own parameters. Accelerate's `compile_regions`
+has the same rules for what a region is.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def compile_regions(model: nn.Module, *, rest: str = "compile", **compile_args: 
     """A model whose repeated blocks are compiled, each class of them once.
 
     Repeated blocks are the children of a `ModuleList` that share the first one's class, and those of a `Sequential`
-    that do and have children of their own. Blocks whose Python takes another way, or whose sizes differ, get versions
-    of their own.
+    that do and have children of their own. Blocks whose Python takes another branch, or whose sizes differ, get
+    separate versions.
 
     Args:
         model: a module. It stays as it is; the result shares its parameters, buffers and hooks, and has the same
             `state_dict` keys.
-        rest: what becomes of children without repeated blocks in them: "compile", each by itself, or "eager". Modules
+        rest: what to do with children without repeated blocks: "compile", each by itself, or "eager". Modules
             that contain repeated blocks run their own `forward` in eager.
         compile_args: what `smelt.compile` takes.
 
@@ -49,7 +49,7 @@ def compile_regions(model: nn.Module, *, rest: str = "compile", **compile_args: 
         raise TypeError(f"smelt.compile_regions takes an nn.Module, and this is a {type(model).__name__}")
     if not isinstance(rest, str) or rest not in REST:
         raise OptionError(f"rest wants one of {', '.join(map(repr, REST))}, got {shown(rest)}")
-    chosen_options(**compile_args)  # what is wrong with them is told first
+    chosen_options(**compile_args)  # errors in the options come first
     model = original_of(model)
     if compile_args.pop("disable", False):
         return model
@@ -81,7 +81,7 @@ class BlockGroup:
     def __init__(self, compile_args: Mapping[str, Any], count: int) -> None:
         self.made_of = dict(compile_args), count
         options = chosen_options(**compile_args)
-        # blocks may differ in numbers that their Python reads, and each of those is a version
+        # blocks may differ in numbers that their Python reads; each needs a version
         self.options = replace(options, recompile_limit=options.recompile_limit + count)
         self._first: Any = None
 
@@ -92,7 +92,7 @@ class BlockGroup:
         return compiled_module_of(module, call, self)
 
     def reduced(self, module: nn.Module) -> tuple[Any, ...]:
-        """What pickles of a block hold; all blocks of a model name one group."""
+        """The pickled form of a block; all blocks of a model refer to one group."""
         return block_again, (self, module)
 
     def ahead(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -104,12 +104,12 @@ class BlockGroup:
 
 
 def block_group(compile_args: Mapping[str, Any], count: int) -> BlockGroup:
-    """What pickles of groups name: a function, as `torch.load` lets data set attributes of classes that it may name."""
+    """Rebuilds a pickled group. A function, since `torch.load` lets data set attributes of classes that it may name."""
     return BlockGroup(compile_args, count)
 
 
 def block_again(group: BlockGroup, block: nn.Module) -> Any:
-    """What pickles of blocks name. `torch.load(weights_only=True)` calls it, too: with data of anybody."""
+    """Rebuilds a pickled block. `torch.load(weights_only=True)` calls it, too, with untrusted data."""
     if not isinstance(group, BlockGroup) or not isinstance(block, nn.Module):
         raise TypeError("a pickle of a compiled block holds a group and a module")
     return group(block)
@@ -125,7 +125,7 @@ class _Regions:
 
     def built(self, module: nn.Module) -> nn.Module:
         """The module with its regions compiled, itself where there is nothing to do."""
-        if id(module) not in self.made:  # one block may stand in two places
+        if id(module) not in self.made:  # one block may be the child of two containers
             self.made[id(module)] = self._build(module)
         return self.made[id(module)]
 
@@ -137,7 +137,7 @@ class _Regions:
         repeated = is_repeated(module)
         copy: nn.Module = object.__new__(type(module))
         copy.__dict__.update(module.__dict__)
-        for name, value in module.__dict__.items():  # a `forward` that somebody put there, for instance
+        for name, value in module.__dict__.items():  # an instance attribute `forward`, for example
             if isinstance(value, MethodType) and value.__self__ is module:
                 copy.__dict__[name] = MethodType(value.__func__, copy)
         copy.__dict__["_modules"] = {

@@ -129,7 +129,7 @@ def test_new_values_arrive_bit_by_bit(dtype: torch.dtype, device: str) -> None:
 class _InsideEverywhere(Recordings):
     """Programs of a CPU that write their inputs as those of a GPU do, where all sharing results must be expected."""
 
-    def of_graph(self, programs: Sequence[Any], in_parts: Sequence[bool], old: Sequence[int]) -> list[Any]:
+    def of_graph(self, programs: Sequence[Any], split: Sequence[bool], old: Sequence[int]) -> list[Any]:
         places = {name: i for i, name in enumerate(self.names)}
         written = {result: places[name] for result, name in self.joint.updates().items()}
         forward, *backward = programs

@@ -1,7 +1,7 @@
 """The backward of cuDNN's attention, for gradients in any layout.
 
 PyTorch keeps the plans that cuDNN has made, by the sizes and strides of query, key, value and bias. A plan also holds
-the strides of the output and of its gradient, which are no part of that key: after a call with a gradient in one
+the strides of the output and of its gradient, which the key does not include: after a call with a gradient in one
 layout, a call that differs in nothing but this layout reads it by the wrong strides. Eager's own calls and ours need
 not bring the same. So ours have keys of their own (a dropout of -0.0, which is a 0 in other bits), and all calls of one
 key bring the layouts of the first.

@@ -1,4 +1,4 @@
-"""Which check of which kernel has failed on a GPU: read in memory of the CPU, and told in the error.
+"""Reports which check of which kernel failed on a GPU: kernels write it to host memory, and errors include it.
 
 A kernel that finds an index out of range writes there which check it was, and traps (`m_refuse` of
 codegen/triton/library.py). As after an assertion of eager's kernels the context is lost: no later kernel runs, and
@@ -38,7 +38,7 @@ class DeviceChecks:
     """The words of all launches of a process.
 
     Args:
-        allocate: so many 64-bit zeros in memory of the host that every GPU can write.
+        allocate: allocates a number of 64-bit zeros in host memory that every GPU can write.
     """
 
     def __init__(self, allocate: Callable[[int], torch.Tensor]) -> None:
@@ -58,7 +58,7 @@ class DeviceChecks:
             return words.data_ptr() + position * CHECK_BYTES
 
     def message(self) -> str | None:
-        """What a kernel told before it trapped; None where none did."""
+        """The message of a kernel that trapped; None where none did."""
         for words, launches in list(self.pages):
             table = words.view(-1, WORDS)
             for position in table[: len(launches), 0].nonzero().flatten().tolist():
@@ -67,13 +67,13 @@ class DeviceChecks:
         return None
 
     def tell(self) -> str | None:
-        """The message, which needs not be told any more."""
+        """The message, marked as reported."""
         message = self.message()
         self.told = self.told or message is not None
         return message
 
     def print_once(self) -> None:
-        """Print the message, if nobody was told."""
+        """Print the message unless an error has included it."""
         message = None if self.told else self.tell()
         if message is not None:
             print(visible(f"smelt: {message}"), file=sys.stderr, flush=True)
@@ -91,7 +91,7 @@ def _message(launch: Checks, number: int, value: int, size: int) -> str:
 
 @functools.cache
 def device_checks() -> DeviceChecks:
-    """Those of this process. From now on a message that nobody was told is printed, beside errors and at the end."""
+    """The checks of this process; once created, unreported messages are printed with errors and at exit."""
     made = DeviceChecks(functools.partial(torch.zeros, dtype=torch.int64, device="cpu", pin_memory=True))
     _made.append(made)
     before = sys.excepthook

@@ -1,4 +1,4 @@
-"""What fake kernels (`register_fake`) tell of results, beside what operators give: the rest is compiled for it.
+"""Compares results of operators with what their fake kernels (`register_fake`) described: later code relies on it.
 
 A wrong shape, type or device is an error. Of wrong strides only other strides come: results are laid out as told, which
 costs a copy, with a warning; where errors are not to be hidden (SMELT_STRICT) they are an error as well.
@@ -42,7 +42,7 @@ def is_of_torch(name: str) -> bool:
 
 
 class WrongFake(SmeltError):
-    """An operator of a library gives another result than its fake kernel has told."""
+    """An operator of a library returned another result than its fake kernel described."""
 
     def __init__(self, name: str, got: str, told: str) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""What kernels tell of values that eager refuses: bits of a word in memory, and the errors that they stand for."""
+"""Errors about values that eager refuses (an index out of range): the bits that kernels set, and their messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people are told of captured frames: plain text and numbers, which hold nothing of the program."""
+"""The contents of explanations of captured frames: text and numbers, without references to the program's objects."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class KernelSource:
         divisible: parameters that are multiples of 16: pointers aligned so, sizes. A launch looks at the pointers, and
             where some are not takes the kernel without them in this list (see `undeclared`).
         configs: the first is the heuristic's choice, further ones are candidates of max-autotune.
-        name: for people (profiles, errors); no part of the identity.
+        name: for profiles and errors; not included in the identity.
         unaligned: the text for pointers that are not multiples of 16, where `source` counts words from them.
         contract: a product and the sum that takes it may be one instruction, which rounds once. Eager's kernels are so
             inside of an operator and never across two.

@@ -1,9 +1,9 @@
-"""Operators whose kernels want more than their schema says, as functions that a graph can call like any other operator.
+"""Wrappers of operators whose kernels require more than their schema states; a graph calls them like operators.
 
 The LSTM layers of oneDNN read their arguments as row-major, whatever their strides say. The forward hands the backward
 a workspace, of a size that no metadata rule can know, and leaves it out where gradients are off. In a program the
-workspace is a tensor without elements, as its metadata says, which views the memory of the real one; the backward looks
-at that whole memory again.
+workspace is a tensor without elements, as its metadata says, which is a view of the real one's memory; the backward
+recovers the whole workspace from it.
 
 Memory-efficient attention keeps the numbers of its dropout on the CPU where it runs by itself, on the GPU where it is
 recorded in a CUDA graph, and its backward reads them there without looking. In a program they are tensors of the GPU.
@@ -177,7 +177,7 @@ KERNELS: dict[Any, Callable[..., Any]] = {
     aten._efficient_attention_backward.default: efficient_attention_forward_backward,
     aten._scaled_dot_product_cudnn_attention_backward.default: cudnn_attention_backward,
 }
-"""What runs in place of an operator."""
+"""Operator -> the function that runs instead of it."""
 
 
 BINDINGS: dict[Any, Callable[..., Any]] = {

@@ -1,4 +1,4 @@
-"""Artefacts: what `compiled.aot_compile(...)` gives and `smelt.load` reads, and the compiled callables made of them."""
+"""Artefacts, which `compiled.aot_compile(...)` makes and `smelt.load` reads, and compiled callables made from them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Artefact:
     """Compiled versions of a model or a function, as data and native code. None of it has run.
 
     Attributes:
-        held: its contents.
-        name: what messages call it.
+        container: header, contents and blobs of the file.
+        name: of the artefact in messages.
     """
 
-    def __init__(self, held: Container, name: str) -> None:
-        self.held, self.name = held, name
+    def __init__(self, container: Container, name: str) -> None:
+        self.container, self.name = container, name
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a file, for this user alone.
@@ -41,24 +41,24 @@ class Artefact:
         Raises:
             OSError: the disk refused; nothing of it is left.
         """
-        write(path, self.held)
+        write(path, self.container)
 
     def apply(self, target: Any, *, otherwise: str = ERROR) -> Any:
-        """The model (or function) with its calls compiled as the artefact says.
+        """The model (or function) with its calls run by the compiled versions of the artefact.
 
         Args:
             target: an instance of the model's class, which gives the parameters, or the function.
-            otherwise: what a call does that fits no version: "error" raises, "original" runs it in eager.
+            otherwise: what happens when a call fits no version: "error" raises, "original" runs it in eager.
 
         Returns:
             As from `smelt.compile`: a module of the same class that shares all state, or a function.
 
         Raises:
-            ArtefactError: it was made for another model or function, or for another place.
+            ArtefactError: it was made for another model or function, or for another machine or installation.
         """
         if otherwise not in OTHERWISE:
             raise OptionError(f"otherwise wants one of {', '.join(map(repr, OTHERWISE))}, got {shown(otherwise)}")
-        machine.check(self.held.header, self.name)
+        machine.check(self.container.header, self.name)
         original = original_of(target)
         try:
             return self._applied(original, otherwise)
@@ -68,7 +68,7 @@ class Artefact:
             raise ArtefactError(f"{self.name} cannot be applied", why=f"{type(error).__name__}: {error}") from error
 
     def _applied(self, original: Any, otherwise: str) -> Any:
-        contents = self.held.contents
+        contents = self.container.contents
         model = original if isinstance(original, nn.Module) else None
         function = function_of(original)
         self._check_kind(model)
@@ -77,42 +77,42 @@ class Artefact:
             _check_state(contents["state"], state_of(model), self.name)
         owner, slots = Owner(function, otherwise), slots_of(function, model)
         for data in contents["versions"]:
-            decode = Decoder(anchors_of(function, model), self.held.blobs)
+            decode = Decoder(anchors_of(function, model), self.container.blobs)
             owner.add(version_from(decode, data, slots, function))
         call = calling(original, owner)
         return call if model is None else compiled_module_of(model, call, Applied(self, otherwise))
 
     def _check_kind(self, model: nn.Module | None) -> None:
         kind = MODULE if model is not None else FUNCTION
-        if self.held.contents["kind"] != kind:
-            raise ArtefactError(f"{self.name} is for a {self.held.contents['kind']}, and this is a {kind}")
+        if self.container.contents["kind"] != kind:
+            raise ArtefactError(f"{self.name} is for a {self.container.contents['kind']}, and this is a {kind}")
 
     def __repr__(self) -> str:
-        contents = self.held.contents
+        contents = self.container.contents
         return f"<artefact of {contents['kind']} {contents['name']}, {len(contents['versions'])} versions>"
 
 
 class Applied:
-    """How a module was made that an artefact was applied to."""
+    """The recipe of a module that an artefact was applied to (`compiled_module.Recipe`)."""
 
     def __init__(self, artefact: Artefact, otherwise: str) -> None:
         self.artefact, self.otherwise = artefact, otherwise
 
     def __call__(self, module: nn.Module) -> Any:
-        """Another module, to which it is applied as well."""
+        """Apply the artefact to another module."""
         return self.artefact.apply(module, otherwise=self.otherwise)
 
     def reduced(self, module: nn.Module) -> tuple[Any, ...]:
-        """Pickles hold the model without what was compiled: native code comes from artefacts alone."""
+        """Pickles contain the model without compiled code: native code is loaded from artefacts only."""
         return uncompiled, (module,)
 
     def ahead(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Refuse: it is compiled."""
+        """Refuse: the model is compiled already."""
         raise ArtefactError("this model comes from an artefact", hint="smelt.compile(model).aot_compile(...)")
 
 
 def uncompiled(module: nn.Module) -> nn.Module:
-    """What pickles name of models that an artefact was applied to: the model as it is."""
+    """Unpickles a model that an artefact was applied to: the model, uncompiled. Pickles name this function."""
     if not isinstance(module, nn.Module):
         raise TypeError("a pickle of a compiled module holds a module")
     return module
@@ -128,17 +128,17 @@ def load(path: str | os.PathLike[str]) -> Artefact:
         FileNotFoundError: there is no such file.
         ArtefactError: it is no artefact, damaged, writable by others, or made for another machine or version.
     """
-    held = read(path)
-    machine.check(held.header, os.fspath(path))
+    container = read(path)
+    machine.check(container.header, os.fspath(path))
     try:
-        contents = held.contents
+        contents = container.contents
         kinds = {"kind": str, "name": str, "function": list, "versions": list, "state": dict}
         wrong = [name for name, kind in kinds.items() if type(contents[name]) is not kind]
     except KeyError as error:
         wrong = [str(error)]
     if wrong:
         raise ArtefactError(f"{os.fspath(path)} is no artefact that smelt can use", why=f"its {wrong[0]} is missing")
-    return Artefact(held, os.fspath(path))
+    return Artefact(container, os.fspath(path))
 
 
 # -- of models and functions ------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def _check(before: Any, now: Any, name: str) -> None:
 
 
 def calling(original: Any, owner: Owner) -> Callable[..., Any]:
-    """Calls of the original, in which the owner's versions stand for the function."""
+    """A callable that calls the original while the frame hook replaces the function by the owner's versions."""
     run: Any = original
     if isinstance(original, nn.Module) and original.__dict__.get("_compiled_call_impl") is not None:
         run = original._call_impl

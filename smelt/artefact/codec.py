@@ -1,4 +1,4 @@
-"""Values of the plan of a call as JSON, and back: a closed list of kinds. What is none of them is refused.
+"""Values of the plan of a call as JSON, and back: a closed list of kinds; other values are refused.
 
 `None`, booleans, whole numbers and text are themselves; everything else is a list that begins with its kind.
 """
@@ -40,8 +40,8 @@ class Encoder:
     """Values as JSON. Symbols of sizes are those of one graph.
 
     Args:
-        names: of objects of the program.
-        blobs: where bytes are put.
+        names: gives names to objects of the program.
+        blobs: receives bytes.
     """
 
     def __init__(self, names: Names, blobs: list[bytes]) -> None:
@@ -73,10 +73,10 @@ class Encoder:
         return [self(value) for value in values]
 
     def factor(self, value: Factor) -> Any:
-        """What a size is a product of.
+        """One factor of a symbolic size.
 
         Raises:
-            ArtefactError: only the values of tensors tell it.
+            ArtefactError: it is known from the values of tensors only.
         """
         if isinstance(value, Division):
             return ["mod" if isinstance(value, Modulo) else "div", self(value.of), self(value.by)]
@@ -132,7 +132,7 @@ _ENCODED: dict[type, Callable[[Encoder, Any], Any]] = {
 
 
 class Decoder:
-    """The values again.
+    """Reads values that an `Encoder` has written.
 
     Args:
         anchors: objects of the program that names begin at.

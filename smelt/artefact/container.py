@@ -51,23 +51,24 @@ class Container:
     blobs: Sequence[bytes]
 
 
-def write(path: str | os.PathLike[str], held: Container) -> None:
+def write(path: str | os.PathLike[str], container: Container) -> None:
     """Write the file, under a name that nobody can guess, and rename it; for this user alone.
 
     Raises:
         OSError: the disk refused; nothing of it is left.
     """
-    places, at = [], 0
-    for blob in held.blobs:
-        places.append([at, len(blob)])
-        at += len(blob)
-    text = json.dumps({"header": held.header, "contents": held.contents, "blobs": places}, separators=(",", ":"))
+    extents, offset = [], 0
+    for blob in container.blobs:
+        extents.append([offset, len(blob)])
+        offset += len(blob)
+    document = {"header": container.header, "contents": container.contents, "blobs": extents}
+    text = json.dumps(document, separators=(",", ":"))
     body = text.encode()
     digest = hashlib.sha256()
     with replacing(Path(path), 0o600) as file:
-        for part in (MAGIC, b"%016d" % len(body), body, *held.blobs):
-            digest.update(part)
-            file.write(part)
+        for chunk in (MAGIC, b"%016d" % len(body), body, *container.blobs):
+            digest.update(chunk)
+            file.write(chunk)
         file.write(_MARK + digest.hexdigest().encode() + b"\n")
 
 
@@ -87,9 +88,9 @@ def read(path: str | os.PathLike[str]) -> Container:
     try:
         start = len(MAGIC) + _LENGTH_BYTES
         end = start + int(bytes(body[len(MAGIC) : start]))
-        held = json.loads(bytes(body[start:end]))
-        blobs = [bytes(_part(body[end:], *place)) for place in held["blobs"]]
-        header, contents = held["header"], held["contents"]
+        document = json.loads(bytes(body[start:end]))
+        blobs = [bytes(_blob(body[end:], *extent)) for extent in document["blobs"]]
+        header, contents = document["header"], document["contents"]
         if type(header) is not dict or type(contents) is not dict:
             raise ValueError("it has no header or no contents")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -97,7 +98,7 @@ def read(path: str | os.PathLike[str]) -> Container:
     return Container(header, contents, blobs)
 
 
-def _part(blobs: memoryview, at: int, count: int) -> memoryview:
+def _blob(blobs: memoryview, at: int, count: int) -> memoryview:
     if type(at) is not int or type(count) is not int or not 0 <= at <= at + count <= len(blobs):
         raise ValueError("a blob lies outside of the file")
     return blobs[at : at + count]

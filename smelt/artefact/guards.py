@@ -1,8 +1,8 @@
-"""Guards as data: what is fetched, what is checked of it, and the line that says so to people.
+"""Guards as data: what is fetched, what is checked of it, and the line that describes the check.
 
-Objects that guards compare by identity are other objects in another process. Where they are reached from the model, the
-function or a module, they are read there once more when the artefact is applied, and must bear the mark that is written
-down (see `references.mark`); others have names.
+Objects that guards compare by identity are other objects in another process. Objects reached from the model,
+the function or a module are read there anew when the artefact is applied, and must have the recorded mark
+(`references.mark`); others are recorded by name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 from smelt.artefact.codec import Decoder, Encoder
 from smelt.artefact.container import ArtefactError
-from smelt.artefact.references import find, mark, parts_of
+from smelt.artefact.references import find, mark, reachable
 from smelt.base.torch_c import inference_mode
 from smelt.capture import _native as native
 from smelt.capture.guards import questions
@@ -37,7 +37,7 @@ _PLAIN_OPERANDS = (
 
 
 class Asked(NamedTuple):
-    """The guards of a version as they are written down: a frame's slots that lead to the model, and three lists."""
+    """The guards of a version: the frame's slots that lead to the model, and three lists."""
 
     fetches: Sequence[tuple[int, int, Any]]
     checks: Sequence[tuple[int, int, Any]]
@@ -59,14 +59,14 @@ class GuardWriter:
         self.found: dict[str, Any] = {}
         self._first: dict[int, tuple[int, str]] = {}
         for index, value in sorted(values.items()):
-            for part, held in parts_of(value):
-                self._first.setdefault(id(held), (index, part))
+            for path, each in reachable(value):
+                self._first.setdefault(id(each), (index, path))
 
     def data(self) -> dict[str, Any]:
-        """All of it.
+        """The guards as data.
 
         Raises:
-            ArtefactError: a guard holds what has no name in another process.
+            ArtefactError: a guard refers to an object without a name in another process.
         """
         fetches = [[p, kind, self._key(at, kind, key)] for at, (p, kind, key) in enumerate(self.asked.fetches)]
         checks = []
@@ -86,11 +86,11 @@ class GuardWriter:
         try:
             return ["name", self.encode.names(value)]
         except ArtefactError:
-            first, part = self._first.get(id(value), (at, ""))
+            first, path = self._first.get(id(value), (at, ""))
             if first >= at:
                 raise
             self._adopted(first)
-            return ["fetched", first, part]  # what an earlier fetch gives, or the function in it
+            return ["fetched", first, path]  # what an earlier fetch gives, or a function that it wraps
 
     def _operand(self, index: int, kind: int, operand: Any) -> Any:
         if kind in _BY_IDENTITY:
@@ -136,7 +136,7 @@ class GuardWriter:
 
 
 def tensor_data(encode: Encoder, spec: native.TensorSpec) -> Any:
-    """A TENSOR check, if it can be made again from this.
+    """The data of a TENSOR check, from which `tensor_spec` rebuilds it.
 
     Raises:
         ArtefactError: it cannot: a subclass of tensors, or one that was made in a mode.
@@ -146,14 +146,14 @@ def tensor_data(encode: Encoder, spec: native.TensorSpec) -> Any:
     if spec.type not in (torch.Tensor, torch.nn.Parameter):
         raise ArtefactError(f"a tensor of class {spec.type.__qualname__}")
     for inference in (False, True):
-        again = tensor_spec(Decoder({}, ()), [*data, inference])
-        if repr(again) == repr(spec) and again.keys == spec.keys:
+        rebuilt = tensor_spec(Decoder({}, ()), [*data, inference])
+        if repr(rebuilt) == repr(spec) and rebuilt.keys == spec.keys:
             return [*data, inference]
     raise ArtefactError(f"a tensor that is no plain one: {spec!r}")
 
 
 def tensor_spec(decode: Decoder, data: Any) -> native.TensorSpec:
-    """The check again."""
+    """The check that `tensor_data` has described."""
     parameter, *meta, inference = data
     dtype, device, requires_grad, shape, stride, order = map(decode, meta)
     with inference_mode(bool(inference)):
@@ -188,7 +188,7 @@ def stable(fetches: Sequence[tuple[int, int, Any]], slot: int | None) -> list[in
 def values_of(
     fetches: Sequence[tuple[int, int, Any]], wanted: Sequence[int], slots: Slots, function: Any
 ) -> dict[int, Any]:
-    """What these fetches give now; those that do not apply are left out."""
+    """The present values of these fetches; those that do not apply are left out."""
     together = _fetched(fetches, wanted, slots, function)
     if together is not None:
         return dict(zip(wanted, together, strict=True))
@@ -203,7 +203,7 @@ def _fetched(
     for index in range(len(fetches) - 1, -1, -1):  # parents come before children
         if index in needed and fetches[index][0] >= 0:
             needed.add(fetches[index][0])
-    order = {index: place for place, index in enumerate(sorted(needed))}
+    order = {index: position for position, index in enumerate(sorted(needed))}
     path = [(order.get(fetches[index][0], -1), *fetches[index][1:]) for index in order]
     found = native.Guards(path, [], [order[index] for index in wanted])
     return found.check(slots, function.__globals__, function)
@@ -228,7 +228,7 @@ class GuardReader:
         self._read(sorted(map(int, data["found"])))
 
     def _read(self, wanted: Sequence[int]) -> None:
-        """Read objects where they are now.
+        """Read objects from the model, the function and modules.
 
         Raises:
             ArtefactError: they are not those that the artefact was made for.
@@ -258,10 +258,10 @@ class GuardReader:
         if kind not in _OBJECTS:
             return self.decode(key)
         match key:
-            case ["fetched", int(index), str(part)] if 0 <= index < len(self.fetches):
+            case ["fetched", int(index), str(path)] if 0 <= index < len(self.fetches):
                 if index not in self.values:
                     self._read([index])
-                value = attrgetter(part)(self.values[index]) if part else self.values[index]
+                value = attrgetter(path)(self.values[index]) if path else self.values[index]
             case ["value", data]:
                 value = self.decode(data)
             case ["name", name]:

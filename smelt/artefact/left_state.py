@@ -1,8 +1,8 @@
-"""What a call leaves on the program's objects, as far as a version for the next call may depend on it.
+"""Writes of a call to attributes and containers, made for a time while versions for later calls are compiled ahead.
 
-A model that counts its calls, or does something in the first one alone, reads what it wrote: its version fits one call,
-and the next one needs another. Nothing runs when versions are compiled ahead; so what a capture has found to be
-written is put there for the capture after it, and taken away in the end.
+A model that counts its calls, or acts differently in the first one, reads what it wrote: its version fits one call, and
+the next call needs another. Nothing runs when versions are compiled ahead, so the writes that one capture has found
+are made before the next capture, and undone at the end.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class Left:
         effects = vm.effects
         self.external: Callable[[int], bool] = frozenset(vm.sources).__contains__
         written = [(self._attributes(store), store) for store in effects.stores.values()]
-        known = [(held, store.name, _plain(store.value)) for held, store in written if held is not None]
+        known = [
+            (attributes, store.name, _plain(store.value)) for attributes, store in written if attributes is not None
+        ]
         self.attributes = [each for each in known if type(each[2]) in PLAIN]
         self.contents: list[tuple[Any, list[Any]]] = []
         self._original = effects.original
@@ -58,11 +60,11 @@ class Left:
             return variables
         if store.kind != "attr" or isinstance(store.target, type) or not self.external(id(store.target)):
             return None
-        held: dict[str, Any] | None = own_dict(store.target)
-        if held is None or hasattr(getattr(type(store.target), store.name, None), "__set__"):
+        attributes: dict[str, Any] | None = own_dict(store.target)
+        if attributes is None or hasattr(getattr(type(store.target), store.name, None), "__set__"):
             return None
-        member = store.name not in held and any(store.name in (held.get(table) or ()) for table in MEMBERS)
-        return None if member else held
+        member = store.name not in attributes and any(store.name in (attributes.get(table) or ()) for table in MEMBERS)
+        return None if member else attributes
 
     def _add(self, written: Iterable[tuple[Any, Any]]) -> None:
         for container, now in written:
@@ -95,23 +97,25 @@ class Left:
 
 
 class LeftState:
-    """Attributes of objects and items of containers that stand as a call would leave them."""
+    """Attributes of objects and items of containers, set to the values that a call would leave."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
 
     def put(self, left: Left) -> bool:
-        """Do what a call would; whether anything was to be done."""
-        for held, name, value in left.attributes:
-            self._set(held, name, value)
+        """Make the writes of a call; returns whether there were any."""
+        for attributes, name, value in left.attributes:
+            self._set(attributes, name, value)
         for container, items in left.contents:
             self._fill(container, items)
         return bool(left.attributes or left.contents)
 
-    def _set(self, held: dict[str, Any], name: str, value: Any) -> None:
-        before = held.get(name, DELETED)
-        self._undo.append(lambda: held.pop(name, None) if before is DELETED else held.update({name: before}))
-        held[name] = value
+    def _set(self, attributes: dict[str, Any], name: str, value: Any) -> None:
+        before = attributes.get(name, DELETED)
+        self._undo.append(
+            lambda: attributes.pop(name, None) if before is DELETED else attributes.update({name: before})
+        )
+        attributes[name] = value
 
     def _fill(self, container: Any, items: list[Any]) -> None:
         before = [*(container.items() if type(container) in _PAIRS else container)]
@@ -119,7 +123,7 @@ class LeftState:
         _replace(container, items)
 
     def take_away(self) -> None:
-        """Everything is as it was."""
+        """Restore all attributes and containers."""
         while self._undo:
             self._undo.pop()()
 

@@ -25,7 +25,7 @@ _WORDS = {
 
 
 def present() -> dict[str, str]:
-    """What an artefact that is made here says of its place."""
+    """What an artefact that is made here records of this machine and installation."""
     runtime = torch_openmp()
     features = cpu_features()
     model = next((line.partition(":")[2].strip() for line in features.splitlines() if "model name" in line), "")
@@ -43,13 +43,13 @@ def check(header: dict[str, Any], path: str) -> None:
     """Compare with this process.
 
     Raises:
-        ArtefactError: it was made for another place; says for which, and what is here.
+        ArtefactError: it was made for another machine or installation; names the first difference.
     """
     differing = [(name, header.get(name), here) for name, here in present().items() if header.get(name) != here]
     if differing:
         name, there, here = differing[0]
         raise ArtefactError(
-            f"{path} was made for another place",
+            f"{path} was made for another machine or installation",
             why=f"{_WORDS[name]} was {str(there)[:100]!r}, and here it is {here!r}",
-            hint="make it again here: compiled.aot_compile(...).save(...)",
+            hint="make it on this machine: compiled.aot_compile(...).save(...)",
         )

@@ -1,4 +1,4 @@
-"""What stands behind a model or function that an artefact was applied to: its versions, and what misses them."""
+"""The cache entries of a model or function that an artefact was applied to, and what happens when none fits a call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OTHERWISE = (ERROR, ORIGINAL)
 
 
 class Version(NamedTuple):
-    """One compiled version: what the frame hook is given of it, and its guards as text."""
+    """One compiled version: its entry for the frame hook, and its guards as text."""
 
     guards: native.Guards
     code: CodeType
@@ -75,7 +75,7 @@ class Owner:
         """
         if function is not self.function or _is_looked_into():
             return
-        if not all(entry.alive for entry in self._entries):  # `smelt.reset()` has let them go
+        if not all(entry.alive for entry in self._entries):  # `smelt.reset()` has released them
             self._entries.clear()
             for version in self.versions:
                 self._enter(version)
@@ -85,7 +85,7 @@ class Owner:
             self._refuse(slots, globals)
 
     def resumed(self, *_: Any) -> None:
-        """Artefacts hold whole functions: none of their frames goes on somewhere."""
+        """Refuse: artefacts contain whole functions, whose frames are never resumed."""
 
     def _refuse(self, slots: Slots, globals: dict[str, object]) -> NoReturn:
         changes = [_difference(version, slots, globals, self.function) for version in self.versions]
@@ -97,7 +97,7 @@ class Owner:
 
 
 def _is_looked_into() -> bool:
-    """Whether somebody writes down what the program does: it is the original that should be seen."""
+    """Whether the program is being traced or exported, which should see the original function."""
     return torch_c.get_tracing_state() is not None or written_as_graph()
 
 
@@ -125,7 +125,7 @@ def _difference(version: Version, slots: Slots, globals: dict[str, Any], functio
 
 
 def version_from(decode: Decoder, data: dict[str, Any], slots: Slots, function: FunctionType) -> Version:
-    """One version as it was written down.
+    """Rebuild one version from its data.
 
     Raises:
         ArtefactError: it is for another model.
@@ -163,7 +163,7 @@ def _expect_failure(error: Exception, inputs: Any) -> None:
 
 
 def _own(graph: Callable[..., Any], names: list[str]) -> dict[str, Any]:
-    """What residual code finds beside its constants."""
+    """The globals that residual code needs beside its constants."""
 
     def shown(*inputs: Any) -> Any:
         with contextlib.ExitStack() as regions:

@@ -26,10 +26,10 @@ _MANY = 8
 
 @dataclasses.dataclass
 class Kept:
-    """What remains of a compiled graph.
+    """The data of a compiled graph that an artefact needs.
 
     Attributes:
-        joint: the plan, whose graph nobody needs any more.
+        joint: the plan; its graph is not needed.
         forward: as text; backward: by the tangents that each program is not given.
         draws, affine: see `Backward`.
         choices: of library kernels: (operation, names, winner).
@@ -54,22 +54,22 @@ class KnownBackward(Backward):
         self.draws, self.affine = draws, affine
 
     def without(self, absent: tuple[int, ...], count: int) -> list[tuple[tuple[int, ...], Program]]:
-        """As that of a backward that compiles what is missing."""
+        """See `Backward.without`; here nothing can be compiled, so a missing program is an error."""
         if absent in self.programs:
             return [(absent, self.programs[absent])]
         if self.draws and not self.affine and () in self.programs:
             return [((), self.programs[()])]
-        parts = [] if self.affine else list(self._subsets(absent, count))
-        if not parts or any(part not in self.programs for part in parts):
+        subsets = [] if self.affine else list(self._subsets(absent, count))
+        if not subsets or any(subset not in self.programs for subset in subsets):
             raise ArtefactError(
                 "the artefact has no backward for this set of results",
                 why=f"of {count} results with gradients, those at {absent} have none here",
                 hint="use the same results in the loss as the artefact was made for, or smelt.compile the model",
             )
-        return [(part, self.programs[part]) for part in parts]
+        return [(subset, self.programs[subset]) for subset in subsets]
 
     def reads(self, absent: tuple[int, ...], count: int) -> frozenset[int] | None:
-        """Programs alone do not tell what they read."""
+        """None: the reads of a loaded program are not known."""
         return None
 
     def _program(self, absent: tuple[int, ...]) -> Program:
@@ -88,7 +88,7 @@ class ProgramWriter:
         """All of a graph.
 
         Raises:
-            ArtefactError: it is for a GPU, or holds what is none of the values of a plan.
+            ArtefactError: it is for a GPU, or contains a value that the codec does not have.
         """
         joint = kept.joint
         if joint.reads or joint.reals or joint.states or joint.num_found:
@@ -128,7 +128,7 @@ class ProgramWriter:
 
 
 class ProgramReader:
-    """Programs from data."""
+    """Rebuilds programs from their data."""
 
     def __init__(self, decode: Decoder) -> None:
         self.decode = decode

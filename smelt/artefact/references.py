@@ -1,7 +1,7 @@
-"""Objects of the program by name, and marks by which they are known again in another process.
+"""Objects of the program by name, and marks by which another process recognizes them.
 
 A name is a path that begins at a module or at the model (or function) that the artefact is for. A mark says what an
-object is without naming it: what guards compare by identity is read from the model once more, and must bear the mark.
+object is without naming it: objects that guards compare by identity are read from the model anew, and must have it.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Names:
         inner = self._inside(found, value)
         if inner is not None:
             return inner
-        place = self._search(value)
-        if place is not None:
-            return [ATTRIBUTE, *place]
+        attribute = self._search(value)
+        if attribute is not None:
+            return [ATTRIBUTE, *attribute]
         raise ArtefactError(
             f"the program reads {_shown(value)}, which has no name that another process could find",
             hint="define functions, classes and constants at the top level of a module",
@@ -86,27 +86,27 @@ class Names:
         return [OF, self(value.__self__), value.__name__] if isinstance(value.__self__, type) else _said_by(value)
 
     def _inside(self, candidate: list[Any] | None, value: Any) -> list[Any] | None:
-        """The name of a function that a decorator has wrapped, or that a class of the model holds."""
+        """The name of a function that a decorator has wrapped, or that is an attribute of a class of the model."""
         if not isinstance(value, FunctionType):
             return None
-        places: list[list[Any]] = [] if candidate is None else [candidate]
+        names: list[list[Any]] = [] if candidate is None else [candidate]
         for name, anchor in self.anchors.items():
             if isinstance(anchor, type):
-                places += [[ITEM, [ANCHOR, name], str(at), value.__name__] for at in range(len(anchor.__mro__))]
+                names += [[ITEM, [ANCHOR, name], str(at), value.__name__] for at in range(len(anchor.__mro__))]
             elif isinstance(anchor, FunctionType):
-                places.append([ANCHOR, name])
-        for place in places:
+                names.append([ANCHOR, name])
+        for holder in names:
             try:
-                around = find(place, self.anchors)
+                around = find(holder, self.anchors)
             except ArtefactError:
                 continue
-            found = _within(place, around, value, _DEEPEST)
+            found = _within(holder, around, value, _DEEPEST)
             if found is not None:
                 return found
         return None
 
     def _search(self, value: Any) -> tuple[str, str] | None:
-        """Where a module holds the object under any name."""
+        """(module, attribute) under which any loaded module has the object; None where none has."""
         if self._everywhere is None:
             self._everywhere = {}
             for name, module in sorted(sys.modules.items()):
@@ -117,19 +117,19 @@ class Names:
 
 
 def _said_by(value: Any) -> list[Any] | None:
-    """The name that an object itself gives."""
+    """The name by the object's own `__module__` and `__qualname__`."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", getattr(value, "__name__", None))
     return [ATTRIBUTE, module, name] if type(module) is str and type(name) is str else None
 
 
 def _within(name: list[Any], around: Any, value: Any, depth: int) -> list[Any] | None:
-    """The name of `value`, which is `around` itself or in the closures of its functions."""
+    """The name of `value` if it is `around` or in the closures of its functions, searched to `depth`."""
     if around is value:
         return name
     if not depth:
         return None
-    for part in HOLDERS.get(type(around), ()):
-        found = _within([OF, name, part], getattr(around, part), value, depth - 1)
+    for attribute in HOLDERS.get(type(around), ()):
+        found = _within([OF, name, attribute], getattr(around, attribute), value, depth - 1)
         if found is not None:
             return found
     for at, cell in enumerate(getattr(around, "__closure__", None) or ()):
@@ -143,7 +143,7 @@ def _within(name: list[Any], around: Any, value: Any, depth: int) -> list[Any] |
 
 
 _BOUND = (BuiltinFunctionType, MethodType)
-"""Made anew whenever somebody asks for them."""
+"""Types of objects that each attribute access creates anew."""
 
 HOLDERS: dict[type, tuple[str, ...]] = {
     property: ("fget", "fset", "fdel"),
@@ -153,14 +153,14 @@ HOLDERS: dict[type, tuple[str, ...]] = {
     functools.cached_property: ("func",),
     functools.partial: ("func",),
 }
-"""Objects that hold functions, and under what names."""
+"""Types that wrap functions, with the attributes that have them."""
 
 
-def parts_of(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """An object, the functions that it holds, and their globals, each with the attributes that lead there."""
+def reachable(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """An object, the functions that it wraps and their globals, each with its attribute path from the object."""
     yield path, value
-    for part in (*HOLDERS.get(type(value), ()), *(["__globals__"] if isinstance(value, FunctionType) else ())):
-        yield from parts_of(getattr(value, part), f"{path}.{part}".lstrip("."))
+    for attribute in (*HOLDERS.get(type(value), ()), *(["__globals__"] if isinstance(value, FunctionType) else ())):
+        yield from reachable(getattr(value, attribute), f"{path}.{attribute}".lstrip("."))
 
 
 _DEEPEST = 6
@@ -191,13 +191,13 @@ def find(name: Any, anchors: dict[str, Any]) -> Any:
                 return vars(importlib.import_module(module))
             case [str("attribute"), str(module), str(path)]:
                 found: Any = sys.modules.get(module) or importlib.import_module(module)
-                for part in path.split("."):
-                    found = getattr(found, part)
+                for attribute in path.split("."):
+                    found = getattr(found, attribute)
                 return found
             case [str("cell"), base, str(at), str()]:
                 return find(base, anchors).__closure__[int(at)].cell_contents
-            case [str("of"), base, str(part)]:
-                return getattr(find(base, anchors), part)
+            case [str("of"), base, str(attribute)]:
+                return getattr(find(base, anchors), attribute)
             case [str("item"), base, str(at), str(key)]:
                 return vars(find(base, anchors).__mro__[int(at)])[key]
     except (KeyError, AttributeError, ImportError, ValueError, IndexError, TypeError) as error:
@@ -206,20 +206,20 @@ def find(name: Any, anchors: dict[str, Any]) -> Any:
 
 
 def anchors_of(function: FunctionType, model: nn.Module | None) -> dict[str, Any]:
-    """Where names may begin: the function that is compiled and the parts of the model.
+    """Where names may begin: the function that is compiled, the submodules of the model and their classes.
 
-    Classes of a model's parts may be made in functions, where no name leads to them.
+    Classes of submodules may be defined inside functions, where no name reaches them.
     """
     out: dict[str, Any] = {"function": function, "code": function.__code__, "globals": function.__globals__}
     if model is not None:
-        for name, part in model.named_modules():
-            out[f"part:{name}"] = part
-            out.setdefault(f"class:{name}", type(part))
+        for name, submodule in model.named_modules():
+            out[f"part:{name}"] = submodule
+            out.setdefault(f"class:{name}", type(submodule))
     return out
 
 
 def code_hash(code: CodeType) -> str:
-    """What a function's code says and does; line numbers and files are none of it."""
+    """Hash of a function's code: instructions, constants and names, without line numbers and file names."""
     digest = hashlib.sha256()
     _add_code(digest, code)
     return digest.hexdigest()[:32]

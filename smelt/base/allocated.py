@@ -1,4 +1,4 @@
-"""How large an object of torch's is: what looks for its fields must not read past its end."""
+"""The allocated size of a C++ object of torch's: a search for its fields must not read past its end."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 
 def allocated_words(address: int, otherwise: int) -> int:
-    """How many machine words belong to what lies at the address, the begin of an object made by `new`.
+    """Machine words of the allocation at an address, the start of an object made by `new`.
 
     Args:
-        otherwise: where the allocator does not tell (macOS).
+        otherwise: the result where the allocator has no such function (macOS).
     """
     usable = _usable_size()
     return (0 if usable is None else usable(address)) // 8 or otherwise
@@ -19,7 +19,7 @@ def allocated_words(address: int, otherwise: int) -> int:
 
 @functools.cache
 def _usable_size() -> Callable[[int], int] | None:
-    """The allocator's function that tells; None where it has none."""
+    """`malloc_usable_size` of the C library; None where it has none."""
     try:
         usable = ctypes.CDLL(None).malloc_usable_size
     except (AttributeError, OSError):

@@ -1,8 +1,8 @@
-"""What is known of classes and other objects, each by its identity.
+"""Tables whose keys are classes or other objects, compared by identity.
 
-A dictionary asks a key for its hash and compares keys: of a class that is its metaclass, which may be the
-program's and say what it likes, or refuse to. So do `in` and `==` on classes, also in tuples. The builtin `isinstance`
-reads the `__class__` of an object, which may be the program's, too: that of this module goes by the object's class.
+A dictionary hashes and compares its keys: for a class by its metaclass, which may be the program's and return
+anything or raise. So do `in` and `==` on classes, also in tuples. The builtin `isinstance`
+reads `__class__` of an object, which may be the program's, too; the one of this module uses the object's type.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ K = TypeVar("K")
 
 
 def classes(*members: Any) -> ClassTable[None]:
-    """A set of classes, of which `in` asks nothing."""
+    """A set of classes whose `in` compares by identity."""
     return ClassTable([(member, None) for member in members])
 
 
 def by_class(values: Mapping[Any, V]) -> ClassTable[V]:
-    """A dictionary whose keys are classes, of which lookups ask nothing."""
+    """A dictionary whose keys are classes, compared by identity."""
     return ClassTable(values.items())
 
 
 class ByIdentity(Generic[K, V]):
-    """A table whose rows go when their keys do. A value must not hold the key: both would stay."""
+    """A table whose rows end with their keys. A value must not refer to its key: both would stay alive."""
 
     __slots__ = ("_rows",)
 
@@ -37,12 +37,12 @@ class ByIdentity(Generic[K, V]):
         self._rows: dict[int, tuple[V, weakref.ref[K]]] = {}
 
     def get(self, key: K) -> V | None:
-        """What is known of the key."""
+        """The value of the key."""
         row = self._rows.get(id(key))
         return None if row is None else row[0]
 
     def put(self, key: K, value: V) -> V:
-        """From now on this is known of the key."""
+        """Set the value of the key."""
         rows, number = self._rows, id(key)
         rows[number] = value, weakref.ref(key, lambda _: rows.pop(number, None))
         return value

@@ -17,11 +17,11 @@ switch("held back", lambda: _num_paused, lambda before: globals().update(_num_pa
 
 @contextmanager
 def no_collection(collect: bool = True) -> Iterator[None]:
-    """Pauses the collector: graphs and modules are many small objects that all live on, among which a search for
-    garbage only costs time.
+    """Pauses the collector: graphs and modules are many small objects that stay alive, so a search for garbage only
+    costs time.
 
-    With `collect`, one collection of what was made meanwhile, which Python would start at its next object anyway, finds
-    the graphs that were given up, and their memory goes back to the system. An import gives nothing up.
+    With `collect`, the young objects, which Python would collect soon anyway, are collected once at the end, so that
+    the memory of discarded graphs returns to the system. An import discards nothing.
     """
     global _num_paused
     enabled = gc.isenabled()
@@ -39,9 +39,9 @@ def no_collection(collect: bool = True) -> Iterator[None]:
 
 
 def collect_given_up() -> None:
-    """Collect what was made since the last collection, when a stage has ended: the graphs that it needed are cycles.
+    """Collect young objects after a stage, whose graphs are reference cycles, so that later stages reuse their memory.
 
-    The next stages reuse their memory. Not for a program that has switched collection off itself.
+    Not for a program that has switched collection off itself.
     """
     if _num_paused:
         gc.collect(0)  # the next generation would be moved out of the reach of the last look

@@ -1,4 +1,4 @@
-"""What keeps a cache small: entries used least recently go, and so does what killed processes left behind.
+"""Keeps a cache small: removes entries used least recently, and left-overs of killed processes.
 
 Only what smelt made is looked at, counted and removed: a user may name a folder with other files as the cache.
 """
@@ -164,7 +164,7 @@ def _temporary_roots(root: Path) -> list[Path]:
 
 
 def _remove_left_over(folder: Path) -> None:
-    """Remove a folder that no process holds, after an hour: one that was just made is held in a moment."""
+    """Remove a folder that no process has locked and that is an hour old: a new one is about to be locked."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

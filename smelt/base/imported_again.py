@@ -1,7 +1,7 @@
-"""Tables that modules fill while they are imported, and imports that an interrupt ended.
+"""Recognizes table entries of modules whose import an interrupt ended.
 
-Python forgets a module whose import raised, and imports it again when it is wanted; what it had entered in the tables
-of other modules is still there.
+Modules fill tables of other modules while they are imported. Python drops a module whose import raised and imports it
+anew when it is needed; its entries in the tables remain and must be replaced.
 """
 
 from __future__ import annotations
@@ -12,6 +12,6 @@ from typing import Any
 
 
 def is_forgotten(function: Callable[..., Any]) -> bool:
-    """Whether the import of the module that a function was made in was ended, and has begun again or not yet."""
+    """Whether the module that defined the function is no longer the one in `sys.modules`, since its import raised."""
     module = sys.modules.get(function.__module__)
     return module is None or vars(module) is not function.__globals__

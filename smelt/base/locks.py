@@ -1,7 +1,7 @@
-"""Locks that a forked process can take, and that an interrupted thread gives back.
+"""Locks that work after a fork and are released by an interrupted thread.
 
-One that another thread held at a fork would never be given back, nor one whose `with` block an interrupt left between
-its end and the release.
+An ordinary lock that another thread has locked at a fork is never released, nor is one whose `with` block an interrupt
+left just before the release.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ def _living(kind: dict[int, weakref.ref[Any]]) -> list[Any]:
 
 
 def new_lock() -> Any:
-    """A lock that is free in a process that was just forked.
+    """A reentrant lock that is unlocked in a process that was just forked.
 
-    The thread that holds it may take it again: signal handlers and finalizers that run compiled code come anywhere.
+    Reentrant, since signal handlers and finalizers may run compiled code at any point.
     """
     return _known(threading.RLock(), _locks)
 
 
 def new_flag() -> threading.Lock:
-    """A lock that says whether something is in use: whoever takes it first has it, any thread may give it back."""
+    """A lock used as a flag that something is in use: any thread may release it."""
     flag: threading.Lock = _known(threading.Lock(), _flags)
     return flag
 
 
 def held_locks() -> frozenset[int]:
-    """The locks that this thread holds."""
+    """The locks that this thread has locked."""
     return frozenset([id(lock) for lock in _living(_locks) if lock._is_owned()])
 
 
 def release_locks(but: frozenset[int]) -> None:
-    """Give back what this thread holds, but for some."""
+    """Release the locks that this thread has locked, except some."""
     for lock in _living(_locks):
         while lock._is_owned() and id(lock) not in but:
             lock.release()

@@ -11,7 +11,7 @@ from smelt.base.text import visible
 
 
 def log(topic: str, text: Callable[[], str]) -> None:
-    """Tell something about a topic; `text` is called only where somebody asks.
+    """Log a message about a topic; `text` is called only if the topic is enabled.
 
     The loggers are "smelt.graphs", "smelt.breaks" and so on, and the level is DEBUG. What SMELT_LOG names is written to
     standard error, unless the program's own loggers take it.
@@ -24,7 +24,7 @@ def log(topic: str, text: Callable[[], str]) -> None:
 
 
 def _is_heard(logger: logging.Logger) -> bool:
-    """Whether a handler takes what a logger is told: a program's own may have higher levels."""
+    """Whether a handler takes messages of a logger: the program's handlers may have higher levels."""
     each: logging.Logger | None = logger
     while each is not None:
         if any(handler.level <= logging.DEBUG for handler in each.handlers):

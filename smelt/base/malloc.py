@@ -39,12 +39,12 @@ _trim = _function("malloc_trim", ctypes.c_int, ctypes.c_size_t)
 
 
 def freed() -> int:
-    """Bytes that the heap has and nobody uses; 0 where the C library does not tell (it is not glibc 2.33 or later)."""
+    """Free bytes of the heap; 0 where the C library has no `mallinfo2` (glibc before 2.33, others)."""
     return 0 if _count is None else int(_count().fordblks)
 
 
 def resident() -> int:
-    """Bytes of the process in memory; 0 where the system does not tell (it is not Linux)."""
+    """Resident bytes of the process; 0 on systems other than Linux."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * _PAGE
@@ -63,7 +63,7 @@ class _Releasing:
         self.after = 0
 
     def __call__(self) -> None:
-        """Give freed bytes back to the system, if they are many."""
+        """Return free heap memory to the system, if it is much."""
         now = resident()
         if _trim is not None and freed() >= WORTH and now >= self.after + WORTH:
             _trim(0)
@@ -76,11 +76,11 @@ release_freed = _Releasing()
 
 
 RECYCLED: list[Callable[[], None]] = []
-"""What gives back memory that is kept to be used again."""
+"""Functions that release memory kept for reuse."""
 
 
 def give_back() -> None:
-    """Memory is short: what nobody uses goes back to the system and to the driver."""
+    """Return all unused memory to the system and to the GPU's driver, since memory is short."""
     gc.collect()
     for release in RECYCLED:
         release()

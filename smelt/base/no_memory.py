@@ -1,4 +1,4 @@
-"""Tensors without memory: whoever asks one for its address, also in C++, gets an error in place of 0.
+"""Tensors without memory whose address cannot be taken: access raises, also in C++, instead of returning 0.
 
 torch raises for a tensor whose number of elements is not 0 and whose memory is not there. A tensor of symbolic sizes is
 made of an empty one, whose number of elements PyTorch never writes again: C++ code that reads through `const_data_ptr`

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 _OPEN_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-"""No symbolic link is followed, and a FIFO in a file's place does not block."""
+"""No symbolic link is followed, and a FIFO of that name does not block."""
 
 
 class UnsafeFolder(OSError):
@@ -236,7 +236,7 @@ def replacing(path: Path, mode: int) -> Iterator[BinaryIO]:
 
 
 def replace_atomically(path: Path, chunks: tuple[bytes, ...], mode: int) -> None:
-    """Write a file in the place of `path`: readers see all of it or what was there before.
+    """Replace the file `path` atomically: readers see the new content or the former one.
 
     Raises:
         OSError: the disk refused; nothing is left behind.

@@ -1,8 +1,8 @@
 """The state of the process and of this thread that the compiler switches while it works, saved and restored.
 
 Every switch has its own `finally`. An interrupt may come between a switch and its `finally`, or inside of it, so each
-capture compares the state before it with the state after it, and restores what differs.
-`preserving` does it in C: again when an interrupt meets it.
+capture compares the state before it with the state after it, and restores what differs. `preserving` does that in C,
+and retries when an interrupt arrives meanwhile.
 
 Some of the state is the process's: what a thread finds there may be what another one has switched for a time. Threads
 that are inside at once share what the first of them has found, and the last one restores it.
@@ -63,7 +63,7 @@ _WARNINGS = _globals_of(warnings, "filters", "showwarning", "_showwarnmsg_impl")
 
 def _warn_as(before: tuple[Any, ...]) -> None:
     _WARNINGS.write(before)
-    getattr(warnings, "_filters_mutated", lambda: None)()  # what was told once may be told again
+    getattr(warnings, "_filters_mutated", lambda: None)()  # a warning that was shown once may be shown anew
 
 
 SWITCHES = [
@@ -84,7 +84,7 @@ SWITCHES = [
 
 
 def switch(name: str, read: Callable[[], Any], write: Callable[[Any], object], *, shared: bool = False) -> None:
-    """Declare a variable of the compiler's own that is something else for a time."""
+    """Declare a variable of the compiler that is changed temporarily."""
     SWITCHES.append(Switch(name, read, write, shared))
 
 
@@ -92,7 +92,7 @@ class _Drawn(threading.local):
     """What puts random generators back that the capture of this thread draws from; None outside of one."""
 
     undo: list[Callable[[], object]] | None = None
-    first: tuple[list[tuple[Switch, Any]], Any] = ([], ())  # what the outermost call has found: state and held locks
+    first: tuple[list[tuple[Switch, Any]], Any] = ([], ())  # what the outermost call has found: state and locked locks
     interrupted = False  # by a handler of signals, which runs now
 
 
@@ -100,10 +100,10 @@ _drawn = _Drawn()
 
 
 def keep(restore: Callable[[], object]) -> None:
-    """Somebody is about to draw random numbers, and will call `restore`; a fault that ends the capture calls it, too.
+    """Note that random numbers are about to be drawn: `restore` is also called if a fault ends the capture.
 
-    Not each capture saves the generators: others draw from them meanwhile, and one whose lock another thread held at a
-    fork can never be asked again.
+    Captures do not save the generators in advance: other threads draw from them meanwhile, and a generator whose lock
+    another thread had at a fork blocks forever.
     """
     if _drawn.undo is not None:
         _drawn.undo.append(restore)

@@ -45,12 +45,12 @@ def stats() -> dict[str, Any]:
     """Counters since `reset`, `compile_s` (seconds, all stages) and `stage_s` (seconds by stage).
 
     `break_reasons` holds how often each graph break was met, by its text; `recompile_reasons` how often each guard
-    made something compile again, with the value it was made for and the one it found; `extern_ops` how many calls
+    caused a recompile, with the value it was made for and the one it found; `extern_ops` how many calls
     of each ATen operator the compiled programs hand back to torch (`fallback_ops` is their sum); `cuda_graph_reasons`
     how often a program on a GPU ran without a CUDA graph, and why; `kernel_choices` what was chosen by time for
     attention and convolutions on a GPU; `product_choices` how many matrix products are
     computed by a library and how many by a template, where that was chosen by timing; `second_ways` which kernels and
-    calls of libraries were refused, and what ran in their place. `unaligned_kernels`, once there are any, counts
+    calls of libraries were refused, and what ran instead. `unaligned_kernels`, once there are any, counts
     kernels for tensors of a GPU that do not begin at multiples of 16 bytes.
     """
     with _lock:

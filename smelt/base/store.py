@@ -182,13 +182,13 @@ class Store:
             yield alone
         finally:
             if descriptor is not None:
-                if alone:  # whoever waits has this file open, and looks for one of that name again
+                if alone:  # a waiting process has this file open, and looks the name up anew
                     _remove_if_same(path, descriptor)
                     _unlock(descriptor)
                 close(descriptor)
 
     def _wait_for_lock(self, path: Path, until: float, stopped: Callable[[], bool]) -> tuple[int | None, bool]:
-        """A file with the lock, and whether it was had; without a file where there are no locks."""
+        """A locked file, and whether the lock was obtained; None for the file where locks are unsupported."""
         while True:
             descriptor = self._lock_file(path)
             if descriptor is None:
@@ -227,7 +227,7 @@ class Store:
         return True
 
     def _warn_once(self, what: str, error: OSError, message: str) -> None:
-        """A disk that refuses one entry refuses all of a model's: said once for each reason."""
+        """Warn once for each reason: a disk that refuses one entry refuses all of a model's."""
         if (what, error.errno) not in self._told:
             self._told.add((what, error.errno))
             _warn(message, stacklevel=5)
@@ -273,7 +273,7 @@ def _remove_if_same(path: Path, descriptor: int) -> None:
 
 
 def _make_way(path: Path) -> None:
-    """A folder in an entry's place keeps a rename from succeeding; it can only be empty or somebody's mistake."""
+    """Remove a folder at an entry's path, where it would keep a rename from succeeding; smelt never makes one there."""
     if path.is_dir() and not path.is_symlink():
         remove_folder(path)
 

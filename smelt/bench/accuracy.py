@@ -84,11 +84,11 @@ def _past_bad_luck(judge_seed: Callable[[Settings], Verdict], settings: Settings
     if verdict.ok or not all(VALUES in failure for failure in verdict.failures):
         return verdict
     for more in SEEDS:
-        again = judge_seed(dataclasses.replace(settings, seed=settings.seed + more))
-        if not again.ok:
+        retried = judge_seed(dataclasses.replace(settings, seed=settings.seed + more))
+        if not retried.ok:
             return verdict
-    again.unlucky = verdict.failures
-    return again
+    retried.unlucky = verdict.failures
+    return retried
 
 
 def _judge_seed(workload: Workload, settings: Settings, prepare: Prepare) -> Verdict:

@@ -1,4 +1,4 @@
-"""Who takes part: eager, torch.compile, smelt. Each turns a model into a callable; compilers are imported late.
+"""The contenders: eager, torch.compile, smelt. Each turns a model into a callable; compilers are imported late.
 
 A contender is named `eager`, `torch.compile`, `smelt`, or `package.module:function` with
 `function(model, settings) -> callable` (used to test the bench itself). After a compiler may follow, each with a colon,
@@ -112,20 +112,20 @@ def find_contender(name: str) -> Prepare:
     Raises:
         OptionError: an unknown name (lists valid ones and the nearest).
     """
-    family, *parts = name.split(":")
+    family, *suffixes = name.split(":")
     mode = mode_of(name)
-    rest = [part for part in parts if part != mode]
+    rest = [suffix for suffix in suffixes if suffix != mode]
     regions, step = REGIONS in rest, STEP in rest
-    backends = [part for part in rest if part not in (REGIONS, STEP)]
-    wrong = len(parts) - len({*parts}) or len([part for part in parts if part in MODES]) > 1 or (regions and step)
+    backends = [suffix for suffix in rest if suffix not in (REGIONS, STEP)]
+    wrong = len(suffixes) - len({*suffixes}) or len([s for s in suffixes if s in MODES]) > 1 or (regions and step)
     if name == "eager":
         return eager
     if family == "torch.compile" and not step and not backends and not wrong:
         return TorchCompile(mode, regions)
-    if family == "smelt" and len(backends) < 2 and "" not in parts and not wrong:
+    if family == "smelt" and len(backends) < 2 and "" not in suffixes and not wrong:
         return SmeltCompile(mode, backends[0] if backends else "smelt", step, regions)
-    if family not in ("torch.compile", "smelt") and len(parts) == 1:
-        return getattr(importlib.import_module(family), parts[0])
+    if family not in ("torch.compile", "smelt") and len(suffixes) == 1:
+        return getattr(importlib.import_module(family), suffixes[0])
     raise unknown_name("contender", name, EXAMPLES)
 
 
@@ -136,7 +136,7 @@ def family_of(name: str) -> str:
 
 def mode_of(name: str) -> str | None:
     """The mode that a contender's name asks for."""
-    return next((part for part in name.split(":")[1:] if part in MODES), None)
+    return next((suffix for suffix in name.split(":")[1:] if suffix in MODES), None)
 
 
 def load_compiler() -> ModuleType:
@@ -185,5 +185,5 @@ def compiler_counts(name: str) -> dict[str, Any]:
 
 
 def _short(reason: str) -> str:
-    """A reason in one line of a few hundred letters, with the last two parts of each path."""
+    """A reason in one line of a few hundred letters, with the last two components of each path."""
     return re.sub(r"(?:/[^/\s:()]+)*/([^/\s:()]+/[^/\s:()]+\.py)", r"\1", " ".join(reason.split()))[:300]

@@ -119,7 +119,7 @@ def compact_table(rows: Sequence[Row]) -> Table:
 
 def one_line(row: Row) -> str:
     """A row for a log: each contender's median step, speed-up, start and peak, or what became of it."""
-    parts = []
+    entries = []
     for name, result in row.results.items():
         figures = [
             f"{result.step.median * 1e3:.2f} ms" if result.step else "",
@@ -130,8 +130,8 @@ def one_line(row: Row) -> str:
             error_text(result),
             result.status if result.status != "pass" else "",
         ]
-        parts.append(f"{name} {' '.join(filter(None, figures))}")
-    return f"{row.suite}/{row.model}, {row.precision}: {'; '.join(parts)}"
+        entries.append(f"{name} {' '.join(filter(None, figures))}")
+    return f"{row.suite}/{row.model}, {row.precision}: {'; '.join(entries)}"
 
 
 def _speed(result: Result) -> str:

@@ -35,8 +35,8 @@ class Batch:
 
     def clone(self) -> Batch:
         """A copy, so that a model that writes into its inputs leaves the next run alone."""
-        parts = self.args, dict(self.kwargs), self.target
-        return Batch(*pytree.tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, parts))
+        values = self.args, dict(self.kwargs), self.target
+        return Batch(*pytree.tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, values))
 
 
 @dataclass(frozen=True)

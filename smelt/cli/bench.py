@@ -322,7 +322,7 @@ def report(
 
 
 def command() -> str:
-    """The command line as the user would type it again."""
+    """The command line that repeats this run."""
     return shlex.join(["smelt", *sys.argv[1:]])
 
 

@@ -20,9 +20,9 @@ cache = typer.Typer(help="The cache of built kernels and timings: look, clear, t
 @cache.command()
 def info() -> None:
     """Where it lies, how large it is and may become, and what it holds."""
-    held = store()
-    kinds = Counter(path.parent.parent.name for path, _ in files(held.root) if not is_passing(path))
-    print(f"{held.root}\n{held.size() / 2**20:.1f} MiB of at most {held.limit / 2**20:.0f} MiB")
+    disk_cache = store()
+    kinds = Counter(path.parent.parent.name for path, _ in files(disk_cache.root) if not is_passing(path))
+    print(f"{disk_cache.root}\n{disk_cache.size() / 2**20:.1f} MiB of at most {disk_cache.limit / 2**20:.0f} MiB")
     for kind, count in sorted(kinds.items()):
         print(f"  {count} x {kind}")
 
@@ -36,13 +36,13 @@ def path() -> None:
 @cache.command()
 def clear() -> None:
     """Remove every entry."""
-    held = store()
-    size = held.size()
-    held.clear()
-    left = held.size()
+    disk_cache = store()
+    size = disk_cache.size()
+    disk_cache.clear()
+    left = disk_cache.size()
     print(f"{(size - left) / 2**20:.1f} MiB removed")
     if left:
-        print(f"{left / 2**20:.1f} MiB stay: {held.root} cannot be written", file=sys.stderr)
+        print(f"{left / 2**20:.1f} MiB stay: {disk_cache.root} cannot be written", file=sys.stderr)
         raise typer.Exit(1)
 
 

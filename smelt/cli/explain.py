@@ -73,7 +73,7 @@ def _written(page: Path, run: RunFacts, watch: Watch, status: int) -> int:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that it is never there in part; links are followed.
+    """Write a file atomically; links are followed.
 
     Raises:
         OSError: it cannot be written; what was there before still is.

@@ -27,7 +27,7 @@ def output_file(path: Path | None) -> Path | None:
 
 
 def page_file(path: Path | None) -> Path | None:
-    """A file that can be written, and that is a page if it is there already: not the script, named in the wrong place.
+    """A file that can be written, and that is a page if it exists: not the script, given as the wrong argument.
 
     Raises:
         typer.BadParameter: it cannot be, or is something else.

@@ -149,7 +149,7 @@ def _perhaps_closed() -> contextlib.suppress:
 
 
 def _of_the_script(traceback: TracebackType | None) -> TracebackType | None:
-    """The traceback from the script's first line on: without this file and `runpy`; None where it has no part in it."""
+    """The traceback from the script's first line on, without this file and `runpy`; None if the script is not in it."""
     left = traceback
     while left is not None and left.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>", runpy.__file__):
         left = left.tb_next

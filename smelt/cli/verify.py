@@ -1,7 +1,7 @@
-"""`smelt verify`: looks at every part that compiling needs, compiles one function on each target, says what to install.
+"""`smelt verify`: checks all that compiling needs, compiles one function on each target, says what to install.
 
 A check never raises: it returns what it found. `fail` marks what keeps the CPU path from working, `warn` what is worse
-than it could be, `absent` an optional part that is not there.
+than it could be, `absent` an optional component that is not installed.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Of `smelt repro`, `smelt minify` and `smelt check`: failures once more and smaller, programs beside eager."""
+"""`smelt repro`, `smelt minify` and `smelt check`: reproduce and reduce failures, compare programs with eager."""

@@ -1,4 +1,4 @@
-"""A script of a report, read: its literal `CASE`, its function, and the inputs that it is called with."""
+"""Reads the script of a failure report: its literal `CASE`, its function, and the inputs that it is called with."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCRIPT = "repro.py"
 
 
 class NoCase(SmeltError):
-    """What was given is no report of a failure, or one that cannot be run here."""
+    """The given path is not a failure report, or the report cannot be run here."""
 
 
 @dataclass
@@ -49,11 +49,11 @@ class Case:
 
     @property
     def kind(self) -> str:
-        """Of the error that the report is about."""
+        """The kind of the reported error."""
         return str(self.facts["error"].get("kind", ""))
 
     def other_versions(self) -> list[str]:
-        """In what this process differs from the one that wrote the report."""
+        """Versions in which this process differs from the one that wrote the report."""
         here = {"smelt": VERSION, "torch": str(torch.__version__)}
         return [f"{name} {self.facts.get(name)}, here {now}" for name, now in here.items() if self.facts[name] != now]
 
@@ -117,7 +117,7 @@ def load_forward(text: str, name: str) -> Callable[..., Any]:
         forward: FunctionType = namespace["forward"]
     except Exception as error:
         raise NoCase(f"{name} does not run here", why=f"{type(error).__name__}: {error}") from error
-    # reports of its failures have another place than those of the program's functions named `forward`
+    # so that its reports are not saved beside those of the program's functions named `forward`
     forward.__code__ = forward.__code__.replace(co_name="smelt_repro", co_qualname="smelt_repro")
     return forward
 

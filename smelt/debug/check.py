@@ -1,8 +1,8 @@
 """`smelt check`: a script whose compiled graphs run beside eager, until the first tensor that differs beyond rounding.
 
 At each call of a graph both run on copies of its inputs, forward and backward; then the program goes on with the
-compiled one. Where a result differs, the graph is compiled again with all of its tensors as results, or each alone: the
-first that differs names the user's line.
+compiled one. Where a result differs, the graph is recompiled with all of its tensors as results, or with each one
+alone: the first that differs gives the user's line.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Checker:
     def compile(
         self, gm: fx.GraphModule, example_inputs: Sequence[Any], report: Report, options: Options
     ) -> Callable[..., Any]:
-        """What stands in for `driver.compile_whole`. Random numbers are eager's: others could not be compared."""
+        """Replaces `driver.compile_whole`. Random numbers are drawn as in eager, so that results can be compared."""
         options = dataclasses.replace(options, eager_rng=True)
         compiled = driver.compile_whole(gm, example_inputs, report, options)
         eager = _eager(gm, example_inputs, options)
@@ -123,7 +123,7 @@ def _given(gm: fx.GraphModule, wanted: Sequence[fx.Node], inputs: Sequence[Any],
     try:
         compiled = driver.compile_whole(module, copies(inputs), Report("check"), options)
         return first_difference(compiled, _eager(module, inputs, options), inputs)
-    except Exception:  # a part may be what the whole is not: it cannot be compiled alone
+    except Exception:  # a subgraph may be impossible to compile where the whole graph is not
         return None
 
 

@@ -1,4 +1,4 @@
-"""Smaller graphs made from a graph: each function gives another graph and its inputs, or None where there is none."""
+"""Reductions of a graph: each function returns a smaller graph and its inputs, or None where it does not apply."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Small:
 
     @property
     def module(self) -> fx.GraphModule:
-        """The graph as something to print."""
+        """The graph as a module that can be printed."""
         return fx.GraphModule(torch.nn.Module(), self.graph)
 
     def values(self) -> dict[str, Any]:
-        """What each node gives, by name, copied when it is made."""
+        """The value of each node, by name, copied when it is computed."""
         recorder = _Recorder(self.module)
         recorder.run(*copies(self.inputs))
         return recorder.found
@@ -49,7 +49,7 @@ class _Recorder(fx.Interpreter):
 
 
 def copied(small: Small) -> tuple[Small, dict[str, fx.Node]]:
-    """The same graph once more, and its nodes by their names in the first one."""
+    """A copy of the graph, and its nodes by the names in the original."""
     graph = fx.Graph()
     nodes: dict[fx.Node, fx.Node] = {}
     graph.output(graph.graph_copy(small.graph, nodes))
@@ -57,14 +57,14 @@ def copied(small: Small) -> tuple[Small, dict[str, fx.Node]]:
 
 
 def with_outputs(small: Small, names: Sequence[str]) -> Small:
-    """Only these nodes are given."""
+    """The graph with these nodes as its only outputs."""
     made, nodes = copied(small)
     made.graph.output_node().args = (tuple(nodes[name] for name in names),)
     return tidied(made)
 
 
 def with_inputs(small: Small, names: Collection[str], values: Mapping[str, Any]) -> Small | None:
-    """Inputs stand where these nodes were."""
+    """The graph with inputs instead of these nodes."""
     made, nodes = copied(small)
     first = next(n for n in made.graph.nodes if n.op != "placeholder")
     done = 0
@@ -81,7 +81,7 @@ def with_inputs(small: Small, names: Collection[str], values: Mapping[str, Any])
 
 
 def without(small: Small, name: str, values: Mapping[str, Any]) -> Iterator[Small]:
-    """What a node is given stands in its place, where that has its shape and type; one that nobody reads goes."""
+    """The graph without a node: an operand of its shape and dtype replaces it; without readers it is removed."""
     here = next(n for n in small.graph.nodes if n.name == name)
     operands = [o.name for o in here.all_input_nodes if _alike(values.get(o.name), values.get(name))]
     for operand in operands:
@@ -103,7 +103,7 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def tidied(small: Small) -> Small:
-    """Without nodes and inputs that nobody reads. What writes or changes modes stays."""
+    """The graph without unread nodes and inputs; nodes that write or change modes stay."""
     for node in reversed([*small.graph.nodes]):
         if not node.users and node.op not in ("placeholder", "output") and not _acts(node):
             small.graph.erase_node(node)
@@ -123,7 +123,7 @@ def _acts(node: fx.Node) -> bool:
 
 
 def with_size(small: Small, old: int, new: int) -> Small:
-    """Each dimension of that size has another one, and so has each number of the graph that is equal to it."""
+    """The graph with another size for each dimension of that size and each equal number."""
     made, _ = copied(small)
     made.inputs = [_resized(x, old, new) if isinstance(x, Tensor) else x for x in made.inputs]
     swap = _swapping(old, new)
@@ -158,5 +158,5 @@ def _resized(x: Tensor, old: int, new: int) -> Tensor:
 
 
 def sizes(small: Small) -> list[int]:
-    """The sizes of inputs that may become smaller, the largest first."""
+    """Sizes of inputs that can be reduced, the largest first."""
     return sorted({n for x in small.inputs if isinstance(x, Tensor) for n in x.shape if n > 1}, reverse=True)

@@ -1,4 +1,4 @@
-"""How much memory a process uses over time: a thread looks every now and then."""
+"""Samples the memory use of the process over time in a thread."""
 
 from __future__ import annotations
 

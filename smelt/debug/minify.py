@@ -55,7 +55,7 @@ class Minifier:
         return len(self.best.calls), len(self.best.inputs), elements
 
     def keep(self, small: Small | None) -> bool:
-        """Whether it fails in the same way; it is the best one then."""
+        """Whether the graph fails in the same way; if so, it becomes `best`."""
         if small is None or time.monotonic() >= self.until:
             return False
         self.tries += 1
@@ -77,7 +77,7 @@ class Minifier:
         return repro_script(small.module, inputs, settings, self.facts["name"], error)
 
     def shorten(self) -> None:
-        """The graph ends at an earlier node: the first with which it fails, by bisection."""
+        """End the graph at the earliest node with which it still fails, by bisection."""
         names = [n.name for n in self.best.calls]
         whole, low, high = self.best, 0, len(names) - 1
         while low < high:
@@ -88,7 +88,7 @@ class Minifier:
                 low = middle + 1
 
     def fewer_outputs(self) -> None:
-        """One result is enough, or half of them."""
+        """Keep one result, or half of them."""
         names = [n.name for n in self.best.graph.output_node().all_input_nodes]
         chunk = len(names) // 2
         while chunk >= 1 and len(names) > 1:
@@ -101,7 +101,7 @@ class Minifier:
                 chunk //= 2
 
     def cut(self) -> None:
-        """Inputs stand for nodes: many at once, then fewer."""
+        """Replace nodes by inputs: many at once, then fewer."""
         chunk = max(len(self.best.calls) // 2, 1)
         while chunk:
             for names in _chunks([n.name for n in self.best.calls][:-1], chunk):
@@ -110,13 +110,13 @@ class Minifier:
             chunk //= 2
 
     def drop(self) -> None:
-        """Nodes go, and what they were given stands in their place."""
+        """Remove nodes, each replaced by one of its operands."""
         for name in [n.name for n in self.best.calls]:
             if name in {n.name for n in self.best.calls}:
                 any(map(self.keep, without(self.best, name, self.best.values())))
 
     def shrink(self) -> None:
-        """Sizes become smaller, and inputs need no gradient."""
+        """Reduce sizes, and drop gradients of inputs."""
         for size in sizes(self.best):
             any(self.keep(with_size(self.best, size, new)) for new in (1, 2, 3, size // 2) if 0 < new < size)
         for at, x in enumerate(self.best.inputs):

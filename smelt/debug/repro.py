@@ -1,4 +1,4 @@
-"""`smelt repro`: the graph of a report once more, compiled and beside eager."""
+"""`smelt repro`: reruns the graph of a report, compiled and in eager."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def tell(case: Case, found: Outcome) -> int:
 
 
 def main(file: str) -> int:
-    """What a script does when it is run by itself."""
+    """Entry point of a report's script when it is run directly."""
     try:
         return show_repro(Path(file))
     except NoCase as error:

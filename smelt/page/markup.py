@@ -33,41 +33,41 @@ def element(name: str, /, *children: Child, **attributes: str | int | float | bo
 
     True is an attribute without a value; None and False are left out.
     """
-    parts = [f"<{name}"]
+    chunks = [f"<{name}"]
     for key, value in attributes.items():
         shown = key.rstrip("_").replace("_", "-")
         if value is True:
-            parts.append(f" {shown}")
+            chunks.append(f" {shown}")
         elif value is not None and value is not False:
-            parts.append(f' {shown}="{escaped(str(value))}"')
-    parts.append(">")
+            chunks.append(f' {shown}="{escaped(str(value))}"')
+    chunks.append(">")
     if name in VOID:
-        return Markup("".join(parts))
-    _write(children, parts)
-    parts.append(f"</{name}>")
-    return Markup("".join(parts))
+        return Markup("".join(chunks))
+    _write(children, chunks)
+    chunks.append(f"</{name}>")
+    return Markup("".join(chunks))
 
 
 def joined(*children: Child) -> Markup:
     """Elements and text one behind the other."""
-    parts: list[str] = []
-    _write(children, parts)
-    return Markup("".join(parts))
+    chunks: list[str] = []
+    _write(children, chunks)
+    return Markup("".join(chunks))
 
 
-def _write(child: Child, parts: list[str]) -> None:
+def _write(child: Child, chunks: list[str]) -> None:
     match child:
         case None:
             pass
         case Markup():
-            parts.append(child)
+            chunks.append(child)
         case str():
-            parts.append(escaped(child))
+            chunks.append(escaped(child))
         case int() | float():
-            parts.append(escaped(str(child)))
+            chunks.append(escaped(str(child)))
         case _:
             for each in child:
-                _write(each, parts)
+                _write(each, chunks)
 
 
 def shortened(text: str, most: int) -> str:

@@ -100,9 +100,9 @@ def _links(frames: list[FrameFacts]) -> dict[str, str]:
     """Where on the page a line is shown."""
     links: dict[str, str] = {}
     for number, frame in enumerate(frames, 1):
-        for part, function in enumerate(frame.functions):
+        for index, function in enumerate(frame.functions):
             for line in range(function.first, function.first + len(function.lines)):
-                links.setdefault(f"{function.file}:{line}", f"f{number}-s{part}-l{line}")
+                links.setdefault(f"{function.file}:{line}", f"f{number}-s{index}-l{line}")
     return links
 
 
@@ -187,16 +187,16 @@ def _folded(title: str, inside: Markup) -> Markup:
 
 
 def _times(run: RunFacts) -> Markup:
-    parts = [element("h2", "Where the time went")]
+    children = [element("h2", "Where the time went")]
     if run.seconds:
-        parts += [element("h3", "compiling, by stage"), draw_shares(run.seconds)]
+        children += [element("h3", "compiling, by stage"), draw_shares(run.seconds)]
     if len(run.memory) > 1:
         series = {"area": [(each.seconds, float(each.resident)) for each in run.memory]}
         if any(each.device for each in run.memory):
             series["device"] = [(each.seconds, float(each.device)) for each in run.memory]
         told = "resident memory of the process" + (", and torch's on the GPU" if "device" in series else "")
-        parts += [element("h3", "memory over time"), draw_times(series, told), element("p", told, class_="quiet")]
+        children += [element("h3", "memory over time"), draw_times(series, told), element("p", told, class_="quiet")]
     if run.eager_operators:
         rows = [element("li", element("code", name), f" {count} times") for name, count in run.eager_operators.items()]
-        parts += [element("h3", "operators in eager inside of graphs"), element("ul", rows)]
-    return element("section", joined(parts), id="times")
+        children += [element("h3", "operators in eager inside of graphs"), element("ul", rows)]
+    return element("section", joined(children), id="times")

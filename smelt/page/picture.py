@@ -37,13 +37,13 @@ def draw_program(boxes: Sequence[Box]) -> Markup:
     boxes = boxes[:MOST_BOXES]
     layers = _layers(boxes)
     width = max((len(layer) for layer in layers), default=1) * (BOX_WIDTH + GAP_X) - GAP_X
-    place: dict[int, tuple[float, float]] = {}
+    position: dict[int, tuple[float, float]] = {}
     for depth, layer in enumerate(layers):
         begin = MARGIN + (width - (len(layer) * (BOX_WIDTH + GAP_X) - GAP_X)) / 2
         for column, number in enumerate(layer):
-            place[number] = begin + column * (BOX_WIDTH + GAP_X), MARGIN + depth * (BOX_HEIGHT + GAP_Y)
-    edges = [_edge(place[source], place[number]) for number, box in enumerate(boxes) for source in box.sources]
-    shown = [_box(box, *place[number]) for number, box in enumerate(boxes)]
+            position[number] = begin + column * (BOX_WIDTH + GAP_X), MARGIN + depth * (BOX_HEIGHT + GAP_Y)
+    edges = [_edge(position[source], position[number]) for number, box in enumerate(boxes) for source in box.sources]
+    shown = [_box(box, *position[number]) for number, box in enumerate(boxes)]
     total = 2 * MARGIN + width, 2 * MARGIN + len(layers) * (BOX_HEIGHT + GAP_Y) - GAP_Y
     return element(
         "svg", element("g", edges, class_="edges"), shown,
@@ -103,10 +103,10 @@ CURVE_WIDTH, CURVE_HEIGHT = 720, 130
 
 
 def draw_steps(levels: Sequence[int], marks: Sequence[tuple[int, str]], label: str) -> Markup:
-    """Bytes after each step, as steps; marks are places with a text."""
+    """Bytes after each step, as steps; marks are texts at single steps."""
     points = [(float(i), float(level)) for i, level in enumerate(levels)]
-    held = [(x + dx, y) for x, y in points for dx in (0.0, 1.0)]
-    return _curve([("area", held)], len(levels), max(levels, default=0), marks, label, lambda x: "")
+    steps = [(x + dx, y) for x, y in points for dx in (0.0, 1.0)]
+    return _curve([("area", steps)], len(levels), max(levels, default=0), marks, label, lambda x: "")
 
 
 def draw_times(series: Mapping[str, Sequence[tuple[float, float]]], label: str) -> Markup:

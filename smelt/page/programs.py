@@ -133,10 +133,10 @@ def _operators(unit: Unit) -> str:
 
 
 def _lines(unit: Unit) -> str:
-    places = dict.fromkeys(os.path.basename(str(origin.at)) for origin in unit.step.origins if origin.at is not None)
-    first = next(iter(places), "")
+    locations = dict.fromkeys(os.path.basename(str(origin.at)) for origin in unit.step.origins if origin.at is not None)
+    first = next(iter(locations), "")
     backward = " backward" if any(origin.backward for origin in unit.step.origins) else ""
-    return first + (f" and {len(places) - 1} more" if len(places) > 1 else "") + backward
+    return first + (f" and {len(locations) - 1} more" if len(locations) > 1 else "") + backward
 
 
 def _title(unit: Unit) -> str:
@@ -197,8 +197,8 @@ def _values(title: str, names: Sequence[str], program: ProgramFacts) -> Markup |
     if not names:
         return None
     shown = [joined(element("code", name), f" {program.types.get(name, '')}") for name in names[:40]]
-    parts = [joined(", ", each) if i else each for i, each in enumerate(shown)]
-    return element("p", element("b", title), " ", parts, f" and {len(names) - 40} more" if len(names) > 40 else None)
+    items = [joined(", ", each) if i else each for i, each in enumerate(shown)]
+    return element("p", element("b", title), " ", items, f" and {len(names) - 40} more" if len(names) > 40 else None)
 
 
 def _memory(program: ProgramFacts) -> Markup | None:

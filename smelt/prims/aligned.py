@@ -1,8 +1,8 @@
 """Matrix products whose rows begin where tensor cores can load them: operands are padded where they do not.
 
 Libraries load rows of a matrix in pieces of 16 bytes. Where a row is no whole number of these (a vocabulary of 50,257
-words), they take kernels that load element by element and are several times slower. A pad with zeros is part of the
-kernel that computes the operand, and the columns too many are cut off by a view. The same is done by torch.compile.
+words), they take kernels that load element by element and are several times slower. The kernel that computes the
+operand also pads it with zeros, and a view cuts the extra columns off. The same is done by torch.compile.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class Facts:
     """What stages ask about a primitive besides its metadata and its values.
 
     Attributes:
-        cost: of one element, roughly, in additions: what a kernel pays to compute it again.
+        cost: arithmetic of one element, roughly, in additions.
         takes: the dtypes of the operands of a pointwise primitive.
         commutative: the operands may be swapped.
         boolean: the result is bool whatever the operands are.

@@ -1,1 +1,1 @@
-"""Integers known at compile time only in part: index expressions over loop variables, with ranges."""
+"""Symbolic integers: sizes with the assumptions made about them, and index expressions over loop variables."""

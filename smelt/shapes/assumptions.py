@@ -1,7 +1,7 @@
-"""What a compiled version takes for granted about its symbolic sizes: the guards that dynamic shapes need.
+"""What a compiled version assumes about its symbolic sizes: the guards that dynamic shapes need.
 
-One `Assumptions` belongs to one captured graph. It makes the symbols, answers questions about sizes, and writes each
-answer down that holds for the example but not for every size, with the place in the user's code that asked.
+One `Assumptions` belongs to one captured graph. It creates the symbols and answers comparisons of sizes. Each answer
+that holds for the example but not for every size is recorded, with the line of the user's code that needed it.
 """
 
 from __future__ import annotations
@@ -104,14 +104,14 @@ class Assumptions:
     Attributes:
         symbols: every symbol, in order of creation.
         assumed: what has to be checked before compiled code is used, besides each symbol's own range.
-        where: says which place of the user's program is being worked on, for the reasons.
+        where: returns the line of the user's program that is being processed, for the reasons.
         kept: symbols that the user marked as dynamic: to pin one is an error.
-        tightened: counts what became known about ranges.
-        refused: that error, once it was raised; whoever caught it on the way must not hide it.
-        expects: told of each fact that compiled code is to check, with the text and class of the error.
-        granted: counts those facts.
-        small_is_usual: sizes of 0 and 1 that only values tell are no special case: PyTorch's derivative formulas run.
-        data_dependent: the same for a question about a number that only values tell.
+        tightened: how often ranges of symbols became narrower.
+        refused: the error about a `kept` symbol, once raised; it is raised anew if the program has caught it.
+        expects: called with each fact that compiled code has to check, and the text and class of the error.
+        granted: how many such facts there are.
+        small_is_usual: unbacked sizes of 0 and 1 are no special case, since PyTorch's derivative formulas are running.
+        data_dependent: as `refused`, for a question about an unbacked number.
     """
 
     def __init__(self, where: Callable[[], str] | None = None) -> None:
@@ -158,7 +158,7 @@ class Assumptions:
         return Real(None, (), self, f"f{self._reals - 1}", value)
 
     def unbacked(self, origin: Origin, low: int, high: Bound) -> Size:
-        """A new symbol that only the values of a tensor tell. It is within `low` and `high`."""
+        """A new unbacked symbol, known from the values of a tensor only, within `low` and `high`."""
         wide = low < 0
         high = LARGEST if wide and high is None else high
         guess = _GUESS if high is None else min(_GUESS, -(-high // 2))
@@ -167,18 +167,18 @@ class Assumptions:
         return of_factor(symbol)
 
     def unbacked_real(self, origin: Origin) -> Real:
-        """A new floating-point number that only the value of a tensor tells."""
+        """A new unbacked floating-point number."""
         self._reals += 1
         return Real(None, (), self, f"f{self._reals - 1}", 0.5, origin)
 
     def refuse(self, asked: str, *values: Any, hint: str = _KEEP) -> NoReturn:
-        """Nobody can tell.
+        """Refuse a question that has no answer before the graph runs.
 
         Raises:
             DataDependent: always.
         """
         numbers = [number for value in values for number in numbers_in(value)]
-        if self.data_dependent is None:  # of its own: whoever is asked would keep the frames of the one that is raised
+        if self.data_dependent is None:  # a copy: the raised one keeps its frames alive
             self.data_dependent = data_dependent(asked, numbers, self.where(), hint)
         raise data_dependent(asked, numbers, self.where(), hint)
 
@@ -195,7 +195,7 @@ class Assumptions:
         self.refuse(f"{compute.__name__} of {', '.join(map(real_text, args))}", *args)
 
     def decide_real(self, sign: str, a: Any, b: Any) -> bool:
-        """Whether a comparison holds for the example; from now on it has to."""
+        """Whether a comparison holds for the example; the answer becomes an assumption."""
         if is_unbacked(a, b):
             self.refuse(f"{real_text(a)} {sign} {real_text(b)}", a, b)
         left, right = (v.hint if isinstance(v, Real) else hint(v) for v in (a, b))
@@ -206,7 +206,7 @@ class Assumptions:
         return fact.answer
 
     def pin_real(self, value: Real) -> float:
-        """The example's value as a plain number: from now on it has to be that."""
+        """The example's value as a plain number, which becomes an assumption."""
         if is_unbacked(value):
             self.refuse(f"the value of {value}", value)
         number = float(value.hint)
@@ -289,18 +289,18 @@ class Assumptions:
         return number
 
     def simplify(self, value: IntLike) -> IntLike:
-        """The value with everything that equalities taught put in."""
+        """The value with all known equalities substituted."""
         if self._values and isinstance(value, Size):
             return substitute(value, self._values)
         return value
 
     def value_of(self, factor: Factor) -> IntLike:
-        """What is known to equal a division or a remainder, else itself."""
+        """The known value of a division or a remainder, else the factor itself."""
         known = self._values.get(factor)
         return of_factor(factor) if known is None else known
 
     def taken_back(self) -> Callable[[], bool]:
-        """What takes back all that is assumed from here on, if anything is; it says whether something was."""
+        """A function that undoes all assumptions made after this call; it returns whether there were any."""
         count, ranges = len(self.assumed), [(symbol, symbol.low, symbol.high) for symbol in self.symbols]
         answers, asked, values, least = {**self._answers}, {*self._asked}, {**self._values}, [*self._least]
 
@@ -326,7 +326,7 @@ class Assumptions:
         self.assumed.append(fact)
 
     def _usual(self, sign: str, difference: IntLike) -> bool:
-        """The answer for sizes of 2 and more, where derivative formulas ask for a shorter way around 0 and 1."""
+        """The answer for sizes of 2 and more, where derivative formulas ask whether a size is 0 or 1."""
         if usually(difference, 1, 2):
             return sign == "<"
         if usually(-difference, 0 if sign == "<" else 1, 2):
@@ -339,7 +339,7 @@ class Assumptions:
         self.refuse(asked, a, b, hint=hint)
 
     def expect(self, fact: Assumed, text: str, error: str) -> None:
-        """Take a fact about values for granted, because compiled code raises an error where it is wrong."""
+        """Assume a fact about values that compiled code checks: it raises where the fact does not hold."""
         self.granted += 1
         if self.expects is not None:
             self.expects(fact, text, error)
@@ -349,7 +349,7 @@ class Assumptions:
         """`fact` holds because compiled code checks it: no guard needs to."""
         difference = self.simplify(fact.right - fact.left)
         if not fact.holds(_Guesses()):
-            _guess_again(difference, fact.sign)
+            _change_guess(difference, fact.sign)
         match fact.sign:
             case "==":
                 self._answers[_question("==", _reduced(difference))] = True
@@ -381,7 +381,7 @@ class Assumptions:
             factor = monomial[0]
             rest = make({m: -d // c for m, d in difference.terms if m != monomial})
             if factor in _factors(rest) or (is_unbacked(rest) and not is_unbacked(of_factor(factor))):
-                continue  # what an input shows is not said by what values tell
+                continue  # a symbol of an input is not replaced by an unbacked one
             single = {factor: rest}
             self._values = {f: substitute(v, single) for f, v in self._values.items()} | single
             return
@@ -423,7 +423,7 @@ def _pinned_although_marked(fact: Assumed, symbol: Symbol) -> SpecializationErro
 
 
 def _tells_least(term: tuple[Monomial, int]) -> bool:
-    """Sorts numbers that only values tell before all others: an equality replaces them."""
+    """Sort key: unbacked numbers first, since an equality replaces them."""
     return not (len(term[0]) == 1 and is_unbacked(of_factor(term[0][0])))
 
 
@@ -434,15 +434,15 @@ class _Guesses:
         return symbol.hint
 
 
-def _guess_again(difference: IntLike, sign: str) -> None:
-    """Give a number that only values tell another example, for which `0 <sign> difference` holds."""
+def _change_guess(difference: IntLike, sign: str) -> None:
+    """Change the example of an unbacked number so that `0 <sign> difference` holds."""
     change = (sign in ("!=", "<")) - hint(difference)
     for monomial, c in difference.terms if isinstance(difference, Size) else ():
         symbol = monomial[0] if len(monomial) == 1 else None
         if abs(c) == 1 and isinstance(symbol, Symbol) and symbol.origin is not None:
             example = symbol.hint + c * change
             if sign in ("<", ">=") and 0 <= symbol.low <= example < symbol.hint:
-                example = (symbol.low + example + 1) // 2  # not at the very end: that is a special case
+                example = (symbol.low + example + 1) // 2  # not the bound itself, which is a special case
             if example >= symbol.low and (symbol.high is None or example <= symbol.high):
                 symbol.hint = example
                 return

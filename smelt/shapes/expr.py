@@ -161,10 +161,10 @@ class Expr:
         return _mod(self, by)
 
     def __str__(self) -> str:
-        parts = [atom.text if same(c, 1) else f"{_factor(c)}*{atom.text}" for atom, c in self.terms]
-        if not _is_zero(self.const) or not parts:
-            parts.append(str(self.const))
-        return " + ".join(parts).replace("+ -", "- ")
+        terms = [atom.text if same(c, 1) else f"{_factor(c)}*{atom.text}" for atom, c in self.terms]
+        if not _is_zero(self.const) or not terms:
+            terms.append(str(self.const))
+        return " + ".join(terms).replace("+ -", "- ")
 
     __repr__ = __str__
 
@@ -219,7 +219,7 @@ class Expr:
                 yield atom
 
     def substitute(self, values: Mapping[Atom, Expr]) -> Expr:
-        """The expression with variables replaced, simplified again."""
+        """The expression with variables replaced, simplified anew."""
         if not self.terms:
             return self
         result = constant(self.const)
@@ -265,9 +265,9 @@ def flat_index(index: Sequence[Expr], strides: Sequence[IntLike]) -> Expr:
     """sum(index * stride)."""
     sums: dict[Atom, IntLike] = {}
     const: IntLike = 0
-    for part, stride in zip(index, strides, strict=True):
-        const += part.const * stride
-        for atom, c in part.terms:
+    for component, stride in zip(index, strides, strict=True):
+        const += component.const * stride
+        for atom, c in component.terms:
             sums[atom] = sums.get(atom, 0) + c * stride
     return _normal(sums, const)
 
@@ -303,16 +303,16 @@ def _regroup(index: Sequence[Expr], new: Sequence[IntLike], old: Sequence[IntLik
     if all(same(n, 1) for n in old):
         return [ZERO] * len(old)
     flat = ZERO
-    for part, size in zip(index, new, strict=True):
-        flat = flat * size + part
+    for component, size in zip(index, new, strict=True):
+        flat = flat * size + component
     result = []
     step: IntLike = 1
-    for place, size in reversed(list(enumerate(old))):
+    for dim, size in reversed(list(enumerate(old))):
         if same(size, 1):
             result.append(ZERO)
             continue
         rest = flat // step
-        result.append(rest % size if not all(same(n, 1) for n in old[:place]) else rest)
+        result.append(rest % size if not all(same(n, 1) for n in old[:dim]) else rest)
         step *= size
     return result[::-1]
 

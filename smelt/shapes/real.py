@@ -1,4 +1,4 @@
-"""Floating-point numbers that are known when compiled code runs: learning rates, scales, what a program makes of sizes.
+"""Symbolic floating-point numbers, known when compiled code runs: learning rates, scales, numbers computed from sizes.
 
 A `Real` is an expression over numbers among the inputs and symbolic sizes. It computes as Python's float does. A
 comparison is answered for the example at hand and becomes an assumption; `float(real)` pins it to the example's value.
@@ -46,7 +46,7 @@ class Real:
         hint: the value in the example.
         owner: the assumptions that answer questions about it.
         key: identity as text.
-        origin: of a leaf that only the value of a tensor tells: where it is read (see `unbacked`).
+        origin: of an unbacked leaf: where it is read (see `unbacked`).
     """
 
     __slots__ = ("compute", "args", "name", "hint", "owner", "key", "origin")

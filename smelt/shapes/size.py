@@ -337,14 +337,14 @@ def key(value: IntLike) -> str:
 
 def text(value: IntLike) -> str:
     """Python source over the symbols' names."""
-    parts: list[str] = []
+    terms: list[str] = []
     for monomial, c in terms_of(value):
         factors = [repr(f) for f in monomial]
         if abs(c) != 1 or not factors:
             factors.append(str(abs(c)))
-        sign = ("-" if c < 0 else "") if not parts else (" - " if c < 0 else " + ")
-        parts.append(sign + "*".join(factors))
-    return "".join(parts) or "0"
+        sign = ("-" if c < 0 else "") if not terms else (" - " if c < 0 else " + ")
+        terms.append(sign + "*".join(factors))
+    return "".join(terms) or "0"
 
 
 def substitute_names(source: str, names: Mapping[str, str]) -> str:
@@ -508,7 +508,7 @@ def known_divides(by: IntLike, value: IntLike) -> bool:
 
 
 LARGEST = 2**63 - 1
-"""The largest number that a graph has a place for."""
+"""The largest number that a graph can represent."""
 FAR = 2**62
 """Beyond every size: PyTorch keeps sizes and counts of elements in 64 bits, and `x[1:]` ends at 2**63 - 1."""
 
@@ -582,10 +582,10 @@ def _undivided(value: Size) -> Bound:
     return None
 
 
-def _without(whole: Monomial, part: Monomial) -> Monomial | None:
-    """`whole / part`, or None where it does not divide."""
-    left = list(whole)
-    for factor in part:
+def _without(monomial: Monomial, divisor: Monomial) -> Monomial | None:
+    """`monomial / divisor`, or None where it does not divide."""
+    left = list(monomial)
+    for factor in divisor:
         if factor not in left:
             return None
         left.remove(factor)
@@ -616,8 +616,8 @@ def exact_quotient(value: IntLike, by: IntLike) -> IntLike | None:
         left = _without(m, lead)
         if left is None or d % c or steps > 16:
             return None
-        part = make({left: d // c})
-        quotient, rest, steps = quotient + part, rest - part * by, steps + 1
+        term = make({left: d // c})
+        quotient, rest, steps = quotient + term, rest - term * by, steps + 1
     return quotient if rest == 0 else None
 
 

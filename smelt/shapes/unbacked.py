@@ -1,4 +1,4 @@
-"""Numbers that only the values of tensors tell: what `.item()` reads, how many elements of a mask are true.
+"""Unbacked numbers, known from values of tensors only: results of `.item()`, the count of true elements of a mask.
 
 A graph goes on with such a number as a symbol without an example. So no question about it may be answered by the
 example: it has a proof (from bounds that `torch._check` gave), or it is refused, and the graph ends where the number
@@ -21,7 +21,7 @@ class Origin:
     """Where a number is read.
 
     Attributes:
-        step: of the capture, so that the graph can end there.
+        step: the step of the capture at which the graph can end.
         at: the user's line as text.
     """
 
@@ -30,7 +30,7 @@ class Origin:
 
 
 class DataDependent(Unsupported):
-    """A question about a number that only values tell, which no bounds settle.
+    """A question about an unbacked number that its bounds do not decide.
 
     Attributes:
         step: where the graph has to end instead.
@@ -42,7 +42,7 @@ class DataDependent(Unsupported):
 
 
 def numbers_in(value: Any) -> Iterator[Any]:
-    """The symbols and leaves in a Size or Real that only values tell; repeats are possible."""
+    """The unbacked symbols and leaves in a Size or Real; repeats are possible."""
     if isinstance(value, Size):
         yield from (s for s in symbols(value) if s.origin is not None)
     elif hasattr(value, "compute"):
@@ -78,7 +78,7 @@ def data_dependent(asked: str, among: Iterable[Any], at: str, hint: str) -> Data
 
 
 def usually(value: IntLike, least: int, smallest: int = 1) -> bool:
-    """Whether `value >= least` as soon as every size that only values tell is `smallest` or more. Assumes nothing."""
+    """Whether `value >= least` if every unbacked size is `smallest` or more. Assumes nothing."""
     numbers = [s for s in numbers_in(value) if 0 <= s.low < smallest]
     if not numbers:
         return False
@@ -89,7 +89,7 @@ def usually(value: IntLike, least: int, smallest: int = 1) -> bool:
 
 @contextmanager
 def at_least(smallest: int, numbers: Collection[Symbol]) -> Iterator[None]:
-    """Inside, these symbols are `smallest` or more."""
+    """Within this context, these symbols are `smallest` or more."""
     before = [s.low for s in numbers]
     for symbol in numbers:
         symbol.low = max(symbol.low, smallest)
@@ -103,7 +103,7 @@ def at_least(smallest: int, numbers: Collection[Symbol]) -> Iterator[None]:
 
 
 def may_be_empty(symbol: Symbol) -> bool:
-    """Whether a size that only values tell may be 0."""
+    """Whether an unbacked size may be 0."""
     return symbol.origin is not None and symbol.low == 0
 
 

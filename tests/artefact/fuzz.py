@@ -99,10 +99,10 @@ def wrong(made: list[tuple[Container, Any]], rng: random.Random, count: int, fat
     """The errors that were none of ours, of so many changes."""
     found = []
     for number in range(count):
-        held, target = made[number % len(made)]
-        contents, what = changed(held.contents, rng)
+        container, target = made[number % len(made)]
+        contents, what = changed(container.contents, rng)
         try:
-            Artefact(Container(held.header, contents, held.blobs), "changed").apply(target)
+            Artefact(Container(container.header, contents, container.blobs), "changed").apply(target)
             fates["applied"] += 1
         except smelt.SmeltError:
             fates["refused"] += 1

@@ -332,7 +332,7 @@ def test_choices_of_kernels_come_along() -> None:
         tune.take("an operation of this test", names, winner)
         assert tune.remembered("an operation of this test", names) == known
     artefact = smelt.compile(models.scaled).aot_compile(spec(128, 256), spec(256, 96))
-    choices = artefact.held.contents["versions"][0]["graph"]["choices"]
+    choices = artefact.container.contents["versions"][0]["graph"]["choices"]
     assert choices and all(winner in candidates for _, candidates, winner in choices)
 
 

@@ -1,4 +1,4 @@
-"""Files that are no artefacts, damaged ones, and ones of another place: an error, and nothing of them runs."""
+"""Files that are no artefacts, damaged ones, and ones of another machine: an error, and nothing of them runs."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_another_place_is_refused(name: str, good: bytes, tmp_path: Path) -> Non
     with pytest.raises(ArtefactError, match="'another'"):
         smelt.load(tmp_path / "f")
     (tmp_path / "f").write_bytes(rewritten(good, lambda held: held["header"].pop(name)))
-    with pytest.raises(ArtefactError, match="another place"):
+    with pytest.raises(ArtefactError, match="another machine or installation"):
         smelt.load(tmp_path / "f")
 
 

@@ -1,8 +1,8 @@
-"""Backward prim graph in; the backward for calls in which some results were not used out, and when it is made.
+"""Backward prim graph in; programs for backward calls in which some results were not used out, compiled on demand.
 
 A training loop uses the loss and rarely the logits beside it. Their gradients are absent, not zero: eager computes
-nothing from them, and zeros would become NaN where a derivative is infinite (that of `sqrt` at 0). Here what an absent
-gradient leads to is left out of the graph.
+nothing from them, and zeros would become NaN where a derivative is infinite (that of `sqrt` at 0). Here the
+graph is pruned: what depends on an absent gradient alone is left out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from smelt.shapes.size import Size, same, same_all
 Program = Callable[[list[Any]], list[Any]]
 
 MOST = 8
-"""Programs for more than one result that one graph has; further sets of results take the sum of several programs."""
+"""Most programs for more than one result that one graph gets; other sets of results add what several return."""
 
 
 LINEAR_IN = {"index_add": (0, 3)}
@@ -43,9 +43,9 @@ class Backward:
     """The backward program; `without(absent)` is the one for calls without some of its gradients.
 
     Args:
-        graph: of the program, with marks of gradients.
-        make: compiles the graph of one.
-        programs: those that are compiled already, by the gradients that they are not given.
+        graph: the backward graph, with marks of gradients (`graph.ir.gradient_marks`).
+        make: compiles a backward graph.
+        programs: those that are compiled already, by the positions of the tangents that they do not take.
     """
 
     def __init__(
@@ -94,7 +94,10 @@ class Backward:
 
     @functools.cached_property
     def affine(self) -> bool:
-        """A function of the program is given zeros, or None: what it makes of them is no part of a sum."""
+        """Whether gradients are affine and not linear in the tangents, so that sums of several programs are wrong.
+
+        A `torch.autograd.Function` of the user may return anything for absent gradients (zeros or None).
+        """
         return any(isinstance(n.target, (Materialized, Chosen)) for n in self.graph.graph.nodes)
 
     def _subsets(self, absent: tuple[int, ...], count: int) -> Iterator[tuple[int, ...]]:
@@ -110,7 +113,7 @@ class Backward:
 
     def _program(self, absent: tuple[int, ...]) -> Program:
         known = self.programs.get(absent)
-        return known if known is not None else preserving(self._made, absent)  # an interrupt leaves no lock held
+        return known if known is not None else preserving(self._made, absent)  # an interrupt leaves no lock locked
 
     def _made(self, absent: tuple[int, ...]) -> Program:
         with self.lock:
@@ -156,10 +159,10 @@ def sum_of_gradients(results: Sequence[Sequence[Any]]) -> list[Any]:
 def likely_backward(
     gm: fx.GraphModule, metas: Sequence[TensorMeta], some: bool = False
 ) -> tuple[fx.GraphModule | None, tuple[int, ...]]:
-    """The backward that a training step is likely to run, and the positions of the tangents that it is not given.
+    """The backward that a training step is likely to run, and the positions of the tangents that it does not take.
 
-    Where one number is returned with other results, it is the loss, and nobody asks for gradients of the others: the
-    backward with them is compiled once somebody does. Of other results nobody knows which are used, and there is none.
+    A single number among several results is taken for the loss: its backward alone is compiled, others when they are
+    first needed. Without such a number nothing tells which results are used, and none is compiled beforehand.
 
     Args:
         metas: of the graph's tangents.
@@ -218,7 +221,7 @@ class _Without:
         return GraphModule(self.gm, self.graph)
 
     def resolve(self, node: fx.Node, mark: GradientMark) -> None:
-        """What a mark stands for where these gradients are absent."""
+        """The value of a gradient mark when these gradients are absent."""
         value: Any = node.args[0]
         if isinstance(mark, Chosen):
             pattern = mark.choice.pattern(self.present)
@@ -236,7 +239,7 @@ class _Without:
             self.zeros.add(node)
 
     def reduced(self, node: fx.Node) -> bool:
-        """Whether nothing, or one of its operands, stands for a node."""
+        """Whether a node becomes absent, or is replaced by one of its operands."""
         empty = [n for n in node.all_input_nodes if n in self.nothing]
         name = node.target.name if isinstance(node.target, Prim) else ""
         if not empty:
@@ -252,7 +255,7 @@ class _Without:
         return True
 
     def rest_of_sum(self, node: fx.Node, name: str, empty: Sequence[fx.Node]) -> bool:
-        """Whether the other operand stands for a sum, or a difference, with nothing."""
+        """Whether a sum or a difference is replaced by one operand, since the other is absent."""
         if not (name == "add" or name == "sub" and node.args[0] not in empty) or node.kwargs:
             return False
         rest = next(x for x in node.args if x not in empty)
@@ -262,7 +265,7 @@ class _Without:
         return True
 
     def linear(self, node: fx.Node) -> bool:
-        """Whether all that a node's result is a linear function of is nothing, or zeros."""
+        """Whether all operands in which a node is linear are absent or zero, so that its result is zero."""
         name, args = _operation(node), node.args
         if name == "getitem":
             return True
@@ -289,13 +292,13 @@ class _Without:
         return value is None or (type(value) is not Size and bool(value == 0))
 
     def value(self, node: fx.Node) -> fx.Node:
-        """The node in the new graph; zeros where nothing takes part in an operation that has no rule."""
+        """The node in the new graph; zeros where an operand is absent and the operation has no rule for that."""
         if node in self.nothing and node not in self.env:
             self.env[node] = self.made(node.meta["val"])
         return self.env[node]
 
     def made(self, meta: TensorMeta) -> fx.Node:
-        """Zeros in the layout of what they stand for: what reads them has recorded strides that follow from it."""
+        """Zeros in the layout of the value that they replace: the recorded strides of its readers follow from it."""
         order, repeated = _memory(meta)
         shape = tuple(1 if d in repeated else meta.shape[d] for d in order)
         zero = False if meta.dtype is torch.bool else 0.0 if meta.dtype.is_floating_point else 0
@@ -343,7 +346,7 @@ def _operation(node: fx.Node) -> str:
 
 
 def _like(one: fx.Node, other: fx.Node) -> bool:
-    """Whether one value can stand for the other: what reads it has recorded strides that follow from its own."""
+    """Whether one value can replace the other: the recorded strides of readers follow from its layout."""
     a, b = one.meta["val"], other.meta["val"]
     same_form = a.dtype is b.dtype and len(a.shape) == len(b.shape) and same_all(a.shape, b.shape)
     return same_form and same_all(a.stride, b.stride)

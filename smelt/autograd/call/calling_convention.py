@@ -172,7 +172,7 @@ class _Plan:
         self, joint: Joint, forward: Program, backward: Program, double_backward: DoubleBackward | None
     ) -> None:
         self.double_backward = double_backward
-        self.why = "nobody compiled its gradients again" if double_backward is None else double_backward.refusal
+        self.why = "its gradients were not compiled for it" if double_backward is None else double_backward.refusal
         self.joint, self.backward = joint, backward
         self.forward = excluding(forward, below_autograd)
         self.num_outputs, self.num_forward = joint.num_outputs, joint.num_forward
@@ -222,15 +222,14 @@ class _Saving:
     """Relations of saved tensors to memory that the caller can write.
 
     Attributes:
-        copied: positions whose memory is about to be written, by this very call or (it made a clone, which the graph
-            does not) by the caller, and those of inference tensors, which autograd does not save: they are saved as
-            copies.
-        aliased: positions of inputs that eager saves no more than a view of: another tensor in their place
-            (`x.data = y`) is not what the backward reads. Saved is an alias, which holds the memory.
+        copied: positions of tensors that are saved as copies: the call itself, or the caller after a `clone()` that the
+            graph dropped, may write to their memory; or they are inference tensors, which autograd does not save.
+        aliased: positions of inputs of which eager saves views only, so that `x.data = y` does not change what the
+            backward reads. An alias is saved, which keeps the memory alive.
         own: positions of inputs that eager saves by themselves, with what the backward program was compiled for.
-        kinds: the latter in a few bytes, to be compared at each call.
-        twice: inputs that it saves by themselves and as views, whose memory is saved besides.
-        results: where gradients of a part of the results may be asked, positions of results among what is saved.
+        kinds: the latter in a compact form that is compared at each call.
+        twice: inputs that eager saves both by themselves and as views; their memory is saved in addition.
+        results: positions of results among what is saved, where gradients of only some results may be asked for.
         watched_inputs, watched_outputs: tensors whose memory a saved view shares. They are saved as well, so that their
             version counters are checked in backward.
     """
@@ -471,7 +470,7 @@ def _as_asked(ctx: Any, found: Any) -> list[torch.Tensor]:
 
 
 def _quiet(ctx: Any, absent: Iterable[int]) -> None:
-    """The engine goes on to these inputs without a gradient, where it would not come in eager."""
+    """Inputs to which the engine goes on with an undefined gradient, though it would not reach them in eager."""
     for i in absent:
         node = ctx.next_functions[i][0]
         if node is not None:
@@ -491,7 +490,7 @@ def _gradients(
     """Run the backward program. It empties `saved`: memory that it has read for the last time is free for gradients.
 
     Args:
-        handover: where the program goes on after its first stage, if it has any.
+        handover: takes over the program after its first stage, where it has several.
     """
     program, tangents = plan.backward, plan.tangents
     absent = tuple(position for position, (k, _) in enumerate(tangents) if grads[k] is None)
@@ -561,7 +560,7 @@ def _in_new_state(
     grads: Sequence[torch.Tensor | None],
     changed: Sequence[BackwardState],
 ) -> tuple[torch.Tensor | None, ...]:
-    """What `backward` returns where backward methods of the program read something else than when it was compiled."""
+    """What `backward` returns where state that user-defined backward methods read has changed since compilation."""
     for state in changed:
         state.note_change()
     if not all(state.same_before() for state in changed):
@@ -581,7 +580,7 @@ def _out_of_date(state: BackwardState, why: str) -> SmeltError:
     )
 
 
-_MOVED = "other memory was put in an input's place (`x.data = y`) after the call"
+_MOVED = "an input was given other memory (`x.data = y`) after the call"
 
 
 def _by_double_backward(
@@ -625,7 +624,7 @@ def _by_double_backward(
 def _of_two(
     ctx: Any, plan: _Plan, saved: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]
 ) -> tuple[torch.Tensor | None, ...]:
-    """What `backward` returns where eager reads what is in an input's place now, and what was computed before."""
+    """What `backward` returns where eager reads an input's new memory (`x.data = y`) and values of the old one."""
     double_backward, memory = plan.double_backward, plan.memory
     known = double_backward is not None and memory is not None and ctx.begin is None
     inputs = double_backward.inputs_of(memory.recall(ctx.inputs, saved)) if known else None  # type: ignore[union-attr]
@@ -658,10 +657,10 @@ def _differentiable_tangent(grad: torch.Tensor | None, meta: TensorMeta) -> torc
 
 
 class _Gradients(torch.autograd.Function):
-    """The backward program under `create_graph=True` where it cannot be compiled again: second derivatives say why not.
+    """The backward program under `create_graph=True` where second derivatives are unsupported: they raise why.
 
-    Its first argument requires grad, so that a second derivative always comes here: saved intermediate values have no
-    history that would lead back to the inputs. A derivative by a leaf comes here by the leaves, its last arguments.
+    Its first argument requires grad, so that every second derivative reaches this node: saved intermediate values have
+    no history that leads back to the inputs. A derivative by a leaf reaches it through the last arguments, the leaves.
     """
 
     @staticmethod
@@ -712,7 +711,7 @@ def _wrap_training(
 
 
 class _Overwritten(torch.autograd.Function):
-    """A tensor that got the values, and the history, of another one; what it was before is part of that one's."""
+    """A written input: it takes the values and the history of `new`, whose history contains the input's former one."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -739,7 +738,7 @@ def _overwrite_all(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tenso
 
 
 def _apart(apply: Callable[..., Any], plan: _Plan) -> Callable[..., Any]:
-    """Inputs that gradients never reach are no part of the caller's autograd graph; others may be a later node's."""
+    """The inputs as edges of the node: detached where gradients never reach them or a later stage returns them."""
 
     def run(*inputs: torch.Tensor) -> Any:
         call, edges = _computed(plan, inputs), [*inputs]

@@ -1,8 +1,8 @@
-"""Second derivatives: the gradients of a compiled graph as a graph of their own, compiled when they are asked for.
+"""Second derivatives: the gradients of a compiled graph as a graph that is compiled when they are asked for.
 
-Under `create_graph=True` a compiled backward gives way to this graph: the program as captured, then the autograd engine
-on it (`torch.autograd.grad` as a node). It is traced, compiled and wrapped like any graph, so that its backward is the
-second derivative, and that one's the third. It begins from the inputs, which a call therefore remembers.
+Under `create_graph=True` this graph runs instead of the compiled backward: the program as captured, then the autograd
+engine on it (`torch.autograd.grad` as a node). It is traced, compiled and wrapped like any graph, so that its backward
+is the second derivative, and so on. It starts from the inputs of the call, which `Memory` remembers.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class DoubleBackward:
 
     @cached_property
     def recomputes(self) -> bool:
-        """Parts of the graph are under `checkpoint`: eager runs them twice."""
+        """Whether nodes of the graph are inside `torch.utils.checkpoint`, which eager runs twice."""
         return any("checkpoint" in node.meta for node in self.joint.module.graph.nodes)
 
     @cached_property
@@ -73,8 +73,8 @@ class DoubleBackward:
 
     @cached_property
     def computed_from(self) -> frozenset[int]:
-        """Those of them whose values at the call matter: not alone what the backward finds in their place."""
-        late = ("input", "held")
+        """Those of `needed` that the forward computes from; others the backward only reads as they are when it runs."""
+        late = ("input", "alias")
         return self._reached(lambda node: [] if node.meta.get("as_saved", "?")[0] in late else _depends_on(node))
 
     def _reached(self, before: Callable[[fx.Node], Sequence[fx.Node]]) -> frozenset[int]:
@@ -96,7 +96,7 @@ class DoubleBackward:
         return tuple(i for i, made in enumerate(self.joint.gradients) if made is not None)
 
     def inputs_of(self, found: Sequence[torch.Tensor | None]) -> list[torch.Tensor] | None:
-        """Recalled inputs, with anything for those whose values do not matter; None: one that matters is gone."""
+        """Recalled inputs, with arbitrary tensors for those not needed; None where a needed one is gone."""
         out = []
         metas = [n.meta["val"] for n in self.joint.module.graph.nodes if n.op == "placeholder"]
         for i, tensor in enumerate(found):
@@ -132,7 +132,7 @@ class DoubleBackward:
         return (*tracked, *(t.shape for t in given)) if self._in_numbers else tracked
 
     def _compiled(self, given: Sequence[torch.Tensor], used: tuple[int, ...]) -> Callable[..., Any]:
-        """For all sizes if that works: some formulas read sizes as numbers, or hold for those of the first call."""
+        """Compiled for all sizes where possible; some formulas need numbers, or hold for the first call's only."""
         run = preserving(self._compiled_in_some_way, self.graph(used), given)
         self._made[self._key(given, used)] = run
         return run
@@ -166,7 +166,7 @@ class DoubleBackward:
         tangents: Sequence[torch.Tensor | None],
         replaced: Mapping[int, torch.Tensor],
     ) -> dict[int, Any]:
-        """The same, run by eager's engine, with these in the place of inputs (`x.data = y`) after the forward."""
+        """The gradients by eager's engine, where these inputs get other memory (`x.data = y`) after the forward."""
         used = tuple(k for k, tangent in enumerate(tangents) if tangent is not None)
 
         def engine(*args: Any, **options: Any) -> Any:
@@ -256,7 +256,7 @@ def in_former_memory(tensor: torch.Tensor, memory: torch.Tensor) -> torch.Tensor
 
 
 class Memory:
-    """How calls of one compiled graph remember their inputs, with as little as possible kept alive by that alone.
+    """How calls of one compiled graph remember their inputs while keeping as little memory as possible alive.
 
     Args:
         inputs, saved: of the first call; where saved tensors come from is the same at each.
@@ -326,7 +326,7 @@ class Memory:
         return any(found[8 * k : 8 * k + 8] != marks[8 * k : 8 * k + 8] for k, i in enumerate(known) if i in among)
 
     def release(self, noted: list[Any]) -> list[Any]:
-        """The same, keeping nothing alive that could be let go."""
+        """The same notes without the tensors that could be released."""
         if not self.kept:
             return noted
         return [TensorWeakRef(t) if i in self.kept and type(t) is not TensorWeakRef else t for i, t in enumerate(noted)]

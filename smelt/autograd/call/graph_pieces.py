@@ -1,8 +1,8 @@
 """A torch-level graph with branches on tensors' values, or with eager boundaries, in; what runs it in pieces out.
 
-The graph is cut there. Each piece, and each way of a branch, is compiled as a graph of its own when it first runs,
-since only then the tensors that it gets are known; PyTorch's autograd links what they give. A way that is never taken
-is never compiled, and a layer that is skipped now and then is compiled once. Eager boundaries run as they are.
+The graph is cut there. Each piece, and each arm of a branch, is compiled as a separate graph when it first runs, since
+its inputs are known only then; PyTorch's autograd connects the pieces. An arm that is never taken is never compiled,
+and a layer that is skipped now and then is compiled once. Eager boundaries run in eager.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ VERSIONS = 16
 
 
 class Piece:
-    """A part of a graph without branches, compiled for each kind of inputs that it meets."""
+    """A subgraph without branches, compiled for each kind of inputs that it gets."""
 
     def __init__(self, graph: fx.Graph, name: str, compile_piece: CompilePiece) -> None:
         self.graph, self.name, self.compile_piece = graph, name, compile_piece
         self.eager = GraphModule({}, graph)
 
     def version(self, inputs: Sequence[Any], kept: bool) -> Callable[..., Any]:
-        """What runs for inputs of this kind; those that are not kept run in eager."""
+        """The program for inputs of this kind; kinds beyond the limit run in eager."""
         return preserving(self._compile, inputs) if kept else self.eager.forward
 
     def _compile(self, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -65,10 +65,10 @@ class Pieces:
 
     Attributes:
         lines: the body of that function, a step each; values are called `v0`, `v1`, ...
-        scope: what it calls.
-        run: that function.
+        scope: the names that its text refers to.
+        run: the function.
         taken, given: for each step, positions of its inputs and outputs among the values.
-        enters: some of its steps enter a region, and leave it.
+        enters: whether some steps enter a region (autocast, for example) and leave it.
     """
 
     def __init__(self, graph: fx.Graph, name: str, compile_piece: CompilePiece, variants: MakeVariants) -> None:
@@ -150,7 +150,7 @@ class Pieces:
         self.enters |= target.leaves
 
     def _last_uses(self) -> list[list[int]]:
-        """Values are let go after their last use: what autograd does not keep is free for others."""
+        """Values are released after their last use, so that memory that autograd does not keep is free."""
         kept = {self.variables[node] for node in self.output.all_input_nodes}
         dead: list[list[int]] = []
         for taken, given in zip(reversed(self.taken), reversed(self.given), strict=True):
@@ -159,7 +159,7 @@ class Pieces:
         return dead[::-1]
 
     def _written(self) -> Callable[..., Any]:
-        """The function that takes the steps."""
+        """The function that runs the steps."""
         w = Writer()
         with w.block(f"def run({_values(self.inputs)}):"):
             if not self.enters:

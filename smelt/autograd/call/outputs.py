@@ -39,14 +39,14 @@ def finisher(joint: Joint) -> Finish:
 
 
 def _spoil(joint: Joint, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
-    """Give results, and inputs that were written, histories that nobody can go back through."""
+    """Give results and written inputs autograd histories whose backward raises, as theirs does in eager."""
     tensors = [*results[: joint.num_outputs], *(inputs[m.input] for m in joint.mutations)]
     for i, (error, origins) in joint.invalid_histories.items():
         with_invalid_history(tensors[i], error, [inputs[k] for k in origins if inputs[k] is not tensors[i]])
 
 
 class _FromFunction(torch.autograd.Function):
-    """A tensor whose history is that of another one with the same values, as one that a user's function returned."""
+    """A tensor with the history of another one of the same values, as a `torch.autograd.Function` would return it."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, view: torch.Tensor, is_view: bool) -> torch.Tensor:
@@ -60,7 +60,7 @@ class _FromFunction(torch.autograd.Function):
 
 @functools.cache
 def _called(name: str) -> Any:
-    """The same under the name of the user's function, which errors of autograd tell."""
+    """The same under the name of the user's function, which autograd's errors mention."""
     return type(name, (_FromFunction,), {})
 
 
@@ -71,7 +71,7 @@ def _with_history(value: torch.Tensor, view: torch.Tensor, derived: Derived) -> 
 
 
 def _counted_before(tensor: torch.Tensor, of_input: bool, steps: Sequence[Step]) -> AbstractContextManager[Any]:
-    """Around a write to a view of an input: the input's counter has seen all writes of the program already."""
+    """Keeps the version counter during a write to a view of an input: it has counted the program's writes already."""
     own = not of_input or tensor.is_inference() or any(step.data is not None for step in steps)
     return nullcontext() if own else uncounted(tensor)
 
@@ -84,7 +84,7 @@ class _Call:
         written: tensors that got a history of their own: views of them share it.
         apart: what `.data` gave, by the step: views of it count writes with it.
         bases: what steps made that begin a history of their own (`detach()`, a view of another dtype), by the step:
-            a later write to one of the views that lead from it is part of the history of all of them.
+            a later write to one of the views derived from it enters the history of all of them.
     """
 
     __slots__ = ("inputs", "results", "outputs", "written", "apart", "bases")

@@ -1,9 +1,9 @@
-"""Inputs in whose place the backward finds another kind of tensor (`x.data = y`), or that it reads in two ways.
+"""Inputs whose memory was replaced (`x.data = y`) after the forward, by another kind of tensor or while both are read.
 
-The compiled backward is for tensors of one size and type, which eager's formulas may broadcast or promote. Where
-another kind is in the place of one, the backward is run once more by eager's engine, behind a forward from the memory
-that the call has read. This module holds that memory and tells when it is wanted; of an input that nothing is computed
-from before the backward reads it, any memory will do.
+The compiled backward is specialized to sizes and dtypes; eager's formulas would broadcast or promote a replacement of
+another kind. In that case eager's engine runs the backward, after a second forward from the memory that the call has
+read. This module keeps that memory alive and decides when it is needed; the old memory of an input from which the
+forward computes nothing is not needed.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ Moved = Callable[[Collection[int]], bool]
 
 
 class ReadTwice:
-    """The inputs of one compiled graph that eager reads in both ways.
+    """Inputs of one compiled graph that eager's backward reads both by themselves and through views.
 
     Args:
         inputs, saved: of the first call; where saved tensors come from is the same at each.
-        own, aliased: positions of inputs that are saved by themselves, and as an alias.
-        both: those inputs that eager saves in both ways.
-        double_backward: makes gradients of the graph; None where nobody can.
+        own, aliased: positions among `saved` of inputs saved by themselves, and as an alias.
+        both: the inputs that eager saves in both ways.
+        double_backward: makes gradients of the graph; None where that is impossible.
 
     Attributes:
-        retained: inputs whose memory is saved besides, last of all.
-        kept: other leaves, not the parameters of modules, have theirs saved behind that, in case that another kind of
-            tensor is in their place.
-        holds: whether there is one of either.
+        retained: inputs whose memory is saved in addition, after everything else.
+        kept: other leaves, parameters of modules excepted, whose memory is saved after that, in case that a tensor of
+            another kind replaces it.
+        holds: whether `retained` or `kept` has an input.
     """
 
     def __init__(
@@ -62,18 +62,18 @@ class ReadTwice:
 
     @property
     def _wanted_in_other_kinds(self) -> frozenset[int]:
-        """Inputs saved by themselves alone, whose values at the call matter: eager's engine could run from these."""
+        """Inputs saved by themselves alone whose values at the call are needed if eager's engine has to run."""
         if self._double_backward is None or self._double_backward.recomputes:
             return frozenset()
         return self._computed_from & {i for i, _, _ in self._found} - self.aliases.keys()
 
     @property
     def remembered(self) -> frozenset[int]:
-        """The inputs whose memory is saved, whoever replaces it."""
+        """The inputs whose memory stays saved when it is replaced."""
         return frozenset(self.aliases) | frozenset(self.retained)
 
     def all_retained(self, hooked: bool) -> list[int]:
-        """Inputs whose memory is saved behind all else, in this order."""
+        """Inputs whose memory is saved after everything else, in this order."""
         return [*self.retained, *self.kept_where(hooked)]
 
     def kept_where(self, hooked: bool) -> list[int]:
@@ -81,25 +81,25 @@ class ReadTwice:
         return [] if hooked else self.kept
 
     def former(self, saved: Sequence[torch.Tensor], hooked: bool) -> dict[int, torch.Tensor]:
-        """The memory of those that the call has read."""
+        """The memory that the call has read, by input."""
         retained = self.all_retained(hooked)
         first = len(saved) - len(retained)
         return {i: saved[k] for i, k in self.aliases.items()} | {i: saved[first + n] for n, i in enumerate(retained)}
 
     def moved(self, saved: Sequence[torch.Tensor]) -> bool:
-        """Another tensor is in the place of an input of which the memory that was there is read as well."""
+        """Whether the memory of an input was replaced whose former memory is read as well."""
         return not all(lie_together(saved[k], saved[a]) or _is_equal(saved[k], saved[a]) for k, a in self._pairs)
 
     def in_other_kinds(self, saved: Sequence[torch.Tensor], hooked: bool) -> bool:
-        """Whether `gradients` is asked because another kind of tensor is in an input's place.
+        """Whether eager's engine has to compute `gradients`, since a tensor of another kind replaces an input.
 
-        Where the memory of that input mattered and nobody has it, nobody could answer.
+        False where the former memory of that input is needed and was not saved.
         """
         others = {i for i, k, meta in self._found if not is_like(saved[k], meta)}
         return bool(others) and (bool(self._both) or not others & self._computed_from - {*self.kept_where(hooked)})
 
     def with_history(self, moved: bool) -> bool:
-        """Whether it is asked because gradients need one, and another tensor is in the place (`moved`)."""
+        """Whether `gradients` has to be called since the gradients need a history and memory was replaced (`moved`)."""
         return moved and bool(self._both) and self._double_backward is not None and not self._double_backward.recomputes
 
     @cached_property
@@ -120,8 +120,8 @@ class ReadTwice:
         """Eager's gradients by primal, with a history.
 
         Raises:
-            RuntimeError: there is no graph that could be run again, the inputs are gone (None), or another tensor is in
-                the place of one whose memory nobody holds.
+            RuntimeError: there is no graph to rerun, the inputs are gone (None), or the memory of one was replaced and
+                not saved.
         """
         double_backward, known = self._double_backward, {*self.remembered, *self.kept_where(hooked)}
         if (
@@ -146,7 +146,7 @@ class ReadTwice:
 
 
 def _is_leaf_of_its_own(tensor: torch.Tensor) -> bool:
-    """What a program may give another size by hand; for data, results and weights it is not worth the time."""
+    """A leaf that a program may resize by hand, which data, results and weights of modules are assumed not to be."""
     return tensor.requires_grad and tensor.is_leaf and not isinstance(tensor, Parameter)
 
 

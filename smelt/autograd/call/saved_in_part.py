@@ -1,7 +1,7 @@
 """Saved tensors of which one was written to, when only others of them are read.
 
-Autograd gives all saved tensors of a node or none. A compiled graph is one node, where eager has one for each operator:
-what a result that nobody uses any more has saved may be written to, and derivatives of the others do not ask.
+Autograd returns all saved tensors of a node or raises. A compiled graph is one node where eager has one for each
+operator: a tensor saved only for the gradient of an unused result may have been written to without consequence.
 """
 
 from __future__ import annotations

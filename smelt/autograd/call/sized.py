@@ -1,6 +1,6 @@
-"""Calls of a graph with symbolic sizes: the numbers are read off the inputs, the plan is put in numbers once for each.
+"""Calls of a graph with symbolic sizes: values of symbols are read from the inputs and substituted into the plan.
 
-Everything around the programs (views made again, layouts of gradients) is then the code of static graphs.
+One plan is made for each set of values; what surrounds the programs is then the code of static graphs.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def wrap_sized(joint: Joint, forward: Program, backward: Program | None, wrap: W
 def wrap_reading(
     joint: Joint, forward: Program, backward: Program | None, wrap: Wrap, below: Callable[[Joint, Program], Program]
 ) -> Compiled:
-    """The callable of a graph whose forward finds the values of some symbols on its way.
+    """The callable of a graph whose forward computes the values of some symbols.
 
-    The forward runs first; then everything is known that the plan of the call is made of.
+    The forward runs first; then all values are known that the plan of the call needs.
 
     Args:
         below: makes a program run by itself, below autograd.
@@ -155,7 +155,7 @@ def _backward_given(backward: Program, values: tuple[int, ...]) -> Program:
 
 
 def in_numbers(joint: Joint, numbers: Mapping[Symbol, int]) -> Joint:
-    """The same plan for given values of the symbols."""
+    """The plan with given values substituted for its symbols."""
 
     def fixed(value: Any) -> Any:
         match value:
@@ -192,7 +192,7 @@ def in_numbers(joint: Joint, numbers: Mapping[Symbol, int]) -> Joint:
 
 
 def meta_in_numbers(meta: TensorMeta, numbers: Mapping[Symbol, int]) -> TensorMeta:
-    """Metadata with every symbolic size put in numbers."""
+    """Metadata with numbers substituted for symbolic sizes."""
     if not meta.symbolic:
         return meta
     shape, stride = (tuple(evaluate(n, numbers) for n in sizes) for sizes in (meta.shape, meta.stride))

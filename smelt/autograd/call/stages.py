@@ -1,9 +1,9 @@
-"""A backward program in stages, as nodes of autograd's: each stage's node gives its gradients before the next one runs.
+"""A backward program in stages as a chain of autograd nodes: each returns its gradients before the next stage runs.
 
-The engine takes a gradient to its leaf, and calls the hooks there, before it goes on to a node that was made earlier.
-So the call of a compiled graph is a chain of nodes: the first one begins the program and gives what is final at its
-first stage, and a gradient without elements to the node of the second stage, which goes on with the program. Hooks of
-leaves, such as those of DistributedDataParallel, so run while kernels are still to be launched.
+The engine accumulates a gradient in its leaf, and calls the hooks there, before it visits nodes that were made earlier.
+The first node starts the program, returns the gradients that are final after its first stage, and passes an empty
+gradient to the node of the second stage, which continues the program. Hooks of leaves, such as those of
+DistributedDataParallel, so run while later kernels are still to be launched.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Handover:
     """What the nodes of one call hand to each other in a backward.
 
     Attributes:
-        program: goes on with the backward program, which has not given all results.
-        found: gradients that are known and not yet given, by their position among the program's results.
+        program: continues the backward program.
+        found: gradients that are known and not yet returned, by their position among the program's results.
         left: the same by input, where they were computed all at once.
         absent: inputs that have none in this backward; hooks: of inputs that were computed.
     """
@@ -154,7 +154,7 @@ class Handover:
         return taken
 
     def _end(self) -> None:
-        """Let the program end after its last results, which gives its memory back."""
+        """Run the program to its end after its last results, which releases its memory."""
         while self.program is not None:
             self._advance()
         self.found.clear()
@@ -165,7 +165,7 @@ def _next(program: list[Iterator[list[Any]]]) -> list[Any]:
 
 
 class _Stage(torch.autograd.Function):
-    """A stage of a call's backward as a node, which the engine comes to by a tensor without elements."""
+    """A stage of a call's backward as an autograd node, which the engine reaches through an empty tensor."""
 
     @staticmethod
     def forward(ctx: Any, handover: Handover, number: int, *edges: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Operators of libraries in a graph that runs operator by operator: what each gives is compared with what was told."""
+"""Operators of libraries in a graph that runs operator by operator: results are compared with the recorded metadata."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from smelt.shapes.size import Symbol, as_symbol
 
 
 def compared(node: fx.Node) -> Any:
-    """What `node` calls, which raises WrongFake when a result is not as the node records it."""
+    """The target of `node`, wrapped: it raises WrongFake when a result differs from what the node records."""
     op = node.target
     if not isinstance(op, OpOverload) or is_of_torch(str(op)) or not _told(node.meta.get("val")):
         return op

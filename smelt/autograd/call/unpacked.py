@@ -1,7 +1,7 @@
-"""Saved tensors as the backward program was compiled for them: hooks and copies may give them in other layouts.
+"""Saved tensors in the layout that the backward program was compiled for: hooks and copies may change it.
 
-`torch.autograd.graph.save_on_cpu` keeps values, not strides; other hooks give back other types, sizes or devices. A
-backward program reads memory by address, and would read the wrong elements without a word.
+`torch.autograd.graph.save_on_cpu` keeps values, not strides; other hooks may return other dtypes, sizes or
+devices. A backward program reads memory by address, and would silently read wrong elements.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def packed_metas(saved: Sequence[torch.Tensor]) -> list[TensorMeta] | None:
 
 
 def unpacked(saved: Sequence[torch.Tensor], metas: Sequence[TensorMeta]) -> list[torch.Tensor]:
-    """What hooks gave back, in the strides of what they were given.
+    """What hooks returned, in the strides of what they were given.
 
     Raises:
-        RuntimeError: they gave back something else: no program was compiled for that.
+        RuntimeError: they returned other sizes, dtypes or devices, which no program was compiled for.
     """
     return [_as_packed(tensor, meta) for tensor, meta in zip(saved, metas, strict=True)]
 
@@ -39,7 +39,7 @@ memory_marks = _native.memory_marks
 
 
 def lie_together(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of one type have the same elements of one memory."""
+    """Whether two tensors of one dtype show the same elements of one memory."""
     same = one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride()
     return same and one.is_conj() == other.is_conj() and one.is_neg() == other.is_neg()
 
@@ -58,7 +58,7 @@ def inputs_among(
 ) -> tuple[list[int], list[tuple[int, TensorMeta]]]:
     """Positions of inputs among what is saved: those that eager does not save by themselves; those that it does.
 
-    One that eager saves by itself comes first so; where it comes again it is the memory that was there.
+    The first occurrence of one that eager saves by itself is the tensor; a second one is an alias of its memory.
     """
     own = {id(tensor): i in itself for i, tensor in enumerate(inputs)}
     first = {id(tensor): k for k, tensor in reversed(list(enumerate(saved)))}
@@ -73,7 +73,7 @@ def same_kinds(saved: list[torch.Tensor], kinds: tuple[tuple[int, ...], bytes]) 
 
 
 def lay_out_replaced(saved: list[torch.Tensor], own: Sequence[tuple[int, TensorMeta]]) -> None:
-    """What was put in a saved input's place (`x.data = y`) since the forward is read in that one's strides.
+    """Lay out the replacement (`x.data = y`) of a saved input in the strides of the input, which the program reads.
 
     Raises:
         RuntimeError: it is another kind of tensor.
@@ -127,7 +127,7 @@ def _told(meta: TensorMeta) -> str:
 
 
 def hold_memory(saved: list[torch.Tensor], positions: Sequence[int]) -> None:
-    """Puts aliases into these positions: tensors on the same memory and version counter, which stay when others move.
+    """Replaces these by aliases: tensors on the same memory and version counter, unaffected by `x.data = y`.
 
     Modes of the program do not see it.
     """

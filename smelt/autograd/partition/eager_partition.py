@@ -1,6 +1,6 @@
 """Joint graph in; forward and backward graphs out, saving what backward reads and recomputing nothing but views.
 
-What stands inside of a call of `torch.utils.checkpoint` is computed again, but for random numbers.
+Values inside a `torch.utils.checkpoint` call are recomputed, random numbers excepted.
 
 This is what eager does, and the partition of the `aot_eager` backend. `partition` (min-cut) is the compiler's own.
 """
@@ -63,7 +63,7 @@ def split(joint: Joint, module: fx.GraphModule | None = None) -> tuple[fx.GraphM
 
 
 def _operands(readers: set[fx.Node], late: set[fx.Node], nodes: Sequence[fx.Node]) -> list[fx.Node]:
-    """What they read that is no late value, in graph order."""
+    """The early values that these nodes read, in graph order."""
     return sorted({n for node in readers for n in node.all_input_nodes if n not in late}, key=_order(nodes))
 
 
@@ -94,7 +94,7 @@ def _without_views(saved: Sequence[fx.Node], nodes: Sequence[fx.Node]) -> list[f
 
 
 def _without_constants(saved: Sequence[fx.Node], values: Sequence[object]) -> list[fx.Node]:
-    """A derivative that is computed from numbers alone is none of what eager saves: whoever hooks that is not asked."""
+    """Drop derivatives computed from constants alone: eager does not save them, so hooks must not see them."""
     results = {value for value in values if isinstance(value, fx.Node)}
 
     @functools.cache
@@ -109,7 +109,7 @@ def _without_constants(saved: Sequence[fx.Node], values: Sequence[object]) -> li
 def _without_checkpointed(
     saved: Sequence[fx.Node], nodes: Sequence[fx.Node], late: set[fx.Node], values: Sequence[object]
 ) -> list[fx.Node]:
-    """Save what a checkpointed region reads in the place of what it holds inside."""
+    """Save what a checkpointed region reads instead of the values inside it."""
     results = {value for value in values if isinstance(value, fx.Node)}
 
     @functools.cache
@@ -117,12 +117,12 @@ def _without_checkpointed(
         region = node.meta.get("checkpoint")
         if node.op != "call_function" or node in results or never_twice(node):
             return False
-        if node.meta.get("backward"):  # of a derivative, but known without tangents
+        if node.meta.get("backward"):  # part of a derivative, but independent of tangents
             return any(map(is_inside, node.all_input_nodes))
         if region is None:
             return False
         if node.target is operator.getitem and not is_inside(node.args[0]):  # type: ignore[arg-type]
-            return False  # a part of a result: tuples are not saved
+            return False  # an item of a tuple: tuples are not saved
         forward = (user for user in node.users if user not in late and not user.meta.get("backward"))
         return all(user.meta.get("checkpoint") == region for user in forward)
 

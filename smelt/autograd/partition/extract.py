@@ -1,4 +1,4 @@
-"""A part of a joint graph as a graph of its own: what makes some results when some values are given."""
+"""Extracts a subgraph of a joint graph: the nodes that compute given results from given values."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def extract(
     shown: Mapping[Node, Node] | None = None,
     drawn: Sequence[Node] = (),
 ) -> fx.GraphModule:
-    """The graph that makes results from inputs: `leaders` in their order, each right after what it still needs.
+    """The graph that computes results from inputs: `leaders` in order, each right after the operands it still needs.
 
     Args:
-        shown: values that are inputs in another shape, with these; inputs or not.
-        drawn: nodes that draw random numbers, whether somebody reads them or not.
+        shown: values, inputs among them or not, that are a reshape of an input, with that input.
+        drawn: nodes that draw random numbers; they are kept even without readers.
     """
     graph = Graph()
     env: dict[Node, Node] = {}
@@ -64,7 +64,7 @@ def _copy_with_operands(node: Node, graph: fx.Graph, env: dict[Node, Node]) -> N
 
 
 def _between(results: Iterable[Node], given: Container[Node]) -> set[Node]:
-    """What has to be computed for results when `given` is there."""
+    """The nodes to compute for the results when `given` is known."""
     found: set[Node] = set()
     stack = [r for r in results if r not in given]
     while stack:

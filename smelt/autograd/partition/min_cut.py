@@ -1,7 +1,7 @@
 """Which forward values to keep for a backward: a minimum cut.
 
 Every value that the backward may read is an edge whose capacity is the cost of keeping it; a second edge, from the
-source, is the cost of computing it again (`recompute` has both). The cut nearest to the backward of the cheapest ones
+source, is the cost of recomputing it (`recompute.py` has both). Of the cheapest cuts the one nearest to the backward
 is taken, by Dinic's algorithm (native/flow.c).
 """
 
@@ -24,11 +24,11 @@ _INFINITE = 2**60
 
 @dataclass(frozen=True)
 class Cut:
-    """The choice for one backward.
+    """The problem of one backward: which early values to save.
 
     Attributes:
-        early: what its gradients need and does not depend on them, in graph order.
-        forward: nodes that are computed for the forward's own sake.
+        early: nodes that its gradients need and that do not depend on tangents, in graph order.
+        forward: nodes that the forward computes anyway.
         read: those of `early` that the backward itself reads.
         results: what the forward returns.
         inputs: of the forward.
@@ -56,7 +56,7 @@ class Cut:
         return self._within(target, keep, recompute_costs, fastest, least)
 
     def _penalties(self, recompute_costs: Sequence[float], heavy: float | None = None) -> list[float]:
-        """Recompute costs, with what must not or (heavy) should not be computed twice made infinite."""
+        """Recompute costs; infinite for nodes that must not, or (`heavy`) should not, be computed twice."""
         penalties = []
         for node, cost in zip(self.early, recompute_costs, strict=True):
             if node.op == "placeholder" and node in self.inputs:
@@ -72,7 +72,7 @@ class Cut:
         return penalties
 
     def _inside(self, node: Node) -> bool:
-        """Whether a value is inside of a `checkpoint` call, and no result of it."""
+        """Whether a value is internal to a `checkpoint` call, not one of its results."""
         region = node.meta.get("checkpoint")
         if region is None or node.op != "call_function" or never_twice(node) or node in self.results:
             return False

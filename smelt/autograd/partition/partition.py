@@ -1,6 +1,6 @@
 """Joint prim graph in; forward and backward prim graphs out. Chooses what to save and what to recompute.
 
-A whole training step has no program of its own for the backward; there `step` chooses by the same costs.
+A whole training step has no separate backward program; `whole_step.py` chooses there by the same costs.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def partition(module: fx.GraphModule, joint: Joint, options: Options) -> tuple[f
 
 
 class _Split:
-    """The joint graph with what the cut needs to know about it."""
+    """The joint graph, classified into what the cut needs to know."""
 
     def __init__(self, module: fx.GraphModule, joint: Joint) -> None:
         self.module = module
@@ -91,7 +91,7 @@ class _Split:
         self.costs = Costs(self.nodes[:-1], self.needed_forward, [*stored, *self.shown], self.copied)
 
     def _own(self, value: Node) -> Node:
-        """What forward hands on as a saved value: a copy of what may be written before the backward."""
+        """The node that forward returns for a saved value: a copy where it may be written before the backward."""
         if value in self.as_saved:
             return self.as_saved[value]
         if value not in self.copied:
@@ -127,7 +127,7 @@ class _Split:
         others = self.results.union(self.inputs, self.as_saved) - self.copied
         for node, value in zip(module.graph.nodes, saved, strict=False):
             if value in others:
-                node.meta["caller_owned"] = True  # by the caller: it does not end with its last use
+                node.meta["caller_owned"] = True  # the buffer outlives its last use here
             elif value in self.copied:
                 node.meta["val"] = _of_copy(value)
         if self.copied.intersection(saved):
@@ -157,7 +157,7 @@ def _of_copy(value: Node) -> TensorMeta:
 
 
 def _derive_gaps(graph: fx.Graph) -> None:
-    """Strides with gaps follow from operands, of which some have lost theirs."""
+    """Infer strides with gaps anew: they follow from operands, some of which were copied without gaps."""
     for node in graph.nodes:
         val = node.meta.get("val")
         if isinstance(node.target, Prim) and isinstance(val, TensorMeta) and not is_dense(val.shape, val.stride):
@@ -165,9 +165,9 @@ def _derive_gaps(graph: fx.Graph) -> None:
 
 
 def _reshaped(values: Iterable[Node], results: Container[Node]) -> dict[Node, Node]:
-    """What forward's results are other shapes of, with these: logits, of the product that computes them.
+    """Computed values of which a result is a reshape, with that result: the product behind logits, for example.
 
-    Such a value need not be kept beside its other shape.
+    The result is saved instead, so that the value is not kept twice.
     """
     shown: dict[Node, Node] = {}
     for value in values:

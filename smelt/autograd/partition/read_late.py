@@ -1,6 +1,6 @@
-"""Inputs and results that the backward reads as it finds them, and those that it takes copies of: for both partitions.
+"""Which inputs and results the backward reads as they are when it runs, and of which forward saves copies.
 
-The trace has marked the former (`meta["as_saved"]`, see `autograd.trace.saved.Where`).
+Both partitions use this. The trace has marked the former (`meta["as_saved"]`, see `autograd.trace.saved.Where`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ AsSaved = Mapping[Node, Node]
 
 
 def as_saved(nodes: Sequence[Node], inputs: Sequence[Node], values: Sequence[Node]) -> AsSaved:
-    """Those of `nodes` that somebody reads, or that are the first of several of one input."""
+    """Those of `nodes` that have readers, or that are the first of several of one input."""
     by_name = {n.name: n for n in inputs}
     late = [n for n in nodes if "as_saved" in n.meta]
     firsts = {n.meta["as_saved"][1] for n in late if n.meta["as_saved"][0] == "memory" and n.users}
@@ -24,14 +24,14 @@ def as_saved(nodes: Sequence[Node], inputs: Sequence[Node], values: Sequence[Nod
     return {
         n: values[key] if kind == "output" else by_name[key]
         for n, kind, key in found
-        if n.users or kind == "held" or key in firsts
+        if n.users or kind == "alias" or key in firsts
     }
 
 
 def read_late(found: AsSaved, needed: Container[Node], chosen: Collection[Node]) -> list[Node]:
-    """Those of them that the backward reads; calls save them first.
+    """Those of the marked nodes that the backward reads; calls save them first.
 
-    Of an input that is saved several times the first is itself, and all others are of the memory that was there.
+    Of an input that is saved several times the first is the tensor itself, all others its memory in the forward.
     """
     reread = {value for n, value in found.items() if n in needed and n.meta["as_saved"][0] == "memory"}
     reread.update(value for value in found.values() if value in chosen)
@@ -39,15 +39,15 @@ def read_late(found: AsSaved, needed: Container[Node], chosen: Collection[Node])
 
 
 def _is_first(late: Node) -> bool:
-    return late.meta["as_saved"][0] in ("input", "held")
+    return late.meta["as_saved"][0] in ("input", "alias")
 
 
 def copied(joint: Joint, inputs: Sequence[Node], values: Sequence[Node], found: AsSaved) -> set[Node]:
-    """Inputs and results that the backward takes copies of: eager does not save them, or the caller's own follow.
+    """Inputs and results of which copies are saved, since eager does not save them and the caller may write to them.
 
-    Of the results all that eager does not save: the caller may write to them (`logits.detach().div_(2)`).
+    Of the results these are all that eager does not save (`logits.detach().div_(2)` is allowed before the backward).
     """
-    apart = (value for n, value in found.items() if n.meta["as_saved"][0] != "held")
+    apart = (value for n, value in found.items() if n.meta["as_saved"][0] != "alias")
     result = {inputs[i] for i in joint.unsaved}.union(apart)
     kept = {v for i, v in enumerate(values[: joint.num_outputs]) if i not in joint.unsaved_outputs}
     made = (values[i] for i in joint.unsaved_outputs)

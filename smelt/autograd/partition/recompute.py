@@ -1,8 +1,8 @@
-"""What it costs to keep a forward value for backward, and what to compute it again, both in bytes moved.
+"""What it costs to keep a forward value for backward, and to recompute it, both in bytes moved.
 
 The partition weighs the two. Keeping a value costs reading it back, the memory it holds, and a write when the
-forward kernels would not store it anyway. Computing it again costs arithmetic (in bytes that could be moved
-meanwhile), re-reading for reductions, and a write when a backward kernel needs it in memory.
+forward kernels would not store it anyway. Recomputing it costs arithmetic (in bytes that could be moved
+meanwhile: `prims/cost.py`), re-reading for reductions, and a write when a backward kernel needs it in memory.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def kind_of(node: Node) -> Kind | None:
 
 
 def is_barrier(node: Node) -> bool:
-    """A kernel of its own: what goes in and out is stored in memory."""
+    """Whether the node is a separate kernel, whose operands and results are stored in memory."""
     if node.op != "call_function":
         return False
     kind = kind_of(node)
@@ -72,7 +72,7 @@ class Costs:
             self.level[node] = max(below, 0) + 1 if is_barrier(node) else below
 
     def keep(self, node: Node) -> float:
-        """Bytes moved and held when the value is saved; infinite for tuples and views, whose base is saved."""
+        """Bytes moved and occupied when the value is saved; infinite for tuples and views, whose base is saved."""
         meta = node.meta["val"]
         if not isinstance(meta, TensorMeta):
             return math.inf
@@ -124,7 +124,7 @@ def is_heavy(node: Node) -> bool:
 
 
 def never_twice(node: Node) -> bool:
-    """A value that may differ when computed again."""
+    """A value that may differ when it is recomputed."""
     target = node.target
     if isinstance(target, OpOverload):
         return not _ONCE.isdisjoint(target.tags) or schema_of(target).is_mutable
@@ -152,7 +152,7 @@ def _work(node: Node, prim: Prim) -> float:
 
 
 def _reread_cost(node: Node) -> float:
-    """Bytes read from inputs: they are kept for nothing but not read for nothing."""
+    """Bytes read from inputs: keeping an input is free, reading it is not."""
     size = nbytes(node.meta["val"])
     inputs = (n for n in map(_base, node.all_input_nodes) if n.op == "placeholder")
     return READ * sum(min(nbytes(n.meta["val"]), size) for n in inputs)
@@ -184,7 +184,7 @@ def _base(node: Node) -> Node:
 
 
 def _cuts(node: Node) -> bool:
-    """A slice that leaves out at least half of its operand: worth a copy of its own."""
+    """Whether a slice leaves out at least half of its operand, so that a copy of it saves memory."""
     if not (isinstance(node.target, Prim) and node.target.name == "slice"):
         return False
     return 2 * nbytes(node.meta["val"]) <= nbytes(node.args[0].meta["val"])  # type: ignore[union-attr]

@@ -1,10 +1,10 @@
-"""A whole training step keeps no more of its forward for its backward than a forward program hands to a backward one.
+"""Recomputation in the graph of a whole training step, which has no separate backward program.
 
-In one graph nothing separates the two, and fusion would rather compute for the backward in the forward's kernels, which
-hold their operands already, than read them again: much would then wait in memory, in full precision, from one end of
-the step to the other. So each backward of the graph gets copies of what it should compute again, by the same minimum
-cut. A copy reads the same buffers as the kernel that has computed the value before; that the two must not become one is
-said by `node.meta["after"]`, the name of a gradient that it waits for: its first reader reads that gradient as well.
+Nothing separates forward and backward in one graph. Fusion would compute values for the backward inside the forward's
+kernels, which have the operands at hand, and keep them in memory, in full precision, to the end of the step. So each
+backward of the graph gets copies of the nodes that the minimum cut decides to recompute. A copy reads the same buffers
+as the original kernel; `node.meta["after"]`, the name of a gradient that its first reader also reads, keeps fusion from
+merging the two.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from smelt.graph.ir.ancestry import ancestors, dependents
 from smelt.graph.ir.module import Graph, GraphModule, remove_dead
 
 SMALL = 1 << 16
-"""Bytes of values that are kept in any case: a kernel that computes one takes as long as it takes to start it."""
+"""Values of at most so many bytes are always kept: a kernel that recomputes one costs little but its launch."""
 
 
 def with_recomputation(module: fx.GraphModule, budget: float) -> fx.GraphModule:
@@ -40,7 +40,7 @@ def _is_kept_anyway(node: fx.Node) -> bool:
 
 
 def _recomputed(module: fx.GraphModule, number: int, budget: float) -> fx.GraphModule:
-    """The same for one backward."""
+    """The graph with copies for one of its backwards."""
     *nodes, output = module.graph.nodes
     late = {n for n in nodes if n.meta.get("derivative") == number}
     needed = ancestors(late)
@@ -83,7 +83,7 @@ class _Copy:
         self.wait()
 
     def for_late(self, node: Node) -> Node:
-        """What the backward reads in the place of a node."""
+        """The node that the backward reads instead of `node`."""
         return self.of[node] if node in self.late or node in self.kept else self.recomputed[node]
 
     def recompute(self, node: Node) -> None:
@@ -106,7 +106,7 @@ class _Copy:
             self.recomputed[node] = made
 
     def wait(self) -> None:
-        """Have second copies, and what the backward computes of them alone, wait for a gradient."""
+        """Have recomputed nodes, and what the backward computes from them alone, wait for a gradient."""
         nodes = list(self.graph.nodes)
         position = {n: at for at, n in enumerate(nodes)}
         recomputed = set(self.recomputed.values())
@@ -130,7 +130,7 @@ class _Copy:
     def _gradient_beside(
         self, node: Node, late: Container[Node], gradient: dict[Node, Node | None], position: dict[Node, int]
     ) -> Node | None:
-        """The last value of the backward that was there before a node, and that its first reader reads as well."""
+        """The last value of the backward before `node` that the first reader of `node` reads as well."""
         readers = [user for user in node.users if user in gradient]
         if not readers:
             return None

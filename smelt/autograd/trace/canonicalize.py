@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 
 class Values(Protocol):
-    """The part of the recorder that these rules use."""
+    """The methods of the recorder that these rules use."""
 
     def value(self, view: StorageView) -> fx.Node:
         """The current value of a view."""

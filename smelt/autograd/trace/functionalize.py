@@ -1,7 +1,7 @@
 """The recorder of the joint trace: writes operators down as a functional ATen graph.
 
 Values never change. A write to a tensor makes a new value for its storage view and for all its parents up to the
-storage's root; sibling views notice by the storage's version and are read again when next used. Views are not
+storage's root; sibling views notice by the storage's version and are reread when next used. Views are not
 recorded when they are made but when their value is needed. Equal nodes are merged and operators that change no element
 (clone, detach, a cast to the same dtype) are dropped while recording, so most of what eager would run is never a node.
 """
@@ -73,7 +73,7 @@ class GraphRecorder:
         drawn: how many operators drew random numbers so far; becomes `node.meta["random"]`.
         eager_draws: random operators draw from torch's generators what eager would draw.
         cloned: memory that the program copies by `clone()`; the graph, whose values never change, has no copy.
-        recomputed: what the backward reads of `checkpoint` calls that it runs again.
+        recomputed: the recomputed values of `checkpoint` calls that the backward reads.
     """
 
     def __init__(self, eager_draws: bool = False) -> None:
@@ -216,7 +216,9 @@ class GraphRecorder:
             if first.target is op:
                 return self.emit(op, first.args[0], [first.args[1][d] for d in args[1]])
             shape = first.meta["val"].shape
-            if sorted(moved := [d for d in args[1] if not same(shape[d], 1)]) == moved:  # only sizes of 1 change places
+            if (
+                sorted(moved := [d for d in args[1] if not same(shape[d], 1)]) == moved
+            ):  # only dimensions of size 1 move
                 return self.emit(aten.view.default, first, [shape[d] for d in args[1]])
         if op is aten.view.default:  # values have no strides that could forbid a reshape
             val = args[0].meta["val"]
@@ -237,7 +239,7 @@ class GraphRecorder:
         if has_real(args) or has_real(kwargs.values()):
             op, args, kwargs = with_numbers(self, op, args, kwargs, vals)
         random = op is not operator.getitem and op_info(op).random and _draws(op, args)
-        inside = None if self.backward else self.checkpoint  # which is computed again, and what is outside is not
+        inside = None if self.backward else self.checkpoint  # recomputed, unlike values outside
         key = None if random else (op, inside, *map(_key, args), *((k, _key(v)) for k, v in kwargs.items()))
         known = self._known.get(key) if key is not None else None
         if known is not None:

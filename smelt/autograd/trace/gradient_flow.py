@@ -1,4 +1,4 @@
-"""The engine's graph of a traced program: which of its nodes run, and what they get, for each set of used results.
+"""The autograd graph of a traced program: which nodes run, and which gradients they get, for each set of used results.
 
 The joint graph is traced once, with a gradient for each result. Hooks on the engine's nodes mark it where that matters
 for calls in which some results were not used (`graph.ir.gradient_marks`).
@@ -37,8 +37,8 @@ class GradientFlow:
 
     Attributes:
         order: the nodes, each before all that it leads to; edges: of each, the nodes that it gives gradients to.
-        visited: the heads from which the engine comes to a node.
-        below: nodes to which a `torch.autograd.Function` leads; it may give them nothing.
+        visited: for each node the heads from which the engine reaches it.
+        below: nodes behind a `torch.autograd.Function`, which may give them no gradient.
         gave: for nodes with marks, which gradients they have given.
     """
 
@@ -53,7 +53,7 @@ class GradientFlow:
         self._walk()
 
     def _walk(self) -> None:
-        """Where the engine comes to, as the graph alone tells."""
+        """Which nodes the engine visits, by the graph alone."""
         self.ways = dict.fromkeys(self.order, 0)
         self.functions = {node for node in self.order if function_of(node) is not None}
         self.below: set[Any] = set()
@@ -131,7 +131,7 @@ class GradientFlow:
         return self.visited[node] != self.visited[other] or (other in self.below and self.ways[other] > 1)
 
     def _given_in_part(self, node: Any) -> bool:
-        """Whether a function may be given some gradients, or none."""
+        """Whether a function may be called with only some of its gradients, or none."""
         return node in self.below or any(mask != self.visited[node] for mask in self.coming[node].values())
 
     # -- while the engine runs -------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class GradientFlow:
     def _alternatives(self, node: Any, *got: torch.Tensor | None) -> Any:
         """What a function gives that is given None where gradients are absent, for each set of them that may be.
 
-        The engine calls it in place of the function's backward.
+        The engine calls this instead of the function's backward.
         """
         entries = self._gradients()[0][node]
         masks = [entries.get(k, 0) for k in range(len(got))]

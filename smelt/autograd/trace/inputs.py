@@ -20,9 +20,10 @@ from smelt.graph.trace.trace import TraceTensor, computed_before, trace_like
 
 @dataclass
 class Input:
-    """One primal: its graph input, the leaf that gets its gradient, what the program sees, and how that began.
+    """One primal: its graph input, the leaf that gets its gradient, and the tensor that the program sees.
 
     Attributes:
+        storage_view, history: those that the program's tensor began with.
         counts: it has a version counter of its own, not that of a tensor that covers it.
     """
 

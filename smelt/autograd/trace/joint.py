@@ -95,11 +95,11 @@ class _Total(torch.autograd.Function):
 
 
 class _BackwardFailed(Exception):
-    """A result cannot be differentiated: trace again, to see which."""
+    """A result cannot be differentiated: the graph is retraced to find out which."""
 
 
 class _SharedWrite(Exception):
-    """A written input shares its memory with another input: trace again with their overlap known."""
+    """A written input shares memory with another input: the graph is retraced with their overlap known."""
 
 
 def trace_joint(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], options: Options) -> Joint:
@@ -227,7 +227,7 @@ class _Trace:
     # -- after the forward ------------------------------------------------------------------------------------------
 
     def versions(self) -> list[int]:
-        """How often what the caller holds was written: the inputs, and the results once the forward is traced."""
+        """Write counts of tensors that the caller has: the inputs, and the results once the forward is traced."""
         return [storage.version for storage in (*self.by_storage, *(out.storage_view.storage for out in self.program))]
 
     def mutations(self) -> tuple[Mutation, ...]:
@@ -343,18 +343,18 @@ class _Trace:
     # -- backward ---------------------------------------------------------------------------------------------------
 
     def heads(self, mutations: Sequence[Mutation]) -> list[TraceTensor]:
-        """What has a history, of the results and the written inputs."""
+        """The results and written inputs that have an autograd history."""
         return list(filter(_has_history, (*self.program, *(self.inputs[m.input].seen for m in mutations))))
 
     def note_saved(self, mutations: Sequence[Mutation]) -> None:
-        """Find what eager's graph saves."""
+        """Record which tensors eager's autograd graph saves."""
         for view in saved_views(self.heads(mutations)):
             self.saved.add(view.storage)
             self.eager_saved_views.add(view)
 
     def unsaved(self, values: Sequence[fx.Node]) -> tuple[frozenset[int], ...]:
         """The primals and the program outputs (with these values) that it does not save; primals that it saves by
-        themselves, and so reads what `x.data = y` puts in their place.
+        themselves, so that its backward reads what replaces them (`x.data = y`).
 
         Parameters are written by optimizers alone.
         """
@@ -372,11 +372,11 @@ class _Trace:
         return frozenset(primals), frozenset(outputs), frozenset(itself)
 
     def is_saved_itself(self, node: fx.Node, *views: StorageView) -> bool:
-        """Eager saves this very input, and no view of it; a `checkpoint` call reads its inputs again."""
+        """Whether eager saves this input and no view of it; a `checkpoint` call rereads its inputs."""
         return any("checkpoint" in user.meta for user in node.users) or not self.eager_saved_views.isdisjoint(views)
 
     def saved_views(self) -> dict[Storage, list[StorageView]]:
-        """The views of inputs that eager saves, but for those that a `checkpoint` call takes again."""
+        """The views of inputs that eager saves, without those that a `checkpoint` call recreates."""
         wholes = {view for one in self.inputs for view in (one.leaf.storage_view, one.storage_view)}
         views: dict[Storage, list[StorageView]] = {}
         for view in self.eager_saved_views - wholes:
@@ -402,7 +402,7 @@ class _Trace:
         return frozenset(i for i, one in enumerate(self.inputs) if one.storage_view.storage in views)
 
     def read_inputs(self) -> Iterator[Reads]:
-        """The inputs that eager's backward reads, or what it computes again."""
+        """The inputs that eager's backward reads, or from which it recomputes."""
         views = self.saved_views()
         for storage, i in self.by_storage.items():
             one = self.inputs[i]
@@ -411,11 +411,11 @@ class _Trace:
                 yield Reads(one, self.examples[i], itself, views.get(storage, ()))
 
     def is_saved(self, out: TraceTensor, value: fx.Node) -> bool:
-        """Eager saves this program output; what is computed in a `checkpoint` call is computed again instead."""
+        """Whether eager saves this program output; values of a `checkpoint` call are recomputed instead."""
         return out.storage_view.storage in self.saved and "checkpoint" not in value.meta
 
     def leaves_wanted(self) -> list[int]:
-        """Positions of the inputs that ask for gradients, each object once."""
+        """Positions of the inputs that require gradients, each object once."""
         return [i for i, one in enumerate(self.inputs) if one.wants_gradient and self.first[id(one)] == i]
 
     def with_history(self, mutations: Sequence[Mutation]) -> list[int]:
@@ -720,7 +720,7 @@ def _run_node(gm: fx.GraphModule, node: fx.Node, args: tuple[Any, ...], kwargs: 
 
 
 def _has_history(tensor: torch.Tensor) -> bool:
-    """True when gradients flow into the tensor. A view taken under no_grad says `requires_grad` when its base does."""
+    """Whether gradients flow into the tensor. A view taken under no_grad has its base's `requires_grad`."""
     try:
         return tensor.grad_fn is not None or (tensor.requires_grad and not is_view(tensor))
     except RuntimeError:  # its base was written in another mode: autograd forbids to use it, but not to have it
@@ -728,7 +728,7 @@ def _has_history(tensor: torch.Tensor) -> bool:
 
 
 def _replay_has_history(base: TraceTensor, steps: Sequence[Step]) -> bool:
-    """True when taking `steps` from `base` again makes a tensor that gradients flow into."""
+    """Whether replaying `steps` from `base` makes a tensor that gradients flow into."""
     return _has_history(base) and steps[-1].grad and not any(s.op is aten.detach.default for s in steps)
 
 
@@ -847,7 +847,7 @@ def _is_item_of_view(node: fx.Node) -> bool:
 
 
 def _erase_tangents(graph: fx.Graph, taken: Collection[str]) -> None:
-    """Take out the placeholders of tangents that are not taken."""
+    """Remove the placeholders of unused tangents."""
     for node in [n for n in graph.nodes if n.op == "placeholder" and n.name.startswith("tangents_")]:
         if node.name not in taken:
             graph.erase_node(node)

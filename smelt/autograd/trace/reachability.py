@@ -1,4 +1,4 @@
-"""Which results lead to which inputs, as autograd sees it: also where the gradient is a constant."""
+"""Which results give gradients to which inputs, as autograd sees it: also where the gradient is a constant."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 def heads_of(heads: Sequence[torch.Tensor], leaves: Mapping[int, torch.Tensor]) -> dict[int, frozenset[int]]:
     """For each leaf, by its key, the positions of the heads whose history gives it a gradient, be it zeros.
 
-    A node of PyTorch's own gives gradients where it gets one; that of a `torch.autograd.Function` wherever the engine
-    comes to it, for it is given zeros.
+    A built-in node returns gradients where it gets one; that of a `torch.autograd.Function` wherever the engine reaches
+    it, since it is given zeros.
     """
     keys = {id(leaf): key for key, leaf in leaves.items()}
     found: dict[int, int] = dict.fromkeys(leaves, 0)
@@ -36,7 +36,7 @@ def heads_of(heads: Sequence[torch.Tensor], leaves: Mapping[int, torch.Tensor]) 
 
 
 def in_order(heads: Sequence[torch.Tensor]) -> dict[Any, Sequence[tuple[Any, int]]]:
-    """The nodes below the heads, each before all that it leads to, with the nodes that it gives gradients to."""
+    """The nodes below the heads in topological order, each with the nodes to which it passes gradients."""
     edges: dict[Any, Sequence[tuple[Any, int]]] = {}
     order: list[Any] = []
     for head in heads:
@@ -61,7 +61,7 @@ def function_of(node: Any) -> type | None:
 def comes_through_function(out: torch.Tensor, base: torch.Tensor, steps: int) -> bool:
     """Whether `out`, a view of `base` by some steps, has its history from a `torch.autograd.Function` among them.
 
-    Taken again from `base`, the views would have the derivatives of views and not that of the function.
+    Views recreated from `base` would have the derivatives of views and not that of the function.
     """
     node, output_nr, end = out.grad_fn, out.output_nr, base.grad_fn
     for _ in range(steps):

@@ -1,4 +1,4 @@
-"""Numbers that the program reads from tensors on its way: nodes of the joint graph, and results of the forward.
+"""Numbers that the program reads from tensors while it runs: nodes of the joint graph, and results of the forward.
 
 A number has the name of its symbol, so that sizes of later nodes, which are made of symbols, are expressions over
 nodes. What is checked about numbers is a node as well, whose result nobody needs.
@@ -44,15 +44,15 @@ class JointReads:
         self.checks: list[fx.Node] = []
 
     def identity(self, tensor: TraceTensor) -> Hashable:
-        """Values never change: a node."""
+        """The identity of a value: its node, since values of a functional graph never change."""
         return self.recorder.value(tensor.storage_view)
 
     def origin(self) -> Origin:
-        """Where the capture can end instead."""
+        """Where capture can break the graph instead."""
         return self.running or Origin(0, "a part of the program that capture did not see")
 
     def read(self, number: Size | Real, tensor: TraceTensor) -> None:
-        """A value becomes a number: of a whole one its node, of a float the tensor itself is what operators take."""
+        """Make a value a number. Operators take an integer as its node, a float as the tensor itself."""
         value = self.recorder.value(tensor.storage_view)
         if isinstance(number, Real):
             value = self.recorder.emit(aten.view.default, value, [])
@@ -61,17 +61,17 @@ class JointReads:
             self._add(number, aten._local_scalar_dense.default, (value,))
 
     def read_size(self, number: Size, tensor: TraceTensor, dim: int) -> None:
-        """The size of a result becomes a number."""
+        """Make the size of a result a number."""
         self._add(number, aten.sym_size.int, (self.recorder.value(tensor.storage_view), dim))
 
     def float_node(self, number: Any) -> Any:
-        """A floating-point number that a tensor tells, or what the program computes of it, as a tensor."""
+        """A floating-point number read from a tensor, or computed from such a number, as a tensor."""
         if isinstance(number, (int, float, Size)):
             return self.recorder.emit(aten.full.default, [], number, dtype=torch.float64)
         if not is_unbacked(number):
             return self.recorder.number(number)
         known = self.floats.get(number.key)
-        if known is None and number.compute is None:  # no tensor tells it: it is an input, drawn before the graph runs
+        if known is None and number.compute is None:  # not read from a tensor: an input, drawn before the graph runs
             return self.recorder.given_number(number)
         if known is None:
             operands = [self.float_node(a) for a in number.args]
@@ -88,7 +88,7 @@ class JointReads:
 
     @contextmanager
     def checking(self) -> Iterator[None]:
-        """Inside, what is taken for granted about numbers is checked by the graph."""
+        """Within this context, assumptions about numbers become checks in the graph."""
         before, self.owner.expects = self.owner.expects, self.expect
         try:
             yield

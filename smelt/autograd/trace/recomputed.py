@@ -20,9 +20,9 @@ class Recomputed:
     Args:
         nodes: of the forward, in order.
         late: those inputs, with what they are in the backward.
-        append_like: appends the like of a node with other operands.
+        append_like: appends a copy of a node with other operands.
 
-    What a call draws at random is drawn once.
+    Random numbers of a call are drawn once, in the forward.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Recomputed:
         return bool(self._stale)
 
     def of(self, node: fx.Node) -> fx.Node:
-        """What the call's second run computes where its first one computed `node`: made when it is first read."""
+        """The node of the call's second run that corresponds to `node`, created when it is first read."""
         if node not in self._stale:
             return node
         stack = [node]
@@ -69,5 +69,5 @@ class Recomputed:
 
 
 def is_recomputed(view: StorageView) -> bool:
-    """It is made in a `checkpoint` call, which makes it again of what its inputs are then."""
+    """Whether a `checkpoint` call computes it, and recomputes it from its inputs as they are in the backward."""
     return view.node is not None and "checkpoint" in view.node.meta

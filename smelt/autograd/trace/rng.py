@@ -1,4 +1,4 @@
-"""The random numbers of a call, and how they are reproduced when second derivatives run the program once more.
+"""The random numbers of a call, and how they are reproduced when second derivatives rerun the program.
 
 A graph's numbers follow from a seed for each device and the position of each operator in the program, or (`eager_rng`,
 or an operator that stays torch's) from the states of PyTorch's generators. A call that may be differentiated twice
@@ -26,14 +26,14 @@ switch("seeds", lambda: getattr(_replayed, "seeds", {}), lambda before: setattr(
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a call's numbers follow from: seeds, and the states of generators that operators of torch draw from."""
+    """The RNG state of a call: its seeds, and the states of generators that torch's operators draw from."""
 
     seeds: dict[torch.device, torch.Tensor]
     states: dict[torch.device, torch.Tensor]
 
 
 def drawing_devices(graph: fx.Graph) -> tuple[torch.device, ...]:
-    """The devices on which the graph draws random numbers, in the order of their first."""
+    """The devices on which the graph draws random numbers, by their first use."""
     return tuple(dict.fromkeys(device for node in graph.nodes for device in _drawn_on(node)))
 
 
@@ -46,7 +46,7 @@ def _drawn_on(node: fx.Node) -> tuple[torch.device, ...]:
 
 
 def seeded_devices(graph: fx.Graph) -> tuple[torch.device, ...]:
-    """Of these, those that draw from seeds: where a graph lives on a GPU, what it does on the CPU is left to torch."""
+    """The drawing devices that use seeds. In a graph on a GPU, torch's generator draws the CPU's numbers."""
     found = drawing_devices(graph)
     return tuple(device for device in found if device.type != "cpu") if is_mixed(graph) else found
 
@@ -66,7 +66,7 @@ def draws(joint: Joint) -> bool:
 def seed(device: torch.device) -> torch.Tensor:
     """The seed of a call: from the device's generator, unless an earlier call is repeated.
 
-    It lies on the device, so that nothing waits, and a recorded CUDA graph takes it as an input like any other.
+    It is a tensor on the device, so that nothing synchronizes and a CUDA graph takes it like any other input.
     """
     given: dict[torch.device, torch.Tensor] = getattr(_replayed, "seeds", {})
     known = given.get(device)
@@ -74,13 +74,13 @@ def seed(device: torch.device) -> torch.Tensor:
 
 
 def beginning(joint: Joint, generators: Sequence[torch.device]) -> Beginning:
-    """What the numbers of the call that comes next follow from; `generators` of `generator_devices`."""
+    """The RNG state from which the next call draws; `generators`: those of `generator_devices`."""
     return Beginning({d: seed(d) for d in joint.seeds}, {d: _state(d) for d in generators})
 
 
 @contextmanager
 def with_seeds(begin: Beginning) -> Iterator[None]:
-    """A call inside of it takes these seeds."""
+    """Within this context, calls take these seeds."""
     before = getattr(_replayed, "seeds", {})
     _replayed.seeds = begin.seeds
     try:
@@ -91,7 +91,7 @@ def with_seeds(begin: Beginning) -> Iterator[None]:
 
 @contextmanager
 def from_beginning(begin: Beginning | None) -> Iterator[None]:
-    """A call inside of it draws what followed from `begin`; nothing outside is drawn otherwise than without it."""
+    """Within this context, calls draw the numbers that followed `begin`; generators are restored afterwards."""
     if begin is None:
         yield
         return

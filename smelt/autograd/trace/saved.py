@@ -36,11 +36,11 @@ def saved_views(heads: Iterable[torch.Tensor]) -> Iterator[StorageView]:
 
 
 class Reads(NamedTuple):
-    """An input that the backward reads, and how eager does.
+    """An input that the backward reads, and how eager saves it.
 
     Attributes:
-        itself: eager saves this very tensor, or a `checkpoint` call reads it once more.
-        views: the views of it that eager saves; those that a `checkpoint` call takes anew are none.
+        itself: eager saves this tensor object, or a `checkpoint` call reads it in its second run.
+        views: the views of it that eager saves, without those that a `checkpoint` call recreates.
     """
 
     one: Input
@@ -50,30 +50,30 @@ class Reads(NamedTuple):
 
     @property
     def large(self) -> bool:
-        """It was computed before, and is more than a copy may be taken of."""
+        """Whether it was computed before the call and is too large to copy."""
         return not self.example.is_leaf and hint(self.one.leaf.storage_view.layout.val.nbytes) > SMALL
 
     @property
     def stays_alias(self) -> bool:
-        """No copy is taken of it."""
+        """Whether it is saved as an alias and never copied."""
         return self.large or isinstance(self.example, Parameter)
 
     @property
     def stays_one(self) -> bool:
-        """What the forward finds of it and what the backward finds are one value."""
+        """Whether forward and backward may treat it as one value."""
         return (self.stays_alias and not self.itself) or (self.large and not self.views)
 
 
 def read_as_saved(rec: GraphRecorder, reads: Iterable[Reads]) -> dict[fx.Node, fx.Node]:
-    """From here on each of these inputs is another value: what it is when the backward runs.
+    """Give each of these inputs a second value in the graph: what it is when the backward runs.
 
-    What the forward computed of it stays what it was. So do views that eager saves, beside inputs that it saves by
-    themselves: they are of the memory that the forward found (`x.data = y`). Left out are parameters that are not saved
-    by themselves, and large inputs that were computed before and are not saved in both ways, so that what a block
-    computes of its input can be computed again.
+    Values that the forward computed are unaffected. So are views that eager saves beside the input itself: they
+    show the memory that the forward found, also after `x.data = y`. Left out are parameters that are not saved by
+    themselves, and large inputs that were computed before and are not saved in both ways: a block can then recompute
+    from them.
 
     Returns:
-        Of each input what it is from here on.
+        The new value of each input.
     """
     late = {}
     for each in reads:
@@ -81,7 +81,7 @@ def read_as_saved(rec: GraphRecorder, reads: Iterable[Reads]) -> dict[fx.Node, f
         if each.stays_one or storage.version or node.op != "placeholder":
             continue
         wholes = [one.leaf, one.seen]  # two where the input was computed before
-        kind: Literal["held", "input"] = "held" if each.stays_alias and storage not in rec.cloned else "input"
+        kind: Literal["alias", "input"] = "alias" if each.stays_alias and storage not in rec.cloned else "input"
         late[node] = _bind_anew(rec, node, wholes, (kind, node.name))
         if each.itself and each.views:
             memory = _later(rec, node, one.leaf.storage_view.layout.val, ("memory", node.name))
@@ -100,9 +100,9 @@ def _seen_in(rec: GraphRecorder, memory: fx.Node, view: StorageView, ends: Conta
 def results_as_saved(
     rec: GraphRecorder, program: Sequence[TraceTensor], saved: Container[Storage], inputs: Container[Storage]
 ) -> None:
-    """The same for results whose memory eager saves: they are all of it, or a view of it.
+    """The same for results whose memory eager saves: they cover all of it or are a view of it.
 
-    That memory is not an input's, though the value may be: copies are not in the graph.
+    Memory of inputs is left out. The value may still be an input's: the graph contains no copies.
     """
     for i, out in enumerate(program):
         view, val, root = out.storage_view, out.storage_view.layout.val, out.storage_view.storage.root
@@ -114,11 +114,11 @@ def results_as_saved(
             rec.assign(view, _later(rec, node, val, ("output", i)))
 
 
-Where = tuple[Literal["input", "held", "memory", "output"], Any]
+Where = tuple[Literal["input", "alias", "memory", "output"], Any]
 """An input (by its name) or a result (by its number) as the backward finds it.
 
-"held": what the forward found of the input is held for the backward as an alias, where it is computed from again; else
-as a copy. "memory": what is in the memory of the input that the forward found.
+"alias": the memory of the input as the forward found it, kept alive by an alias where the backward recomputes from it,
+else copied. "memory": the contents, when the backward runs, of the memory that the input had in the forward.
 """
 
 

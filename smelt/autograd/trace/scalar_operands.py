@@ -22,7 +22,7 @@ Call = tuple[OpOverload, tuple[Any, ...], Mapping[str, Any]]
 
 
 class Numbers(Protocol):
-    """Who makes the nodes of numbers."""
+    """What creates the nodes of numbers: a recorder."""
 
     def number(self, real: Real) -> fx.Node:
         """A float64 tensor without dimensions that holds the number at each call."""
@@ -39,7 +39,7 @@ def has_real(values: Iterable[Any]) -> bool:
 
 
 def with_numbers(rec: Numbers, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], vals: Any) -> Call:
-    """The same on tensors in place of the numbers that each call brings; others are pinned to the example's.
+    """The arguments with tensors for numbers that each call brings; other numbers are pinned to the example's.
 
     A number does not widen the result: `half * number` is half, `whole * number` has the default dtype.
     """

@@ -54,7 +54,7 @@ def write_view(emit: Emit, parent: fx.Node, value: fx.Node, view: StorageView) -
 def write_memory(emit: Emit, root: fx.Node, value: fx.Node, view: StorageView) -> fx.Node:
     """The root's new value after `value` was written to `view`, by positions in memory.
 
-    For places at or below one whose elements overlap (`expand`, `unfold`), where steps would leave stale twins.
+    For views at or below one whose elements overlap (`expand`, `unfold`): single steps would leave stale duplicates.
     """
     base = view.storage.root
     assert base is not None
@@ -110,7 +110,7 @@ def _write_dtype(emit: Emit, parent: fx.Node, value: fx.Node, view: StorageView)
 
 
 def _of_rows(emit: Emit, op: OpOverload, value: fx.Node, *args: Any) -> fx.Node:
-    """A view that wants elements side by side, which they are in eager: of a copy where the value's are apart.
+    """A view that needs contiguous elements, as they are in eager: of a copy where the value's are not.
 
     The value has strides of its own: `contiguous` and `clone` are not recorded, and what is written gives others.
     """

@@ -1,4 +1,4 @@
-/* smelt.base._native: what its parts share.
+/* smelt.base._native: what its source files share.
  *   preserve.c  what an interrupted compilation leaves behind is put back; the module's table
  *   handlers.c  what handlers of signals raise meanwhile
  *   switched.c  a setting for the time of one call

@@ -110,9 +110,9 @@ def examine_mode(subject: Subject, mode: str, phase: Callable[[str], None]) -> d
     broken = bool(counts["breaks"] or counts["graphs"] != 1)
     wrong = compare(expected, actual)
     if wrong:
-        again = compare(expected, run(mirror(subject.model), subject.batch, mode))
-        if again:
-            return {"status": "eager_fails", "error": f"eager does not repeat itself: {again[0]}"}
+        repeated = compare(expected, run(mirror(subject.model), subject.batch, mode))
+        if repeated:
+            return {"status": "eager_fails", "error": f"eager does not repeat itself: {repeated[0]}"}
         if not compare_compiling(subject, mode, actual):
             return {"status": "breaks" if broken else "forks", "error": "; ".join(wrong), **found}
         return {"status": "wrong", "error": "; ".join(wrong), **found}

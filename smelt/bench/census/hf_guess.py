@@ -31,14 +31,14 @@ class Guess:
     def __init__(self, model: nn.Module, tokens: int = 0) -> None:
         self.model, self.tokens = model, tokens
         self.config = model.config
-        self.parts = [self.config, *(v for v in vars(self.config).values() if hasattr(v, "to_diff_dict"))]
+        self.configs = [self.config, *(v for v in vars(self.config).values() if hasattr(v, "to_diff_dict"))]
         self.generator = torch.Generator().manual_seed(SEED)
 
     def setting(self, *names: str, default: Any = None) -> Any:
-        """The first of these settings that the configuration, or a part of it, has."""
+        """The first of these settings that the configuration, or one nested in it, has."""
         for name in names:
-            for part in self.parts:
-                value = getattr(part, name, None)
+            for config in self.configs:
+                value = getattr(config, name, None)
                 if value is not None and value is not False:
                     return value
         return default

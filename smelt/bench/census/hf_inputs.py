@@ -80,7 +80,7 @@ STATES = (
     | {"states", "actions", "rewards", "returns_to_go", "timesteps", "future_time_features"}
     | MASKS
 )
-"""The same, of models that are parts of others."""
+"""The same, of models that are components of others."""
 
 
 def _types(guess: Guess) -> Tensor:

@@ -54,9 +54,9 @@ def summary(census: Census) -> str:
     by_status = counts(rows)
     lines = [f"{census.library} ({census.version}): {share(rows)}"]
     lines.append(", ".join(f"{by_status[status]} {status}" for status in STATUSES if by_status[status]))
-    again = sum(any(outcome.recompiles for outcome in row.modes.values()) for row in rows)
-    if again:
-        lines.append(f"{again} compiled again at a second, equal call")
+    recompiled = sum(any(outcome.recompiles for outcome in row.modes.values()) for row in rows)
+    if recompiled:
+        lines.append(f"{recompiled} compiled again at a second, equal call")
     for reason, met in frequent_reasons(rows)[:8]:
         lines.append(f"  {len(met):4} {reason}")
     return "\n".join(lines)

@@ -16,7 +16,7 @@ PLAIN = (bool, int, str, type(None))
 def shorten(model: nn.Module) -> int:
     """Take blocks out of the model's chains until each kind is there once, or LEAST are left; says how many.
 
-    A kind is a class with these parts, shapes of parameters and plain settings; rates (of dropped paths) may differ.
+    A kind is a class with these submodules, parameter shapes and plain settings; rates (of dropped paths) may differ.
     Whether the model still runs has to be tried: some count their blocks elsewhere.
     """
     taken = sum(shorten(child) for child in model.children())
@@ -26,7 +26,7 @@ def shorten(model: nn.Module) -> int:
     spare: list[str] = []
     for name, block in model.named_children():
         kind = kind_of(block)
-        if kind in met and has_parts(block):
+        if kind in met and has_children(block):
             spare.append(name)
         met.add(kind)
     spare = spare[max(0, LEAST - (len(model) - len(spare))) :]
@@ -40,20 +40,20 @@ def shorten(model: nn.Module) -> int:
     return taken + len(spare)
 
 
-def has_parts(block: nn.Module) -> bool:
+def has_children(block: nn.Module) -> bool:
     """Is it more than a single layer? Taking out one of those saves nothing."""
     return next(block.children(), None) is not None
 
 
 def kind_of(block: nn.Module) -> Hashable:
     """Equal for blocks that do the same on the same shapes."""
-    parts = tuple((name, type(part), settings(part)) for name, part in block.named_modules())
-    return parts, tuple((name, tuple(value.shape)) for name, value in block.named_parameters())
+    modules = tuple((name, type(module), settings(module)) for name, module in block.named_modules())
+    return modules, tuple((name, tuple(value.shape)) for name, value in block.named_parameters())
 
 
-def settings(part: nn.Module) -> Hashable:
+def settings(module: nn.Module) -> Hashable:
     """The plain values that a module holds itself."""
-    return tuple((name, value) for name, value in vars(part).items() if _plain(value))
+    return tuple((name, value) for name, value in vars(module).items() if _plain(value))
 
 
 def _plain(value: Any) -> bool:

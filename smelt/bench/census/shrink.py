@@ -1,6 +1,6 @@
 """Small settings for any Hugging Face configuration: few layers, small widths, a small vocabulary, by field names.
 
-Every width becomes the same number, so that parts which must fit each other still do.
+Every width becomes the same number, so that widths that must agree still do.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ _DEPTHS = re.compile(r"depths?$|layers$|layer_repeats|num_blocks$|layers_per_blo
 
 
 def small_settings(config: Any, sizes: Sizes) -> dict[str, Any]:
-    """Settings that make a configuration small: those of its fields that change, and those of its parts.
+    """Settings that make a configuration small: those of its fields that change, and those of nested configurations.
 
     Args:
         config: the configuration with its defaults.
@@ -195,7 +195,7 @@ def small_number(name: str, value: int, sizes: Sizes) -> int:
 
 
 def _special_token(name: str, otherwise: int) -> int:
-    """The same small id wherever a configuration and its parts name the same token."""
+    """The same small id wherever a configuration and nested ones name the same token."""
     key = re.sub(r"_(index|id|idx)$", "", name)
     order = ("image_token", "video_token", "audio_token", "bos_token", "eos_token", "pad_token", "vision_start_token")
     return VOCABULARY - 1 - order.index(key) if key in order else otherwise - len(order)
@@ -225,7 +225,7 @@ def _fit_layer_lists(config: Any, found: dict[str, Any], sizes: Sizes) -> None:
     if not lists:
         return
     kinds = list(zip(*lists.values(), strict=True))
-    if any(isinstance(part, (dict, list)) for kind in kinds for part in kind):
+    if any(isinstance(item, (dict, list)) for kind in kinds for item in kind):
         return
     kept = sorted({kinds.index(kind) for kind in kinds})[:6]
     kept = kept if len(kept) >= sizes.layers else list(range(sizes.layers))

@@ -105,7 +105,7 @@ class Server:
     def run(self, task: Mapping[str, Any], environment: Mapping[str, str], limits: Limits) -> dict[str, Any] | Failure:
         """One task in a fresh process; its value, or the Failure that an error, a crash or a limit is."""
         with tempfile.TemporaryDirectory(prefix="smelt-bench-") as name:
-            task_file, result_file, log_file = (Path(name) / part for part in ("task.json", "result.json", "log.txt"))
+            task_file, result_file, log_file = (Path(name) / file for file in ("task.json", "result.json", "log.txt"))
             task_file.write_text(json.dumps(task))
             log_file.touch()
             request = {
@@ -249,12 +249,12 @@ def cache_environment(folder: Path, contenders: Iterable[str]) -> dict[str, str]
     Every contender has a folder of its own there, so that it starts with empty caches. A process of several contenders
     gets a folder with what all of them have built.
     """
-    parts = [folder / "".join(letter if letter.isalnum() else "_" for letter in name) for name in contenders]
-    used = parts[0] if len(parts) == 1 else folder / "together"
-    for part in [*parts, used]:
-        part.mkdir(parents=True, exist_ok=True)
-        if part != used:
-            _link_tree(part, used)
+    folders = [folder / "".join(letter if letter.isalnum() else "_" for letter in name) for name in contenders]
+    used = folders[0] if len(folders) == 1 else folder / "together"
+    for each in [*folders, used]:
+        each.mkdir(parents=True, exist_ok=True)
+        if each != used:
+            _link_tree(each, used)
     found = {"SMELT_STRICT": os.environ.get("SMELT_STRICT", "1"), "HF_HUB_OFFLINE": "1"}
     found["SMELT_VERIFY"] = os.environ.get(
         "SMELT_VERIFY", "0"

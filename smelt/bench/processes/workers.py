@@ -39,7 +39,7 @@ class Workers(Generic[Item, Done]):
         packages, threads: of each server, see `Server`.
         do: what is done with an item.
         keep: called with every result, one at a time.
-        again: whether a result that was made beside others is to be made once more by itself, after all others.
+        retry: whether a result that was made beside others is to be made once more by itself, after all others.
         lanes: tasks that one item may run side by side.
         seconds: the work ends after so many. An item that would take longer than what is left, judged by the longest so
             far, is not begun; one that is being done then is lost.
@@ -54,9 +54,9 @@ class Workers(Generic[Item, Done]):
         keep: Callable[[Done], None],
         lanes: int = 1,
         seconds: float | None = None,
-        again: Callable[[Done], bool] = lambda done: False,
+        retry: Callable[[Done], bool] = lambda done: False,
     ) -> None:
-        self.do, self.keep, self.again = do, keep, again
+        self.do, self.keep, self.retry = do, keep, retry
         self._later: list[Item] = []
         self._deadline = None if seconds is None else time.monotonic() + seconds
         self._longest = 0.0
@@ -127,7 +127,7 @@ class Workers(Generic[Item, Done]):
                     return  # it was cut short
                 with self._lock:
                     self._longest = max(self._longest, time.monotonic() - begin)
-                    if not alone and self.again(done):
+                    if not alone and self.retry(done):
                         self._later.append(item)
                     else:
                         self.keep(done)

@@ -70,15 +70,15 @@ document.getElementById("filter")?.addEventListener("input", (event) => {
 def report_html(benchmarks: Sequence[Benchmark], comparison: Comparison | None = None) -> str:
     """The report on all runs as one page, after the comparison where there is one."""
     rows, replaced = merge(benchmarks)
-    parts = [section_html(section) for section in comparison_sections(comparison)] if comparison else []
-    parts += [f'<p class="lead">{escape(line)}</p>' for line in headline(rows)]
-    parts += plots_html(rows)
+    blocks = [section_html(section) for section in comparison_sections(comparison)] if comparison else []
+    blocks += [f'<p class="lead">{escape(line)}</p>' for line in headline(rows)]
+    blocks += plots_html(rows)
     sections = [section_html(section) for section in report_sections(rows, benchmarks, replaced)]
-    parts += [*sections[:-1], rows_html(rows), sections[-1], f'<p class="soft">{escape(LEGEND)}</p>']
+    blocks += [*sections[:-1], rows_html(rows), sections[-1], f'<p class="soft">{escape(LEGEND)}</p>']
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>smelt bench</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{STYLE}</style></head><body><h1>Benchmark report</h1>\n{''.join(parts)}"
+        f"<style>{STYLE}</style></head><body><h1>Benchmark report</h1>\n{''.join(blocks)}"
         '<p class="soft">Made by <code>smelt bench report</code>.</p>'
         f"<script>{SCRIPT}</script></body></html>\n"
     )
@@ -140,20 +140,20 @@ def entry_html(row: Row, result: Result, other: str) -> str:
 
 def details_html(row: Row, result: Result, other: str) -> str:
     """All that is known of one contender on one row."""
-    parts = [_list(about_lines(row, result, other))]
+    blocks = [_list(about_lines(row, result, other))]
     if result.error:
-        parts.append(f"<h4>{escape(result.status)}</h4><pre>{escape(result.error)}</pre>")
+        blocks.append(f"<h4>{escape(result.status)}</h4><pre>{escape(result.error)}</pre>")
     if result.accuracy and result.accuracy.failures:
-        parts.append(f"<h4>Wrong results</h4><pre>{escape(chr(10).join(result.accuracy.failures))}</pre>")
+        blocks.append(f"<h4>Wrong results</h4><pre>{escape(chr(10).join(result.accuracy.failures))}</pre>")
     if result.accuracy and result.accuracy.unlucky:
         text = escape("\n".join(result.accuracy.unlucky))
-        parts.append(f"<h4>Off with the first seed, right with two others</h4><pre>{text}</pre>")
+        blocks.append(f"<h4>Off with the first seed, right with two others</h4><pre>{text}</pre>")
     for key, title in TALLIES.items():
         if found := tally(result, key):
-            parts.append(f"<h4>{title}</h4>{_list([(text, str(n)) for text, n in found.most_common()])}")
+            blocks.append(f"<h4>{title}</h4>{_list([(text, str(n)) for text, n in found.most_common()])}")
     if stages := stage_lines(result.counts):
-        parts.append(f"<h4>Compile time by stage</h4>{_list(stages)}")
-    return "".join(parts)
+        blocks.append(f"<h4>Compile time by stage</h4>{_list(stages)}")
+    return "".join(blocks)
 
 
 def _list(lines: Lines) -> str:

@@ -16,14 +16,14 @@ from smelt.bench.tables import LEGEND
 def report_markdown(benchmarks: Sequence[Benchmark], comparison: Comparison | None = None) -> str:
     """The report on all runs as one Markdown text, after the comparison where there is one."""
     rows, replaced = merge(benchmarks)
-    parts = ["# Benchmark report\n"]
+    blocks = ["# Benchmark report\n"]
     if comparison is not None:
-        parts += [section_markdown(section) for section in comparison_sections(comparison)]
-    parts.append("\n".join(f"- {escape(line)}" for line in headline(rows)) + "\n")
-    parts += [section_markdown(section) for section in report_sections(rows, benchmarks, replaced)]
+        blocks += [section_markdown(section) for section in comparison_sections(comparison)]
+    blocks.append("\n".join(f"- {escape(line)}" for line in headline(rows)) + "\n")
+    blocks += [section_markdown(section) for section in report_sections(rows, benchmarks, replaced)]
     lines = [entry_cells(*entry) for entry in entries(rows)]
-    parts += [section_markdown(Section("Rows", NOTE, HEADS, lines, LEFT))] if lines else []
-    return "\n".join([*parts, LEGEND]) + "\n"
+    blocks += [section_markdown(Section("Rows", NOTE, HEADS, lines, LEFT))] if lines else []
+    return "\n".join([*blocks, LEGEND]) + "\n"
 
 
 def comparison_markdown(comparison: Comparison) -> str:

@@ -20,7 +20,7 @@ from smelt.bench.results import Row
 VARIABLES = {"#0a0b01": "--ink", "#0a0b02": "--line", "#0a0b03": "--rival"} | {
     f"#0a0b1{index}": f"--series-{index}" for index in range(4)
 }
-"""Colours that are only place holders: each becomes a CSS variable of the page."""
+"""Colours that are only placeholders: each becomes a CSS variable of the page."""
 
 INK, LINE, RIVALS, *SERIES = VARIABLES
 
@@ -49,7 +49,7 @@ STYLE = {
 
 
 def colour(name: str, names: Sequence[str]) -> str:
-    """A contender's place holder: its own for the rival, then one after the other."""
+    """A contender's placeholder: its own for the rival, then one after the other."""
     others = [other for other in names if other not in (BASE, RIVAL)]
     return RIVALS if name in (BASE, RIVAL) else SERIES[others.index(name) % len(SERIES)]
 
@@ -92,19 +92,19 @@ def cold_plot(rows: Sequence[Row], name: str) -> str | None:
         return None
     both.sort(key=lambda row: row.results[name].cold_s or 0.0)
     own, others = ([row.results[who].cold_s or 0.0 for row in both] for who in (name, other))
-    places = range(1, len(both) + 1)
+    positions = range(1, len(both) + 1)
     with style():
         figure = _figure(11.7, 3.6)
         panel = figure.subplots()
-        panel.vlines(places, own, others, color=LINE, linewidth=1)
-        panel.plot(places, others, "o", color=colour(other, [name]), label=other, markersize=4)
-        panel.plot(places, own, "o", color=colour(name, [name]), label=name, markersize=4)
+        panel.vlines(positions, own, others, color=LINE, linewidth=1)
+        panel.plot(positions, others, "o", color=colour(other, [name]), label=other, markersize=4)
+        panel.plot(positions, own, "o", color=colour(name, [name]), label=name, markersize=4)
         panel.set_ylabel("cold start, seconds")
         panel.set_xlim(0.3, len(both) + 0.7)
         panel.legend(loc="lower right", ncols=2, bbox_to_anchor=(1.0, 1.0))
         panel.set_title(f"{len(both)} {'row' if len(both) == 1 else 'rows'} that both passed", loc="left")
         if len(both) <= NAMED:
-            panel.set_xticks(places, [row.model for row in both], rotation=35, ha="right")
+            panel.set_xticks(positions, [row.model for row in both], rotation=35, ha="right")
         else:
             panel.set_xlabel(f"rows, by the cold start of {name}")
         _log_axis(panel, "{:g} s", [*own, *others])
@@ -119,7 +119,7 @@ def _groups(rows: Sequence[Row]) -> dict[Setting, list[Row]]:
 
 
 def _shares(n: int) -> list[float]:
-    """`n` places from 0 to 1; one alone stands in the middle."""
+    """`n` positions from 0 to 1; one alone stands in the middle."""
     return [0.5] if n == 1 else [index / (n - 1) for index in range(n)]
 
 

@@ -69,17 +69,17 @@ def gpu_section(models: Sequence[Benchmark], bandwidths: Sequence[Bandwidth]) ->
     steps = [row for row in rows if STEP in row.results]
     baselines = [row for row in rows if row.suite == "baselines" and row not in steps]
     others = [row for row in rows if row.suite != "baselines" and row not in steps]
-    parts = [
-        *baseline_part(baselines, place_of(runs_of(models, baselines))),
-        *step_part(steps, place_of(runs_of(models, steps))),
+    paragraphs = [
+        *baseline_section(baselines, place_of(runs_of(models, baselines))),
+        *step_section(steps, place_of(runs_of(models, steps))),
         *([*headline(others), f"The suites were measured{place_of(runs_of(models, others))}."] if others else []),
-        *(part for run in bandwidths if run.device != "cpu" for part in bandwidth_part(run)),
+        *(paragraph for run in bandwidths if run.device != "cpu" for paragraph in bandwidth_section(run)),
     ]
-    if not parts:
+    if not paragraphs:
         return NOTHING
     machines = dict.fromkeys([describe(run) for run in models] + [_described(run) for run in bandwidths])
     commands = dict.fromkeys([run.command for run in models] + [run.command for run in bandwidths])
-    return "\n\n".join([*parts, "Commands: " + ", ".join(f"`{command}`" for command in commands) + ".", *machines])
+    return "\n\n".join([*paragraphs, "Commands: " + ", ".join(f"`{command}`" for command in commands) + ".", *machines])
 
 
 def runs_of(runs: Iterable[Benchmark], rows: Iterable[Row]) -> list[Benchmark]:
@@ -123,13 +123,13 @@ def pairs_of(row: Row) -> list[tuple[str, str, str]]:
     return [pair for pair in found if pair[2] in row.results]
 
 
-def baseline_part(rows: Sequence[Row], place: str) -> list[str]:
+def baseline_section(rows: Sequence[Row], where: str) -> list[str]:
     """The table of models and modes, and its means."""
     if not rows:
         return []
     lines = [_baseline_line(row, *pair) for row in rows for pair in pairs_of(row)]
     train = "forward and backward" if all(row.optimizer == "none" for row in rows) else "training"
-    parts = [f"Models of the [baselines](docs/benchmarks.md), {train},{place}:", table(HEADS, lines, TEXT_HEADS)]
+    paragraphs = [f"Models of the [baselines](docs/benchmarks.md), {train},{where}:", table(HEADS, lines, TEXT_HEADS)]
     rivals = dict.fromkeys(name for row in rows for name in row.results if family_of(name) == RIVAL)
     means = [
         f"{name} is {mean.value:.2f} times as fast as {rival} (geometric mean of {plural(mean.rows, 'model')}, "
@@ -138,11 +138,13 @@ def baseline_part(rows: Sequence[Row], place: str) -> list[str]:
         for rival in [BASE, *rivals]
         if (mean := Mean.of(speedup(row, name, rival) for row in rows))
     ]
-    parts.append("; ".join(means) + ".")
+    paragraphs.append("; ".join(means) + ".")
     most = max(row.side_by_side for row in rows)
     if most > 1:
-        parts.append(f"First steps were taken {most} at a time, so that they disturbed each other; steps were not.")
-    return parts
+        paragraphs.append(
+            f"First steps were taken {most} at a time, so that they disturbed each other; steps were not."
+        )
+    return paragraphs
 
 
 def _baseline_line(row: Row, mode: str, rival: str, ours: str) -> tuple[str, ...]:
@@ -168,7 +170,7 @@ def _with_ratio(result: Result, over_eager: float | None) -> str:
     return f"{_number(step_s(result), 1e3, 1)} ({_number(over_eager, 1, 2)})"
 
 
-def step_part(rows: Sequence[Row], place: str) -> list[str]:
+def step_section(rows: Sequence[Row], where: str) -> list[str]:
     """The whole step: each contender's speed against eager."""
     if not rows:
         return []
@@ -188,10 +190,10 @@ def step_part(rows: Sequence[Row], place: str) -> list[str]:
         )
     heads = ("model", "precision", "eager ms", *(f"{name} ms (x eager)" for name in names), f"peak, {STEP} x eager")
     optimizers = ", ".join(dict.fromkeys(row.optimizer for row in rows))
-    return [f"Whole steps, with the optimizer ({optimizers}),{place}:", table(heads, lines, 2)]
+    return [f"Whole steps, with the optimizer ({optimizers}),{where}:", table(heads, lines, 2)]
 
 
-def bandwidth_part(run: Bandwidth) -> list[str]:
+def bandwidth_section(run: Bandwidth) -> list[str]:
     """Shares of the copy's speed."""
     names = list(dict.fromkeys(name for problem in run.problems for name in problem.figures))
     lines = []

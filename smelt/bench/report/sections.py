@@ -80,14 +80,14 @@ def _how(entry: Standing) -> str:
 
 
 def _sentence(entry: Standing) -> str:
-    parts = [f"{entry.contender} passes {entry.passed} of {entry.judged} rows"]
+    clauses = [f"{entry.contender} passes {entry.passed} of {entry.judged} rows"]
     if entry.over_eager:
-        parts.append(f"{times(entry.over_eager)} as fast as eager")
+        clauses.append(f"{times(entry.over_eager)} as fast as eager")
     if entry.over_rival:
-        parts.append(f"{times(entry.over_rival)} as fast as {RIVAL}")
+        clauses.append(f"{times(entry.over_rival)} as fast as {RIVAL}")
     if entry.cold:
-        parts.append(f"cold start {times(entry.cold.ratio)} that of {entry.cold.other}")
-    return f"{entry.setting.suite}, {entry.setting.how}: {'; '.join(parts)}."
+        clauses.append(f"cold start {times(entry.cold.ratio)} that of {entry.cold.other}")
+    return f"{entry.setting.suite}, {entry.setting.how}: {'; '.join(clauses)}."
 
 
 def times(mean: Mean) -> str:
@@ -100,7 +100,7 @@ def plural(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def place(setting: Setting, contender: str) -> tuple[str, str, str]:
+def setting_cells(setting: Setting, contender: str) -> tuple[str, str, str]:
     """The first three cells of a line."""
     return setting.suite, setting.how, contender
 
@@ -114,7 +114,7 @@ def pass_section(found: Iterable[Standing]) -> Section:
         rate = f"{100 * entry.passed / entry.judged:.0f}%" if entry.judged else ""
         counts = [str(entry.statuses.get(status, 0)) for status in (*failing, "eager_fails", "skipped")]
         passed = f"{entry.passed} of {entry.judged}"
-        lines.append((*place(entry.setting, entry.contender), passed, rate, *counts, str(entry.unchecked)))
+        lines.append((*setting_cells(entry.setting, entry.contender), passed, rate, *counts, str(entry.unchecked)))
     text = "Rows that were skipped, or on which eager itself fails, are not judged. Unchecked rows passed without a "
     text += "comparison of their results."
     return Section("Pass rates", text, (*heads, "eager fails", "skipped", "unchecked"), lines)
@@ -124,7 +124,7 @@ def speed_section(found: Iterable[Standing]) -> Section:
     """Geometric means of step speed-ups."""
     heads = ("suite", "setting", "contender", "x eager", "rows", "slower", "from - to")
     lines = [
-        (*place(entry.setting, entry.contender), *_mean(entry.over_eager), *_mean(entry.over_rival))
+        (*setting_cells(entry.setting, entry.contender), *_mean(entry.over_eager), *_mean(entry.over_rival))
         for entry in found
         if entry.over_eager or entry.over_rival
     ]
@@ -143,7 +143,7 @@ def start_section(found: Iterable[Standing]) -> Section:
     """Medians and ratios of cold and warm starts."""
     heads = ("suite", "setting", "contender", "against", "cold s", "its cold s", "ratio", "rows")
     lines = [
-        (*place(entry.setting, entry.contender), start.other, *_start(entry.cold), *_start(entry.warm))
+        (*setting_cells(entry.setting, entry.contender), start.other, *_start(entry.cold), *_start(entry.warm))
         for entry in found
         if (start := entry.cold or entry.warm)
     ]
@@ -162,7 +162,7 @@ def memory_section(found: Iterable[Standing]) -> Section:
     heads = ("suite", "setting", "contender", "peak, x eager", "rows", "least", "most")
     lines = [
         (
-            *place(entry.setting, entry.contender),
+            *setting_cells(entry.setting, entry.contender),
             f"{entry.peak.value:.2f}x",
             str(entry.peak.rows),
             f"{entry.peak.low:.2f}x",
@@ -178,7 +178,7 @@ def graph_section(found: Iterable[Standing]) -> Section:
     """Graphs, breaks, recompilations and fallbacks."""
     heads = ("suite", "setting", "contender", "rows", "one graph", "graphs", "breaks", "recompiles", "frames in eager")
     lines = [
-        (*place(entry.setting, entry.contender), *(str(value) for value in vars(entry.graphs).values()))
+        (*setting_cells(entry.setting, entry.contender), *(str(value) for value in vars(entry.graphs).values()))
         for entry in found
         if entry.graphs.rows
     ]

@@ -218,7 +218,7 @@ def standings(rows: Sequence[Row]) -> list[Standing]:
     for setting, group in groups.items():
         whole = Setting(**(vars(setting) | {"suite": ALL}))
         over.setdefault(whole, []).append(group)
-    groups = {setting: sum(parts, []) for setting, parts in over.items() if len(parts) > 1} | groups
+    groups = {setting: sum(lists, []) for setting, lists in over.items() if len(lists) > 1} | groups
     return [standing(setting, name, group) for setting, group in groups.items() for name in compared(group)]
 
 

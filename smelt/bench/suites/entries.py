@@ -100,7 +100,7 @@ def entry_workload(entry: Mapping[str, Any], size: str = "cpu") -> Workload:
             )
 
     def batch() -> Batch:
-        args, kwargs, target = (make_inputs(inputs.get(part)) for part in ("args", "kwargs", "target"))
+        args, kwargs, target = (make_inputs(inputs.get(name)) for name in ("args", "kwargs", "target"))
         return Batch(tuple(args or ()), kwargs or {}, target)
 
     return Workload(
@@ -140,14 +140,14 @@ def describe_inputs(inputs: Any) -> str:
 
     def visit(value: Any) -> None:
         if isinstance(value, dict):
-            for part in value.values():
-                visit(part)
+            for item in value.values():
+                visit(item)
         elif isinstance(value, list):
             if value and isinstance(value[0], str):
                 shapes.append("x".join(map(str, value[1])) if isinstance(value[1], list) else value[0])
             else:
-                for part in value:
-                    visit(part)
+                for item in value:
+                    visit(item)
 
     visit([inputs.get("args", []), inputs.get("kwargs", {})])
     return ", ".join(dict.fromkeys(shapes[:3]))

@@ -1,7 +1,7 @@
 """A gradient of rows is added into the other gradient of the same table, instead of into zeros of its size.
 
 An embedding whose weights are also those of the last product (GPT-2, BERT) has two gradients: a product, and zeros into
-which rows are added. Both are as large as the table, and so is their sum. With the product in the place of the zeros
+which rows are added. Both are as large as the table, and so is their sum. With the product instead of the zeros
 there is one such tensor, and nothing but the rows is touched twice. For kernels on a CPU, in float32 and float64.
 
 Rows of one index are summed before they meet the product, in the order in which the zeros would have taken them: a

@@ -1,4 +1,4 @@
-"""Complex values as pairs of real ones: generated kernels hold no complex numbers, so each rule computes both parts.
+"""Complex values as pairs of real ones, both computed by each rule: generated kernels have no complex numbers.
 
 What goes on to a kernel of torch's library, or to the caller, is put together; `view_as_real` of that is the pair
 again, so that between two such kernels nothing complex is left.
@@ -35,7 +35,7 @@ def is_complex(x: Any) -> bool:
     return dtype_of(x).is_complex if isinstance(x, Node) else isinstance(x, complex)
 
 
-def parts(p: Lowering, x: Any) -> Pair:
+def components(p: Lowering, x: Any) -> Pair:
     """(real, imaginary) of a node or number; the imaginary part of something real is the number 0."""
     if not isinstance(x, Node):
         return (x.real, x.imag) if isinstance(x, complex) else (x, 0)
@@ -48,7 +48,7 @@ def parts(p: Lowering, x: Any) -> Pair:
 
 
 def together(p: Lowering, real: Node, imaginary: Any) -> Node:
-    """The complex value of two parts; the second may be a number."""
+    """The complex value of two components; the second may be a number."""
     if not isinstance(imaginary, Node):
         imaginary = p.full_like(real, imaginary)
     last = rank_of(real)
@@ -64,21 +64,21 @@ def _real_meta(meta: Any) -> Any:
 
 
 def _as_real(p: Lowering, op: Any, *args: Any, **kwargs: Any) -> Any:
-    """The operator's real rule on real operands, under the meta of one part of its result."""
+    """The operator's real rule on real operands, under the meta of one component of its result."""
     result, p.result = p.result, _real_meta(p.result)
     value = DECOMPOSITIONS[op](p, *args, **kwargs)
     p.result = result
     return value
 
 
-# -- linear operators work on each part alone
+# -- linear operators work on each component alone
 
 
 def _component(p: Lowering, value: Any, component: int) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple(_component(p, v, component) for v in value)
     if is_complex(value):
-        chosen = parts(p, value)[component]
+        chosen = components(p, value)[component]
         return chosen
     return value
 
@@ -140,7 +140,7 @@ for _name, _positions in JOINS.items():
 
 def _joined(op: Any) -> Callable[..., Any]:
     def rule(p: Lowering, tensors: Any, dim: int = 0) -> Node:
-        pairs = [(a, b if isinstance(b, Node) else p.full_like(a, b)) for a, b in (parts(p, x) for x in tensors)]
+        pairs = [(a, b if isinstance(b, Node) else p.full_like(a, b)) for a, b in (components(p, x) for x in tensors)]
         return together(p, *(_as_real(p, op, tuple(components), dim) for components in zip(*pairs, strict=True)))
 
     return rule
@@ -176,7 +176,7 @@ def polar(p: Lowering, size: Node, angle: Node) -> Node:
 
 @complex_decomposition(aten._to_copy.default)
 def to_copy(p: Lowering, x: Node, **options: Any) -> Any:
-    real, imaginary = parts(p, x)
+    real, imaginary = components(p, x)
     dtype = _real_meta(p.out).dtype
     if p.out.device != x.meta["val"].device:
         return NotImplemented
@@ -205,7 +205,7 @@ def constant(p: Lowering, *args: Any, **options: Any) -> Node:
     value = args[-1] if "full" in name else 1 if "ones" in name else 0
     if not p.out.dtype.is_complex:
         return p.full(p.out.shape, value, p.out.dtype, p.out.device)
-    a, b = parts(p, value)
+    a, b = components(p, value)
     dtype = REAL[p.out.dtype]
     return together(p, p.full(p.out.shape, a, dtype, p.out.device), b)
 
@@ -214,15 +214,15 @@ def constant(p: Lowering, *args: Any, **options: Any) -> Node:
 
 
 def _ready(p: Lowering, x: Any) -> Pair:
-    """The parts in the result's precision and shape; numbers stay."""
+    """The components in the result's precision and shape; numbers stay."""
     dtype = _real_meta(p.out).dtype
     return tuple(  # type: ignore[return-value]
-        p.broadcast(p.convert(v, dtype), p.out.shape) if isinstance(v, Node) else v for v in parts(p, x)
+        p.broadcast(p.convert(v, dtype), p.out.shape) if isinstance(v, Node) else v for v in components(p, x)
     )
 
 
 def _product(p: Lowering, x: Pair, y: Pair) -> Pair:
-    """Of which parts that are the number 0 are left out, as eager does for a real operand."""
+    """Components that are the number 0 are left out, as eager does for a real operand."""
     (a, b), (c, d) = x, y
     if not isinstance(d, Node) and d == 0:
         return _times(p, a, c), _times(p, b, c)
@@ -232,7 +232,7 @@ def _product(p: Lowering, x: Pair, y: Pair) -> Pair:
 
 
 def _times(p: Lowering, x: Any, y: Any) -> Any:
-    """A product of two parts, of which any may be a number."""
+    """A product of two components, of which any may be a number."""
     if isinstance(x, Node):
         return p.mul(x, y)
     return p.mul(y, x) if isinstance(y, Node) else x * y
@@ -259,12 +259,12 @@ def div(p: Lowering, x: Any, y: Any) -> Any:
 
 @complex_decomposition(aten.reciprocal.default)
 def reciprocal(p: Lowering, x: Node) -> Node:
-    real, imaginary = parts(p, x)
+    real, imaginary = components(p, x)
     return together(p, *_quotient(p, p.full_like(real, 1.0), p.full_like(real, 0.0), real, imaginary))
 
 
 def _quotient(p: Lowering, a: Node, b: Node, c: Node, d: Node) -> tuple[Node, Node]:
-    """(a + bi) / (c + di) by the ratio of the divisor's parts, whose squares may leave the range of the dtype.
+    """(a + bi) / (c + di) by the ratio of the divisor's components, whose squares may leave the range of the dtype.
 
     (R. L. Smith, Algorithm 116: Complex division. Communications of the ACM 5 (8), 1962.)
     """
@@ -288,7 +288,7 @@ def ne(p: Lowering, x: Any, y: Any) -> Node:
     common = result_dtype_of(x, y)
     dtype = REAL.get(common, common)
     (a, b), (c, d) = (
-        [p.broadcast(p.convert(v, dtype), p.out.shape) if isinstance(v, Node) else v for v in parts(p, value)]
+        [p.broadcast(p.convert(v, dtype), p.out.shape) if isinstance(v, Node) else v for v in components(p, value)]
         for value in (x, y)
     )
     return p.logical_or(_differ(p, a, c), _differ(p, b, d))
@@ -301,7 +301,7 @@ def result_dtype_of(*operands: Any) -> torch.dtype:
 
 
 def _differ(p: Lowering, a: Any, b: Any) -> Node:
-    """Whether two parts differ, of which any may be a number."""
+    """Whether two components differ, of which any may be a number."""
     if isinstance(a, Node):
         return p.ne(a, b)
     return p.ne(b, a) if isinstance(b, Node) else p.full(p.out.shape, a != b, torch.bool, p.out.device)
@@ -309,24 +309,24 @@ def _differ(p: Lowering, a: Any, b: Any) -> Node:
 
 @complex_decomposition(aten._conj_physical.default, aten.conj_physical.default, aten._conj.default)
 def conjugate(p: Lowering, x: Node) -> Node:
-    real, imaginary = parts(p, x)
+    real, imaginary = components(p, x)
     return together(p, real, p.neg(imaginary))
 
 
 @complex_decomposition(aten.abs.default)
 def size(p: Lowering, x: Node) -> Node:
-    return p.hypot(*parts(p, x))
+    return p.hypot(*components(p, x))
 
 
 @complex_decomposition(aten.angle.default)
 def angle(p: Lowering, x: Node) -> Node:
-    real, imaginary = parts(p, x)
+    real, imaginary = components(p, x)
     return p.atan2(imaginary, real)
 
 
 @complex_decomposition(aten.sgn.default)
 def direction(p: Lowering, x: Node) -> Node:
-    real, imaginary = parts(p, x)
+    real, imaginary = components(p, x)
     length = p.hypot(real, imaginary)
     none = p.eq(length, 0)
     return together(p, *(p.where(none, 0.0, p.div(v, length)) for v in (real, imaginary)))
@@ -334,7 +334,7 @@ def direction(p: Lowering, x: Node) -> Node:
 
 @complex_decomposition(aten.exp.default)
 def exp(p: Lowering, x: Node) -> Node:
-    real, imaginary = parts(p, x)
+    real, imaginary = components(p, x)
     length = p.exp(real)
     return together(p, p.mul(length, p.cos(imaginary)), p.mul(length, p.sin(imaginary)))
 
@@ -342,7 +342,7 @@ def exp(p: Lowering, x: Node) -> Node:
 @complex_decomposition(aten.mm.default, aten.bmm.default)
 def matrix_product(p: Lowering, x: Node, y: Node) -> Any:
     """Four real products: only where each is a sum of its own, a matrix times its adjoint is Hermitian to the bit."""
-    (a, b), (c, d) = parts(p, x), parts(p, y)
+    (a, b), (c, d) = components(p, x), components(p, y)
     if not isinstance(b, Node) or not isinstance(d, Node):
         return NotImplemented
     product = p.mm if rank_of(x) == 2 else p.bmm

@@ -145,7 +145,7 @@ WORD = 16
 
 
 def _without_zeros(bias: Optional) -> Optional:
-    """No bias in the place of zeros: a mask that models build for no other reason than that they are compiled."""
+    """None for a bias of zeros, a mask that models build only when they are compiled."""
     return None if bias is not None and constant_of(bias) == 0 else bias
 
 
@@ -170,7 +170,7 @@ def _in_rows(p: Lowering, bias: Optional) -> Optional:
 
 
 def _unrepeated(p: Lowering, bias: Optional) -> Optional:
-    """A bias without the batches, heads and rows that are all alike: the kernel reads one of them again and again."""
+    """A bias without the batches, heads and rows that are all alike: the kernel reads one of them repeatedly."""
     if bias is None or bias.target is not PRIMS["broadcast_in_dim"]:
         return bias
     source, whole, dims = bias.args
@@ -213,7 +213,7 @@ def _own(p: Lowering, q: Node, k: Node, v: Node, bias: Optional, dropout: float)
 
 
 def _stream(offset: Node) -> int:
-    """What the forward put in the offset's place."""
+    """The value that the forward returned as the offset."""
     assert offset.target is PRIMS["full"], offset
     return int(offset.args[1])  # type: ignore[arg-type]
 
