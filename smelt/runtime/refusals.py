@@ -1,4 +1,4 @@
-"""Kernels and calls of libraries that are refused: which errors say so, and how it is told."""
+"""Refused kernels and library calls: which errors are refusals, and how they are reported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from smelt.base.stats import count_named
 from smelt.runtime import _native
 
 TOO_MUCH = frozenset({1, 701})
-"""What the driver answers to a launch that needs more than the device has: invalid value, out of resources."""
+"""The driver's error codes for a launch that needs more than the device has: invalid value, out of resources."""
 
 _told: set[str] = set()
 
@@ -21,19 +21,19 @@ class OutOfMemory(BuildError):
 
 
 def is_refused_kernel(error: Exception) -> bool:
-    """Whether a kernel was refused for what it is; not where memory ran out, or where the context is gone."""
+    """Whether an error refuses a kernel itself; False if memory ran out or the context is lost."""
     if isinstance(error, _native.CudaError):
         return error.code in TOO_MUCH
     return isinstance(error, CompileError) and not isinstance(error, OutOfMemory)
 
 
 def is_refused_call(error: Exception) -> bool:
-    """Whether a library may have refused a call for the layout or the sizes of its operands.
+    """Whether an error of a library may be due to the layout or the sizes of operands.
 
-    Not so where memory ran out, where the context is gone, and where the error is one of those that a program expects
-    of values (`torch.linalg.LinAlgError`).
+    False if memory ran out, if the context is lost, and for errors about values that programs expect
+    (`torch.linalg.LinAlgError`).
     """
-    if type(error) not in (RuntimeError, NotImplementedError):  # all others have classes of their own
+    if type(error) not in (RuntimeError, NotImplementedError):  # other errors have classes of their own
         return False
     return not isinstance(error, torch.OutOfMemoryError) and "CUDA error" not in str(error)
 

@@ -1,7 +1,7 @@
 """Programs with symbolic sizes: one set of kernels, and a version of the host program for each tuple of sizes in use.
 
-A version is what plain numbers allow to prepare: the offsets of intermediates, ready-made views, bound operators.
-Making one compiles nothing.
+A version has what can be prepared once sizes are numbers: offsets of intermediates, views, bound operators. Making one
+compiles nothing.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ class Timed(Protocol):
     """An operator whose implementation is chosen by timing."""
 
     def follow(self, other: Any) -> None:
-        """Take the choice of the same operator in another version."""
+        """Use the implementation that the same operator uses in another version."""
 
 
 class Version(NamedTuple):
-    """The program for one tuple of sizes, its operators in order, and its memory."""
+    """The program for one tuple of sizes, with its operators in order and its memory."""
 
     call: Callable[[list[Any]], list[Any]]
     externs: Sequence[Timed]
@@ -32,7 +32,7 @@ class Sized:
     """`call(inputs)` of a program whose last `count` inputs are integers, the values of its symbols.
 
     Args:
-        at: makes the version for given values.
+        at: makes the version for given values of the symbols.
     """
 
     def __init__(self, at: Callable[..., Version], count: int) -> None:
@@ -40,7 +40,7 @@ class Sized:
         self.versions: dict[tuple[int, ...], Version] = {}
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
-        """Boxed, as every program."""
+        """Run the version for these inputs, taken from a list that is emptied (boxed), as by every program."""
         sizes = tuple(inputs[-self.count :])
         del inputs[-self.count :]
         version = self.versions.get(sizes)
@@ -61,7 +61,7 @@ class Sized:
         return version
 
     def _make_room(self) -> None:
-        """Forget the oldest versions, and the memory of those that wait."""
+        """Drop the oldest versions, and the memory of idle ones."""
         while len(self.versions) >= VERSIONS.kept:
             del self.versions[next(iter(self.versions))]
         idle = 0

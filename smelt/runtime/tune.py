@@ -1,4 +1,4 @@
-"""Picks the fastest of several ways to run one operation: timed once per operation, then remembered.
+"""Picks the fastest of several implementations of a library operation: timed once per operation, then remembered.
 
 Timings are kept in memory and, as plain JSON text, in the store, under a key that names processor, torch version and
 thread count. The first step of a model pays for tuning, so it is cheap: a few runs per candidate, one or two for long
@@ -24,25 +24,25 @@ from smelt.runtime.tuner import Tuner
 _tuner: Tuner[str] = Tuner("tune", tie=TIMING.tie_factor, close=TIMING.close_factor)
 _lock = new_lock()
 _losses: dict[tuple[str, str], float] = {}
-"""(family, candidate) -> clear losses; infinitely negative once it came close to winning."""
+"""(family, candidate) -> number of clear losses; minus infinity once it came close to winning."""
 
 
 class Clock(Protocol):
     """Times what runs on a device."""
 
     def recording(self) -> bool:
-        """Whether the current stream is being recorded: nothing can be timed then."""
+        """Whether the current stream is being recorded, so that nothing can be timed."""
 
     def time(self, run: Callable[[], object]) -> float:
-        """Seconds that the device takes for what `run` launches."""
+        """Seconds that the device takes for the launches of `run`."""
 
     def name(self) -> str:
-        """Of the device, for what is remembered."""
+        """The name of the device, for keys of the store."""
 
 
 @functools.cache
 def machine_key() -> str:
-    """What timings depend on besides the operation and the thread count: processor, torch and smelt."""
+    """The key of all that timings depend on besides operation and thread count: processor, torch and smelt."""
     return content_key(cpu_features(), torch.__version__, VERSION)
 
 
@@ -52,7 +52,7 @@ def remembered(operation: str, names: tuple[str, ...]) -> str | None:
 
 
 def take(operation: str, names: tuple[str, ...], winner: str) -> None:
-    """Remember what was chosen elsewhere, on such a machine: where nothing is known here, nothing is timed."""
+    """Remember choices made on another machine of the same kind; operations without a choice here are not timed."""
     if winner in names and remembered(operation, names) is None:
         _tuner.keep(_key(operation, names), winner, None)
 
@@ -63,9 +63,9 @@ def choose(
     """The name of the fastest candidate; runs them unless the answer is remembered.
 
     Args:
-        operation: what is run, with everything the timing depends on (shapes, strides, dtypes, parameters).
+        operation: the operation with all that its time depends on (shapes, strides, dtypes, parameters).
         candidates: name -> a run on prepared inputs, the preferred first. Runs must be repeatable.
-        clock: of the device that candidates run on; those that its libraries refuse are out. None: this processor.
+        clock: clock of the device that candidates run on; candidates that its libraries refuse drop out. None: the CPU.
         family: operations that differ in sizes only. A candidate that clearly lost in several of a family and never
             won is not tried on the rest (a library without kernels for this processor loses everywhere).
     """
@@ -79,7 +79,7 @@ def choose(
     else:
         try:
             runs = measure(tried)
-        except RuntimeError:  # what is left refuses these arguments
+        except RuntimeError:  # all remaining candidates refuse these arguments
             if len(tried) == len(candidates):
                 raise
             runs = measure(candidates)
@@ -94,12 +94,12 @@ def choose(
 
 
 def _accepted(candidates: Mapping[str, Callable[[], object]]) -> dict[str, Callable[[], object]]:
-    """Those that run at all, and the preferred one. What they set up at their first run is done then."""
+    """The candidates that run at all, and the preferred one. Their first run also does their initialisation."""
     found = dict(candidates)
     for name in list(found)[1:]:
         try:
             found[name]()
-        except RuntimeError:  # the library has no kernel for this, or the memory is not there
+        except RuntimeError:  # the library has no kernel for this, or there is not enough memory
             del found[name]
     return found
 
@@ -114,9 +114,9 @@ def measure(
     candidates: Mapping[str, Callable[[], object]],
     seconds: Callable[[Callable[[], object]], float] = _on_this_processor,
 ) -> dict[str, list[float]]:
-    """Seconds of every run of each candidate, interleaved so that a disturbance hits all of them.
+    """Seconds of every run of each candidate, interleaved so that a disturbance affects all of them.
 
-    One that refuses its arguments (oneDNN refuses strides of elements that overlap) is out, unless all do.
+    A candidate that refuses its arguments (oneDNN refuses overlapping strides) drops out, unless all do.
     """
     runs: dict[str, list[float]] = {name: [] for name in candidates}
     active = list(candidates)
@@ -151,13 +151,13 @@ def _record(family: str, name: str, ratio: float) -> None:
 
 
 def _steady(times: list[float]) -> bool:
-    """Whether the best time was seen (nearly) twice, or the operation is long enough to trust one run."""
+    """Whether the best time was measured (nearly) twice, or the operation is long enough to trust one run."""
     ordered = sorted(times)
     return ordered[0] >= TIMING.long_s or (len(ordered) > 1 and ordered[1] <= TIMING.steady_factor * ordered[0])
 
 
 def forget() -> None:
-    """Drop what is remembered in memory (the store keeps its entries)."""
+    """Clear the cache in memory; the store keeps its entries."""
     _tuner.forget()
     with _lock:
         _losses.clear()

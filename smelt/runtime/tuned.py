@@ -1,8 +1,8 @@
-"""What was tuned for the runtime, by what asks for it: each number with its unit, and what it was found on.
+"""The tuned numbers of the runtime, grouped by user: each with its unit and the machine that it was found on.
 
-Schedules and kernels have theirs in `schedule/machine.py`, which says what of it follows from the hardware. Another
-card or processor is another value here (`dataclasses.replace`). Limits that follow from a format or an interface, such
-as how many programs a launch may have, are no part of this: they stay where they are checked.
+Those of schedules and kernels are in `schedule/machine.py`, which says which ones follow from the hardware. Tuning for
+another GPU or processor is another value here (`dataclasses.replace`). Limits that follow from a format or an
+interface, such as the most programs of a launch, are where they are checked.
 """
 
 from __future__ import annotations
@@ -12,24 +12,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Recordings:
-    """CUDA graphs (cuda/device.py, cuda/recorded_program.py). On an H100, for models of the baselines.
+    """CUDA graphs (cuda/device.py, cuda/recorded_program.py). Found on an H100, for models of the baselines.
 
     Attributes:
-        spare_bytes: recordings may keep so much beyond what they use at once ...
-        spare_divisor: ... or the most memory so far divided by this ...
-        few_kinds: ... or, where there are at most so many kinds of calls (a graph or three, which do not hand memory on
-            to others) ...
-        spare_divisor_of_few: ... divided by this.
-        unused_bytes: PyTorch's allocator may keep so much unused when something is recorded ...
-        unused_divisor: ... or what it has divided by this.
-        patience_calls: calls that run plain because tensors of earlier ones are in use, before there is another
-            recording for that.
+        spare_bytes: most bytes that recordings may keep beyond what they use at once; the limit is the largest of
+            this and peak memory divided by `spare_divisor`.
+        spare_divisor: see `spare_bytes`.
+        few_kinds: most kinds of calls for which `spare_divisor_of_few` replaces `spare_divisor`: few graphs do not pass
+            memory on to others.
+        spare_divisor_of_few: see `few_kinds`.
+        unused_bytes: most unused bytes that PyTorch's allocator may keep when a recording begins; or its memory divided
+            by `unused_divisor`, if that is more.
+        unused_divisor: see `unused_bytes`.
+        patience_calls: calls that run plain because results of earlier ones are in use, before another recording is
+            made for them.
         seldom_replays: replays after which such a call no longer counts.
         copied_in_bytes: most bytes of inputs that a call copies; with more it runs plain.
-        copied_out_bytes: most bytes of results handed out as copies where callers keep them while they call again.
-        copied_out_results: most results handed out as copies where nobody says which of them are for callers.
-        known_kinds: kinds of calls of which is remembered what was observed.
-        moved_bytes: most bytes of inputs that lie elsewhere than before in a call of a known kind.
+        copied_out_bytes: most bytes of results returned as copies because callers keep them until the next call.
+        copied_out_results: most results returned as copies if it is unknown which results callers get.
+        known_kinds: most kinds of calls whose observations are remembered.
+        moved_bytes: most bytes of inputs that may have moved in a call of a known kind.
     """
 
     spare_bytes: int = 32 << 20
@@ -49,18 +51,19 @@ class Recordings:
 
 @dataclass(frozen=True)
 class Depthwise:
-    """Depthwise convolutions on a GPU (library/depthwise.py). On an H100: 132 multiprocessors.
+    """Depthwise convolutions on a GPU (library/depthwise.py). Found on an H100: 132 multiprocessors.
 
     Attributes:
-        row_elements: most elements of a row that a thread makes: more would meet the same inputs, but fewer threads fit
-            a multiprocessor.
-        small_window_elements: of a window up to which a thread of the gradient by the weight has four elements of a
+        row_elements: most elements of a row that a thread computes: more would share more inputs, but then fewer
+            threads fit on a multiprocessor.
+        small_window_elements: elements of a window up to which a thread of the weight gradient has four elements of a
             row, else two.
-        registers: float32 numbers that such a thread has at hand, if it can: with more, too few fit a multiprocessor.
-        threads: of a program.
-        busy_threads: keep the GPU busy; with fewer, each makes fewer elements.
-        weight_programs: of a gradient by the weight: four for each multiprocessor.
-        min_rows: that a thread of the gradient by the weight walks.
+        registers: most float32 numbers that such a thread should keep: with more, too few threads fit on a
+            multiprocessor.
+        threads: threads of a program.
+        busy_threads: threads that keep the GPU busy; with fewer, each computes fewer elements.
+        weight_programs: programs of a weight gradient: four for each multiprocessor.
+        min_rows: least rows that a thread of the weight gradient walks.
     """
 
     row_elements: int = 8
@@ -74,12 +77,12 @@ class Depthwise:
 
 @dataclass(frozen=True)
 class Versions:
-    """Programs of symbolic sizes (sizes.py). Bounds of memory, chosen, not measured.
+    """Programs with symbolic sizes (sizes.py). Bounds of memory, chosen, not measured.
 
     Attributes:
-        kept: tuples of sizes that stay prepared.
-        idle_bytes: of intermediates that versions may keep while they wait, besides those of the last one used.
-        near_factor: versions whose sizes differ less than this many times share the choice of kernels.
+        kept: most tuples of sizes whose versions are kept.
+        idle_bytes: most bytes of intermediates that idle versions keep, besides the last one used.
+        near_factor: versions whose sizes differ by less than this factor share the choice of kernels.
     """
 
     kept: int = 128
@@ -92,8 +95,9 @@ class Workspaces:
     """Tables and arenas of programs (workspace.py).
 
     Attributes:
-        borrowed_bytes: least size of an arena that is borrowed for each call.
-        addresses: of a borrowed arena for which a program keeps workspaces: the same step over and over needs two.
+        borrowed_bytes: least size of an arena that is borrowed for each call instead of kept.
+        addresses: most addresses of a borrowed arena for which a program keeps workspaces: repeating one step needs
+            two.
     """
 
     borrowed_bytes: int = 1 << 12
@@ -102,13 +106,13 @@ class Workspaces:
 
 @dataclass(frozen=True)
 class Library:
-    """Library calls (library/). On two cores with AVX-512.
+    """Library calls (library/). Found on two cores with AVX-512.
 
     Attributes:
-        serial_copy_bytes: of a concatenation up to which one thread copies as fast as several.
-        untimed_multiplications: of a matrix product below which the call costs more than the arithmetic: the way with
-            the least overhead is taken, without timing.
-        released_bytes: of results from which on candidates that are timed do not keep the memory of the one before.
+        serial_copy_bytes: size of a concatenation up to which one thread copies as fast as several.
+        untimed_multiplications: multiplications of a matrix product below which overhead dominates: the implementation
+            with the least overhead is used, without timing.
+        released_bytes: size of results from which on the memory of one candidate is released before the next is timed.
     """
 
     serial_copy_bytes: int = 1 << 18
@@ -118,17 +122,17 @@ class Library:
 
 @dataclass(frozen=True)
 class Timing:
-    """How candidates of library calls are timed (tune.py). On two cores that other processes share.
+    """How candidates of library calls are timed (tune.py). Found on two cores shared with other processes.
 
     Attributes:
-        min_runs: of every candidate: one may be disturbed, and the first pays for what is set up once.
-        max_runs: of candidates that stay close to each other.
-        long_s: a candidate that has used so much time gets no further run: disturbances matter little to it.
-        steady_factor: only a winner with a second run within this factor of its best is written to the store.
-        lost_factor: a clear loss is this many times the time of the winner.
+        min_runs: runs of every candidate: one may be disturbed, and the first includes initialisation.
+        max_runs: most runs of candidates that remain close to each other.
+        long_s: seconds of runs after which a candidate gets no further run, as disturbances matter little.
+        steady_factor: a winner is stored only if its second-best run is within this factor of its best.
+        lost_factor: a candidate that takes at least this factor longer than the winner has clearly lost.
         max_losses: clear losses in a family, without a better result, after which a candidate is no longer tried there.
-        tie_factor: candidates within this factor of the best are as good: the first of them is taken.
-        close_factor: a candidate that takes this many times the best time is measured no more.
+        tie_factor: candidates within this factor of the best are equal: the first of them is chosen.
+        close_factor: a candidate that takes at least this factor longer than the best is not measured further.
     """
 
     min_runs: int = 3
@@ -143,17 +147,20 @@ class Timing:
 
 @dataclass(frozen=True)
 class KernelTiming:
-    """How candidates of Triton kernels are timed (triton/tune.py, triton/products.py, cuda/clock.py). On an H100.
+    """How candidates of Triton kernels are timed (triton/tune.py, triton/products.py, cuda/clock.py). Found on an H100.
 
     Attributes:
-        rounds: times that each candidate is measured.
-        window_s: what the launches between two events take together.
-        max_launches: between two events.
-        max_copied_bytes: that stand in for what a kernel changes; a launch that would need more is not timed.
-        lead_cycles: that the device waits before what is timed: launches queue up meanwhile, and do not count.
+        rounds: measurements of each candidate.
+        window_s: total seconds of the launches between two events.
+        max_launches: most launches between two events.
+        max_copied_bytes: most bytes of copies of memory that a kernel changes; a launch that would need more is not
+            timed.
+        lead_cycles: cycles that the device waits before the timed launches, so that they are queued by then.
         tie_factor, close_factor: see `Timing`.
-        template_gain: so many times as fast as the library's call a template must be. By itself it looks better than in
-            the program: the kernels of a step of BERT take 17.4 ms with the 36 templates that win so, and without any.
+        template_gain: factor by which a template must be faster than the library's call. Alone it looks faster than in
+            the program: the kernels of a step of BERT take 17.4 ms with the 36 templates that win without this factor,
+                as
+            without any.
     """
 
     rounds: int = 3

@@ -1,4 +1,4 @@
-"""Which of several ways to do one thing won: picked from measured times, remembered in memory and in the store."""
+"""Picks the winner among alternatives from measured times, and remembers it in memory and in the store."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Name = TypeVar("Name", str, int)
 
 @dataclass(frozen=True)
 class Tuner(Generic[Name]):
-    """One kind of choice.
+    """The choices of one kind.
 
     Attributes:
-        kind: of its entries in the store, which are plain JSON text.
-        tie: candidates whose times differ by less than this factor are equal: the one listed first is taken.
-        close: a candidate whose best time is this many times the best of all is measured no more.
+        kind: the kind of its entries in the store, which are JSON text.
+        tie: candidates whose times differ by less than this factor are equal: the one listed first is chosen.
+        close: a candidate whose best time is at least this factor above the best of all is not measured further.
     """
 
     kind: str
@@ -30,7 +30,7 @@ class Tuner(Generic[Name]):
     _lock: Any = field(default_factory=new_lock)
 
     def remembered(self, key: str, exists: Callable[[Name], bool] = lambda name: True) -> Name | None:
-        """The winner of a choice, from memory or the store; None where it is none of today's candidates."""
+        """The winner of a choice, from memory or the store; None if it is not among the present candidates."""
         with self._lock:
             if key in self._known:
                 return self._known[key]
@@ -42,7 +42,7 @@ class Tuner(Generic[Name]):
             if not exists(winner):
                 return None
         except (ValueError, KeyError, TypeError):
-            return None  # an older layout of the entry: time again
+            return None  # an entry in an older format: time the candidates
         with self._lock:
             self._known[key] = winner
         return winner
@@ -53,17 +53,17 @@ class Tuner(Generic[Name]):
         return next(name for name, seconds in times.items() if seconds <= self.tie * least)
 
     def is_behind(self, seconds: float, least: float) -> bool:
-        """Whether a candidate is out: its best time against the best of all."""
+        """Whether a candidate drops out, by its best time and the best of all."""
         return seconds > self.close * least
 
     def keep(self, key: str, winner: Name, record: Mapping[str, Any] | None) -> None:
-        """Remember a winner; `record`: what it was chosen from, for the store. None: this process alone uses it."""
+        """Remember a winner. `record`: its entry in the store; None: only this process remembers it."""
         with self._lock:
             self._known[key] = winner
         if record is not None:
             store().put_text(self.kind, key, json.dumps({"winner": winner, **record}, indent=1) + "\n")
 
     def forget(self) -> None:
-        """Drop what is remembered in memory (the store keeps its entries)."""
+        """Clear the cache in memory; the store keeps its entries."""
         with self._lock:
             self._known.clear()

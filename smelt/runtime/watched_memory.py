@@ -1,7 +1,8 @@
-"""The debug mode for memory, SMELT_DEBUG_MEMORY=1: each buffer of a program in an allocation of its own, watched.
+"""The debug mode for memory, SMELT_DEBUG_MEMORY=1: each buffer of a program is allocated separately and checked.
 
-A buffer lies between guards. Buffer and guards hold poison (a NaN that arithmetic keeps, a pattern for integers) until
-a kernel writes, and again after the last use that the plan knows. Host programs run kernel by kernel then:
+A buffer lies between guards. Buffer and guards are filled with poison (a NaN that arithmetic preserves, a pattern for
+integers) until a kernel writes, and once more after the last use that the plan knows. Host programs run kernel by
+kernel:
 
     w = watch.begin()
     w.surround(inputs, {1: "weight"})
@@ -11,10 +12,10 @@ a kernel writes, and again after the last use that the plan knows. Host programs
     w.ended("exp")
     return w.returned([...])
 
-After each step guards must be whole and what the step writes must be written in full, without poison read on the way.
-A value that only looks like poison is told from it by running the step once more over another pattern. When the call
-ends, buffers whose life is over must still hold poison, and results none. What the program writes over is the caller's:
-it works on a copy between guards, which is put back in the end.
+After each step guards must be unchanged, and the buffers that it writes must be written completely and without poison.
+A value that only looks like poison is recognised by rerunning the step over another pattern. When the call ends, dead
+buffers must still be full of poison, and results must have none. Inputs that the program writes over belong to the
+caller: it works on copies between guards, which are copied back at the end.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from smelt.base.errors import SmeltError
 from smelt.base.torch_c import inference_mode
 
 GUARD = 512
-"""Bytes before and behind each buffer."""
+"""Bytes of the guards before and after each buffer."""
 
 LINE = 64
-"""Bytes of a line of the cache, at most."""
+"""Largest size of a cache line, in bytes."""
 
 FAR = 1 << 20
-"""Bytes that a copy of an input may have between its elements whatever their number is."""
+"""Most bytes of gaps in a copy of an input, whatever the number of its elements."""
 
 FEW = 64
-"""Buffers up to which all guards are looked at after each step; of more, those of the step, and all at the end."""
+"""Most buffers for all guards to be checked after each step; beyond, only the step's, and all at the end."""
 
 POISON: dict[torch.dtype, int] = {
     torch.float32: 0x7FE5A5A5,
@@ -49,21 +50,21 @@ POISON: dict[torch.dtype, int] = {
     torch.complex64: 0x7FE5A5A57FE5A5A5,
     torch.complex128: 0x7FFCA5A5A5A5A5A5,
 }
-"""The bits of quiet NaNs that no operation makes; of other types each byte is 0xA5."""
+"""The bits of quiet NaNs that no operation produces; for other types each byte is 0xA5."""
 
 OTHER: dict[torch.dtype, int] = {dtype: bits ^ 0xF for dtype, bits in POISON.items()}
-"""The second pattern; of other types 0x5A."""
+"""The bits of the second pattern; for other types each byte is 0x5A."""
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class MemoryFault(SmeltError):
-    """A kernel has written or read memory that is not its own to write or read. Only the debug mode finds out."""
+    """A kernel wrote or read memory outside of its buffers. Only the debug mode detects this."""
 
 
 @dataclass(frozen=True)
 class StepInfo:
-    """What a step is called, and the user's line of each buffer that it makes, where one is known."""
+    """The name of a step, and the user's line of each buffer that it writes, where known."""
 
     name: str
     lines: Mapping[str, str]
@@ -71,7 +72,7 @@ class StepInfo:
 
 @dataclass
 class _Block:
-    """A buffer with its guards: `whole`, of which `size` bytes from `start` on are the buffer's."""
+    """A buffer with its guards: an allocation `whole`, in which the buffer has `size` bytes from `start`."""
 
     name: str
     dtype: torch.dtype
@@ -91,11 +92,11 @@ class _Block:
 
 
 class Watch:
-    """What a program's calls are watched with.
+    """Checks the calls of a program.
 
     Args:
-        steps: what each step is.
-        device: where buffers are.
+        steps: names of steps and lines of buffers.
+        device: device of the buffers.
     """
 
     def __init__(self, steps: Sequence[tuple[str, Mapping[str, str]]], device: torch.device | None = None) -> None:
@@ -115,7 +116,7 @@ class WatchedCall:
         self.number = -1
 
     def empty(self, name: str, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """A buffer: poison, between guards."""
+        """A buffer filled with poison, between guards."""
         if 0 in shape:
             return torch.empty_strided(shape, stride, dtype=dtype, device=self.watch.device)
         block = _allocate(name, shape, stride, dtype, self.watch.device)
@@ -125,9 +126,9 @@ class WatchedCall:
         return block.tensor
 
     def surround(self, inputs: list[Any], over: Mapping[int, str]) -> None:
-        """Put copies between guards in the place of inputs that the program writes over (position -> name).
+        """Replace inputs that the program writes over (position -> name) by copies between guards.
 
-        They begin as far from a line of the cache as what they stand for, so that the same kernels run.
+        Copies have the same alignment to a cache line as the inputs, so that the same kernels run.
         """
         for position, name in over.items():
             given = inputs[position]
@@ -143,7 +144,7 @@ class WatchedCall:
             inputs[position] = block.tensor
 
     def put_back(self, results: list[Any]) -> list[Any]:
-        """The results, with the caller's tensors, which have the new values, in the place of their copies."""
+        """Copy the new values back into the caller's tensors; the results, with those tensors instead of copies."""
         found = {id(block.tensor): given for given, block in self.given}
         for given, block in self.given:
             gaps = torch.ones(block.size // given.itemsize, dtype=torch.bool, device=given.device)
@@ -158,12 +159,12 @@ class WatchedCall:
     def step(
         self, number: int, written: Mapping[str, torch.Tensor], taken: Sequence[str] = (), repeats: bool = True
     ) -> Iterator[None]:
-        """Watch the body of the loop run a step; it runs twice where that tells values from poison.
+        """Check the step that the loop's body runs; it is rerun if a value may be poison.
 
         Args:
-            written: buffers that are complete when the step has run.
-            taken: those that it reads.
-            repeats: whether the step may run again: it writes over nothing that it reads.
+            written: buffers that the step must write completely.
+            taken: buffers that it reads.
+            repeats: whether the step may be rerun, since it does not write over what it reads.
         """
         self.number = number
         self.refuse_ended(taken)
@@ -184,7 +185,7 @@ class WatchedCall:
                 self.refuse_poison(name, tensor)
 
     def fill_otherwise(self, names: Container[str]) -> None:
-        """Put another pattern into these buffers: what it is after the step was not written."""
+        """Fill these buffers with the second pattern; elements that still have it after the rerun were not written."""
         for block in self.blocks:
             if block.name in names and not block.ended:
                 block.body().fill_(_other(block.dtype))
@@ -195,7 +196,7 @@ class WatchedCall:
                 raise self.fault(block.name, f"reads buffer {block.name!r}, whose memory is free after {block.ended}")
 
     def refuse_wide_patterns(self, doubtful: Mapping[str, torch.Tensor]) -> None:
-        """Refuse poison in what was written once, but for small integers, which may have its pattern as their value."""
+        """Refuse poison after a single run, except in small integers, for which the pattern is a plausible value."""
         for name, tensor in doubtful.items():
             if tensor.dtype.itemsize >= 4 or tensor.is_floating_point():
                 self.refuse_unwritten(name, tensor, _holds(tensor, _pattern(tensor.dtype)))
@@ -211,7 +212,7 @@ class WatchedCall:
             raise self.fault(name, f"{told} ({_kind(tensor)})")
 
     def require_guards(self, blocks: Sequence[_Block]) -> None:
-        """Raise where something was written beside a buffer."""
+        """Raise if a guard was overwritten."""
         for block in blocks:
             for side, guard in zip(("before", "behind"), block.guards(), strict=True):
                 touched = guard != _pattern(block.dtype)
@@ -225,14 +226,14 @@ class WatchedCall:
                     )
 
     def ended(self, *names: str) -> None:
-        """The plan knows no later use of these buffers."""
+        """Poison these buffers, since the plan has no later use of them."""
         for block in self.blocks:
             if block.name in names and not block.ended:
                 block.ended = self.step_name()
                 block.body().fill_(_pattern(block.dtype))
 
     def returned(self, results: list[Any]) -> list[Any]:
-        """The results, when all is in order."""
+        """The results, after the final checks."""
         self.number = -1
         self.require_guards(self.blocks)
         for block in self.blocks:
@@ -249,9 +250,11 @@ class WatchedCall:
         return self.taken_out(self.put_back(results) if self.given else results)
 
     def taken_out(self, results: list[Any]) -> list[Any]:
-        """The results in PyTorch's own memory: the caller may resize them. Those that shared a buffer still do.
+        """The results copied to memory of PyTorch's allocator, so that the caller may resize them; sharing is
+        preserved.
 
-        A gradient of several inputs is one tensor, which the engine copies for all but one of them.
+        A tensor that is the gradient of several inputs remains one tensor; the engine copies it for all but one of
+        them.
         """
         by_address = {block.tensor.untyped_storage().data_ptr(): block for block in self.blocks}
         memory: dict[int, torch.Tensor] = {}
@@ -273,7 +276,7 @@ class WatchedCall:
         return out
 
     def require_result(self, number: int, result: torch.Tensor) -> None:
-        """Raise where a result lies in a buffer whose life is over, as the view of another type may."""
+        """Raise if a result is in a dead buffer, as a view of another type may be."""
         memory = result.untyped_storage().data_ptr()
         for block in self.blocks:
             if block.ended and memory and block.tensor.untyped_storage().data_ptr() == memory:
@@ -312,7 +315,7 @@ def _allocate(
 
 
 def _is_spread(tensor: torch.Tensor) -> bool:
-    """Whether elements share memory, or a copy with the same gaps would be far larger than they are."""
+    """Whether elements share memory, or a copy with the same gaps would be far larger than the elements."""
     reach = 0
     for stride, size in sorted((s, n) for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n != 1):
         if stride <= reach:
@@ -322,14 +325,14 @@ def _is_spread(tensor: torch.Tensor) -> bool:
 
 
 def _bytes_of(whole: torch.Tensor, start: int, size: int) -> torch.Tensor:
-    """These bytes as a tensor with a storage that begins there, which keeps the whole alive."""
+    """These bytes as a tensor with its own storage, which keeps the allocation alive."""
     if whole.device.type == "cpu":
         return torch.frombuffer(whole.numpy().data[start : start + size], dtype=torch.uint8)
     return torch.as_tensor(_Span(whole, start, size), device=whole.device)
 
 
 class _Span:
-    """Bytes of a GPU, for those who read the CUDA array interface (Numba's documentation, version 3)."""
+    """Bytes of a GPU in the CUDA array interface (Numba's documentation, version 3)."""
 
     def __init__(self, whole: torch.Tensor, start: int, size: int) -> None:
         self.whole = whole
@@ -343,7 +346,7 @@ class _Span:
 
 
 def _numbers(raw: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Bytes as integers of the width in which a dtype's pattern is."""
+    """Bytes viewed as integers of the width of a dtype's pattern."""
     return raw.view(_INTEGERS[min(dtype.itemsize, 8)])
 
 
@@ -356,13 +359,13 @@ def _other(dtype: torch.dtype) -> int:
 
 
 def _signed(bits: int, dtype: torch.dtype) -> int:
-    """The bits as a number of the integer type that they are compared in."""
+    """The bits as a signed number, as they are compared."""
     width = 8 * min(dtype.itemsize, 8)
     return bits - (1 << width) if width > 8 and bits >> (width - 1) else bits
 
 
 def _holds(tensor: torch.Tensor, pattern: int) -> torch.Tensor:
-    """Which elements are the pattern; what lies between them does not count."""
+    """The mask of the elements that are the pattern; gaps between elements do not count."""
     tensor = tensor.detach()
     if tensor.dtype is torch.complex128:
         return (torch.view_as_real(tensor).view(torch.int64) == pattern).any(-1)

@@ -1,9 +1,9 @@
-"""The memory that one running call of a program uses: its pointer table, its arena and ready-made views of the arena.
+"""The memory of one running call of a program: its pointer table, its arena and prepared views of the arena.
 
-Workspaces are kept between calls. On the CPU a small arena is kept with them; a large one is borrowed from the heap of
-outputs for the call, so that saved activations, gradients and the next program's arena use the same memory. The heap
-mostly gives the same address again, for which table and views are ready. Two threads in the same program get two
-workspaces. On a GPU, programs share their arenas (device_arena.py).
+Workspaces are kept between calls. On the CPU a small arena is kept with its workspace; a large one is borrowed from the
+heap of outputs for each call, so that saved activations, gradients and the next program's arena reuse the memory. The
+heap mostly returns the same address as before, for which table and views are prepared. Two threads in the same program
+get two workspaces. On a GPU, programs share their arenas (device_arena.py).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ALIGN = 64
 
 
 class Workspace:
-    """One table, one arena (slot 0), views of it as tensors, and on a CPU the word that tells of an index out of range.
+    """One table, one arena (slot 0), views of it as tensors, and on a CPU the fault word.
 
     Attributes:
-        home: on a GPU, where the arena belongs.
+        home: on a GPU, the shared arena.
         block: the memory of a borrowed arena, while it is borrowed. Table and views do not keep it alive.
-        address: where that was.
+        address: the address of that memory.
     """
 
     __slots__ = ("table", "arena", "views", "fault", "home", "block", "address")
@@ -55,11 +55,11 @@ class Workspaces:
         addresses: slot -> raw address (kernels), or a number that kernels take.
         constants: slot -> tensor that lives as long as the program.
         views: (byte offset, dtype, shape, stride in elements) of arena tensors.
-        places: slot -> byte offset in the arena, of pointers into it.
-        fault: slot of the word that kernels set when an index is out of range, 0 for none. A workspace whose word is
-            set is not given back. On a GPU kernels tell there which check failed, and trap (see device_checks.py).
-        device: where the arena is.
-        checks: of launches on a GPU, in the order of their words behind the address in the slot.
+        places: slot -> byte offset in the arena, for slots that point into it.
+        fault: slot of the fault word, which kernels set when an index is out of range; 0: none. A workspace whose word
+            is set is not reused. On a GPU, kernels write there which check failed, and trap (see device_checks.py).
+        device: device of the arena.
+        checks: checks of launches on a GPU, in the order of their words at the address in that slot.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Workspaces:
                 self.give = self._give_back
 
     def take(self) -> Workspace:
-        """A workspace that nobody else uses."""
+        """An unused workspace."""
         if self.borrow is not None:
             block = self.borrow()
             address = block.data_ptr()
@@ -110,13 +110,13 @@ class Workspaces:
             return self._make(self._new_arena() if self.bytes else None)
 
     def release(self, workspace: Workspace) -> None:
-        """The call needs its arena no longer, but the rest of the workspace."""
+        """Release the arena before the call ends; the rest of the workspace stays in use."""
         workspace.block = None
 
     def _return(self, workspace: Workspace) -> None:
         workspace.block = None
         if len(self.at) >= WORKSPACES.addresses:
-            self.at.clear()  # addresses change once more, which is rare: so nothing is ordered
+            self.at.clear()  # all of them: more addresses are rare, so no order of use is kept
         self.at[workspace.address] = workspace
 
     def _take_on_device(self, arenas: Arenas) -> Workspace:
@@ -132,11 +132,11 @@ class Workspaces:
         self.arenas.give(home)
 
     def refuse(self, workspace: Workspace) -> None:
-        """Raise what kernels on a CPU told in the word, which is zero then.
+        """Raise the error that the fault word of kernels on a CPU describes, and reset the word.
 
         Raises:
             IndexError: an index was out of range.
-            RuntimeError: a whole number was divided by 0.
+            RuntimeError: an integer was divided by 0.
         """
         word, workspace.fault[0] = workspace.fault[0], 0
         raise fault_error(word)
@@ -175,7 +175,7 @@ def _host_word() -> tuple[Any, int]:
 
 
 def _borrowed(address: int, size: int) -> torch.Tensor:
-    """The bytes there as a tensor that does not own them."""
+    """The memory at an address as a tensor of bytes that does not own it."""
     return torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=torch.uint8)
 
 

@@ -1,8 +1,8 @@
-"""Launches whose pointers are not all multiples of 16: kernels that rely on less, built when the first such call comes.
+"""Launches with pointers that are not multiples of 16: kernels that assume less, built at the first such call.
 
-A kernel is built for the pointers that its source declares divisible. What a program allocates itself is so; an input,
-a saved tensor, a constant, or what a library or a custom operator returns may begin at any element. Segments look at
-all these pointers at each call (native/cuda/cuda_segment.c) and ask here for another plan where some are not.
+A kernel is built for the pointers that its source declares divisible by 16. Memory that the program allocates is; an
+input, a saved tensor, a constant, or a result of a library or a custom operator may begin at any element. Segments
+check all these pointers at each call (native/cuda/cuda_segment.c) and ask here for another plan if some are not.
 """
 
 from __future__ import annotations
@@ -19,40 +19,41 @@ from smelt.runtime.triton.plan import PlannedLaunch
 from smelt.runtime.triton.tune import Target
 
 Pointer = tuple[int, int]
-"""(slot, bytes): of what lies at different offsets from one slot only the offset in a word counts."""
+"""(slot, bytes): a pointer by its slot and its offset modulo a word, which decides its alignment."""
 
 BuildVariant = Callable[[KernelSource, PlannedLaunch], Build]
 """Begins to build another source for a launch's configuration."""
 
 
 def relied_on(launch: PlannedLaunch) -> dict[str, Pointer]:
-    """The pointers that a kernel is built to find at multiples of 16, by parameter."""
+    """The pointers that a kernel requires to be multiples of 16, by parameter."""
     return {name: _in_word(argument) for name, argument in _pointers(launch) if name in launch.source.divisible}
 
 
 def pointers_of(launches: Sequence[PlannedLaunch]) -> tuple[Pointer, ...]:
-    """All of these, each once."""
+    """The pointers required by all of these launches, each once."""
     return tuple(dict.fromkeys(pointer for launch in launches for pointer in relied_on(launch).values()))
 
 
 def moved_names(launch: PlannedLaunch, moved: Collection[Pointer]) -> list[str]:
-    """Parameters that a kernel relies on and that are among the pointers that are no multiples of 16."""
+    """Parameters required to be multiples of 16 whose pointers are among these unaligned ones."""
     return [name for name, pointer in relied_on(launch).items() if pointer in moved]
 
 
 def moved_in(table: Table, launch: PlannedLaunch) -> list[str]:
-    """Parameters that a kernel relies on and that are no multiples of 16 in this table."""
+    """Parameters required to be multiples of 16 that are not in this table."""
     return [name for name, (slot, byte) in relied_on(launch).items() if (table.get(slot) + byte) % ALIGNMENT]
 
 
 class Ahead:
-    """Launches of a segment whose configuration is known: what they will need of a table is seen before they come.
+    """Segments with known configurations, whose variants for unaligned pointers begin to build before they are
+    launched.
 
-    Where some pointers are no multiples of 16, `ahead(table)` begins the builds of all segments of the program. What is
-    bound to the table later, as results of libraries, is not known then.
+    If some pointers of a table are not multiples of 16, `ahead(table)` begins the builds for all segments of the
+    program. Pointers that are bound later, such as results of libraries, are not known then.
 
     Args:
-        everybody: of the program; this one joins.
+        everybody: all segments of the program; this one is added.
     """
 
     def __init__(
@@ -69,11 +70,11 @@ class Ahead:
 
 
 class Variants:
-    """The plans of a segment for calls in which pointers are no multiples of 16.
+    """The plans of a segment for calls with pointers that are not multiples of 16.
 
     Args:
-        chosen: its launches with the configuration of each, and the kernels that they run otherwise.
-        ahead: begins to build what other segments will need for this table.
+        chosen: its launches with the configuration of each, and their kernels for aligned pointers.
+        ahead: begins to build the variants that other segments will need for this table.
     """
 
     def __init__(
@@ -87,17 +88,17 @@ class Variants:
         self.pointers = pointers_of([launch for launch, _ in chosen])
 
     def prepared(self, launched: bool = False) -> _native.Prepared:
-        """What `prepare` answers a segment: the plan for multiples of 16, and who makes others."""
+        """The result of `prepare` for a segment: the plan for aligned pointers, and the maker of other plans."""
         plan = tuple(self.target.plan(launch, build) for launch, build in self.chosen)
         return plan, launched, self.pointers, self
 
     def segment(self) -> _native.Segment:
-        """What launches these, wherever their pointers lie."""
+        """A segment that launches these for any alignment of pointers."""
         return _native.Segment(self.target.driver, self.target.ordinal, self.target.stream, lambda _: self.prepared())
 
     def __call__(self, positions: tuple[int, ...], table: Table) -> _native.Moved | None:
-        """What runs where the pointers at these positions may lie anywhere, and whether it has run for this table; None
-        where such calls are somebody else's.
+        """(the plan for calls in which pointers at these positions may be unaligned, whether it has already run for
+        this table); None if such calls are handled elsewhere.
 
         Raises:
             CompileError: a kernel is refused.
@@ -105,7 +106,7 @@ class Variants:
         return self.plan(self.begun(positions, table)), False
 
     def begun(self, positions: tuple[int, ...], table: Table) -> list[tuple[PlannedLaunch, Build]]:
-        """The launches, with kernels that do not rely on these pointers: all begin to build at once."""
+        """The launches with kernels that do not require these pointers to be aligned; all begin to build at once."""
         moved = {self.pointers[position] for position in positions}
         made = []
         for launch, build in self.chosen:
@@ -120,7 +121,7 @@ class Variants:
         return made
 
     def plan(self, made: Sequence[tuple[PlannedLaunch, Build]]) -> tuple[_native.LaunchPlan, ...]:
-        """The kernels, loaded.
+        """The plan, with its kernels loaded.
 
         Raises:
             CompileError: one is refused.

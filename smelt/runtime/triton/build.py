@@ -1,7 +1,8 @@
-"""Triton kernels in, cubins out: kept in the store, missing ones compiled by worker processes while others go on.
+"""Triton kernels in, cubins out: taken from the store, or compiled by worker processes in the background.
 
-The key covers what decides the machine code: source, types, alignment, configuration, Triton, ptxas and the device's
-compute capability. A process that finds all its kernels in the store neither imports Triton nor starts a worker.
+The key covers all that determines the machine code: source, types, alignment, configuration, Triton, ptxas and the
+device's compute capability. A process that finds all its kernels in the store neither imports Triton nor starts a
+worker.
 """
 
 from __future__ import annotations
@@ -24,24 +25,24 @@ from smelt.runtime.triton.pool import pool
 from smelt.runtime.triton.worker import Reply
 
 _FORMAT = "3"
-"""Of the entries in the store and of what a worker answers."""
+"""Version of the format of entries in the store and of answers of workers."""
 _HINT = "pip install triton, in the version that this PyTorch asks for: pip show torch"
 _lock = new_lock()
 _builds: dict[str, Build] = {}
 
 
 class Build:
-    """A kernel that is built, or is being built."""
+    """A kernel that is being built or was built."""
 
     def __init__(self, key: str, source: KernelSource, reply: Future[Reply]) -> None:
         self.key, self.source, self.reply = key, source, reply
         self.cubin: Cubin | None = None
 
     def result(self) -> Cubin:
-        """The kernel, as soon as it is built.
+        """The kernel; waits until it is built.
 
         Raises:
-            BuildError: Triton refused it; the message holds Triton's.
+            BuildError: Triton refused it; the message contains Triton's.
         """
         if self.cubin is None:
             head, image = self.reply.result()
@@ -73,13 +74,13 @@ def build(source: KernelSource, config: Config, arch: int) -> Build:
 
 
 def start() -> None:
-    """Kernels will follow: let a process import Triton meanwhile."""
+    """Let a process import Triton, because kernels will follow."""
     triton_identity()
     pool().start()
 
 
 def forget() -> None:
-    """Drop what is remembered in memory (the store keeps its entries)."""
+    """Clear the cache in memory; the store keeps its entries."""
     with _lock:
         _builds.clear()
 
@@ -116,7 +117,7 @@ def _key(source: KernelSource, config: Config, arch: int) -> str:
 
 
 def _ptxas() -> str:
-    """The assembler in place of the one that Triton brings along."""
+    """The configured assembler that replaces Triton's own: path, size and time; empty if there is none."""
     path = environment().ptxas
     if path is None:
         return ""
@@ -140,7 +141,7 @@ def _begin(key: str, source: KernelSource, config: Config, arch: int) -> Future[
 
 
 def request(source: KernelSource, config: Config, arch: int) -> dict[str, Any]:
-    """What a worker is asked."""
+    """The request for a worker."""
     return {
         "source": source.source,
         "signature": source.signature,

@@ -1,8 +1,8 @@
-"""Which of its pointers a kernel reads and which it writes, from its text: timing may run a kernel again and again only
-over memory that it does not change and read.
+"""Finds in a kernel's text which pointers it reads and writes: timing may rerun it only if it does not read what it
+changes.
 
-Every name carries the parameters it was computed from, in whatever order; what `tl.load` returns is no pointer. So the
-sets may be too large, never too small.
+Each name has the set of parameters that it was computed from, regardless of order; a result of `tl.load` is no pointer.
+The sets may be too large, never too small.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Effects(NamedTuple):
-    """Parameters that a function reads through, and those it writes through; sizes and strides may be among them."""
+    """Parameters through which a function reads, and through which it writes; sizes and strides may be among them."""
 
     reads: frozenset[str]
     writes: frozenset[str]
@@ -21,7 +21,7 @@ class Effects(NamedTuple):
 
 @functools.lru_cache(256)
 def kernel_effects(source: str) -> Effects:
-    """Of the function `kernel` of a module."""
+    """The effects of the function `kernel` of a module."""
     functions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
     return _Function("kernel", functions, ()).effects()
 
@@ -87,7 +87,7 @@ class _Function:
             self.inline(node, node.func.id)
 
     def inline(self, node: ast.Call, name: str) -> None:
-        """A function of the module: its effects, in terms of what it is given."""
+        """The effects of a call of a function of the module, in terms of its arguments."""
         given = [self.origins_of(value) for value in node.args]
         named = {keyword.arg: self.origins_of(keyword.value) for keyword in node.keywords}
         if not any(given) and not any(named.values()):
@@ -105,7 +105,7 @@ class _Function:
 
 
 def _operation(node: ast.Call) -> str:
-    """The name of an operation of Triton's language, else nothing."""
+    """The name of an operation of Triton's language, else an empty string."""
     function = node.func
     if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "tl":
         return function.attr

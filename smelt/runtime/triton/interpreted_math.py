@@ -13,7 +13,7 @@ from smelt.runtime.triton.worker import triton_module
 
 
 def _special(name: str) -> Callable[..., Any]:
-    """A function of SciPy, which is imported when it is called first: only the interpreter needs it."""
+    """A function of SciPy, imported at the first call, since only the interpreter needs it."""
 
     def call(*operands: Any) -> Any:
         return getattr(importlib.import_module("scipy.special"), name)(*operands)
@@ -22,7 +22,7 @@ def _special(name: str) -> Callable[..., Any]:
 
 
 def _fma(a: Any, b: Any, c: Any) -> Any:
-    """The product is not rounded: it is exact in twice the width."""
+    """A fused multiply-add: in twice the width the product is exact."""
     return (np.multiply(a, b, dtype=np.float64) + c).astype(np.float32)
 
 
@@ -49,7 +49,7 @@ def _interpreted(function: Callable[..., Any]) -> Callable[..., Any]:
         shaped = max(operands, key=lambda x: x.handle.data.size)
         make = triton_module("runtime.interpreter").TensorHandle
         handle = make(np.asarray(data, dtype=shaped.handle.data.dtype), shaped.handle.dtype)
-        # one number is an array of one element to the interpreter, too
+        # in the interpreter a scalar is an array of one element
         kind = language.block_type(first.dtype, list(data.shape)) if first.shape else first.dtype
         return language.tensor(handle, kind)
 
@@ -57,4 +57,4 @@ def _interpreted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 LIBDEVICE = SimpleNamespace(**{name: _interpreted(function) for name, function in _FUNCTIONS.items()})
-"""Stands where generated modules import `libdevice`."""
+"""The replacement of `libdevice` in generated modules."""

@@ -1,8 +1,8 @@
-"""Triton kernels without a GPU: the same launches, run by Triton's interpreter over the memory of CPU tensors.
+"""Runs launches of Triton kernels without a GPU, by Triton's interpreter over the memory of CPU tensors.
 
-For tests. The interpreter works on raw addresses anyway; what it is given here are the table's pointers, so nothing is
-copied and views into the arena work as on a device. Types come from the signature, as in a compiled kernel: an "i64" is
-one whatever its value.
+For tests. The interpreter works on raw addresses; it is given the table's pointers, so nothing is copied and views into
+the arena work as on a device. Types come from the signature, as in a compiled kernel: an argument declared "i64" is
+one, whatever its value.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _function(source: KernelSource) -> Any:
 
 @functools.cache
 def _executor() -> Any:
-    """Triton's executor of grids, less its copies of the arguments: nothing lies on another device."""
+    """Triton's executor of grids without its copies of arguments, as nothing is on another device."""
     _mend_products()
     _mend_rounding()
     _mend_lengths()
@@ -85,9 +85,9 @@ def _executor() -> Any:
 
 
 def _mend_products() -> None:
-    """Let products take the values of bfloat16 factors: the interpreter keeps and multiplies their bits as integers.
+    """Make products use the values of bfloat16 factors: the interpreter would multiply their bits as integers.
 
-    It multiplies float32 as float32, whatever parts a GPU takes them in; it does not know all names of parts.
+    It multiplies float32 as float32, whatever `input_precision` is, and does not accept all values of that.
     """
     interpreter, language = triton_module("runtime.interpreter"), triton_module("language")
     builder, plain = interpreter.InterpreterBuilder, interpreter.InterpreterBuilder.create_dot
@@ -105,7 +105,7 @@ def _mend_products() -> None:
 
 
 def _mend_rounding() -> None:
-    """Let casts to bfloat16 round to the nearest value, as a GPU does: the interpreter cuts the lower bits off."""
+    """Make casts to bfloat16 round to the nearest value, as on a GPU: the interpreter truncates."""
     interpreter, language = triton_module("runtime.interpreter"), triton_module("language")
     builder, plain = interpreter.InterpreterBuilder, interpreter.InterpreterBuilder.cast_impl
 
@@ -121,7 +121,8 @@ def _mend_rounding() -> None:
 
 
 def _mend_lengths() -> None:
-    """Let values be lengths of loops: older interpreters convert arrays of one element, which NumPy 2.5 refuses."""
+    """Make values usable as lengths of loops: older interpreters convert arrays of one element, which NumPy 2.5
+    refuses."""
     interpreter = triton_module("runtime.interpreter")
     plain = interpreter._patch_lang_tensor
 
@@ -133,7 +134,7 @@ def _mend_lengths() -> None:
 
 
 def _rounded(x: Any) -> Any:
-    """The bits of float32 values as the nearest bfloat16, ties to the even one."""
+    """The bits of float32 values rounded to bfloat16, ties to even."""
     bits = np.ascontiguousarray(x, dtype=np.float32).view(np.uint32)
     nearest = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
     return np.where(np.isnan(x), 0x7FC0, nearest).astype(np.uint16)

@@ -1,4 +1,4 @@
-"""The generated kernels of one program on one device: built in the background, bound to launches, called by segments.
+"""The Triton kernels of one program on one device: built in the background, bound to launches, called by segments.
 
     kernels = Kernels(sources, device)
     segment0 = kernels.segment([(0, ((1572864, "XBLOCK"),), ((1, 0), (7, 0), (0, 4096), 768)), ...])
@@ -41,13 +41,13 @@ class Kernels:
     """The kernels of a program.
 
     Args:
-        sources: they begin to build at once.
+        sources: the kernels, which begin to build at once.
         device: a CUDA device; a CPU under TRITON_INTERPRET=1.
-        library: the driver's.
-        stream: the address of a device's current stream, by its number.
-        clock: what times candidates.
-        measured: whether products may be the library's, where that is faster.
-        seconds: for each kernel what computes the same where it is refused, if anything does.
+        library: the driver.
+        stream: number of a device -> address of its current stream.
+        clock: times candidates.
+        measured: whether products use the library where that is faster.
+        seconds: the second way of each kernel, None if it has none.
 
     Raises:
         BuildError: no Triton, no driver.
@@ -78,11 +78,11 @@ class Kernels:
         self.variants: set[tuple[object, ...]] = set()
         self.ahead: weakref.WeakSet[Ahead] = weakref.WeakSet()
         for kernel, source in enumerate(self.sources):
-            if len(source.configs) == 1:  # of several, sizes may tell which one is wanted
+            if len(source.configs) == 1:  # with several configurations, the choice may depend on sizes
                 self.build(kernel, 0)
 
     def segment(self, launches: Sequence[Launch]) -> Segment:
-        """What runs these launches when it is called with a table.
+        """A segment: runs these launches when it is called with a table.
 
         Raises:
             CompileError: a launch that no GPU can run.
@@ -104,14 +104,15 @@ class Kernels:
         after: Sequence[Launch],
         templates: Sequence[tuple[Sequence[Launch], Launch]],
     ) -> Callable[..., object]:
-        """What computes a matrix product together with what is around it: `product(table, out, *factors)`.
+        """Computes a matrix product with its prologues and epilogue: `product(table, out, *factors)`.
 
         Args:
             library: the product by itself.
             before, after: launches around the library's call.
-            templates: launches that do the same, each of a kernel that computes the product and what comes before it.
+            templates: alternatives, each the launch of a kernel that computes the product, after the launches that it
+                needs.
         """
-        if self.target is None:  # an interpreter is there to try kernels
+        if self.target is None:  # the interpreter is used to test kernels, so no library call
             first, launch = templates[0]
             segment = self.segment([*first, launch])
             return lambda table, *_: segment(table)
@@ -119,7 +120,7 @@ class Kernels:
         return Product(self, self.target, library, _launched(before), _launched(after), whole, self.measured)
 
     def planned(self, launch: Launch) -> list[PlannedLaunch]:
-        """The launch with each configuration of its kernel; those that no grid holds are left out."""
+        """The launch with each configuration of its kernel, without those whose grid is too large."""
         kernel, extents, arguments = launch
         source = self.sources[kernel]
         found = []
@@ -140,7 +141,7 @@ class Kernels:
         return [plan_launch(source, config, extents, arguments) for config in source.configs]
 
     def _choice(self, kernel: int, launches: list[PlannedLaunch], target: Target) -> Choice:
-        """The candidates of a launch, which begin to build; one alone if it is known."""
+        """The candidates of a launch, which begin to build; only the winner if that is known."""
         key, numbers = "", range(len(launches))
         if len(launches) > 1:
             key = choice_key(launches, target.clock)
@@ -149,7 +150,7 @@ class Kernels:
         return Choice(tuple(launches[n] for n in numbers), tuple(self.build(kernel, n) for n in numbers), key)
 
     def build(self, kernel: int, config: int) -> Build:
-        """A kernel with one of its configurations, which begins to build."""
+        """A kernel in one of its configurations; begins to build it."""
         known = self.builds.get((kernel, config))
         if known is None:
             source = self.sources[kernel]
@@ -157,7 +158,7 @@ class Kernels:
         return known
 
     def variant(self, source: KernelSource, launch: PlannedLaunch) -> Build:
-        """Another source of a launch's kernel, which begins to build."""
+        """A variant of a launch's kernel with another source; begins to build it."""
         key = source.source, source.divisible, launch.config
         if key not in self.variants:
             self.variants.add(key)
@@ -167,13 +168,13 @@ class Kernels:
 
 
 def _launched(launches: Sequence[Launch]) -> list[Launch]:
-    """Without those that have nothing to do."""
+    """The launches without those of empty grids."""
     return [launch for launch in launches if all(number for number, _ in launch[1])]
 
 
 class _Preparation:
-    """Makes the plan of a segment when it is first called, launch by launch: each sees the results of those before,
-    where it is timed, and what is refused gets another way."""
+    """Makes the plan of a segment at its first call, launch by launch: each may be timed on the results of those
+    before, and a refused kernel is replaced by the next way."""
 
     def __init__(
         self,
@@ -203,10 +204,10 @@ class _Preparation:
         return None
 
     def launch(self, number: int, table: Table, known: tuple[PlannedLaunch, Build] | None = None) -> Way:
-        """Launch a kernel in the first way that nobody refuses.
+        """Launch a kernel in the first way that is not refused.
 
         Args:
-            known: the first one, where that is known already.
+            known: the first way to try, if it is known already.
         """
         refusal: Exception | None = None
         name = f"kernel {self.choices[number].launches[0].source.name!r}"
@@ -234,7 +235,7 @@ class _Preparation:
     def _makers(
         self, number: int, table: Table, known: tuple[PlannedLaunch, Build] | None
     ) -> Iterator[Callable[[], tuple[PlannedLaunch, Build]]]:
-        """What gives a launch with its kernel: of the configurations the fastest one, then simpler ones."""
+        """Makers of a launch with its kernel: first the fastest configuration, then simpler ones."""
         choice = self.choices[number]
 
         def wanted() -> tuple[PlannedLaunch, Build]:
@@ -253,7 +254,7 @@ class _Preparation:
             yield partial(built, config)
 
     def in_steps(self, numbers: Sequence[int], ways: Sequence[Way]) -> list[Callable[[Table], object]]:
-        """Runs of kernels, and what stands in the place of the others."""
+        """The steps of a segment: runs of kernels, and the ways that replace refused ones."""
         steps: list[Callable[[Table], object]] = []
         run: list[tuple[PlannedLaunch, Build]] = []
         of_run: list[int] = []
@@ -271,11 +272,11 @@ class _Preparation:
 
 
 class _OfSegment(Variants):
-    """Where pointers are no multiples of 16 its launches are made one by one, as in the first call: each in the first
-    way that nobody refuses.
+    """For pointers that are not multiples of 16, makes the launches one by one, as in the first call: each in the first
+    way that is not refused.
 
     Args:
-        numbers: of these launches in the preparation.
+        numbers: numbers of these launches in the preparation.
     """
 
     def __init__(
@@ -299,4 +300,4 @@ class _OfSegment(Variants):
 
 
 Way = tuple[PlannedLaunch, Build] | Callable[[Table], object]
-"""A launch with its kernel, or what runs in its place."""
+"""A launch with its kernel, or a function that replaces it."""

@@ -9,7 +9,7 @@ from smelt.abi.kernel_source import Config, KernelSource
 from smelt.base.errors import CompileError
 
 Extent = tuple[int, str | None]
-"""Elements along one dimension of the grid and the constant that says how many a program takes; None: one."""
+"""(elements along one dimension of the grid, name of the constant for elements of a program; None: one)."""
 
 Argument = tuple[int, int] | int
 """(slot, bytes): the pointer table.slots[slot] + bytes; or an integer."""
@@ -30,7 +30,7 @@ class PlannedLaunch:
     arguments: tuple[Argument, ...]
 
     def sizes(self) -> list[int]:
-        """The sizes among the arguments: what takes the kernel longer or shorter."""
+        """The sizes among the arguments, on which the kernel's time depends."""
         pairs = zip(self.source.signature, self.arguments, strict=True)
         return [value for (name, _), value in pairs if isinstance(value, int) and name.startswith("z")]
 
@@ -38,10 +38,10 @@ class PlannedLaunch:
 def plan_launch(
     source: KernelSource, config: Config, extents: Sequence[Extent], arguments: Sequence[Argument]
 ) -> PlannedLaunch:
-    """The launch in full.
+    """The complete launch.
 
     Raises:
-        CompileError: more programs than a GPU counts, or arguments that do not fit the signature.
+        CompileError: the grid is larger than a GPU allows, or arguments do not match the signature.
     """
     constants = dict(config.constants)
     sizes = [-(-number // constants[name]) if name is not None else number for number, name in extents]

@@ -1,7 +1,7 @@
-"""The processes that compile Triton kernels: started with the first kernel, in parallel, gone after a quiet minute.
+"""The pool of processes that compile Triton kernels: started with the first kernel, ended after an idle minute.
 
-One server imports Triton and forks workers (triton/worker.py); one thread here feeds each worker. A process forked from
-this one starts a server of its own; where no process can be started, kernels are compiled here.
+A server process imports Triton and forks workers (triton/worker.py); one thread here feeds each worker. A process
+forked from this one starts its own server; if no process can be started, kernels are compiled in this one.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from smelt.runtime.triton.worker import Reply
 
 MOST_WORKERS = 32
 IDLE_S = 60.0
-"""A worker without work for so long goes away."""
+"""Seconds after which an idle worker ends."""
 _START_S = 120.0
-"""A server that says nothing for so long is given up."""
+"""Seconds without an answer after which a server counts as failed."""
 
 _TOO_LONG = "it was not built within {:g} s; SMELT_BUILD_TIMEOUT_S allows more"
 
@@ -54,7 +54,7 @@ def _processors() -> int:
 
 
 def _after_fork() -> None:
-    """The parent's threads are not here, and its connections are its own."""
+    """In a forked child: forget the parent's pool, whose threads do not exist here and whose connections are in use."""
     global _pool
     _pool = None
 
@@ -79,7 +79,7 @@ class Pool:
         self.most = workers
         self.lock, self.here = new_lock(), new_lock()
         self.hopeless = False
-        # those that take longest first, so that nobody waits for one alone in the end; equal ones in order
+        # the longest first, so that the last worker is not left with a long one; equal ones in order of submission
         self.jobs: queue.PriorityQueue[tuple[int, int, tuple[dict[str, Any], Future[Reply]] | None]]
         self.jobs, self.numbers = queue.PriorityQueue(), itertools.count()
         self.pending = self.threads = 0
@@ -87,7 +87,7 @@ class Pool:
         self.folder: TemporaryFolder | None = None
 
     def start(self) -> None:
-        """Let the server import Triton now, because kernels will follow."""
+        """Start the server, which imports Triton, because kernels will follow."""
         with self.lock:
             if self.server is None:
                 self.server = self._start_server()
@@ -95,13 +95,13 @@ class Pool:
     def _start_server(self) -> _Server:
         if self.folder is None:
             try:
-                self.folder = new_build_folder(store().root)  # assemblers that are stopped leave their files
+                self.folder = new_build_folder(store().root)  # killed assemblers leave their files
             except OSError:
                 return _Server(_command(), None)
         return _Server(_command(), self.folder.path)
 
     def close(self) -> None:
-        """No kernels follow: end the server and, as soon as they are idle, the workers."""
+        """End the server, and the workers as soon as they are idle."""
         with self.lock:
             server, self.server = self.server, None
             for _ in range(self.threads):
@@ -113,7 +113,7 @@ class Pool:
             folder.close()
 
     def submit(self, request: dict[str, Any]) -> Future[Reply]:
-        """The answer of `worker.compile_kernel` to the request, in the future."""
+        """A future of `worker.compile_kernel`'s answer to the request."""
         self.start()
         future: Future[Reply] = Future()
         with self.lock:
@@ -125,7 +125,7 @@ class Pool:
         return future
 
     def _feed(self) -> None:
-        """Hand jobs to one worker until there are none."""
+        """Pass jobs to one worker until there are none."""
         worker: _Worker | None = None
         while True:
             try:
@@ -141,7 +141,7 @@ class Pool:
             request, future = job
             try:
                 worker, reply = self._answer(worker, request)
-            except BaseException as error:  # whoever waits must hear of it
+            except BaseException as error:  # the future's owner must see the error
                 worker, reply = None, ({"error": f"{type(error).__name__}: {error}"}, b"")
             with self.lock:
                 self.pending -= 1
@@ -150,7 +150,8 @@ class Pool:
             worker.close()
 
     def _answer(self, worker: _Worker | None, request: dict[str, Any]) -> tuple[_Worker | None, Reply]:
-        """A crash may be another's fault (memory ran out, an idle worker was killed): a second worker tries again."""
+        """The worker's answer. After a crash a second worker retries: memory may have run out, an idle worker been
+        killed."""
         log = ""
         for _ in range(2):
             try:
@@ -170,7 +171,7 @@ class Pool:
         return None, ({"error": "the compiler's process died, twice", "log": log}, b"")
 
     def _new_worker(self) -> _Worker:
-        """Of the server, or of a second one where that is gone; no third is tried."""
+        """A worker of the server, or of a second server if the first is gone; a third is not tried."""
         for _ in range(2):
             with self.lock:
                 if self.hopeless:
@@ -188,7 +189,7 @@ class Pool:
 
 
 def _command() -> list[str]:
-    # -P: nothing is imported from the script's folder
+    # -P: do not import from the script's folder
     return [sys.executable, "-P", triton_worker.__file__] if sys.executable else []
 
 
@@ -228,7 +229,7 @@ class _Server:
         """A new worker.
 
         Raises:
-            NoServer, EOFError, OSError: there is no process, or it went away.
+            NoServer, EOFError, OSError: there is no process, or it died.
         """
         with self.lock:
             if self.control is None:
@@ -236,7 +237,8 @@ class _Server:
             if not self.ready:
                 head, _ = triton_worker.receive(self.control)
                 if "error" in head:
-                    raise NoServer  # the error comes up again in this process, as the answer to the request
+                    # the compilation in this process raises the same error, as the answer to the request
+                    raise NoServer
                 self.ready = True
             ours, theirs = socket.socketpair()
             log = os.memfd_create("smelt-triton-log")

@@ -1,12 +1,13 @@
-"""Matrix products with what is around them: the library's call between kernels, or one kernel that does it all.
+"""Matrix products with prologues and epilogue: the library's call between kernels, or one kernel for all.
 
     product0 = kernels.product(mm_0, [before], [after], [([before], template), ...])
     product0(table, out, a, b)
 
-The first call times the ways on its own arguments, over copies of what they change, and runs the fastest; the choice
-is remembered in the store. Templates that do not build, or need more than the device has, are no candidates. While a
-stream is recorded, or where something cannot be copied, the library does the work and the choice waits. It also does
-the work of calls in which a pointer is no multiple of 16: a template would read such a factor element by element.
+The first call times these alternatives on its own arguments, over copies of memory that they change, and runs the
+fastest; the choice is kept in the store. Templates that do not build, or need more than the device has, are no
+candidates. While a stream is recorded, or if some memory is too large to copy, the library is used and the choice
+postponed. The library also computes calls with pointers that are not multiples of 16, since a template would read such
+a factor element by element.
 """
 
 from __future__ import annotations
@@ -42,20 +43,20 @@ Run = Callable[..., None]
 
 
 class Library(Protocol):
-    """The product as an external kernel; `into(out, *factors)` writes it."""
+    """The product as an extern; `into(out, *factors)` writes it."""
 
     operation: str
     into: Callable[..., Any]
 
 
 class Maker(Protocol):
-    """What makes launches of the program's kernels."""
+    """The interface that makes launches of the program's kernels (`Kernels`)."""
 
     def segment(self, launches: Sequence[Launch]) -> Callable[[Table], object]:
-        """What runs these launches."""
+        """A segment that runs these launches."""
 
     def planned(self, launch: Launch) -> list[PlannedLaunch]:
-        """The launch with each configuration of its kernel that a grid can hold."""
+        """The launch with each configuration of its kernel, without those whose grid is too large."""
 
     def choice(self, launch: Launch) -> Choice:
         """The candidates of a launch."""
@@ -77,7 +78,7 @@ class Template:
 
 @dataclass(frozen=True)
 class Implementation:
-    """One configuration of a template. `name` says which, for the store."""
+    """One configuration of a template. `name`: its key in the store."""
 
     name: str
     template: Template
@@ -89,7 +90,7 @@ class Product:
     """`product(table, out, *factors)`.
 
     Args:
-        measured: whether the library is a candidate; else the first template that runs is taken.
+        measured: whether the library is a candidate; otherwise the first template that runs is used.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class Product:
             self.run(table, out, *factors)
 
     def _ways(self, planned: Sequence[Sequence[PlannedLaunch]], known: str | None) -> list[Implementation]:
-        """The configurations of the templates, which begin to build; one alone, or none, where the best is known."""
+        """The configurations of the templates, which begin to build; at most one if the best is known."""
         ways = []
         for number, (template, launches) in enumerate(zip(self.templates, planned, strict=True)):
             for launch in launches:
@@ -134,7 +135,7 @@ class Product:
             return
         known = _tuner.remembered(self.key)
         if known is None and self.target.clock.recording():
-            self._library()(table, out, *factors)  # nothing can be timed now
+            self._library()(table, out, *factors)  # timing is not possible now
             return
         chosen = known or self._chosen(table, out, factors)
         way = next((way for way in self.ways if way.name == chosen), None)
@@ -142,7 +143,7 @@ class Product:
         count_named("product_choices", {LIBRARY if self.run is self.by_library else "template": 1})
         try:
             self.run(table, out, *factors)
-        except _native.CudaError as error:  # a template that is remembered, or that is never measured
+        except _native.CudaError as error:  # a template known from the store, or one that is used without measuring
             if self.run is self.by_library or not is_refused_kernel(error):
                 raise
             tell(f"a template of {self.library.operation}", error, "the library's product runs in its place")
@@ -150,7 +151,7 @@ class Product:
             self.run(table, out, *factors)
 
     def _chosen(self, table: Table, out: torch.Tensor, factors: Sequence[torch.Tensor]) -> str:
-        """The name of a way; the library where some kernel of the others is refused."""
+        """The name of the chosen alternative; the library if a kernel of the others is refused."""
         try:
             return self._measured(table, out, factors) if self.measured else self._first()
         except Exception as error:
@@ -173,11 +174,11 @@ class Product:
         return self.by_library
 
     def _moved(self, table: Table) -> bool:
-        """Whether a pointer of a template is no multiple of 16."""
+        """Whether a pointer of a template is not a multiple of 16."""
         return any(moved_in(table, way.launch) for way in {id(way.template): way for way in self.ways}.values())
 
     def _template(self, way: Implementation, table: Table) -> Run:
-        """What launches the template; the library, where one that is remembered does not run any more."""
+        """The launch of a template; the library if a template known from the store does not run any more."""
         chosen = []
         try:
             for choice in map(self.maker.choice, way.template.before):
@@ -197,7 +198,7 @@ class Product:
         return run
 
     def _runnable(self) -> tuple[dict[str, _native.LaunchPlan], list[str]]:
-        """Plans of the ways that build and fit the device, and why others do not."""
+        """(plans of the alternatives that build and fit the device, reasons why others do not)."""
         plans: dict[str, _native.LaunchPlan] = {}
         notes: list[str] = []
         for way in self.ways:
@@ -223,7 +224,7 @@ class Product:
         return next(iter(plans))
 
     def _measured(self, table: Table, out: torch.Tensor, factors: Sequence[torch.Tensor]) -> str:
-        """The name of the fastest way."""
+        """The name of the fastest alternative."""
         plans, notes = self._runnable()
         copies = self._stand_ins(table)
         if not plans or copies is None:
@@ -238,7 +239,7 @@ class Product:
         times = race(self.target.clock, makers)
         del kept
         if not times:
-            return LIBRARY  # which says what is wrong
+            return LIBRARY  # the library raises the error
         least = min(times.values())
         winner = _tuner.fastest(times) if _tuner.is_behind(times.get(LIBRARY, least), least) else LIBRARY
         record = {"operation": self.library.operation, "seconds": times, "dropped": notes}
@@ -252,7 +253,8 @@ class Product:
         return tuple(with_stand_ins(plan, replaced) for plan in chosen)
 
     def _stand_ins(self, table: Table) -> tuple[dict[Argument, int], list[Any]] | None:
-        """Addresses in place of pointers to memory that some way reads and writes; None: it is too large."""
+        """Addresses of copies, by pointer, of memory that some alternative reads and writes; None: too large to
+        copy."""
         launches = [self.maker.choice(launch).launches[0] for launch in (*self.before, *self.after)]
         launches += {id(way.template): way.launch for way in self.ways}.values()
         replaced: dict[Argument, int] = {}
@@ -299,8 +301,8 @@ class Product:
 
 
 class _OfTemplate(Variants):
-    """Where pointers of a template are no multiples of 16 and others were measured, or its kernel is refused then, the
-    library multiplies."""
+    """For pointers of a template that are not multiples of 16: the library, if alternatives are measured or the
+    template's variant is refused."""
 
     def __init__(self, product: Product, chosen: Sequence[tuple[PlannedLaunch, Build]]) -> None:
         super().__init__(product.target, chosen, product.maker.variant)
@@ -319,9 +321,10 @@ class _OfTemplate(Variants):
 
 
 def product_key(library: Library, planned: Sequence[Sequence[PlannedLaunch]], device: str, measured: bool) -> str:
-    """What the winner depends on: the kernels with their sizes, the library, and the device.
+    """The key of the choice in the store: the kernels with their sizes, the library, and the device.
 
-    Sizes that are arguments count by their magnitude: programs whose sizes change share a choice among similar ones.
+    Sizes that are arguments count by their magnitude, so that programs with changing sizes share choices of similar
+    ones.
     """
     components = [library.operation if not planned or not _symbolic(planned) else "", device, str(measured)]
     for launches in planned:

@@ -1,8 +1,8 @@
-"""What runs where a kernel is refused: the next way to the same result.
+"""The ways that replace a refused kernel: simpler configurations, then PyTorch's operators.
 
 Triton may refuse to build a kernel, the driver to load it, the device to launch it. Then simpler configurations are
-tried, and after these what codegen gives along with each kernel: its values by PyTorch's operators, over the same
-memory (codegen/triton/second_way.py).
+tried, and after these the second way that codegen supplies with each kernel: its values by PyTorch's operators, over
+the same memory (codegen/triton/second_way.py).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ SecondWay = Callable[[Memory, Sequence[int], Sequence[int]], None]
 
 
 def simpler(config: Config) -> Iterator[Config]:
-    """Configurations that need less of a device, of a kernel that is right with any blocks that divide these.
+    """Configurations with lower requirements, for a kernel that is correct for any blocks that divide these.
 
-    Rows that a program holds whole stay whole.
+    Blocks of whole rows are not reduced.
     """
     flat = sum(name.endswith("BLOCK") for name, _ in config.constants) < 2
     if config.num_stages > 1:
@@ -57,7 +57,7 @@ def by_operators(second: SecondWay, arguments: Sequence[Argument], device: torch
 
 
 def memory_of(device: torch.device) -> Memory:
-    """What makes tensors of addresses on a device. They do not own what is there."""
+    """A function that makes tensors of addresses on a device; they do not own the memory."""
 
     def tensor(address: int, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         size = extent(shape, stride) * dtype.itemsize
@@ -73,7 +73,7 @@ def memory_of(device: torch.device) -> Memory:
 
 
 class _Bytes:
-    """Memory of a GPU as PyTorch takes it from others."""
+    """Memory of a GPU in the CUDA array interface, which PyTorch accepts."""
 
     def __init__(self, address: int, size: int) -> None:
         self.__cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3}

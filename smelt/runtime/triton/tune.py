@@ -1,8 +1,8 @@
-"""Which configuration of a kernel is fastest: timed on the arguments of its first call, then remembered in the store.
+"""Finds the fastest configuration of a kernel: timed on the arguments of its first call, then kept in the store.
 
 A launch with one configuration is never timed. Candidates run interleaved, many launches between two events. Memory
-that a kernel both reads and writes is stood in for by a copy, so that timing changes nothing that the program sees, and
-so is what begins elsewhere than at a multiple of 16 bytes: candidates are timed as they run where nothing does.
+that a kernel both reads and writes is replaced by a copy, so that timing changes nothing that the program sees. So is
+memory that is not aligned to 16 bytes, so that candidates are timed as they run with aligned memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from smelt.runtime.tuned import KERNEL_TIMING
 from smelt.runtime.tuner import Tuner
 
 _TELLS = re.compile(r"\bm_refuse\((\w+),")
-"""Through which parameter a kernel tells of a check that fails, before it traps."""
+"""The parameter through which a kernel reports a failed check before it traps."""
 
 K = TypeVar("K")
 
@@ -33,18 +33,18 @@ _tuner: Tuner[int] = Tuner("triton-tune", tie=KERNEL_TIMING.tie_factor, close=KE
 
 
 class Clock(tune.Clock, Protocol):
-    """What timing asks of a device."""
+    """The interface of a device for timing."""
 
     def bytes_from(self, address: int) -> int | None:
-        """Bytes from an address to the end of the memory that holds it; None where that is not known."""
+        """Bytes from an address to the end of its allocation; None if unknown."""
 
     def copy(self, address: int, size: int) -> tuple[int, Any]:
-        """(address of a copy, what keeps it alive)."""
+        """(address of a copy, owner of the copy's memory)."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where kernels run."""
+    """The device on which kernels run."""
 
     driver: _native.Driver
     ordinal: int
@@ -52,11 +52,11 @@ class Target:
     clock: Clock
 
     def segment(self, plan: tuple[_native.LaunchPlan, ...]) -> _native.Segment:
-        """What launches this plan."""
+        """A segment that launches this plan."""
         return _native.Segment(self.driver, self.ordinal, self.stream, lambda _: (plan, False))
 
     def plan(self, launch: PlannedLaunch, build: Build) -> _native.LaunchPlan:
-        """A launch as C takes it, its kernel loaded."""
+        """A launch in the form that C takes, with its kernel loaded."""
         cubin = build.result()
         address = load(self.driver, self.ordinal, cubin).address
         grid, arguments = launch.grid, launch.arguments
@@ -65,7 +65,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Choice:
-    """A launch and the configurations that are candidates for it."""
+    """A launch and its candidate configurations."""
 
     launches: tuple[PlannedLaunch, ...]
     builds: tuple[Build, ...]
@@ -73,7 +73,7 @@ class Choice:
 
 
 def choice_key(launches: Sequence[PlannedLaunch], clock: Clock) -> str:
-    """What the winner depends on: the kernel, its candidates, sizes, and the device."""
+    """The key of the choice in the store: the kernel, its candidates, sizes, and the device."""
     source = launches[0].source
     sizes = launches[0].sizes()
     grids = [launch.grid for launch in launches]
@@ -82,7 +82,7 @@ def choice_key(launches: Sequence[PlannedLaunch], clock: Clock) -> str:
 
 
 def remembered(key: str, source: KernelSource) -> int | None:
-    """The number of the configuration that won, from memory or the store."""
+    """The number of the winning configuration, from memory or the store; None if unknown."""
     return _tuner.remembered(key, lambda winner: 0 <= winner < len(source.configs))
 
 
@@ -90,7 +90,7 @@ forget = _tuner.forget
 
 
 def choose(target: Target, choice: Choice, table: Table) -> _native.LaunchPlan:
-    """The fastest candidate, as C takes it."""
+    """The fastest candidate, in the form that C takes."""
     number = fastest(target, choice, table)
     return target.plan(choice.launches[number], choice.builds[number])
 
@@ -101,7 +101,7 @@ def fastest(target: Target, choice: Choice, table: Table) -> int:
     Raises:
         CompileError: none can run on this device.
     """
-    if len(choice.launches) == 1:  # the only one there is, or the one that won before
+    if len(choice.launches) == 1:  # the only one, or an earlier winner
         return 0
     known = remembered(choice.key, choice.launches[0].source)
     if known is not None:
@@ -123,7 +123,7 @@ def fastest(target: Target, choice: Choice, table: Table) -> int:
 
 
 def _runnable(target: Target, choice: Choice) -> dict[int, _native.LaunchPlan]:
-    """Candidates that build and fit the device, by number."""
+    """The candidates that build and fit the device, by number."""
     plans: dict[int, _native.LaunchPlan] = {}
     reasons: list[str] = []
     for number, (launch, build) in enumerate(zip(choice.launches, choice.builds, strict=True)):
@@ -139,9 +139,10 @@ def _runnable(target: Target, choice: Choice) -> dict[int, _native.LaunchPlan]:
 
 
 def stand_ins(clock: Clock, launch: PlannedLaunch, table: Table) -> tuple[dict[Argument, int], list[Any]] | None:
-    """Addresses to use in place of pointers to memory that the launch reads and writes, or that begins between two
-    words; None: it is too large. A kernel that checks values has nobody to tell: what it reads while it is timed may be
-    none of the program's values.
+    """Addresses of copies, by pointer, of memory that the launch reads and writes or that is not aligned; None: too
+    large.
+
+    A kernel that checks values gets no memory for its report: while it is timed it may read arbitrary values.
     """
     tells = set(_TELLS.findall(launch.source.source))
     effects = kernel_effects(launch.source.source)
@@ -180,7 +181,7 @@ def _replace(argument: Argument, replaced: dict[Argument, int]) -> Argument:
 
 
 def _measure(target: Target, plans: dict[int, _native.LaunchPlan], table: Table) -> dict[int, float]:
-    """Seconds of one launch of each candidate that the driver does not refuse."""
+    """Seconds of a launch of each candidate that the driver does not refuse."""
 
     def maker(plan: _native.LaunchPlan) -> Maker:
         def launches(count: int) -> Callable[[], object]:
@@ -193,11 +194,11 @@ def _measure(target: Target, plans: dict[int, _native.LaunchPlan], table: Table)
 
 
 Maker = Callable[[int], Callable[[], object]]
-"""How often a candidate is to run, one after another -> what does that."""
+"""Number of runs -> a function that runs a candidate that often."""
 
 
 def race(clock: Clock, makers: Mapping[K, Maker]) -> dict[K, float]:
-    """Seconds of each candidate that the driver does not refuse, measured in turns until it is far behind."""
+    """Seconds of each candidate that the driver does not refuse, measured in turns; slow ones drop out early."""
     times: dict[K, float] = {}
     runs: dict[K, tuple[Callable[[], object], int]] = {}
     for name, make in makers.items():
@@ -206,7 +207,7 @@ def race(clock: Clock, makers: Mapping[K, Maker]) -> dict[K, float]:
             once()
             seconds = clock.time(once)
         except _native.CudaError as error:
-            if error.code not in (1, 2, 701):  # more than the device has: another candidate may fit
+            if error.code not in (1, 2, 701):  # it needs more than the device has; another candidate may fit
                 raise
             continue
         count = max(1, min(KERNEL_TIMING.max_launches, int(KERNEL_TIMING.window_s / max(seconds, 1e-9))))

@@ -1,4 +1,4 @@
-"""Compiles Triton kernels in processes of their own: the script that `triton/build.py` runs.
+"""Compiles Triton kernels in separate processes: the script that `triton/pool.py` runs.
 
 It imports neither smelt nor torch. Started with the number of a socket, it imports Triton once and then forks a worker
 for each pair of descriptors (a connection, a log) that arrives on that socket: a fork answers within 0.03 s where
@@ -78,11 +78,11 @@ def compile_kernel(request: dict[str, Any]) -> Reply:
             `contract`, `flushes` and `arch` (90 for compute capability 9.0).
 
     Returns:
-        What a launch must know, and the cubin; {"error": text} where Triton refused.
+        The facts that a launch needs, and the cubin; {"error": text} if Triton refused.
     """
     output = io.StringIO()
     try:
-        # Triton prints the whole text of what ptxas refuses
+        # Triton prints the whole text that ptxas refuses
         with contextlib.redirect_stdout(output), _subnormals(request["flushes"]):
             metadata, assembly = _stages(request)
     except (SystemExit, KeyboardInterrupt):
@@ -99,7 +99,7 @@ def _stages(request: dict[str, Any]) -> Stages:
     target = triton_module("backends.compiler").GPUTarget("cuda", request["arch"], 32)
     wanted = {"num_warps": request["num_warps"], "num_stages": request["num_stages"]}
     wanted["enable_fp_fusion"] = request["contract"]  # whether a * b + c may be one instruction
-    wanted["enable_reflect_ftz"] = request["flushes"]  # whether the device library takes subnormal numbers for 0
+    wanted["enable_reflect_ftz"] = request["flushes"]  # whether the device library flushes subnormal numbers to 0
     try:
         context, backend = compiler.ir.context(), compiler.make_backend(target)
         options = backend.parse_options(wanted)
@@ -110,7 +110,7 @@ def _stages(request: dict[str, Any]) -> Stages:
         code, modules = backend.get_codegen_implementation(options), backend.get_module_map()
         make_ir = source.make_ir
     except (AttributeError, TypeError):
-        return _compiled(compiler, source, target, wanted)  # a Triton that is organised in another way
+        return _compiled(compiler, source, target, wanted)  # a Triton with other internals
     metadata: dict[str, Any] = {"hash": "", "target": target, **options.__dict__}
     module = make_ir(target, options, code, modules, context)
     results: dict[str, Any] = {}
@@ -123,12 +123,12 @@ def _stages(request: dict[str, Any]) -> Stages:
 
 
 def unpacked(ptx: str) -> str:
-    """The same text without the instructions that take two 16 bit numbers at once and that ptxas assembles wrongly.
+    """PTX without those instructions on two packed 16-bit numbers that ptxas assembles wrongly.
 
-    LLVM joins additions of small indices so. ptxas 12.8 forgets the constant of such an addition where nobody reads the
-    other half: a kernel that pads then reads the element before its row, without an error. Two instructions stand in
-    its place. ptxas 12.8 and 12.9 forget the sign of one of two float16 numbers that were negated together where that
-    half is put beside another number, so that gradients have the wrong sign: their bits are changed as an integer's.
+    LLVM packs additions of small indices. If the other half is not read, ptxas 12.8 drops the constant of such an
+    addition: a kernel that pads then silently reads the element before its row. Two scalar instructions replace it.
+    ptxas 12.8 and 12.9 drop the sign of one of two float16 numbers that were negated together if that half is then
+    packed with another number, so that gradients have the wrong sign: their sign bits are flipped as integers instead.
     """
 
     def apart(found: re.Match[str]) -> str:
@@ -148,7 +148,7 @@ def unpacked(ptx: str) -> str:
 
 @contextlib.contextmanager
 def _subnormals(flushes: bool) -> Iterator[None]:
-    """Tritons without the option `enable_reflect_ftz` always call a function that sets it: here it does not."""
+    """Suppress flushing of subnormals in Tritons without the option `enable_reflect_ftz`, which always enable it."""
     backend = triton_module("backends.nvidia.compiler")
     if flushes or hasattr(backend.CUDAOptions, "enable_reflect_ftz"):
         yield
@@ -162,7 +162,7 @@ def _subnormals(flushes: bool) -> Iterator[None]:
 
 
 def _compiled(compiler: Any, source: Any, target: Any, options: dict[str, Any]) -> Stages:
-    """The same through Triton's public entry, with its cache in a folder that goes away."""
+    """Compile through Triton's public entry, with its cache in a temporary folder."""
     before = os.environ.get("TRITON_CACHE_DIR")
     with tempfile.TemporaryDirectory(prefix="smelt-triton-") as folder:
         os.environ["TRITON_CACHE_DIR"] = folder
@@ -179,7 +179,7 @@ def _compiled(compiler: Any, source: Any, target: Any, options: dict[str, Any]) 
 
 
 def load_module(source: str) -> dict[str, Any]:
-    """Execute the text of a kernel's module where `inspect` finds its lines, as Triton reads functions as text."""
+    """Execute the text of a kernel's module so that `inspect` finds its lines, since Triton reads functions as text."""
     filename = f"<smelt kernel {hashlib.sha256(source.encode()).hexdigest()[:16]}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
     scope: dict[str, Any] = {"__name__": filename}
@@ -192,7 +192,7 @@ def _ast_source(request: dict[str, Any]) -> Any:
     names, types, constants = function.arg_names, dict(request["signature"]), dict(request["constants"])
     if list(types) != names[: len(types)] or set(names[len(types) :]) != set(constants):
         raise ValueError(f"parameters {names} do not fit signature {list(types)} and constants {list(constants)}")
-    if "name" in request:  # what profilers show
+    if "name" in request:  # the name that profilers show
         function._repr = lambda _: request["name"]
     return triton_module("compiler").ASTSource(
         fn=function,
@@ -210,7 +210,7 @@ def _facts(request: dict[str, Any], metadata: dict[str, Any], assembly: dict[str
         "entry": name,
         "shared": metadata["shared"],
         "threads": metadata["num_warps"] * 32,
-        # versions differ in what they append: pointers to scratch memory of the grid and of a profiler
+        # versions of Triton append different parameters: pointers to scratch memory of the grid and of a profiler
         "appended": found[name].count(".param") - len(request["signature"]),
         "scratch": sum(scratch),
         "plain": metadata.get("num_ctas", 1) == 1
@@ -224,7 +224,7 @@ def _work(connection: socket.socket, log: int) -> None:
     os.setpgid(0, 0)
     threading.Thread(target=_end_with, args=(connection,), daemon=True).start()
     os.dup2(log, 1)
-    os.dup2(log, 2)  # MLIR and ptxas write here; whoever started us reads it when this process dies
+    os.dup2(log, 2)  # MLIR and ptxas write here; the parent reads it if this process dies
     while True:
         try:
             request, _ = receive(connection)
@@ -242,21 +242,21 @@ def _work(connection: socket.socket, log: int) -> None:
 
 
 def _end_with(connection: socket.socket) -> None:
-    """End this worker and the assembler that it runs as soon as nobody waits: also in the middle of a kernel."""
+    """End this worker and its assembler as soon as the connection closes, even during a compilation."""
     closed = select.poll()
-    closed.register(connection, 0)  # the other end's closing alone
+    closed.register(connection, 0)  # only the closing of the other end, not data
     closed.poll()
     os.killpg(0, signal.SIGKILL)
 
 
 def log_tail(log: int) -> str:
-    """The end of what was written to a log."""
+    """The last lines of a log."""
     size = os.fstat(log).st_size
     return os.pread(log, _LOG_BYTES, max(0, size - _LOG_BYTES)).decode(errors="replace").strip()
 
 
 def _serve(control: socket.socket) -> None:
-    """Import Triton, say whether that worked, then fork a worker for each connection that arrives."""
+    """Import Triton, report whether that worked, then fork a worker for each connection that arrives."""
     try:
         triton_module("compiler")
     except BaseException as error:
@@ -284,5 +284,5 @@ def _serve(control: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program; we end when it does
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program, with which this process ends
     _serve(socket.socket(fileno=int(sys.argv[1])))
