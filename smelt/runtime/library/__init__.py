@@ -1,1 +1,1 @@
-"""Operations that are not generated: library kernels and smelt's own, each bound to its fastest way."""
+"""Operations that are not generated: kernels of libraries and of smelt, each bound to its fastest implementation."""

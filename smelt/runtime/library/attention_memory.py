@@ -1,8 +1,7 @@
-"""Memory as kernels need it that read it many times: it begins with a word of 16 bytes.
+"""Aligns operands to words of 16 bytes for kernels that read them many times.
 
-The libraries' kernels of attention also need rows that do. They are told nothing of where a tensor begins and how far
-its rows are apart: one refuses ("query is not correctly aligned (strideM)"), others fail on the GPU, which ends the
-context.
+The libraries' attention kernels need aligned rows, too, and PyTorch does not check this for them: one refuses ("query is not
+correctly aligned (strideM)"), others fail on the GPU, which ends the context.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from smelt.runtime.library.externs import Spec
 
 
 def in_words(call: Callable[..., Any], specs: Sequence[Spec | None]) -> Callable[..., Any]:
-    """`call`, of a query or a gradient and more, for tensors that lie anywhere.
+    """`call`, whose first operand is a query or a gradient, for tensors of any alignment.
 
-    Those whose heads or rows do not begin with words are copied at each call, others where they begin elsewhere.
+    Operands whose strides do not align heads or rows are copied at each call, others if their start is unaligned.
     """
     (first, *_) = specs
     scattered = [spec is not None and first is not None and _scattered(spec, first) for spec in specs]
@@ -37,7 +36,7 @@ def in_words(call: Callable[..., Any], specs: Sequence[Spec | None]) -> Callable
 
 
 def from_words(call: Callable[..., Any]) -> Callable[..., Any]:
-    """`call` for tensors that begin anywhere: it is given copies of those that do not begin with a word."""
+    """`call` for tensors of any alignment: those that are not aligned to a word are copied."""
 
     def run(*tensors: Tensor | None) -> Any:
         return call(*at_words(*tensors))
@@ -46,14 +45,14 @@ def from_words(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def at_words(*tensors: Any) -> tuple[Any, ...]:
-    """The tensors (or None), copies in place of those that do not begin with a word."""
+    """The tensors (or None), with copies of those that are not aligned to a word."""
     if _native.aligned(*tensors):
         return tensors
     return tuple(None if tensor is None else _moved(tensor) for tensor in tensors)
 
 
 def _scattered(spec: Spec, like: Spec) -> bool:
-    """Whether elements of rows are no neighbours, or rows do not begin with words; not of the logarithms of sums."""
+    """Whether rows are not contiguous or not aligned to words; False for the logsumexp."""
     if len(spec.shape) != 4 or 0 in spec.shape or spec.dtype is not like.dtype:
         return False
     *steps, last = (step for size, step in zip(spec.shape, spec.stride, strict=True))
@@ -62,7 +61,7 @@ def _scattered(spec: Spec, like: Spec) -> bool:
 
 
 def _gathered(tensor: Tensor) -> Tensor:
-    """A copy whose rows begin with words; what is repeated lies there once."""
+    """A copy with rows aligned to words; dimensions of stride 0 keep it."""
     once = tensor[tuple(slice(1) if step == 0 else slice(None) for step in tensor.stride()[:-1])]
     width = once.shape[-1]
     memory = once.new_empty((*once.shape[:-1], width + -width % (ALIGNMENT // once.dtype.itemsize)))
@@ -70,7 +69,7 @@ def _gathered(tensor: Tensor) -> Tensor:
 
 
 def _moved(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy in the same strides that begins with a word."""
+    """The tensor, or an aligned copy with the same strides."""
     if _native.aligned(tensor):
         return tensor
     shape, stride = tensor.shape, tensor.stride()

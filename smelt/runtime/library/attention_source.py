@@ -1,11 +1,11 @@
-"""The text of the attention kernels of our own: softmax(q k^T * scale + bias) v and its gradients, block by block.
+"""The text of smelt's attention kernels: softmax(q k^T * scale + bias) v and its gradients, block by block.
 
 The forward keeps a running maximum and sum of each row (Milakov and Gimelshein 2018; Dao et al. 2022), so that the
-matrix of weights is never in memory. The backward computes the weights again from the logsumexp of each row: one kernel
-walks the columns for the gradients by q and the bias, one walks the rows for those by k and v; neither adds atomically.
-Scores are kept in units of log 2. A row whose scores are all -inf gives 0 and an infinite logsumexp.
+matrix of weights is never in memory. The backward recomputes the weights from the logsumexp of each row: one kernel
+walks the columns for the gradients of q and the bias, one walks the rows for those of k and v; neither uses atomics.
+Scores are in units of log 2. A row whose scores are all -inf gives 0 and an infinite logsumexp.
 
-Which weights are dropped follows from seed, stream and the weight's place (`prims/random_bits.py`), in every kernel.
+Dropout depends on seed, stream and the weight's index only (`prims/random_bits.py`), and so is equal in all kernels.
 """
 
 from __future__ import annotations
@@ -263,9 +263,9 @@ def attention_source(name: str, scale: float, keep: float, precision: str) -> st
     """The module of one kernel.
 
     Args:
-        scale: of the scores.
-        keep: the share of weights that is not dropped.
-        precision: of products of float32: "tf32", "tf32x3" or "ieee".
+        scale: factor of the scores.
+        keep: probability that a weight is not dropped.
+        precision: precision of float32 products: "tf32", "tf32x3" or "ieee".
     """
     functions = [f"@triton.jit\n{text}\n" for text in with_needs(["random_key", "random_uniform"], RANDOM_FUNCTIONS)]
     head = HEAD.format(scale=scale, keep=keep)

@@ -1,6 +1,6 @@
-"""Convolution and its gradients: ATen as the strides come or through channels-last memory, or a matrix product.
+"""Convolution and its gradients: ATen in given strides or through channels-last memory, or as matrix products.
 
-On a GPU it is ATen's, but for depthwise ones in channels-last memory, which have kernels of our own.
+On a GPU by ATen, except depthwise ones in channels-last memory, which have our own kernels.
 
 Measured on a 2-core AMD processor with AVX-512 (torch 2.13, oneDNN 3.12), GFLOP/s forward, plain | channels-last
 input:
@@ -58,7 +58,7 @@ def convolution(params: Mapping[str, Any], inputs: list[Spec | None], outputs: l
 
 
 def _with_library(own: list[Candidate], library: Candidate, params: Mapping[str, Any]) -> list[Candidate]:
-    """What may be chosen of: the library's first on the CPU, on a GPU last and only where candidates are measured."""
+    """The candidates: the library's first on the CPU; on a GPU last, and only if candidates are measured."""
     if params.get("device") is None:
         return [library, *own]
     return [*own, library] if params.get("measured") else own
@@ -97,7 +97,7 @@ def convolution_backward(params: Mapping[str, Any], inputs: list[Spec | None], o
 def _depthwise_gradients(
     params: Mapping[str, Any], grad: Spec, x: Spec, w: Spec, outputs: list[Spec]
 ) -> list[Candidate]:
-    """Our own kernels for convolutions of each channel by itself; none where they do not fit."""
+    """Our own kernels for the gradients of depthwise convolutions; empty if they do not apply."""
     if params.get("device") is not None:
         return [depthwise.backward(params, grad, x, w, outputs)] if depthwise.fits(params, x, w, grad) else []
     if params["mask"][1] and depthwise_cpu.fits(params, grad, x, w):
@@ -106,7 +106,7 @@ def _depthwise_gradients(
 
 
 def _in_channels_last(run: Callable[..., Any], grad: Spec, x: Spec, outputs: list[Spec]) -> Candidate | None:
-    """`run` for images in channels last; None where they lie so already, or cannot."""
+    """`run` on images converted to channels-last memory; None if they are channels-last already, or cannot be."""
     last = _channels_last_format(x)
     if last is None or x.channels_last or grad.channels_last:
         return None
@@ -120,7 +120,7 @@ def _in_channels_last(run: Callable[..., Any], grad: Spec, x: Spec, outputs: lis
 def _own_gradients(
     params: Mapping[str, Any], grad: Spec, x: Spec, w: Spec, mask: list[bool], outputs: list[Spec]
 ) -> Iterator[Candidate | None]:
-    """What computes the gradients on a CPU by products of matrices."""
+    """Candidates that compute the gradients on a CPU by matrix products."""
     if pointwise_convolution.fits(params, w, x, grad):
         yield pointwise_convolution.backward(grad, x, w, mask, outputs)
     if im2col.fits(params, x, w, grad):
@@ -128,14 +128,14 @@ def _own_gradients(
 
 
 FEW_CHANNELS = 16
-"""Below 8 the kernel of `_overruns` was seen to fail; it works on vectors of up to 16."""
+"""Channels below which `_overruns` assumes a failure: seen below 8; the kernel uses vectors of up to 16."""
 
 
 def _overruns(params: Mapping[str, Any], x: Spec, w: Spec) -> bool:
-    """Whether oneDNN's weight gradient in channels-last order writes beyond its memory (torch 2.13, 2.15).
+    """Whether oneDNN's weight gradient in channels-last memory writes out of bounds (torch 2.13, 2.15).
 
-    It does for few channels under a window of one element that moves on by more than one and leaves a rest of the
-    image unread: eager crashes then. `torch.convolution(x, w, None, [2, 2], ...)` of 2x3x64x64 with 64x3x1x1 is one.
+    It does for few channels and a window of one element with a stride above 1 that leaves the end of the image unread;
+    eager crashes then, for example in `torch.convolution(x, w, None, [2, 2], ...)` of 2x3x64x64 with 64x3x1x1.
     """
     if params["transposed"] or any(size != 1 for size in w.shape[2:]) or x.shape[1] >= FEW_CHANNELS:
         return False
@@ -144,14 +144,14 @@ def _overruns(params: Mapping[str, Any], x: Spec, w: Spec) -> bool:
 
 
 def _plain_on_the_cpu(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor, *how: Any) -> Any:
-    """`convolution_backward` of images and weights that are not in channels-last order."""
+    """`convolution_backward` of images and weights that are not in channels-last memory."""
     if x.device.type == "cpu":
         x, w = x.contiguous(), w.contiguous()
     return torch.ops.aten.convolution_backward.default(grad, x, w, *how)
 
 
 def _masked(gradients: Any, mask: list[bool]) -> tuple[torch.Tensor | None, ...]:
-    """Only what was asked for: some kernels return the weight gradient whenever they compute that of the bias."""
+    """Only the requested gradients: some kernels return that of the weight whenever they compute that of the bias."""
     return tuple(gradient if wanted else None for gradient, wanted in zip(gradients, mask, strict=True))
 
 
@@ -177,14 +177,14 @@ def _channels_last_format(x: Spec) -> torch.memory_format | None:
 
 
 def _relabelled(w: torch.Tensor) -> torch.Tensor:
-    """A weight whose values nobody reads, as one in the images' order: of another a copy would be made for that."""
+    """A weight, of which only shape and layout are used, relabelled to the images' layout, which avoids a copy."""
     if not w.is_contiguous():
         return w
     return w.as_strided(w.shape, Spec.of_channels_last(tuple(w.shape), w.dtype).stride, w.storage_offset())
 
 
 def _laid_out(call: Call, out: Spec) -> Call:
-    """`call`, its result copied to the strides its consumers expect: timed as part of the candidate."""
+    """`call` with its result copied to the strides that consumers expect, so that timing includes the copy."""
     return call if out.channels_last else lambda *tensors: call(*tensors).contiguous()
 
 

@@ -1,10 +1,10 @@
-"""Depthwise convolutions on a GPU and their gradients by kernels of our own: which text, which blocks, which arguments.
+"""Depthwise convolutions on a GPU and their gradients by our own kernels: chooses text, blocks and arguments.
 
-cuDNN compiles a kernel for each size of image when a thread first meets it, holding a lock: of the first step of
-MobileNetV3 that was 10 of 15 s. These are built like all others, side by side, and kept in the store.
+cuDNN compiles a kernel for each size of image at its first use in a thread, under a lock: in the first step of
+MobileNetV3 that took 10 of 15 s. These kernels are built like all others, in parallel, and kept in the store.
 
-A thread reads vectors of channels, each element once for all windows that hold it. Tensors that begin between words are
-copied: element by element a thread would ask for each by itself, of lines that others have long asked for.
+A thread reads vectors of channels, each element once for all windows that contain it. Tensors that are not aligned to
+words are copied: reading them element by element would load each cache line many times.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ Params = Mapping[str, Any]
 DTYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
 
 ALIGNED = 16
-"""Bytes at multiples of which wide loads begin."""
+"""Alignment of wide loads, in bytes."""
 
 MOST_ELEMENTS = 2**31 - 1
-"""Of an image, and items that threads share out: counted in 32 bits."""
+"""Most elements of an image, and items of all threads: 32-bit indices."""
 
 MOST_TAPS = 121
-"""Elements of a window for whose sums a thread of the gradient by the weight has registers."""
+"""Most elements of a window: a thread of the weight gradient has a sum in registers for each."""
 
 
 def fits(params: Params, x: Spec, w: Spec, out: Spec) -> bool:
-    """Whether there are kernels for it: images in channels-last memory, one channel a group, not transposed."""
+    """Whether a convolution has kernels: images in channels-last memory, one channel a group, not transposed."""
     if params["transposed"] or len(x.shape) != 4 or w.shape[1] != 1 or params["groups"] != x.shape[1]:
         return False
     if x.dtype not in DTYPES or not (x.dtype is w.dtype is out.dtype) or math.prod(w.shape[2:]) > MOST_TAPS:
@@ -53,12 +53,12 @@ def fits(params: Params, x: Spec, w: Spec, out: Spec) -> bool:
 
 
 def _reach(image: Spec) -> int:
-    """The last element of an image, from its first."""
+    """The offset of the last element of an image from its first."""
     return sum((size - 1) * step for size, step in zip(image.shape[1:], image.stride[1:], strict=True))
 
 
 class Shape:
-    """What the kernels of a convolution have in common.
+    """The common facts of all kernels of a convolution.
 
     Args:
         x, out: the images, or their gradients.
@@ -73,7 +73,7 @@ class Shape:
         self.vector = math.gcd(ALIGNED // x.dtype.itemsize, *lengths)
 
     def operands(self, *names: str) -> dict[str, str]:
-        """The types of pointers to elements."""
+        """Name -> element type of pointer operands."""
         return dict.fromkeys(names, DTYPES[self.dtype])
 
     def window(self, along: int) -> Window:
@@ -81,7 +81,7 @@ class Shape:
         return Window(self.size, stride, padding, dilation, self.times, along)
 
     def numbers(self, read: Spec, made: Spec, along: int, vector: int) -> dict[str, int]:
-        """The sizes that kernels take. `vector`: neighbouring channels that are one item."""
+        """The sizes that kernels take. `vector`: adjacent channels that are one item."""
         batch, channels, rows, columns = made.shape
         groups = -(-columns // along)
         sizes = (batch * rows * groups * (channels // vector), groups, rows, columns, *read.shape[2:])
@@ -89,7 +89,7 @@ class Shape:
         return dict(zip(source.NUMBERS, (*sizes, channels // self.vector, *steps), strict=True))
 
     def along(self, made: Spec, most: int, least: int = 1) -> int:
-        """Pixels in a row of a thread, a multiple of `least`: fewer where threads are few or rows end early."""
+        """Pixels in a row of a thread, a multiple of `least`: fewer if threads are few or rows are short."""
         batch, channels, rows, columns = made.shape
         found = max(most, least)
         while found > least:
@@ -102,12 +102,12 @@ class Shape:
 
 
 class DepthwiseKernel:
-    """One kernel with its arguments: `source()` as it is built, `launch(number, slots)` as it runs.
+    """One kernel with its arguments; `source()` is its source, `launch(number, slots)` its launch.
 
     Args:
         operands: name -> element type of each pointer, in the order of the text's parameters.
         numbers: the other parameters by name.
-        extents: of the grid.
+        extents: extents of the grid.
     """
 
     def __init__(
@@ -123,21 +123,21 @@ class DepthwiseKernel:
         self.config, self.extents = config, tuple(extents)
 
     def source(self) -> KernelSource:
-        """The kernel as it is built."""
+        """The source of the kernel."""
         signature = [*self.operands.items(), *((name, "i32") for name in self.numbers)]
         label = f"depthwise_{self.name}"
         return KernelSource(self.text, tuple(signature), tuple(self.operands), (self.config,), label, contract=True)
 
     def launch(self, number: int, slots: Sequence[int]) -> Launch:
-        """Kernel `number` of several, with the tensors at these slots as operands."""
+        """The launch of the kernel, as number `number` of several, with the tensors at these slots as operands."""
         pointers: list[Argument] = [(slot, 0) for slot in slots]
         return (number, self.extents, [*pointers, *self.numbers.values()])
 
 
 def forward_kernel(shape: Shape, bias: bool) -> DepthwiseKernel:
-    """Of x, w and the bias."""
+    """The forward kernel, of x, w and the bias."""
     stride = shape.params["stride"][1]
-    # the further windows are apart, the less they have in common, and the more a thread would read
+    # the larger the stride, the less windows overlap, and the more a thread would read
     along = shape.along(
         shape.out,
         DEPTHWISE.row_elements
@@ -152,7 +152,7 @@ def forward_kernel(shape: Shape, bias: bool) -> DepthwiseKernel:
 
 
 def input_kernel(shape: Shape) -> DepthwiseKernel:
-    """Of the gradient by the result and w."""
+    """The kernel of the input gradient, of the result's gradient and w."""
     stride = shape.params["stride"][1]
     along = shape.along(shape.x, DEPTHWISE.row_elements if stride == 1 else DEPTHWISE.row_elements // 2, stride)
     text = source.input_source(shape.window(along))
@@ -168,7 +168,8 @@ def _by_items(
 
 
 def weight_kernels(shape: Shape, gradient: Spec) -> tuple[DepthwiseKernel, DepthwiseKernel, Spec]:
-    """Of the gradient by the result and x: the kernel of partial sums, the one that adds these, and their spec."""
+    """Of the weight gradient: the kernel of partial sums, of the result's gradient and x; that which adds these; their
+    spec."""
     (high, wide), (batch, channels, _, columns) = shape.size, shape.out.shape
     window = shape.window(min(4 if high * wide <= DEPTHWISE.small_window_elements else 2, ceil_power(columns)))
     vector = min(shape.vector, floor_power(DEPTHWISE.registers // window.num_registers()))
@@ -194,7 +195,7 @@ def weight_kernels(shape: Shape, gradient: Spec) -> tuple[DepthwiseKernel, Depth
 
 
 def _steps(window: Window, height: int, rows: int) -> tuple[int, int]:
-    """The first row of the result that meets a row of x, and steps from there to the last."""
+    """(the first row of the result whose window contains a row of x, number of steps from there to the last)."""
     walk, meetings = window.walk()
     stride, padding = window.stride[0], window.padding[0]
     offsets = [offset for offset, _ in meetings]
@@ -204,7 +205,7 @@ def _steps(window: Window, height: int, rows: int) -> tuple[int, int]:
 
 
 def _channel_block(channels: int, vector: int) -> int:
-    """Channels of a program: the widest block that leaves little of its last one unused."""
+    """Channels of a program: the widest block with little unused in the last one."""
     blocks = [b for b in (64, 32, 16) if b >= vector]
     unused = {b: -channels % b / channels for b in blocks}
     return next((b for b in blocks if unused[b] <= 1 / 8), blocks[-1])
@@ -223,8 +224,8 @@ class Bound:
     """Kernels that run one after another: `bound(device, tensors)`.
 
     Args:
-        kernels: with the names of the tensors that their operands are, in order.
-        names: of the tensors that calls give.
+        kernels: kernels with the names of their operands' tensors, in order.
+        names: names of the tensors that calls pass.
     """
 
     def __init__(self, kernels: Sequence[tuple[DepthwiseKernel, Sequence[str]]], names: Sequence[str]) -> None:
@@ -250,13 +251,13 @@ class Bound:
         self.segment(tensors[0].device)(table)
 
     def begin(self, device: torch.device | None) -> None:
-        """Have them built while the program is made."""
+        """Begin to build the kernels while the program is made."""
         if device is not None and device.type == "cuda":
             self.segment(device)
 
 
 def _by_element(w: Tensor) -> Tensor:
-    """The weight with its channels innermost, as `prims/passes/channels_last.py` lays it out."""
+    """The weight with its channels innermost, the layout of `prims/passes/channels_last.py`."""
     return w.permute(2, 3, 1, 0).contiguous()
 
 

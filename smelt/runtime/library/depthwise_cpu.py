@@ -1,7 +1,8 @@
-"""The gradients of depthwise convolutions on the CPU: by their weight with depthwise.c, the others by ATen.
+"""The gradients of depthwise convolutions on the CPU: that of the weight by depthwise.c, the others by ATen.
 
-oneDNN's, for images in channels-last memory, takes up to 256 weights of scratch for each weight: 12 MiB a call where
-the whole training step of a small model takes 40. The native one takes next to none and is faster: see `convolution`.
+oneDNN's weight gradient, for images in channels-last memory, needs scratch memory of up to 256 times the weight: 12 MiB
+a call, where the whole training step of a small model takes 40. The native one needs next to none and is faster (see
+`convolution`).
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from smelt.runtime.library.externs import Candidate, Spec
 from smelt.runtime.memory import fresh
 
 MOST_TAPS = 121
-"""Elements of a window, whose sums each thread keeps on its stack."""
+"""Most elements of a window: each thread has a sum on its stack for each."""
 
 
 def fits(params: Mapping[str, Any], grad: Spec, x: Spec, w: Spec) -> bool:
-    """Whether it is one channel a group of float32, of several, with a window that is not too large."""
+    """Whether a convolution is depthwise, of float32, with several channels and a window that is not too large."""
     channels = x.shape[1]
     if params["transposed"] or len(x.shape) != 4 or channels == 1 or params["groups"] != channels:
         return False
@@ -34,13 +35,13 @@ def fits(params: Mapping[str, Any], grad: Spec, x: Spec, w: Spec) -> bool:
 
 
 def last(image: Spec) -> Spec:
-    """The image in channels-last memory."""
+    """The image converted to channels-last memory."""
     _, channels, height, width = image.shape
     return Spec(image.shape, (height * width * channels, 1, width * channels, channels), image.dtype)
 
 
 def weight_gradient(params: Mapping[str, Any], grad: Spec, x: Spec, out: Spec) -> Callable[..., torch.Tensor]:
-    """(grad, x) -> the gradient by the weight, for images whose neighbouring channels are neighbours in memory."""
+    """(grad, x) -> the weight gradient, for images in channels-last memory."""
     numbers = (
         *x.shape[:2],
         *(*grad.shape[2:], grad.stride[0], *grad.stride[2:]),
@@ -53,10 +54,10 @@ def weight_gradient(params: Mapping[str, Any], grad: Spec, x: Spec, out: Spec) -
 
 
 def backward(params: Mapping[str, Any], grad: Spec, x: Spec, outputs: Sequence[Spec]) -> list[Candidate]:
-    """(grad, x, w) -> (x gradient, w gradient, bias gradient), None where the mask is False; that of w is wanted.
+    """(grad, x, w) -> (x gradient, w gradient, bias gradient), None where the mask is False; it must be True for w.
 
-    In channels-last memory nothing else is as fast. From another order, the gradient by the weight is computed in it,
-    and by a second candidate that by x too.
+    In channels-last memory no alternative is as fast. From other layouts, the weight gradient is computed on converted
+    images; a second candidate also computes that of x on these.
     """
     geometry = *(params[name] for name in ("stride", "padding", "dilation")), False, params["output_padding"]
     mask, results = params["mask"], iter(outputs)

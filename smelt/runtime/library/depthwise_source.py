@@ -1,13 +1,13 @@
-"""The text of the depthwise convolution kernels of our own: images in channels-last memory, each channel by itself.
+"""The text of smelt's depthwise convolution kernels, for images in channels-last memory.
 
-A thread has `V` neighbouring channels of `along` pixels in a row of the image that it makes. It reads each pixel of a
-row of the other image once, for all windows that contain it; windows are unrolled along the row, so that which element
-of a window meets which pixel is known here. For the gradient by the weight it keeps a sum for each element of the
-window and walks down the rows; a last kernel adds up what the programs found, in order. Sums are float32.
+A thread computes `V` adjacent channels of `along` pixels in a row of the image `made`. It reads each pixel of a row of
+the other image once, for all windows that contain it; windows are unrolled along the row, so that the pairs of window
+elements and pixels are known when the text is written. For the weight gradient it keeps a sum for each element of the
+window and walks down the rows; a last kernel adds the programs' partial sums, in order. Sums are float32.
 
 Sizes and strides are arguments, so one kernel serves all images of a window. Channels, and strides of pixels, rows and
-images, come in vectors: the compiler then knows that wide loads are aligned. Weights lie by element of the window, with
-the channels innermost.
+images, are counted in vectors, so that the compiler knows that wide loads are aligned. Weights are ordered by element
+of the window, with channels innermost.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ channels; its `rows` and `columns`, height and width of the image `read`, and th
 
 @dataclass(frozen=True)
 class Window:
-    """What kernels are written for: pairs are (rows, columns).
+    """The window of a kernel; pairs are (rows, columns).
 
     Attributes:
-        multiplier: channels made of each.
-        along: pixels in a row that a thread makes; a multiple of the stride for the gradient by the input.
+        multiplier: output channels for each input channel.
+        along: pixels in a row that a thread computes; a multiple of the stride for the input gradient.
     """
 
     size: tuple[int, int]
@@ -40,17 +40,17 @@ class Window:
     along: int = 4
 
     def by_position(self) -> dict[int, list[tuple[int, int]]]:
-        """For each position in a row, counted from the first that windows cover: which windows' elements lie there.
+        """For each position in a row, from the first that the windows cover: the windows' elements there.
 
-        Pairs are (window of `along` neighbours, element of its row).
+        Pairs are (number of the window among `along` adjacent ones, element of its row).
         """
         stride, dilation = self.stride[1], self.dilation[1]
         return _sorted((t * stride + s * dilation, (t, s)) for t in range(self.along) for s in range(self.size[1]))
 
     def by_position_of_gradient(self) -> dict[int, list[tuple[int, int]]]:
-        """The same for the gradient by the input: each window, counted from the first of the group, and the pairs.
+        """The same for the input gradient: for each window, counted from the first of the group, the pairs.
 
-        Pairs are (which of the `along` neighbours, element that lies there).
+        Pairs are (number of the pixel among `along` adjacent ones, element of the window there).
         """
         stride, dilation, padding = self.stride[1], self.dilation[1], self.padding[1]
         met = ((t + padding - s * dilation, (t, s)) for t in range(self.along) for s in range(self.size[1]))
@@ -58,15 +58,17 @@ class Window:
 
     @property
     def row_step(self) -> int:
-        """Rows of a window from one that is laid on a given row of the image to the next."""
+        """Distance between the rows of a window that fall on a given row of the image."""
         down = self.stride[0]
         return down if self.dilation[0] % down == 1 % down else 1
 
     def walk(self) -> tuple[int, list[tuple[int, list[tuple[int, int]]]]]:
-        """How to meet each row of x once on a way down the rows of the result: (rows of a step, meetings).
+        """The order of rows of x in a walk down the rows of the result that reads each once: (rows of a step,
+        meetings).
 
-        A meeting is a row of x, counted from the first that the window of the current row holds, and the rows of
-        windows that lie on it: pairs of (row of the window, steps since the row of the result was current).
+        A meeting is a row of x, counted from the first in the window of the current row, and the rows of windows that
+        fall
+        on it: pairs of (row of the window, steps since the row of the result was current).
         """
         high, stride, dilation = self.size[0], self.stride[0], self.dilation[0]
         if dilation == 1:
@@ -76,12 +78,12 @@ class Window:
         return 1, [(r * dilation, [(r, 0)]) for r in range(high)]
 
     def num_registers(self) -> int:
-        """Numbers that a thread of the gradient by the weight keeps in registers, for each channel."""
+        """Numbers that a thread of the weight gradient keeps in registers for each channel."""
         return self.size[0] * self.size[1] + (self.oldest + 1) * self.along + len(self.by_position())
 
     @property
     def oldest(self) -> int:
-        """Steps of that way for which a row of the result is still met."""
+        """Most steps of that walk between a row of the result and a row of x in its window."""
         return max(m for _, pairs in self.walk()[1] for _, m in pairs)
 
 
@@ -100,12 +102,12 @@ def _kernel(w: Writer, parameters: Sequence[str], constants: Sequence[str]) -> I
 
 
 def _position(w: Writer) -> None:
-    """Of group number p of the pixels made: image, row i, and which of the row's groups it is, j."""
+    """Lines for group number p of the computed pixels: its image, row i, and group j of the row."""
     w("j = p % groups", "p = p // groups", "i = p % rows", "image = (p // rows).to(tl.int64)[:, None]")
 
 
 def _open_item(w: Writer, along: int) -> None:
-    """The pixels and channels that a thread makes, with sums of 0."""
+    """Lines that define the pixels and channels of a thread, with sums of 0."""
     w("e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)", "inside = e < items", "u = e % units", "p = e // units")
     _position(w)
     w("c = (u * V)[:, None] + tl.arange(0, V)[None, :]")
@@ -119,12 +121,12 @@ def _close_item(w: Writer, along: int) -> None:
 
 
 def _exists(along: int, t: int) -> str:
-    """Whether pixel t of a group lies in the row."""
+    """Text: whether pixel t of a group is in the row."""
     return f"(j * {along} < columns - {t})"
 
 
 def _within(position: int) -> str:
-    """Whether a position, counted from `left`, lies in the row that is read."""
+    """Text: whether a position, counted from `left`, is in the row that is read."""
     return f"(left >= {-position}) & (left < width - {position})"
 
 
@@ -133,7 +135,7 @@ def _load(w: Writer, position: int, mask: str) -> None:
 
 
 def _weights(w: Writer, wide: int, channels: int, which: int, guard: str = "") -> None:
-    """Row r of the window, of channel number `which` of those made of each."""
+    """Lines that load row r of the window, for output channel number `which` of each input channel."""
     own = "c" if channels == 1 else f"c * {channels} + {which}"
     w(f"taps = w + (r * {wide * channels} * units)[:, None] * V + {own}")
     for s in range(wide):
@@ -141,12 +143,12 @@ def _weights(w: Writer, wide: int, channels: int, which: int, guard: str = "") -
 
 
 def _of(channel: str, multiplier: int) -> str:
-    """The channel that one is made of. (A division by 1 would hide that loads are wide.)"""
+    """Text of the input channel of an output channel, without a division by 1, which would prevent wide loads."""
     return channel if multiplier == 1 else f"{channel} // {multiplier}"
 
 
 def forward_source(window: Window, bias: bool) -> str:
-    """x is read, with w and bias, the convolution made."""
+    """The source of the forward kernel: reads x, w and bias, computes the convolution."""
     (high, wide), (down, right), (top, left) = window.size, window.stride, window.padding
     w = Writer()
     with _kernel(w, ("read", "w", "bias", "made", *NUMBERS), ("V", "BLOCK")):
@@ -154,7 +156,7 @@ def forward_source(window: Window, bias: bool) -> str:
         w(f"left = j * {window.along * right} - {left}")
         w(f"first = read + image * (rn * V) + {_of('c', window.multiplier)}")
         with w.block(f"for k in range({high}):"):
-            # `_weights` takes a row for each thread: for the gradient by the input they differ
+            # `_weights` takes a row for each thread, since these differ in the input gradient
             w("r = k + u * 0", f"y = i * {down} + (k * {window.dilation[0]} - {top})")
             w("there = inside & (y >= 0) & (y < height)")
             w("row = first + (y * rh + left * rw)[:, None] * V")
@@ -169,7 +171,7 @@ def forward_source(window: Window, bias: bool) -> str:
 
 
 def input_source(window: Window) -> str:
-    """The gradient by the result is read, with w, that by x made."""
+    """The source of the input gradient's kernel: reads the result's gradient and w."""
     w = Writer()
     with _kernel(w, ("read", "w", "made", *NUMBERS), ("V", "BLOCK")):
         _open_item(w, window.along)
@@ -184,7 +186,7 @@ def input_source(window: Window) -> str:
 
 
 def _input_row(w: Writer, window: Window, which: int) -> None:
-    """Where row r of the window lies on the row that is made: of the rows that do, number k."""
+    """Lines for row r of the window, number k of those that fall on the computed row."""
     (high, wide), down, step = window.size, window.stride[0], window.row_step
     rest = high % step > 0
     w(f"r = low % {step} + k * {step}", f"y = low - r * {window.dilation[0]}")
@@ -199,9 +201,10 @@ def _input_row(w: Writer, window: Window, which: int) -> None:
 
 
 def weight_source(window: Window) -> str:
-    """x is read, and the gradient by what was made: parts[program, element of the window, channel] of that by w.
+    """The source of the weight gradient's kernel: reads x and the result's gradient, computes partial sums.
 
-    A thread walks down the rows. What it has read of the gradient stays at hand for all rows of x that meet it.
+    Partial sums are `parts`[program, element of the window, channel]. A thread walks down the rows and keeps each row
+    of the gradient that it has read for all rows of x in its windows.
     """
     high, wide, along = *window.size, window.along
     walk, meetings = window.walk()
@@ -233,7 +236,7 @@ def weight_source(window: Window) -> str:
 
 
 def _gradients(w: Writer, window: Window, m: int, row: str) -> None:
-    """A row of the gradient, the one of m steps ago."""
+    """Text of a row of the gradient, that of m steps ago."""
     w(f"there = inside & ({row} >= 0) & ({row} < rows)", f"row = line + ({row} * mh)[:, None] * V")
     for t in range(window.along):
         mask = f"(there & {_exists(window.along, t)})[:, None] & known"
@@ -241,7 +244,7 @@ def _gradients(w: Writer, window: Window, m: int, row: str) -> None:
 
 
 def _meet(w: Writer, window: Window, offset: int, pairs: Sequence[tuple[int, int]]) -> None:
-    """A row of x, and the gradients at hand that it meets: pixels that lie in no window are not read."""
+    """Lines that read a row of x and multiply it by the kept gradients; pixels in no window are not read."""
     oldest = max(m for _, m in pairs) * window.walk()[0]
     w(f"y = i * {window.stride[0]} + {offset - window.padding[0]}")
     w(f"there = inside & (y >= 0) & (y < height) & (i < rows + {oldest})")
@@ -252,7 +255,7 @@ def _meet(w: Writer, window: Window, offset: int, pairs: Sequence[tuple[int, int
 
 
 def sum_source(wide: int) -> str:
-    """parts -> the gradient by the weight, of windows as wide."""
+    """The source of the kernel that adds partial sums: `parts` -> the weight gradient."""
     w = Writer()
     with _kernel(w, ("parts", "out", "count", "cells", "channels", "step", "down", "right"), ("PARTS", "CELLS")):
         w("k = tl.program_id(0) * CELLS + tl.arange(0, CELLS)", "total = tl.zeros([PARTS, CELLS], tl.float32)")

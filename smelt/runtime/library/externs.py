@@ -3,8 +3,8 @@
 The host program calls the result between generated segments: `k(*tensors)` returns fresh tensors and
 `k.into(out, *tensors)` writes into a given one where `k.supports_out`. Implementations register per operation in
 `EXTERNS` (modules `gemm`, `convolution`, `fused_attention`, `tiled_attention`, `fallback`); where an operation has
-several, the first call times them on the real tensors (see `tune`). Programs run below autograd and autocast, so ATen
-calls dispatch straight to kernels.
+several, the first call times them on its tensors (see `tune`). Programs run below autograd and autocast, so ATen calls
+dispatch directly to kernels.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ class Spec:
 
     @property
     def channels_last(self) -> bool:
-        """Of images: whether neighbouring channels, of which there are several, are neighbours in memory."""
+        """Whether images with several channels are in channels-last memory."""
         return self.stride[1] == 1 and self.shape[1] > 1
 
     @staticmethod
     def in_rows(shape: tuple[int, ...], dtype: torch.dtype) -> Spec:
-        """Of a contiguous tensor."""
+        """The spec of a contiguous tensor."""
         return Spec(shape, tuple(math.prod(shape[d + 1 :]) for d in range(len(shape))), dtype)
 
     @staticmethod
     def of_channels_last(shape: tuple[int, ...], dtype: torch.dtype) -> Spec:
-        """Of images whose channels are innermost."""
+        """The spec of images in channels-last memory."""
         steps = (math.prod(shape[d + 1 :]) * shape[1] for d in range(2, len(shape)))
         return Spec(shape, (math.prod(shape[1:]), 1, *steps), dtype)
 
@@ -54,12 +54,12 @@ class Spec:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One implementation: `call(*tensors)` gives fresh results; `into(out, *tensors)`, if any, writes the only one."""
+    """One implementation: `call(*tensors)` returns new results; `into(out, *tensors)`, if any, writes the only one."""
 
     name: str
     call: Callable[..., Any]
     into: Callable[..., Any] | None = None
-    certain: bool = False  # known to be the best without timing
+    certain: bool = False  # whether it is known to be the best, without timing
 
 
 Factory = Callable[[Mapping[str, Any], "list[Spec | None]", list[Spec]], list[Candidate]]
@@ -68,15 +68,15 @@ EXTERNS: dict[str, Factory] = {}
 
 
 ON_DEVICE: set[str] = set()
-"""Operations whose factory finds the program's device in `params["device"]`, if it is known."""
+"""Operations whose factories get the program's device, if known, as `params["device"]`."""
 
 
 MEASURED: set[str] = set()
-"""Operations on a GPU that have several candidates where `params["measured"]` says so."""
+"""Operations on a GPU that have several candidates if `params["measured"]` is set."""
 
 
 def register(name: str, on_device: bool = False, measured: bool = False) -> Callable[[Factory], Factory]:
-    """Enter a candidate factory in `EXTERNS`, and in `ON_DEVICE` and `MEASURED` if so."""
+    """Enter a candidate factory in `EXTERNS`, and in `ON_DEVICE` and `MEASURED` if requested."""
 
     def enter(factory: Factory) -> Factory:
         EXTERNS[name] = factory
@@ -110,7 +110,7 @@ class ExternKernel:
         call: `call(*tensors)` -> a tensor, or a tuple for several results; same as calling the kernel itself.
         into: `into(out, *tensors)` writes the single result into `out`; raises TypeError when not `supports_out`.
         chosen: name of the implementation in use, None until the first call has decided.
-        reference: the last way where a library refuses the call.
+        reference: the fallback if a library refuses the call.
     """
 
     __slots__ = (
@@ -137,7 +137,7 @@ class ExternKernel:
     def _first_call(self, *tensors: Any) -> Any:
         runs = {c.name: c.call for c in self.candidates}
         if self.clock is not None and len(runs) > 1 and self.clock.recording():
-            return _conformed(self.candidates[0].call(*tensors), self.outputs)  # nothing can be timed now
+            return _conformed(self.candidates[0].call(*tensors), self.outputs)  # timing is not possible now
         large = sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in self.outputs) >= LIBRARY.released_bytes
         timed = {name: _given_back(run) for name, run in runs.items()} if large else runs
         self.chosen = self._decide("call", timed, tensors)
@@ -155,7 +155,7 @@ class ExternKernel:
         return _conformed(result, self.outputs)
 
     def choose_for(self, form: str, operands: list[Any], outputs: list[Any]) -> str:
-        """The fastest implementation for operands like these, as the first call of a form ("call", "into") finds it."""
+        """The fastest implementation for operands like these, timed at the first call of a form ("call", "into")."""
         if form == "into":
             into = {c.name: c.into or _copied_into(c.call) for c in self.candidates}
             return self._decide(form, into, (outputs[0], *operands))
@@ -174,11 +174,11 @@ class ExternKernel:
             return out.copy_(result)
 
     def _otherwise(self, error: RuntimeError, call: Callable[..., Any], tensors: tuple[Any, ...]) -> Any:
-        """(what gives the results where a library has refused a call, the results): first on operands that lie in one
-        piece, as some kernels want them, then by the reference.
+        """(replacement of an implementation that has refused a call, its results): first the same on contiguous
+        operands, which some kernels require, then the reference.
 
         Raises:
-            RuntimeError: the one that is given, where it is about the operands' values or nothing else works.
+            RuntimeError: the given error, if it is about the operands' values or nothing else works.
         """
         ways = [Candidate(f"{self.chosen} on copies", _on_copies(call)), self.reference]
         for way in ways if self.reference is not None and is_refused_call(error) else ():
@@ -204,7 +204,7 @@ class ExternKernel:
         return known or choose(operation, bound, family, self.clock)
 
     def follow(self, other: ExternKernel) -> None:
-        """Take the implementation that the same operation uses at about the same sizes, without timing."""
+        """Use, without timing, the implementation that the same operation uses at similar sizes."""
         if self.chosen is None and other.chosen is not None:
             self.candidates = [c for c in self.candidates if c.name == other.chosen] or self.candidates
 
@@ -228,10 +228,10 @@ def extern(
             `args` and `kwargs` with `Slot(i)` where input i goes (see `fallback`).
         params: the static parameters by name (those of the prim, without its tensors).
         inputs: metadata of the tensors that calls will pass, None for an absent optional one.
-        outputs: metadata of the results; results come in exactly these strides.
-        only: an implementation name to use whenever the operation has it (`options.gemm`).
-        device: where the program's tensors are, for kernels that are built for it.
-        clock: of a device on which candidates of operations in `MEASURED` are timed.
+        outputs: metadata of the results, which have exactly these strides.
+        only: name of an implementation to use whenever the operation has it (`options.gemm`).
+        device: device of the program's tensors, for kernels that are built for it.
+        clock: clock of a device on which candidates of operations in `MEASURED` are timed.
 
     Raises:
         CompileError: no such operation.
@@ -248,7 +248,7 @@ def extern(
 
 
 def _factory(name: str) -> Factory:
-    """What makes the candidates of an operation."""
+    """The function that makes the candidates of an operation."""
     factory = EXTERNS.get(name) or (EXTERNS["aten"] if name.count(".") == 2 else None)
     if factory is None:
         raise CompileError(f"no external kernel for {name!r}", hint=f"known: {', '.join(sorted(EXTERNS))}")
@@ -256,7 +256,7 @@ def _factory(name: str) -> Factory:
 
 
 def _more(name: str, device: torch.device | None, clock: Clock | None) -> dict[str, Any]:
-    """What a factory is told besides the operation's own parameters."""
+    """Arguments of a factory in addition to the operation's own parameters."""
     more: dict[str, Any] = {"measured": True} if clock is not None else {}
     if name not in EXTERNS:
         return more | {"overload": name, "device": device}
@@ -272,10 +272,10 @@ def _bound(run: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[[], 
 
 
 def _given_back(call: Callable[..., Any]) -> Callable[..., Any]:
-    """`call` without its result, whose memory is not kept for the next.
+    """`call` for timing, without its result, whose memory is released before the next candidate.
 
-    Candidates allocate in several ways, and another one could not use it: the gradient of VGG-16's first linear layer
-    would be in memory twice, 400 MiB above what the program ever needs.
+    Candidates use different allocators, which cannot share memory: the gradient of VGG-16's first linear layer would be
+    in memory twice, 400 MiB above the program's peak.
     """
 
     def run(*tensors: Any) -> None:
@@ -307,7 +307,7 @@ def _conforms(result: Any, outputs: list[Spec]) -> bool:
 
 
 def _is_lazy(tensor: torch.Tensor) -> bool:
-    """Whether the memory holds the conjugates or the negatives of the values: solvers return such views."""
+    """Whether a tensor is a lazy conjugate or negative view, as solvers return."""
     return tensor.is_conj() or tensor.is_neg()
 
 
@@ -316,7 +316,7 @@ def _conforming(call: Callable[..., Any], outputs: list[Spec]) -> Callable[..., 
 
 
 def _conformed(result: Any, outputs: list[Spec]) -> Any:
-    """Each result in the strides its consumers were compiled for."""
+    """Each result in the strides that its consumers were compiled for."""
     if not isinstance(result, (tuple, list)):
         return _laid_out(result, outputs[0])
     wanted = iter(outputs)
@@ -324,15 +324,15 @@ def _conformed(result: Any, outputs: list[Spec]) -> Any:
 
 
 def empty_as(spec: Spec, device: torch.device) -> torch.Tensor:
-    """A tensor as the spec says, without values."""
+    """An uninitialised tensor of a spec."""
     return empty_strided(spec.shape, spec.stride, spec.dtype, None if device.type == "cpu" else device)
 
 
 def _laid_out(tensor: torch.Tensor, spec: Spec) -> torch.Tensor:
-    """The tensor itself, or named otherwise where only dimensions of size 1 differ, or a copy.
+    """A tensor in these strides: itself, a view if only strides of dimensions of size 1 differ, or a copy.
 
-    Strides of such dimensions reach no element, but they are seen: by kernels that choose a memory format, by DDP's
-    comparison of a gradient with its bucket, by the user.
+    Strides of such dimensions address no element but are visible: to kernels that choose a memory format, to DDP's
+    comparison of a gradient with its bucket, to the user.
     """
     strides = tensor.stride()
     if tensor.shape == spec.shape and not _is_lazy(tensor):

@@ -1,4 +1,4 @@
-"""External kernels with one implementation: ATen's. Attention, sorts, scans, and any ATen overload by name."""
+"""Externs whose only implementation is ATen's: attention, sorts, scans, and any ATen overload by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ON_CPU = ATTENTIONS["cpu"]
 
 @dataclass(frozen=True)
 class Slot:
-    """Stands for input number `index` inside the `args` and `kwargs` of an ATen overload."""
+    """A reference to input number `index` in the `args` and `kwargs` of an ATen overload."""
 
     index: int
 
@@ -39,7 +39,7 @@ def _only(bind: Callable[[Mapping[str, Any]], Call]) -> Callable[..., list[Candi
 
 
 def _attention(op: Call, tensors: Sequence[str]) -> Callable[[Mapping[str, Any]], Call]:
-    """The library's attention for CPUs. `tensors`: names of those that it takes, of which the bias may be missing."""
+    """The library's attention for CPUs. `tensors`: names of its operands, of which the bias may be missing."""
     assert tensors[-1] == "bias"
     first = len(tensors) - 1
 
@@ -103,7 +103,7 @@ for _name, _bind in {
 
 @register("max_pool2d_backward")
 def max_pool2d_backward(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
-    """(grad, indices) -> the gradient of the pooled tensor, of which the kernel reads only shape and layout."""
+    """(grad, indices) -> the gradient of the pooled tensor; the kernel reads only that tensor's shape and layout."""
     windows = [params[n] for n in ("kernel", "stride", "padding", "dilation")]
     (out,), grad = outputs, inputs[0]
     assert grad is not None
@@ -116,18 +116,18 @@ def max_pool2d_backward(params: Mapping[str, Any], inputs: list[Spec | None], ou
 
 
 def _rounded_up(sizes: Any, counts: Any, kernel: Any, stride: Any, padding: Any, dilation: Any) -> bool:
-    """Whether there are more windows than fit whole (`ceil_mode`), which the kernel wants to be told again."""
+    """The kernel's `ceil_mode` argument: whether the result has more windows than fit completely."""
     each = zip(sizes, counts, kernel, stride, padding, dilation, strict=True)
     return any((n + 2 * p - d * (k - 1) - 1) // s + 1 < count for n, count, k, s, p, d in each)
 
 
 @register("avg_pool2d_backward")
 def avg_pool2d_backward(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
-    """grad -> the gradient of the pooled tensor, of which the kernel reads only shape and layout.
+    """grad -> the gradient of the pooled tensor; the kernel reads only that tensor's shape and layout.
 
-    PyTorch's kernel for channels last on CUDA gives wrong numbers where windows overlap (2.11: relative error 1 for
-    32x512x14x14, windows of 3, steps of 2), so there the other one runs and its result is laid out anew. Steps of sizes
-    that are 1 choose between the kernels too.
+    PyTorch's channels-last kernel on CUDA gives wrong numbers for overlapping windows (2.11: relative error 1 for
+    32x512x14x14, windows of 3, stride 2), so the other one runs there and its result is converted. Strides of
+    dimensions of size 1 also decide which kernel runs.
     """
     names = ("kernel", "stride", "padding", "ceil", "count_padding", "divisor")
     options, (out,) = [params[n] for n in names], outputs
@@ -156,7 +156,7 @@ def overload(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list
     call = _call_with(KERNELS.get(op, BINDINGS.get(op, op)), args, kwargs)
     if namespace == "aten" and _ATTENTION.match(name):
         return [Candidate("aten", in_words(call, inputs))]
-    if namespace in OF_TORCH:  # which return views of their arguments only where their schemas say so
+    if namespace in OF_TORCH:  # torch's operators return views of arguments only if their schemas say so
         return [Candidate("aten", call)]
     told = call
     if not is_of_torch(params["overload"]):
@@ -165,7 +165,7 @@ def overload(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list
 
 
 _ATTENTION = re.compile(r"_(scaled_dot_product_)?(flash|efficient|cudnn)_attention(_forward|_backward)?$")
-"""Kernels of attention on GPUs."""
+"""Names of ATen's attention kernels for GPUs."""
 
 
 def _shows_arguments(op: Any) -> bool:
@@ -173,11 +173,11 @@ def _shows_arguments(op: Any) -> bool:
 
 
 def _as_told(name: str, call: Call, inputs: list[Spec | None], outputs: list[Spec], devices: Sequence[str]) -> Call:
-    """The same, whose results are what the function that was registered for shapes and types has said: what follows was
-    compiled for that.
+    """The same with a check that results have the shapes and types of the registered fake kernel, for which the rest of
+    the program was compiled.
 
     Raises:
-        WrongFake: (when called) they are not.
+        WrongFake: (when called) they do not.
     """
 
     def run(*tensors: Any) -> Any:
@@ -190,7 +190,7 @@ def _as_told(name: str, call: Call, inputs: list[Spec | None], outputs: list[Spe
 
 
 def _apart(call: Call) -> Call:
-    """The same with results in memory of their own: an operator of a user's library may return what it was given."""
+    """The same with results in new memory: an operator of a user's library may return its arguments."""
 
     def run(*tensors: Any) -> Any:
         result = call(*tensors)
@@ -211,7 +211,7 @@ def _apart(call: Call) -> Call:
 
 
 def _call_with(op: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
-    """A function of the input tensors; written as source once, so that a call does no substitution."""
+    """A function of the input tensors, generated as source once, so that calls do not substitute slots."""
     constants: list[Any] = []
 
     def text(value: Any) -> str:
@@ -220,7 +220,8 @@ def _call_with(op: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Ca
                 return f"t[{index}]"
             case list() | tuple() if len(value) > 1 and all(isinstance(v, Slot) for v in value):
                 first, last = value[0].index, value[-1].index
-                if [v.index for v in value] == list(range(first, last + 1)):  # a thousand lookups take longer than cat
+                # a thousand lookups would take longer than the concatenation
+                if [v.index for v in value] == list(range(first, last + 1)):
                     return f"t[{first}:{last + 1}]"
                 return f"({', '.join(f't[{v.index}]' for v in value)})"
             case list() | tuple():

@@ -1,9 +1,8 @@
-"""External kernels of attention on CUDA: flash, memory-efficient, cuDNN. None drops attention weights.
+"""PyTorch's attention kernels on CUDA (flash, memory-efficient, cuDNN), without dropout.
 
-Forwards give (out, logsumexp of each row), backwards the gradients, as the prims `attention_*` describe them. PyTorch
-has chosen one of the three when the graph was captured. Under max-autotune the others and our own `attention_tiled` are
-candidates beside it: they differ only in how they store the logsumexp, so forward and backward are chosen each by
-itself.
+Forwards return (out, logsumexp of each row), backwards the gradients, as the prims `attention_*` specify. PyTorch chose
+one of the three when the graph was captured. Under max-autotune the others and our own `attention_tiled` are
+candidates, too: they differ only in the layout of the logsumexp, so forward and backward are chosen independently.
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ Backward = Callable[..., tuple[Tensor | None, ...]]
 HALF = (torch.float16, torch.bfloat16)
 
 WIDEST = 128
-"""Elements of a row of a head that all of the kernels take."""
+"""Largest head size that all kernels support."""
 
 
 def _no_numbers(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Seed and offset of a dropout that does not happen; on the device, so that nothing waits for a copy."""
+    """Unused seed and offset of dropout, on the device, so that there is no synchronising copy."""
     nothing = torch.empty((), dtype=torch.int64, device=x.device)
     return nothing, nothing
 
 
 def _repeated(bias: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
-    """The bias of every batch, head and row, in the memory of those that differ."""
+    """The bias expanded to every batch, head and row, without copying."""
     return None if bias is None else bias.expand(*q.shape[:3], k.shape[2])
 
 
-# -- one kernel each
+# -- the kernels
 
 
 def _flash(params: Params) -> Forward:
@@ -116,11 +115,11 @@ BACKWARDS: dict[str, Callable[[Params], Backward]] = {
 }  # fmt: skip
 
 
-# -- one in another's place
+# -- alternatives for each kernel
 
 
 def _stored(sums: Tensor, kind: str, rows: int) -> Tensor:
-    """The logsumexp of each row, (batch, heads, rows) whatever follows, as the kernels of a kind store it."""
+    """The logsumexp, of shape (batch, heads, rows) and possibly more, in the layout of a kind of kernel."""
     match ATTENTIONS[kind].sums:
         case Sums.ROWS:
             return sums.contiguous()
@@ -134,18 +133,18 @@ def _stored(sums: Tensor, kind: str, rows: int) -> Tensor:
 
 
 def _rows(sums: Tensor, kind: str, rows: int) -> Tensor:
-    """The reverse."""
+    """The logsumexp as (batch, heads, rows): the inverse of `_stored`."""
     return sums[..., 0] if ATTENTIONS[kind].sums is Sums.COLUMN else sums[..., :rows]
 
 
 def _others(kind: str, params: Params, q: Spec, k: Spec, v: Spec, bias: Spec | None) -> list[str]:
-    """Kernels that may stand in the place of one of this kind: all give the same, with errors of the same size."""
+    """Kinds of kernels that may replace this one: the same results, with errors of the same size."""
     if not params.get("measured") or q.dtype not in HALF or params.get("mask", (False,))[-1]:
         return []
     alike = q.shape[:2] == k.shape[:2] and k.shape == v.shape and q.shape[3] == v.shape[3]
     if not alike or q.shape[3] % 8 or q.shape[3] > WIDEST:
         return []
-    if params["causal"] and q.shape[2] != k.shape[2]:  # they disagree on which rows see what
+    if params["causal"] and q.shape[2] != k.shape[2]:  # the kernels align causal masks differently
         return []
     known = ("flash", "cudnn", "efficient", "tiled") if bias is None else ("cudnn", "efficient")
     return [other for other in known if other != kind]
@@ -157,7 +156,7 @@ def _tiled_params(params: Params, **more: Any) -> dict[str, Any]:
 
 
 def _padded(q: Spec) -> Spec:
-    """The logsumexp as `attention_tiled` stores it."""
+    """The logsumexp in the layout of `attention_tiled`."""
     return Spec.in_rows((*q.shape[:2], padded(q.shape[2])), torch.float32)
 
 
@@ -195,11 +194,11 @@ def _forward_candidates(kind: str, params: Params, inputs: Specs, outputs: list[
 
 
 ORDER = ("grad", "q", "k", "v", "bias", "out", "sums")
-"""Of the operands of a `Backward`."""
+"""Order of the operands of a `Backward`."""
 
 
 def _in_order(kind: str, run: Backward) -> Callable[..., Any]:
-    """A backward as a function of the inputs of a kind."""
+    """A backward as a function of the inputs in the order of a kind."""
     names = ATTENTIONS[kind].gradients_of
     if names == ORDER:
         return run

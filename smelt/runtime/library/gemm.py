@@ -1,7 +1,7 @@
 """Matrix products: ATen (MKL here), oneDNN's linear, and smelt's own kernel (native/products/gemm.c), timed per shape.
 
-On processors for which MKL has no tuned path (AMD), oneDNN and the own kernel run fp32 products at more than twice the
-speed of `torch.mm`. The own kernel writes into a given tensor, takes any strides and needs no allocation.
+On processors for which MKL has no tuned path (AMD), oneDNN and smelt's kernel run fp32 products at more than twice the
+speed of `torch.mm`. Smelt's kernel writes into a given tensor, takes any strides and needs no allocation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ typedef struct {
 } smelt_gemm;
 typedef void (*smelt_sgemm)(const smelt_gemm *, const float *a, const float *b, float *c, const float *bias);
 """
-"""What generated code needs to call the native product through its address: `smelt_gemm` and `smelt_sgemm` of
+"""C declarations with which generated code calls the native product by its address: `smelt_gemm` and `smelt_sgemm` of
 native/products/gemm.h. Call it outside parallel regions; strides count elements; bias may be NULL."""
 
 address = _native.sgemm_address
@@ -81,7 +81,7 @@ def _candidates(a: Spec, b: Spec, out: Spec, function: Any) -> list[Candidate]:
         return [aten]
     own = _own(a, b, out, certain=a.shape[-1] * out.shape[-1] * out.shape[-2] <= LIBRARY.untimed_multiplications)
     onednn = [_onednn()] if len(a.shape) == 2 and torch.backends.mkldnn.is_available() else []
-    return [own, *onednn, aten]  # equal times go to the one that needs no allocation
+    return [own, *onednn, aten]  # first, so that it wins ties: it needs no allocation
 
 
 def _aten(out: Spec, function: Any) -> Candidate:

@@ -1,8 +1,8 @@
-"""Convolutions whose windows neither overlap nor leave gaps: matrix products over patches, as images are embedded.
+"""Convolutions whose windows neither overlap nor leave gaps, such as patch embeddings, as matrix products.
 
-The image is copied so that each window is one column of numbers, in the order of the weight's memory; what is left is a
-convolution with a kernel of one element (`pointwise_convolution`). The copy is as large as the image. oneDNN's gradient
-by the weight takes much more: 18 MiB for the patches of ViT-B, at the end of a backward, when all gradients are there.
+The image is copied so that each window is one column of numbers, in the order of the weight's memory; the rest is a
+convolution with a kernel of one element (`pointwise_convolution`). The copy has the size of the image. oneDNN's weight
+gradient takes much more: 18 MiB for the patches of ViT-B, at the end of a backward, when all gradients are in memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from smelt.runtime.library.externs import Candidate, Spec, empty_as
 
 
 def fits(params: Mapping[str, Any], x: Spec, w: Spec, out: Spec) -> bool:
-    """Whether windows of float32 cover the image, each element once, and the weight is in one of two orders."""
+    """Whether windows of float32 cover each element of the image once, and the weight is in one of two orders."""
     size = w.shape[2:]
     plain = not params["transposed"] and params["groups"] == 1 and 1 < math.prod(size)
     plain = plain and tuple(params["stride"]) == size and not any(params["padding"])
@@ -31,7 +31,7 @@ def fits(params: Mapping[str, Any], x: Spec, w: Spec, out: Spec) -> bool:
 
 
 def _order(w: Spec) -> tuple[int, ...] | None:
-    """Dimensions of the weight but the first as they lie in memory: in order, or with the channels last."""
+    """The weight's dimensions after the first in memory order: contiguous, or channels-last; None: another order."""
     dims = tuple(range(1, len(w.shape)))
     for order in (dims, (*dims[1:], 1)):
         reach, fine = 1, True
@@ -48,8 +48,8 @@ class _Patches:
     """The image x as patches, and the weight w as a kernel of one element for these.
 
     Attributes:
-        spec: of the patches: (images, elements of a window, grid ...), a window's elements next to each other.
-        weight: of the weight.
+        spec: spec of the patches: (images, elements of a window, grid ...), with a window's elements contiguous.
+        weight: spec of the weight as a kernel of one element.
     """
 
     x: Spec
@@ -66,7 +66,7 @@ class _Patches:
         return _Patches(x, w, spec, Spec((w.shape[0], elements, *ones), (elements, 1, *ones), w.dtype))
 
     def windows(self, image: Tensor) -> Tensor:
-        """(images, grid ..., elements of a window in the order of the weight ...), a view of an image like x."""
+        """An image like x viewed as (images, grid ..., elements of a window in the order of the weight ...)."""
         batch, channel, *steps = image.stride()
         sizes, order = self.w.shape[2:], _order(self.w)
         assert order is not None
@@ -76,7 +76,7 @@ class _Patches:
         return image.as_strided(shape, (batch, *jumps, *(step for _, step in inner)), image.storage_offset())
 
     def elements(self, patches: Tensor) -> Tensor:
-        """The same of patches: a view of their memory, which is in this order."""
+        """Patches viewed in the same shape, which is the order of their memory."""
         order = _order(self.w)
         assert order is not None
         lead = (self.spec.shape[0], *self.spec.shape[2:])
@@ -88,7 +88,7 @@ class _Patches:
         return patches
 
     def flat(self, w: Tensor) -> Tensor:
-        """A tensor like the weight, as the weight of patches."""
+        """A tensor like the weight, viewed as the weight for patches."""
         return w.as_strided(self.weight.shape, self.weight.stride, w.storage_offset())
 
 
@@ -117,7 +117,7 @@ def forward(x: Spec, w: Spec, out: Spec, bias: bool) -> Candidate | None:
 
 
 def backward(grad: Spec, x: Spec, w: Spec, mask: list[bool], outputs: Sequence[Spec]) -> Candidate | None:
-    """(grad, x, w) -> the gradients that the mask asks for. Windows are in the order of the gradient by the weight."""
+    """(grad, x, w) -> the gradients that the mask selects. Windows are in the order of the weight gradient."""
     results = iter(outputs)
     by_x, by_w, _ = (next(results) if wanted else None for wanted in mask)
     kernel = w if by_w is None else by_w

@@ -1,6 +1,6 @@
-"""The indices of elements that are not zero, of small tensors on a CPU: one call of native/nonzero.c.
+"""The indices of nonzero elements of small tensors on a CPU, by one call of native/nonzero.c.
 
-Of 64 elements, ATen's `nonzero` takes four times as long, and its `nonzero_static` fifteen times.
+For 64 elements, ATen's `nonzero` takes four times as long, its `nonzero_static` fifteen times.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from smelt.runtime.memory import fresh
 
 
 def nonzero(tensor: torch.Tensor) -> torch.Tensor:
-    """`torch.nonzero`, in its layout."""
+    """Candidates for `torch.nonzero`, in its layout."""
     found = _native.nonzero(tensor) if memory.RECYCLING else None
     return torch.nonzero(tensor) if found is None else found
 
 
 @register("aten.nonzero_static.default", on_device=True)
 def nonzero_static(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list[Spec]) -> list[Candidate]:
-    """(tensor) -> the indices of its elements that are not zero, one in a row, as many as the result has."""
+    """(tensor) -> the indices of its nonzero elements, one in each row of a result of fixed size."""
     ways = overload({**params, "overload": "aten.nonzero_static.default"}, inputs, outputs)
     device, (out,), (given,) = params["device"], outputs, inputs
     if params.get("args") != (Slot(0),) or given is None or (device is not None and device.type != "cpu"):

@@ -1,4 +1,4 @@
-"""Convolutions with a kernel of one element are matrix products: run them on smelt's own, in whatever memory order.
+"""Convolutions with a kernel of one element, which are matrix products, on smelt's kernel in any memory order.
 
 With N images of C channels and P = height * width pixels, per image: result[K, P] = w[K, C] x[C, P]. When both sides
 let images and pixels merge into one dimension (channels last, or N = 1) it is one product over N * P pixels.
@@ -35,7 +35,7 @@ class _Images:
 
 
 def _images(spec: Spec) -> _Images | None:
-    """None when the pixels of an image are not evenly spaced."""
+    """The activation of a spec; None if the pixels of an image are not evenly spaced."""
     space, steps = spec.shape[2:], spec.stride[2:]
     pixel, reach = None, 1
     for size, step in reversed(list(zip(space, steps, strict=True))):
@@ -49,7 +49,7 @@ def _images(spec: Spec) -> _Images | None:
 
 
 def fits(params: Mapping[str, Any], w: Spec, *others: Spec) -> bool:
-    """True when the convolution is a plain product of float32, of at least one element, that the kernel can address."""
+    """Whether the convolution is a float32 product, of at least one element, that the kernel can address."""
     plain = not params["transposed"] and params["groups"] == 1 and set(w.shape[2:]) == {1}
     plain = plain and set(params["stride"]) == {1} and set(params["padding"]) == {0}
     specs = (w, *others)
@@ -58,7 +58,7 @@ def fits(params: Mapping[str, Any], w: Spec, *others: Spec) -> bool:
 
 
 def forward(x: Spec, w: Spec, out: Spec, bias: bool) -> Candidate | None:
-    """The product for (x, w[, bias]) -> out; None for a bias that does not run along the product's columns."""
+    """The product for (x, w[, bias]) -> out; None if the bias is not along the product's columns."""
     run = _product(x, (w.stride[1], w.stride[0]), w.shape[0], out)
     if run is None or (bias and not run.bias_along_columns):
         return None
@@ -135,7 +135,7 @@ def _input_gradient(grad: Spec, w: Spec, out: Spec) -> Callable[..., torch.Tenso
 
 
 def _weight_gradient(grad: Spec, x: Spec, out: Spec) -> Callable[..., torch.Tensor] | None:
-    """Sums over pixels and images: one product, or one per image added up."""
+    """The weight gradient, a sum over pixels and images: one product, or one per image, accumulated."""
     g, source = _images(grad), _images(x)
     if g is None or source is None:
         return None

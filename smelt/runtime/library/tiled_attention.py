@@ -1,7 +1,7 @@
-"""External kernels of attention of our own, for `attention_tiled`: which text, which blocks, which arguments.
+"""Smelt's attention kernels, for `attention_tiled`: chooses text, blocks and arguments.
 
-The text is in `attention_source`. Sizes and strides are arguments, so one kernel serves all sizes of a kind; built anew
-are alignment, the width of heads, and whether blocks cover the lengths without a rest.
+The text is in `attention_source`. Sizes and strides are arguments, so one kernel serves all sizes of a kind; separate
+kernels are built by alignment, head size, and whether blocks divide the lengths.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ Params = Mapping[str, Any]
 Specs = list[Spec | None]
 
 ALIGNED = 16
-"""Bytes at multiples of which wide loads begin, and elements of which strides are told to be multiples."""
+"""Alignment of wide loads, in bytes, and divisor of strides in elements that Triton is told."""
 
 SHORTEST = 16
-"""Elements along a side of a product's operand, at least."""
+"""Shortest side of a product's operand, in elements."""
 
 _POINTERS = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.int64: "*i64"}
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Rows and columns of scores that a program has at hand, its warps, and loads that are under way."""
+    """Rows and columns of a program's block of scores, its warps, and its pipeline stages."""
 
     rows: int
     columns: int
@@ -59,15 +59,15 @@ BLOCKS: dict[tuple[str, bool, bool], Blocks] = {
     ("by_columns", False, False): Blocks(64, 64, 4, 2),
     ("by_columns", False, True): Blocks(64, 64, 8, 2),
 }
-"""By kernel, whether elements are of 32 bits, and whether heads are wider than 64.
+"""Blocks by (kernel, whether elements have 32 bits, whether heads are wider than 64).
 
-Chosen by what ptxas says of them for Hopper: no register is spilled, and two or three blocks fit a multiprocessor,
-which hides that operands of TF32 products pass through registers where they are transposed.
+Chosen by ptxas's reports for Hopper: no register is spilled, and two or three blocks fit on a multiprocessor, which
+hides that transposed operands of TF32 products pass through registers.
 """
 
 
 class Sizes:
-    """What all kernels of a call have in common: lengths, widths, and how the operands lie."""
+    """Facts common to all kernels of a call: lengths, head sizes, layouts of operands."""
 
     def __init__(self, params: Params, q: Spec, k: Spec, v: Spec, bias: Spec | None) -> None:
         self.batch, self.heads, self.rows, self.width = q.shape
@@ -79,10 +79,10 @@ class Sizes:
         self.padded = padded(self.rows)
 
     def blocks(self, name: str) -> Blocks:
-        """The blocks of a kernel, none larger than the lengths ask for."""
+        """The blocks of a kernel, reduced to the lengths."""
         wide = max(self.width, self.width_v) > 64
         found = BLOCKS[name, self.dtype is torch.float32, wide]
-        least = PADDED_ROWS if name == "forward" else SHORTEST  # the last block fills the rows of the logsumexp
+        least = PADDED_ROWS if name == "forward" else SHORTEST  # the last block writes all padded rows of the logsumexp
         rows, columns = min(found.rows, _power(self.rows, least)), min(found.columns, _power(self.columns))
         return Blocks(rows, columns, found.warps if rows * columns >= 2048 else 4, found.stages)
 
@@ -100,14 +100,14 @@ class Sizes:
         return attention_source(name, self.scale, 1.0 - self.dropout, self.params["precision"])
 
     def numbers(self) -> dict[str, int]:
-        """Arguments that every kernel takes: the last is added to the seed."""
+        """Arguments of every kernel; the last is added to the seed."""
         step = key_step(self.params["stream"]) if self.dropout else 0
         sizes = {"heads": self.heads, "rows": self.rows, "columns": self.columns, "padded": self.padded}
         return sizes | {"step": step}
 
 
 def _power(size: int, least: int = SHORTEST) -> int:
-    """The power of two that holds so many."""
+    """The smallest power of two that is at least this number."""
     return max(least, ceil_power(size))
 
 
@@ -115,9 +115,9 @@ class AttentionKernel:
     """One kernel with its arguments' layout: `kernel(device, tensors)` launches it on the current stream.
 
     Args:
-        operands: name -> layout of each pointer, in order; None: not there, another's memory stands in.
+        operands: name -> layout of each pointer, in order; None: absent, another operand's pointer is passed.
         laid_out: name of an operand -> letter of its strides; those of batch, head and row are arguments.
-        extra: constants of this kernel alone.
+        extra: constants of this kernel only.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class AttentionKernel:
         return found
 
     def _steps(self) -> dict[str, int]:
-        """Strides along the last dimension, which are mostly 1."""
+        """Strides along the last dimension, as constants; mostly 1."""
         found = {}
         for operand, letter in self.laid_out.items():
             spec = self.operands[operand]
@@ -155,7 +155,7 @@ class AttentionKernel:
         return found
 
     def source(self) -> KernelSource:
-        """The kernel as it is built."""
+        """The source of the kernel."""
         pointers = [(name, _POINTERS[self._stand_in(name, spec)]) for name, spec in self.operands.items()]
         integers = [(name, "i64" if self._is_long(name) else "i32") for name in self.numbers]
         divisible = [name for name, number in self.numbers.items() if number % ALIGNED == 0 and name != "step"]
@@ -169,7 +169,7 @@ class AttentionKernel:
         return spec.dtype if spec is not None else torch.int64 if name == "seed" else self.sizes.dtype
 
     def _is_long(self, name: str) -> bool:
-        """Whether offsets inside of one head may need 64 bits; those of heads and batches always have them."""
+        """Whether offsets within a head may need 64 bits; offsets of heads and batches always have 64."""
         if name == "step" or name[1:] in ("b", "h"):
             return True
         length = max(self.sizes.rows, self.sizes.columns)
@@ -194,7 +194,7 @@ class AttentionKernel:
 
 
 def _still(spec: Spec) -> tuple[int, ...]:
-    """Strides, 0 where there is one element only: what is nowhere used must not decide what is built."""
+    """Strides, 0 for dimensions of one element: unused strides must not cause another build."""
     pairs = enumerate(zip(spec.shape, spec.stride, strict=True))
     return tuple(0 if size == 1 and d < 3 else step for d, (size, step) in pairs)
 
@@ -219,7 +219,7 @@ def tiled(params: Params, inputs: Specs, outputs: list[Spec]) -> list[Candidate]
         kernel((q, k, v, bias, seed, out, sums))
         return out, sums
 
-    return [Candidate("triton", from_words(call))]  # keys and values are read often: copies are cheap
+    return [Candidate("triton", from_words(call))]  # keys and values are read many times, so aligned copies are cheap
 
 
 def rows_kernel(params: Params, inputs: Specs, results: Specs, blocks: Blocks | None = None) -> AttentionKernel:
@@ -246,12 +246,12 @@ def columns_kernel(params: Params, inputs: Specs, results: Specs, blocks: Blocks
 
 
 def _deltas(q: Spec) -> Spec:
-    """Of the sum of out * grad of each row."""
+    """The spec of the sums of out * grad over each row."""
     return Spec.in_rows(q.shape[:3], torch.float32)
 
 
 def gradient_specs(params: Params, inputs: Specs, outputs: Sequence[Spec]) -> Specs:
-    """Layouts of the gradients by q, k, v and bias: also of the first three that nobody wants."""
+    """Layouts of the gradients of q, k, v and bias; the first three also if they are not requested."""
     wanted = iter(outputs)
     found = [next(wanted) if one else None for one in params["mask"]]
     for position, spec in enumerate(inputs[1:4]):
@@ -288,7 +288,7 @@ def tiled_backward(params: Params, inputs: Specs, outputs: list[Spec]) -> list[C
 
 
 def _begin(params: Params, kernels: Sequence[AttentionKernel]) -> None:
-    """Have them built while the program is made."""
+    """Begin to build the kernels while the program is made."""
     device = params.get("device")
     if device is not None and device.type == "cuda":
         for kernel in kernels:
