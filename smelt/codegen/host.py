@@ -522,11 +522,11 @@ class Host:
         slots = iter(range(len(refs)))
         args = literal(_slotted(node.args, slots))
         kwargs = literal(_slotted(node.kwargs, slots))
-        told = ""
+        devices = ""
         # a custom operator's metadata comes from a user's fake kernel, so results are checked
         if not is_of_torch(str(node.target)):
-            told = f", 'devices': {[m.device.type for m in metas if hasattr(m, 'stride')]}"
-        params = f"{{'args': {args}, 'kwargs': {kwargs}{told}}}"
+            devices = f", 'devices': {[m.device.type for m in metas if hasattr(m, 'stride')]}"
+        params = f"{{'args': {args}, 'kwargs': {kwargs}{devices}}}"
         return f"extern({str(node.target)!r}, {params}, [{inputs}], [{outputs}])"
 
     def spec(self, name: str) -> str:

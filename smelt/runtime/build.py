@@ -360,7 +360,7 @@ def _compile(missing: dict[str, str], compiler: Compiler, flags: Sequence[str], 
             with store().building("kernels", key, until, nobody_waits):
                 pass
         if missing and nobody_waits():
-            raise BuildError(_NOBODY.format(compiler.path))
+            raise BuildError(_ABANDONED.format(compiler.path))
 
 
 def _take_stored(key: str, found: dict[str, Library]) -> bool:
@@ -372,7 +372,7 @@ def _take_stored(key: str, found: dict[str, Library]) -> bool:
         library = Library(path)
     except OSError as error:
         if path.exists():  # otherwise it was evicted meanwhile
-            warnings.warn(SmeltWarning(f"smelt cannot load {path} ({error}) and makes it again"), stacklevel=2)
+            warnings.warn(SmeltWarning(f"smelt cannot load {path} ({error}) and rebuilds it"), stacklevel=2)
             store().discard("kernels", key, ".so")
         return False
     found[key] = _known(key, library)
@@ -482,7 +482,7 @@ class NoRoom(BuildError):
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OUT_OF_ROOM = re.compile("|".join(map(os.strerror, _NO_ROOM)))
 _FOLDER_HINT = "TMPDIR names a folder with space in which libraries can be loaded"
-_NOBODY = "{} was stopped, as nobody waited for it any more"
+_ABANDONED = "{} was stopped, because its result was not needed any more"
 _OUT_OF_MEMORY = re.compile(
     "Killed signal terminated|unable to execute command: Killed|virtual memory exhausted|Cannot allocate memory|"
     "out of memory|bad_alloc",
@@ -495,7 +495,7 @@ def _refused(process: CompilerProcess, status: int, compiler: Compiler) -> Build
         what = f"{compiler.path} did not end within {process.limit_s:g} s and was stopped"
         return BuildError(what, hint="SMELT_BUILD_TIMEOUT_S allows more; CXX names another compiler")
     if process.stopped:
-        return BuildError(_NOBODY.format(compiler.path))
+        return BuildError(_ABANDONED.format(compiler.path))
     lines = process.errors.decode(errors="replace").strip().splitlines()
     shown = "\n".join(lines[:30])[:_SHOWN]
     killed = status in (-signal.SIGKILL, 128 + signal.SIGKILL)

@@ -208,8 +208,8 @@ class WatchedCall:
     def refuse_poison(self, name: str, tensor: torch.Tensor) -> None:
         where = _holds(tensor, _pattern(tensor.dtype))
         if where.any():
-            told = f"has read memory that holds no value: {_where(where)} of buffer {name!r} is poison"
-            raise self.fault(name, f"{told} ({_kind(tensor)})")
+            problem = f"has read memory that holds no value: {_where(where)} of buffer {name!r} is poison"
+            raise self.fault(name, f"{problem} ({_kind(tensor)})")
 
     def require_guards(self, blocks: Sequence[_Block]) -> None:
         """Raise if a guard was overwritten."""
@@ -240,10 +240,10 @@ class WatchedCall:
             if block.ended:
                 changed = block.body() != _pattern(block.dtype)
                 if changed.any():
-                    told = (
+                    problem = (
                         f"was written after its last use, in {block.ended}: {_where(changed)} ({_kind(block.tensor)})"
                     )
-                    raise MemoryFault(f"buffer {block.name!r} {told}", at=self.line(block.name))
+                    raise MemoryFault(f"buffer {block.name!r} {problem}", at=self.line(block.name))
         for number, result in enumerate(results):
             if isinstance(result, torch.Tensor) and result.layout is torch.strided:
                 self.require_result(number, result)
@@ -293,9 +293,9 @@ class WatchedCall:
     def line(self, name: str) -> str | None:
         return next((s.lines[name] for s in self.watch.steps if name in s.lines), None)
 
-    def fault(self, name: str, told: str) -> MemoryFault:
+    def fault(self, name: str, problem: str) -> MemoryFault:
         of_step = self.watch.steps[self.number].lines.values() if self.number >= 0 else ()
-        return MemoryFault(f"{self.step_name()} {told}", at=self.line(name) or next(iter(of_step), None))
+        return MemoryFault(f"{self.step_name()} {problem}", at=self.line(name) or next(iter(of_step), None))
 
 
 def _allocate(

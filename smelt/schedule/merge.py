@@ -118,7 +118,7 @@ def _pair_inner(
     if not b.flat and _not_inner(b, free_b):
         return f"the loops over {_sizes(free_b)} have no partner"
     if len(free_a) != len(a.variables(Role.INNER)):
-        return "inner loops are shared in part"
+        return "only some inner loops are shared"
     done = align_sequences(free_a, free_b, names, aligned)
     return f"inner loops: {done}" if isinstance(done, str) else None
 

@@ -94,7 +94,7 @@ def _bad_reads(moments: _Moments) -> Iterator[str]:
             if isinstance(nodes[name], (Input, Constant)):
                 continue
             if name not in moments.written:
-                yield f"unit {number} reads {name}, which nobody makes"
+                yield f"unit {number} reads {name}, which no unit makes"
             elif moments.written[name] >= moments.of[number]:
                 yield f"unit {number} reads {name} before it is made"
     for output in plan.program.outputs:

@@ -54,7 +54,7 @@ WRONG: dict[str, tuple[Callable[[Schedule], object], str]] = {
     "order": (swapped, "before it is made"),
     "a unit less": (lambda plan: plan.steps.pop(), "its units"),
     "a unit twice": (lambda plan: plan.steps.append(plan.steps[0]), "its units"),
-    "not stored": (lambda plan: plan.stored.discard("exp"), "exp, which nobody makes"),
+    "not stored": (lambda plan: plan.stored.discard("exp"), "exp, which no unit makes"),
     "arena": (all_at_the_start, "are there at the same time"),
     "its size": (shifted, "of an arena of"),
     "outputs": (output_in_the_arena, "output exp_4 is not the caller's"),

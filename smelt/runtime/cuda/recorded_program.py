@@ -335,7 +335,7 @@ class RecordedProgram:
         why = f"{cause}, and {_plural(self.made, 'CUDA graph')} had been recorded"
         if not self.full:
             self.full = True
-            warnings.warn(SmeltWarning(f"{self.name}: {why}: from now on such calls run without"), stacklevel=2)
+            warnings.warn(SmeltWarning(f"{self.name}: {why}: such calls now run without"), stacklevel=2)
         return why
 
     def _fail(self, error: Exception) -> str:

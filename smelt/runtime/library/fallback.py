@@ -158,10 +158,10 @@ def overload(params: Mapping[str, Any], inputs: list[Spec | None], outputs: list
         return [Candidate("aten", in_words(call, inputs))]
     if namespace in OF_TORCH:  # torch's operators return views of arguments only if their schemas say so
         return [Candidate("aten", call)]
-    told = call
+    run = call
     if not is_of_torch(params["overload"]):
-        told = _as_told(params["overload"], call, inputs, outputs, params["devices"])
-    return [Candidate("aten", told if _shows_arguments(op) else _apart(told))]
+        run = _checked_against_fake(params["overload"], call, inputs, outputs, params["devices"])
+    return [Candidate("aten", run if _shows_arguments(op) else _in_new_memory(run))]
 
 
 _ATTENTION = re.compile(r"_(scaled_dot_product_)?(flash|efficient|cudnn)_attention(_forward|_backward)?$")
@@ -172,7 +172,9 @@ def _shows_arguments(op: Any) -> bool:
     return any(result.alias_info is not None for result in schema_of(op).returns)
 
 
-def _as_told(name: str, call: Call, inputs: list[Spec | None], outputs: list[Spec], devices: Sequence[str]) -> Call:
+def _checked_against_fake(
+    name: str, call: Call, inputs: list[Spec | None], outputs: list[Spec], devices: Sequence[str]
+) -> Call:
     """The same with a check that results have the shapes and types of the registered fake kernel, for which the rest of
     the program was compiled.
 
@@ -189,7 +191,7 @@ def _as_told(name: str, call: Call, inputs: list[Spec | None], outputs: list[Spe
     return run
 
 
-def _apart(call: Call) -> Call:
+def _in_new_memory(call: Call) -> Call:
     """The same with results in new memory: an operator of a user's library may return its arguments."""
 
     def run(*tensors: Any) -> Any:

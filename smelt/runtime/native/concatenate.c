@@ -1,11 +1,11 @@
-/* Many small tensors one behind the other: what torch.cat asks of each of them takes longer than copying it. */
+/* Concatenation of many small tensors: the checks of torch.cat take longer for each of them than copying it. */
 #include "concatenate.h"
 #include "tensor.h"
 #include <stdint.h>
 #include <string.h>
 
-/* concatenate(sizes, out, tensors): sizes are 64-bit integers, the number of rows, then the bytes that each tensor gives
- * to a row. All lie in one piece; the caller knows that they are as large as the sizes say. */
+/* concatenate(sizes, out, tensors): sizes are 64-bit integers, the number of rows, then the bytes of each tensor in a
+ * row. All tensors are contiguous; the caller guarantees that they have these sizes. */
 static PyObject *concatenate(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     (void)module;
     if (count != 3 || !PyBytes_Check(args[0]) || !PyTuple_Check(args[2]))

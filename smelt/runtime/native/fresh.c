@@ -9,7 +9,7 @@
 #include "tensor.h"
 #include <string.h>
 
-enum { HEADER = 512 }; /* HEADER: bytes before the data that hold the description */
+enum { HEADER = 512 }; /* bytes before the data, for the description */
 typedef struct {
     Managed managed;
     int64_t dims[2 * MAX_RANK];
@@ -22,15 +22,15 @@ typedef struct {
     int rank;
     Type type;
     size_t bytes;
-    PyObject *otherwise; /* makes the tensor where the heap has no room for it */
+    PyObject *otherwise; /* makes the tensor if the heap has no room for it */
     int64_t dims[2 * MAX_RANK]; /* shape, then strides */
 } Fresh;
 
 static const Exchange *exchange;
 
-/* What a storage of torch's own allocator holds and one that was exchanged does not, so that it can be resized: the
- * allocator that new memory comes from, at a word of the storage, and a flag at a byte. The old memory goes back to
- * the heap by its deleter, as ever. Unknown while `allocator` is 0. */
+/* The fields by which a storage of torch's own allocator, unlike an exchanged one, can be resized: the allocator of new
+ * memory, at a word of the storage, and a flag at a byte. The old memory returns to the heap by its deleter, as always.
+ * Unknown while `allocator` is 0. */
 static struct {
     int word, byte;
     uint64_t allocator;
@@ -47,7 +47,7 @@ const Exchange *smelt_exchange(void) { return exchange; }
 
 static void give_back(Managed *managed) { smelt_heap_give(managed); }
 
-/* A block of the heap as a tensor, whose data lies behind its description. */
+/* A block of the heap as a tensor; its data follows its description. */
 static PyObject *tensor_of(char *block, int rank, const int64_t *shape, const int64_t *strides, Type type) {
     Head *head = (Head *)block;
     memcpy(head->dims, shape, (size_t)rank * sizeof(int64_t));
@@ -72,7 +72,7 @@ static PyObject *fresh_vectorcall(PyObject *self, PyObject *const *args, size_t 
         return NULL;
     }
     char *block = smelt_heap_take(kind->bytes + HEADER);
-    if (!block) { /* no memory, or other mappings stand where the heap would grow: torch's allocator tells */
+    if (!block) { /* no memory, or other mappings where the heap would grow: torch's allocator decides */
         smelt_heap_trim();
         return PyObject_CallNoArgs(kind->otherwise);
     }

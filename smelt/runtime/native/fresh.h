@@ -5,11 +5,11 @@
 #include "../../base/native/dlpack.h"
 #include <Python.h>
 
-/* A new CPU tensor on the heap whose strides leave no gaps, with the address of its data; NULL without an error set
- * where the heap has no room. */
+/* A new CPU tensor on the heap, whose strides must leave no gaps, with the address of its data; NULL without an error
+ * set if the heap has no room. */
 PyObject *smelt_fresh_tensor(int rank, const int64_t *shape, const int64_t *strides, Type type, void **data);
 
-/* The table of exchange; NULL before fresh_init succeeded. */
+/* DLPack's exchange table; NULL before fresh_init succeeded. */
 const Exchange *smelt_exchange(void);
 
 extern PyTypeObject smelt_fresh_type;

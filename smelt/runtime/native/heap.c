@@ -4,9 +4,8 @@
  *
  * One range of addresses grows like a stack of chunks. Free neighbours merge, so blocks of the forward pass
  * become gradients of the backward pass. Free chunks are kept by size class (four per power of two), found through a bit
- * map, and the smallest that fits among the first few of a class is taken. To stay near the true need, free pages go
- * back to the system whenever over several rounds of use the most bytes in use at a time were clearly fewer than what is
- * resident. */
+ * map; the smallest that fits among the first few of a class is used. Free pages are returned to the system whenever,
+ * over several rounds of use, the peak of bytes in use was clearly below the resident bytes. */
 #define _GNU_SOURCE
 #include "heap.h"
 #include <pthread.h>
@@ -24,8 +23,8 @@ enum {
     LOOK = 24,              /* free chunks of one class that are compared */
     PAGE = 4096,
     STEP = 64 << 20,        /* addresses are taken in multiples of this */
-    ROUNDS = 4,             /* a check takes place each time this many times the resident bytes were handed out */
-    SPARE = 64 << 20,       /* resident bytes beyond a quarter of the peak that are not worth giving back */
+    ROUNDS = 4,             /* a check is made each time this many times the resident bytes were allocated */
+    SPARE = 64 << 20,       /* resident bytes beyond a quarter of the peak that are not worth returning */
 };
 
 typedef struct chunk {
@@ -33,7 +32,7 @@ typedef struct chunk {
     size_t before;      /* size of the chunk below, 0 at the bottom */
     struct chunk *next, *previous; /* in its class, when free */
     size_t used;        /* 1 or 0 */
-    size_t absent;      /* bytes of a free chunk whose pages were given back (estimate) */
+    size_t absent;      /* bytes of a free chunk whose pages were returned to the system (estimate) */
     size_t unused[2];   /* the header is one cache line, so data stays aligned */
 } chunk;
 _Static_assert(sizeof(chunk) == 64, "header");
@@ -102,7 +101,7 @@ static chunk *find(size_t size) {
 static void lock_for_fork(void) { pthread_mutex_lock(&heap.lock); }
 static void unlock_after_fork(void) { pthread_mutex_unlock(&heap.lock); }
 
-/* Finds a range of addresses in which the heap can grow, and takes nothing of it yet: address space may be limited. */
+/* Finds a range of addresses in which the heap can grow, without reserving it: address space may be limited. */
 static int start(void) {
     if (heap.unavailable) return 0;
     const size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
@@ -118,7 +117,7 @@ static int start(void) {
     return 0;
 }
 
-/* Takes the addresses behind the end; 0 where something else lies there or no more may be had. */
+/* Maps the addresses after the end; 0 if they are in use or no more can be mapped. */
 static int grow(size_t bytes) {
     const size_t step = (bytes + STEP - 1) & ~(size_t)(STEP - 1);
     char *range = mmap(heap.end, step, PROT_READ | PROT_WRITE,
@@ -145,7 +144,7 @@ static chunk *extend(size_t size) {
     return c;
 }
 
-/* Splits off what `size` does not need when it is worth a chunk. */
+/* Splits off the bytes beyond `size` if they are enough for a chunk. */
 static void split(chunk *c, size_t size) {
     const size_t rest = c->size - size;
     if (rest < 4096) return;
@@ -179,7 +178,7 @@ static void trim(void) {
     heap.trims++;
 }
 
-/* Gives the addresses behind the last chunk back as well. */
+/* Also unmaps the addresses after the last chunk. */
 static void shrink(void) {
     char *end = heap.bottom + (((size_t)(heap.top - heap.bottom) + STEP - 1) & ~(size_t)(STEP - 1));
     if (end < heap.end && munmap(end, (size_t)(heap.end - end)) == 0) heap.end = end;
@@ -187,7 +186,7 @@ static void shrink(void) {
 
 static size_t resident(void) { return (size_t)(heap.touched - heap.bottom) - heap.absent; }
 
-/* After several rounds of use: give back what the largest round did not need. */
+/* After several rounds of use: returns the pages that the largest round did not need. */
 static void check(void) {
     if (heap.handed < ROUNDS * resident()) return;
     if (resident() > heap.peak + heap.peak / 4 + SPARE) trim();

@@ -1,4 +1,4 @@
-/* A heap of its own for the tensors that programs return: freed blocks stay mapped and are handed out again. See heap.c. */
+/* A heap for the tensors that programs return: freed blocks stay mapped and are reused. See heap.c. */
 #ifndef SMELT_HEAP_H
 #define SMELT_HEAP_H
 #include <stddef.h>

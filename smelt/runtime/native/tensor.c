@@ -2,9 +2,9 @@
  *
  * smelt/runtime/native_layout.py finds at import where a tensor object keeps its implementation pointer, its dispatch
  * key word, its storage and its storage offset, checks the result on many tensors, and hands the offsets to set_layout.
- * A tensor whose key word is not one of the plain dense ones of the CPU or of a GPU in use (subclasses with Python keys, conjugate or negative
- * views, sparse, functorch wrappers), one with a storage offset and one whose storage is copy-on-write or has no memory
- * take the slow path: the Python callable `slow`. Until set_layout succeeded every tensor takes the slow path. */
+ * Tensors take the slow path, the Python callable `slow`, if their key word is not one of the plain dense ones of the CPU
+ * or of a GPU in use (subclasses with Python keys, conjugate or negative views, sparse, functorch wrappers), if they have
+ * a storage offset, or if their storage is copy-on-write or has no memory. Until set_layout succeeded all do. */
 #include "tensor.h"
 #include <stdint.h>
 

@@ -7,10 +7,10 @@
 /* The data pointer of a tensor object; NULL with a Python error set when it has none that may be used. */
 char *smelt_tensor_data(PyObject *tensor, int *failed);
 
-/* Whether a tensor is known to be dense and to hold its values as they are: no subclass's, no lazy conjugate. */
+/* Whether a tensor is known to be dense and to store its values as they are: no subclass, no lazy conjugate. */
 int smelt_tensor_is_plain(PyObject *tensor);
 
-/* Where a tensor's StorageImpl lies, to ask for that memory early; NULL when it is not known, or no tensor. */
+/* The address of a tensor's StorageImpl, to prefetch it; NULL if it is not known, or not a tensor. */
 const void *smelt_tensor_storage(PyObject *tensor);
 
 /* Module functions: peek(object, words), peek_at(address, words), set_layout(...), data_ptr(tensor). */

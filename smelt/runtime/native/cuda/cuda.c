@@ -1,8 +1,7 @@
 /* Driver(library): NVIDIA's driver, opened by name when the first GPU program is made; its kernels are loaded here.
  *
- * A kernel is loaded into the device's primary context, the one that torch works in, and stays for the life of the
- * process. Whatever context the calling thread had is current again afterwards. Errors are CudaError, whose `code` is
- * the driver's. */
+ * A kernel is loaded into the device's primary context, which torch uses, and stays for the life of the process. The
+ * calling thread's context is restored afterwards. Errors are CudaError, whose `code` is the driver's. */
 #include "cuda.h"
 #include "cuda_driver.h"
 #include <dlfcn.h>
@@ -13,13 +12,13 @@ static PyObject *cuda_error;
 
 static int ends_context(int error);
 
-/* What a kernel told before it trapped, None if nothing is known; a new reference. Never an error. */
-static PyObject *told_by_kernel(int error) {
+/* What a kernel reported before it trapped, None if nothing is known; a new reference. Never an error. */
+static PyObject *kernel_report(int error) {
     PyObject *module = ends_context(error) ? PyImport_ImportModule("smelt.abi.device_checks") : NULL;
-    PyObject *told = module ? PyObject_CallMethod(module, "failure", NULL) : NULL;
+    PyObject *report = module ? PyObject_CallMethod(module, "failure", NULL) : NULL;
     Py_XDECREF(module);
-    if (!told) PyErr_Clear();
-    return told ? told : Py_NewRef(Py_None);
+    if (!report) PyErr_Clear();
+    return report ? report : Py_NewRef(Py_None);
 }
 
 PyObject *smelt_cuda_fail(const smelt_cuda_driver *driver, int error, const char *doing) {
@@ -28,11 +27,11 @@ PyObject *smelt_cuda_fail(const smelt_cuda_driver *driver, int error, const char
     driver->api.error_text(error, &text);
     name = name ? name : "unknown error";
     text = text ? text : "";
-    PyObject *told = told_by_kernel(error);
-    PyObject *message = told == Py_None ? PyUnicode_FromFormat("%s: %s: %s", doing, name, text)
+    PyObject *report = kernel_report(error);
+    PyObject *message = report == Py_None ? PyUnicode_FromFormat("%s: %s: %s", doing, name, text)
                                         : PyUnicode_FromFormat("CUDA error: device-side assert triggered: %S (%s: %s)",
-                                                               told, name, text);
-    Py_DECREF(told);
+                                                               report, name, text);
+    Py_DECREF(report);
     PyObject *exception = message ? PyObject_CallOneArg(cuda_error, message) : NULL;
     PyObject *code = exception ? PyLong_FromLong(error) : NULL;
     if (code && PyObject_SetAttrString(exception, "code", code) == 0) PyErr_SetObject(cuda_error, exception);

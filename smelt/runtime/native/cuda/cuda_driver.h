@@ -47,8 +47,8 @@ typedef struct {
 
 /* Raises CudaError: "<doing>: CUDA_ERROR_NAME: text". Returns NULL. */
 PyObject *smelt_cuda_fail(const smelt_cuda_driver *driver, int error, const char *doing);
-/* The same for a launch. An error inside of a kernel ends the context: it comes up at whatever is launched next, unless
- * launches block, and the message says so. */
+/* The same for a launch. An error inside of a kernel ends the context. Unless launches block, it is reported at a later
+ * launch, and the message says so. */
 PyObject *smelt_cuda_fail_launch(const smelt_cuda_driver *driver, int error, const char *kernel);
 /* The primary context of a device; NULL with a Python error set. */
 void *smelt_cuda_context(smelt_cuda_driver *driver, int ordinal);

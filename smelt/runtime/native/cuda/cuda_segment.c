@@ -1,16 +1,16 @@
 /* Segment(driver, device, stream, prepare): kernels that one call launches in order on the device's current stream.
  *
- * Until there is a plan, a call asks `prepare(table)`, which answers None when it has launched everything itself and
- * comes to be asked again, or (plan, launched[, pointers, variant]); cuda_plan.h says what a plan is.
+ * Until there is a plan, a call asks `prepare(table)`. It returns None if it has launched everything itself and is to be
+ * asked at the next call, too, or (plan, launched[, pointers, variant]); cuda_plan.h describes plans.
  *
- * The kernels of the plan rely on it that `pointers`, given as (slot, bytes), are multiples of 16. Each call looks at
- * them all. Where some are not, it launches the plan that `variant(positions, table)` gives for those positions in
- * `pointers`; each such set is asked for once. After MOST_VARIANTS sets a plan is asked for all positions that were
- * ever in one, which serves any part of them. `variant` answers (plan, launched), where a plan may also be a function
- * of the table that does what the kernels would have done; or None: then nothing is launched and the call returns False.
+ * The kernels of the plan require that `pointers`, given as (slot, bytes), are multiples of 16. Each call checks all of
+ * them. If some are not, it launches the plan that `variant(positions, table)` returns for those positions in
+ * `pointers`; each such set is asked for once. After MOST_VARIANTS sets a plan is requested for the union of all sets,
+ * which serves any subset. `variant` returns (plan, launched), where a plan may also be a function of the table that
+ * replaces the kernels; or None: then nothing is launched and the call returns False.
  *
- * The interpreter lock is released while launching: the driver blocks when its queue is full, and what would empty the
- * queue may be another thread's kernel. So the values live on the stack and a plan is never replaced. */
+ * The interpreter lock is released while launching: the driver blocks when its queue is full, and draining it may
+ * depend on another thread. So the values are on the stack and a plan is never replaced. */
 #include "cuda.h"
 #include "cuda_driver.h"
 #include "cuda_plan.h"
@@ -20,10 +20,10 @@
 
 enum { MOST_VARIANTS = 16, ALIGNMENT = 16 };
 
-typedef struct Variant { /* `moved`: a bit for each pointer that is no multiple of 16; `any`: or some of these are */
+typedef struct Variant { /* `moved`: a bit for each pointer that is no multiple of 16; `any`: serves subsets, too */
     struct Variant *next;
     int any, refused;
-    PyObject *other; /* what is called in place of a plan; else NULL */
+    PyObject *other; /* the function that replaces a plan; else NULL */
     smelt_plan plan;
     uint64_t moved[];
 } Variant;
@@ -168,7 +168,7 @@ static PyObject *positions_of(const Segment *s, const uint64_t *moved) {
     return positions;
 }
 
-/* 1: a plan, or what is called in its place; 0: nothing is launched for such pointers; -1: an error. */
+/* 1: a plan or its replacement; 0: nothing is launched for such pointers; -1: an error. */
 static int read_variant(PyObject *answer, Variant *made, int *launched) {
     PyObject *plan;
     if (!answer) return -1;
@@ -221,7 +221,7 @@ static Variant *make_variant(Segment *s, PyObject *table, const uint64_t *moved,
     return made;
 }
 
-/* What runs for pointers of which some are no multiples of 16; `launched`: it has run already. NULL: an error. */
+/* The variant for pointers of which some are no multiples of 16; `launched`: it has run already. NULL: an error. */
 static const Variant *moved_variant(Segment *s, PyObject *table, char **slots, int *launched) {
     const size_t words = (size_t)(s->pointer_count + 63) / 64;
     uint64_t moved[words];

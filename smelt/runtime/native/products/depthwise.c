@@ -77,7 +77,7 @@ typedef struct {
 static row_of row_for(const smelt_depthwise *d, int64_t s, int64_t count) {
     const int64_t padding = d->padding[1] - s * d->dilation[1], reach = (count - 1) * d->dilation[1];
     const int64_t first = up(most(padding, 0), d->stride[1]);
-    const int64_t last = d->width - 1 - reach + padding; /* of the places of windows, counted from the padding */
+    const int64_t last = d->width - 1 - reach + padding; /* the last position of a window, counted from the padding */
     const int64_t end = last < 0 ? 0 : last / d->stride[1] + 1;
     return (row_of){d->columns, d->grad_column, d->x_column * d->stride[1], d->x_column * d->dilation[1],
                     clamp(first, d->columns), clamp(end, d->columns), d->stride[1], padding, d->dilation[1], d->width};

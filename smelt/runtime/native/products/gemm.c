@@ -41,7 +41,7 @@ static float *reserve(buffer *b, size_t floats) {
 #ifdef MADV_HUGEPAGE
         if (b->size && bytes >= (2 << 20)) madvise(b->data, bytes, MADV_HUGEPAGE);
 #endif
-        if (!b->size) abort(); /* a few megabytes are not to be had: nothing sensible can follow */
+        if (!b->size) abort(); /* not even a few megabytes are available: there is no way to go on */
     }
     return b->data;
 }
@@ -148,7 +148,7 @@ static inline float *shared_panel(const job *j, const block *s, int64_t panel) {
     return j->shared + before * s->length;
 }
 
-/* Packs panels of the shared operand until none is left unclaimed. Nobody waits here for the others. */
+/* Packs panels of the shared operand until all are claimed, without waiting for other threads. */
 static void pack_shared(job *j, const block *s) {
     for (;;) {
         const int64_t panel = s->first + __atomic_fetch_add(&j->to_pack[s->number & 1], 1, __ATOMIC_RELAXED);
