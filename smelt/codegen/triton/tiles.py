@@ -4,7 +4,7 @@
             or x: columns of one row (k), where rows have values of their own or begin between words
     ROW     x: rows, r: what a row reduction folds, whole in a tile or in a loop
     COLUMN  x: columns (contiguous), r: the rows that a column reduction folds, in a loop
-    MIXED   a program has a chunk of the rows: it walks them (r) with whole columns (i), folding rows and columns at once
+    MIXED   a program has a chunk of the rows, which it walks (r) with whole columns (i); it folds both at once
 
 Block sizes are powers of two. The first configuration of a kernel is the heuristic's; max-autotune tries the others.
 """

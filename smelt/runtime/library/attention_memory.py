@@ -1,7 +1,7 @@
 """Aligns operands to words of 16 bytes for kernels that read them many times.
 
-The libraries' attention kernels need aligned rows, too, and PyTorch does not check this for them: one refuses ("query is
-not correctly aligned (strideM)"), others fail on the GPU, which ends the context.
+The libraries' attention kernels need aligned rows, too, and PyTorch does not check this for them: one refuses the call
+("query is not correctly aligned (strideM)"), others fail on the GPU, which ends the context.
 """
 
 from __future__ import annotations
