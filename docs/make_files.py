@@ -23,6 +23,7 @@ FOLDERS = (
     *("runtime", "runtime/cuda", "runtime/triton", "runtime/library"),
     *(
         "tiny",
+        "tiny/attention",
         "tiny/boards",
         "tiny/project",
         "page",

@@ -81,7 +81,7 @@ FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
         "triton": ("", "cuda"),
         "library": ("", "triton"),
     },
-    "tiny": {"boards": (), "": ("boards",), "project": ("", "boards")},
+    "tiny": {"boards": (), "": ("boards",), "attention": ("",), "project": ("", "boards")},
 }
 """Package -> folder of it -> folders of the package that it may import; "" are the modules directly in the package.
 

@@ -52,19 +52,20 @@ def place_buffers(lives: Sequence[Life], sizes: Sequence[int]) -> tuple[list[int
 
 
 def place_largest_first(
-    lives: Sequence[Life], sizes: Sequence[int], at_zero: int | None = None
+    lives: Sequence[Life], sizes: Sequence[int], leading: Sequence[int] = ()
 ) -> tuple[list[int], int]:
     """The same, the largest buffers first, each at the lowest offset that is free all its life.
 
     Leaves fewer gaps where few buffers are large, and takes time that grows with the square of their number.
 
     Args:
-        at_zero: the index of a buffer that is placed before all others, and so at offset 0; None: there is none.
+        leading: indices of buffers that are placed before all others, in this order: the first one is at offset 0.
     """
     root, last = _roots(lives)
     offsets = [0] * len(lives)
+    rank = {index: number - len(leading) for number, index in enumerate(leading)}
     placed: list[tuple[int, int, int, int]] = []  # by offset: (offset, end, first step, last step)
-    for index in sorted({*root}, key=lambda i: (i != at_zero, -sizes[i])):
+    for index in sorted({*root}, key=lambda i: (rank.get(i, 0), -sizes[i])):
         first, size, at = lives[index][0], aligned(sizes[index]), 0
         for offset, end, begun, done in placed:
             if begun <= last[index] and first <= done:

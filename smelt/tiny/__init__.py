@@ -32,6 +32,8 @@ What the modules agree on:
       MODEL_ARENA_BYTES, MODEL_TRAINED_BYTES, MODEL_FLASH_BYTES
 """
 
+from smelt.tiny.attention import render as _render  # noqa: F401 (they fill the tables of kernels)
+from smelt.tiny.attention import simulate as _simulate  # noqa: F401
 from smelt.tiny.quantization import quantize
 from smelt.tiny.search import search
 

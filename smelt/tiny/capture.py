@@ -62,12 +62,15 @@ def capture(model: nn.Module, calibration_data: Any) -> Captured:
         return run
 
     training = {module: module.training for module in model.modules()}
+    fast = torch.backends.mha.get_fastpath_enabled()
     model.eval()
+    torch.backends.mha.set_fastpath_enabled(False)  # else a whole encoder layer is one operator
     try:
         with torch.no_grad():
             backend = smelt.aot_autograd(fw_compiler=take)
             smelt.compile(model, backend=backend, fullgraph=True, dynamic=False)(images[:BATCH])
     finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
         for module, was in training.items():
             module.training = was
     if len(taken) != 1:

@@ -192,24 +192,123 @@ class Clamp:
 
 @dataclass(frozen=True)
 class Flatten:
-    """(height, width, channels) as (features,): the same bytes."""
+    """The same bytes in another shape, such as (height, width, channels) as (features,)."""
 
     name: str
     x: str
     y: str
 
 
-Operator = Conv | Linear | Head | Add | AveragePool | Clamp | Flatten
+@dataclass(frozen=True, eq=False)
+class AddConstant:
+    """The sum of a tensor and an int8 constant of its shape, such as an embedding of positions.
+
+    Attributes:
+        table: int8; its real values are `scale` times it.
+    """
+
+    name: str
+    x: str
+    y: str
+    table: Parameter
+    scale: float
+    low: int = LOW
+    high: int = HIGH
+
+
+@dataclass(frozen=True, eq=False)
+class Lookup:
+    """A function of one value, such as GELU: a table of its 256 results.
+
+    Attributes:
+        table: int8 (256,), the result of -128 first.
+        slopes: float32 (256,), steps of the result for a step of the operand; 0 where the result is clamped.
+    """
+
+    name: str
+    x: str
+    y: str
+    table: Parameter
+    slopes: Parameter
+    low: int = LOW
+    high: int = HIGH
+
+
+@dataclass(frozen=True, eq=False)
+class LayerNorm:
+    """The channels of each position, brought to mean 0 and variance 1, times gain plus shift.
+
+    Attributes:
+        gain, shift: float32 (channels,); they do not train.
+        epsilon: added to the variance of real values.
+    """
+
+    name: str
+    x: str
+    y: str
+    gain: Parameter
+    shift: Parameter
+    epsilon: float
+    low: int = LOW
+    high: int = HIGH
+
+
+@dataclass(frozen=True)
+class Attention:
+    """softmax(q k^T * scale) v for each head, over the positions of k and v.
+
+    Attributes:
+        q, k, v: tensors; one may hold several of them in different channels.
+        starts: the first channel of q, k and v in their tensors; heads follow each other.
+        heads: the channels of the result are those of all heads.
+        width: channels of a head of q and k.
+        scale: of products of real values.
+    """
+
+    name: str
+    q: str
+    k: str
+    v: str
+    y: str
+    starts: tuple[int, int, int]
+    heads: int
+    width: int
+    scale: float
+    low: int = LOW
+    high: int = HIGH
+
+
+Operator = Conv | Linear | Head | Add | AveragePool | Clamp | Flatten | AddConstant | Lookup | LayerNorm | Attention
+
+MOST_PROBABILITY = 4095
+"""What the largest weight of a row of attention is, before the row is divided by its sum."""
 
 
 def sources(op: Operator) -> tuple[str, ...]:
     """Names of the tensors that an operator reads."""
-    return (op.a, op.b) if isinstance(op, Add) else (op.x,)
+    match op:
+        case Add():
+            return (op.a, op.b)
+        case Attention():
+            return (op.q, op.k, op.v)
+    return (op.x,)
 
 
 def parameters(op: Operator) -> tuple[Parameter, ...]:
-    """Weight and bias of an operator that has them."""
+    """What an operator has that may train: weight and bias."""
     return (op.weight, op.bias) if isinstance(op, (Conv, Linear, Head)) else ()
+
+
+def constants(op: Operator) -> tuple[Parameter, ...]:
+    """What an operator has that never trains."""
+    match op:
+        case AddConstant():
+            return (op.table,)
+        case Lookup():
+            return (op.table, op.slopes)
+        case LayerNorm():
+            return (op.gain, op.shift)
+    return ()
 
 
 def updated_channels(inputs: int, ratio: float | Fraction) -> int:
@@ -245,7 +344,7 @@ class Int8Graph:
     def parameters(self) -> Iterator[Parameter]:
         """All of them, in the order of their operators."""
         for op in self.operators:
-            yield from parameters(op)
+            yield from (*parameters(op), *constants(op))
 
     def macs(self) -> int:
         """Products of an inference."""
@@ -256,6 +355,10 @@ class Int8Graph:
                 total += y.elements * prod(op.kernel) * (1 if op.depthwise else op.inputs)
             elif isinstance(op, (Linear, Head)):
                 total += op.weight.data.size
+            elif isinstance(op, Attention):
+                q, k, y = (self.tensors[name] for name in (op.q, op.k, op.y))
+                pairs = (q.elements // q.channels) * (k.elements // k.channels)
+                total += pairs * (op.heads * op.width + y.channels)
         return total
 
     def verify(self) -> None:
@@ -311,12 +414,47 @@ def _wrong(op: Operator, tensors: dict[str, Tensor]) -> str | None:
             return _wrong_pool(op, given[0], y)
         case Clamp() | Flatten():
             return _wrong_copy(op, given[0], y)
+        case AddConstant() | Lookup() | LayerNorm():
+            return _wrong_table(op, given[0], y)
+        case Attention():
+            return _wrong_attention(op, given, y)
 
 
 def _wrong_copy(op: Clamp | Flatten, x: Tensor, y: Tensor) -> str | None:
-    wanted = (y.elements,) if isinstance(op, Flatten) else x.shape
     same = (x.elements, x.scale, x.zero) == (y.elements, y.scale, y.zero)
-    return None if same and y.shape == wanted else "its result has another shape, scale or zero"
+    right = same and (isinstance(op, Flatten) or y.shape == x.shape)
+    return None if right else "its result has another shape, scale or zero"
+
+
+def _wrong_table(op: AddConstant | Lookup | LayerNorm, x: Tensor, y: Tensor) -> str | None:
+    if x.shape != y.shape:
+        return f"its result is {x.shape}, not {y.shape}"
+    wanted: tuple[tuple[Parameter, int, type], ...]
+    match op:
+        case AddConstant():
+            wanted = ((op.table, x.elements, np.int8),)
+        case Lookup():
+            wanted = ((op.table, 256, np.int8), (op.slopes, 256, np.float32))
+        case LayerNorm():
+            wanted = ((op.gain, x.channels, np.float32), (op.shift, x.channels, np.float32))
+            if not op.epsilon > 0:
+                return f"its epsilon is {op.epsilon}"
+    wrong = next((one for one, size, dtype in wanted if one.data.shape != (size,) or one.data.dtype != dtype), None)
+    return None if wrong is None else f"{wrong.name} is {wrong.data.dtype} {wrong.data.shape}"
+
+
+def _wrong_attention(op: Attention, given: list[Tensor], y: Tensor) -> str | None:
+    q, k, v = given
+    if any(len(one.shape) != 3 for one in (*given, y)):
+        return "its tensors are (height, width, channels)"
+    if y.channels % op.heads or y.shape[:2] != q.shape[:2] or k.shape[:2] != v.shape[:2]:
+        return f"{op.heads} heads of q {q.shape}, k {k.shape} and v {v.shape} do not give {y.shape}"
+    widths = (op.heads * op.width, op.heads * op.width, y.channels)
+    if any(a < 0 or a + n > one.channels for a, n, one in zip(op.starts, widths, given, strict=True)):
+        return f"heads from the channels {op.starts} on leave q {q.shape}, k {k.shape} or v {v.shape}"
+    if k.elements // k.channels * MOST_PROBABILITY * (HIGH - LOW) > 2**31 - 1:
+        return f"sums over the {k.elements // k.channels} positions of k {k.shape} may leave int32"
+    return None
 
 
 def _wrong_conv(op: Conv, x: Tensor, y: Tensor) -> str | None:

@@ -41,7 +41,7 @@ def scratch_name(number: int) -> str:
 
 
 def lay_out(program: Program) -> Layout:
-    """The smaller of two placements; the image is at offset 0, so that programs can share it."""
+    """The smallest of some placements; the image is at offset 0, so that programs can share it."""
     units = _units(program)
     sizes = {name: value.bytes for name, value in program.values.items()}
     sizes |= {scratch_name(i): call.scratch for i, call in enumerate(program.calls) if call.scratch}
@@ -67,12 +67,29 @@ def _units(program: Program) -> list[Unit]:
     return [*units, Unit(len(units), (program.logits,), (), len(units))]
 
 
+ATTEMPTS = 40
+"""Placements that are tried where none is as small as the bound."""
+
+
 def _placements(lives: Sequence[Life], sizes: Sequence[int]) -> Iterator[tuple[list[int], int]]:
-    """Offsets and sizes of the arena that have the first value at offset 0."""
-    yield place_largest_first(lives, sizes, at_zero=0)
+    """Offsets and sizes of the arena that have the first value at offset 0.
+
+    The largest first, then those that ended highest before all others: what did not fit between the rest is placed
+    before it in the next attempt.
+    """
     offsets, size = place_buffers(lives, sizes)  # in order of creation: nothing is placed before the first
     assert offsets[0] == 0
     yield offsets, size
+    leading, least = [0], least_size(lives, sizes)
+    for _ in range(ATTEMPTS):
+        offsets, size = place_largest_first(lives, sizes, leading)
+        yield offsets, size
+        if size == least:
+            return
+        highest = max(range(1, len(lives)), key=lambda i: (offsets[i] + sizes[i], lives[i][2] < 0))
+        while lives[highest][2] >= 0:
+            highest = lives[highest][2]
+        leading = [0, *dict.fromkeys([highest, *leading[1:]])]
 
 
 def describe(program: Program, layout: Layout) -> str:

@@ -15,6 +15,8 @@ import numpy as np
 from smelt.base.errors import OptionError, unknown_name
 from smelt.tiny.graph import (
     Add,
+    AddConstant,
+    Attention,
     AveragePool,
     Clamp,
     Conv,
@@ -22,7 +24,9 @@ from smelt.tiny.graph import (
     Head,
     Int8Graph,
     Layer,
+    LayerNorm,
     Linear,
+    Lookup,
     Operator,
     parameters,
     sources,
@@ -141,6 +145,16 @@ def velocity_name(parameter: str) -> str:
     return f"{parameter}.velocity"
 
 
+def adapter_names(layer: Layer) -> tuple[str, str]:
+    """The two matrices of a layer's low-rank adapter: (rank, inputs) and (outputs, rank)."""
+    return f"{layer.name}.down", f"{layer.name}.up"
+
+
+def hidden_name(layer: Layer) -> str:
+    """What the first matrix of an adapter makes of the layer's input."""
+    return f"{layer.name}.hidden"
+
+
 def gradient_name(parameter: str) -> str:
     """The gradient of a parameter, where it is held."""
     return f"d {parameter}"
@@ -196,12 +210,20 @@ class Saved:
     Attributes:
         masks: operators whose clamp masks are kept.
         channels: for some layers, the input channels that are kept apart; None: all, the input itself.
+        ranks: of adapters, by the names of their layers.
         trained: names of the parameters in RAM.
     """
 
     masks: frozenset[str] = frozenset()
     channels: Mapping[str, tuple[int, ...] | None] = field(default_factory=dict)
+    ranks: Mapping[str, int] = field(default_factory=dict)
     trained: frozenset[str] = frozenset()
+
+
+def ranks_of(graph: Int8Graph, trained: Mapping[str, Trained]) -> dict[str, int]:
+    """The ranks of the adapters among trained parameters, by the names of their layers."""
+    downs = {op.name: adapter_names(op)[0] for op in graph.layers}
+    return {name: len(trained[down].data) for name, down in downs.items() if down in trained}
 
 
 def infer_program(graph: Int8Graph, trained: Mapping[str, Trained] | None = None) -> Program:
@@ -209,7 +231,7 @@ def infer_program(graph: Int8Graph, trained: Mapping[str, Trained] | None = None
     builder = Builder(graph)
     kept = trained or {}
     channels = {op.name: kept[op.weight.name].channels for op in graph.layers if op.weight.name in kept}
-    logits = add_forward(builder, Saved(channels=channels, trained=frozenset(kept)))
+    logits = add_forward(builder, Saved(channels=channels, ranks=ranks_of(graph, kept), trained=frozenset(kept)))
     return Program(graph, builder.values, tuple(builder.calls), logits, dict(kept))
 
 
@@ -245,7 +267,7 @@ def _fused(graph: Int8Graph, saved: Saved) -> dict[str, Conv]:
         before = made.get(op.x)
         if not isinstance(before, Conv) or not before.pointwise or readers[op.x] > 1:
             continue
-        wanted = {p.name for p in (before.weight, before.bias, op.weight)} & saved.trained
+        wanted = {before.weight.name, before.bias.name, op.weight.name, *adapter_names(before)} & saved.trained
         if not wanted and before.name not in saved.masks and op.name not in saved.channels:
             fused[op.name] = before
     return fused
@@ -256,10 +278,11 @@ def _add_operator(builder: Builder, op: Operator, saved: Saved, expand: Conv | N
     writes = [builder.tensor(op.y)]
     builder.buffer_of[op.y] = op.y
     if isinstance(op, Layer):
-        reads += _gathered(builder, op, saved)
+        reads += _gathered(builder, op, saved) + _adapted(builder, op, saved)
     if op.name in saved.masks:
         writes.append(builder.value(f"{op.name}.mask", builder.graph.tensors[op.y].shape, "bit"))
     held = [one.name for each in (op, expand) if each is not None for one in parameters(each)]
+    held += adapter_names(op)[1:] if isinstance(op, Layer) else ()
     builder.call(
         "expand_depthwise" if expand else kernel_of(op),
         op,
@@ -273,13 +296,21 @@ def _add_operator(builder: Builder, op: Operator, saved: Saved, expand: Conv | N
 
 
 def _scratch(graph: Int8Graph, op: Operator, expand: Conv | None) -> int:
-    """Bytes of the planes of a depthwise convolution."""
+    """Bytes of the planes of a depthwise convolution, or of a row of attention."""
+    if isinstance(op, Attention):
+        return 4 * keys(graph, op)
     return plane_bytes(graph, op) * (2 if expand else 1) if isinstance(op, Conv) else 0
 
 
+def keys(graph: Int8Graph, op: Attention) -> int:
+    """Positions that attention reads."""
+    k = graph.tensors[op.k]
+    return k.elements // k.channels
+
+
 def _element_by_element(op: Operator) -> bool:
-    """Whether the kernel of an operator may write over its first operand: a depthwise one does it by channels."""
-    return isinstance(op, (Add, Clamp)) or (isinstance(op, Conv) and op.depthwise)
+    """Whether a kernel may write over its first operand: a depthwise one does it by channels, a norm by positions."""
+    return isinstance(op, (Add, AddConstant, Clamp, Lookup, LayerNorm)) or (isinstance(op, Conv) and op.depthwise)
 
 
 def _gathered(builder: Builder, op: Layer, saved: Saved) -> list[str]:
@@ -289,6 +320,17 @@ def _gathered(builder: Builder, op: Layer, saved: Saved) -> list[str]:
         return []
     name = builder.value(f"{op.name}.kept", (*builder.graph.tensors[op.x].shape[:-1], len(channels)), "int8")
     builder.call("gather", op, [builder.buffer_of[op.x]], [name], uses=(op.weight.name,))
+    return [name]
+
+
+def _adapted(builder: Builder, op: Layer, saved: Saved) -> list[str]:
+    """What a layer's adapter makes of its input, if it has one."""
+    down, _ = adapter_names(op)
+    if down not in saved.trained:
+        return []
+    x = builder.graph.tensors[op.x]
+    name = builder.value(hidden_name(op), (x.elements // op.inputs, saved.ranks[op.name]), "float32")
+    builder.call("adapter_down", op, [builder.buffer_of[op.x]], [name], uses=(down,))
     return [name]
 
 
@@ -307,6 +349,14 @@ def kernel_of(op: Operator) -> str:
             return "pool"
         case Clamp():
             return "clamp"
+        case AddConstant():
+            return "add_constant"
+        case Lookup():
+            return "lookup"
+        case LayerNorm():
+            return "layer_norm"
+        case Attention():
+            return "attention"
     raise AssertionError(f"{op.name} is no call")
 
 

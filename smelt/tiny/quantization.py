@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -22,30 +23,60 @@ from smelt.tiny.graph import (
     LOW,
     MOST_BIAS,
     Add,
+    AddConstant,
+    Attention,
     AveragePool,
     Clamp,
     Conv,
     Flatten,
     Head,
     Int8Graph,
+    LayerNorm,
     Linear,
+    Lookup,
     Operator,
     Parameter,
     Tensor,
 )
+from smelt.tiny.views import VIEWS, View, heads, image, rows
 
 aten = torch.ops.aten
 NORMS = (aten._native_batch_norm_legit_no_training.default,)
 BOUNDS = (aten.relu.default, aten.hardtanh.default, aten.clamp.default, aten.clamp_min.default)
-SAME = (aten.clone.default, aten.alias.default, aten.detach.default)
+TABLES = (
+    *(aten.gelu.default, aten.silu.default, aten.sigmoid.default, aten.tanh.default, aten.hardswish.default),
+    *(aten.hardsigmoid.default, aten.leaky_relu.default, aten.elu.default),
+)
+"""Functions of one value, which are looked up."""
 
-HAS = "convolution (in one group, or one for each channel), BatchNorm, linear, add, mean pooling, ReLU, ReLU6, flatten"
+HAS = (
+    "convolution (in one group, or one for each channel), BatchNorm, linear, add, mean pooling, ReLU, ReLU6, "
+    "functions of one value such as GELU, layer norm, attention without a mask, views"
+)
 
 Rule = Callable[["_Quantizer", fx.Node], None]
 
 
+@dataclass(frozen=True)
+class Scores:
+    """Products of queries and keys on their way to attention.
+
+    Attributes:
+        q, k: (batch * heads, positions, width) by index.
+        heads: of one example.
+        factor: what they are multiplied by.
+        weights: whether the softmax is done.
+    """
+
+    q: View
+    k: View
+    heads: int
+    factor: float = 1.0
+    weights: bool = False
+
+
 def quantize(model: nn.Module, calibration_data: Any, *, name: str | None = None, float_head: bool = True) -> Int8Graph:
-    """An int8 graph of a model made of convolutions, BatchNorm, linear layers, sums, mean pooling, ReLU and flattening.
+    """An int8 graph of a model of convolutions, BatchNorm, linear layers, attention, and what goes with them.
 
     Args:
         model: takes a batch of images (n, channels, height, width) and returns logits (n, classes).
@@ -67,8 +98,10 @@ class _Quantizer:
     """The records of a graph, as its nodes are read.
 
     Attributes:
-        names: the tensor that stands for each node; of folded nodes, that of the last of them.
-        planes: shapes (channels, height, width) of what was flattened: PyTorch flattens channels first.
+        views: what stands for each node; of a node that gives several values, a tuple.
+        scores: products of queries and keys, which are a part of attention.
+        shaped: tensors that were brought to another shape.
+        batch: examples of the captured graph.
     """
 
     def __init__(self, captured: Captured, model: nn.Module, float_head: bool) -> None:
@@ -76,20 +109,35 @@ class _Quantizer:
         self.paths = {one.data_ptr(): path.rpartition(".")[0] for path, one in model.named_parameters()}
         self.tensors: dict[str, Tensor] = {}
         self.operators: list[Operator] = []
-        self.names: dict[fx.Node, str] = {}
-        self.planes: dict[str, tuple[int, ...]] = {}
+        self.views: dict[fx.Node, View | tuple[View, ...]] = {}
+        self.scores: dict[fx.Node, Scores] = {}
+        self.shaped: dict[tuple[str, tuple[int, ...]], str] = {}
         self.last = _result(captured.graph.graph)
+        self.batch = int(captured.image.meta["val"].shape[0])
 
     def graph(self, name: str) -> Int8Graph:
-        image = self.captured.image
-        self.names[image] = self.tensor(image, "image")
+        first = self.captured.image
+        channels, height, width = first.meta["val"].shape[1:]
+        image_name = self.tensor(first, (height, width, channels), "image")
+        self.views[first] = View(image_name, image(self.batch, (height, width, channels)))
         for node in self.captured.graph.graph.nodes:
-            if node.op == "call_function" and node not in self.names and not self.is_parameter(node):
+            if node.op == "call_function" and node not in self.views and not self.is_parameter(node):
                 rule = RULES.get(node.target)
                 if rule is None:
                     raise self.lacks(node, f"the target lacks {_operator(node)}")
                 rule(self, node)
-        return Int8Graph(name, self.tensors, tuple(self.operators), "image", self.names[self.last])
+        return Int8Graph(name, self.tensors, tuple(self.operators), "image", self.result_of_all())
+
+    def result_of_all(self) -> str:
+        """The tensor of the logits."""
+        view = self.views.get(self.last)
+        if (
+            not isinstance(view, View)
+            or view.factor != 1.0
+            or not torch.equal(view.index, torch.arange(view.index.numel()).reshape(self.batch, -1))
+        ):
+            raise QuantizeError("the model's result is no tensor (n, classes) in the order in which it is computed")
+        return view.name
 
     # -- what operators ask ----------------------------------------------------------------------------------------
 
@@ -97,11 +145,49 @@ class _Quantizer:
         line = node.meta.get("line")
         return QuantizeError(what, at=None if line is None else str(line), hint=f"it has {HAS}")
 
-    def source(self, node: fx.Node, of: fx.Node) -> str:
-        """The tensor that a node stands for, as an operand of another."""
-        if node not in self.names:
+    def source(self, node: Any, of: fx.Node, scaled: bool = False) -> View:
+        """What a node stands for, as an operand of another; only attention takes a multiple of a tensor (`scaled`)."""
+        view = self.views.get(node) if isinstance(node, fx.Node) else None
+        if not isinstance(view, View):
             raise self.lacks(of, f"{_operator(of)} of a value that is no activation")
-        return self.names[node]
+        if view.factor != 1.0 and not scaled:
+            raise self.lacks(of, f"{_operator(of)} of a tensor times a number, which only attention takes")
+        return view
+
+    def whole(self, node: Any, of: fx.Node) -> View:
+        """As `source`, of all elements of a tensor, in any order."""
+        view = self.source(node, of)
+        if not view.whole(self.tensors[view.name].elements, self.batch):
+            raise self.lacks(of, f"{_operator(of)} of a part of a tensor")
+        return view
+
+    def images(self, node: Any, of: fx.Node) -> str:
+        """A tensor (height, width, channels) that a node stands for as a batch of images."""
+        view = self.whole(node, of)
+        _, channels, height, width = view.index.shape
+        shape = (height, width, channels)
+        if not torch.equal(view.index, image(self.batch, shape)):
+            raise self.lacks(of, f"{_operator(of)} of images whose channels do not lie together")
+        return self.as_shape(view.name, shape)
+
+    def positions(self, view: View, channels: int) -> str:
+        """The tensor of a view with so many channels: as it is, or as (positions, 1, channels)."""
+        tensor = self.tensors[view.name]
+        if len(tensor.shape) == 3 and tensor.channels == channels:
+            return view.name
+        return self.as_shape(view.name, (tensor.elements // channels, 1, channels))
+
+    def as_shape(self, name: str, shape: tuple[int, ...]) -> str:
+        """A tensor in another shape."""
+        if self.tensors[name].shape == shape:
+            return name
+        if (name, shape) not in self.shaped:
+            x = self.tensors[name]
+            base = f"{name}.flatten" if len(shape) == 1 else f"{name}.{'x'.join(map(str, shape))}"
+            self.shaped[name, shape] = base
+            self.tensors[base] = Tensor(base, shape, "int8", x.scale, x.zero)
+            self.operators.append(Flatten(base, name, base))
+        return self.shaped[name, shape]
 
     def is_parameter(self, node: Any) -> bool:
         """Whether a node is a parameter, or is made of parameters alone."""
@@ -111,16 +197,19 @@ class _Quantizer:
             return bool(node.all_input_nodes) and all(map(self.is_parameter, node.all_input_nodes))
         return node in self.captured.held
 
-    def array(self, node: Any) -> np.ndarray | None:
-        """A parameter's values, float64; None stays None."""
-        if node is None:
-            return None
+    def value(self, node: Any) -> Any:
+        """A parameter's values, or what is made of parameters alone; what is no node stays."""
+        if not isinstance(node, fx.Node):
+            return node
         if node.op == "call_function":
-            assert node.target is aten.permute.default or node.target is aten.t.default
-            inner = self.array(arguments(node)[0])
-            assert inner is not None
-            return inner.T
-        return self.captured.held[node].detach().double().numpy()
+            with torch.no_grad():
+                made = fx.map_arg((node.args, node.kwargs), self.value)
+                return node.target(*made[0], **made[1])  # type: ignore[operator]
+        return self.captured.held[node].detach()
+
+    def array(self, node: Any) -> np.ndarray | None:
+        """As `value`, float64; None stays None."""
+        return None if node is None else self.value(node).double().numpy()
 
     def path(self, *nodes: Any) -> str:
         """The module that owns a parameter, as a name for what it computes."""
@@ -129,10 +218,8 @@ class _Quantizer:
         base = own or nodes[0].name
         return next(name for name in (base, *(f"{base}_{i}" for i in range(1, 1 << 20))) if name not in taken)
 
-    def tensor(self, node: fx.Node, name: str | None = None, like: str | None = None) -> str:
+    def tensor(self, node: fx.Node, shape: tuple[int, ...], name: str | None = None, like: str | None = None) -> str:
         """An int8 tensor for a node, with the scale of its range or that of another tensor."""
-        shape = tuple(node.meta["val"].shape[1:])
-        shape = (shape[1], shape[2], shape[0]) if len(shape) == 3 else shape
         name = name or node.name
         if like is not None:
             scale, zero = self.tensors[like].scale, self.tensors[like].zero
@@ -141,13 +228,22 @@ class _Quantizer:
         self.tensors[name] = Tensor(name, shape, "int8", scale, zero)
         return name
 
-    def result(self, node: fx.Node) -> tuple[str, int, int]:
+    def result(self, node: fx.Node, shape: tuple[int, ...], index: torch.Tensor) -> tuple[str, int, int]:
         """The tensor of an operator's result and its bounds, with a ReLU that alone follows it."""
-        end = chain(node, BOUNDS)
-        if end is None or _limits(end) is None:
-            name = self.names[node] = self.tensor(node)
+        passed, end = [node], chain(node, (*BOUNDS, *VIEWS))
+        while end is not None and end.target in VIEWS:
+            passed.append(end)
+            end = chain(end, (*BOUNDS, *VIEWS))
+        folds = end is not None and _limits(end) is not None
+        name = self.tensor(end if folds and end is not None else node, shape)
+        self.views[node] = View(name, index)
+        if not folds or end is None:
             return name, LOW, HIGH
-        name = self.names[node] = self.names[end] = self.tensor(end)
+        for one in passed[1:]:
+            self.view(one)
+        last = self.views[passed[-1]]
+        assert isinstance(last, View)
+        self.views[end] = last
         return name, *self.bounds(end, name)
 
     def bounds(self, node: fx.Node, name: str) -> tuple[int, int]:
@@ -176,8 +272,8 @@ class _Quantizer:
     # -- operators -------------------------------------------------------------------------------------------------
 
     def convolution(self, node: fx.Node) -> None:
-        x, weight_node, bias_node, stride, padding, dilation, transposed, _, groups = arguments(node)
-        x, weight = self.source(x, node), self.array(weight_node)
+        x_node, weight_node, bias_node, stride, padding, dilation, transposed, _, groups = arguments(node)
+        x, weight = self.images(x_node, node), self.array(weight_node)
         assert weight is not None
         channels = self.tensors[x].channels
         depthwise = groups != 1
@@ -196,9 +292,11 @@ class _Quantizer:
         laid_out = parameters[0].data.transpose(0, 2, 3, 1)
         laid_out = laid_out[..., 0].transpose(1, 2, 0) if depthwise else laid_out
         kernel = Parameter(parameters[0].name, np.ascontiguousarray(laid_out), parameters[0].scales)
-        y, low, high = self.result(end or node)
+        channels, height, width = (end or node).meta["val"].shape[1:]
+        shape = (height, width, channels)
+        y, low, high = self.result(end or node, shape, image(self.batch, shape))
         if end is not None:
-            self.names[node] = self.names[arguments(end)[0]] = y
+            self.views[node] = self.views[arguments(end)[0]] = self.views[end]
         size = (weight.shape[2], weight.shape[3])
         self.operators.append(
             Conv(name, x, y, kernel, parameters[1], size, stride[0], _pair(padding), depthwise, low, high)
@@ -215,77 +313,226 @@ class _Quantizer:
         bias_node, x_node, weight_node = (
             arguments(node) if node.target is aten.addmm.default else (None, *arguments(node))
         )
-        x, weight, bias = self.source(x_node, node), self.array(weight_node), self.array(bias_node)
+        view, weight, bias = self.whole(x_node, node), self.array(weight_node), self.array(bias_node)
         assert weight is not None
-        weight = weight.T
-        bias = np.zeros(len(weight)) if bias is None else bias
-        if x in self.planes:  # columns are channels first, tensors here channels last
-            columns = np.arange(weight.shape[1]).reshape(self.planes[x]).transpose(1, 2, 0).ravel()
-            weight = weight[:, columns]
+        found = rows(view.index)
+        if found is None:
+            raise self.lacks(node, f"{_operator(node)} of rows whose elements do not lie together")
+        begin, order = found
+        columns, weight = torch.argsort(order).numpy(), weight.T
+        weight = np.ascontiguousarray(weight[:, columns])
+        outputs, inputs = weight.shape
+        bias = np.zeros(outputs) if bias is None else bias
         name = self.path(*weight_node.all_input_nodes, weight_node)
-        if node is self.last and self.float_head:
-            y = self.names[node] = node.name
-            self.tensors[y] = Tensor(y, (len(weight),), "float32")
+        index = begin // inputs * outputs + torch.arange(outputs)
+        each = len(begin) == self.batch
+        x = self.as_shape(view.name, (inputs,)) if each else self.positions(view, inputs)
+        if node is self.last and self.float_head and each:
+            self.views[node] = View(node.name, index)
+            self.tensors[node.name] = Tensor(node.name, (outputs,), "float32")
             parameters = (np.ascontiguousarray(one, np.float32) for one in (weight, bias))
             kept = [Parameter(f"{name}.{kind}", one) for kind, one in zip(("weight", "bias"), parameters, strict=True)]
-            self.operators.append(Head(name, x, y, *kept))
+            self.operators.append(Head(name, x, node.name, *kept))
             return
-        pair = self.weights(node, name, x, np.ascontiguousarray(weight), bias)
-        y, low, high = self.result(node)
-        self.operators.append(Linear(name, x, y, *pair, low, high))
+        kernel, shift = self.weights(node, name, x, weight, bias)
+        y, low, high = self.result(node, (outputs,) if each else (*self.tensors[x].shape[:2], outputs), index)
+        if each:
+            self.operators.append(Linear(name, x, y, kernel, shift, low, high))
+            return
+        kernel = Parameter(kernel.name, np.ascontiguousarray(kernel.data[:, None, None]), kernel.scales)
+        self.operators.append(Conv(name, x, y, kernel, shift, (1, 1), 1, (0, 0), False, low, high))
 
     def add(self, node: fx.Node) -> None:
         a, b = arguments(node)[:2]
         if not isinstance(b, fx.Node) or node.kwargs.get("alpha", 1) != 1:
             raise self.lacks(node, "the target lacks sums with a number or a factor")
-        names = [self.source(one, node) for one in (a, b)]
-        if self.tensors[names[0]].shape != self.tensors[names[1]].shape:
-            raise self.lacks(node, "the target lacks sums of tensors of different shapes")
-        y, low, high = self.result(node)
-        self.operators.append(Add(node.name, names[0], names[1], y, low, high))
+        if self.is_parameter(a) or self.is_parameter(b):
+            self.add_constant(node, *((b, a) if self.is_parameter(a) else (a, b)))
+            return
+        one, other = self.whole(a, node), self.whole(b, node)
+        if one.index.shape != other.index.shape or not torch.equal(one.index, other.index):
+            raise self.lacks(node, "the target lacks sums of tensors of different shapes, or in different orders")
+        shape = self.tensors[one.name].shape
+        name = self.as_shape(other.name, shape)
+        y, low, high = self.result(node, shape, one.index)
+        self.operators.append(Add(node.name, one.name, name, y, low, high))
+
+    def add_constant(self, node: fx.Node, x_node: fx.Node, table_node: fx.Node) -> None:
+        view, table = self.whole(x_node, node), self.value(table_node).double()
+        shape, x = view.index.shape, self.tensors[view.name]
+        if tuple(node.meta["val"].shape) != tuple(shape) or not table.isfinite().all():
+            raise self.lacks(node, "the target lacks sums that make an activation larger, or that are not finite")
+        whole = torch.empty(self.batch * x.elements, dtype=torch.float64)
+        whole[view.index.flatten()] = table.expand(shape).flatten()
+        each = whole.reshape(self.batch, -1)
+        if not (each == each[0]).all():
+            raise self.lacks(node, "the target lacks constants that differ by example")
+        scale = max(float(each[0].abs().max()) / HIGH, 1e-12)
+        data = (each[0] / scale).round().to(torch.int8).numpy()
+        y, low, high = self.result(node, x.shape, view.index)
+        self.operators.append(
+            AddConstant(node.name, view.name, y, Parameter(f"{node.name}.table", data), scale, low, high)
+        )
+
+    def multiply(self, node: fx.Node) -> None:
+        """Of queries, keys or their products, by a number: a part of attention."""
+        a, b = arguments(node)[:2]
+        a, b = (b, a) if isinstance(b, fx.Node) and not self.is_parameter(b) else (a, b)
+        number = self.value(b)
+        if isinstance(number, torch.Tensor):
+            number = number.item() if number.numel() == 1 else 0.0
+        if not isinstance(number, (int, float)) or not 0 < number < float("inf"):
+            raise self.lacks(node, f"the target lacks {_operator(node)} by anything but a number above 0")
+        number = float(number) if node.target is aten.mul.Tensor else 1.0 / number
+        scores = self.scores.get(a)
+        if scores is not None and not scores.weights:
+            self.scores[node] = Scores(scores.q, scores.k, scores.heads, scores.factor * number)
+            return
+        view = self.source(a, node, scaled=True)
+        self.views[node] = View(view.name, view.index, view.factor * number)
 
     def mean(self, node: fx.Node) -> None:
-        x = self.source(arguments(node)[0], node)
-        shape, axes = self.tensors[x].shape, {axis % 4 for axis in arguments(node)[1]}
-        if len(shape) != 3 or axes != {2, 3}:
-            raise self.lacks(node, "the target lacks means but those over height and width")
-        pooled = f"{node.name}.mean"
-        self.tensors[pooled] = Tensor(pooled, (1, 1, shape[2]), "int8", *_scale_and_zero(*self.captured.ranges[node]))
-        self.operators.append(AveragePool(node.name, x, pooled, (shape[0], shape[1]), (1, 1)))
-        self.names[node] = pooled
-        if len(node.meta["val"].shape) == 2:
-            self.names[node] = self.tensor(node, like=pooled)
-            self.operators.append(Flatten(f"{node.name}.flatten", pooled, self.names[node]))
+        view = self.whole(arguments(node)[0], node)
+        batch = self.batch
+        axes = sorted({axis % view.index.ndim for axis in arguments(node)[1]})
+        rest = [axis for axis in range(1, view.index.ndim) if axis not in axes]
+        index = view.index.permute(0, *rest, *axes).reshape(batch, -1, prod(view.index.shape[a] for a in axes))
+        count, channels = index.shape[2], index.shape[1]
+        wanted = torch.arange(batch * count * channels).reshape(batch, count, channels).transpose(1, 2)
+        if axes[:1] == [0] or not torch.equal(index.sort(-1).values, wanted):
+            raise self.lacks(node, "the target lacks means but those over all positions")
+        name = self.positions(view, channels)
+        height, width, _ = self.tensors[name].shape
+        pooled, shape = f"{node.name}.mean", node.meta["val"].shape
+        self.tensors[pooled] = Tensor(pooled, (1, 1, channels), "int8", *_scale_and_zero(*self.captured.ranges[node]))
+        self.operators.append(AveragePool(node.name, name, pooled, (height, width), (1, 1)))
+        self.views[node] = View(pooled, torch.arange(batch * channels).reshape(shape))
 
     def pool(self, node: fx.Node) -> None:
-        x, kernel, stride, padding, ceil, _, divisor = (*arguments(node), *_POOL_DEFAULTS[len(arguments(node)) :])
-        x = self.source(x, node)
+        x_node, kernel, stride, padding, ceil, _, divisor = (*arguments(node), *_POOL_DEFAULTS[len(arguments(node)) :])
+        x = self.images(x_node, node)
         kernel, stride = _pair(kernel), _pair(stride or kernel)
         if any(_pair(padding)) or ceil or divisor is not None:
             raise self.lacks(node, "the target lacks mean pooling with padding, ceil_mode or a divisor")
-        y, low, high = self.result(node)
+        channels, height, width = node.meta["val"].shape[1:]
+        shape = (height, width, channels)
+        y, low, high = self.result(node, shape, image(self.batch, shape))
         self.operators.append(AveragePool(node.name, x, y, kernel, stride, low, high))
 
     def clamp(self, node: fx.Node) -> None:
-        x = self.source(arguments(node)[0], node)
-        y = self.names[node] = self.tensor(node, like=x)
-        self.operators.append(Clamp(node.name, x, y, *self.bounds(node, y)))
+        view = self.whole(arguments(node)[0], node)
+        y = self.tensor(node, self.tensors[view.name].shape, like=view.name)
+        self.views[node] = View(y, view.index)
+        self.operators.append(Clamp(node.name, view.name, y, *self.bounds(node, y)))
 
-    def flatten(self, node: fx.Node) -> None:
-        x = self.source(arguments(node)[0], node)
-        given, made = arguments(node)[0].meta["val"].shape, node.meta["val"].shape
-        if tuple(given) == tuple(made):
-            self.names[node] = x
+    def lookup(self, node: fx.Node) -> None:
+        view = self.whole(arguments(node)[0], node)
+        x = self.tensors[view.name]
+        y = self.tensor(node, x.shape)
+        self.views[node] = View(y, view.index)
+        steps = ((torch.arange(-128, 128).double() - x.zero) * x.scale).requires_grad_()
+        made = node.target(steps, *arguments(node)[1:], **node.kwargs)  # type: ignore[operator]
+        (slopes,) = torch.autograd.grad(made.sum(), steps)
+        to, least = self.tensors[y], LOW - self.tensors[y].zero
+        scaled = made.detach() / to.scale
+        inside = (scaled >= least) & (scaled <= HIGH - to.zero)
+        table = (scaled.round() + to.zero).clamp(LOW, HIGH).to(torch.int8).numpy()
+        of_steps = torch.where(inside, slopes * (x.scale / to.scale), 0.0).float().numpy()
+        kept = (Parameter(f"{node.name}.table", table), Parameter(f"{node.name}.slopes", of_steps))
+        self.operators.append(Lookup(node.name, view.name, y, *kept))
+
+    def layer_norm(self, node: fx.Node) -> None:
+        x_node, shape, gain, shift, epsilon = arguments(node)
+        view, channels = self.whole(x_node, node), prod(shape)
+        found = rows(view.index.reshape(-1, channels))
+        if len(shape) != 1 or found is None or not torch.equal(found[1], torch.arange(channels)):
+            raise self.lacks(node, "the target lacks layer norms but those over the channels of each position")
+        end = self.only_first(node)
+        x = self.positions(view, channels)
+        name = self.path(*(one for one in (gain, shift) if one is not None), node)
+        y = self.tensor(end, self.tensors[x].shape)
+        self.views[end] = View(y, view.index)
+        pair = [
+            np.full(channels, default, np.float32) if one is None else self.value(one).float().numpy().copy()
+            for one, default in ((gain, 1.0), (shift, 0.0))
+        ]
+        kept = [Parameter(f"{name}.{kind}", one) for kind, one in zip(("gain", "shift"), pair, strict=True)]
+        self.operators.append(LayerNorm(name, x, y, kept[0], kept[1], float(epsilon)))
+
+    def only_first(self, node: fx.Node) -> fx.Node:
+        """The first of several results, the only one that is used."""
+        end = chain(node, (_getitem,))
+        if end is None or arguments(end)[1] != 0:
+            raise self.lacks(node, f"{_operator(node)} of which more than the first result is used")
+        return end
+
+    def fused_attention(self, node: fx.Node) -> None:
+        q, k, v = (self.source(one, node, scaled=True) for one in arguments(node)[:3])
+        if any(arguments(node)[3:5]) or node.kwargs.get("attn_mask") is not None:
+            raise self.lacks(node, "the target lacks attention with a mask or with dropout")
+        given: Any = node.kwargs.get("scale")
+        factor: float = q.index.shape[-1] ** -0.5 if given is None else given
+        q, k, v = (View(one.name, one.index.flatten(0, 1), one.factor) for one in (q, k, v))
+        count = len(q.index) // self.batch
+        self.attention(node, self.only_first(node), Scores(q, k, count, factor, True), v)
+
+    def products(self, node: fx.Node) -> None:
+        """Queries times keys, or the weights of attention times values."""
+        a, b = arguments(node)
+        scores = self.scores.get(a)
+        if scores is not None and scores.weights:
+            self.attention(node, node, scores, self.source(b, node, scaled=True))
             return
-        if len(made) != 2 or made[1] != prod(given[1:]):
-            raise self.lacks(node, f"the target lacks a reshape of {tuple(given)} to {tuple(made)}")
-        y = self.names[node] = self.tensor(node, like=x)
-        if len(given) == 4:
-            self.planes[y] = tuple(given[1:])
-        self.operators.append(Flatten(node.name, x, y))
+        q, k = (self.source(one, node, scaled=True) for one in (a, b))
+        count = len(q.index) // self.batch
+        self.scores[node] = Scores(q, View(k.name, k.index.transpose(1, 2), k.factor), count)
 
-    def same(self, node: fx.Node) -> None:
-        self.names[node] = self.source(arguments(node)[0], node)
+    def softmax(self, node: fx.Node) -> None:
+        x, axis, _ = arguments(node)
+        scores = self.scores.get(x)
+        if scores is None or axis % x.meta["val"].ndim != x.meta["val"].ndim - 1:
+            raise self.lacks(node, "the target lacks softmax but that of attention, over its keys")
+        self.scores[node] = Scores(scores.q, scores.k, scores.heads, scores.factor, True)
+
+    def attention(self, node: fx.Node, end: fx.Node, scores: Scores, v: View) -> None:
+        operands, found = (scores.q, scores.k, v), []
+        names = [self.positions(one, self.tensors[one.name].channels) for one in operands]
+        for name, one in zip(names, operands, strict=True):
+            x = self.tensors[name]
+            where = heads(one, x.elements, x.channels, scores.heads)
+            if where is None:
+                raise self.lacks(node, "the target lacks attention whose heads are not channels behind each other")
+            found.append(where)
+        starts, width = (found[0][0], found[1][0], found[2][0]), found[0][1]
+        wide, shape = found[2][1], self.tensors[names[0]].shape
+        channels = scores.heads * wide
+        index = torch.arange(self.batch * shape[0] * shape[1] * channels)
+        index = index.reshape(self.batch, -1, scores.heads, wide).transpose(1, 2)
+        y = self.tensor(end, (*shape[:2], channels))
+        self.views[end] = View(y, index.reshape(end.meta["val"].shape), v.factor)
+        factor = scores.factor * scores.q.factor * scores.k.factor
+        q, k, v_name = names
+        self.operators.append(Attention(end.name, q, k, v_name, y, starts, scores.heads, width, factor))
+
+    def view(self, node: fx.Node) -> None:
+        x = arguments(node)[0]
+        scores = self.scores.get(x)
+        if scores is not None:
+            given, made = x.meta["val"].shape, node.meta["val"].shape
+            if prod(given) != prod(made) or tuple(made[-2:]) != tuple(given[-2:]):
+                raise self.lacks(node, f"the target lacks {_operator(node)} of products of attention")
+            self.scores[node] = scores
+            return
+        self.views[node] = self.source(x, node, scaled=True).through(
+            node.target, arguments(node)[1:], dict(node.kwargs)
+        )
+
+    def item(self, node: fx.Node) -> None:
+        x, number = arguments(node)
+        several = self.views.get(x)
+        if not isinstance(several, tuple):
+            raise self.lacks(node, f"{_operator(node)} of a value that is no activation")
+        self.views[node] = several[number]
 
 
 _getitem = operator.getitem
@@ -296,11 +543,18 @@ RULES: dict[Any, Rule] = {
     aten.addmm.default: _Quantizer.linear,
     aten.mm.default: _Quantizer.linear,
     aten.add.Tensor: _Quantizer.add,
+    aten.mul.Tensor: _Quantizer.multiply,
+    aten.div.Tensor: _Quantizer.multiply,
     aten.mean.dim: _Quantizer.mean,
     aten.avg_pool2d.default: _Quantizer.pool,
+    aten.native_layer_norm.default: _Quantizer.layer_norm,
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _Quantizer.fused_attention,
+    aten.bmm.default: _Quantizer.products,
+    aten._softmax.default: _Quantizer.softmax,
     **dict.fromkeys(BOUNDS, _Quantizer.clamp),
-    **dict.fromkeys((aten.reshape.default, aten.view.default, aten._unsafe_view.default), _Quantizer.flatten),
-    **dict.fromkeys(SAME, _Quantizer.same),
+    **dict.fromkeys(TABLES, _Quantizer.lookup),
+    **dict.fromkeys(VIEWS, _Quantizer.view),
+    _getitem: _Quantizer.item,
 }
 """What becomes of each operator; the rest the target lacks."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from smelt.tiny.graph import Add, AveragePool, Conv, Head, Layer
+from smelt.tiny.graph import Add, AddConstant, AveragePool, Conv, Head, Layer
 from smelt.tiny.program import Call, gradient_name, latent_name, velocity_name
 from smelt.tiny.render_forward import chosen, extents, weights_of
 from smelt.tiny.rendering import Rendering, called, identifier, number, rule
@@ -70,7 +70,7 @@ def _unclamp(r: Rendering, call: Call, at: int) -> str:
 @rule("scale_a")
 @rule("scale_b")
 def _scale(r: Rendering, call: Call, at: int) -> str:
-    assert isinstance(call.op, Add)
+    assert isinstance(call.op, (Add, AddConstant))
     scale = number(add_scales(r.graph, call.op)[call.kernel == "scale_b"])
     return called("tiny_scale", r.at(call.reads[0]), scale, _elements(r, call), r.at(call.writes[0]))
 

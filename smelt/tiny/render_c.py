@@ -31,11 +31,12 @@ def render(infer: Program, train: Program | None = None) -> dict[str, str]:
     bodies = {name: _body(one) for name, one in programs}
     arena = max(one.layout.size for _, one in programs)
     kernels = files("smelt.tiny").joinpath("native")
-    texts = {path: kernels.joinpath(path).read_text() for path in KERNELS if train is not None or path == KERNELS[0]}
+    texts = {path: kernels.joinpath(path).read_text() for path in KERNELS[: None if train is not None else 2]}
     return {"model.c": _source(programs, bodies), "model.h": _header(first, arena, train is not None), **texts}
 
 
-KERNELS = ("tiny_kernels.h", "tiny_train.h")
+KERNELS = ("tiny_kernels.h", "tiny_attention.h", "tiny_train.h")
+"""Each includes the one before it; an inference needs the first two."""
 
 
 def _body(rendering: Rendering) -> list[str]:
@@ -84,7 +85,7 @@ def _source(programs: list[tuple[str, Rendering]], bodies: dict[str, list[str]])
     first = programs[0][1]
     trains = len(programs) > 1
     w = Writer()
-    w("/* Written by smelt. */", '#include "model.h"', f'#include "{KERNELS[trains]}"', "")
+    w("/* Written by smelt. */", '#include "model.h"', f'#include "{KERNELS[1 + trains]}"', "")
     for name, data in first.constants.items():
         _array(w, f"static const {C_TYPES[data.dtype.name]} {name}[{data.size}] = {{", data, "};")
     if trains:

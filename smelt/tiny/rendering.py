@@ -7,9 +7,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from smelt.tiny.graph import Add, AveragePool, Clamp, Int8Graph, Layer, Parameter
+from smelt.tiny.graph import (
+    Add,
+    AddConstant,
+    Attention,
+    AveragePool,
+    Clamp,
+    Int8Graph,
+    Layer,
+    LayerNorm,
+    Parameter,
+)
 from smelt.tiny.plan import Layout, scratch_name
-from smelt.tiny.program import Call, Program
+from smelt.tiny.program import Call, Program, adapter_names
 from smelt.tiny.rescale import accumulator_scales, bounds
 
 C_TYPES = {"int8": "int8_t", "uint8": "uint8_t", "uint16": "uint16_t", "int32": "int32_t", "float32": "float"}
@@ -75,7 +85,9 @@ class Rendering:
         rest[..., list(channels or ())] = 0
         return self.constant(f"{op.weight.name}.fixed", rest)
 
-    def result(self, op: Layer | Add | AveragePool | Clamp, call: Call | None) -> str:
+    def result(
+        self, op: Layer | Add | AveragePool | Clamp | AddConstant | LayerNorm | Attention, call: Call | None
+    ) -> str:
         """The form of an operator's result; `call` is the one that makes it, if its mask may be kept."""
         y = self.graph.tensors[op.y]
         scales = "0"
@@ -83,7 +95,18 @@ class Rendering:
             scales = self.constant(f"{op.name}.scales", accumulator_scales(self.graph, op))
         mask = self.at(call.writes[1]) if call is not None and len(call.writes) > 1 else "0"
         least, most = bounds(y, op.low, op.high)
-        return f"(tiny_result){{{scales}, {number(least)}, {number(most)}, {y.zero}, {mask}}}"
+        fields = [scales, number(least), number(most), y.zero, mask, *self.adapter(op, call)]
+        return f"(tiny_result){{{', '.join(map(str, fields))}}}"
+
+    def adapter(self, op: object, call: Call | None) -> list[object]:
+        """What a result says of its layer's adapter: of none, that its rank is 0."""
+        up = self.program.trained.get(adapter_names(op)[1]) if isinstance(op, Layer) else None
+        if up is None or call is None:
+            return [0, 0, 0, 1, "0.0f"]
+        assert isinstance(op, Layer)
+        step = float(np.float32(1.0 / self.graph.tensors[op.y].scale))
+        held = f"model_trained.{identifier(up.name)}"
+        return [self.at(call.reads[-1]), held, up.data.shape[1], op.outputs, number(step)]
 
 
 def rule(name: str) -> Callable[[Rule], Rule]:

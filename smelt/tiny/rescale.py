@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from smelt.tiny.graph import Add, AveragePool, Int8Graph, Layer, Tensor
+from smelt.tiny.graph import Add, AddConstant, Attention, AveragePool, Int8Graph, Layer, LayerNorm, Tensor
 
 
 def accumulator_scales(graph: Int8Graph, op: Layer) -> np.ndarray:
@@ -14,10 +14,35 @@ def accumulator_scales(graph: Int8Graph, op: Layer) -> np.ndarray:
     return np.asarray(x.scale * op.weight.scales.astype(np.float64) / y.scale, np.float32)
 
 
-def add_scales(graph: Int8Graph, op: Add) -> tuple[float, float]:
+def add_scales(graph: Int8Graph, op: Add | AddConstant) -> tuple[float, float]:
     """What a step of each operand is in steps of the sum."""
     y = graph.tensors[op.y].scale
-    return float(np.float32(graph.tensors[op.a].scale / y)), float(np.float32(graph.tensors[op.b].scale / y))
+    a, b = (op.a, op.b) if isinstance(op, Add) else (op.x, None)
+    of_b = op.scale if isinstance(op, AddConstant) else graph.tensors[str(b)].scale
+    return float(np.float32(graph.tensors[a].scale / y)), float(np.float32(of_b / y))
+
+
+def score_scale(graph: Int8Graph, op: Attention) -> float:
+    """What a product of a step of q and a step of k adds to a score."""
+    return float(np.float32(graph.tensors[op.q].scale * graph.tensors[op.k].scale * op.scale))
+
+
+def value_scale(graph: Int8Graph, op: Attention) -> float:
+    """What a step of v is in steps of the result."""
+    return float(np.float32(graph.tensors[op.v].scale / graph.tensors[op.y].scale))
+
+
+def norm_numbers(graph: Int8Graph, op: LayerNorm) -> tuple[float, np.ndarray, np.ndarray]:
+    """Epsilon in squared steps of x; gain and shift in steps of y, float32."""
+    x, y = graph.tensors[op.x].scale, graph.tensors[op.y].scale
+    gain, shift = (one.data.astype(np.float64) / y for one in (op.gain, op.shift))
+    return float(np.float32(op.epsilon / x**2)), gain.astype(np.float32), shift.astype(np.float32)
+
+
+def adapter_factors(graph: Int8Graph, op: Layer) -> np.ndarray:
+    """What the gradient of an accumulator is multiplied by to be that of the real result, float32 by output channel."""
+    assert op.weight.scales is not None
+    return (1.0 / (op.weight.scales.astype(np.float64) * graph.tensors[op.x].scale)).astype(np.float32)
 
 
 def pool_scale(graph: Int8Graph, op: AveragePool) -> float:

@@ -29,15 +29,24 @@ class Scheme:
         biases: the number of last layers whose biases train.
         weights: for some layers, by their number from 0, the ratio of input channels whose weights train, above 0 and
             at most 1. Of a depthwise layer it is the ratio of channels.
+        adapters: for some layers that read positions one by one (linear layers and pointwise convolutions), the rank of
+            a product of two float32 matrices that train and add to the layer's result (LoRA, arXiv 2106.09685).
     """
 
     name: str
     biases: int = 0
     weights: Mapping[int, Fraction] = field(default_factory=dict)
+    adapters: Mapping[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         weights = {layer: Fraction(ratio).limit_denominator(1 << 16) for layer, ratio in sorted(self.weights.items())}
         object.__setattr__(self, "weights", MappingProxyType(weights))
+        object.__setattr__(self, "adapters", MappingProxyType(dict(sorted(self.adapters.items()))))
+        for layer, rank in self.adapters.items():
+            if rank < 1:
+                raise SchemeError(
+                    f"scheme {self.name!r} has an adapter of rank {rank} at layer {layer}", hint="at least 1"
+                )
         if self.biases < 0:
             raise SchemeError(f"scheme {self.name!r} trains {self.biases} biases", hint="a number of layers, from 0")
         for layer, ratio in weights.items():
@@ -48,11 +57,11 @@ class Scheme:
                 )
 
     def __hash__(self) -> int:
-        return hash((self.biases, tuple(self.weights.items())))
+        return hash((self.biases, tuple(self.weights.items()), tuple(self.adapters.items())))
 
     def first(self, graph: Int8Graph) -> int:
         """The number of the first layer that a gradient must reach; the count of layers if none."""
-        return min([len(graph.layers) - self.biases, *self.weights])
+        return min([len(graph.layers) - self.biases, *self.weights, *self.adapters])
 
     def check(self, graph: Int8Graph) -> None:
         """Check that the network has the layers that the scheme names.
@@ -66,21 +75,30 @@ class Scheme:
                 f"scheme {self.name!r} trains the biases of {self.biases} layers, {graph.name} has {count}",
                 hint=f"at most {count}",
             )
-        missing = [layer for layer in self.weights if not 0 <= layer < count]
+        missing = [layer for layer in (*self.weights, *self.adapters) if not 0 <= layer < count]
         if missing:
             raise SchemeError(
                 f"scheme {self.name!r} trains weights of layers {missing}, {graph.name} has {count} layers",
                 hint=f"layers are counted from 0 to {count - 1}; a preset is for one network",
             )
+        wrong = [layer for layer in self.adapters if not adaptable(graph.layers[layer])]
+        if wrong:
+            raise SchemeError(
+                f"scheme {self.name!r} has adapters at layers {wrong} of {graph.name}",
+                hint="adapters go to linear layers and pointwise convolutions",
+            )
 
     def as_json(self) -> dict[str, Any]:
         """The scheme as JSON knows values; `from_json` reads it."""
         weights = {str(layer): str(ratio) for layer, ratio in self.weights.items()}
-        return {"name": self.name, "biases": self.biases, "weights": weights}
+        found = {"name": self.name, "biases": self.biases, "weights": weights}
+        return {**found, "adapters": {str(layer): rank for layer, rank in self.adapters.items()}}
 
     def __str__(self) -> str:
         weights = ", ".join(f"{layer}: {ratio}" for layer, ratio in self.weights.items())
-        return f"{self.name} (biases of the last {self.biases} layers; weights {{{weights}}})"
+        adapters = ", ".join(f"{layer}: {rank}" for layer, rank in self.adapters.items())
+        more = f"; adapters {{{adapters}}}" if adapters else ""
+        return f"{self.name} (biases of the last {self.biases} layers; weights {{{weights}}}{more})"
 
 
 def from_json(value: object) -> Scheme:
@@ -92,7 +110,8 @@ def from_json(value: object) -> Scheme:
     try:
         assert isinstance(value, dict)
         weights = {int(layer): Fraction(ratio) for layer, ratio in value["weights"].items()}
-        return Scheme(str(value["name"]), int(value["biases"]), weights)
+        adapters = {int(layer): int(rank) for layer, rank in value.get("adapters", {}).items()}
+        return Scheme(str(value["name"]), int(value["biases"]), weights, adapters)
     except (AssertionError, AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise SchemeError(
             "this is no scheme",
@@ -129,8 +148,14 @@ def last_layers(graph: Int8Graph, count: int, name: str | None = None) -> Scheme
     return made
 
 
+def adaptable(layer: Layer) -> bool:
+    """Whether a layer can have a low-rank adapter."""
+    return isinstance(layer, Linear) or layer.pointwise
+
+
 def named(name: str, graph: Int8Graph) -> Scheme:
-    """The scheme of a name: a preset, `classifier`, `bias-K` (of the last K layers), `bias`, `last-K` or `full`.
+    """The scheme of a name: a preset, `classifier`, `bias-K` (of the last K layers), `bias`, `last-K`, `full`, or
+    `lora-R`: adapters of rank R at all layers that can have one.
 
     Raises:
         OptionError: there is no such name.
@@ -148,8 +173,10 @@ def named(name: str, graph: Int8Graph) -> Scheme:
         made = last_layers(graph, layers, "full")
     elif kind in ("bias", "last") and count.isdecimal():
         made = Scheme(name, int(count)) if kind == "bias" else last_layers(graph, int(count))
+    elif kind == "lora" and count.isdecimal():
+        made = Scheme(name, adapters={i: int(count) for i in range(layers) if adaptable(graph.layers[i])})
     else:
-        raise unknown_name("scheme", name, [*PRESETS, "classifier", "bias", "bias-K", "last-K", "full"])
+        raise unknown_name("scheme", name, [*PRESETS, "classifier", "bias", "bias-K", "last-K", "full", "lora-R"])
     made.check(graph)
     return made
 
@@ -159,9 +186,10 @@ class Memory:
     """Bytes that a scheme takes beyond an inference.
 
     Attributes:
-        inputs: int8 inputs that weight gradients need, saved by the forward; also those of the classifier.
+        inputs: int8 inputs that weight gradients need, saved by the forward; also those of the classifier, and what the
+            first matrices of adapters make.
         masks: a bit for each result on the way of a gradient: whether it was clamped.
-        weights: int8 weights that train.
+        weights: int8 weights that train, and float32 adapters.
         biases: int32 biases that train.
     """
 
@@ -215,6 +243,10 @@ def memory(graph: Int8Graph, scheme: Scheme) -> Memory:
         saved, trained = updated(graph, layers[number], ratio)
         inputs += saved
         weights += trained
+    for number, rank in scheme.adapters.items():
+        layer, x = layers[number], graph.tensors[layers[number].x]
+        inputs += (0 if scheme.weights.get(number) == 1 else x.elements) + 4 * rank * (x.elements // layer.inputs)
+        weights += 4 * rank * (layer.inputs + layer.outputs)
     biases = sum(4 * layer.outputs for layer in layers[len(layers) - scheme.biases :])
     return Memory(inputs, masks, weights, biases)
 

@@ -6,24 +6,13 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from smelt.tiny.graph import MOST_BIAS, Add, AveragePool, Conv, Head, Layer, Linear
+from smelt.tiny.graph import MOST_BIAS, Add, AddConstant, AveragePool, Conv, Head, Layer, Linear
 from smelt.tiny.program import Call, gradient_name, latent_name, velocity_name
 from smelt.tiny.rescale import accumulator_scales, add_scales, dequantize_scale, gradient_factors, pool_scale
 from smelt.tiny.running import Run, rule, terms_in_order
-from smelt.tiny.simulate_forward import features
+from smelt.tiny.simulate_forward import exponential, features
 
 # -- functions -----------------------------------------------------------------------------------------------------
-
-
-def exponential(x: torch.Tensor) -> torch.Tensor:
-    """`tiny_exp`: e^x for x <= 0, float32."""
-    x = torch.where(x > -87.0, x, -87.0)
-    n = (x * 1.44269504).round()
-    r = (x - n * 0.693359375) - n * -2.12194440e-4
-    p = torch.full_like(r, 0.00138888889)
-    for term in (0.00833333333, 0.0416666667, 0.166666667, 0.5, 1.0, 1.0):
-        p = p * r + term
-    return p * ((n.to(torch.int32) + 127) << 23).view(torch.float32)
 
 
 def logarithm(x: torch.Tensor) -> torch.Tensor:
@@ -163,7 +152,7 @@ def _unclamp(run: Run, call: Call) -> None:
 @rule("scale_a")
 @rule("scale_b")
 def _scale(run: Run, call: Call) -> None:
-    assert isinstance(call.op, Add)
+    assert isinstance(call.op, (Add, AddConstant))
     scale = add_scales(run.graph, call.op)[call.kernel == "scale_b"]
     run.values[call.writes[0]] = run.values[call.reads[0]] * scale
 

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from smelt.tiny.graph import Add, AveragePool, Clamp, Conv, Head, Layer, Linear, Tensor
-from smelt.tiny.program import Call
+from smelt.tiny.program import Call, adapter_names
 from smelt.tiny.rescale import accumulator_scales, add_scales, bounds, dequantize_scale, pool_scale
 from smelt.tiny.running import Run, rule, terms_in_order
 
@@ -23,6 +23,17 @@ def to_int8(scaled: torch.Tensor, y: Tensor, low: int, high: int) -> torch.Tenso
     """float32 in steps of y's scale -> int8, bounded, halves to even."""
     least, most = bounds(y, low, high)
     return (scaled.clamp(least, most).round() + y.zero).to(torch.int8)
+
+
+def exponential(x: torch.Tensor) -> torch.Tensor:
+    """`tiny_exp`: e^x for x <= 0, float32."""
+    x = torch.where(x > -87.0, x, -87.0)
+    n = (x * 1.44269504).round()
+    r = (x - n * 0.693359375) - n * -2.12194440e-4
+    p = torch.full_like(r, 0.00138888889)
+    for term in (0.00833333333, 0.0416666667, 0.166666667, 0.5, 1.0, 1.0):
+        p = p * r + term
+    return p * ((n.to(torch.int32) + 127) << 23).view(torch.float32)
 
 
 def centred(run: Run, name: str, tensor: str) -> torch.Tensor:
@@ -46,7 +57,18 @@ def _conv(run: Run, call: Call) -> None:
     op = call.op
     assert isinstance(op, Conv)
     scaled = convolved(run, op, centred(run, call.reads[0], op.x))
-    requantize(run, call, scaled, run.graph.tensors[op.y], op.low, op.high)
+    requantize(run, call, adapted(run, call, op, scaled), run.graph.tensors[op.y], op.low, op.high)
+
+
+def adapted(run: Run, call: Call, op: Layer, scaled: torch.Tensor) -> torch.Tensor:
+    """A layer's result with what its adapter adds, if it has one."""
+    up = run.state.get(adapter_names(op)[1])
+    if up is None:
+        return scaled
+    hidden = run.values[call.reads[-1]]
+    terms = (hidden[..., k : k + 1] * up[:, k] for k in range(up.shape[1]))
+    more = terms_in_order(terms, torch.zeros(*hidden.shape[:-1], len(up)))
+    return scaled + more.reshape(scaled.shape) * (1.0 / run.graph.tensors[op.y].scale)
 
 
 @rule("pointwise")
@@ -58,7 +80,7 @@ def _pointwise(run: Run, call: Call) -> None:
     x = centred(run, call.reads[0], op.x).flatten(1)
     sums = x @ run.parameter(op.weight).double().T + run.parameter(op.bias).double()
     scaled = sums.float() * torch.from_numpy(accumulator_scales(run.graph, op))
-    return requantize(run, call, scaled, run.graph.tensors[op.y], op.low, op.high)
+    return requantize(run, call, adapted(run, call, op, scaled), run.graph.tensors[op.y], op.low, op.high)
 
 
 @rule("expand_depthwise")

@@ -15,6 +15,8 @@ import numpy as np
 from smelt.base.errors import OptionError
 from smelt.tiny.graph import (
     Add,
+    AddConstant,
+    Attention,
     AveragePool,
     Clamp,
     Conv,
@@ -22,9 +24,10 @@ from smelt.tiny.graph import (
     Head,
     Int8Graph,
     Layer,
+    LayerNorm,
     Linear,
+    Lookup,
     Operator,
-    Parameter,
     parameters,
     sources,
     updated_channels,
@@ -35,9 +38,13 @@ from smelt.tiny.program import (
     Saved,
     StepOptions,
     Trained,
+    adapter_names,
     add_forward,
     gradient_name,
+    hidden_name,
+    keys,
     latent_name,
+    ranks_of,
     velocity_name,
 )
 from smelt.tiny.scheme import Scheme
@@ -80,6 +87,8 @@ def trained_parameters(
             found.append(
                 _trained_weight(layer, updated_channels(layer.inputs, scheme.weights[number]), channels, number)
             )
+        if number in scheme.adapters:
+            found += _adapter(layer, scheme.adapters[number], options.seed, number)
     held = {one.name: one for one in found}
     for one in found:
         zeros = np.zeros(one.data.shape, np.float32)
@@ -88,6 +97,14 @@ def trained_parameters(
         if options.momentum:
             held[velocity_name(one.name)] = Trained(velocity_name(one.name), zeros)
     return held
+
+
+def _adapter(layer: Layer, rank: int, seed: int, number: int) -> list[Trained]:
+    """An adapter that adds nothing at first: small random numbers, and zeros behind them (arXiv 2106.09685)."""
+    bound = layer.inputs**-0.5
+    down = np.random.default_rng([seed, number]).uniform(-bound, bound, (rank, layer.inputs)).astype(np.float32)
+    pair = (down, np.zeros((layer.outputs, rank), np.float32))
+    return [Trained(name, data) for name, data in zip(adapter_names(layer), pair, strict=True)]
 
 
 def _trained_weight(layer: Layer, count: int, channels: Mapping[int, tuple[int, ...]] | None, number: int) -> Trained:
@@ -126,8 +143,9 @@ def step_program(
     reached = _reached(graph, frozenset(trained))
     builder = Builder(graph)
     kept = {op.name: trained[op.weight.name].channels for op in graph.layers if op.weight.name in trained}
-    masks = frozenset(op.name for op in graph.operators if op.y in reached and not isinstance(op, (Head, Flatten)))
-    logits = add_forward(builder, Saved(masks, kept, frozenset(trained)))
+    unmasked = (Head, Flatten, Lookup)
+    masks = frozenset(op.name for op in graph.operators if op.y in reached and not isinstance(op, unmasked))
+    logits = add_forward(builder, Saved(masks, kept, ranks_of(graph, trained), frozenset(trained)))
     _Backward(builder, trained, reached, options).run()
     return Program(graph, builder.values, tuple(builder.calls), logits, trained, options)
 
@@ -136,7 +154,8 @@ def _reached(graph: Int8Graph, trained: frozenset[str]) -> frozenset[str]:
     """The tensors that depend on a parameter that trains: the only ones whose gradients are wanted."""
     reached: set[str] = set()
     for op in graph.operators:
-        if any(one.name in trained for one in parameters(op)) or any(name in reached for name in sources(op)):
+        own = {one.name for one in parameters(op)} | set(adapter_names(op) if isinstance(op, Layer) else ())
+        if own & trained or any(name in reached for name in sources(op)):
             reached.add(op.y)
     return frozenset(reached)
 
@@ -184,6 +203,15 @@ class _Backward:
                 self.to_source("pool_backward", op, self.unclamped(op, g))
             case Clamp():
                 self.give(op.x, self.unclamped(op, g))
+            case AddConstant():
+                self.to_source("scale_a", op, self.unclamped(op, g), in_place=True)
+            case Lookup():
+                self.to_source("lookup_backward", op, g, self.builder.buffer_of[op.x], in_place=True)
+            case LayerNorm():
+                x = self.builder.buffer_of[op.x]
+                self.to_source("layer_norm_backward", op, self.unclamped(op, g), x, in_place=True)
+            case Attention():
+                self.attention(op, self.unclamped(op, g))
 
     def unclamped(self, op: Operator, g: str) -> str:
         out = self.gradient(f"{op.name}.accumulator", op.y)
@@ -192,12 +220,22 @@ class _Backward:
 
     def head(self, op: Head, g: str) -> None:
         self.to_source("head_backward", op, g)
-        self.update("head_update", op, [g, self.builder.buffer_of[op.x]], [op.weight, op.bias])
+        self.update("head_update", op, [g, self.builder.buffer_of[op.x]], [op.weight.name, op.bias.name])
+
+    def attention(self, op: Attention, g: str) -> None:
+        """The gradients of q, k and v: one for each tensor that holds some of them."""
+        reads = [g, *(self.builder.buffer_of[name] for name in sources(op))]
+        wanted = [name for name in dict.fromkeys(sources(op)) if name in self.reached]
+        made = [self.gradient(f"{op.name}.{name}", name) for name in wanted]
+        self.builder.call("attention_backward", op, reads, made, scratch=8 * keys(self.builder.graph, op))
+        for name, one in zip(wanted, made, strict=True):
+            self.give(name, one)
 
     def products(self, op: Layer, g: str) -> None:
         """The gradients of bias, input and weights, given that of the accumulator."""
         if op.bias.name in self.trained:
-            self.update("update_bias", op, [g], [op.bias])
+            self.update("update_bias", op, [g], [op.bias.name])
+        low = self.adapter(op, g)
         backward, trains = op.x in self.reached, op.weight.name in self.trained
         given, form = [g], ""
         if self.options.backward == "int8" and (backward or trains):
@@ -205,12 +243,25 @@ class _Backward:
         if backward:
             plane = self.positions(op) * (1 if form else 4) if op.depthwise else 0
             kernel = "depthwise_backward" if op.depthwise else "conv_backward"
-            self.to_source(kernel + form, op, *given, in_place=op.depthwise and not form, scratch=plane)
+            self.to_source(kernel + form, op, *given, in_place=op.depthwise and not form, scratch=plane, more=low)
         if trains:
             kept = f"{op.name}.kept"
             x = kept if kept in self.builder.values else self.builder.buffer_of[op.x]
             kernel = "update_depthwise" if op.depthwise else "update_weight"
-            self.update(kernel + form, op, [given[0], x, *given[1:]], [op.weight])
+            self.update(kernel + form, op, [given[0], x, *given[1:]], [op.weight.name])
+        if low is not None:
+            self.update("update_down", op, [low, self.builder.buffer_of[op.x]], [adapter_names(op)[0]])
+
+    def adapter(self, op: Layer, g: str) -> str | None:
+        """The gradient of what an adapter's first matrix made, if there is one; its second matrix is updated."""
+        _, up = adapter_names(op)
+        if up not in self.trained:
+            return None
+        shape = self.builder.values[hidden_name(op)].shape
+        low = self.builder.value(f"d {hidden_name(op)}", shape, "float32")
+        self.builder.call("adapter_hidden", op, [g], [low], uses=(up,))
+        self.update("update_up", op, [g, hidden_name(op)], [up])
+        return low
 
     def positions(self, op: Layer) -> int:
         y = self.builder.graph.tensors[op.y]
@@ -236,14 +287,21 @@ class _Backward:
                 self.builder.call(f"scale_{side}", op, [g], [out], in_place=out)
                 self.give(name, out)
 
-    def to_source(self, kernel: str, op: Operator, *g: str, in_place: bool = False, scratch: int = 0) -> None:
-        """The gradient of an operator's input, by a kernel, if anybody wants it."""
+    def to_source(
+        self, kernel: str, op: Operator, *g: str, in_place: bool = False, scratch: int = 0, more: str | None = None
+    ) -> None:
+        """The gradient of an operator's input, by a kernel, if anybody wants it; `more` is that of an adapter."""
         (x,) = sources(op)
         if x not in self.reached:
             return
         out = self.gradient(f"{op.name}.input", x)
         uses = tuple(one.name for one in parameters(op)[:1] if one.name in self.trained)
         self.builder.call(kernel, op, g, [out], uses=uses, in_place=out if in_place else None, scratch=scratch)
+        if more is not None:
+            assert isinstance(op, Layer)
+            both = self.gradient(f"{op.name}.input with adapter", x)
+            self.builder.call("adapter_backward", op, [out, more], [both], uses=adapter_names(op)[:1], in_place=both)
+            out = both
         self.give(x, out)
 
     def give(self, tensor: str, g: str) -> None:
@@ -256,8 +314,8 @@ class _Backward:
             self.builder.call("accumulate", None, both, [g], in_place=g)
         self.gradients[tensor] = g
 
-    def update(self, kernel: str, op: Operator, reads: list[str], updated: list[Parameter]) -> None:
-        names = [one.name for one in updated]
+    def update(self, kernel: str, op: Operator, reads: list[str], names: list[str]) -> None:
+        """Update trained parameters of these names, or hold their gradients."""
         self.labels += len(names)
         if not self.options.held:
             self.builder.call(kernel, op, reads, [], updates=tuple(names), label=self.labels)

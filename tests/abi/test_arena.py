@@ -58,5 +58,6 @@ def test_a_large_buffer_does_not_end_behind_a_small_one():
 def test_a_buffer_can_be_held_at_offset_0() -> None:
     lives, sizes = [(0, 2, -1), (1, 4, -1), (3, 5, -1)], [64, 640, 6400]
     assert place_largest_first(lives, sizes) == ([0, 6400, 0], 7040)
-    assert place_largest_first(lives, sizes, at_zero=0)[0][0] == 0
-    assert place_largest_first(lives, sizes, at_zero=1) == ([640, 0, 640], 7040)
+    assert place_largest_first(lives, sizes, leading=[0])[0][0] == 0
+    assert place_largest_first(lives, sizes, leading=[1]) == ([640, 0, 640], 7040)
+    assert place_largest_first(lives, sizes, leading=[0, 1])[0] == [0, 64, 704]

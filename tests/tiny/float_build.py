@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from smelt.base.text import Writer
 from smelt.tiny.graph import Add, AveragePool, Conv, Flatten, Head, Int8Graph, Operator, Parameter, parameters
+from smelt.tiny.render_c import KERNELS
 from smelt.tiny.rendering import called, identifier, number
 
 Bounds = tuple[float, float]
@@ -100,9 +101,7 @@ def render(graph: Int8Graph) -> dict[str, str]:
         w(*(_backward(graph, op) for op in reversed(graph.operators)))
         w(*(called("apply", identifier(one.name), _gradient(one.name), one.data.size, "rate") for one in held))
         w("return loss;")
-    texts = {
-        name: files("smelt.tiny").joinpath("native", name).read_text() for name in ("tiny_kernels.h", "tiny_train.h")
-    }
+    texts = {name: files("smelt.tiny").joinpath("native", name).read_text() for name in KERNELS}
     return {"model.c": w.text(), "float_build.h": Path(__file__).with_suffix(".h").read_text(), **texts}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 
 def convolution(inputs: int, outputs: int, kernel: tuple[int, int], **more: object) -> nn.Sequential:
@@ -35,3 +36,53 @@ def with_statistics(model: nn.Module, *shape: int) -> nn.Module:
         for _ in range(8):
             model(torch.randn(8, *shape))
     return model
+
+
+class Block(nn.Module):
+    """A block of a transformer, whose attention is written in one of three ways."""
+
+    def __init__(self, width: int, heads: int, form: str) -> None:
+        super().__init__()
+        self.heads, self.form = heads, form
+        self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.wide, self.thin = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n, count, width = x.shape
+        parts = self.qkv(self.before(x))
+        if self.form == "chunks":
+            q, k, v = (one.unflatten(-1, (self.heads, -1)).transpose(1, 2) for one in parts.chunk(3, -1))
+        else:
+            q, k, v = parts.view(n, count, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4).unbind(0)
+        if self.form == "fused":
+            y = functional.scaled_dot_product_attention(q, k, v)
+        elif self.form == "products":
+            y = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(-1) @ v
+        else:
+            y = ((q / q.shape[-1] ** 0.5) @ k.mT).softmax(-1) @ v
+        x = x + self.out(y.transpose(1, 2).reshape(n, count, width))
+        return x + self.thin(functional.gelu(self.wide(self.after(x))))
+
+
+class VisionTransformer(nn.Module):
+    """Images (n, 1, 28, 28) in patches, an embedding of positions, one block, a mean over positions, a classifier."""
+
+    def __init__(self, width: int = 16, heads: int = 2, classes: int = 5, form: str = "fused") -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(1, width, 7, 7)
+        self.positions = nn.Parameter(torch.randn(1, 16, width) * 0.1)
+        if form == "encoder":
+            more = {"activation": "gelu", "batch_first": True, "norm_first": True}
+            self.block: nn.Module = nn.TransformerEncoderLayer(width, heads, 2 * width, **more)  # type: ignore[arg-type]
+        else:
+            self.block = Block(width, heads, form)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2) + self.positions
+        return self.head(self.norm(self.block(x)).mean(1))
+
+
+FORMS = ("fused", "products", "chunks", "encoder")
+"""How the attention of `VisionTransformer` is written."""

@@ -110,14 +110,17 @@ class One(nn.Module):
 @pytest.mark.parametrize(
     ("middle", "told"),
     [
-        (torch.sigmoid, "lacks aten.sigmoid"),
+        (torch.erf, "lacks aten.erf"),
+        (lambda x: x * 2.0, "times a number, which only attention takes"),
+        (lambda x: x.softmax(1), "lacks softmax but that of attention"),
         (lambda x: F.max_pool2d(x, 2), "lacks aten.*max_pool2d"),
         (lambda x: x + 1.0, "sums with a number"),
-        (lambda x: x + x[:, :, :1], "lacks aten.slice"),
+        (lambda x: x + x[:, :, :1], "of a part of a tensor"),
+        (lambda x: x + x.transpose(2, 3), "or in different orders"),
         (lambda x: F.hardtanh(x), "that is no ReLU or ReLU6"),
         (nn.Conv2d(4, 4, 1, groups=2), "in 2 groups of 4 channels"),
         (lambda x: F.avg_pool2d(x, 3, 1, 1), "mean pooling with padding"),
-        (lambda x: x.reshape(-1, 4, 16, 1), "lacks a reshape"),
+        (lambda x: x.reshape(-1, 8, 4, 2).transpose(1, 2), "but those over all positions"),
     ],
 )
 def test_what_the_target_lacks_is_named_with_its_line(

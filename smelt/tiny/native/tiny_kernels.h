@@ -49,12 +49,35 @@ TINY_KERNEL float tiny_bounded(float v, float low, float high) {
     return v > low ? (v < high ? v : high) : low; /* low of what is no number */
 }
 
-/* The form of a result: what it is multiplied by, within which bounds it stays, its zero; where its clamp mask goes, or 0. */
+/* e^x for x <= 0; below -87 as at -87. */
+TINY_KERNEL float tiny_exp(float x) {
+    x = x > -87.0f ? x : -87.0f;
+    float n = tiny_round(x * 1.44269504f);
+    float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+    float p = 0.00138888889f;
+    p = p * r + 0.00833333333f;
+    p = p * r + 0.0416666667f;
+    p = p * r + 0.166666667f;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    uint32_t bits = (uint32_t)((int32_t)n + 127) << 23;
+    float power;
+    memcpy(&power, &bits, 4);
+    return p * power;
+}
+
+/* The form of a result: what it is multiplied by, within which bounds it stays, its zero; where its clamp mask goes, or 0.
+ * Of a layer with an adapter of a rank above 0 also what the adapter's first matrix made, its second matrix (outputs, rank),
+ * and what its sum is multiplied by. */
 typedef struct {
     const float *scales;
     float least, most;
     int zero;
     uint8_t *mask;
+    const float *hidden, *up;
+    int rank, outputs;
+    float step;
 } tiny_result;
 
 TINY_KERNEL int8_t tiny_store(float v, tiny_result r, int index) {
@@ -67,7 +90,14 @@ TINY_KERNEL int8_t tiny_store(float v, tiny_result r, int index) {
 }
 
 TINY_KERNEL int8_t tiny_requantize(int32_t sum, int channel, tiny_result r, int index) {
-    return tiny_store((float)sum * r.scales[channel], r, index);
+    float v = (float)sum * r.scales[channel];
+    if (r.rank) {
+        const float *hidden = r.hidden + index / r.outputs * r.rank;
+        float more = 0.0f;
+        for (int k = 0; k < r.rank; k++) more += hidden[k] * r.up[channel * r.rank + k];
+        v += more * r.step;
+    }
+    return tiny_store(v, r, index);
 }
 
 /* -- products ------------------------------------------------------------------------------------------------------ */

@@ -3,27 +3,9 @@
 #ifndef TINY_TRAIN_H
 #define TINY_TRAIN_H
 
-#include "tiny_kernels.h"
+#include "tiny_attention.h"
 
 /* -- functions ----------------------------------------------------------------------------------------------------- */
-
-/* e^x for x <= 0; below -87 as at -87. */
-TINY_KERNEL float tiny_exp(float x) {
-    x = x > -87.0f ? x : -87.0f;
-    float n = tiny_round(x * 1.44269504f);
-    float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
-    float p = 0.00138888889f;
-    p = p * r + 0.00833333333f;
-    p = p * r + 0.0416666667f;
-    p = p * r + 0.166666667f;
-    p = p * r + 0.5f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
-    uint32_t bits = (uint32_t)((int32_t)n + 127) << 23;
-    float power;
-    memcpy(&power, &bits, 4);
-    return p * power;
-}
 
 /* The natural logarithm for x >= 1. */
 TINY_KERNEL float tiny_log(float x) {
@@ -442,6 +424,27 @@ TINY_KERNEL void tiny_update_depthwise(const float *g, int out_height, int out_w
                 tiny_update_int8(w, sum * factors[c], s, (u * kw + v) * updated + k);
             }
     }
+}
+
+/* The matrices of an adapter: up (outputs, rank) by the gradient of accumulators, down (rank, inputs) by that of what it made. */
+TINY_KERNEL void tiny_update_up(const float *g, int positions, int outputs, const float *factors, const float *hidden, int rank,
+                                float *up, tiny_sgd s) {
+    for (int o = 0; o < outputs; o++)
+        for (int k = 0; k < rank; k++) {
+            float sum = 0.0f;
+            for (int p = 0; p < positions; p++) sum += g[p * outputs + o] * hidden[p * rank + k];
+            tiny_update_float(up, sum * factors[o], s, o * rank + k);
+        }
+}
+
+TINY_KERNEL void tiny_update_down(const float *g, int positions, int rank, const int8_t *x, int inputs, int zero, float scale,
+                                  float *down, tiny_sgd s) {
+    for (int k = 0; k < rank; k++)
+        for (int i = 0; i < inputs; i++) {
+            float sum = 0.0f;
+            for (int p = 0; p < positions; p++) sum += g[p * rank + k] * (float)(x[p * inputs + i] - zero);
+            tiny_update_float(down, sum * scale, s, k * inputs + i);
+        }
 }
 
 #endif
