@@ -82,7 +82,7 @@ from smelt.capture.torch import (
     value_checks,
 )
 from smelt.graph.ir.memo import forget_symbols
-from smelt.graph.nodes.custom_functions import WritingBackward, leave_out_writing
+from smelt.graph.nodes.custom_functions import WritingBackward, exclude_writing
 from smelt.graph.nodes.cut_points import in_pieces
 from smelt.shapes.real import Real
 from smelt.shapes.unbacked import DataDependent
@@ -496,7 +496,7 @@ class Session(Diagnostics):
             Restart: the frame is captured without functions whose backward writes to tensors that others use; or see
                 `_without_reads`.
         """
-        if isinstance(error, WritingBackward) and (found := leave_out_writing(graph, error.classes)):
+        if isinstance(error, WritingBackward) and (found := exclude_writing(graph, error.classes)):
             raise Restart(-1, None, vm.plan.without_functions(found, error.what)) from None
         self._without_reads(vm, error)
 

@@ -19,7 +19,7 @@ import smelt
 from smelt.base.errors import SmeltError
 from smelt.base.private_folder import is_trusted
 from smelt.base.version import VERSION
-from smelt.graph.ir.repro_script import FORMAT
+from smelt.graph.ir.repro_script import FORMAT_VERSION
 
 SCRIPT = "repro.py"
 """The script's name in the folder of a report."""
@@ -78,7 +78,7 @@ def read_case(path: Path) -> Case:
         raise NoCase(
             f"{file} is no script of a report", why=str(error).splitlines()[0] if str(error) else None
         ) from None
-    if facts["format"] != FORMAT:
+    if facts["format"] != FORMAT_VERSION:
         raise NoCase(f"{file} is a report of another version (smelt {facts['smelt']})", hint="run it with that version")
     if facts["missing"]:
         raise NoCase(f"the graph of {file} cannot run by itself", why=f"a script cannot name {facts['missing'][0]}")

@@ -16,7 +16,7 @@ from torch import fx
 from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.meta import OpaqueMeta, TensorMeta, is_dense, same_steps
 from smelt.graph.ir.storage_view import Layout
-from smelt.graph.meta_rules.infer import answer_for
+from smelt.graph.meta_rules.infer import infer_meta
 from smelt.graph.trace.trace import trace_like
 from smelt.shapes.size import known_equal
 
@@ -60,7 +60,7 @@ def given(target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     Raises:
         SmeltError: no rule applies, or the operator refuses them.
     """
-    return _vals(answer_for(target, tuple(map(_traced, args)), {k: _traced(v) for k, v in kwargs.items()}))
+    return _vals(infer_meta(target, tuple(map(_traced, args)), {k: _traced(v) for k, v in kwargs.items()}))
 
 
 def _is_plain(val: Any) -> bool:

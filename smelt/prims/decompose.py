@@ -27,7 +27,7 @@ from smelt.graph.ir.functional_form import base_of
 from smelt.graph.ir.gradient_marks import GradientMark
 from smelt.graph.ir.meta import TensorMeta, contiguous_stride, is_dense, same_steps
 from smelt.graph.ir.module import Graph, GraphModule, remove_dead
-from smelt.graph.ir.schema import sees_strides
+from smelt.graph.ir.schema import depends_on_strides
 from smelt.graph.ir.seeds import is_seed
 from smelt.graph.metadata_checks import given
 from smelt.prims.dtypes import PLAIN, REAL
@@ -190,7 +190,7 @@ def _called(p: Lowering, node: Node, given: tuple[Any, dict[str, Any]], result: 
     args, kwargs = given
     if isinstance(target, OpOverload) and target.namespace == "aten" and shared_arguments(target):
         args, result = _as_operands_lie(p, target, args, kwargs, result)
-    elif isinstance(target, OpOverload) and sees_strides(target):
+    elif isinstance(target, OpOverload) and depends_on_strides(target):
         args, kwargs, result = _as_recorded(p, node, args, kwargs, result)
     value = p.call(target, _listed(args), {k: _listed(v, False) for k, v in kwargs.items()}, result)
     if creations is not None:

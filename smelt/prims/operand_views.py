@@ -14,7 +14,7 @@ from smelt.abi.fake_kernels import OF_TORCH
 from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.aliasing import shared_arguments
 from smelt.graph.ir.meta import OpaqueMeta, TensorMeta, is_dense
-from smelt.graph.ir.schema import COLLECTIVES, Kind, op_info, sees_strides
+from smelt.graph.ir.schema import COLLECTIVES, Kind, depends_on_strides, op_info
 from smelt.graph.ir.storage_view import Layout, StorageView, layout_for
 from smelt.graph.trace.trace import TraceTensor, propagate
 from smelt.prims.registry import Lowering
@@ -32,7 +32,7 @@ def with_recorded_strides(p: Lowering, node: Node, args: tuple[Any, ...], values
     target = node.target
     if not isinstance(target, OpOverload) or target.namespace in _NOT_OF_A_USER:
         return args
-    if not sees_strides(target) or shared_arguments(target):
+    if not depends_on_strides(target) or shared_arguments(target):
         return args
     return tuple(_with_strides_of(p, *each, values) for each in zip(node.args, args, strict=True))
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.aliasing import shared_arguments
 from smelt.graph.ir.meta import TensorMeta, by_element_stride, is_channels_last, is_dense, same_steps
-from smelt.graph.ir.schema import sees_strides
+from smelt.graph.ir.schema import depends_on_strides
 from smelt.loops.facts import MOVES, Strides, facts_of
 from smelt.loops.ir import Extern, Index, LoopProgram, Node, Pointwise, references
 from smelt.schedule.dependencies import row_major, trace, weight
@@ -324,7 +324,7 @@ def _acceptable(node: Extern, view: StridedView, meta: TensorMeta) -> bool:
     if isinstance(node.target, OpOverload):
         if same_steps(meta.shape, meta.stride, view.stride):
             return True
-        if sees_strides(node.target) or shared_arguments(node.target):  # a view has the alignment of its base
+        if depends_on_strides(node.target) or shared_arguments(node.target):  # a view has the alignment of its base
             return not is_dense(meta.shape, meta.stride)
     return _fits(facts_of(node.target).strides, view, meta)
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import smelt
-from smelt.graph.ir.schema import sees_strides
+from smelt.graph.ir.schema import depends_on_strides
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch was built without distributed")
 WORLD = 2
@@ -159,7 +159,9 @@ def gathered(x: Any) -> Any:
 
 def test_collectives_get_what_the_program_made_contiguous() -> None:
     """They move memory; some refuse other strides, some releases of PyTorch make a copy."""
-    assert all(sees_strides(getattr(torch.ops._c10d_functional, name).default) for name in ("all_reduce", "broadcast"))
+    assert all(
+        depends_on_strides(getattr(torch.ops._c10d_functional, name).default) for name in ("all_reduce", "broadcast")
+    )
 
 
 def _run(call: Callable[..., Any], x: Any) -> list[Any]:

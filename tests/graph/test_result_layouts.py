@@ -12,7 +12,7 @@ import torch
 import smelt
 from smelt.graph.ir.meta import TensorMeta, channels_last_stride, contiguous_stride
 from smelt.graph.ir.storage_view import Layout
-from smelt.graph.meta_rules.infer import answer_for
+from smelt.graph.meta_rules.infer import infer_meta
 from smelt.graph.trace.trace import trace_like
 
 aten = torch.ops.aten
@@ -33,7 +33,7 @@ def traced(value: Any) -> Any:
 
 
 def check(op: Any, *args: Any) -> None:
-    real, answer = op(*args), answer_for(op, tuple(map(traced, args)), {})
+    real, answer = op(*args), infer_meta(op, tuple(map(traced, args)), {})
     pairs = zip(answer, real, strict=True) if isinstance(real, (tuple, list)) else [(answer, real)]
     for layout, result in pairs:
         assert isinstance(layout, Layout)
@@ -130,11 +130,11 @@ def test_convolutions_on_a_gpu(rank: int, dtype: torch.dtype) -> None:
     for image, weight in itertools.product((False, True), repeat=2):
         x, w = on_cuda((2, 3, *[8] * rank), image, dtype), on_cuda((4, 3, *[3] * rank), weight, dtype)
         how = ([1] * rank, [1] * rank, [1] * rank, False, [0] * rank, 1)
-        found = answer_for(aten.convolution.default, (x, w, None, *how), {})
+        found = infer_meta(aten.convolution.default, (x, w, None, *how), {})
         last = (image or weight) and dtype is not torch.float64
         shape = (2, 4, *[8] * rank)
         assert found.val.stride == (channels_last_stride(shape) if last else contiguous_stride(shape))
-        grads = answer_for(
+        grads = infer_meta(
             aten.convolution_backward.default, (on_cuda(shape, last, dtype), x, w, [4], *how, [True] * 3), {}
         )
         for grad in grads[:2]:

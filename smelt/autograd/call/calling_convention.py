@@ -49,7 +49,7 @@ from smelt.base.torch_c import (
 )
 from smelt.base.torch_private import address_of_storage, is_view, version_of
 from smelt.graph.ir.meta import TensorMeta, is_lazy
-from smelt.graph.nodes.absent_gradients import hooks_of, quiet, quiet_below
+from smelt.graph.nodes.absent_gradients import hooks_of, skip_absent, skip_absent_below
 from smelt.graph.nodes.custom_functions import BackwardState
 from smelt.graph.nodes.engine_nodes import nodes_below
 
@@ -474,9 +474,9 @@ def _quiet(ctx: Any, absent: Iterable[int]) -> None:
     for i in absent:
         node = ctx.next_functions[i][0]
         if node is not None:
-            quiet_below(node)
+            skip_absent_below(node)
             if i in ctx.hooks:
-                quiet(ctx.hooks[i]())
+                skip_absent(ctx.hooks[i]())
             elif not hasattr(node, "variable"):  # a leaf at the first call, none at this one: so it may be at the next
                 ctx.plan.computed.append(i)
 

@@ -17,7 +17,7 @@ from smelt.abi.staged import Staged
 from smelt.autograd.call.absent_tangents import Backward
 from smelt.autograd.call.backward_notes import note_line
 from smelt.autograd.trace.plan import Joint
-from smelt.graph.nodes.absent_gradients import quiet, quiet_below
+from smelt.graph.nodes.absent_gradients import skip_absent, skip_absent_below
 
 Gradients = tuple[torch.Tensor | None, ...]
 
@@ -182,8 +182,8 @@ class _Stage(torch.autograd.Function):
             if i in handover.absent:
                 node = ctx.next_functions[at][0]
                 if node is not None:
-                    quiet_below(node)
+                    skip_absent_below(node)
                     if i in handover.hooks:
-                        quiet(handover.hooks[i]())
+                        skip_absent(handover.hooks[i]())
         last = ctx.number == len(handover.chain.stages) - 1
         return (None, None, *handover.take(ctx.number), *(() if last else (handover.chain.token.detach(),)))

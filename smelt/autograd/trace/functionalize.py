@@ -36,17 +36,17 @@ from smelt.graph.ir.meta import (
     without_gaps,
 )
 from smelt.graph.ir.module import Graph
-from smelt.graph.ir.schema import Kind, OpInfo, op_info, sees_strides
+from smelt.graph.ir.schema import Kind, OpInfo, depends_on_strides, op_info
 from smelt.graph.ir.storage_view import Storage
 from smelt.graph.meta_rules.constant_values import forget, remember
-from smelt.graph.trace.overlapping_writes import repeats
+from smelt.graph.trace.overlapping_writes import overlaps_itself
 from smelt.graph.trace.trace import (
     Layout,
     StorageView,
     TraceMode,
     TraceTensor,
-    answer_for,
     argument,
+    infer_meta,
     resize_out,
     trace_like,
 )
@@ -184,7 +184,7 @@ class GraphRecorder:
 
     def _operands(self, op: OpOverload, args: Any) -> Any:
         """The values of an operator's arguments, in the program's strides where the operator sees them."""
-        return self._strided_values(args) if sees_strides(op) else self._values(args)
+        return self._strided_values(args) if depends_on_strides(op) else self._values(args)
 
     def _strided_values(self, args: Any) -> Any:
         if isinstance(args, (list, tuple)):
@@ -245,7 +245,7 @@ class GraphRecorder:
         if known is not None:
             return known
         if vals is None:
-            vals = _vals(answer_for(op, _metas(args), _metas(kwargs)))
+            vals = _vals(infer_meta(op, _metas(args), _metas(kwargs)))
         if isinstance(vals, TensorMeta) and op in WRITTEN_VIEWS:
             vals = without_gaps(vals)
         node = self.graph.create_node("call_function", op, args, dict(kwargs))
@@ -432,7 +432,7 @@ class GraphRecorder:
             with TraceMode(self):
                 made = run_recipe(function, args, kwargs)
             return [self.value(t.storage_view) for t in (made if isinstance(made, (list, tuple)) else [made])]
-        answer = answer_for(function, args, kwargs)
+        answer = infer_meta(function, args, kwargs)
         if isinstance(answer, Layout):
             return [
                 self._node(
@@ -454,7 +454,7 @@ class GraphRecorder:
             rest = _positional(op, args, self._options(op, kwargs))[1:]
             self._overwrite(target, self._draw(op, val, rest), None)
             return True
-        if not repeats(target):
+        if not overlaps_itself(target):
             return False
         with TraceMode(self):
             memory = target.new_empty([extent(val.shape, val.stride)])

@@ -56,7 +56,7 @@ def make_inputs(
         meta = metas[i] if metas else None
         val = layout_of(example).val if meta is None else replace(meta, requires_grad=False)
         if type(val) is OpaqueMeta:
-            raise Unsupported(f"a {val} tensor in a compiled part of a graph")
+            raise Unsupported(f"a {val} tensor in a compiled piece of a graph")
         node = rec.placeholder(f"primals_{i}", val)
         if id(example) not in made and i not in covers:
             made[id(example)] = _root_input(rec, example, val, node)

@@ -64,7 +64,7 @@ from smelt.graph.nodes.custom_functions import Writers, WritingBackward, has_fun
 from smelt.graph.nodes.gradients import DERIVATIVES
 from smelt.graph.nodes.invalid_history import of_backward
 from smelt.graph.nodes.range_checks import check_node, checks_of_dead, runs_by_itself
-from smelt.graph.trace.composite_rewrites import for_stand_ins
+from smelt.graph.trace.composite_rewrites import for_trace_tensors
 from smelt.graph.trace.overlap import overlapping
 from smelt.graph.trace.trace import Step, Storage, StorageView, TraceMode, TraceTensor, trace_like
 from smelt.graph.trace.unbacked import reading
@@ -704,7 +704,7 @@ def _run_node(gm: fx.GraphModule, node: fx.Node, args: tuple[Any, ...], kwargs: 
     target: Any = node.target
     match node.op:
         case "call_function":
-            return for_stand_ins(for_attention(target), args, kwargs)(*args, **kwargs)
+            return for_trace_tensors(for_attention(target), args, kwargs)(*args, **kwargs)
         case "call_method":
             form = in_checked_form(target, args, kwargs)
             return getattr(args[0], target)(*args[1:], **kwargs) if form is None else form(*args, **kwargs)

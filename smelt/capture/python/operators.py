@@ -14,7 +14,7 @@ from smelt.capture.core.interface import Interpreter
 from smelt.capture.core.prologue_value import PrologueValue
 from smelt.capture.core.values import LEAVES
 from smelt.capture.python.attribute_reads import python_method
-from smelt.graph.ir.symint import beside_others, floor_divided
+from smelt.graph.ir.symint import floor_divided, with_supported_operands
 from smelt.graph.trace.trace import TraceTensor
 
 _COMPARE = {
@@ -86,7 +86,7 @@ def _floors_floats(kinds: set[type]) -> bool:
 
 def _of_leaves(fn: Callable[..., object], left: object, right: object) -> object:
     """An operator on plain numbers and texts."""
-    left, right = beside_others(left, right)
+    left, right = with_supported_operands(left, right)
     floors = fn in _FLOORING and _floors_floats({type(left), type(right)})
     return user(floor_divided if floors else fn, left, right)
 
@@ -112,7 +112,7 @@ def binary(vm: Interpreter, fn: Callable[..., object], left: object, right: obje
     vm.effects.refuse_iterators((left, right))  # `items += iterator`
     left, right = _without_methods(left, right, own)
     both = map(vm.effects.mirror, (left, right)) if fn in _JOINING else vm.effects.plain_all((left, right))
-    return vm.effects.original(vm.native(fn, *beside_others(*both)))
+    return vm.effects.original(vm.native(fn, *with_supported_operands(*both)))
 
 
 def _methods(
@@ -171,7 +171,7 @@ def compare(vm: Interpreter, fn: Callable[..., object], left: object, right: obj
     """`left <comparison> right`"""
     first, second = type(left), type(right)
     if first in LEAVES and second in LEAVES:
-        return user(fn, *beside_others(left, right))
+        return user(fn, *with_supported_operands(left, right))
     own = _comparing(vm, fn, left, right)
     if not own and (first is TraceTensor or second is TraceTensor):
         if left is None or right is None:
@@ -185,7 +185,7 @@ def compare(vm: Interpreter, fn: Callable[..., object], left: object, right: obj
             return _negated(vm, out) if fn is operator.ne and method.__name__ == "__eq__" else out
     vm.effects.refuse_foreign(left, right)
     left, right = _without_methods(left, right, own)
-    return vm.native(fn, *beside_others(*vm.effects.plain_all((left, right))))
+    return vm.native(fn, *with_supported_operands(*vm.effects.plain_all((left, right))))
 
 
 def _comparing(

@@ -22,7 +22,7 @@ from smelt.capture.tensors.graph_module import CapturedGraph
 from smelt.capture.tensors.tensors import Input, Tensors
 from smelt.capture.tensors.writes import disjoint_groups
 from smelt.graph.ir.meta import is_opaque, meta_of
-from smelt.graph.nodes.cut_points import EagerBoundary, drop_idle
+from smelt.graph.nodes.cut_points import EagerBoundary, remove_idle_boundaries
 from smelt.graph.nodes.eager_call import EagerCall
 from smelt.graph.nodes.modes import MODE_CHANGES
 from smelt.graph.trace.overlap import cover_of, overlapping
@@ -43,7 +43,7 @@ def finish_graph(
     result = tensors.graph.output(tuple(tensors.nodes[id(t)] for t in outputs))
     result.meta["val"] = tuple(meta_of(t) for t in outputs)
     prune(tensors)
-    drop_idle(tensors.graph)
+    remove_idle_boundaries(tensors.graph)
     ops = sum(map(_is_operation, tensors.graph.nodes))
     if not ops:
         return None, [], 0

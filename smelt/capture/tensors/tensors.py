@@ -610,7 +610,7 @@ class OpaqueMatch:
 
     def __init__(self, meta: Any) -> None:
         self.meta: OpaqueMeta = meta
-        self.__name__ = self.__qualname__ = f"is_alike[{meta.layout}, {meta.parts}]"
+        self.__name__ = self.__qualname__ = f"is_alike[{meta.layout}, {meta.details}]"
 
     def __call__(self, tensor: torch.Tensor) -> bool:
         return is_alike(self.meta, tensor)

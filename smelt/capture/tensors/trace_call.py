@@ -25,7 +25,7 @@ from smelt.graph.meta_rules.infer import DataDependent
 from smelt.graph.meta_rules.kernel_warnings import warnings_of
 from smelt.graph.nodes.gradients import DERIVATIVES
 from smelt.graph.nodes.range_checks import looks_at_values
-from smelt.graph.trace.composite_rewrites import for_stand_ins
+from smelt.graph.trace.composite_rewrites import for_trace_tensors
 from smelt.graph.trace.trace import TraceMode, TraceTensor
 
 
@@ -149,8 +149,8 @@ class Runner:
             with self._operators, self._recording():
                 if self.inference.made and not self.vm.ambient.inference:
                     with self.inference.refusing_saves():
-                        return for_stand_ins(target, args, dict(kwargs))(*args, **kwargs)
-                return for_stand_ins(target, args, dict(kwargs))(*args, **kwargs)
+                        return for_trace_tensors(target, args, dict(kwargs))(*args, **kwargs)
+                return for_trace_tensors(target, args, dict(kwargs))(*args, **kwargs)
         except Unsupported as error:
             if isinstance(error, DataDependent):
                 raise ValuesNeededError(error) from None

@@ -15,7 +15,7 @@ from smelt.capture.core.breaks import Break, Restart, user_raise
 from smelt.capture.core.interface import Args, Interpreter, Kwargs
 from smelt.capture.core.registry import REBUILD, TENSOR_METHODS, Rebuilder, special
 from smelt.capture.tensors.cut_points import cut_after, refuse_nested_cut
-from smelt.graph.nodes.absent_gradients import only_given
+from smelt.graph.nodes.absent_gradients import skipping_absent
 from smelt.graph.trace.trace import TraceTensor
 
 
@@ -139,5 +139,5 @@ def _registered(tensor: torch.Tensor, name: str, hook: Callable[..., object]) ->
     it.
     """
     tensor.grad_fn  # noqa: B018
-    handle: RemovableHandle = getattr(tensor, name)(only_given(hook) if name == "register_hook" else hook)
+    handle: RemovableHandle = getattr(tensor, name)(skipping_absent(hook) if name == "register_hook" else hook)
     return handle

@@ -13,7 +13,7 @@ from smelt.shapes.size import Size
 
 V = TypeVar("V")
 
-LIMIT = 100_000
+MAX_ROWS = 100_000
 """Most rows of a table: enough for many models, and a bound for processes that never end."""
 
 _of_symbols: list[tuple[dict[Any, Any], Any]] = []
@@ -21,7 +21,7 @@ _of_symbols: list[tuple[dict[Any, Any], Any]] = []
 
 def remember(table: dict[Any, V], key: Any, value: V) -> V:
     """Add a row to a table, which is cleared first when it is full."""
-    if len(table) > LIMIT:
+    if len(table) > MAX_ROWS:
         table.clear()
     table[key] = value
     if _has_symbols(key):

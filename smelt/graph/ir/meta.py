@@ -65,7 +65,7 @@ class OpaqueMeta(TensorMeta):
     """
 
     layout: torch.layout = torch.strided
-    parts: tuple[Any, ...] = ()
+    details: tuple[Any, ...] = ()
 
     def __str__(self) -> str:
         kind = "quantized" if self.layout is torch.strided else str(self.layout).removeprefix("torch.")
@@ -93,23 +93,23 @@ _SPARSE = frozenset({torch.sparse_coo, *_COMPRESSED})
 
 
 def _opaque_meta(tensor: torch.Tensor) -> OpaqueMeta:
-    parts: tuple[Any, ...]
+    details: tuple[Any, ...]
     if tensor.layout is torch.sparse_coo:
-        parts = tensor.sparse_dim(), tensor.dense_dim()
+        details = tensor.sparse_dim(), tensor.dense_dim()
     elif tensor.is_quantized:
         scheme = tensor.qscheme()
-        parts = (scheme, tensor.q_per_channel_axis()) if "channel" in str(scheme) else (scheme,)
+        details = (scheme, tensor.q_per_channel_axis()) if "channel" in str(scheme) else (scheme,)
     else:
         indices, values, dense = _COMPRESSED[tensor.layout](tensor), tensor.values(), tensor.dense_dim()
         blocks = tensor.layout in (torch.sparse_bsr, torch.sparse_bsc)
-        parts = indices.dtype, dense, *(values.shape[values.ndim - dense - 2 : values.ndim - dense] if blocks else ())
+        details = indices.dtype, dense, *(values.shape[values.ndim - dense - 2 : values.ndim - dense] if blocks else ())
     shape, grad = tuple(tensor.shape), bool(tensor.requires_grad)
-    return OpaqueMeta(shape, tensor.dtype, contiguous_stride(shape), tensor.device, grad, tensor.layout, parts)
+    return OpaqueMeta(shape, tensor.dtype, contiguous_stride(shape), tensor.device, grad, tensor.layout, details)
 
 
 def is_alike(meta: OpaqueMeta, tensor: torch.Tensor) -> bool:
     """Whether a tensor is opaque with the same layout and details."""
-    return is_opaque(tensor) and (tensor.layout, _opaque_meta(tensor).parts) == (meta.layout, meta.parts)
+    return is_opaque(tensor) and (tensor.layout, _opaque_meta(tensor).details) == (meta.layout, meta.details)
 
 
 def meta_of(tensor: torch.Tensor) -> TensorMeta:

@@ -97,11 +97,11 @@ def _with_bound_calls(graph: fx.Graph) -> fx.Graph:
             env[node] = out.node_copy(node, env.__getitem__)
         else:
             given = tuple(env[each] for each in node.all_input_nodes)
-            env[node] = out.create_node("call_function", _Held(node), given, {}, node.name)
+            env[node] = out.create_node("call_function", _BoundCall(node), given, {}, node.name)
     return out
 
 
-class _Held:
+class _BoundCall:
     """A node's call, to be called with the values that the node reads."""
 
     __name__ = __qualname__ = "held_call"

@@ -28,19 +28,19 @@ from smelt.graph.ir.meta import TensorMeta, is_lazy, is_opaque, reach
 from smelt.graph.ir.printer import print_graph, provided_by_caller
 from smelt.shapes.size import is_symbolic
 
-FORMAT = 1
+FORMAT_VERSION = 1
 """Version of the format of the literal `CASE`; others are not read."""
 
-SMALL = 64
+MAX_FLOAT_ELEMENTS = 64
 """Most elements of a floating point buffer whose values are kept."""
 
-LARGEST = 2**18
+MAX_INT_ELEMENTS = 2**18
 """Most elements of an integer buffer whose values are kept."""
 
-LARGEST_KEPT = 2**22
+MAX_VALUE_ELEMENTS = 2**22
 """Most elements of any buffer whose values are kept, if the values themselves are what fails."""
 
-ALIGNED = 64
+ALIGNMENT = 64
 """Buffers begin at a multiple of so many elements of the original memory, which keeps the tensors' alignment."""
 
 
@@ -71,7 +71,7 @@ def repro_script(
         error: see `error_of`.
     """
     case = {
-        "format": FORMAT,
+        "format": FORMAT_VERSION,
         "smelt": VERSION,
         "torch": str(torch.__version__),
         "python": platform.python_version(),
@@ -118,16 +118,16 @@ def error_of(error: BaseException | None) -> dict[str, str]:
     if error is None:
         return {"kind": "", "message": ""}
     own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(_PACKAGE)]
-    met = [f for f in own if not f.filename.startswith(_AROUND)]
+    met = [f for f in own if not f.filename.startswith(_CALLING_MODULES)]
     location = f" in smelt/{met[-1].filename.removeprefix(_PACKAGE)}: {met[-1].name}" if met else ""
-    return {"kind": type(error).__qualname__ + location, "message": str(error)[:_LONGEST]}
+    return {"kind": type(error).__qualname__ + location, "message": str(error)[:_MAX_MESSAGE_LENGTH]}
 
 
 _PACKAGE = f"{Path(__file__).parents[2]}/"
-_AROUND = (f"{_PACKAGE}debug/", f"{_PACKAGE}passes.py")
+_CALLING_MODULES = (f"{_PACKAGE}debug/", f"{_PACKAGE}passes.py")
 """Modules that only call the code that fails."""
 
-_LONGEST = 2000
+_MAX_MESSAGE_LENGTH = 2000
 
 
 def describe_inputs(inputs: Sequence[Any], gm: fx.GraphModule | None = None, values: bool = False) -> Inputs:
@@ -140,7 +140,7 @@ def describe_inputs(inputs: Sequence[Any], gm: fx.GraphModule | None = None, val
     metas = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"] if gm is not None else []
     found = Inputs([], [])
     placed: dict[int, dict[str, Any]] = {}
-    for start, members in _groups(inputs):
+    for start, members in _inputs_by_memory(inputs):
         for at in members:
             placed[at] = _spec(inputs[at], len(found.buffers), start, metas[at] if at < len(metas) else None)
         found.buffers.append(_buffer([inputs[i] for i in members], start, len(found.buffers), values))
@@ -155,7 +155,7 @@ def _value(at: int, value: Any) -> dict[str, Any]:
     return {"value": value} if plain else {"missing": f"input {at}: a {type(value).__name__}"}
 
 
-def _groups(inputs: Sequence[Any]) -> list[tuple[int, list[int]]]:
+def _inputs_by_memory(inputs: Sequence[Any]) -> list[tuple[int, list[int]]]:
     """For each buffer: its offset in the original memory (elements), and the positions of the inputs in it."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for at, each in enumerate(inputs):
@@ -166,7 +166,7 @@ def _groups(inputs: Sequence[Any]) -> list[tuple[int, list[int]]]:
         address = each.untyped_storage().data_ptr()
         groups.setdefault((address or -1 - at, each.dtype, each.device), []).append(at)
     begins = (min(inputs[i].storage_offset() for i in members) for members in groups.values())
-    return [(at // ALIGNED * ALIGNED, members) for at, members in zip(begins, groups.values(), strict=True)]
+    return [(at // ALIGNMENT * ALIGNMENT, members) for at, members in zip(begins, groups.values(), strict=True)]
 
 
 def _spec(tensor: Tensor, buffer: int, start: int, meta: Any) -> dict[str, Any]:
@@ -198,7 +198,9 @@ def _buffer(members: Sequence[Tensor], start: int, seed: int, values: bool) -> d
     with torch.no_grad():
         flat.set_(first.untyped_storage(), start, (numel,), (1,))
         real = first.dtype.is_floating_point
-        most = LARGEST_KEPT if values else SMALL if real or first.dtype.is_complex else LARGEST
+        most = (
+            MAX_VALUE_ELEMENTS if values else MAX_FLOAT_ELEMENTS if real or first.dtype.is_complex else MAX_INT_ELEMENTS
+        )
         if numel <= most:
             content = flat.cpu().contiguous().view(torch.uint8).numpy().tobytes()
             return known | {"data": base64.b64encode(zlib.compress(content)).decode("ascii")}

@@ -57,13 +57,13 @@ class OpInfo:
 
 
 _aten = torch.ops.aten
-SIZES_IN_NUMBERS = (_aten.size.default, _aten.stride.default)
+PLAIN_SIZE_QUERIES = (_aten.size.default, _aten.stride.default)
 """Queries of sizes by C++ code without support for symbolic sizes. They have no kernel."""
 
-_NO_OPERATORS = (*SIZES_IN_NUMBERS, torch.ops.prim.device.default)
+_QUERIES = (*PLAIN_SIZE_QUERIES, torch.ops.prim.device.default)
 """Queries that C++ code makes of a Python tensor class in the form of an operator."""
 
-_infos: dict[OpOverload, OpInfo] = {op: OpInfo(Kind.PURE, False, False) for op in _NO_OPERATORS}
+_infos: dict[OpOverload, OpInfo] = {op: OpInfo(Kind.PURE, False, False) for op in _QUERIES}
 
 
 def op_info(op: OpOverload) -> OpInfo:
@@ -96,26 +96,26 @@ def _read(op: OpOverload) -> OpInfo:
             derived_inside=inside,
         )
     if any(r.alias_info is not None for r in schema.returns):
-        picks = _space(op) not in _OWN and _picks(schema)
+        picks = _space(op) not in _OWN and _depends_on_others(schema)
         return OpInfo(Kind.VIEW, random, composite, picks=picks, derived_inside=inside)
-    silent = _space(op) not in _OWN and _does_more(schema.returns)
+    silent = _space(op) not in _OWN and _has_effects(schema.returns)
     return OpInfo(Kind.PURE, random, composite, silent=silent, derived_inside=inside)
 
 
-def _picks(schema: Any) -> bool:
+def _depends_on_others(schema: Any) -> bool:
     """Whether the results of a view operator depend on other tensors than the first, or alias other arguments."""
     first, *others = schema.arguments
     one = first.alias_info is not None and all(r.alias_info is not None for r in schema.returns)
     return not one or any("Tensor" in str(a.real_type) for a in others)
 
 
-def _does_more(returns: Sequence[Any]) -> bool:
+def _has_effects(returns: Sequence[Any]) -> bool:
     """Whether an operator is called for other effects than its tensors: it returns none, or a handle to wait for."""
     types = [str(each.type) for each in returns]
     return not any("Tensor" in each for each in types) or any(each.endswith(".c10d.Work") for each in types)
 
 
-def sees_strides(op: OpOverload) -> bool:
+def depends_on_strides(op: OpOverload) -> bool:
     """Whether the operator may depend on the strides of its arguments: refuse some, or give other results.
 
     Kernels of libraries often rely on arguments that the program made contiguous. So do some of PyTorch's own, among
@@ -138,7 +138,7 @@ def _alias_set(value: Argument) -> frozenset[str]:
     return frozenset(value.alias_info.before_set) | frozenset(value.alias_info.after_set)
 
 
-_OTHER_NAMES = {
+_FUNCTIONAL_NAMES = {
     "aten::bernoulli_.float": "aten::bernoulli.p",
     "aten::normal_": "aten::normal_functional",
     "aten::_native_batch_norm_legit": "aten::_native_batch_norm_legit_functional",
@@ -158,8 +158,8 @@ def find_op(name: str) -> OpOverload | None:
 
 def _functional(op: OpOverload, written: tuple[str, ...]) -> OpOverload | None:
     """The overload with the same arguments that returns what `op` writes (for `t_` the view)."""
-    if op.name() in _OTHER_NAMES:
-        return find_op(_OTHER_NAMES[op.name()])
+    if op.name() in _FUNCTIONAL_NAMES:
+        return find_op(_FUNCTIONAL_NAMES[op.name()])
     space, _, base = schema_of(op).name.partition("::")
     outs = {a.name for a in schema_of(op).arguments if a.name in written and a.kwarg_only}
     inputs = [(a.name, str(a.real_type)) for a in schema_of(op).arguments if a.name not in outs]

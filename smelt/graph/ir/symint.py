@@ -76,10 +76,10 @@ class SizeNode:
         return False
 
     def is_symbolic(self) -> bool:
-        return isinstance(self.value, _OPEN)
+        return isinstance(self.value, _SYMBOLIC_VALUES)
 
     def is_constant(self) -> bool:
-        return self.kind is not float and not isinstance(self.value, _OPEN)
+        return self.kind is not float and not isinstance(self.value, _SYMBOLIC_VALUES)
 
     def maybe_as_int(self) -> int | None:
         return self.value if self.kind is int and not isinstance(self.value, Size) else None
@@ -88,7 +88,7 @@ class SizeNode:
         return self.value if self.kind is bool and not isinstance(self.value, SymbolicPredicate) else None
 
     def maybe_as_float(self) -> float | None:
-        return self.value if self.kind is float and not isinstance(self.value, _OPEN) else None
+        return self.value if self.kind is float and not isinstance(self.value, _SYMBOLIC_VALUES) else None
 
     constant_int = maybe_as_int
     constant_bool = maybe_as_bool
@@ -178,7 +178,7 @@ class SizeNode:
 
     def sym_float(self) -> SizeNode:
         """The same value as a float; exact for integers below 2**53."""
-        return SizeNode(self.value if isinstance(self.value, _OPEN) else float(self.value), float)
+        return SizeNode(self.value if isinstance(self.value, _SYMBOLIC_VALUES) else float(self.value), float)
 
     def sym_sqrt(self) -> SizeNode:
         return SizeNode(make(math.sqrt, as_real(self.value)), float)
@@ -240,7 +240,7 @@ class SizeNode:
     is_non_overlapping_and_dense_indicator = is_non_overlapping_and_dense
 
 
-_OPEN = (Size, Ratio, SymbolicPredicate, Real)
+_SYMBOLIC_VALUES = (Size, Ratio, SymbolicPredicate, Real)
 """Values that are not known before the compiled code runs."""
 
 
@@ -272,12 +272,12 @@ def _on_floats(compute: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
     """An operation on floats. Integral floats beside sizes are treated as integers, so that `size - 1.0`
     stays a size.
     """
-    if not isinstance(a, _OPEN) and not isinstance(b, _OPEN):
+    if not isinstance(a, _SYMBOLIC_VALUES) and not isinstance(b, _SYMBOLIC_VALUES):
         return compute(a, b)
     if _may_be_signed_zero(compute, a, b) or isinstance(a, Real) or isinstance(b, Real):
         return _on_reals(compute, as_real(a), as_real(b))
     floats = a, b
-    a, b = map(_whole, floats)
+    a, b = map(_integral, floats)
     if compute is _divided:
         return _divided(a, b)
     scaled = _scaled(a, b) if compute is operator.mul else None
@@ -288,7 +288,7 @@ def _on_floats(compute: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
     return make(compute, *map(as_real, floats)) if compute in _ARITHMETIC else compute(*map(float, floats))
 
 
-def _whole(number: Any) -> Any:
+def _integral(number: Any) -> Any:
     """An integral float as an integer; anything else unchanged."""
     return int(number) if isinstance(number, float) and number.is_integer() else number
 
@@ -310,8 +310,8 @@ def _scaled(a: Any, b: Any) -> Ratio | None:
     """A size times a float that is a short fraction, or a ratio of sizes times a number; None for anything else."""
     if Size in (type(a), type(b)) and float in (type(a), type(b)):
         size, number = (a, b) if isinstance(a, Size) else (b, a)
-        above, below = number.as_integer_ratio() if math.isfinite(number) else (0, _FINE + 1)
-        if below <= _FINE:
+        above, below = number.as_integer_ratio() if math.isfinite(number) else (0, _MAX_DENOMINATOR + 1)
+        if below <= _MAX_DENOMINATOR:
             return Ratio(size * above, below)
     for ratio, number in ((a, b), (b, a)):
         if isinstance(ratio, Ratio) and isinstance(number, (int, float)):
@@ -333,7 +333,7 @@ def _may_be_negative(value: Any) -> bool:
 
 def _may_be_zero(value: Any) -> bool:
     if not isinstance(value, Size):
-        return isinstance(value, _OPEN) or value == 0
+        return isinstance(value, _SYMBOLIC_VALUES) or value == 0
     low = lowest(value)
     return low is None or low <= 0
 
@@ -362,7 +362,7 @@ def whole_product(size: Any, scale: float) -> Any:
     return _rounded(_on_floats(operator.mul, size, scale), math.floor)
 
 
-_FINE = 2**10
+_MAX_DENOMINATOR = 2**10
 """Largest denominator of a float whose product with a size becomes a quotient of integers, which is exact."""
 
 
@@ -370,7 +370,7 @@ def _divided(a: Any, b: Any) -> Any:
     """True division; a size as denominator stays symbolic."""
     if isinstance(b, Size) and isinstance(a, (int, float, Size)):
         return Ratio(a, b)
-    if isinstance(a, Size) and isinstance(b, int) and 0 < b <= _FINE and b & (b - 1) == 0:
+    if isinstance(a, Size) and isinstance(b, int) and 0 < b <= _MAX_DENOMINATOR and b & (b - 1) == 0:
         return Ratio(a, b)
     return make(operator.truediv, as_real(a), as_real(b))
 
@@ -514,7 +514,7 @@ def is_other_number(kind: type) -> bool:
 _KNOWN = classes(int, float, bool, *SYMBOLIC)
 
 
-def beside_others(left: Any, right: Any) -> tuple[Any, Any]:
+def with_supported_operands(left: Any, right: Any) -> tuple[Any, Any]:
     """Two operands; a symbolic one as a plain number if the other is a number that it does not support.
 
     With such a number the operators of symbolic numbers give wrong results: not equal.

@@ -20,7 +20,7 @@ from smelt.graph.ir.symint import has_size
 from smelt.shapes.real import Real
 from smelt.shapes.size import Size
 
-LIMIT = 64
+MAX_TRACKED_ELEMENTS = 64
 """Elements of the largest tensor whose values are tracked: sizes and scales are small, and cheap to compute."""
 
 _UNINITIALISED = frozenset(
@@ -44,20 +44,20 @@ def known_value(tensor: ViewedTensor) -> torch.Tensor | None:
     constant = storage.constant
     if constant is None or storage.version > 0:
         return None
-    return _seen_from(tensor.storage_view, constant)
+    return _value_of_view(tensor.storage_view, constant)
 
 
-def _seen_from(view: StorageView, constant: torch.Tensor) -> torch.Tensor:
+def _value_of_view(view: StorageView, constant: torch.Tensor) -> torch.Tensor:
     """The real tensor of a view, whose root is `constant`."""
     if view.parent is None:
         return constant
     assert view.step is not None
-    return view.step(_seen_from(view.parent, constant)).resolve_conj().resolve_neg()
+    return view.step(_value_of_view(view.parent, constant)).resolve_conj().resolve_neg()
 
 
 def remember(tensor: ViewedTensor, value: torch.Tensor) -> None:
     """Note that the fresh `tensor` has the elements of `value`, which must not be written to afterwards."""
-    if value.numel() <= LIMIT:
+    if value.numel() <= MAX_TRACKED_ELEMENTS:
         tensor.storage_view.storage.constant = value
 
 
@@ -78,7 +78,7 @@ def follow(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[
     out.storage_view.storage.filled = func in _FILLED or _keeps_one_value(func, args)
     if (
         layout.val.symbolic
-        or math.prod(layout.val.shape) > LIMIT
+        or math.prod(layout.val.shape) > MAX_TRACKED_ELEMENTS
         or layout.val.device.type != "cpu"
         or schema_of(func).name in _UNINITIALISED
     ):

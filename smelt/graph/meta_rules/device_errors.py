@@ -17,14 +17,14 @@ import torch
 from smelt.base.torch_private import OpOverload, name_in_namespace
 from smelt.graph.ir.schema import Kind, OpInfo
 from smelt.graph.ir.storage_view import ViewedTensor
-from smelt.graph.meta_rules.eager_errors import SLOW, Sizes, marked, takes_lengths, tensors_among
+from smelt.graph.meta_rules.eager_errors import SLOW_NAMES, Sizes, marked, takes_lengths, tensors_among
 from smelt.shapes.real import Real
 from smelt.shapes.size import Size, hint
 
 aten = torch.ops.aten
 
 _CPU = torch.device("cpu")
-_LARGEST = 64
+_MAX_NUMBER = 64
 """Bound on numbers in lists, which may be sizes of the result, when an operator is run for its error."""
 
 _INDEXING = frozenset("index _unsafe_index index_put index_put_ _index_put_impl_ _unsafe_index_put".split())
@@ -34,17 +34,17 @@ _ANY_MIX = frozenset(
 )
 """Operators that copy between devices, or only use sizes."""
 
-_NEVER = frozenset("normal normal_functional bernoulli binomial poisson".split())
+_RANDOM = frozenset("normal normal_functional bernoulli binomial poisson".split())
 """Random operators: they are not run, and do not accept CPU numbers among tensors of a GPU."""
 
 _REFUSES_ZEROS = ("lu_unpack", "assert", "validate", "lu_solve", "ldl_solve")
 """Substrings of the names of operators whose GPU kernels assert conditions that zeros violate: pivots count from 1."""
 
 _PRODUCTS = frozenset("mm bmm addmm baddbmm addmv mv dot".split())
-_ASKED_ON = frozenset({"cuda", "meta"})
+_RUN_ON = frozenset({"cuda", "meta"})
 
 _known: dict[tuple[Any, ...], Exception | None] = {}
-_LIMIT = 10_000
+_MAX_ROWS = 10_000
 
 
 def devices_among(values: Sequence[Any]) -> set[torch.device]:
@@ -70,8 +70,8 @@ def refused_for_devices(
     if any(device.type == "meta" for device in devices) and len(devices) == 1:
         return None
     error = _by_rule(func, args, tensors) if len(devices) > 1 else None
-    if error is None and _may_ask(func, info, tensors, devices):
-        error = _asked(func, args, kwargs, tensors)
+    if error is None and _may_run(func, info, tensors, devices):
+        error = _error_of_run(func, args, kwargs, tensors)
     return None if error is None else marked(error)
 
 
@@ -79,7 +79,7 @@ def _by_rule(func: OpOverload, args: Sequence[Any], tensors: Sequence[ViewedTens
     """Only numbers (tensors without dimensions) and indices on the CPU may be mixed with tensors of a GPU."""
     if name_in_namespace(func) in _INDEXING:
         return _of_indices(func, args)
-    numbers = name_in_namespace(func) not in _NEVER
+    numbers = name_in_namespace(func) not in _RANDOM
     found: dict[torch.device, None] = {}
     for tensor in tensors:
         val = tensor.storage_view.layout.val
@@ -113,32 +113,32 @@ def _of_indices(func: OpOverload, args: Sequence[Any]) -> Exception | None:
 def _is_usual(func: OpOverload, dtypes: set[torch.dtype]) -> bool:
     """Whether an operator on tensors of one device is known to accept these dtypes, or takes too long to run."""
     usual = all(dtype.is_floating_point for dtype in dtypes) and name_in_namespace(func) in _PRODUCTS
-    return dtypes == {torch.float32} or usual or any(name in name_in_namespace(func) for name in SLOW)
+    return dtypes == {torch.float32} or usual or any(name in name_in_namespace(func) for name in SLOW_NAMES)
 
 
-def _may_ask(func: OpOverload, info: OpInfo, tensors: Sequence[ViewedTensor], devices: set[torch.device]) -> bool:
+def _may_run(func: OpOverload, info: OpInfo, tensors: Sequence[ViewedTensor], devices: set[torch.device]) -> bool:
     """Whether a run on small zeros has no side effects, and could show more than metadata does."""
     if any(name in name_in_namespace(func) for name in _REFUSES_ZEROS):
         return False
     if info.kind is Kind.VIEW or info.random or info.silent or takes_lengths(func):
         return False
-    if not {device.type for device in devices} <= {"cpu", *_ASKED_ON}:
+    if not {device.type for device in devices} <= {"cpu", *_RUN_ON}:
         return False
     if len(devices) == 1 and _is_usual(func, {tensor.storage_view.layout.val.dtype for tensor in tensors}):
         return False
     return not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
 
 
-def _asked(
+def _error_of_run(
     func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[ViewedTensor]
 ) -> Exception | None:
     key = (func, _kind_of(args), tuple((name, _kind_of(value)) for name, value in kwargs.items()))
     if key not in _known:
-        if len(_known) > _LIMIT:
+        if len(_known) > _MAX_ROWS:
             _known.clear()
         error = _attempt(func, args, kwargs)
         mixed = len({tensor.storage_view.layout.val.device for tensor in tensors}) > 1
-        _known[key] = error if error is not None and _counts(error, mixed) else None
+        _known[key] = error if error is not None and _is_about_devices(error, mixed) else None
     error = _known[key]
     return None if error is None else type(error)(str(error))
 
@@ -153,14 +153,14 @@ def _kind_of(value: Any) -> Any:
     return value if isinstance(value, (str, bool, torch.dtype)) else type(value)
 
 
-def _counts(error: Exception, mixed: bool) -> bool:
+def _is_about_devices(error: Exception, mixed: bool) -> bool:
     text = str(error)
     if type(error) not in (RuntimeError, NotImplementedError) or "CUDA error" in text or "Could not run" in text:
         return False
-    return "not implemented for '" in text or mixed and any(name in text for name in _OF_DEVICES)
+    return "not implemented for '" in text or mixed and any(name in text for name in _DEVICE_TEXTS)
 
 
-_OF_DEVICES = ("same device", "different device", "expected device", "device type", "Device", "CPU Scalar",
+_DEVICE_TEXTS = ("same device", "different device", "expected device", "device type", "Device", "CPU Scalar",
                "CPU scalar", "should be the same")  # fmt: skip
 
 
@@ -175,7 +175,7 @@ def _attempt(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -
             shape, stride = sizes.shrink(shape, stride)
             return torch.empty_strided(shape, stride, dtype=val.dtype, device=val.device).zero_()
         if isinstance(value, (list, tuple)):
-            return type(value)(min(real(n), _LARGEST) if isinstance(n, (int, Size)) else real(n) for n in value)
+            return type(value)(min(real(n), _MAX_NUMBER) if isinstance(n, (int, Size)) else real(n) for n in value)
         return hint(value) if type(value) is Size else value.hint if type(value) is Real else value
 
     try:

@@ -26,11 +26,11 @@ from smelt.base.warned import heard
 from smelt.graph.ir.meta import TensorMeta, extent
 from smelt.graph.ir.schema import Kind, OpInfo
 from smelt.graph.ir.storage_view import Layout, Storage, ViewedTensor
-from smelt.graph.meta_rules.kernel_warnings import is_silent_where_asked
+from smelt.graph.meta_rules.kernel_warnings import only_warns
 from smelt.shapes.real import Real
 from smelt.shapes.size import Size, hint
 
-ELEMENTS = 1 << 12
+MAX_RUN_ELEMENTS = 1 << 12
 """Elements of all arguments together up to which an operator is run just for its error."""
 
 _CPU = torch.device("cpu")
@@ -38,7 +38,7 @@ _DTYPES = frozenset({
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
     torch.float32, torch.float64, torch.complex64, torch.complex128,
 })  # fmt: skip
-SLOW = ("convolution", "lstm", "gru", "rnn", "mkldnn", "linalg", "svd", "eig", "fft", "attention", "backward")
+SLOW_NAMES = ("convolution", "lstm", "gru", "rnn", "mkldnn", "linalg", "svd", "eig", "fft", "attention", "backward")
 """Substrings of the names of operators that initialise a library at their first call, or that programs do not call."""
 _MARK = "_smelt_refused"
 
@@ -60,7 +60,7 @@ def refusal(
     if _is_large(info, args, kwargs, doubted is not None):
         if doubted is not None or _has_sizes(func) and not _is_refused_for_types(func, info, args, kwargs):
             return None
-        return _refusal_of_small(func, info, args, kwargs)
+        return _refusal_of_smaller(func, info, args, kwargs)
     error = _attempt(func, info, args, kwargs, 0)
     if error is None and doubted is not None:
         raise Unsupported(f"{func} cannot be traced", why=f"its metadata rule refuses what it accepts: {doubted}")
@@ -72,7 +72,7 @@ def refusal(
     return marked(second)
 
 
-def _refusal_of_small(
+def _refusal_of_smaller(
     func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Exception | None:
     """The error that the operator raises for smaller tensors, of whatever sizes."""
@@ -82,7 +82,7 @@ def _refusal_of_small(
         if attempt is None or (error is not None and (type(attempt) is not type(error) or str(attempt) != str(error))):
             return None
         error = attempt
-    if error is None or (_elsewhere((*args, *kwargs.values())) and any(name in str(error) for name in _ON_A_GPU)):
+    if error is None or (_not_on_cpu((*args, *kwargs.values())) and any(name in str(error) for name in _CPU_ONLY)):
         return None
     return marked(error)
 
@@ -120,21 +120,30 @@ class Sizes:
 @functools.cache
 def _has_sizes(func: OpOverload) -> bool:
     """Whether numbers among the operator's arguments are sizes or indices, which would not fit smaller tensors."""
-    if any(fragment in name_in_namespace(func) for fragment in _SHAPING):
+    if any(fragment in name_in_namespace(func) for fragment in _SIZE_DEPENDENT):
         return True
-    return any(a.name not in _NO_SIZES and "int" in str(a.type).lower() for a in schema_of(func).arguments)
+    return any(a.name not in _NO_SIZE_PARAMETERS and "int" in str(a.type).lower() for a in schema_of(func).arguments)
 
 
-_NO_SIZES = frozenset(
+_NO_SIZE_PARAMETERS = frozenset(
     "dim dims reduction ignore_index correction low high num_samples dtype layout memory_format "
     "normalized_shape input_dtype".split()
 )
-_SHAPING = ("fold", "shuffle", "pool", "pad", "upsample", "embedding_bag", "grid", "unpool", "glu", "multinomial")
-"""Substrings of the names of operators whose results or checks depend on sizes themselves, and not only
-on their order.
-"""
+_SIZE_DEPENDENT = (
+    "fold",
+    "shuffle",
+    "pool",
+    "pad",
+    "upsample",
+    "embedding_bag",
+    "grid",
+    "unpool",
+    "glu",
+    "multinomial",
+)
+"""Substrings of names of operators whose results or checks depend on sizes themselves, not only on their order."""
 
-_ON_A_GPU = ("Half", "BFloat16", "CPU", "cpu")
+_CPU_ONLY = ("Half", "BFloat16", "CPU", "cpu")
 """Substrings of errors that only CPU kernels raise."""
 
 
@@ -177,21 +186,21 @@ def _may_run(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mappin
         return False
     if not doubted and info.kind is Kind.VIEW:
         return False
-    if not doubted and not info.outs and any(fragment in name_in_namespace(func) for fragment in SLOW):
+    if not doubted and not info.outs and any(fragment in name_in_namespace(func) for fragment in SLOW_NAMES):
         return _is_unusual(func, (*args, *kwargs.values()))  # but meta kernels accept an `out=` of any dtype
     # whether the operator is refused depends on this mode, not only on layouts
     if torch.are_deterministic_algorithms_enabled():
         return False
-    return _tells_enough(func, info, args, kwargs, doubted)
+    return _run_is_conclusive(func, info, args, kwargs, doubted)
 
 
-def _tells_enough(
+def _run_is_conclusive(
     func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], doubted: bool
 ) -> bool:
     """Whether the error of a run on CPU tensors holds for the arguments as well."""
     values = (*args, *kwargs.values())
-    if _elsewhere(values) or kwargs.get("device") not in (None, _CPU):
-        about_arguments = info.random or name_in_namespace(func) in _ARGUMENTS
+    if _not_on_cpu(values) or kwargs.get("device") not in (None, _CPU):
+        about_arguments = info.random or name_in_namespace(func) in _ALIKE_ON_DEVICES
         if doubted or not about_arguments or not all(map(_is_known, tensors_among(values))):
             return False
     if next(tensors_among(values), None) is None and not doubted:
@@ -204,7 +213,7 @@ def _is_unusual(func: OpOverload, values: Sequence[Any]) -> bool:
     or several dtypes.
     """
     dtypes = [tensor.storage_view.layout.val.dtype for tensor in tensors_among(values)]
-    if not dtypes or _elsewhere(values):
+    if not dtypes or _not_on_cpu(values):
         return False
     dtype = dtypes[0]
     if len(set(filter(_is_inexact, dtypes))) > 1:
@@ -214,7 +223,7 @@ def _is_unusual(func: OpOverload, values: Sequence[Any]) -> bool:
     return "linalg" in func.name() and dtype.itemsize < 4
 
 
-_ARGUMENTS = frozenset(
+_ALIKE_ON_DEVICES = frozenset(
     "argmax argmin nll_loss_forward nll_loss2d_forward smooth_l1_loss huber_loss binary_cross_entropy".split()
 )
 """Operators that check dtypes and numbers in the same way on every device; random operators do so, too."""
@@ -224,7 +233,7 @@ def _is_known(tensor: ViewedTensor) -> bool:
     return tensor.storage_view.layout.val.device.type in ("cpu", "cuda")
 
 
-def _elsewhere(values: Sequence[Any]) -> bool:
+def _not_on_cpu(values: Sequence[Any]) -> bool:
     """Whether a tensor is not on the CPU: errors of a CPU run then count only if they are about dtypes and numbers."""
     return any(tensor.storage_view.layout.val.device != _CPU for tensor in tensors_among(values))
 
@@ -232,9 +241,9 @@ def _elsewhere(values: Sequence[Any]) -> bool:
 def _is_large(info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], doubted: bool) -> bool:
     """Whether a run on tensors of these sizes would take long, or much memory."""
     values = (*args, *kwargs.values())
-    if _elsewhere(values):
+    if _not_on_cpu(values):
         return True
-    most = ELEMENTS << 10 if doubted or info.kind is Kind.WRITE and bool(sharing(values)) else ELEMENTS
+    most = MAX_RUN_ELEMENTS << 10 if doubted or info.kind is Kind.WRITE and bool(sharing(values)) else MAX_RUN_ELEMENTS
     layouts = [tensor.storage_view.layout for tensor in tensors_among(values)]
     # an expanded tensor has many elements in little memory
     return sum(max(_memory(layout), hint(layout.val.numel)) for layout in layouts) > most
@@ -317,7 +326,7 @@ def _attempt(
         keep(functools.partial(torch.set_rng_state, state))
     try:
         given, others = [*map(real, args)], {k: real(v) for k, v in kwargs.items()}
-        if is_silent_where_asked(func, given, others):
+        if only_warns(func, given, others):
             return None  # it would warn: a warning from here goes to the process's stderr
         with heard(None):
             func(*given, **others)

@@ -26,8 +26,8 @@ from smelt.graph.meta_rules.device_errors import raise_for_devices
 from smelt.graph.meta_rules.eager_errors import refusal, sharing, too_large
 from smelt.graph.meta_rules.elementwise import elementwise, elementwise_rule
 from smelt.graph.meta_rules.layouts import in_format_of_volume
-from smelt.graph.meta_rules.oversized import expect_room
-from smelt.graph.meta_rules.probe_op import tried
+from smelt.graph.meta_rules.oversized import require_memory
+from smelt.graph.meta_rules.probe_op import probe
 from smelt.graph.meta_rules.rules import rule_for
 from smelt.graph.meta_rules.symbolic_rules import SYMBOLIC_RULES, written
 from smelt.graph.meta_rules.symbolic_windows import UPSAMPLES
@@ -64,7 +64,7 @@ def _key(value: Any) -> Any:
     return value
 
 
-def answer_for(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def infer_meta(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The operator's result for these trace tensors and scalars, with a Layout for each tensor.
 
     Raises:
@@ -79,16 +79,16 @@ def answer_for(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any])
     if known is None:
         # In an outer trace mode the tensors that are made here would become constants of the trace.
         with _disable_current_modes():
-            known = remember(_answers, key, _ask_twice(func, info, args, kwargs))
+            known = remember(_answers, key, _infer_checked(func, info, args, kwargs))
     return known
 
 
-def _ask_twice(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _infer_checked(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The result by metadata rules, unless the operator itself refuses such arguments."""
     raise_for_devices(func, info, args, kwargs)
     doubted: Exception | None = None
     try:
-        answer = _ask(func, info, args, kwargs)
+        answer = _infer(func, info, args, kwargs)
     except SmeltError:
         raise
     except Exception as error:
@@ -97,7 +97,7 @@ def _ask_twice(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapp
     if doubted is None and info.kind is Kind.PURE:
         refused = too_large(answer)
         if refused is None:
-            expect_room(answer)
+            require_memory(answer)
     try:
         refused = refused or refusal(func, info, args, kwargs, doubted)
     except Unsupported:  # the meta kernel in some version of PyTorch refuses what the operator accepts
@@ -114,7 +114,7 @@ def _ask_twice(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapp
     raise refused
 
 
-def _ask(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _infer(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if name_in_namespace(func) in _NOT_STRIDED:
         raise Unsupported(f"{func}", why="graphs hold strided tensors only", hint="keep it out of the function")
     own = rule_for(func, info)
@@ -162,22 +162,22 @@ def _by_running(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Map
             return type(value)(map(from_meta, value))
         return value
 
-    if device.type == "cpu" and (func in _TRIED or (info.kind is Kind.PURE and _may_be_empty(func, args))):
-        out = tried(func, args, kwargs)
+    if device.type == "cpu" and (func in _PROBED or (info.kind is Kind.PURE and _may_be_empty(func, args))):
+        out = probe(func, args, kwargs)
         if out is not None:
             return from_meta(out)
     try:
         out = _on_meta(func, info, args, kwargs)
     except NotImplementedError as error:
-        out = tried(func, args, kwargs) if device.type == "cpu" and info.kind is Kind.PURE else None
+        out = probe(func, args, kwargs) if device.type == "cpu" and info.kind is Kind.PURE else None
         if out is None:
-            raise _no_meta(func, error) from error
+            raise _no_metadata(func, error) from error
         return from_meta(out)
     except RuntimeError as error:
         if func.namespace != "aten" and _NO_FAKE in str(error):
-            raise _no_meta(func, error) from error
+            raise _no_metadata(func, error) from error
         raise
-    return _mended(from_meta(out), func, info, args, kwargs, device)
+    return _corrected(from_meta(out), func, info, args, kwargs, device)
 
 
 def _may_be_empty(func: OpOverload, args: Sequence[Any]) -> bool:
@@ -191,12 +191,12 @@ def _may_be_empty(func: OpOverload, args: Sequence[Any]) -> bool:
     return any(isinstance(a, ViewedTensor) and 0 in a.storage_view.layout.val.shape for a in args)
 
 
-def _mended(
+def _corrected(
     answer: Any, func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device
 ) -> Any:
     """The meta kernel's result, corrected where kernels give another one."""
     if info.outs and info.functional is not None and _resizes_as_computed(info.functional):
-        return _resized_as_computed(answer, info, info.functional, args, kwargs)
+        return _out_layout(answer, info, info.functional, args, kwargs)
     if func in _STRIDES_BY_RULE:
         said = SYMBOLIC_RULES[func](func, args, kwargs)
         return answer if said is None else _changed(answer, stride=said.val.stride)
@@ -223,7 +223,7 @@ _RESIZE_AS_COMPUTED = frozenset(
 """Operators with this property besides the elementwise ones."""
 
 
-def _resized_as_computed(
+def _out_layout(
     answer: Any, info: OpInfo, functional: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
     """The layout of an `out=` without elements is that of the plain result; PyTorch's meta kernels
@@ -232,7 +232,7 @@ def _resized_as_computed(
     given = [kwargs.get(name) for name in info.written]
     if type(answer) is not Layout or not isinstance(given[0], ViewedTensor) or given[0].numel():
         return answer
-    computed = answer_for(functional, args, {k: v for k, v in kwargs.items() if k not in info.written}).val
+    computed = infer_meta(functional, args, {k: v for k, v in kwargs.items() if k not in info.written}).val
     return layout_for(computed.shape, answer.val.dtype, computed.stride, answer.val.device)
 
 
@@ -255,7 +255,7 @@ def _on_meta(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mappin
         return META if kind is torch.device else value
 
     given = {k: to_meta(v) for k, v in kwargs.items() if k != "pin_memory"}
-    if "device" not in given and func in _factories(func):
+    if "device" not in given and func in _needing_device(func):
         given["device"] = META
     if not writes or not op_info(func).outs:
         return func(*map(to_meta, args), **given)
@@ -277,7 +277,7 @@ def _at_the_example(layout: Layout) -> Layout:
 
 def _refused_example(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether the operator refuses the example's sizes, which rules for symbolic sizes do not check."""
-    if any(map(_is_guessed, (*args, *kwargs.values()))):
+    if any(map(_has_unbacked_size, (*args, *kwargs.values()))):
         return False
     try:
         _on_meta(func, info, args, kwargs)
@@ -288,12 +288,12 @@ def _refused_example(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs
     return False
 
 
-def _is_guessed(value: Any) -> bool:
+def _has_unbacked_size(value: Any) -> bool:
     """Whether a size is unbacked, so that the example's size is only a guess."""
     if isinstance(value, ViewedTensor):
         layout = value.storage_view.layout
         return is_unbacked(*layout.val.shape, *layout.val.stride, layout.offset)
-    return any(map(_is_guessed, value)) if isinstance(value, (list, tuple)) else is_unbacked(value)
+    return any(map(_has_unbacked_size, value)) if isinstance(value, (list, tuple)) else is_unbacked(value)
 
 
 def _is_symbolic(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -347,14 +347,14 @@ class _Pinned(ViewedTensor):
         raise AssertionError(f"{func} on a tensor that stands for its layout")
 
 
-def _factories(func: OpOverload) -> tuple[OpOverload, ...]:
+def _needing_device(func: OpOverload) -> tuple[OpOverload, ...]:
     """`(func,)` when the operator creates a tensor from no tensor and so needs a device."""
     arguments = schema_of(func).arguments
     tensors = any("Tensor" in str(a.type) for a in arguments)
     return (func,) if not tensors and any(a.name == "device" for a in arguments) else ()
 
 
-def _no_meta(func: OpOverload, error: Exception) -> Unsupported:
+def _no_metadata(func: OpOverload, error: Exception) -> Unsupported:
     shape_in_data = torch.Tag.dynamic_output_shape in func.tags or torch.Tag.data_dependent_output in func.tags
     if shape_in_data or "nonzero" in str(error):
         return depends_on_values(f"{func}")
@@ -446,7 +446,7 @@ _NOT_STRIDED = frozenset(
 )
 """Operators whose results have no strides, or contain more than their elements."""
 
-_TRIED = frozenset(
+_PROBED = frozenset(
     {
         aten._cdist_backward.default,
         aten._linalg_svd.default,

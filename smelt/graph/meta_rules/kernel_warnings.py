@@ -25,12 +25,12 @@ def _has_no_freedom(x: Any, dim: Any = None, *, correction: Any = None, **_: Any
     return known and bool(prod(sizes) <= least)
 
 
-def _gives_nothing(kernel: Callable[[torch.Tensor], Any]) -> Callable[..., Any]:
+def _empty_call(kernel: Callable[[torch.Tensor], Any]) -> Callable[..., Any]:
     """A call without elements of a kernel that warns."""
     return lambda x, *_, **__: kernel(torch.empty(0, dtype=x.dtype))
 
 
-def _has_bytes(x: Any, indices: Sequence[Any], *_: Any, **__: Any) -> bool:
+def _is_byte_mask(x: Any, indices: Sequence[Any], *_: Any, **__: Any) -> bool:
     """Whether a mask has dtype uint8, of which the kernel warns."""
     return any(index is not None and index.dtype is torch.uint8 for index in indices)
 
@@ -41,19 +41,19 @@ def _index_by_bytes(x: Any, indices: Sequence[Any], *_: Any, **__: Any) -> Any:
 
 
 _REDUCING: dict[OpOverload, tuple[Callable[..., bool], Callable[..., Any]]] = {
-    aten.std.correction: (_has_no_freedom, _gives_nothing(torch.std)),
-    aten.var.correction: (_has_no_freedom, _gives_nothing(torch.var)),
-    aten.std_mean.correction: (_has_no_freedom, _gives_nothing(torch.std_mean)),
-    aten.var_mean.correction: (_has_no_freedom, _gives_nothing(torch.var_mean)),
+    aten.std.correction: (_has_no_freedom, _empty_call(torch.std)),
+    aten.var.correction: (_has_no_freedom, _empty_call(torch.var)),
+    aten.std_mean.correction: (_has_no_freedom, _empty_call(torch.std_mean)),
+    aten.var_mean.correction: (_has_no_freedom, _empty_call(torch.var_mean)),
 }
 _INDEXING: dict[OpOverload, tuple[Callable[..., bool], Callable[..., Any]]] = dict.fromkeys(
-    (aten.index.Tensor, aten.index_put.default, aten.index_put_.default), (_has_bytes, _index_by_bytes)
+    (aten.index.Tensor, aten.index_put.default, aten.index_put_.default), (_is_byte_mask, _index_by_bytes)
 )
 _KERNELS = _REDUCING | _INDEXING
 """Operator -> (whether it warns of the arguments, a call without elements that gives the same warning)."""
 
 
-def is_silent_where_asked(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def only_warns(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether the operator's kernel accepts these arguments, and would only warn of them."""
     return func in _REDUCING and _REDUCING[func][0](*args, **kwargs)
 

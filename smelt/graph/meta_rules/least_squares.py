@@ -20,7 +20,7 @@ from smelt.graph.meta_rules.infer import depends_on_values
 from smelt.graph.meta_rules.layouts import given, val_of
 
 _CPU = torch.device("cpu")
-_STEADY = ("gels", "gelsy", None)
+_FIXED_COUNT_DRIVERS = ("gels", "gelsy", None)
 """The first driver assumes full rank, the second (the default on the CPU) gives no residuals."""
 
 
@@ -32,23 +32,23 @@ def least_squares(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
         Unsupported: symbolic sizes, or another device than the CPU.
     """
     said = given(func, args, kwargs)
-    if _is_steady(val_of(said["self"]).shape, said["driver"]):
-        return _asked(func, said)
+    if _has_fixed_count(val_of(said["self"]).shape, said["driver"]):
+        return _run_kernel(func, said)
     if val_of(said["self"]).ndim > 2 or val_of(said["b"]).ndim != 2:
         raise depends_on_values(f"{func} of a batch")
     return None
 
 
-def _is_steady(shape: Sequence[Any], driver: str | None) -> bool:
+def _has_fixed_count(shape: Sequence[Any], driver: str | None) -> bool:
     rows, columns = shape[-2:]
-    return rows <= columns or driver in _STEADY
+    return rows <= columns or driver in _FIXED_COUNT_DRIVERS
 
 
 def with_gradients(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
     """A function to call instead of `torch.linalg.lstsq` on trace tensors; None: none is needed."""
     if target is not torch.linalg.lstsq or not args or not isinstance(args[0], ViewedTensor):
         return None
-    return None if _is_steady(args[0].storage_view.layout.val.shape, kwargs.get("driver")) else _with_gradients
+    return None if _has_fixed_count(args[0].storage_view.layout.val.shape, kwargs.get("driver")) else _with_gradients
 
 
 def _with_gradients(a: Tensor, b: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -79,11 +79,11 @@ class _Residuals(torch.autograd.Function):
 
 def without_residuals(func: OpOverload, said: Mapping[str, Any]) -> tuple[Layout, Layout, Layout]:
     """(solution, rank, singular values)"""
-    solution, _, rank, values = _asked(func, said)
+    solution, _, rank, values = _run_kernel(func, said)
     return solution, rank, values
 
 
-def _asked(func: OpOverload, said: Mapping[str, Any]) -> tuple[Layout, ...]:
+def _run_kernel(func: OpOverload, said: Mapping[str, Any]) -> tuple[Layout, ...]:
     """The results of the kernel for a matrix of full rank with these sizes."""
     a, b = val_of(said["self"]), val_of(said["b"])
     if a.symbolic or b.symbolic or a.device != _CPU or b.device != _CPU:

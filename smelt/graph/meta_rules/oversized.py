@@ -1,7 +1,7 @@
 """Results that are larger than the memory: eager's allocation fails at that line.
 
 Compiled code stores few of its values, so it would not allocate such a result, but compute it element by element for
-hours. A result of at most `TIMES` times the memory is still computed: that takes minutes.
+hours. A result of at most `MAX_MEMORY_MULTIPLE` times the memory is still computed: that takes minutes.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from smelt.graph.ir.storage_view import Layout
 from smelt.shapes.size import Size, symbols
 from smelt.shapes.unbacked import is_unbacked
 
-TIMES = 64
+MAX_MEMORY_MULTIPLE = 64
 """How many times the memory a value may need that is not stored."""
-SMALL = 2**40
+ALWAYS_COMPUTED_BYTES = 2**40
 """Results of fewer bytes are always computed."""
 
 
@@ -48,10 +48,10 @@ def most_bytes(device: torch.device) -> int:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if device.type == "cuda" and torch.cuda.is_available():
         memory = max(memory, torch.cuda.get_device_properties(device).total_memory)
-    return max(SMALL, TIMES * memory)
+    return max(ALWAYS_COMPUTED_BYTES, MAX_MEMORY_MULTIPLE * memory)
 
 
-def expect_room(answer: Any) -> None:
+def require_memory(answer: Any) -> None:
     """Check the sizes of an operator's new results.
 
     Symbolic sizes are checked if they are numbers of the program: sizes of input tensors have memory behind them.
@@ -61,12 +61,12 @@ def expect_room(answer: Any) -> None:
     """
     if isinstance(answer, (list, tuple)):
         for each in answer:
-            expect_room(each)
+            require_memory(each)
     elif type(answer) is Layout and isinstance(answer.val, TensorMeta):
         val, size = answer.val, answer.val.nbytes
         if isinstance(size, Size):
             if any(symbol.wide for symbol in symbols(size)) and not is_unbacked(size):
                 if size > most_bytes(val.device):
                     raise NoRoom(val)
-        elif size >= SMALL and size > most_bytes(val.device):
+        elif size >= ALWAYS_COMPUTED_BYTES and size > most_bytes(val.device):
             raise NoRoom(val)

@@ -14,7 +14,7 @@ from smelt.base.torch_private import OpOverload
 from smelt.graph.ir.meta import extent
 from smelt.graph.ir.storage_view import Layout, ViewedTensor
 
-LARGEST = 1 << 22
+MAX_PROBE_ELEMENTS = 1 << 22
 """Elements of all arguments together up to which a kernel is run."""
 
 _VALUES_MATTER = (
@@ -24,7 +24,7 @@ _VALUES_MATTER = (
 )
 
 
-def tried(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def probe(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The operator's result for arguments with these layouts; None where it cannot be run, or refuses ones.
 
     Trace tensors among the arguments have plain sizes and are on the CPU. Operators of other libraries are never run:
@@ -32,7 +32,7 @@ def tried(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     """
     if func.namespace != "aten" or any(tag in func.tags for tag in _VALUES_MATTER):
         return None
-    left = LARGEST
+    left = MAX_PROBE_ELEMENTS
 
     def real(value: Any) -> Any:
         nonlocal left

@@ -25,19 +25,19 @@ def _same(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
 
 def _view(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     val = val_of(args[0])
-    shape = _wanted(val, args[1])
+    shape = _target_shape(val, args[1])
     stride = None if shape is None else view_stride(val.shape, val.stride, shape)
     return None if stride is None or shape is None else moved(args[0], shape, stride)
 
 
 def _unsafe_view(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     val = val_of(args[0])
-    shape = _wanted(val, args[1])
+    shape = _target_shape(val, args[1])
     stride = None if shape is None else view_stride(val.shape, val.stride, shape)
     return None if stride is None or shape is None else fresh(val, shape, None, stride)
 
 
-def _wanted(val: TensorMeta, sizes: Sequence[IntLike]) -> tuple[IntLike, ...] | None:
+def _target_shape(val: TensorMeta, sizes: Sequence[IntLike]) -> tuple[IntLike, ...] | None:
     """The target shape of a reshape, with -1 resolved; None where it does not fit."""
     total = math.prod(val.shape)
     free = [d for d, n in enumerate(sizes) if not isinstance(n, Size) and n == -1]
@@ -59,7 +59,7 @@ def view_stride(shape: Sequence[IntLike], stride: Sequence[IntLike], new: Sequen
     aten/src/ATen/TensorUtils.cpp, `computeStride`.)
     """
     if any(same(n, 0) for n in shape):
-        return tuple(stride) if _as_it_is(shape, new) else contiguous_stride(new)  # type: ignore[arg-type]
+        return tuple(stride) if _is_unchanged(shape, new) else contiguous_stride(new)  # type: ignore[arg-type]
     rows = contiguous_stride(shape)  # type: ignore[arg-type]
     open_sizes = is_unbacked(*shape, *new)  # such sizes must not be compared
     if all((open_sizes and same(n, 1)) or known_equal(a, b) for n, a, b in zip(shape, stride, rows, strict=True)):
@@ -77,7 +77,7 @@ def view_stride(shape: Sequence[IntLike], stride: Sequence[IntLike], new: Sequen
     return None if left else tuple(reversed(out))
 
 
-def _as_it_is(shape: Sequence[IntLike], new: Sequence[IntLike]) -> bool:
+def _is_unchanged(shape: Sequence[IntLike], new: Sequence[IntLike]) -> bool:
     """Whether the target shape is the present one; unbacked sizes are not compared."""
     if same_all(tuple(shape), tuple(new)):
         return True
@@ -273,17 +273,17 @@ def _unfold(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     return moved(args[0], (*shape, size), (*stride, val.stride[dim]))
 
 
-_PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64, torch.complex32: torch.float16}
+_COMPONENTS = {torch.complex64: torch.float32, torch.complex128: torch.float64, torch.complex32: torch.float16}
 
 
 def _view_as_real(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     val = val_of(args[0])
     stride = (*[s * 2 for s in val.stride], 1)
-    return layout_for((*val.shape, 2), _PARTS[val.dtype], stride, val.device, layout(args[0]).offset * 2)
+    return layout_for((*val.shape, 2), _COMPONENTS[val.dtype], stride, val.device, layout(args[0]).offset * 2)
 
 
 def _view_as_complex(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
-    val, whole = val_of(args[0]), {real: z for z, real in _PARTS.items()}
+    val, whole = val_of(args[0]), {real: z for z, real in _COMPONENTS.items()}
     if not val.ndim or val.shape[-1] != 2 or val.stride[-1] != 1 or val.dtype not in whole:
         return None
     if not all(s % 2 == 0 for s in (*val.stride[:-1], layout(args[0]).offset)):

@@ -18,19 +18,19 @@ from smelt.base.torch_private import backward_hooks
 from smelt.graph.nodes.engine_nodes import nodes_below
 
 
-def only_given(hook: Callable[..., Any]) -> Callable[..., Any]:
+def skipping_absent(hook: Callable[..., Any]) -> Callable[..., Any]:
     """A tensor's hook that is skipped without a gradient."""
-    if getattr(hook, "only_given", False):
+    if getattr(hook, "skipping_absent", False):
         return hook
 
     def called(gradient: torch.Tensor | None) -> Any:
         return None if gradient is None else hook(gradient)
 
-    called.only_given = True  # type: ignore[attr-defined]
+    called.skipping_absent = True  # type: ignore[attr-defined]
     return called
 
 
-def only_given_of_module(hook: Callable[..., Any]) -> Callable[..., Any]:
+def skipping_absent_of_module(hook: Callable[..., Any]) -> Callable[..., Any]:
     """A module's backward hook (full, or pre-hook) that is skipped when no result of the module has a gradient."""
 
     def called(module: Any, *gradients: Any) -> Any:
@@ -39,7 +39,7 @@ def only_given_of_module(hook: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def quiet_below(node: Any) -> None:
+def skip_absent_below(node: Any) -> None:
     """Prepare for the engine's visit of a node without a gradient.
 
     Hooks of the leaves below the node, and custom functions there, will not be called.
@@ -47,12 +47,12 @@ def quiet_below(node: Any) -> None:
     for here in nodes_below([node]):
         leaf = getattr(here, "variable", None)
         if leaf is not None:
-            quiet(backward_hooks(leaf))
+            skip_absent(backward_hooks(leaf))
         if isinstance(here, BackwardCFunction):
-            _Skipped.of(here).expected = True
+            _SkippedFunction.of(here).expected = True
 
 
-class _Skipped:
+class _SkippedFunction:
     """A node of a `torch.autograd.Function` whose backward is skipped when it gets no gradient.
 
     Attributes:
@@ -66,11 +66,11 @@ class _Skipped:
         self.expected = self.nothing = False
 
     @staticmethod
-    def of(node: Any) -> _Skipped:
+    def of(node: Any) -> _SkippedFunction:
         """The object for a node of the engine, which calls its methods from here on."""
         found = getattr(vars(node).get("apply"), "__self__", None)
-        if type(found) is not _Skipped:
-            found = _Skipped(node)
+        if type(found) is not _SkippedFunction:
+            found = _SkippedFunction(node)
             # a pre-hook sees which gradients are absent, where the function would get zeros
             node.register_prehook(found.before)
             node.apply = found.apply
@@ -86,10 +86,10 @@ class _Skipped:
         return (None,) * len(node.needs_input_grad) if self.nothing else type(node).apply(node, *gradients)
 
 
-def quiet(hooks: dict[int, Callable[..., Any]] | None) -> None:
+def skip_absent(hooks: dict[int, Callable[..., Any]] | None) -> None:
     """Make all of a tensor's hooks skip absent gradients."""
     for key, hook in list((hooks or {}).items()):
-        hooks[key] = only_given(hook)  # type: ignore[index]
+        hooks[key] = skipping_absent(hook)  # type: ignore[index]
 
 
 def hooks_of(tensor: torch.Tensor) -> Callable[[], dict[int, Callable[..., Any]] | None]:

@@ -21,16 +21,16 @@ from smelt.base.errors import Unsupported
 from smelt.graph.nodes.engine_nodes import history
 from smelt.graph.nodes.gradients import DERIVATIVES
 
-_unsteady: ByIdentity[type, bool] = ByIdentity()
+_changing: ByIdentity[type, bool] = ByIdentity()
 """Classes of which a value read by the backward has changed between forward and backward."""
 
 
 def is_steady(cls: type) -> bool:
     """Whether nothing that the backward of a class reads has ever changed between forward and backward."""
-    return cls not in _unsteady
+    return cls not in _changing
 
 
-_writing: ByIdentity[type, bool] = ByIdentity()
+_writing_outside: ByIdentity[type, bool] = ByIdentity()
 """Classes whose backward has written to a tensor that the caller of the graph keeps."""
 
 
@@ -88,7 +88,7 @@ class Writers:
 
 def writes_outside(cls: type) -> bool:
     """Whether the backward of a class has written to tensors outside of the graph. It runs in eager."""
-    return cls in _writing
+    return cls in _writing_outside
 
 
 def has_functions(graph: fx.Graph) -> bool:
@@ -101,7 +101,7 @@ def _functions_of(graph: fx.Graph) -> list[type]:
     return [c for c in classes if isinstance(c, type) and issubclass(c, torch.autograd.Function)]
 
 
-def leave_out_writing(graph: fx.Graph, writing: tuple[type, ...]) -> frozenset[int]:
+def exclude_writing(graph: fx.Graph, writing: tuple[type, ...]) -> frozenset[int]:
     """Exclude functions whose backward writes outside of the graph (all of the graph if these are not known) from
     graphs.
 
@@ -109,9 +109,9 @@ def leave_out_writing(graph: fx.Graph, writing: tuple[type, ...]) -> frozenset[i
     """
     classes = _functions_of(graph)
     known = [cls for cls in classes if any(cls is each for each in writing)]
-    found = [cls for cls in known or classes if cls not in _writing]
+    found = [cls for cls in known or classes if cls not in _writing_outside]
     for cls in found:
-        _writing.put(cls, True)
+        _writing_outside.put(cls, True)
     return frozenset(map(id, found))
 
 
@@ -129,7 +129,7 @@ class BackwardState:
 
     def note_change(self) -> None:
         """Note that a value has changed; the class is no longer captured as one node with this state."""
-        _unsteady.put(self.cls, True)
+        _changing.put(self.cls, True)
 
 
 def states_of(graph: fx.Graph) -> tuple[BackwardState, ...]:

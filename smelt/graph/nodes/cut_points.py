@@ -61,7 +61,7 @@ def in_pieces(graph: fx.Graph, backend: str) -> bool:
     return bool(boundaries(graph)) or backend != "eager" and bool(cuts(graph))
 
 
-def drop_idle(graph: fx.Graph) -> None:
+def remove_idle_boundaries(graph: fx.Graph) -> None:
     """Remove boundaries that have no effect: a tensor that only the caller reads, a region without nodes."""
     for node in boundaries(graph):
         if isinstance(node.target, Edge):
@@ -88,12 +88,12 @@ def without_regions_at(graph: fx.Graph) -> fx.Graph:
     copies: dict[fx.Node, fx.Node] = {}
     open_regions: list[fx.Node] = []
     for node in graph.nodes:
-        at_seam = isinstance(node.target, EagerBoundary)
-        if at_seam:
+        at_boundary = isinstance(node.target, EagerBoundary)
+        if at_boundary:
             for entered in reversed(open_regions):
                 _call(out, EXITS[entered.target], (copies[entered],))  # type: ignore[index]
         copies[node] = out.node_copy(node, copies.__getitem__)
-        if at_seam:
+        if at_boundary:
             for entered in open_regions:
                 copies[entered] = _call(out, entered.target, entered.args)
         elif node.target in EXITS:

@@ -22,7 +22,7 @@ from torch.autograd.function import BackwardCFunction
 from smelt.base.errors import SmeltError
 from smelt.base.torch_c import recording
 from smelt.graph.meta_rules.oversized import NoRoom
-from smelt.graph.nodes.absent_gradients import quiet_below
+from smelt.graph.nodes.absent_gradients import skip_absent_below
 
 
 class _ErrorNode(torch.autograd.Function):
@@ -39,7 +39,7 @@ class _ErrorNode(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor | None) -> Any:
         if gradient is None or ctx.error is None:  # a compiled graph does not use the tensor in this backward
             for node, _ in ctx.next_functions:
-                quiet_below(node)
+                skip_absent_below(node)
             return (None,) * len(ctx.needs_input_grad)
         raise once_more(ctx.error)
 
@@ -70,7 +70,7 @@ def with_invalid_history(
 
 # -- errors of a backward ------------------------------------------------------------------------------------------
 
-_TEXTS = re.compile(
+_ENGINE_ERRORS = re.compile(
     r"has been modified by an inplace operation"
     r"|more than one element of the written-to tensor"  # a write through expanded memory
     r"|^the derivative for"
@@ -91,8 +91,8 @@ def of_backward(error: Exception) -> Exception | None:
         return error.of_eager()
     if isinstance(error, SmeltError):
         return None
-    told = isinstance(error, RuntimeError) and _TEXTS.search(str(error))
-    if not (told or _is_of_operator(error.__traceback__) or _is_of_function(error.__traceback__)):
+    told = isinstance(error, RuntimeError) and _ENGINE_ERRORS.search(str(error))
+    if not (told or _is_from_operator(error.__traceback__) or _is_from_function(error.__traceback__)):
         return None
     error.__traceback__ = error.__context__ = None  # they refer to the frames of the trace
     return error
@@ -105,7 +105,7 @@ _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 _APPLY = BackwardCFunction.apply.__code__
 
 
-def _is_of_function(entry: TracebackType | None) -> bool:
+def _is_from_function(entry: TracebackType | None) -> bool:
     """Whether the program's own code raised it, in the backward of a `torch.autograd.Function`."""
     code = None
     applied = False
@@ -116,7 +116,7 @@ def _is_of_function(entry: TracebackType | None) -> bool:
     return applied and code is not None and code is not _APPLY and not code.co_filename.startswith(_PACKAGE)
 
 
-def _is_of_operator(entry: TracebackType | None) -> bool:
+def _is_from_operator(entry: TracebackType | None) -> bool:
     """Whether it was raised in the derivative of a library's operator, registered or not."""
     while entry is not None:
         code = entry.tb_frame.f_code

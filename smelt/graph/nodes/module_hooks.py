@@ -14,7 +14,7 @@ from torch.nn.modules._functions import BackwardHookFunction
 from torch.utils.hooks import BackwardHook
 
 from smelt.base.torch_c import recording
-from smelt.graph.nodes.absent_gradients import only_given_of_module, pass_on_absent
+from smelt.graph.nodes.absent_gradients import pass_on_absent, skipping_absent_of_module
 from smelt.graph.nodes.cut_points import EagerBoundary
 
 
@@ -56,7 +56,7 @@ class BeforeForward(_ModuleHooks):
     def __call__(self, module: nn.Module, *tensors: torch.Tensor) -> tuple[Any, ...]:
         full, _ = module._get_backward_hooks()
         before = module._get_backward_pre_hooks()
-        hook = BackwardHook(module, [*map(only_given_of_module, full)], [*map(only_given_of_module, before)])
+        hook = BackwardHook(module, [*map(skipping_absent_of_module, full)], [*map(skipping_absent_of_module, before)])
         return Around(hook), *self.set_up(hook.setup_input_hook, tensors)
 
 

@@ -65,7 +65,7 @@ def _shape(node: fx.Node) -> tuple[Any, ...]:
     return node.meta["val"].shape or (1,)
 
 
-def _at(dim: int | None, position: int) -> Rule:
+def _indices_along(dim: int | None, position: int) -> Rule:
     """The operand at `position` contains indices along dimension `args[dim]` of the first operand (its
     first for None).
     """
@@ -163,13 +163,13 @@ _RULES: dict[OpOverload, Rule] = {
     aten.multinomial.default: _weights,
     aten.repeat_interleave.Tensor: _repeats,
     aten.masked_scatter.default: _masked,
-    aten.embedding.default: _at(None, 1),
+    aten.embedding.default: _indices_along(None, 1),
     **dict.fromkeys((aten.take.default, aten.put.default), _take),
     **dict.fromkeys((aten.index_fill.int_Scalar, aten.index_fill.int_Tensor), _wrapping),
     **dict.fromkeys(
         (aten.gather.default, aten.index_select.default, aten.scatter.src, aten.scatter.value, aten.scatter_add.default,
          aten.index_add.default, aten.index_copy.default),
-        _at(1, 2),
+        _indices_along(1, 2),
     ),
     aten.nll_loss_forward.default: _classes,
     aten.nll_loss2d_forward.default: _classes,
@@ -180,7 +180,7 @@ _RULES: dict[OpOverload, Rule] = {
 }  # fmt: skip
 
 
-_RUN: frozenset[OpOverload] = frozenset(
+_RUN_IF_UNUSED: frozenset[OpOverload] = frozenset(
     {
         aten.poisson.default, aten.histc.default, aten.bincount.default, aten._embedding_bag.default,
         aten._embedding_bag_forward_only.default, aten.multi_margin_loss.default,
@@ -194,13 +194,13 @@ _RUN: frozenset[OpOverload] = frozenset(
 
 def looks_at_values(func: OpOverload) -> bool:
     """Whether the operator raises for some values of its operands."""
-    return func in _RULES or func in _RUN or func is aten._linalg_check_errors.default
+    return func in _RULES or func in _RUN_IF_UNUSED or func is aten._linalg_check_errors.default
 
 
 def runs_by_itself(node: fx.Node) -> bool:
     """Whether the node has to run even if its value is unused, since it may raise."""
-    alone = node.target in _RUN or is_checked_form(node.target)
-    return alone and node.op == "call_function" and not _of_derivative(node)
+    alone = node.target in _RUN_IF_UNUSED or is_checked_form(node.target)
+    return alone and node.op == "call_function" and not _is_backward(node)
 
 
 def ranges_of(func: OpOverload, args: Sequence[Any]) -> Iterator[Range]:
@@ -210,7 +210,7 @@ def ranges_of(func: OpOverload, args: Sequence[Any]) -> Iterator[Range]:
 
 def checks_of_dead(graph: fx.Graph, live: Callable[[], set[fx.Node]]) -> Iterable[Range]:
     """The ranges of nodes outside of `live()`; not of backward nodes, whose forward has checked the same values."""
-    found = [n for n in graph.nodes if n.target in _RULES and not _of_derivative(n)]
+    found = [n for n in graph.nodes if n.target in _RULES and not _is_backward(n)]
     if not found:
         return
     used, seen = live(), set()
@@ -229,15 +229,15 @@ def waits(node: fx.Node) -> bool:
 
     A compiled program does so, too, since a failed assertion in a kernel ends the context.
     """
-    if node.target not in _LOOKED_AT or _of_derivative(node) or not _on_gpu(node.meta["val"].device):
+    if node.target not in _CHECKED_FIRST or _is_backward(node) or not _on_gpu(node.meta["val"].device):
         return False
     return any(each.waits for each in ranges_of(node.target, (*node.args, *node.kwargs.values())))
 
 
-_LOOKED_AT = (aten.normal.Tensor_Tensor, aten.normal.float_Tensor)
+_CHECKED_FIRST = (aten.normal.Tensor_Tensor, aten.normal.float_Tensor)
 
 
-def _of_derivative(node: fx.Node) -> bool:
+def _is_backward(node: fx.Node) -> bool:
     """Whether its indices are those of a forward node, which checks them: the gradient of `x[i]` writes where x was
     read.
     """

@@ -25,7 +25,7 @@ from smelt.shapes.size import known_equal
 aten = torch.ops.aten
 
 
-def for_stand_ins(target: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> Any:
+def for_trace_tensors(target: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> Any:
     """The function to call instead of `target` on trace tensors: `target` itself, unless it needs a rewrite."""
     # a Python function may share its name with a C function, but not its arguments: `torch.masked.prod`
     name = "" if type(target) is FunctionType else getattr(target, "__name__", "")
@@ -37,7 +37,7 @@ def for_stand_ins(target: Any, args: Sequence[Any], kwargs: dict[str, Any] | Non
         other = rule(target, args, kwargs or {})
         if other is not None:
             return other
-    form = _OTHER.get(target) if args and target.__hash__ is not None else None
+    form = _REWRITES.get(target) if args and target.__hash__ is not None else None
     if form is None or not isinstance(args[0], ViewedTensor) or not args[0].storage_view.layout.val.symbolic:
         return target
     return form
@@ -50,7 +50,7 @@ def _by_its_arguments(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) 
     if target in _GRIDS and _has_one_line(*args, **kwargs):
         return partial(_grid_of_one_line, target)
     if target is operator.setitem:
-        return next((form for form, fits in _WRITES.items() if fits(*args)), None)
+        return next((form for form, fits in _ASSIGNMENTS.items() if fits(*args)), None)
     if any(isinstance(each, torch.SymInt) for each in (*args[1:2], *map(kwargs.get, _EXPONENTS))):
         return partial(_with_power, target) if _is_power(target) else None
     return None
@@ -252,7 +252,7 @@ def _grid_of_one_line(target: Any, theta: torch.Tensor, size: Any, align_corners
     return points.expand(size[0], -1, -1).bmm(theta.transpose(1, 2)).reshape(size[0], *space, len(space))
 
 
-_OTHER: dict[Any, Callable[..., Any]] = {
+_REWRITES: dict[Any, Callable[..., Any]] = {
     functional.interpolate: _interpolate,
     functional.upsample: _upsample,
     functional.max_pool1d: _max_pool1d,
@@ -260,7 +260,7 @@ _OTHER: dict[Any, Callable[..., Any]] = {
 }
 
 
-_WRITES: dict[Callable[..., Any], Callable[..., bool]] = {
+_ASSIGNMENTS: dict[Callable[..., Any], Callable[..., bool]] = {
     _fill_if: _writes_all_or_nothing,
     _fill: _writes_one_row,
     _put: _writes_where_true,

@@ -57,7 +57,7 @@ def _given(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], nam
     )
 
 
-def _is_put_in_turn(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def _is_ordered_put(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     return not _given(func, args, kwargs, "accumulate") or _is_on_a_gpu(args)
 
 
@@ -95,7 +95,7 @@ _ON_A_GPU = frozenset(
 )
 """As listed in the documentation of `torch.use_deterministic_algorithms`."""
 _ONLY = {
-    "put": _is_put_in_turn,
+    "put": _is_ordered_put,
     "scatter_reduce": _is_product,
     "bincount": _has_weights,
     "_embedding_bag_dense_backward": _takes_largest,

@@ -19,7 +19,7 @@ def lies_within(shape: Sequence[int], stride: Sequence[int], offset: int, val: T
     if is_dense(val.shape, val.stride):
         return offset >= 0 and known_at_most(reach(shape, stride, offset), val.numel)
     sizes = (*shape, *stride, offset, *val.shape, *val.stride)
-    if not all(type(n) is int for n in sizes) or val.numel > _SEARCHED:
+    if not all(type(n) is int for n in sizes) or val.numel > _MAX_COMPARED_ELEMENTS:
         return False
     once = [1 if step == 0 else n for n, step in zip(val.shape, val.stride, strict=True)]
     if may_overlap(once, val.stride):
@@ -40,5 +40,5 @@ def element_offsets(shape: Sequence[int], stride: Sequence[int], offset: int) ->
     return found
 
 
-_SEARCHED = 1 << 20
+_MAX_COMPARED_ELEMENTS = 1 << 20
 """Elements of the largest tensor with gaps whose offsets are compared one by one."""

@@ -19,23 +19,23 @@ from smelt.base.torch_private import view_base
 from smelt.graph.ir.storage_view import ViewedTensor
 
 
-def _turning(name: str) -> Callable[..., Any]:
+def _in_place_form(name: str) -> Callable[..., Any]:
     """The in-place method `name` of tensors, implemented by the view of the same name without its underscore."""
     in_place, view = getattr(torch.Tensor, name), getattr(torch.Tensor, name.removesuffix("_"))
 
-    def turn(self: ViewedTensor, *args: Any, **kwargs: Any) -> ViewedTensor:
+    def method(self: ViewedTensor, *args: Any, **kwargs: Any) -> ViewedTensor:
         if not _becomes_view(self):
             out: ViewedTensor = in_place(self, *args, **kwargs)
             return out
-        moved = _view_of(self, lambda: view(self, *args, **kwargs))
-        if moved is not self:
-            swap_implementations(self, moved)
-            self.storage_view, moved.storage_view = moved.storage_view, self.storage_view
+        viewed = _view_of(self, lambda: view(self, *args, **kwargs))
+        if viewed is not self:
+            swap_implementations(self, viewed)
+            self.storage_view, viewed.storage_view = viewed.storage_view, self.storage_view
         increment_version(self)
         return self
 
-    turn.__name__, turn.__qualname__ = name, f"InplaceViewOps.{name}"
-    return turn
+    method.__name__, method.__qualname__ = name, f"InplaceViewOps.{name}"
+    return method
 
 
 def _view_of(tensor: torch.Tensor, view: Callable[[], Any]) -> Any:
@@ -44,13 +44,13 @@ def _view_of(tensor: torch.Tensor, view: Callable[[], Any]) -> Any:
     Where autograd refuses to continue the tensor's history (one of several results whose base was written), a program
     may still change its shape under no_grad.
     """
-    if not torch.is_grad_enabled() and not _may_go_on(tensor):
+    if not torch.is_grad_enabled() and not _history_continues(tensor):
         return view()
     with torch.enable_grad():
         return view()
 
 
-def _may_go_on(tensor: torch.Tensor) -> bool:
+def _history_continues(tensor: torch.Tensor) -> bool:
     """Whether autograd continues the tensor's history: reading it rebuilds it after a write to the base, or raises."""
     try:
         _ = tensor.grad_fn
@@ -78,10 +78,10 @@ class InplaceViewOps(ViewedTensor):
 
     __slots__ = ()
 
-    t_ = _turning("t_")
-    transpose_ = _turning("transpose_")
-    swapaxes_ = _turning("swapaxes_")
-    swapdims_ = _turning("swapdims_")
-    unsqueeze_ = _turning("unsqueeze_")
-    squeeze_ = _turning("squeeze_")
-    as_strided_ = _turning("as_strided_")
+    t_ = _in_place_form("t_")
+    transpose_ = _in_place_form("transpose_")
+    swapaxes_ = _in_place_form("swapaxes_")
+    swapdims_ = _in_place_form("swapdims_")
+    unsqueeze_ = _in_place_form("unsqueeze_")
+    squeeze_ = _in_place_form("squeeze_")
+    as_strided_ = _in_place_form("as_strided_")

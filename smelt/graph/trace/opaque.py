@@ -27,13 +27,13 @@ _CPU = torch.device("cpu")
 _compressed: Any = torch.sparse_compressed_tensor
 
 
-def touches(values: Sequence[Any]) -> bool:
+def has_opaque(values: Sequence[Any]) -> bool:
     """Whether an opaque tensor is among the arguments."""
     for value in values:
         if isinstance(value, ViewedTensor):
             if type(value.storage_view.layout.val) is OpaqueMeta:
                 return True
-        elif isinstance(value, (list, tuple)) and touches(value):
+        elif isinstance(value, (list, tuple)) and has_opaque(value):
             return True
     return False
 
@@ -45,7 +45,7 @@ def opaque_answer(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
         DataDependent: the result depends on values.
         Unsupported: it writes to its arguments, or refuses the example.
     """
-    question = _QUESTIONS.get(func)
+    question = _METADATA_QUERIES.get(func)
     if question is not None:
         return question(args[0].storage_view.layout.val)
     if name_in_namespace(func) in _ABOUT_ELEMENTS:
@@ -59,7 +59,7 @@ def opaque_answer(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
     key = (func, *map(_key, args), *((k, _key(v)) for k, v in kwargs.items()))
     known = _answers.get(key)
     if known is None:
-        known = remember(_answers, key, _asked(func, args, kwargs))
+        known = remember(_answers, key, _run_example(func, args, kwargs))
     return known
 
 
@@ -74,7 +74,7 @@ def _key(value: Any) -> Any:
     return (value, type(value))
 
 
-def _asked(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _run_example(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     def real(value: Any) -> Any:
         if isinstance(value, ViewedTensor):
             return _example(value.storage_view.layout)
@@ -112,13 +112,13 @@ def _example(layout: Layout) -> torch.Tensor:
 def opaque_tensor(val: OpaqueMeta, device: torch.device) -> torch.Tensor:
     """A tensor of this kind: sparse without elements, or quantised."""
     if val.layout is torch.sparse_coo:
-        sparse, dense = val.parts
+        sparse, dense = val.details
         return aten._sparse_coo_tensor_with_dims.default(
             sparse, dense, list(val.shape), dtype=val.dtype, layout=val.layout, device=device
         )
     if val.layout is torch.strided:
         return _quantised(val, device)
-    index_dtype, dense, *block = val.parts
+    index_dtype, dense, *block = val.details
     batch = val.ndim - dense - 2
     by_rows = val.layout in (torch.sparse_csr, torch.sparse_bsr)
     rows = val.shape[batch + (not by_rows)] // (block[not by_rows] if block else 1)
@@ -134,7 +134,7 @@ def opaque_tensor(val: OpaqueMeta, device: torch.device) -> torch.Tensor:
 
 
 def _quantised(val: OpaqueMeta, device: torch.device) -> torch.Tensor:
-    scheme, *axis = val.parts
+    scheme, *axis = val.details
     if axis:
         count = val.shape[axis[0]]
         scales, points = torch.ones(count, dtype=torch.float64), torch.zeros(count, dtype=torch.int64)
@@ -158,18 +158,18 @@ def stand_in(cls: type[ViewedTensor], val: OpaqueMeta) -> ViewedTensor:
 
 
 def _sparse_dims(val: OpaqueMeta) -> int:
-    return val.parts[0] if val.layout is torch.sparse_coo else 2
+    return val.details[0] if val.layout is torch.sparse_coo else 2
 
 
 def _dense_dims(val: OpaqueMeta) -> int:
-    return val.parts[1]
+    return val.details[1]
 
 
-_QUESTIONS: dict[OpOverload, Any] = {
+_METADATA_QUERIES: dict[OpOverload, Any] = {
     torch.ops.prim.device.default: lambda val: val.device,
     aten.sparse_dim.default: _sparse_dims,
     aten.dense_dim.default: _dense_dims,
-    aten.qscheme.default: lambda val: val.parts[0],
+    aten.qscheme.default: lambda val: val.details[0],
     # composite operators ask this to save work; their result is the same kind either way
     aten.is_coalesced.default: lambda val: False,
     aten.size.default: lambda val: list(val.shape),

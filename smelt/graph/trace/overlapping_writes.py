@@ -22,7 +22,7 @@ from smelt.base.errors import Unsupported
 from smelt.base.torch_private import OpOverload, name_in_namespace, schema_of
 from smelt.graph.ir.functional_form import DRAWING
 from smelt.graph.ir.meta import extent, may_overlap
-from smelt.graph.ir.schema import OpInfo, find_op, sees_strides
+from smelt.graph.ir.schema import OpInfo, depends_on_strides, find_op
 from smelt.graph.ir.storage_view import Layout, ViewedTensor
 from smelt.graph.meta_rules.constant_values import known_value
 from smelt.graph.trace.in_bounds import distinct_offsets, element_offsets
@@ -30,7 +30,7 @@ from smelt.graph.trace.in_bounds import distinct_offsets, element_offsets
 aten = torch.ops.aten
 
 
-def expect_apart(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def require_no_order(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Require that the result of a write operator does not depend on the order in which its kernel writes.
 
     Raises:
@@ -38,11 +38,11 @@ def expect_apart(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Ma
     """
     if func in _ONE_VALUE or func in DRAWN_ALIKE:
         return
-    for targets, others in _steps(func, info, args, kwargs):
-        if any(map(repeats, targets)):
+    for targets, others in _write_steps(func, info, args, kwargs):
+        if any(map(overlaps_itself, targets)):
             if func is aten.copy_.default and is_one_value(args[1]):  # compares sizes, so only where it matters
                 return
-            if func is aten.copy_.default and _is_one_for_each_address(args[0], args[1]):
+            if func is aten.copy_.default and _gives_each_address_one(args[0], args[1]):
                 continue
             raise Unsupported(f"{func} on elements that share memory", why="its order decides what they hold")
         for i, target in enumerate(targets):
@@ -73,7 +73,7 @@ def is_one_value(source: Any) -> bool:
     return 0 not in shape and all(n == 1 or s == 0 for n, s in zip(shape, stride, strict=True))
 
 
-def _is_one_for_each_address(target: ViewedTensor, source: Any) -> bool:
+def _gives_each_address_one(target: ViewedTensor, source: Any) -> bool:
     """Whether elements of the target that share memory get one and the same element of the source."""
     if not isinstance(source, ViewedTensor) or source.storage_view.storage is target.storage_view.storage:
         return False
@@ -82,7 +82,7 @@ def _is_one_for_each_address(target: ViewedTensor, source: Any) -> bool:
     read = (0,) * (len(shape) - len(own)) + steps  # as the copy broadcasts it; whether it fits was checked
     if written == read:
         return True
-    if math.prod(shape) > _SEARCHED:
+    if math.prod(shape) > _MAX_COMPARED_ELEMENTS:
         return False
     _, first, at = numpy.unique(element_offsets(shape, written, 0), return_index=True, return_inverse=True)
     found = element_offsets(shape, read, 0)
@@ -113,7 +113,7 @@ def written_tensors(
 _Named = list[tuple[str, ViewedTensor]]
 
 
-def _steps(
+def _write_steps(
     func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[tuple[list[ViewedTensor], _Named]]:
     """For each step of the operator: tensors that it writes, and (parameter, tensor) that it reads. Lists are processed
@@ -138,7 +138,7 @@ def _tensors(value: Any) -> Iterator[ViewedTensor]:
             yield from _tensors(one)
 
 
-def repeats(tensor: ViewedTensor) -> bool:
+def overlaps_itself(tensor: ViewedTensor) -> bool:
     """Whether two elements of the tensor are the same memory."""
     layout = tensor.storage_view.layout
     if not may_overlap(layout.val.shape, layout.val.stride):
@@ -146,7 +146,7 @@ def repeats(tensor: ViewedTensor) -> bool:
     shape, stride, offset = _numbers(layout)
     if 0 in shape:
         return False
-    if extent(shape, stride) > _SEARCHED or 0 in (s for n, s in zip(shape, stride, strict=True) if n > 1):
+    if extent(shape, stride) > _MAX_COMPARED_ELEMENTS or 0 in (s for n, s in zip(shape, stride, strict=True) if n > 1):
         return True
     found = distinct_offsets(shape, stride, offset)
     return len(numpy.unique(found)) < len(found)
@@ -156,12 +156,12 @@ def _reads_written(func: OpOverload, target: ViewedTensor, name: str, other: Vie
     """Whether a write to one element of the result changes an element of `other` from which another one is computed."""
     if target.storage_view.storage is not other.storage_view.storage:
         return False
-    if sees_strides(func):  # an operator of a library, of which nothing is known
+    if depends_on_strides(func):  # an operator of a library, of which nothing is known
         return True
     own, read = target.storage_view.layout, other.storage_view.layout
     if own is read and _in_place(func, name):
         return False
-    return _meet(own, read)
+    return _overlap(own, read)
 
 
 def _in_place(func: OpOverload, name: str) -> bool:
@@ -179,7 +179,7 @@ _POINTWISE = frozenset(
 """Names of elementwise operators without PyTorch's tag."""
 
 
-def _meet(a: Layout, b: Layout) -> bool:
+def _overlap(a: Layout, b: Layout) -> bool:
     """Whether two layouts in one storage have elements in common."""
     (shape, stride, offset), (other_shape, other_stride, other_offset) = first, second = _numbers(a), _numbers(b)
     sizes = a.val.dtype.itemsize, b.val.dtype.itemsize
@@ -192,12 +192,12 @@ def _meet(a: Layout, b: Layout) -> bool:
     windows = _windows(first, second)
     if windows is not None:
         return all(i < j + m and j < i + n for (i, n), (j, m) in zip(*windows, strict=True))
-    if max(extent(shape, stride), extent(other_shape, other_stride)) > _SEARCHED:
+    if max(extent(shape, stride), extent(other_shape, other_stride)) > _MAX_COMPARED_ELEMENTS:
         return True
     return bool(numpy.isin(distinct_offsets(*first), distinct_offsets(*second)).any())
 
 
-_SEARCHED = 1 << 18
+_MAX_COMPARED_ELEMENTS = 1 << 18
 """Most elements of memory whose offsets are compared one by one."""
 
 _Numbers = tuple[tuple[int, ...], tuple[int, ...], int]

@@ -13,7 +13,7 @@ from smelt.base.torch_private import OpOverload, schema_of
 from smelt.graph.ir.meta import contiguous_stride, extent, is_dense, may_overlap, meta_of
 from smelt.graph.ir.schema import op_info
 from smelt.graph.meta_rules.constant_values import known_value, remember
-from smelt.graph.meta_rules.infer import answer_for, depends_on_values
+from smelt.graph.meta_rules.infer import depends_on_values, infer_meta
 from smelt.graph.meta_rules.least_squares import least_squares
 from smelt.graph.trace import sparse
 from smelt.graph.trace.trace import (
@@ -26,7 +26,7 @@ from smelt.graph.trace.trace import (
     TraceTensor,
     argument,
     as_traced,
-    expect_new_shape,
+    note_new_shape,
     ordinary,
     propagate,
     root_of,
@@ -274,7 +274,7 @@ def _resize(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], re
     if not whole.numel:
         tensor.move_to(propagate(aten.new_empty.default, (before, shape), {}, recorder))
     elif first + extent(shape, stride) <= extent(whole.shape, whole.stride):
-        expect_new_shape(func, tensor)
+        note_new_shape(func, tensor)
         tensor.storage_view.storage.resized = True
         tensor.move_to(propagate(aten.as_strided.default, (before, shape, stride, first), {}, recorder))
     else:  # the program would expect its views to grow with it
@@ -313,7 +313,7 @@ def _scattered_strided(
     The storages of an input and of a value of the graph begin elsewhere than in eager.
     """
     (value, src, *where), kwargs = as_traced(args, kwargs, recorder)
-    answer_for(func, (value, src, *where), kwargs)  # raises what eager refuses
+    infer_meta(func, (value, src, *where), kwargs)  # raises what eager refuses
     layout = value.storage_view.layout
     shape, stride = layout.val.shape, layout.val.stride
     if may_overlap(shape, stride):

@@ -36,12 +36,12 @@ from smelt.graph.ir.storage_view import (
 from smelt.graph.ir.symint import Ratio, from_torch, has_symint, to_torch
 from smelt.graph.meta_rules.constant_values import follow, forget, known_value
 from smelt.graph.meta_rules.device_errors import devices_among, raise_for_devices
-from smelt.graph.meta_rules.infer import DataDependent, answer_for, depends_on_values
+from smelt.graph.meta_rules.infer import DataDependent, depends_on_values, infer_meta
 from smelt.graph.trace.deterministic import refuse_without_order
 from smelt.graph.trace.inplace_view_ops import InplaceViewOps
-from smelt.graph.trace.opaque import MAKERS, opaque_answer, stand_in, touches
-from smelt.graph.trace.overlapping_writes import argument, expect_apart, written_tensors
-from smelt.graph.trace.unbacked import NEED_ELEMENTS, expect_elements
+from smelt.graph.trace.opaque import MAKERS, has_opaque, opaque_answer, stand_in
+from smelt.graph.trace.overlapping_writes import argument, require_no_order, written_tensors
+from smelt.graph.trace.unbacked import NEED_ELEMENTS, check_elements
 from smelt.shapes.size import Size
 
 aten = torch.ops.aten
@@ -54,9 +54,9 @@ __all__ = [
     "Storage",
     "TraceMode",
     "TraceTensor",
-    "answer_for",
+    "infer_meta",
     "argument",
-    "expect_new_shape",
+    "note_new_shape",
     "layout_of",
     "propagate",
     "trace_like",
@@ -251,7 +251,7 @@ def trace_like(source: torch.Tensor | TensorMeta, requires_grad: bool | None = N
     return out
 
 
-class _Before(torch.autograd.Function):
+class _EarlierComputation(torch.autograd.Function):
     like_operator = True  # as for an operator, no gradient is given without one received
 
     @staticmethod
@@ -269,7 +269,7 @@ class _Before(torch.autograd.Function):
 def computed_before(leaf: TraceTensor) -> TraceTensor:
     """A copy of `leaf` that has a history, as the caller's input has: it may be written in place."""
     with torch.enable_grad():
-        out: TraceTensor = _Before.apply(leaf)
+        out: TraceTensor = _EarlierComputation.apply(leaf)
     return out
 
 
@@ -314,18 +314,18 @@ def _is_opaque(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any],
         return recorder is None
     if kwargs.get("layout", torch.strided) not in (None, torch.strided):
         return recorder is None
-    return touches(args) or touches(tuple(kwargs.values()))
+    return has_opaque(args) or has_opaque(tuple(kwargs.values()))
 
 
 def _opaque(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None) -> Any:
     if recorder is not None:
-        raise Unsupported(f"{func} in a compiled part", why="sparse and quantised tensors run between the parts")
-    if name_in_namespace(func) not in _QUESTIONS_ONLY:
+        raise Unsupported(f"{func} in a compiled piece", why="sparse and quantised tensors run between the pieces")
+    if name_in_namespace(func) not in _METADATA_QUERIES:
         EAGER_CALLS.note(func, "on sparse or quantised tensors")
     return tensors_for(opaque_answer(func, *as_traced(args, kwargs, None)))
 
 
-class _Calls(threading.local):
+class _EagerCalls(threading.local):
     """Operators that only eager can run, traced on this thread since `begin`, and the reason for the last one."""
 
     def __init__(self) -> None:
@@ -340,8 +340,8 @@ class _Calls(threading.local):
         self.names = []
 
 
-EAGER_CALLS = _Calls()
-_QUESTIONS_ONLY = frozenset({"device", "sparse_dim", "dense_dim", "is_coalesced", "qscheme", "size", "sym_size"})
+EAGER_CALLS = _EagerCalls()
+_METADATA_QUERIES = frozenset({"device", "sparse_dim", "dense_dim", "is_coalesced", "qscheme", "size", "sym_size"})
 
 Rule = Callable[[OpOverload, Sequence[Any], Mapping[str, Any], "Recorder | None"], Any]
 Call = tuple[OpOverload, tuple[Any, ...]]
@@ -357,13 +357,13 @@ def ordinary(
     func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs: Mapping[str, Any], recorder: Recorder | None
 ) -> Any:
     args, kwargs = as_traced(args, kwargs, recorder)
-    about = _ABOUT_SIZES.get(func)
+    about = _SIZE_QUERIES.get(func)
     if about is not None:
         return about(args[0].storage_view.layout, *args[1:])
     if func in NEED_ELEMENTS and args[0].storage_view.layout.val.symbolic:
-        expect_elements(func, args, kwargs)
+        check_elements(func, args, kwargs)
     refuse_without_order(func, args, kwargs)
-    answer = answer_for(func, args, kwargs)
+    answer = infer_meta(func, args, kwargs)
     if info.kind is Kind.PURE:
         if info.silent:
             raise Unsupported(f"{func} does more than give tensors", why="what else it does a graph would leave out")
@@ -408,7 +408,7 @@ def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors_in(each)
 
 
-_ABOUT_SIZES: dict[OpOverload, Callable[..., Any]] = {
+_SIZE_QUERIES: dict[OpOverload, Callable[..., Any]] = {
     aten.sym_size.default: lambda layout: list(layout.val.shape),
     aten.sym_size.int: lambda layout, dim: layout.val.shape[dim],
     aten.sym_stride.default: lambda layout: list(layout.val.stride),
@@ -433,14 +433,14 @@ def tensors_for(answer: Any) -> Any:
 def _view(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Any) -> Any:
     parent = args[0].storage_view
     if func is aten.as_strided.default:  # counts from the storage, whatever view it is called on
-        parent = memory_of_its_type(parent)
+        parent = root_of_dtype(parent)
         args, kwargs = (args[0], args[1], args[2], answer.offset), {}
     if type(answer) is Layout:
         return TraceTensor(StorageView(answer, parent, Step(func, args[1:], kwargs, None)))
     return [TraceTensor(StorageView(a, parent, Step(func, args[1:], kwargs, i))) for i, a in enumerate(answer)]
 
 
-def memory_of_its_type(view: StorageView) -> StorageView:
+def root_of_dtype(view: StorageView) -> StorageView:
     """The root of the view's storage; where that has another dtype, the first of the view's parents with its dtype.
 
     Offsets and strides count elements of this dtype, and a view of the root would have the root's.
@@ -489,7 +489,7 @@ def _write(
 ) -> Any:
     answers = answer if isinstance(answer, (list, tuple)) else [answer]
     fresh = [tensors_for(a) for a, source in zip(answers, info.returned, strict=False) if source is None]
-    expect_apart(func, info, args, kwargs)
+    require_no_order(func, info, args, kwargs)
     for name in info.written:
         _expect_shape_of_history(func, argument(func, args, kwargs, name), args)
     if recorder is not None:
@@ -514,7 +514,7 @@ def _expect_shape_of_history(func: OpOverload, target: Any, args: Sequence[Any])
     forget(target)
     if type(target) is TraceTensor and target.storage_view.storage.reshaped and torch.is_grad_enabled():
         if any(type(a) is TraceTensor and a.requires_grad for a in args):
-            raise _reshaped(func)
+            raise _reshaped_error(func)
 
 
 def _write_unrecorded(
@@ -578,7 +578,7 @@ def _without_ratios(
     """Replace quotients of sizes: by tensors without dimensions for an operation on a tensor, else by numbers."""
     if not any(isinstance(a, Ratio) for a in args):
         return func, args
-    tensors = _ON_TENSORS.get(func)
+    tensors = _TENSOR_FORMS.get(func)
     if tensors is None or not isinstance(args[0], TraceTensor):
         return func, tuple(float(a) if isinstance(a, Ratio) else a for a in args)
     dtype = args[0].storage_view.layout.val.dtype
@@ -595,7 +595,7 @@ def _without_ratios(
     return tensors, tuple(map(made, args))
 
 
-_ON_TENSORS: dict[OpOverload, OpOverload] = {
+_TENSOR_FORMS: dict[OpOverload, OpOverload] = {
     aten.add.Scalar: aten.add.Tensor,
     aten.sub.Scalar: aten.sub.Tensor,
     aten.rsub.Scalar: aten.rsub.Tensor,
@@ -615,12 +615,12 @@ def _view_in_place(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, A
     view = op_info(func).functional
     if view is None:
         raise Unsupported(f"{func} cannot be traced", why="it changes a tensor's shape in place")
-    expect_new_shape(func, args[0])
+    note_new_shape(func, args[0])
     args[0].move_to(propagate(view, (TraceTensor(args[0].storage_view), *args[1:]), kwargs, recorder))
     return args[0]
 
 
-def expect_new_shape(func: OpOverload, tensor: TraceTensor) -> None:
+def note_new_shape(func: OpOverload, tensor: TraceTensor) -> None:
     """Note that the shape of a tensor is about to change in place; if it is a view, later writes are restricted.
 
     Raises:
@@ -630,10 +630,10 @@ def expect_new_shape(func: OpOverload, tensor: TraceTensor) -> None:
         return
     storage = tensor.storage_view.storage
     if tensor.requires_grad and (storage.version or not torch.is_grad_enabled()):
-        raise _reshaped(func)
+        raise _reshaped_error(func)
     storage.reshaped = True
 
 
-def _reshaped(func: OpOverload) -> Unsupported:
+def _reshaped_error(func: OpOverload) -> Unsupported:
     why = "the history of a view that changed its shape in place is made again by what it was at first"
     return Unsupported(f"{func} on memory that such a view shows", why=why, hint="x = x.unsqueeze(0) makes a view")

@@ -172,10 +172,10 @@ def _unique(func: OpOverload, given: dict[str, Any]) -> Measured:
     rest = (fresh(val, inverse_shape, torch.int64), fresh(val, counts, torch.int64))
     if dim is None:
         return Measured((fresh(val, (count,)), *rest), 0, count, new)
-    return Measured((_in_front(val, dim, count), *rest), 0, count, new, dim)
+    return Measured((_with_outer_dim(val, dim, count), *rest), 0, count, new, dim)
 
 
-def _in_front(val: TensorMeta, dim: int, count: Size) -> Layout:
+def _with_outer_dim(val: TensorMeta, dim: int, count: Size) -> Layout:
     """`val` with size `count` in `dim`, which is outermost in memory: the kernel selects slices and moves them back."""
     others = without(val.shape, dim)
     first, *steps = contiguous_stride((count, *others))  # type: ignore[arg-type]
@@ -235,7 +235,7 @@ MEASURED: dict[OpOverload, Callable[[OpOverload, dict[str, Any]], Measured]] = {
 # -- checks --------------------------------------------------------------------------------------------------------
 
 
-def expect_elements(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def check_elements(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Have compiled code check that the reduced dimensions have elements: eager raises an error for
     an empty extremum.
     """

@@ -31,7 +31,7 @@ from smelt.graph.ir.meta import (
     same_steps,
 )
 from smelt.graph.ir.module import Graph, GraphModule
-from smelt.graph.ir.schema import sees_strides
+from smelt.graph.ir.schema import depends_on_strides
 from smelt.prims.dtypes import LOW_PRECISION
 from smelt.prims.table import PRIMS, Kind, Prim
 from smelt.shapes.size import hint, same
@@ -138,7 +138,7 @@ class _Rewrite:
                 copy.args = tuple(
                     self.in_last(a, i == weight) if i in positions else a for i, a in enumerate(copy.args)
                 )
-        elif isinstance(node.target, OpOverload) and sees_strides(node.target):
+        elif isinstance(node.target, OpOverload) and depends_on_strides(node.target):
             with self.graph.inserting_before(copy):
                 for old in node.all_input_nodes:
                     copy.replace_input_with(self.copies[old], self.laid_out(self.copies[old], old.meta["val"]))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from smelt.graph.meta_rules.constant_values import LIMIT, known_value
+from smelt.graph.meta_rules.constant_values import MAX_TRACKED_ELEMENTS, known_value
 from smelt.graph.trace.trace import DataDependent, TraceMode, TraceTensor, trace_like
 
 FOLLOWED: dict[str, Callable[[], torch.Tensor]] = {
@@ -39,7 +39,7 @@ def test_values_follow_from_constants(name: str) -> None:
         lambda x: torch.tensor(2.0) + x.sum(),
         lambda x: torch.rand(()),
         lambda x: torch.empty(()),
-        lambda x: torch.zeros(LIMIT + 1)[0],
+        lambda x: torch.zeros(MAX_TRACKED_ELEMENTS + 1)[0],
         lambda x: torch.zeros(()).add_(1),
         lambda x: torch.zeros(2).index_fill_(0, torch.tensor([0]), 1)[0],
     ],

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from smelt.graph.meta_rules.infer import answer_for
+from smelt.graph.meta_rules.infer import infer_meta
 from smelt.graph.trace.trace import trace_like
 
 aten = torch.ops.aten
@@ -16,7 +16,7 @@ DIMS = [list(d) for n in (1, 2, 3) for d in itertools.permutations(range(3), n)]
 
 
 def compare(op: Any, x: torch.Tensor, *rest: Any) -> None:
-    layout, real = answer_for(op, (trace_like(x), *rest), {}), op(x, *rest)
+    layout, real = infer_meta(op, (trace_like(x), *rest), {}), op(x, *rest)
     assert (layout.val.shape, layout.val.dtype, layout.val.stride) == (tuple(real.shape), real.dtype, real.stride())
 
 
@@ -40,5 +40,5 @@ def test_lengths_of_one_and_repeated_elements() -> None:
 
 def test_eigenvectors_are_columns() -> None:
     x = torch.randn(2, 4, 4)
-    layouts, real = answer_for(aten.linalg_eig.default, (trace_like(x),), {}), torch.linalg.eig(x)
+    layouts, real = infer_meta(aten.linalg_eig.default, (trace_like(x),), {}), torch.linalg.eig(x)
     assert [layout.val.stride for layout in layouts] == [r.stride() for r in real]

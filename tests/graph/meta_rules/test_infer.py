@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 import smelt
 from smelt.base.errors import Unsupported
 from smelt.graph.meta_rules import infer
-from smelt.graph.meta_rules.infer import DataDependent, answer_for
+from smelt.graph.meta_rules.infer import DataDependent, infer_meta
 from smelt.graph.trace.trace import trace_like
 
 aten = torch.ops.aten
@@ -21,49 +21,49 @@ aten = torch.ops.aten
 
 def test_answers_are_layouts_and_remembered() -> None:
     x = trace_like(torch.zeros(2, 3))
-    first = answer_for(aten.exp.default, (x,), {})
+    first = infer_meta(aten.exp.default, (x,), {})
     assert first.val.shape == (2, 3)
-    assert answer_for(aten.exp.default, (trace_like(torch.ones(2, 3)),), {}) is first
+    assert infer_meta(aten.exp.default, (trace_like(torch.ones(2, 3)),), {}) is first
 
 
 def test_lists_of_graphs_are_remembered_by_layouts() -> None:
     """Else each trace has an answer of its own, which keeps its tensors for ever."""
     for _ in range(2):
         before = len(infer._answers)
-        answer_for(torch.ops.aten.cat.default, (immutable_list([trace_like(torch.ones(2, 5)) for _ in range(3)]),), {})
+        infer_meta(torch.ops.aten.cat.default, (immutable_list([trace_like(torch.ones(2, 5)) for _ in range(3)]),), {})
     assert len(infer._answers) == before
 
 
 def test_numbers_of_different_types_have_different_answers() -> None:
     x = trace_like(torch.zeros(2, dtype=torch.int64))
-    assert answer_for(aten.add.Tensor, (x, 1), {}).val.dtype is torch.int64
-    assert answer_for(aten.add.Tensor, (x, 1.0), {}).val.dtype is torch.float32
-    assert answer_for(aten.add.Tensor, (x, True), {}).val.dtype is torch.int64
+    assert infer_meta(aten.add.Tensor, (x, 1), {}).val.dtype is torch.int64
+    assert infer_meta(aten.add.Tensor, (x, 1.0), {}).val.dtype is torch.float32
+    assert infer_meta(aten.add.Tensor, (x, True), {}).val.dtype is torch.int64
 
 
 def test_default_dtype_counts() -> None:
     x = trace_like(torch.zeros(2, dtype=torch.int64))
     torch.set_default_dtype(torch.float64)
     try:
-        assert answer_for(aten.div.Tensor, (x, x), {}).val.dtype is torch.float64
+        assert infer_meta(aten.div.Tensor, (x, x), {}).val.dtype is torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
-    assert answer_for(aten.div.Tensor, (x, x), {}).val.dtype is torch.float32
+    assert infer_meta(aten.div.Tensor, (x, x), {}).val.dtype is torch.float32
 
 
 def test_several_results() -> None:
-    values, indices = answer_for(aten.sort.default, (trace_like(torch.zeros(3)),), {})
+    values, indices = infer_meta(aten.sort.default, (trace_like(torch.zeros(3)),), {})
     assert (values.val.dtype, indices.val.dtype) == (torch.float32, torch.int64)
 
 
 def test_creation_knows_its_device() -> None:
-    layout = answer_for(aten.zeros.default, ([2],), {"device": torch.device("cpu"), "pin_memory": False})
+    layout = infer_meta(aten.zeros.default, ([2],), {"device": torch.device("cpu"), "pin_memory": False})
     assert layout.val.device == torch.device("cpu")
 
 
 def test_no_answer() -> None:
     with pytest.raises(DataDependent):
-        answer_for(aten.nonzero.default, (trace_like(torch.zeros(2)),), {})
+        infer_meta(aten.nonzero.default, (trace_like(torch.zeros(2)),), {})
 
 
 def test_an_operator_without_a_meta_kernel_is_named() -> None:
@@ -71,18 +71,18 @@ def test_an_operator_without_a_meta_kernel_is_named() -> None:
     lib.define("mystery(Tensor x) -> Tensor")
     lib.impl("mystery", lambda x: x + 1, "CPU")
     with pytest.raises(Unsupported, match="mystery"):
-        answer_for(torch.ops.smelt_test_answers.mystery.default, (trace_like(torch.zeros(2)),), {})
+        infer_meta(torch.ops.smelt_test_answers.mystery.default, (trace_like(torch.zeros(2)),), {})
 
 
 def test_user_errors_stay_user_errors() -> None:
     x = trace_like(torch.zeros(2, 3))
     with pytest.raises(RuntimeError, match="same reduction dim|cannot be multiplied"):
-        answer_for(aten.mm.default, (x, x), {})
+        infer_meta(aten.mm.default, (x, x), {})
 
 
 def test_a_kernel_is_asked_where_no_metadata_rule_is() -> None:
     a = trace_like(torch.zeros(4, 3))
-    one, other = answer_for(aten.geqrf.default, (a,), {})
+    one, other = infer_meta(aten.geqrf.default, (a,), {})
     real = torch.geqrf(torch.ones(4, 3))
     assert (one.val.shape, one.val.stride) == (real[0].shape, real[0].stride())
     assert other.val.shape == (3,)
@@ -91,7 +91,7 @@ def test_a_kernel_is_asked_where_no_metadata_rule_is() -> None:
 def test_strides_are_those_of_the_cpu_kernel() -> None:
     images = torch.zeros(1, 2, 3, 4).to(memory_format=torch.channels_last)
     indices = torch.zeros(1, 2, 3, 4, dtype=torch.int64).to(memory_format=torch.channels_last)
-    found = answer_for(aten.max_unpool2d.default, (trace_like(images), trace_like(indices), [6, 8]), {})
+    found = infer_meta(aten.max_unpool2d.default, (trace_like(images), trace_like(indices), [6, 8]), {})
     assert found.val.stride == aten.max_unpool2d.default(images, indices, [6, 8]).stride()
 
 
@@ -100,7 +100,7 @@ def test_a_huber_loss_is_of_its_input_s_dtype() -> None:
     low, full = torch.zeros(2, 3, dtype=torch.bfloat16), torch.zeros(2, 3)
     for reduction in range(3):
         for x, y in ((low, full), (full, low)):
-            answer = answer_for(aten.huber_loss.default, (trace_like(x), trace_like(y), reduction), {})
+            answer = infer_meta(aten.huber_loss.default, (trace_like(x), trace_like(y), reduction), {})
             assert answer.val.dtype is aten.huber_loss(x, y, reduction).dtype
 
 
@@ -128,13 +128,13 @@ def test_no_trace_listens_while_an_operator_is_asked(name: str, monkeypatch: pyt
         "as_strided": lambda y: y.as_strided((1,), (1,)),
         "unfold": lambda y: y.unfold(0, 1, 2)[0],
     }
-    asked, ask = [], infer._ask
+    asked, ask = [], infer._infer
 
     def spy(*given: Any) -> Any:
         asked.append(_get_current_dispatch_mode())
         return ask(*given)
 
-    monkeypatch.setattr(infer, "_ask", spy)
+    monkeypatch.setattr(infer, "_infer", spy)
     monkeypatch.setattr(infer, "_answers", {})
     x = torch.randn(3, 1, requires_grad=True)
     smelt.compile(lambda x: views[name](x.sigmoid()))(x).sum().backward()

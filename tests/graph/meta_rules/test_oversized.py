@@ -101,7 +101,7 @@ def test_a_number_that_is_huge_at_one_call(f: Callable[[Tensor, int], Tensor], d
 
 def test_a_large_result_is_left_to_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eager decides, and where it finds the memory all goes on; what fits is compiled."""
-    monkeypatch.setattr(oversized, "SMALL", 0)
+    monkeypatch.setattr(oversized, "ALWAYS_COMPUTED_BYTES", 0)
     monkeypatch.setattr(oversized, "most_bytes", lambda device: 4096)
 
     def f(x: Tensor) -> Tensor:
