@@ -6,6 +6,7 @@ file that is already loaded (by its soname), and the native extension looks its 
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import sys
 from pathlib import Path
@@ -27,10 +28,34 @@ def loaded_runtimes() -> list[Path]:
 
 @functools.cache
 def torch_openmp() -> Path | None:
-    """The runtime that torch uses, or None when torch was built without OpenMP."""
+    """The runtime that torch uses, or None when torch was built without OpenMP.
+
+    Other packages bring a runtime of their own (scikit-learn's wheel has one, and transformers imports it): torch's is
+    the one that the loader finds for torch's library. Where it cannot be asked, the one in torch's folder.
+    """
     runtimes = loaded_runtimes()
-    inside = [path for path in runtimes if "torch" in path.parts]
+    bound = _bound_by_torch()
+    folder = Path(torch.__file__).parent
+    inside = [path for path in runtimes if path == bound] or [path for path in runtimes if folder in path.parents]
     return next(iter(inside or runtimes), None)
+
+
+def _bound_by_torch() -> Path | None:
+    """The file in which the loader finds OpenMP's functions for torch's CPU library."""
+    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    if not sys.platform.startswith("linux") or not library.exists():
+        return None
+    try:
+        function = ctypes.CDLL(str(library)).omp_get_max_threads
+    except (OSError, AttributeError):
+        return None
+    address = ctypes.cast(function, ctypes.c_void_p).value or 0
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            begin, end = (int(each, 16) for each in line.split(maxsplit=1)[0].split("-"))
+            if begin <= address < end and len(fields := line.split(maxsplit=5)) == 6:
+                return Path(fields[5].strip())
+    return None
 
 
 def _is_runtime(path: str) -> bool:
