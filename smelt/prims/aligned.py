@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PIECE = 16
 """Bytes of one load."""
 
-LEAST = 256
+MIN_PADDED_SIZE = 256
 """Sizes below which the copy of an operand costs as much as it saves."""
 
 
@@ -67,7 +67,7 @@ def _missing(a: TensorMeta, b: TensorMeta) -> tuple[int, int, int]:
     """How many elements n, k and m lack, where they are the length of a row in an operand or the result."""
     sizes = (*a.shape, b.shape[1])
     one = step(a)
-    if one == 1 or is_symbolic((*sizes, *a.stride, *b.stride)) or min(sizes) < LEAST:
+    if one == 1 or is_symbolic((*sizes, *a.stride, *b.stride)) or min(sizes) < MIN_PADDED_SIZE:
         return 0, 0, 0
     n, k, m = (-int(size) % one for size in sizes)
     return n if _crooked(a, 0, one) else 0, k if _crooked(a, 1, one) or _crooked(b, 0, one) else 0, m

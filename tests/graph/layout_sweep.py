@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from smelt.autograd.call.sized import meta_in_numbers
 from smelt.base.errors import SmeltError
-from smelt.capture.guards.dynamic_shapes import LEAST, _layout
+from smelt.capture.guards.dynamic_shapes import MIN_SYMBOLIC_SIZE, _layout
 from smelt.graph.ir.meta import TensorMeta, extent
 from smelt.graph.ir.schema import op_info
 from smelt.graph.ir.storage_view import StorageView, layout_for
@@ -265,7 +265,7 @@ class _Symbols:
     def shape(self, sizes: Sequence[int]) -> tuple[Any, ...]:
         taken: list[Size] = []
         for size in sizes:
-            if size + self.more < LEAST:
+            if size + self.more < MIN_SYMBOLIC_SIZE:
                 continue
             known = next((s for s in self.alike.setdefault(size, []) if not any(s is t for t in taken)), None)
             if known is None:
@@ -273,7 +273,7 @@ class _Symbols:
                 self.alike[size].append(known)
             taken.append(known)
         each = iter(taken)
-        return tuple(size if size + self.more < LEAST else next(each) for size in sizes)
+        return tuple(size if size + self.more < MIN_SYMBOLIC_SIZE else next(each) for size in sizes)
 
     def traced(self, x: Any) -> Any:
         if not isinstance(x, Given):

@@ -24,7 +24,7 @@ from tests.autograd.joint_examples import lifted
 def small_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on CUDA, with sizes of a test."""
     monkeypatch.setattr(aligned, "step", lambda x: 8)
-    monkeypatch.setattr(aligned, "LEAST", 4)
+    monkeypatch.setattr(aligned, "MIN_PADDED_SIZE", 4)
 
 
 class Head(nn.Module):
