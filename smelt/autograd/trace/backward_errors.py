@@ -1,8 +1,8 @@
-"""What a backward of PyTorch's own operators raises in eager: asked of PyTorch, where the trace of one has failed.
+"""Errors that eager raises in the backward of PyTorch's operators; looked up where the trace of a backward failed.
 
-`scatter` takes a source that is larger than its index, `qr` a mode without a derivative; formulas of derivatives fail
-then, in eager when a backward comes there. An error of a trace may as well be a fault of ours. So the graph is run on
-ones, with gradients; what that raises, in whatever result's backward, is eager's.
+Some forwards are valid while their derivative formulas fail: `scatter` with a source larger than its index, `qr` in a
+mode without a derivative. An error in a trace may also be a fault of this compiler. To tell the two apart, the graph is
+run in eager on tensors of ones, with gradients: an error of any result's backward there is eager's own.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Told = tuple[type[Exception], str]
 
 
 def as_told(error: Exception) -> Told:
-    """What two equal errors have in common."""
+    """A key that is equal for equal errors."""
     return type(error), str(error)
 
 
 def errors_of_backward(gm: fx.GraphModule, examples: Sequence[Any]) -> frozenset[Told]:
-    """What eager raises in the backward of some result of a torch-level graph; nothing where it cannot be asked."""
+    """Errors that eager raises in backwards of a torch-level graph's results; empty where the graph cannot be run."""
     if not all(map(_is_plain, examples)) or not all(map(_only_computes, gm.graph.nodes)):
         return frozenset()
     if sum(extent(x.shape, x.stride()) for x in examples) > LARGEST:
@@ -40,7 +40,7 @@ def errors_of_backward(gm: fx.GraphModule, examples: Sequence[Any]) -> frozenset
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         try:
             results = preserving(gm, *map(_ones, examples))
-        except Exception:  # ones are refused: the error is one of values
+        except Exception:  # the forward rejects ones: its errors depend on values
             return frozenset()
         for result in results if isinstance(results, (list, tuple)) else [results]:
             if isinstance(result, torch.Tensor) and result.requires_grad:
@@ -59,7 +59,7 @@ _KINDS = (BuiltinFunctionType, FunctionType, MethodDescriptorType)
 
 
 def _only_computes(node: fx.Node) -> bool:
-    """A function or method of PyTorch's own, or a mode; no tensor of the program's is there that it could write to."""
+    """Whether each node is PyTorch's own function, method or mode, and no tensor of the program could be written to."""
     if node.op != "call_function":
         return node.op in ("call_method", "placeholder", "output")
     if node.target in MODE_CHANGES:

@@ -1,7 +1,7 @@
 """Which operation of the forward, and so which line of the user, a node of the autograd engine comes from.
 
-The engine numbers its nodes in the order in which the forward makes them. So those that one operation has made have the
-numbers from the one that came next when it began.
+The engine numbers its nodes in the order in which the forward makes them. The nodes of one operation thus have the
+numbers from the counter's value when the operation began to its value when the next one began.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ class BackwardLines:
         self.origins: list[tuple[str, Any, int | None]] = []
 
     def begin(self, operation: str, line: Any, region: int | None = None) -> None:
-        """The operation of this name, of this line, is about to run; in a `checkpoint` call where it has a number."""
+        """Note that operation `name` of this line is about to run, in the `checkpoint` call of this number, if any."""
         self.numbers.append(next_sequence_number())
         self.origins.append((operation, line, region))
 
     def of_running(self) -> dict[str, Any]:
-        """What is known of the node that the engine runs now, as entries of a graph node's `meta`."""
+        """The origin of the node that the engine is running, as entries of a graph node's `meta`."""
         operation, line, _ = self._of_running()
         return {} if operation is None else {"of": operation, "line": line}
 
     def region(self) -> int | None:
-        """The `checkpoint` call that it comes from."""
+        """The `checkpoint` call that the running node comes from."""
         return self._of_running()[2]
 
     def _of_running(self) -> tuple[str | None, Any, int | None]:

@@ -1,4 +1,4 @@
-"""ATen calls that a functional graph says in simpler words: no copies, one way to fill, writes as plain values."""
+"""Rewrites of ATen calls to canonical functional form: no copies, one operator that fills, writes as plain values."""
 
 from __future__ import annotations
 

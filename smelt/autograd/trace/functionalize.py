@@ -128,7 +128,7 @@ class GraphRecorder:
         return read_view(self.emit, self._recomputed_value(view.parent), view)
 
     def recompute(self, late: Mapping[fx.Node, fx.Node]) -> None:
-        """From here on the backward recomputes `checkpoint` calls from these values instead of the inputs."""
+        """Make the backward, from here on, recompute `checkpoint` calls from these values instead of the inputs."""
 
         def append_like(node: fx.Node, operand: Callable[[fx.Node], fx.Node]) -> fx.Node:
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), operand)
@@ -145,7 +145,7 @@ class GraphRecorder:
         meta |= self.lines.of_running()
 
     def assign(self, view: StorageView, node: fx.Node) -> None:
-        """`view` now has the value `node`; so the views above it change as well."""
+        """Give `view` the value `node`; the values of its bases change with it."""
         if _overlaps(view):
             root = view.storage.root
             assert root is not None
@@ -162,7 +162,7 @@ class GraphRecorder:
             changed.node, changed.version = value, view.storage.version
 
     def number(self, real: Real) -> fx.Node:
-        """A floating-point number that each call brings, as a tensor input without dimensions; or that tensors tell."""
+        """A floating-point number of each call, as a tensor without dimensions: an input, or computed from tensors."""
         if self.reads is not None and is_unbacked(real):
             return self.reads.float_node(real)
         return self.given_number(real)
@@ -192,7 +192,7 @@ class GraphRecorder:
         if type(args) is not TraceTensor:
             return args
         node, val = self.value(args.storage_view), args.storage_view.layout.val
-        is_copy = args.storage_view.parent is None and is_view_node(node)  # whose strides nobody knows
+        is_copy = args.storage_view.parent is None and is_view_node(node)  # of unknown strides
         if not is_dense(val.shape, val.stride):
             return node
         if same_steps(val.shape, val.stride, node.meta["val"].stride) and not is_copy:
@@ -204,7 +204,7 @@ class GraphRecorder:
     # -- nodes -----------------------------------------------------------------------------------------------------
 
     def emit(self, op: OpOverload, *args: Any, **kwargs: Any) -> fx.Node:
-        """Append an operator that no user's call made; its metadata comes from the operator's rule."""
+        """Append an operator that is not a call of the user's program; its metadata comes from the operator's rule."""
         unchanged = identity(op, args)
         if unchanged is not None:
             return unchanged
@@ -220,7 +220,7 @@ class GraphRecorder:
                 sorted(moved := [d for d in args[1] if not same(shape[d], 1)]) == moved
             ):  # only dimensions of size 1 move
                 return self.emit(aten.view.default, first, [shape[d] for d in args[1]])
-        if op is aten.view.default:  # values have no strides that could forbid a reshape
+        if op is aten.view.default:  # values have no strides that could rule out a reshape
             val = args[0].meta["val"]
             vals = TensorMeta(tuple(args[1]), val.dtype, contiguous_stride(args[1]), val.device)
         return self._node(op, args, kwargs, vals)
@@ -252,7 +252,7 @@ class GraphRecorder:
         node.meta["val"] = vals
         self._note_origin(node.meta, inside)
         if random:
-            self.drawn += 1  # its position among all that the program draws, used or not
+            self.drawn += 1  # its position among all random operators of the program, used or not
             node.meta["random"] = self.drawn
         if key is not None:
             self._known[key] = node
@@ -298,7 +298,7 @@ class GraphRecorder:
         made, index = node.args if node.target is operator.getitem else (None, None)
         if not isinstance(made, fx.Node) or not isinstance(index, int) or not isinstance(made.target, OpOverload):
             raise Unsupported(f"{api_name} in a graph", why="nothing tells where it is known whether it succeeded")
-        if made.target.namespace == "aten":  # else it is checked already
+        if made.target.namespace == "aten":  # otherwise the check has already been made
             made.target = checked_form(made.target, index, api_name, is_matrix)
 
     def expect_close(self, a: TraceTensor, b: TraceTensor, rtol: float, atol: float, equal_nan: bool) -> None:
@@ -487,7 +487,7 @@ class GraphRecorder:
         return node
 
     def _options(self, op: OpOverload, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Keyword arguments as a graph keeps them: values for tensors, nothing that says nothing."""
+        """Keyword arguments as a graph keeps them: nodes in place of tensors, without those that have no effect."""
         out = {k: self._operands(op, v) for k, v in kwargs.items() if v is not None and k not in _MEANINGLESS}
         if "generator" in out:
             raise Unsupported(f"{op} with a generator of its own", hint="use torch.manual_seed and no generator=")
@@ -533,19 +533,19 @@ _INTO: dict[OpOverload, tuple[OpOverload, tuple[Any, ...]]] = {
 
 
 def _draws(op: OpOverload, args: Sequence[Any]) -> bool:
-    """Whether an operator that is tagged as random draws numbers in this call."""
+    """Whether an operator tagged as random draws numbers in this call."""
     at = _DROPOUT_AT.get(op, -1)
     return at == -1 or at is not None and len(args) > at and bool(args[at])
 
 
 def _positional(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """All that `op` takes, but for what it only takes by name."""
+    """The arguments of `op` that are not keyword-only."""
     left = [a for a in schema_of(op).arguments[len(args) :] if not a.kwarg_only]
     return [*args, *(kwargs.get(a.name, a.default_value) for a in left)]
 
 
 def _overlaps(view: StorageView) -> bool:
-    """True when some elements of the view, or of one above it, are the same memory."""
+    """True when two elements of the view, or of one of its bases, share memory."""
     while view.parent is not None:
         if may_overlap(view.layout.val.shape, view.layout.val.stride):
             return True
@@ -567,7 +567,7 @@ def _key(value: Any) -> Any:
 
 
 def _vals(answer: Any) -> Any:
-    """What `node.meta["val"]` holds for an operator's answer."""
+    """The value of `node.meta["val"]` for an operator's result."""
     if type(answer) is Layout:
         return answer.val
     if isinstance(answer, (list, tuple)):
@@ -592,7 +592,7 @@ def is_view_node(node: fx.Node) -> bool:
 
 
 def _in_turn(info: OpInfo, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether an operator on lists of tensors (`_foreach_add_`) writes memory that another of its items has as well."""
+    """Whether an operator on lists of tensors (`_foreach_add_`) writes memory that two of its items share."""
     if not isinstance(args[0] if args else None, (list, tuple)) or len(args[0]) < 2:
         return False
     written = [id(t.storage_view.storage) for t in argument(op, args, kwargs, info.written[0])]

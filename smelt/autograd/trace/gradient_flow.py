@@ -30,16 +30,16 @@ Gradients = tuple[torch.Tensor | None, ...]
 
 
 class GradientFlow:
-    """What the engine does below some heads.
+    """Which nodes the engine runs, and which gradients they pass on, below some heads.
 
     Args:
         heads: results; each set of them may have gradients.
 
     Attributes:
-        order: the nodes, each before all that it leads to; edges: of each, the nodes that it gives gradients to.
+        order: the nodes in topological order, heads first; edges: for each, the nodes that it gives gradients to.
         visited: for each node the heads from which the engine reaches it.
-        below: nodes behind a `torch.autograd.Function`, which may give them no gradient.
-        gave: for nodes with marks, which gradients they have given.
+        below: nodes that a `torch.autograd.Function` leads to, and may give no gradient.
+        gave: for marked nodes, which gradients they have returned.
     """
 
     def __init__(self, rec: GraphRecorder, heads: Sequence[torch.Tensor]) -> None:
@@ -53,7 +53,7 @@ class GradientFlow:
         self._walk()
 
     def _walk(self) -> None:
-        """Which nodes the engine visits, by the graph alone."""
+        """The nodes that the engine can visit, judged by the autograd graph only."""
         self.ways = dict.fromkeys(self.order, 0)
         self.functions = {node for node in self.order if function_of(node) is not None}
         self.below: set[Any] = set()
@@ -79,7 +79,7 @@ class GradientFlow:
 
     @contextmanager
     def marked(self) -> Iterator[None]:
-        """While the engine runs: what it computes is recorded with marks."""
+        """A context in which the engine runs and its operators are recorded with marks."""
         handles = []
         for node in self.order:
             wanted = [k for k, (each, _) in enumerate(self.edges[node]) if each is not None and self._meet(node, each)]
@@ -101,10 +101,10 @@ class GradientFlow:
 
     @contextmanager
     def _replaced(self, apply: Callable[..., Any]) -> Iterator[None]:
-        """While the engine runs: it calls `apply(node, ...)` for functions that are given None."""
+        """A context in which the engine calls `apply(node, ...)` for functions that may be given None."""
         nodes = [node for node in self.functions if keeps_absent(node)]
         for node in nodes:
-            node.apply = partial(apply, node)  # before the method of its class
+            node.apply = partial(apply, node)  # an instance attribute is found before the method of the class
         try:
             yield
         finally:
@@ -112,9 +112,9 @@ class GradientFlow:
                 del node.apply
 
     def trying(self) -> AbstractContextManager[None]:
-        """While the engine runs for some of the heads alone: functions that are given None may raise, and give nothing.
+        """A context in which the engine runs for some heads: functions that are given None may raise, and give nothing.
 
-        They raise where such a call gets there, which depends on the others that are used.
+        Whether a call reaches such an error depends on the other results that it uses.
         """
         return self._replaced(self._tried)
 
@@ -127,7 +127,7 @@ class GradientFlow:
             return (None,) * len(node.needs_input_grad)
 
     def _meet(self, node: Any, other: Any) -> bool:
-        """Whether gradients of other results than lead to a node may meet in another one, to which it leads."""
+        """Whether `other`, a successor of the node, may also get gradients of results that do not lead to the node."""
         return self.visited[node] != self.visited[other] or (other in self.below and self.ways[other] > 1)
 
     def _given_in_part(self, node: Any) -> bool:
@@ -155,7 +155,7 @@ class GradientFlow:
         return tuple(out)
 
     def _alternatives(self, node: Any, *got: torch.Tensor | None) -> Any:
-        """What a function gives that is given None where gradients are absent, for each set of them that may be.
+        """The gradients that a function returns for each possible set of absent gradients, passed to it as None.
 
         The engine calls this instead of the function's backward.
         """
@@ -198,7 +198,7 @@ class GradientFlow:
             return told
 
     def _by_edge(self, node: Any, made: Any) -> list[torch.Tensor | None] | Exception:
-        """The gradients for each of the node's edges, as the engine takes them; or the error that it raises."""
+        """The gradients for the node's edges, as the engine takes them; or the error that the engine raises."""
         if isinstance(made, Exception):
             return made
         made = made if isinstance(made, tuple) else (made,)
@@ -269,7 +269,7 @@ class GradientFlow:
                 self._add(entries[head.grad_fn], head.output_nr, 1 << i)
         for node in self.order:
             mask = self.visited[node]
-            if node not in self.functions:  # those run with no gradient as well, be it zeros or None
+            if node not in self.functions:  # these nodes run without any gradient as well, on zeros or None
                 mask = 0
                 for each in entries[node].values():
                     mask |= each
@@ -289,7 +289,7 @@ class GradientFlow:
         entries[position] = entries.get(position, 0) | mask
 
     def reaching(self, leaves: Mapping[int, torch.Tensor]) -> dict[int, int]:
-        """For each leaf, by its key, the conditions under which it has a gradient, be it zeros."""
+        """For each leaf, by its key, the conditions under which it has a gradient (zeros count)."""
         keys = {id(leaf): key for key, leaf in leaves.items()}
         entries, _ = self._gradients()
         found = dict.fromkeys(leaves, 0)
@@ -305,5 +305,5 @@ class GradientFlow:
 
 
 def _bits(gradients: Sequence[torch.Tensor | None]) -> int:
-    """Which of them are there."""
+    """A bit mask of the gradients that are present."""
     return sum(1 << k for k, each in enumerate(gradients) if each is not None)

@@ -24,7 +24,7 @@ class Input:
 
     Attributes:
         storage_view, history: those that the program's tensor began with.
-        counts: it has a version counter of its own, not that of a tensor that covers it.
+        counts: it has its own version counter, not that of another input that covers it.
     """
 
     node: fx.Node
@@ -36,7 +36,7 @@ class Input:
 
     @property
     def wants_gradient(self) -> bool:
-        """Not where a tensor that requires none was written with values that do."""
+        """False also where a tensor that does not require a gradient was written with values that do."""
         return self.leaf.requires_grad and self.leaf.is_leaf
 
 

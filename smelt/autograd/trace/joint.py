@@ -79,9 +79,9 @@ aten = torch.ops.aten
 
 
 class _Total(torch.autograd.Function):
-    """A scalar whose derivatives by `heads` are `tangents`.
+    """A scalar whose derivatives with respect to `heads` are `tangents`.
 
-    Given to `torch.autograd.grad` as its `grad_outputs`, tangents would load sympy (half a second of cold start).
+    Passing the tangents to `torch.autograd.grad` as `grad_outputs` would import sympy (half a second of cold start).
     """
 
     @staticmethod
@@ -95,7 +95,7 @@ class _Total(torch.autograd.Function):
 
 
 class _BackwardFailed(Exception):
-    """A result cannot be differentiated: the graph is retraced to find out which."""
+    """Some result cannot be differentiated: the graph is retraced to find out which."""
 
 
 class _SharedWrite(Exception):
@@ -111,7 +111,7 @@ def trace_joint(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], opti
         options: `eager_rng` decides whether random operators get a seed input.
 
     Raises:
-        Unsupported: an operator or an aliasing that a functional graph cannot say.
+        Unsupported: an operator or an aliasing that a functional graph cannot express.
     """
     shared = careful = False
     of_eager = frozenset[Told]()
@@ -197,9 +197,9 @@ class _Trace:
 
     def run(self) -> Joint:
         with TraceMode(self.rec), reading(self.reads), self.reads.checking():
-            with heard(None):  # capture has heard what these functions warn of
+            with heard(None):  # capture has shown the warnings of these functions already
                 results = run_graph(self.gm, self.arguments(), self.rec)
-            with _disable_current_modes():  # views are read here, and meta kernels asked about them
+            with _disable_current_modes():  # views are read here, and meta kernels run on them
                 mutations = self.mutations()
                 touched = self.touched(mutations)
                 outputs = tuple(self.plan(results))
@@ -219,7 +219,7 @@ class _Trace:
         return self.finish(outputs, mutations, touched, values, differentiable, grads, positions, seed)
 
     def arguments(self) -> list[Any]:
-        """What the torch-level graph is run on."""
+        """The arguments that the torch-level graph is run on."""
         tensors = iter(self.inputs)
         count = len(self.inputs) + len(self.numbers)
         return [to_torch(self.numbers[i]) if i in self.numbers else next(tensors).seen for i in range(count)]
@@ -227,7 +227,7 @@ class _Trace:
     # -- after the forward ------------------------------------------------------------------------------------------
 
     def versions(self) -> list[int]:
-        """Write counts of tensors that the caller has: the inputs, and the results once the forward is traced."""
+        """Write counts of the tensors that the caller can reach: inputs and, once the forward is traced, results."""
         return [storage.version for storage in (*self.by_storage, *(out.storage_view.storage for out in self.program))]
 
     def mutations(self) -> tuple[Mutation, ...]:
@@ -296,9 +296,9 @@ class _Trace:
         return Fresh(self.program_index(out))
 
     def note_forbidden(self, out: TraceTensor) -> bool:
-        """Whether autograd forbids to use the result: a backward that comes to it is to raise that error.
+        """Whether autograd forbids use of the result; if so, a backward that reaches it has to raise that error.
 
-        It is a view whose memory was written since: see `forbidden`.
+        This is so for a view whose memory was written after it was taken: see `forbidden`.
         """
         text = forbidden(out)
         if text is None:
@@ -334,7 +334,7 @@ class _Trace:
     def program_index(self, tensor: TraceTensor) -> int:
         for i, known in enumerate(self.program):
             if known is tensor or (known.storage_view is tensor.storage_view and known.storage_view.parent is None):
-                if _has_history(tensor) and not _has_history(known):  # it was met first as the base of a detached view
+                if _has_history(tensor) and not _has_history(known):  # already the base of a detached view
                     self.program[i] = tensor
                 return i
         self.program.append(tensor)
@@ -356,7 +356,7 @@ class _Trace:
         """The primals and the program outputs (with these values) that it does not save; primals that it saves by
         themselves, so that its backward reads what replaces them (`x.data = y`).
 
-        Parameters are written by optimizers alone.
+        Parameters are left out: only optimizers write to them.
         """
         given = enumerate(zip(self.inputs, self.examples, strict=True))
         primals = (
@@ -372,7 +372,7 @@ class _Trace:
         return frozenset(primals), frozenset(outputs), frozenset(itself)
 
     def is_saved_itself(self, node: fx.Node, *views: StorageView) -> bool:
-        """Whether eager saves this input and no view of it; a `checkpoint` call rereads its inputs."""
+        """Whether eager saves this input itself, not only a view of it; a `checkpoint` call rereads its inputs."""
         return any("checkpoint" in user.meta for user in node.users) or not self.eager_saved_views.isdisjoint(views)
 
     def saved_views(self) -> dict[Storage, list[StorageView]]:
@@ -385,12 +385,12 @@ class _Trace:
         return views
 
     def is_read_late(self, i: int) -> bool:
-        """The backward has an input for what this one is when it runs, and reads it."""
+        """Whether the backward may read this input as it is when the backward runs."""
         late = self.late.get(self.inputs[i].node)
         return late is None or bool(late.users)
 
     def cloned(self) -> frozenset[int]:
-        """The primals of which the program makes copies that the backward may not take from their memory."""
+        """The primals that the program copies: the backward must not read the primal in place of its copy."""
         given = enumerate(self.inputs)
         return frozenset(
             i for i, one in given if one.storage_view.storage in self.rec.cloned and one.node not in self.late
@@ -419,19 +419,19 @@ class _Trace:
         return [i for i, one in enumerate(self.inputs) if one.wants_gradient and self.first[id(one)] == i]
 
     def with_history(self, mutations: Sequence[Mutation]) -> list[int]:
-        """Positions, among results and new values of inputs, of those that a backward pass begins at."""
+        """Positions, among results and new values of inputs, of those from which a backward pass starts."""
         with_grad = [_has_history(t) for t in self.program] + [m.grad for m in mutations]
         return [i for i, yes in enumerate(with_grad) if yes]
 
     def separate_saved(self) -> None:
-        """What the backward pass reads of inputs and results is what was saved, whatever is written afterwards."""
+        """Make the backward pass read inputs and results as they were saved, whatever is written to them afterwards."""
         self.late = read_as_saved(self.rec, self.read_inputs())
         self.rec.recompute(self.late)
         results_as_saved(self.rec, self.program, self.saved, self.by_storage)
         self.written = self.versions()
 
     def tangent(self, i: int, head: TraceTensor) -> TraceTensor:
-        """The gradient that the caller has for a result or for the new value of an input."""
+        """The gradient that the caller gives for a result or for the new value of an input."""
         tangent = trace_like(without_gaps(head.storage_view.layout.val), requires_grad=False)
         self.rec.bind(tangent, self.rec.placeholder(f"tangents_{i}", tangent.storage_view.layout.val))
         return tangent
@@ -443,7 +443,7 @@ class _Trace:
         leaves: Sequence[TraceTensor],
         wanted: Sequence[int],
     ) -> Any:
-        """What PyTorch's engine computes, for those leaves, of the heads and their tangents.
+        """The gradients of the leaves that PyTorch's engine computes from the heads and their tangents.
 
         Raises:
             _BackwardFailed: an error of the backward pass, which tracing carefully tells from what works.
@@ -472,7 +472,7 @@ class _Trace:
         self.rec.backward, self.rec.origin = True, None
         if self.options.backend in ("smelt", "aot_eager"):
             self.separate_saved()
-        # a graph may end in the no_grad that the caller was in, and still have computed with gradients in between
+        # the graph may end under the caller's no_grad and still have enabled gradients in between
         with torch.enable_grad(), disable_autocast():
             leaves = [self.inputs[i].leaf for i in wanted]
             if self.careful:
@@ -486,7 +486,7 @@ class _Trace:
     def engine(
         self, total: torch.Tensor, leaves: Sequence[torch.Tensor], keys: Sequence[int], heads: Sequence[torch.Tensor]
     ) -> tuple[torch.Tensor | None, ...]:
-        """The gradients of the leaves; of several results each may have none at a call, which is marked then."""
+        """The gradients of the leaves; with several results, marked for calls in which some tangents are absent."""
         if len(heads) == 1 and not self.careful:
             return torch.autograd.grad(total, leaves, allow_unused=True)
         flow = GradientFlow(self.rec, heads)
@@ -503,7 +503,7 @@ class _Trace:
         tangents: Sequence[TraceTensor],
         leaves: Mapping[int, TraceTensor],
     ) -> tuple[list[int], list[TraceTensor]]:
-        """The roots that have gradients, with their tangents; what eager says of the others is noted."""
+        """The roots that have gradients, with their tangents; errors that eager raises for the others are recorded."""
         kept = []
         flow = GradientFlow(self.rec, [heads[i] for i in roots])
         for i, tangent in zip(roots, tangents, strict=True):
@@ -516,18 +516,18 @@ class _Trace:
                 told = error if as_told(error) in self.of_eager else of_backward(error)
                 if told is None:
                     raise
-                error.__traceback__ = error.__context__ = None  # they hold the frames of the trace
+                error.__traceback__ = error.__context__ = None  # their tracebacks keep the frames of the trace alive
                 origins = heads_of([heads[i]], leaves)
                 self.invalid_histories[i] = InvalidHistory(told, tuple(k for k, found in origins.items() if found))
         return [i for i, _ in kept], [tangent for _, tangent in kept]
 
     def without_gradients(self, mutations: Sequence[Mutation]) -> tuple[Mutation, ...]:
-        """The same; an input of invalid history gets its new value as one without, and then that history."""
+        """The mutations; those with an invalid history carry no gradient, and the call sets that history afterwards."""
         numbered = enumerate(mutations, len(self.program))
         return tuple(dataclasses.replace(m, grad=m.grad and k not in self.invalid_histories) for k, m in numbered)
 
     def gradients(self, found: dict[int, TraceTensor]) -> tuple[list[fx.Node], dict[int, int | SparseGradient]]:
-        """The gradients that the graph returns, and for each input how its own is made of them."""
+        """The gradients that the graph returns, and for each input how its gradient is assembled from them."""
         nodes: list[fx.Node] = []
         positions: dict[int, int | SparseGradient] = {}
         for i, gradient in found.items():
@@ -541,7 +541,7 @@ class _Trace:
         return nodes, positions
 
     def layout_of_gradient(self, i: int) -> TensorMeta:
-        """In memory: as the derivatives leave it; of a leaf as the engine accumulates it."""
+        """The gradient's memory layout: as the derivatives leave it; for a leaf, as the engine accumulates it."""
         own, found = self.inputs[i].leaf.storage_view.layout.val, self.found.get(i)
         if found is None:
             return own
@@ -549,13 +549,13 @@ class _Trace:
         return accumulated(own, computed) if self.examples[i].is_leaf else computed
 
     def asked_for(self, positions: Mapping[int, int | SparseGradient]) -> dict[int, TensorMeta]:
-        """By leaf, the layout of its gradient where nobody accumulates it, when that is another one."""
+        """By leaf, the layout of a gradient that is not accumulated (`torch.autograd.grad`), if it differs."""
         made = (i for i, k in positions.items() if isinstance(k, int) and i in self.found)
         computed = {i: without_gaps(self.found[i].storage_view.layout.val) for i in made}
         return {i: val for i, val in computed.items() if val.stride != without_gaps(self.layout_of_gradient(i)).stride}
 
     def idle(self, positions: Collection[int]) -> tuple[int, ...]:
-        """The inputs that would have a gradient, and have none. One that comes twice has it at the first position."""
+        """The inputs that require a gradient and get none. An input passed twice counts at its first position."""
         inputs = [(i, self.first[id(one)]) for i, one in enumerate(self.inputs) if one.wants_gradient]
         return tuple(i for i, first in inputs if first not in positions)
 
@@ -582,12 +582,12 @@ class _Trace:
         return self.rec.item(node, next(i for i, each in enumerate(val) if each is not None))
 
     def metas_of_gradients(self, grads: Sequence[fx.Node], positions: Mapping[int, int | SparseGradient]) -> list[Any]:
-        """The metadata of each gradient: where an input asks for a layout, in that one."""
+        """The metadata of each gradient, in the layout that its input asks for, if any."""
         by_position = {k: self.layout_of_gradient(i) for i, k in positions.items() if isinstance(k, int)}
         return [by_position.get(k) or node.meta["val"] for k, node in enumerate(grads)]
 
     def names_of_numbers(self) -> dict[int, str]:
-        """By position of the inputs that are numbers: the symbol of a real one, no text for sizes."""
+        """For each input that is a number, by position: the symbol of a floating-point one, "" for a size."""
         return {i: val.name if isinstance(val, Real) else "" for i, val in self.numbers.items()}
 
     def finish(
@@ -612,7 +612,7 @@ class _Trace:
         found += self.checks_of_dead([*values, *grads, *found])
         output = graph.output((*values, *grads, *found))
         output.meta["val"] = (*kept, *map(without_gaps, metas), *(node.meta["val"] for node in found))
-        remove_dead(graph, random=not self.options.eager_rng)  # eager draws also what nobody uses
+        remove_dead(graph, random=not self.options.eager_rng)  # eager draws unused random numbers as well
         saved_itself = frozenset(filter(self.is_read_late, saved_itself))
         seeds = self.seeds(seed)
         _erase_tangents(graph, {f"tangents_{i}" for i in differentiable})
@@ -652,7 +652,7 @@ class _Trace:
         )
 
     def seeds(self, placeholder: fx.Node) -> tuple[torch.device, ...]:
-        """The devices that draw from seeds; each has an input in place of `placeholder`."""
+        """The devices that draw from seeds; each gets a seed input, inserted where `placeholder` stands."""
         graph = self.rec.graph
         following = placeholder.next
         graph.erase_node(placeholder)
@@ -664,7 +664,7 @@ class _Trace:
 
 
 def _size_inputs(given: Sequence[Any]) -> tuple[SizeInput, ...]:
-    """Each symbol of the inputs' metadata, with the first input that shows it alone."""
+    """Each symbol of the inputs' metadata, with the first input dimension that is the symbol itself."""
     found: dict[Symbol, SizeInput] = {}
     for i, val in enumerate(given):
         sizes = enumerate(val.shape) if isinstance(val, TensorMeta) else [(None, val)] if isinstance(val, Size) else ()
@@ -723,7 +723,7 @@ def _has_history(tensor: torch.Tensor) -> bool:
     """Whether gradients flow into the tensor. A view taken under no_grad has its base's `requires_grad`."""
     try:
         return tensor.grad_fn is not None or (tensor.requires_grad and not is_view(tensor))
-    except RuntimeError:  # its base was written in another mode: autograd forbids to use it, but not to have it
+    except RuntimeError:  # its base was written in another mode: autograd forbids any use of the view
         return False
 
 
@@ -733,8 +733,8 @@ def _replay_has_history(base: TraceTensor, steps: Sequence[Step]) -> bool:
 
 
 def _derived(out: TraceTensor, base: TraceTensor, steps: int, forbidden: bool) -> Derived | None:
-    """What is known of a result whose history a `torch.autograd.Function` made."""
-    if forbidden:  # nobody may ask for its history
+    """Metadata of a result whose history was made by a `torch.autograd.Function`; else None."""
+    if forbidden:  # reading its history raises
         return Derived("Function", True)
     if not (_has_history(out) and comes_through_function(out, base, steps)):
         return None
@@ -752,7 +752,7 @@ def _written_for(out: TraceTensor) -> TraceTensor:
 
 
 def _path(view: StorageView, start: StorageView) -> tuple[Step, ...]:
-    """The steps from a view to one below it."""
+    """The view steps from a view to a view of it."""
     steps: list[Step] = []
     while view is not start and view.parent is not None:
         assert view.step is not None
@@ -770,7 +770,7 @@ def _leads_to(start: StorageView, view: StorageView | None) -> bool:
 def _base_of(out: TraceTensor, sharing: Collection[TraceTensor]) -> TraceTensor:
     """The tensor that covers the memory of `out` and of all outputs that share it.
 
-    It may have changed its shape in place: then views lead from the storage's root to it, and from it to the others.
+    If its shape was changed in place, view steps lead from the storage's root to it, and from it to the others.
     """
     root = out.storage_view.storage.root
     assert root is not None
@@ -781,7 +781,7 @@ def _base_of(out: TraceTensor, sharing: Collection[TraceTensor]) -> TraceTensor:
             val = moved.storage_view.layout.val
             stores_values = not (
                 moved.storage_view.conjugate or moved.storage_view.negative
-            )  # by the memory: a base is made of its values
+            )  # as a view of its memory: a base is made of the values that are there
             if (
                 stores_values
                 and moved.storage_view is not root
@@ -801,17 +801,18 @@ def _kept(val: TensorMeta) -> TensorMeta:
 def _own_memory(
     rec: GraphRecorder, values: Sequence[fx.Node], own: Sequence[bool], written: set[fx.Node]
 ) -> list[fx.Node]:
-    """The forward results, copied where the caller could tell that two of them are one.
+    """The forward results, copied where the caller could observe that two of them share memory.
 
-    Those that become the caller's tensors (`own`) share no memory with an input, a constant or another. The others are
-    new values of inputs, only read when they are copied there; but not from an input that may by then be overwritten.
+    Results that become the caller's tensors (`own`) share no memory with an input, a constant or each other. The others
+    are new values of inputs: they are only read, to be copied into the input, and must not lie in an input that may be
+    overwritten before that.
     """
     taken: set[fx.Node] = set()
     out = []
     for node, alone in zip(values, own, strict=True):
         memory, *views = _from_memory(node)
         if alone and memory in taken:
-            node = _seen_through(rec, views, memory, _clone(rec, memory))  # of all of it: storage offsets are eager's
+            node = _seen_through(rec, views, memory, _clone(rec, memory))  # the whole memory: keeps storage offsets
         elif memory.op != "call_function" if alone else memory in taken or memory in written:
             node = _clone(rec, node)
         elif alone:
@@ -821,7 +822,7 @@ def _own_memory(
 
 
 def _from_memory(node: fx.Node) -> list[fx.Node]:
-    """The value whose memory a node shows, and the views that lead from it to the node."""
+    """The value whose memory a node is a view of, and the view nodes that lead from it to the node."""
     path = [node]
     while is_view_node(path[-1]) or _is_item_of_view(path[-1]):
         path.append(path[-1].all_input_nodes[0])
@@ -835,7 +836,7 @@ def _clone(rec: GraphRecorder, node: fx.Node) -> fx.Node:
 
 
 def _seen_through(rec: GraphRecorder, views: Sequence[fx.Node], memory: fx.Node, other: fx.Node) -> fx.Node:
-    """What the views of `memory` show of `other`."""
+    """The value of `views`, which are taken from `memory`, when taken from `other` instead."""
     made = {memory: other}
     for view in views:
         made[view] = other = rec.graph.node_copy(view, lambda n: made.get(n, n))
@@ -854,7 +855,7 @@ def _erase_tangents(graph: fx.Graph, taken: Collection[str]) -> None:
 
 
 def _placeholders_first(graph: fx.Graph, numbers: Sequence[fx.Node]) -> None:
-    """Tangents are made after the forward; put all inputs at the top, `numbers` after the primals."""
+    """Move all inputs to the top, `numbers` after the primals: tangents are created only after the forward."""
     inputs = [n for n in graph.nodes if n.op == "placeholder" and n not in numbers]
     position = sum(n.name.startswith("primals_") for n in inputs)
     inputs[position:position] = numbers

@@ -47,11 +47,11 @@ class View:
         of_input: the base is an input (else a program output).
         base: index of the base.
         steps: the views to take, in order.
-        history: index of the program output whose gradients it takes instead of the base's, or None. So it is for a
-            detached tensor that was then written with something that requires grad.
-        after: the views to take then, which nobody may write.
-        derived: the history is that of a `torch.autograd.Function` which returned memory of its argument, or of
-            another result: nothing was written.
+        history: index of the program output whose autograd history it has instead of the base's, or None. Needed for a
+            detached tensor into which a value that requires grad was then written.
+        after: further views to take; autograd forbids writes to these.
+        derived: set where the history is that of a `torch.autograd.Function` that returned memory of its argument or of
+            another result, without a write.
     """
 
     of_input: bool
@@ -71,7 +71,7 @@ class Repeated:
 
 @dataclass(frozen=True)
 class Constant:
-    """A user output that is no tensor."""
+    """A user output that is not a tensor."""
 
     value: Any
 
@@ -86,7 +86,7 @@ class Mutation:
     Attributes:
         input: its index.
         grad: the write is part of the differentiable computation, so the new value carries gradients.
-        counted: how many writes the input's version counter sees; none through `.data`.
+        counted: how many writes the input's version counter sees; writes through `.data` are not counted.
     """
 
     input: int
@@ -96,11 +96,11 @@ class Mutation:
 
 @dataclass(frozen=True)
 class SparseGradient:
-    """A gradient that eager gives as a sparse tensor: two of the program's results, put together at each call.
+    """A gradient that eager gives as a sparse tensor: each call assembles it from two results of the program.
 
     Attributes:
         indices, values: positions among the gradients: of the rows (1, n) and of what each receives (n, ...).
-        size: that of the whole gradient.
+        size: shape of the whole gradient.
         but: the row whose entries are left out, or None.
     """
 
@@ -112,7 +112,7 @@ class SparseGradient:
 
 @dataclass(frozen=True)
 class SizeInput:
-    """Where a call finds the value of a symbol: dimension `dim` of input `input`, or that input itself, a number."""
+    """Where a call finds the value of a symbol: dimension `dim` of input `input`, or the input, a number."""
 
     symbol: Symbol
     input: int
@@ -120,7 +120,7 @@ class SizeInput:
 
 
 class InvalidHistory(NamedTuple):
-    """What a backward raises (None: the output's history leads to no primal), and the primals that it leads to."""
+    """The error that a backward raises (None: the history leads to no primal); the primals that it leads to."""
 
     error: Exception | None
     origins: tuple[int, ...]
@@ -133,7 +133,7 @@ class Joint:
     Graph inputs: the primals, then `seeds`, then one tangent for each of `differentiable`, then one number
     for each of `sizes`; forward and backward programs both take those numbers last.
     Graph outputs: `num_outputs` program outputs, the new values of `mutations`, then the gradients that exist, then the
-    `num_found` numbers that the graph finds on its way: those of `reads`, and results of checks that nobody needs. The
+    `num_found` numbers that the forward computes: those of `reads`, and results of checks that are not used. The
     forward program returns these last, after what it saves; the backward takes the numbers of `reads` after `sizes`.
 
     Attributes:
@@ -147,30 +147,30 @@ class Joint:
         differentiable: positions among program outputs and mutated values that have a tangent.
         gradients: for each primal the position of its gradient among the gradients, how it is made of two, or None.
         seeds: devices on which the graph draws random numbers; each has an input that they are drawn from.
-        autocast: kinds of devices whose autocast regions it was traced inside of, so that calls come from there.
-        sizes: the symbols that the graph's sizes are made of; `input` counts the call's inputs.
+        autocast: device types whose autocast was enabled during the trace, as it is at each call.
+        sizes: the symbols that the graph's sizes consist of; their `input` is a position among the call's inputs.
         numbers: positions among the call's inputs that hold numbers, with the name of a floating-point one; they are
             no primals.
         reals: floating-point numbers that each call computes; tensors of them are the last primals.
-        reads: the symbols that only the forward program tells.
-        num_found: the numbers that it returns last.
+        reads: the symbols whose values only the forward program computes.
+        num_found: how many numbers the forward program returns last.
         states: what backward methods of the program's own functions have read.
-        metas: what `output_metas` is where the graph's own metadata is symbolic and this plan is for given numbers.
-        asked_for: leaves whose gradients have another layout in eager where they are asked for by themselves
-            (`torch.autograd.grad`) than where they are accumulated, with the former.
+        metas: the value of `output_metas` where the graph's metadata is symbolic and this plan is for given sizes.
+        asked_for: leaves whose gradients have one layout in eager where `torch.autograd.grad` returns them
+            and another where they are accumulated; with the first of the two.
         invalid_histories: program outputs and, counted on from them, mutations (their `grad` is false) that have a
-            history and no gradients, with what eager says when somebody asks: a value that their history needs was
-            overwritten, or it begins inside of the program.
-        flow: of several results with gradients, which may be absent: what is there then.
-        reached: for each primal with a gradient the conditions of `flow` under which it has it.
+            history and no gradients, with the error that eager raises in backward: a value that their history needs was
+            overwritten, or the history begins inside the program.
+        flow: which gradients exist when the gradients of some of several results are absent.
+        reached: for each primal with a gradient, the conditions of `flow` under which that gradient exists.
         idle: primals that require grad and have no gradient, whatever result is used.
         cloned: primals that the program calls `clone()` on: the caller may write to them before the backward.
-        unsaved: primals that eager's autograd graph does not save, and that are no parameters of a module: the backward
-            takes none of them as it is then.
-        unsaved_outputs: program outputs that it does not save, likewise.
-        saved_itself: primals that it saves by themselves, so that its backward reads what `x.data = y` puts there. Of
-            others it saves a view at most (the transposed weight of `linear`), and reads the memory that was there.
-        saved_both: those of which it saves a view as well, which is of the memory that was there.
+        unsaved: primals that eager's autograd graph does not save and that are not parameters of a module: the backward
+            must not read their memory, which may have been overwritten.
+        unsaved_outputs: likewise, program outputs that eager's autograd graph does not save.
+        saved_itself: primals that eager saves as tensors, so that its backward reads what `x.data = y` assigns. Of
+            others it saves a view at most (the transposed weight of `linear`), and reads the original memory.
+        saved_both: the primals of `saved_itself` of which eager also saves a view, of the original memory.
     """
 
     module: fx.GraphModule
@@ -203,7 +203,7 @@ class Joint:
 
     @property
     def plain(self) -> bool:
-        """Whether a call without gradients returns what its forward program returns, and does nothing else."""
+        """Whether a call without gradients only returns the results of its forward program."""
         fresh = all(type(o) is Fresh and o.index == i for i, o in enumerate(self.outputs))
         return fresh and not self.mutations and not self.touched and not self.invalid_histories
 
@@ -221,13 +221,13 @@ class Joint:
         return metas[: len(metas) - self.num_found]
 
     def tangent_meta(self, output: int) -> TensorMeta:
-        """What the backward takes as the gradient of an output."""
+        """Metadata of the gradient of an output, as the backward takes it."""
         return without_gaps(self.output_metas[output])
 
     def updates(self) -> dict[int, str]:
-        """Outputs of the forward that are nothing but the new value of an input, which they may be written over.
+        """Outputs of the forward that are only the new value of an input, and may be computed in that input's memory.
 
-        Not where a number that the graph finds may end the call: its inputs must then be as they were.
+        Empty where a number that the graph computes may end the call with an error: inputs must then be unchanged.
         """
         if self.num_found:
             return {}
@@ -235,19 +235,19 @@ class Joint:
         return {self.num_outputs + k: names[m.input] for k, m in enumerate(self.mutations) if not m.grad}
 
     def split_results(self, results: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-        """`results`, one for each output of the graph, split into: of the forward, gradients, numbers that it found."""
+        """`results`, one for each output of the graph, split into those of the forward, gradients, found numbers."""
         end = len(results) - self.num_found
         return results[: self.num_forward], results[self.num_forward : end], results[end:]
 
 
 def unreached(joint: Joint, unused: Collection[int]) -> frozenset[int]:
-    """The primals whose gradient comes from tangents, but only from such as nobody gave.
+    """The primals whose gradient depends only on tangents that are absent.
 
     Args:
         unused: positions in `joint.differentiable`.
 
     Raises:
-        Exception: what a function of the program raises where it is given None for these.
+        Exception: the error of a function of the program that cannot take None as its gradient.
     """
     if joint.flow is None:
         return frozenset()
