@@ -136,7 +136,7 @@ def _passes(benchmark: Benchmark, contender: str) -> bool:
 
 
 def _contenders(rivals: str, contender: str) -> list[str]:
-    """Who runs, each once, the one that is judged last."""
+    """The contenders, each once, the one under test last."""
     return list(dict.fromkeys([*filter(None, map(str.strip, rivals.split(","))), contender]))
 
 
@@ -151,7 +151,7 @@ def _usual_size(suite: str | None, device: str) -> str:
 
 
 def _unjudged(names: list[str], contender: str, check_rivals: bool) -> tuple[str, ...]:
-    """Whose results are not compared with float64."""
+    """The contenders whose results are not compared with float64."""
     return () if check_rivals else tuple(name for name in names if name != contender)
 
 
@@ -246,7 +246,7 @@ def regional(
 
 
 def _sizes(text: str) -> list[int]:
-    """Batch sizes by commas, each once."""
+    """Batch sizes from a comma-separated list, each once."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) for part in parts):
         raise OptionError(f"--batches wants whole numbers from 1 by commas, got {text!r}")
@@ -328,7 +328,7 @@ def command() -> str:
 
 @contextmanager
 def complaints() -> Iterator[None]:
-    """Turn an error of the user's making into a message and exit code 2."""
+    """Turn a user's error into a message and exit code 2."""
     try:
         yield
     except SmeltError as error:

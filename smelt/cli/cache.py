@@ -1,4 +1,4 @@
-"""`smelt cache`: what the cache of built kernels and timings holds, and how it comes to another machine."""
+"""`smelt cache`: shows, clears, exports and imports the cache of built kernels and timings."""
 
 from __future__ import annotations
 

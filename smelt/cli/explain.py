@@ -1,4 +1,4 @@
-"""`smelt explain`: a script as it is, and at its end what became of every compiled frame, as text or as a page."""
+"""`smelt explain`: runs an unchanged script, then reports on every compiled frame, as text or as a page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOTHING = "nothing was compiled: no compiled function was called"
 
 
 def explain_script(target: str, args: Sequence[str], module: bool, page: Path | None) -> int:
-    """Run a script, then tell; the script's exit status.
+    """Run a script, then report; returns the script's exit status.
 
     Args:
         page: the file of the page; None: text to standard output.
@@ -32,7 +32,7 @@ def explain_script(target: str, args: Sequence[str], module: bool, page: Path | 
     process, samples = os.getpid(), MemorySamples()
     with watched() as watch:
         status = run_script(target, args, module, quiet=True)
-        if os.getpid() != process:  # a child that the script forked ends here, too
+        if os.getpid() != process:  # a child process forked by the script also ends here
             return status
         _wait_for_threads()
     if page is None:
@@ -45,7 +45,7 @@ def explain_script(target: str, args: Sequence[str], module: bool, page: Path | 
 
 
 def _wait_for_threads() -> None:
-    """Of the script, as Python itself does at the end of a process."""
+    """Wait for the script's threads, as Python itself does at the end of a process."""
     with contextlib.suppress(KeyboardInterrupt):
         for thread in threading.enumerate():
             if thread is not threading.current_thread() and not thread.daemon:
@@ -76,11 +76,11 @@ def write_whole(path: Path, text: str) -> None:
     """Write a file atomically; links are followed.
 
     Raises:
-        OSError: it cannot be written; what was there before still is.
+        OSError: it cannot be written; the previous content is unchanged.
     """
     path = Path(os.path.realpath(path))
     data = text.encode("utf-8", "backslashreplace")
-    if path.exists() and not path.is_file():  # a device, a pipe
+    if path.exists() and not path.is_file():  # a device or a pipe cannot be replaced atomically
         path.write_bytes(data)
         return
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:50]}.")

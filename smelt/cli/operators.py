@@ -52,7 +52,7 @@ def prim_rows() -> list[Row]:
 
 
 def aten_rows() -> list[Row]:
-    """Canonical ATen by name: operators that only compute (no writes, no recipes over others) on a CPU's tensors."""
+    """Canonical ATen by name: pure operators (no writes, not composites of others) on CPU tensors."""
     targets = {*DECOMPOSITIONS, *filter(_is_canonical, map(find_op, operator_names()))}
     return sorted((_aten_row(target) for target in targets if target is not None), key=lambda row: row.name)
 

@@ -1,4 +1,4 @@
-"""Where commands write: looked at before they begin, because some measure for hours first."""
+"""Output paths of commands, checked before a command starts because some measure for hours before they write."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def page_file(path: Path | None) -> Path | None:
     """A file that can be written, and that is a page if it exists: not the script, given as the wrong argument.
 
     Raises:
-        typer.BadParameter: it cannot be, or is something else.
+        typer.BadParameter: it cannot be written, or is not a page.
     """
     path = output_file(path)
     if path is not None and path.is_file() and path.stat().st_size:

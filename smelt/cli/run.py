@@ -1,4 +1,4 @@
-"""`smelt run`: a script as it is, with its `torch.compile` calls compiled by smelt, and a summary at its end."""
+"""`smelt run`: runs an unchanged script with its `torch.compile` calls compiled by smelt, then prints a summary."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run_script(target: str, args: Sequence[str], module: bool, quiet: bool, eage
     Args:
         target, args, module: the script.
         quiet: no summary at the end.
-        eager_too: run it in eager as well, in a process of its own, and tell the time saved; if it ends well.
+        eager_too: if it succeeds, run it in eager as well, in another process, and print the time saved.
     """
     sys.argv = [target, *args]
     smelt.install()
@@ -100,11 +100,11 @@ def _in_eager(target: str, args: Sequence[str], module: bool) -> float | None:
 
 
 def saved(seconds: float, compile_s: float, eager: float | None) -> str:
-    """The line that tells the time saved.
+    """The line that reports the time saved.
 
     Args:
-        seconds: what the script took; `compile_s` of them it compiled.
-        eager: what it took in eager; None: it failed there.
+        seconds: time of the script, `compile_s` of it spent compiling.
+        eager: time of the script in eager; None: it failed there.
     """
     if eager is None:
         return "  time saved: not known, for the script does not end well when it runs a second time, in eager"
@@ -113,7 +113,7 @@ def saved(seconds: float, compile_s: float, eager: float | None) -> str:
 
 
 def _run(target: str, module: bool) -> None:
-    """Run it as `__main__`, which it stays: atexit functions and threads that outlive the script read it, too."""
+    """Run it as `__main__`, kept afterwards: atexit functions and threads that outlive the script read it."""
     main = ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins
     _replaced.append(sys.modules["__main__"])
@@ -144,7 +144,7 @@ def _status(code: Any) -> int:
 
 
 def _perhaps_closed() -> contextlib.suppress:
-    """Where something is printed: the script may have closed its streams."""
+    """A context for printing to streams that the script may have closed."""
     return contextlib.suppress(OSError, ValueError, AttributeError)
 
 
@@ -157,7 +157,7 @@ def _of_the_script(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def summary(stats: dict[str, Any]) -> list[str]:
-    """What was compiled, in lines."""
+    """The lines of the summary of what was compiled."""
     counts = (("graph", "graphs"), ("break", "breaks"), ("recompile", "recompiles"), ("fallback", "fallbacks"))
     told = ", ".join(f"{stats[key]} {name}{'s' * (stats[key] != 1)}" for name, key in counts)
     lines = [f"smelt: {told}; compiled for {stats['compile_s']:.1f} s"]

@@ -31,7 +31,7 @@ class Text:
             yield self.train[starts + offsets]
 
     def windows(self, batch: int, length: int, count: int) -> Iterator[Tensor]:
-        """`count` batches that follow each other in the held-out text, shape (batch, length)."""
+        """`count` consecutive batches of the held-out text, shape (batch, length)."""
         size = batch * length
         for index in range(min(count, len(self.held_out) // size)):
             yield self.held_out[index * size : (index + 1) * size].view(batch, length)

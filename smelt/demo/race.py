@@ -1,4 +1,4 @@
-"""Trains one task twice, eager and compiled, in turns: same weights, same batches, same load of the machine."""
+"""Trains one task twice, eager and compiled, alternately: same weights, same batches, same machine load."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Runner:
         self._batches: Iterator[Any] = self.task.batches()
 
     def step(self) -> None:
-        """One training step; its loss and time are kept."""
+        """One training step; its loss and time are recorded."""
         batch = next(self._batches)
         begin = time.perf_counter()
         self._optimizer.zero_grad(set_to_none=True)
@@ -48,7 +48,7 @@ class Runner:
         self.seconds.append(time.perf_counter() - begin)
 
     def evaluate(self) -> None:
-        """The task's score on held-out data, by this side's own callable."""
+        """The task's score on held-out data, computed by this side's callable."""
         self.model.eval()
         with torch.no_grad():
             self.score = self.task.score(self.call)
@@ -56,13 +56,13 @@ class Runner:
 
     @property
     def median_s(self) -> float:
-        """Median seconds of a step, the first one aside."""
+        """Median seconds of a step, without the first one."""
         later = self.seconds[1:] or self.seconds
         return statistics.median(later) if later else float("nan")
 
 
 def start_runner(name: str, task: Task, compile: Compile | None, seed: int = 0) -> Runner:
-    """A side with seeded weights, its first step done. `compile` is counted in its first step's time."""
+    """A side with seeded weights after its first step, whose time includes `compile`."""
     torch.manual_seed(seed)
     model = task.build().train()
     begin = time.perf_counter()
@@ -73,7 +73,7 @@ def start_runner(name: str, task: Task, compile: Compile | None, seed: int = 0) 
 
 
 def race(task: Task, compile: Compile, seconds: float, notify: Callable[[list[Runner]], None]) -> list[Runner]:
-    """Train eager and compiled for `seconds` in all, in chunks that alternate; both make the same number of steps."""
+    """Train eager and compiled for `seconds` in all, in alternating chunks; both make the same number of steps."""
     end = time.perf_counter() + seconds
     runners = [start_runner("eager", task, None)]
     notify(runners)

@@ -30,7 +30,7 @@ def compile_model(model: nn.Module) -> Any:
 def run_demo(
     *, seconds: float, out: Path, parts: Sequence[str], console: Console, compile: Compile = compile_model
 ) -> Path:
-    """Train each part for about `seconds`, show both sides while they run, and return the report's path."""
+    """Run each training for about `seconds`, show both sides while they run, and return the report's path."""
     finished: list[Part] = []
     for name in parts:
         console.print(f"loading {name} ...", style="dim")
@@ -76,7 +76,7 @@ def progress(task: Task, runners: Sequence[Runner], elapsed: float, seconds: flo
 
 
 def summary_table(part: Part) -> Table:
-    """The finished part, a line for each side."""
+    """The finished training, a row for each side."""
     table = Table(*HEADS[:-1], part.score_name, title=part.title, title_justify="left", box=box.SIMPLE_HEAD)
     for row in summary_rows(part):
         table.add_row(*row)

@@ -19,7 +19,7 @@ Model = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Task:
-    """One training. `loss(model, batch)` and `score(model)` call the model that they are given: eager or compiled."""
+    """One training. `loss(model, batch)` and `score(model)` take the model to call: eager or compiled."""
 
     name: str
     title: str
@@ -58,7 +58,7 @@ def build_gpt2() -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
     from transformers.utils import logging
 
-    logging.set_verbosity_error()  # a remark about the loss function would tear the live display
+    logging.set_verbosity_error()  # a warning about the loss function would break the live display
     no_dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     size = {"n_layer": 4, "n_embd": 256, "n_head": 4, "n_positions": LENGTH, "vocab_size": len(ALPHABET)}
     return GPT2LMHeadModel(GPT2Config(**size, **no_dropout, use_cache=False, bos_token_id=0, eos_token_id=0))
@@ -82,7 +82,7 @@ def write_text(model: nn.Module, characters: int = 240) -> str:
 
 
 def digits_task() -> Task:
-    """A timm ResNet-18 that reads handwritten digits."""
+    """A timm ResNet-18 that classifies handwritten digits."""
     digits = handwritten_digits()
     return Task(
         name="digits",
@@ -105,7 +105,7 @@ def build_resnet() -> nn.Module:
 
 
 def accuracy(model: Model, digits: Digits) -> float:
-    """Share of the held-out digits that are read right."""
+    """Fraction of the held-out digits that are classified correctly."""
     return float((model(digits.test_images).argmax(dim=-1) == digits.test_targets).float().mean())
 
 

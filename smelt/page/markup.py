@@ -1,7 +1,7 @@
-"""HTML and SVG as text in which everything is escaped that is no markup of ours.
+"""Builds HTML and SVG text; everything but markup made by this module is escaped.
 
-What users see comes from programs that may be anybody's: sources, names, strings. An element takes text and other
-elements; only an element is taken as it is.
+Sources, names and strings on the page come from programs that may be untrusted. An element takes text and other
+elements; text is escaped, elements are not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def escaped(text: str) -> str:
 
 
 def element(name: str, /, *children: Child, **attributes: str | int | float | bool | None) -> Markup:
-    """`<name attribute="...">children</name>`. Of an attribute's name a last `_` is dropped, others become `-`.
+    """`<name attribute="...">children</name>`. In attribute names a trailing `_` is dropped, others become `-`.
 
     True is an attribute without a value; None and False are left out.
     """
@@ -49,7 +49,7 @@ def element(name: str, /, *children: Child, **attributes: str | int | float | bo
 
 
 def joined(*children: Child) -> Markup:
-    """Elements and text one behind the other."""
+    """Elements and text, concatenated."""
     chunks: list[str] = []
     _write(children, chunks)
     return Markup("".join(chunks))
@@ -71,7 +71,7 @@ def _write(child: Child, chunks: list[str]) -> None:
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, of a long one its beginning."""
+    """The text, truncated if it is long."""
     return text if len(text) <= most else f"{text[:most]} ... ({len(text) - most} more characters)"
 
 

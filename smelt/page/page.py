@@ -1,4 +1,4 @@
-"""The whole page: what a run compiled, frame by frame. It holds no script, and its browser is told to run none."""
+"""The whole page: what a run compiled, frame by frame. It holds no script, and its policy forbids any."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _break_row(reason: BreakFacts, links: dict[str, str]) -> Markup:
 
 
 def _links(frames: list[FrameFacts]) -> dict[str, str]:
-    """Where on the page a line is shown."""
+    """Links to where on the page each line is shown."""
     links: dict[str, str] = {}
     for number, frame in enumerate(frames, 1):
         for index, function in enumerate(frame.functions):

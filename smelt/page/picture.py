@@ -1,4 +1,4 @@
-"""Pictures of the page as SVG: a program as boxes and arrows, memory over time, shares of a whole."""
+"""Pictures of the page as SVG: a program as boxes and arrows, memory over time, shares of a total."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Box:
 
     Attributes:
         kind: a class of the style sheet.
-        title: all that there is to say, shown where the pointer rests.
+        title: the full description, shown as a tooltip.
         link: where a click leads.
-        sources: numbers of the boxes whose values it reads.
+        sources: indices of the boxes whose values it reads.
     """
 
     kind: str
@@ -33,7 +33,7 @@ class Box:
 
 
 def draw_program(boxes: Sequence[Box]) -> Markup:
-    """The boxes in layers, each below all that it reads."""
+    """Draw the boxes in layers, each box below all boxes that it reads."""
     boxes = boxes[:MOST_BOXES]
     layers = _layers(boxes)
     width = max((len(layer) for layer in layers), default=1) * (BOX_WIDTH + GAP_X) - GAP_X
@@ -103,7 +103,7 @@ CURVE_WIDTH, CURVE_HEIGHT = 720, 130
 
 
 def draw_steps(levels: Sequence[int], marks: Sequence[tuple[int, str]], label: str) -> Markup:
-    """Bytes after each step, as steps; marks are texts at single steps."""
+    """Bytes after each step, as a step curve; marks are texts at single steps."""
     points = [(float(i), float(level)) for i, level in enumerate(levels)]
     steps = [(x + dx, y) for x, y in points for dx in (0.0, 1.0)]
     return _curve([("area", steps)], len(levels), max(levels, default=0), marks, label, lambda x: "")

@@ -25,7 +25,7 @@ class Sources:
         self.shown: dict[str, str] = {}
 
     def show(self, text: str, where: str) -> Markup:
-        """The text; of one that was shown before perhaps the place."""
+        """The text; for a text that was shown before, possibly a link to it."""
         known = self.shown.get(text)
         if known is not None and self.characters > INLINE_CHARACTERS:
             return element("p", "the same source as ", element("a", "another kernel", href=f"#{known}"))
@@ -35,7 +35,7 @@ class Sources:
 
 
 def show_program(program: ProgramFacts, name: str, sources: Sources) -> Markup:
-    """One program; ids begin with `name`."""
+    """Show one program; ids begin with `name`."""
     timed = [unit.step.timing for unit in program.units if unit.step.timing is not None]
     spent = sum(timing.least_ns for timing in timed) / 1e9
     kernels = sum(unit.kind != "library call" for unit in program.units)
@@ -70,7 +70,7 @@ def _folded(units: Markup, count: int) -> Markup:
 
 
 def slowest(programs: Sequence[tuple[str, ProgramFacts]], most: int = 10) -> Markup | None:
-    """What most time was spent in, by operators and lines, with links; `programs` with what their ids begin with."""
+    """The steps with most time, by operators and lines, with links; `programs` come with the prefix of their ids."""
     spent: dict[tuple[str, str], _Spent] = {}
     for name, program in programs:
         for number, unit in enumerate(program.units):
@@ -94,7 +94,7 @@ def slowest(programs: Sequence[tuple[str, ProgramFacts]], most: int = 10) -> Mar
 
 @dataclass
 class _Spent:
-    """Of steps that compute the same of the same lines; `link` leads to the slowest one."""
+    """Time of steps with the same operators and lines; `link` leads to the slowest one."""
 
     seconds: float = 0.0
     calls: int = 0
