@@ -1,1 +1,1 @@
-"""Doors through which users of other libraries come: they compile by `smelt.compile`, as anybody does."""
+"""Integrations with other libraries (Accelerate, Lightning, `torch.compile`); all of them call `smelt.compile`."""

@@ -1,8 +1,8 @@
 """Accelerate: `Accelerator(dynamo_plugin=SmeltPlugin())` compiles by smelt in `prepare`.
 
-Accelerate compiles by `torch.compile(model, **plugin.to_kwargs())`, tells compiled models by the class that this makes,
-and names backends by an enumeration. Importing this module adds smelt to each of the three: the backend
-"smelt" of `torch.compile` is smelt's own capture from then on, its models count as compiled, and "smelt" is a
+Accelerate compiles by `torch.compile(model, **plugin.to_kwargs())`, recognises compiled models by the class that this
+makes, and names backends by an enumeration. Importing this module adds smelt to each of the three: the backend
+"smelt" of `torch.compile` becomes smelt's own capture, its models count as compiled, and "smelt" is a
 `DynamoBackend`, so that `Accelerator(dynamo_backend="smelt")` and `ACCELERATE_DYNAMO_BACKEND=smelt` do the same.
 """
 
@@ -59,13 +59,13 @@ class SmeltPlugin(TorchDynamoPlugin):
         disable: bool = False,
         use_regional_compilation: bool | None = None,
     ) -> None:
-        take_named()  # somebody may have called `smelt.uninstall` since the import
+        take_named()  # `smelt.uninstall` may have been called since the import
         super().__init__("smelt", mode, fullgraph, dynamic, options, disable, use_regional_compilation)
         if dynamic is None:
             self.dynamic = True if vars(self)["dynamic"] else None
         if options is not None and mode is None:
             self.mode = None
-        smelt.compile(**self.to_kwargs())  # what is wrong with the arguments is told here
+        smelt.compile(**self.to_kwargs())  # wrong arguments raise here
 
     def to_kwargs(self) -> dict[str, Any]:
         """The arguments of `torch.compile`."""
@@ -110,7 +110,7 @@ def _extract_model(
         return model
     if not regional:
         return model._smelt_remake(inner)
-    copies = {id(_original(copy)): copy for copy in model.modules()}  # what is wrapped has its own copy with regions
+    copies = {id(_original(copy)): copy for copy in model.modules()}  # the wrapped module has its own copy with regions
     return copies.get(id(inner), inner)
 
 
@@ -127,7 +127,7 @@ _REPLACED: dict[str, Callable[..., Any]] = {
 
 
 def _replace(name: str, ours: Callable[..., Any]) -> None:
-    """A function of Accelerate, in every module of it that has imported the name."""
+    """Replace a function of Accelerate in each of its modules that has imported the name."""
     own = getattr(other, name)
     replacement = functools.wraps(own)(functools.partial(ours, own))
     for key, module in list(sys.modules.items()):

@@ -1,9 +1,9 @@
 """Lightning: `Trainer.fit(smelt.compile(model))`, and its `from_compiled` and `to_uncompiled`.
 
-Lightning compiles the steps of a LightningModule (`training_step` and its kin), since these are what the Trainer calls,
-and knows compiled models by the class that torch's compiler makes. A model that smelt compiled is a LightningModule
-itself, so that everything else of Lightning works with it; the two functions that make and undo this are taught
-what a compiled model of ours is. That happens when the first class of Lightning is compiled.
+Lightning compiles the steps of a LightningModule (`training_step` and the like), since the Trainer calls these,
+and recognises compiled models by the class that torch's compiler makes. A model that smelt compiled is a
+LightningModule itself, so that everything else of Lightning works with it; the two functions above are replaced by
+ones that accept models compiled by smelt. That happens when the first class of Lightning is compiled.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def _to_uncompiled(original: Callable[..., Any], model: Any) -> Any:
 _REPLACED: dict[str, Callable[..., Any]] = {
     "from_compiled": _from_compiled,
     "to_uncompiled": _to_uncompiled,
-    "_maybe_unwrap_optimized": _from_compiled,  # what the Trainer trains
+    "_maybe_unwrap_optimized": _from_compiled,  # the model that the Trainer trains
 }
 
 
 def take_functions(cls: type) -> None:
-    """Teach the Lightning that a class comes from; each of its packages once."""
+    """Replace both functions in the Lightning package that a class comes from, once for each package."""
     for package in PACKAGES:
         module = next((base for base in cls.__mro__ if base.__module__ == f"{package}.core.module"), None)
         if module is not None:

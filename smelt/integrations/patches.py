@@ -1,7 +1,7 @@
-"""`smelt.install()`: `torch.compile` calls of a program that knows nothing of smelt come here.
+"""`smelt.install()`: `torch.compile` calls of a program without any reference to smelt compile by smelt.
 
-Libraries reach torch's compiler through `torch.compile` and `Module.compile`, which calls it; so that one name is all
-that is replaced.
+Libraries reach torch's compiler through `torch.compile` and `Module.compile`, which calls it: it is
+enough to replace that one name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _original: Callable[..., Any] | None = None
 
 
 def install() -> None:
-    """From now on `torch.compile` and `Module.compile` compile by smelt.
+    """Make `torch.compile` and `Module.compile` compile by smelt.
 
     Calls that name another backend than torch's own go to torch as before. Options that only torch's backend knows are
     left out, with one warning for each. What was compiled before stays as it is.
@@ -32,7 +32,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """`torch.compile` is torch's own again. What smelt has compiled meanwhile stays compiled."""
+    """Restore torch's own `torch.compile`. What smelt has compiled stays compiled."""
     global _original
     _ours.clear()
     if _original is not None:
@@ -41,7 +41,7 @@ def uninstall() -> None:
 
 
 def take_named() -> None:
-    """From now on `torch.compile(backend="smelt")` is `smelt.compile`, with its capture; other calls are torch's."""
+    """Make `torch.compile(backend="smelt")` call `smelt.compile`, with its capture; other calls go to torch."""
     _take({"smelt"})
 
 
@@ -85,12 +85,12 @@ def _compile(
 
 def _default_backend() -> Any:
     """What a call without a backend means: torch's own, unless a program has set another default."""
-    registry = sys.modules.get("torch._dynamo.backends.registry")  # imported by whoever sets one
+    registry = sys.modules.get("torch._dynamo.backends.registry")  # a program that sets a default has imported it
     return getattr(registry, "_default_backend", "inductor")
 
 
 def _known_options(options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Those that smelt has."""
+    """The options that smelt has."""
     if not options:
         return None
     ours = smelt.list_options()

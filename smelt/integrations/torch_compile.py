@@ -25,7 +25,7 @@ def smelt(
 
     Args:
         gm: the graph that torch captured.
-        example_inputs: its inputs: tensors and whole numbers; of sizes that are symbols, symbolic ones.
+        example_inputs: its inputs: tensors and integers; symbolic integers for symbolic sizes.
         mode: as in `smelt.compile`.
         options: as in `smelt.compile`.
 

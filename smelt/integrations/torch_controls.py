@@ -1,7 +1,8 @@
-"""torch.compiler's own controls: those that tell torch's compiler something tell smelt, too.
+"""Makes the controls of `torch.compiler` (stance, substitutes, reset) act on smelt as well.
 
-What they write on tensors and functions (`mark_dynamic`, `disable`, `allow_in_graph`) capture reads there. A stance,
-a substitute and a reset are states of torch's compiler: these functions are replaced by ones that do both.
+Controls that mark tensors and functions (`mark_dynamic`, `disable`, `allow_in_graph`) need no change: capture reads
+the marks. A stance, a substitute and a reset are state of torch's compiler: these functions are replaced by ones that
+set the state of both compilers.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ STANCES = ("default", "force_eager", "fail_on_recompile", "eager_on_recompile")
 
 
 class _Both:
-    """A stance of torch's compiler and the same of smelt: from now on, for a `with` block, or around a function."""
+    """Sets a stance of torch's compiler and of smelt: permanently, for a `with` block, or around a function."""
 
     _dynamo_forbidden = True
 
@@ -42,7 +43,7 @@ class _Both:
 
 
 def _set_stance(original: Callable[..., Any], stance: str = "default", **more: Any) -> _Both:
-    of_torch = original(stance, **more)  # says what is wrong with the arguments
+    of_torch = original(stance, **more)  # raises for wrong arguments
     unknown = [f"{name}={value!r}" for name, value in more.items() if value]
     if stance not in STANCES:
         unknown.append(repr(stance))
