@@ -17,6 +17,7 @@ from smelt.artefact.codec import Decoder
 from smelt.artefact.container import ArtefactError, Container, read, write
 from smelt.artefact.owner import ERROR, OTHERWISE, Owner, version_from
 from smelt.artefact.references import anchors_of, mark
+from smelt.base.collection import no_collection
 from smelt.base.errors import OptionError, SmeltError, shown
 from smelt.capture import _native as native
 from smelt.compiled_module import compiled_module_of, original_of
@@ -61,7 +62,8 @@ class Artefact:
         machine.check(self.container.header, self.name)
         original = original_of(target)
         try:
-            return self._applied(original, otherwise)
+            with no_collection(collect=False):
+                return self._applied(original, otherwise)
         except (SmeltError, MemoryError):
             raise
         except Exception as error:  # contents that are none end in any of Python's and PyTorch's errors
@@ -128,7 +130,8 @@ def load(path: str | os.PathLike[str]) -> Artefact:
         FileNotFoundError: there is no such file.
         ArtefactError: it is no artefact, damaged, writable by others, or made for another machine or version.
     """
-    container = read(path)
+    with no_collection(collect=False):  # the objects read all live on
+        container = read(path)
     machine.check(container.header, os.fspath(path))
     try:
         contents = container.contents

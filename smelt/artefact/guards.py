@@ -238,16 +238,20 @@ class GuardReader:
             self._compare(index, self.data["found"][str(index)])
 
     def _compare(self, index: int, before: Any) -> None:
-        line = next((line for at, _, _, line in self.data["checks"] if at == index), "")
         if index not in self.values:
-            raise ArtefactError("the artefact was made for another model", why=f"what it reads is not there: {line}")
+            why = f"what it reads is not there: {self._line(index)}"
+            raise ArtefactError("the artefact was made for another model", why=why)
         value = self.values[index]
         now = self._marks.get(id(value)) or self._marks.setdefault(id(value), mark(value))
         if now != before:
             what = f"{before[0]} {before[2] if len(before) > 2 else before[-1]}"
             changed = now[:3] == before[:3]
-            why = f"{what} {'has another source now' if changed else f'is now {now[0]} {now[-1]}'}: {line}"
+            why = f"{what} {'has another source now' if changed else f'is now {now[0]} {now[-1]}'}: {self._line(index)}"
             raise ArtefactError("the artefact was made for another model", why=why[:1000], hint="make it again")
+
+    def _line(self, index: int) -> str:
+        """The text of the guard that checks the object at `index`, for errors; empty if none does."""
+        return next((line for at, _, _, line in self.data["checks"] if at == index), "")
 
     def guards(self) -> native.Guards:
         """As the frame hook evaluates them."""
