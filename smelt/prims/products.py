@@ -169,7 +169,7 @@ def _convolution_backward(
 
 
 def _flops_of_gradients(made: Sequence[TensorMeta], given: Sequence[TensorMeta]) -> Any:
-    """Of the image and of the weight, as many as the convolution takes; that of the bias is a sum."""
+    """Each gradient of image or weight costs as much as the convolution; that of the bias is a sum."""
     grad, _, w = given[:3]
     return 2 * (grad.numel * math.prod(w.shape[1:])) * sum(len(meta.shape) > 1 for meta in made)
 

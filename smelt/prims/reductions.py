@@ -42,7 +42,7 @@ def _each(reduce: Callable[..., Tensor]) -> Callable[[Tensor, Shape], Tensor]:
 
 
 def _extremum(reduce: Callable[..., Tensor], lowest: bool) -> Callable[[Tensor, Shape], Tensor]:
-    """Of nothing it is the bound that loses to every element, as in kernels; that eager refuses is checked before."""
+    """Without elements it is the neutral bound, as in kernels; the error that eager raises is checked before."""
 
     def reference(x: Tensor, dims: Shape) -> Tensor:
         if all(x.shape[d] for d in dims):

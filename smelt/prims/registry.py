@@ -1,4 +1,4 @@
-"""Where decompositions are entered: `@decomposition(aten.silu.default) def silu(p, x): ...`.
+"""Registers decompositions: `@decomposition(aten.silu.default) def silu(p, x): ...`.
 
 A decomposition gets the lowering `p` (a Builder that also knows the ATen node at hand) and the operator's
 arguments with nodes of the prim graph for tensors. It returns the value, a tuple of values, or
@@ -42,7 +42,7 @@ aten = torch.ops.aten
 
 
 def any_dtype(*targets: OpOverload) -> None:
-    """Ask the decompositions of these operators about operands of any dtype."""
+    """Call the decompositions of these operators for operands of any dtype."""
     ANY_DTYPE.update(targets)
 
 
@@ -74,7 +74,7 @@ class Lowering(Builder):
     Attributes:
         node: the ATen node at hand.
         result: its meta: a TensorMeta, or a tuple of them.
-        of_cpu: what stands for operands that the CPU has, of an operator that runs on a GPU.
+        of_cpu: for an operator that runs on a GPU, the values that replace its operands on the CPU.
         memories: by value of the joint graph, memory as eager makes it for that, which operators of a library may see.
         seeds: for each device that draws random numbers, the placeholder that its streams start from.
     """
@@ -136,7 +136,7 @@ class Lowering(Builder):
         return self.convert(compute(*ready), self.out.dtype)
 
     def is_number(self, x: Any) -> bool:
-        """Whether eager's kernels take an operand as a number: so a tensor of the CPU without dimensions."""
+        """Whether eager's kernels take an operand as a number, as they do for a CPU tensor without dimensions."""
         if not isinstance(x, Node):
             return True
         return not x.meta["val"].shape and (self.out.device.type != "cuda" or x in self.of_cpu)
@@ -164,7 +164,7 @@ class Lowering(Builder):
         return fx.node.map_arg(tuple(args), lambda x: seen.get(x, x)) if seen else args
 
     def within(self, x: Node, low: float, high: float | None, fault: int) -> Node:
-        """x, of which a number outside of the range (nan is) raises the error that `fault` stands for."""
+        """x, checked: a number outside of the range (NaN is outside) raises the error that `fault` names."""
         inside = self.ge(x, low)
         if high is not None:
             inside = self.logical_and(inside, self.le(x, high))
@@ -189,7 +189,7 @@ def is_empty(shape: Sequence[int]) -> bool:
 
 
 def as_float(count: int) -> float:
-    """A count as a float operand; a symbolic one stays what it is."""
+    """A count as a float operand; a symbolic one is unchanged."""
     return count if isinstance(count, Size) else float(count)
 
 

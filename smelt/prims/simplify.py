@@ -47,7 +47,7 @@ def is_constant(x: Node) -> bool:
 
 
 def typed(number: Number, dtype: torch.dtype) -> Number:
-    """The number as the Python type that stands for dtype. Of a whole number a dtype of whole numbers keeps the low
+    """The number as the Python type that stands for dtype. An integer dtype keeps the low
     bits, as eager's kernels do (`int8 + 300`, `int8 == 300`)."""
     if type(number) is Size:
         return bool(number) if dtype is torch.bool else number
@@ -59,7 +59,7 @@ def typed(number: Number, dtype: torch.dtype) -> Number:
 
 
 def wrapped(number: int, dtype: torch.dtype) -> int:
-    """The whole number of the dtype with the same low bits."""
+    """The integer of the dtype with the same low bits."""
     limits = torch.iinfo(dtype)
     return (number - limits.min) % (1 << limits.bits) + limits.min
 

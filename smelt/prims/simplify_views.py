@@ -52,7 +52,7 @@ def _permute(p: Builder, x: Node, dims: Shape) -> Any:
 
 
 def _added_ones(small: Shape, large: Shape) -> Shape | None:
-    """Where the dimensions of small lie in large, if large is small with sizes of 1 put in."""
+    """Where the dimensions of small lie in large, if large is small with dimensions of size 1 inserted."""
     matched: list[int] = []
     for d, n in enumerate(large):
         if len(matched) < len(small) and same(small[len(matched)], n):
@@ -107,7 +107,7 @@ def _begin_of_both(first: int, start: int, stop: int, stride: int) -> int:
 
 
 def _end_of_both(first: int, start: int, stop: int, stride: int) -> int | None:
-    """Where it ends there; None where that is not known."""
+    """Where such a slice of a slice ends in the sliced value; None if that is not known."""
     if same(start, stop):
         return first
     if stride == 1:
@@ -177,7 +177,7 @@ def _sum(p: Builder, x: Node, dims: Shape) -> Any:
 
 
 def _undoes(name: str) -> Callable[..., Any]:
-    """The rule of a prim that takes back what the prim `name` did."""
+    """The rule of a prim that is the inverse of the prim `name`."""
     other = PRIMS[name]
     return lambda p, x: operands(x)[0] if x.target is other else None
 

@@ -42,7 +42,7 @@ class Kind(enum.Enum):
 
 
 class Takes(enum.Enum):
-    """The dtypes of the operands of a pointwise primitive, besides bool."""
+    """The dtypes that a pointwise primitive takes as operands, besides bool."""
 
     ANY = "any"
     FLOATS = "floats"  # a decomposition converts whole numbers before
@@ -50,7 +50,7 @@ class Takes(enum.Enum):
 
 
 class Keeps(enum.Enum):
-    """Operands of which a pointwise primitive gives back the same."""
+    """Dtypes of operands that a pointwise primitive returns unchanged."""
 
     NOTHING = "nothing"
     BOOLS = "bools"
@@ -95,19 +95,19 @@ class Facts:
         commutative: the operands may be swapped.
         boolean: the result is bool whatever the operands are.
         exact: the result for low-precision floats is one of their values: it needs no rounding.
-        keeps: dtypes of operands that stay what they are.
-        of_whole: the result for each whole number, where that is one.
+        keeps: dtypes of operands that it returns unchanged.
+        of_whole: the result for every integer operand, if it is the same for all.
         for_bool: the primitive that computes the same of bools.
-        periodic: large arguments are reduced first, which takes more than all the rest.
-        divides: eager refuses whole numbers over 0.
+        periodic: large arguments need a range reduction first, which costs more than all other steps.
+        divides: eager raises for an integer division by 0.
         moves: it reads operands at another position than its own.
         annihilated_by: positions of operands; where one of them is 0 everywhere, so is the result.
         linear_in: positions of arguments; where all of them are 0 everywhere, so is the result.
         fold: of a reduction.
         matmul: (..., n, k) times (..., k, m) -> (..., n, m).
         into: its kernel writes into a given tensor, without a copy of its own.
-        fresh: the results are nobody else's memory, so that others may be written over them.
-        strides: of operands that its kernel reads as they are.
+        fresh: the results share no memory with other tensors, so their buffers may be reused.
+        strides: strides of operands that its kernel reads without a copy.
         flops: of a product.
     """
 
