@@ -51,7 +51,7 @@ class Encoder:
         """One value.
 
         Raises:
-            ArtefactError: it is of none of the kinds, and has no name.
+            ArtefactError: the value is of none of the kinds, and has no name.
         """
         kind = type(value)
         if kind in _PLAIN:
@@ -76,7 +76,7 @@ class Encoder:
         """One factor of a symbolic size.
 
         Raises:
-            ArtefactError: it is known from the values of tensors only.
+            ArtefactError: the factor is an unbacked size.
         """
         if isinstance(value, Division):
             return ["mod" if isinstance(value, Modulo) else "div", self(value.of), self(value.by)]
@@ -135,7 +135,7 @@ class Decoder:
     """Reads values that an `Encoder` has written.
 
     Args:
-        anchors: objects of the program that names begin at.
+        anchors: objects of the program from which names are resolved.
         blobs: the bytes.
     """
 
@@ -148,7 +148,7 @@ class Decoder:
         """One value.
 
         Raises:
-            ArtefactError: it is none, or names what is not here.
+            ArtefactError: the JSON encodes no value, or names an object that does not exist in this process.
         """
         if type(data) in _PLAIN:
             return data

@@ -20,7 +20,7 @@ MAKERS = frozenset(
 
 @contextmanager
 def without_default_device() -> Iterator[None]:
-    """Tensors are made on the CPU, also where `torch.set_default_device` or `with torch.device(...)` says otherwise."""
+    """Context that makes new tensors on the CPU, whatever default device the program has set."""
     if torch.get_default_device().type == "cpu":
         yield
         return
@@ -29,7 +29,7 @@ def without_default_device() -> Iterator[None]:
 
 
 def name_devices(gm: fx.GraphModule) -> None:
-    """Have each node of a captured graph that makes a tensor name its device, as far as results are known."""
+    """Add a device argument to each node of a captured graph that makes a tensor, if its result's device is known."""
     if torch.get_default_device().type == "cpu":
         return
     for module in gm.modules():

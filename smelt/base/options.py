@@ -27,7 +27,7 @@ def _user(default: Any, help: str) -> Any:
 
 
 class Owner:
-    """Stands for one `smelt.compile`: what its programs keep of a GPU's memory is weighed together."""
+    """Identifies one call of `smelt.compile`: the GPU memory that its programs retain is accounted for in common."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def resolve_options(
 
     Raises:
         OptionError: unknown mode or option key (names the nearest), a value of the wrong type,
-            `mode` together with `options`, or a variable of the environment that is none.
+            `mode` together with `options`, or an invalid environment variable.
     """
     environment()
     mode = _characters(mode)
@@ -123,7 +123,7 @@ def resolve_options(
 
 
 def _characters(name: Any) -> Any:
-    """A name as its characters: one of a class of its own may compare as it likes. What is no text stays."""
+    """A name as a plain `str`: subclasses of `str` may override comparison. Other objects are returned as given."""
     return str.__str__(name) if isinstance(name, str) else name
 
 
@@ -137,7 +137,7 @@ def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
             raise unknown_name("option", name, valid)
         want = type(getattr(defaults, name))
         if want is float and type(value) is int:
-            value = float(value) if abs(value) <= 1 else math.inf  # larger ones may be none
+            value = float(value) if abs(value) <= 1 else math.inf  # a larger int may not fit a float
         if type(value) is not want:
             raise OptionError(f"option {name!r} wants {want.__name__}, got {shown(value)}", hint=valid[name])
         values[name] = value
@@ -160,7 +160,7 @@ CHOICES = {"gemm": ("auto", "aten", "onednn", "own", "template"), "target": ("au
 
 @dataclass(frozen=True)
 class Environment:
-    """The SMELT_* variables. They change where things go and how loud smelt is, never what is compiled."""
+    """The SMELT_* variables. They set folders, limits, checks and logging, never what is compiled."""
 
     strict: bool
     verify: bool
@@ -178,11 +178,11 @@ class Environment:
 
 
 def environment() -> Environment:
-    """Read the SMELT_* variables, CXX and two of Triton's, here and nowhere else.
+    """Read the SMELT_* variables, CXX and two of Triton's; no other code reads them.
 
     Raises:
-        OptionError: a folder's name is empty or begins with a tilde, a number is none, a switch is neither on nor
-            off, or SMELT_LOG names no topic.
+        OptionError: a folder's name is empty or begins with a tilde, a number is not positive or not a number, a
+            switch is neither on nor off, or SMELT_LOG names an unknown topic.
     """
     return Environment(
         strict=_flag("SMELT_STRICT"),
@@ -202,20 +202,20 @@ def environment() -> Environment:
 
 
 DEFAULT_BUILD_TIMEOUT_S = 120.0
-"""A compiler that takes longer hangs."""
+"""Seconds after which a compiler is taken to hang."""
 
 
 def _folder(name: str, default: str | None) -> Path:
     given = os.environ.get(name)
     if given is not None and not given.strip():
         raise OptionError(f"{name} is set and empty", hint="name a folder, or unset it to use the default")
-    if given is not None and given.startswith("~"):  # a folder of that name would be made in the current one
+    if given is not None and given.startswith("~"):  # else a folder named `~` would be made in the current one
         raise OptionError(f"{name} wants a folder, got {shown(given)}", hint="write out the home that ~ stands for")
     return Path(given or default or _default_cache())
 
 
 def _default_cache() -> str:
-    """A user may have no home; what is relative is none: a cache is not to be found in whatever folder is current."""
+    """The default cache folder; in /tmp without a home. Relative paths depend on the current folder, so are ignored."""
     for home in (os.environ.get("XDG_CACHE_HOME", ""), os.path.join(os.path.expanduser("~"), ".cache")):
         if os.path.isabs(home):
             return os.path.join(home, "smelt")
@@ -231,13 +231,13 @@ def _number(name: str, default: Any, kind: type) -> Any:
         value = kind(text)
     except ValueError:
         value = 0
-    if not value > 0:  # nor one that is no number
+    if not value > 0:  # also rejects NaN
         raise OptionError(f"{name} wants a positive number, got {shown(text)}")
     return value
 
 
 _LONGEST_S = 1e6
-"""Waits of more seconds are refused by the system: eleven days stand for no limit."""
+"""Longest timeout in seconds (eleven days): the system refuses longer ones."""
 
 
 LOG_TOPICS = ("graphs", "breaks", "recompiles", "sizes", "attempts")

@@ -11,13 +11,13 @@ _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u20
 
 
 def visible(text: str) -> str:
-    """The text with such characters written out: what a program calls things cannot steer a terminal or hide lines."""
+    """The text with such characters escaped, so that names of a program cannot control a terminal or hide lines."""
     return text if text.isprintable() else _HIDDEN.sub(_written_out, text)
 
 
 def on_one_line(text: str) -> str:
-    """The same without ends of lines, so that a comment stays one, and a line that is told is one line."""
-    return text if text.isprintable() else visible(" ".join(text.splitlines()))  # no end of a line is printable
+    """`visible`, with line ends replaced by spaces: for comments and messages of one line."""
+    return text if text.isprintable() else visible(" ".join(text.splitlines()))  # a printable text has no line ends
 
 
 def _written_out(found: re.Match[str]) -> str:

@@ -58,7 +58,7 @@ node_being_run: Callable[[], Any] = torch._C._current_autograd_node
 
 
 def hide_from_torch_compile(code: CodeType) -> None:
-    """torch.compile runs frames of this code as they are, and looks at what they call."""
+    """Have torch.compile run frames of this code uncompiled; it still compiles the functions that they call."""
     evaluator = torch._C._dynamo.eval_frame
     action = evaluator._FrameAction
     evaluator.set_code_exec_strategy(code, evaluator._FrameExecStrategy(action.SKIP, action.DEFAULT))
@@ -69,31 +69,32 @@ disabled_torch_function = torch._C._disabled_torch_function_impl
 
 
 def is_composite(op: torch._ops.OpOverload) -> bool:
-    """True when the operator is only a recipe over other operators, also for the autograd engine.
+    """True when the operator has a CompositeImplicitAutograd kernel: autograd differentiates the operators it calls.
 
-    Recipes that PyTorch adds in Python, for compilers, do not count: some give other values than the kernels do. Nor
-    does one of views where a CPU has a kernel that gives new memory.
+    PyTorch's Python decompositions do not count: some give other values than the kernels. Neither does
+    `native_channel_shuffle`: its composite kernel returns a view, its CPU kernel new memory.
     """
     recipe = torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
     return recipe and op.name() != "aten::native_channel_shuffle"
 
 
 def is_derived_inside(op: torch._ops.OpOverload) -> bool:
-    """True when autograd knows nothing of an operator: its derivative is that of what its kernel calls, if it does."""
+    """True when an operator has no autograd kernel: only the operators that its kernel calls can be differentiated."""
     keys = torch._C.DispatchKey
     known = (keys.Autograd, keys.AutogradCPU, keys.AutogradCUDA, keys.CompositeImplicitAutograd)
     return not any(map(op.has_kernel_for_dispatch_key, known))
 
 
 def run_recipe(op: torch._ops.OpOverload, args: Any, kwargs: Any) -> Any:
-    """What a composite operator does, as eager does it."""
+    """Run the CompositeImplicitAutograd kernel of an operator, as eager does, and return its result."""
     return op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 
 def counts_inside(op: torch._ops.OpOverload) -> bool:
-    """True when an operator's writes count only because the operators that it calls inside count theirs.
+    """True when only the operators that an operator calls increment the version counters of the tensors it writes.
 
-    Operators on lists and those of libraries do; batch norm, whose kernel writes by itself, counts nothing.
+    So it is for operators on lists and those of libraries. Batch norm's kernel writes the memory itself, and increments
+    no counter.
     """
     if op.has_kernel_for_dispatch_key(torch._C.DispatchKey.ADInplaceOrView):
         return False
@@ -136,16 +137,16 @@ def saved_tensor_hooks() -> Hooks | None:
 
 
 leave_saved_tensor_hooks = torch._C._autograd._pop_saved_tensors_default_hooks
-"""The innermost pair is active no more."""
+"""Pop the innermost pair of hooks."""
 
 disable_saved_tensor_hooks = torch._C._autograd._saved_tensors_hooks_disable
 """From now on `saved_tensors_hooks` raises an error with this message."""
 
 enable_saved_tensor_hooks = torch._C._autograd._saved_tensors_hooks_enable
-"""No longer."""
+"""Undo `disable_saved_tensor_hooks`."""
 
 saved_tensor_hooks_disabled = torch._C._autograd._saved_tensors_hooks_get_disabled_error_message
-"""The message, or None."""
+"""The error message that `disable_saved_tensor_hooks` was given; None if hooks are enabled."""
 
 without_torch_function = torch._C.DisableTorchFunctionSubclass
 """Context in which attributes and methods of tensor subclasses are read without their `__torch_function__`."""
@@ -155,7 +156,7 @@ set_grad_enabled = torch._C._set_grad_enabled
 
 
 def recording(enabled: bool, fn: Callable[..., T], *args: Any) -> T:
-    """`fn(*args)` with gradients recorded or not; no interrupt leaves it so, as one that meets `torch.no_grad` may."""
+    """`fn(*args)` with gradients recorded or not. Unlike `torch.no_grad`, it restores the mode after any interrupt."""
     return _native.switched(torch.is_grad_enabled, set_grad_enabled, enabled, fn, *args)
 
 
@@ -170,27 +171,27 @@ functorch_transforms_active = torch._C._are_functorch_transforms_active
 
 
 def is_batched_before_transforms(tensor: torch.Tensor) -> bool:
-    """Whether the tensor stands for a batch in the older `vmap`, with which `is_grads_batched` works."""
+    """Whether it is a batched tensor of the older `vmap`, which `torch.autograd.grad(is_grads_batched=True)` uses."""
     return "Batched" in str(torch._C._dispatch_keys(tensor)).replace("FuncTorchBatched", "")
 
 
 def _nesting_of(enter: Callable[[], int], leave: Callable[[], int]) -> int:
-    """A depth that only its changes tell. C code calls both, so that no interrupt comes between."""
+    """A nesting depth that only `leave` returns. C code calls both functions, so that no interrupt comes between."""
     return tuple(map(operator.call, (enter, leave)))[1]
 
 
 def batch_level() -> int:
-    """How many of the older `vmap` this thread is in."""
+    """How many nested calls of the older `vmap` run in this thread."""
     return _nesting_of(torch._C._vmapmode_increment_nesting, torch._C._vmapmode_decrement_nesting)
 
 
 def in_batches() -> bool:
-    """Whether tensors of this thread may stand for many, in any kind of `vmap`."""
+    """Whether tensors of this thread may be batched tensors, of either kind of `vmap`."""
     return functorch_transforms_active() or batch_level() > 0
 
 
 forward_ad_level = functools.partial(getattr, torch.autograd.forward_ad, "_current_level")
-"""How many levels of `torch.autograd.forward_ad` are entered, less one; the engine keeps the number to itself."""
+"""The current level of `torch.autograd.forward_ad`, -1 outside of it. The engine does not expose its own number."""
 
 
 def derivatives_outside() -> bool:
@@ -202,10 +203,10 @@ deterministic_algorithms = torch._C._get_deterministic_algorithms
 """Whether deterministic algorithms are on; a builtin, unlike `torch.are_deterministic_algorithms_enabled`."""
 
 fills_new_memory = torch._C._get_deterministic_fill_uninitialized_memory
-"""Whether memory without values is filled then: `torch.utils.deterministic.fill_uninitialized_memory`."""
+"""`torch.utils.deterministic.fill_uninitialized_memory`: whether deterministic algorithms fill new memory."""
 
 warns_always = torch._C._get_warnAlways
-"""Whether torch gives each time the warnings that it gives once otherwise: `torch.set_warn_always`."""
+"""`torch.set_warn_always`: whether torch repeats the warnings that it otherwise gives once per process."""
 
 torch_function_modes = torch._C._len_torch_function_stack
 """How many `TorchFunctionMode`s are entered in this thread."""
@@ -217,16 +218,16 @@ dispatch_modes = torch._C._len_torch_dispatch_stack
 """How many `TorchDispatchMode`s are entered in this thread."""
 
 dispatch_mode_at = torch._C._get_dispatch_stack_at
-"""One of them, the outermost first."""
+"""The `TorchDispatchMode` of this thread at an index; 0 is the outermost."""
 
 torch_function_mode_at = torch._C._get_function_stack_at
-"""One of the `TorchFunctionMode`s that are entered in this thread, the outermost first."""
+"""The `TorchFunctionMode` of this thread at an index; 0 is the outermost."""
 
 push_torch_function_mode = torch._C._push_on_torch_function_stack
-"""What entering a `TorchFunctionMode` comes to."""
+"""Enter a `TorchFunctionMode`."""
 
 pop_torch_function_mode = torch._C._pop_torch_function_stack
-"""What leaving the innermost `TorchFunctionMode` comes to."""
+"""Leave the innermost `TorchFunctionMode` and return it."""
 
 MODE_SWITCHES = (
     push_torch_function_mode, pop_torch_function_mode, torch._C._push_on_torch_dispatch_stack,
@@ -240,7 +241,7 @@ transform_on_top = torch._C._functorch.peek_interpreter_stack
 
 @contextmanager
 def outside_transforms() -> Iterator[None]:
-    """What runs inside of it knows nothing of the `torch.func` transforms that run in this thread."""
+    """Context in which the `torch.func` transforms of this thread are off; they are pushed back at its end."""
     layers = []
     try:
         while transform_on_top() is not None:
@@ -255,7 +256,7 @@ inference_mode = torch._C._InferenceMode
 """`torch.inference_mode` without Python frames, which would keep it alive in the traceback of an interrupt."""
 
 State = tuple[str, Callable[[], Any], Callable[[Any], object]]
-"""A name, what reads a piece of the thread's or process's state, and what makes an earlier value the present one."""
+"""A name, a function that reads one state of the thread or process, and a function that restores an earlier value."""
 
 
 def _stack(name: str, size: Any, at: Any, push: Any, pop: Any) -> State:
@@ -280,12 +281,12 @@ def _nesting(name: str, enter: Callable[[], int], leave: Callable[[], int]) -> S
 
 
 def saved_tensor_hooks_state() -> tuple[Any, ...]:
-    """The innermost hooks on what autograd saves, and why there may be none."""
+    """The innermost saved-tensor hooks, if any, then the message with which hooks are disabled (None: enabled)."""
     return (*(torch._C._autograd._top_saved_tensors_default_hooks(True) or ()), saved_tensor_hooks_disabled())
 
 
 def set_saved_tensor_hooks(before: tuple[Any, ...]) -> None:
-    """Make this the state: hooks that were put above these are active no more."""
+    """Restore what `saved_tensor_hooks_state` returned: pop the hooks pushed since, enable or disable hooks."""
     *hooks, message = before
     while (now := torch._C._autograd._top_saved_tensors_default_hooks(True)) and [*now] != hooks:
         leave_saved_tensor_hooks()
@@ -299,7 +300,7 @@ _entered: list[Any] = []
 
 
 def _write_inference_mode(before: bool) -> None:
-    """Nothing but a guard switches it; what this one would restore is what a fault has left."""
+    """Only a guard object switches the mode. It is kept alive: its end would restore the mode before this write."""
     guard = inference_mode(before)
     guard.__enter__()
     _entered.append(guard)
@@ -315,7 +316,7 @@ def _write_transforms(before: int) -> None:
 
 
 def _write_forward_levels(before: int) -> None:
-    """Python's number and the engine's own change one after the other: a fault may come between."""
+    """Leave levels in the engine and in Python. After a fault between the two, the engine may have left one already."""
     while (level := forward_ad_level()) > before:
         with contextlib.suppress(RuntimeError):
             torch._C._exit_dual_level(level=level)
@@ -323,9 +324,9 @@ def _write_forward_levels(before: int) -> None:
 
 
 def leave_forward_level() -> None:
-    """After a fault: the engine has no level that Python does not know of."""
+    """After a fault: leave the level that the engine is in, if Python's count says that there is none."""
     if forward_ad_level() < 0:
-        with contextlib.suppress(RuntimeError):  # there is none
+        with contextlib.suppress(RuntimeError):  # the engine is in no level
             torch._C._exit_dual_level(level=0)
 
 
@@ -334,7 +335,7 @@ def _write_jvp_nesting(before: int) -> None:
 
 
 def _read_torch_functions() -> tuple[bool, bool]:
-    """By way of functions that make no object: pybind11 crashes where there is no memory for one."""
+    """Read two flags with functions that allocate no object: pybind11 crashes when such an allocation fails."""
     disabled: bool = torch._C._is_torch_function_all_disabled()
     return torch._C._is_torch_function_enabled(), disabled
 
@@ -376,17 +377,17 @@ AUTOGRAD_STATE: tuple[State, ...] = (
     _AUTOCAST_DEPTH,
     ("autocast cache", torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
 )
-"""What `torch.autograd` and autocast keep."""
+"""State of this thread (of the process: SHARED_STATE) that `torch.autograd` and autocast keep."""
 
 
 def autocast_state(device_type: str) -> tuple[Any, ...]:
-    """What a region of autocast for this kind of device changes in this thread."""
+    """The autocast state of this thread for a device type, and the type: (type, enabled, dtype, cached, depth)."""
     of_device = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
     return device_type, *of_device, torch.is_autocast_cache_enabled(), _AUTOCAST_DEPTH[1]()
 
 
 def set_autocast_state(state: tuple[Any, ...]) -> None:
-    """Back to what `autocast_state` gave; what is so already stays."""
+    """Restore what `autocast_state` returned."""
     device_type, enabled, dtype, cached, depth = state
     torch.set_autocast_enabled(device_type, enabled)
     torch.set_autocast_dtype(device_type, dtype)
@@ -397,7 +398,7 @@ def set_autocast_state(state: tuple[Any, ...]) -> None:
 
 
 SHARED_STATE = ("jvp nesting", "anomaly mode")
-"""What of it is the process's and not this thread's."""
+"""The names in AUTOGRAD_STATE whose state belongs to the process, not to the thread."""
 
 
 _SETTING_WORDS = (
@@ -428,12 +429,12 @@ _attention_getters = tuple(getattr(torch._C, f"_get_{kind}_sdp_enabled") for kin
 
 
 def attention_kernels() -> tuple[bool, ...]:
-    """Which of ATTENTION_SETTERS are on."""
+    """Whether each kernel of ATTENTION_SETTERS is allowed."""
     return tuple(get() for get in _attention_getters)
 
 
 def set_attention_kernels(allowed: tuple[bool, ...]) -> None:
-    """Back to what `attention_kernels` returned."""
+    """Restore what `attention_kernels` returned."""
     for switch, each in zip(ATTENTION_SETTERS, allowed, strict=True):
         switch(each)
 
@@ -448,7 +449,7 @@ DISPATCH_GUARDS = classes(*(getattr(torch._C, name) for name in _GUARD_NAMES if 
 
 
 def passes_python_by() -> bool:
-    """Whether operators of this thread do not reach `__torch_dispatch__` now: one of DISPATCH_GUARDS lives."""
+    """Whether `__torch_dispatch__` is bypassed in this thread, because an instance of DISPATCH_GUARDS is alive."""
     excluded: bool = torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python)
     return excluded
 
@@ -460,22 +461,22 @@ def local_dispatch_keys() -> tuple[int, int]:
 
 @contextmanager
 def uncounted(tensor: torch.Tensor) -> Iterator[None]:
-    """Writes to the tensor within are not counted by its version counter."""
+    """Context after which the tensor's version counter is as before, whatever was written to it."""
     before = tensor._version
     yield
     torch._C._autograd._unsafe_set_version_counter((tensor,), (before,))
 
 
 def share_counter(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether a write to one tensor counts for the other: a view, or `detach()`, but not `.data`.
+    """Whether two tensors share one version counter: a view or `detach()` does, `.data` does not.
 
-    Nothing tells but a count. It is taken back at once, since a tensor that autograd saved must not seem written to.
+    The test increments a's counter, reads b's, and restores a's: autograd must not find a saved tensor modified.
     """
     if a.is_inference() or b.is_inference():
         return True
     try:
         before, of_other = a._version, b._version
-    except RuntimeError:  # made in inference mode, and given the data of another tensor since: it has no counter
+    except RuntimeError:  # made in inference mode, then assigned other `.data`: no counter
         return True
     torch.autograd.graph.increment_version(a)
     shared = b._version != of_other
@@ -490,10 +491,10 @@ def is_plain_view(view: torch.Tensor) -> bool:
 
 
 def is_asked_for(node: Any) -> bool:
-    """Whether the backward that is running gives the gradient of this leaf's node to its caller, not to the leaf."""
+    """Whether the running backward returns the gradient of this leaf's node (`autograd.grad`), not accumulating it."""
     try:
         torch._C._will_engine_execute_node(node)
-    except RuntimeError:  # which says just that
+    except RuntimeError:  # raised for exactly this case
         return True
     return False
 
@@ -503,7 +504,7 @@ clear_product_workspaces: Callable[[], None] = getattr(torch._C, "_cuda_clearCub
 
 
 def end_recording_pool(index: int, pool: tuple[int, int]) -> None:
-    """Allocations on a GPU no longer go to a pool, whose memory may be used otherwise: after a failed recording."""
+    """After a failed recording: stop allocating from its pool on GPU `index`, and release the pool's memory."""
     torch._C._cuda_endAllocateToPool(index, pool)
     torch._C._cuda_releasePool(index, pool)
 
@@ -512,22 +513,22 @@ _UntypedStorage: Any = torch.UntypedStorage
 
 
 def weak_storage(tensor: torch.Tensor) -> int:
-    """The identity of the tensor's storage, which no other storage gets before it is given to `free_weak_storage`."""
+    """A weak reference to the tensor's storage, as an integer; unique until passed to `free_weak_storage`."""
     pointer: int = _UntypedStorage._weak_ref(tensor.untyped_storage())
     return pointer
 
 
 storage_is_gone: Callable[[int], bool] = _UntypedStorage._expired
-"""Whether nobody uses the storage with this identity any more."""
+"""Whether the storage of a weak reference (`weak_storage`) was freed."""
 
 free_weak_storage: Callable[[int], None] = _UntypedStorage._free_weak_ref
-"""The end of what `weak_storage` began."""
+"""Release a weak reference from `weak_storage`."""
 
 
 refuse_writes: Callable[[torch.Tensor], None] = torch._C._set_throw_on_mutable_data_ptr
-"""Whoever asks a tensor that has no memory for an address to write to, also in C++, gets an error in place of 0."""
+"""Make `mutable_data_ptr` of a tensor without memory raise an error, in C++ too, where it would return 0."""
 
 
 def finished_work() -> Any:
-    """The handle of a collective that has nothing left to wait for, boxed as operators give handles."""
+    """The handle of a finished collective, boxed like the handles that operators return."""
     return torch._C._distributed_c10d.FakeWork().boxed()  # the module is not in every build

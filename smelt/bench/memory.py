@@ -41,14 +41,14 @@ def reset_peak() -> bool:
     except OSError:
         return False
     peak, present = _status("VmHWM"), _status("VmRSS")
-    # Some kernels of containers take the command and do nothing; pages that come between are a few.
+    # Some container kernels accept the write and do nothing; a few pages may be touched between the two reads.
     return peak is not None and present is not None and peak < present + 16
 
 
 def tensors_mb(step: Callable[[], Any]) -> float:
-    """Most MiB of tensors at once while `step()` runs: those that were there before, and what torch allocates in it.
+    """Peak MiB of tensors while `step()` runs: those that existed before, and what torch allocates in it.
 
-    What does not come from torch's allocator is not seen: see `smelt.runtime.memory.recycle`.
+    Memory that torch's allocator did not provide is not counted: see `smelt.runtime.memory.recycle`.
     """
     gc.collect()
     before = _bytes_of_tensors()
@@ -61,14 +61,14 @@ def tensors_mb(step: Callable[[], Any]) -> float:
 
 
 def _bytes_of_tensors() -> int:
-    """Of all CPU tensors that Python knows and whose memory is torch's, each storage counted once."""
+    """Bytes of all CPU tensors that Python's collector tracks and whose memory torch allocated; each storage once."""
     sizes: dict[int, int] = {}
     for tensor in gc.get_objects():
         if issubclass(type(tensor), torch.Tensor) and tensor.device.type == "cpu" and tensor.layout is torch.strided:
             storage = tensor.untyped_storage()
-            nbytes = storage.nbytes()  # a symbol of tensors that only stand for others
-            # Windows onto memory that belongs to somebody else cannot be resized. Fake tensors lie on meta.
+            nbytes = storage.nbytes()  # symbolic for fake tensors
+            # Storages over memory that torch did not allocate cannot be resized. Fake tensors are on meta.
             if storage.device.type == "cpu" and isinstance(nbytes, int) and nbytes and storage.resizable():
-                with suppress(RuntimeError):  # what wraps a tensor has a size, but no address
+                with suppress(RuntimeError):  # the storage of a wrapper subclass has a size, but no address
                     sizes[storage.data_ptr()] = nbytes
     return sum(sizes.values())

@@ -122,7 +122,7 @@ _CALLS_FIRST = "lambda fn, /, *args, **kwargs: fn(*args, **kwargs)"
 
 
 def _taken_apart(fn: Callable[..., object]) -> tuple[Callable[..., object], object]:
-    """A function, and the object that it is bound to (None: there is none).
+    """Split a callable into a function and the object that it is bound to (None: not bound).
 
     A bound method or a callable object gives a function that takes the object as its first argument. The compiled
     function is bound to the object by Python's own means, so that `copy.deepcopy` binds it to the copy of the object,
@@ -143,14 +143,14 @@ def _has_frame(fn: Callable[..., object]) -> bool:
 
 
 def _in_steps(fn: Callable[..., object]) -> str:
-    """The name of what its calls return if it runs in steps (a generator, a coroutine); empty: they return results."""
+    """The kind of object, "generator" or "coroutine", that calls of the function return; "" for other results."""
     return "coroutine" if inspect.iscoroutinefunction(fn) else "generator" if inspect.isgeneratorfunction(fn) else ""
 
 
 def _with_frame(fn: Callable[..., object]) -> Callable[..., object]:
     """`fn`, wrapped in a Python function if it has no frame that capture would compile."""
     if isinstance(fn, torch.nn.Module):
-        # the module's `compile()` set a call through torch.compile there
+        # `nn.Module.compile()` stored a call through torch.compile in `_compiled_call_impl`
         return fn if fn.__dict__.get("_compiled_call_impl") is None else fn._call_impl
     return fn if _has_frame(fn) else eval(compile(_CALLS, "<smelt root>", "eval"))(fn)
 
@@ -176,7 +176,7 @@ def _region(
         return compiled_generator
 
     def compiled(*args: object, **kwargs: object) -> Any:
-        if torch.compiler._is_exporting_flag:  # the flag itself, without a function call: every call comes through here
+        if torch.compiler._is_exporting_flag:  # read without a function call: this runs at every call
             return fn(*args, **kwargs)
         try:
             result = native.call(run, args, kwargs, session)
@@ -199,12 +199,11 @@ def compile_callable(
     Args:
         fn: a Python function, a bound method or an object with `__call__`.
         compile_graph: (graph module, example inputs, report, options) -> callable(*inputs) -> flat tuple of tensors.
-        beside: the result of an earlier call with the same `compile_graph` and options: each uses entries that the
-            other has compiled, where their guards hold.
+        beside: the result of an earlier call with the same `compile_graph` and options; the two callables share their
+            cache entries.
 
-    The body of a generator or coroutine function runs uncompiled; what it calls between two of its steps is captured.
-
-    `explain` says so.
+    The body of a generator or coroutine function runs uncompiled, and functions that it calls are captured; `explain`
+    says so.
 
     Raises:
         Unsupported: (when called) with `fullgraph`, something cannot be captured.
@@ -225,7 +224,7 @@ def compile_callable(
 
 @special(compile_callable)
 def compile_inside(vm: Interpreter, args: Args, kwargs: Kwargs) -> object:
-    """A compiled function makes another one, which has a session of its own and is made at each call."""
+    """A compile call in captured code is a graph break: each call of it makes a callable with its own session."""
     raise Break("a function is compiled", "compiled functions are made in Python", "compile it outside of the function")
 
 

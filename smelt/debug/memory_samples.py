@@ -16,7 +16,7 @@ MOST = 1000
 
 
 class MemorySamples:
-    """Begins at once; `end()` gives the samples. A child process that is forked has none of its own."""
+    """Sampling begins at construction; `end()` returns the samples. A forked child process is not sampled."""
 
     def __init__(self) -> None:
         self.samples: list[MemorySample] = []

@@ -1,7 +1,8 @@
 """A scheme in, the accuracy after a training by it out: the same bits as on a board, as fast as this machine can.
 
-What no gradient reaches computes the same for an image at every step, so a graph is split there: the front runs once
-for each image, the rest trains. A long training runs as C (`host`), a short one in torch, which needs no build.
+Layers that no gradient reaches give the same result for an image at every step. So a graph is split behind them: the
+front runs once for each image, the rest trains. A long training runs as C (`host`), a short one in torch, which needs
+no build.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Evaluate = Callable[[Scheme], float]
 
 @dataclass(frozen=True)
 class Trial:
-    """The trainings that tell accuracies.
+    """The settings of the trainings by which schemes are compared.
 
     Attributes:
         steps: images of a training, one a step.
@@ -47,9 +48,9 @@ class Trial:
     options: StepOptions = field(default_factory=StepOptions)
 
     def evaluator(self, graph: Int8Graph, data: Images) -> Evaluate:
-        """Trainings that have the bits of the board, each from the graph as it is.
+        """Trainings with the bits of the board; each starts from the given graph.
 
-        Quick where schemes are asked in the order of the first layer that they reach.
+        Fast if schemes are evaluated in the order of the first layer that they train: features of the front are reused.
 
         Raises:
             DataError: there are too few images, or of another shape or other classes.
@@ -70,7 +71,7 @@ class Trial:
 
 
 class _Front:
-    """Features of images before the layers that train; they go on from those of the scheme before, if they can."""
+    """Features of images before the trained layers, computed from those of the previous scheme where possible."""
 
     def __init__(self, graph: Int8Graph, images: np.ndarray) -> None:
         self.graph, self.images = graph, images
@@ -91,10 +92,10 @@ class _Front:
 
 
 def cut_before(graph: Int8Graph, layer: int) -> int:
-    """The last place between operators that is not behind a layer, and over which one tensor alone is carried.
+    """The last cut between operators, at or before a layer, that a single tensor crosses.
 
     Args:
-        layer: from 0; the count of layers for what comes behind all of them.
+        layer: index of the layer, from 0; the number of layers: cut before the last operator, or earlier.
 
     Returns:
         The number of operators before the cut.
@@ -110,7 +111,7 @@ def _carried(graph: Int8Graph, cut: int) -> set[str]:
 
 
 def part(graph: Int8Graph, start: int, stop: int) -> Int8Graph:
-    """The operators from `start` to `stop` as a graph; one tensor alone is carried over either cut."""
+    """The operators from `start` to before `stop` as a graph; a single tensor must cross each of the two cuts."""
     operators = graph.operators[start:stop]
     (given,) = _carried(graph, start)
     names = [given, *(op.y for op in operators)]
@@ -140,8 +141,8 @@ def cosine(step: int, steps: int, warm_up: int) -> float:
 def recipe(steps: int, rate: float) -> np.ndarray:
     """The rates of the paper's recipe, float32: a tenth of the steps warms up, then a half cosine.
 
-    Trials follow it too: at a rate that stays, a short training of many layers ends in noise, and says of those layers
-    that they are worth less than nothing.
+    Trials use it too: with a constant rate, a short training of many layers ends in noise, so that training these
+    layers would appear to lower the accuracy.
     """
     return np.array([rate * cosine(step, steps, steps // 10) for step in range(steps)], np.float32)
 

@@ -28,7 +28,7 @@ def extract(
     """The graph that computes results from inputs: `leaders` in order, each right after the operands it still needs.
 
     Args:
-        shown: values, inputs among them or not, that are a reshape of an input, with that input.
+        shown: values (inputs or not) that are a reshape of an input, mapped to that input.
         drawn: nodes that draw random numbers; they are kept even without readers.
     """
     graph = Graph()
@@ -50,7 +50,7 @@ def extract(
 
 
 def _copy_with_operands(node: Node, graph: fx.Graph, env: dict[Node, Node]) -> None:
-    """Copy a node, after those of its operands that are not there yet."""
+    """Copy a node, and before it those of its operands that were not copied yet."""
     stack = [node]
     while stack:
         node = stack[-1]
@@ -64,7 +64,7 @@ def _copy_with_operands(node: Node, graph: fx.Graph, env: dict[Node, Node]) -> N
 
 
 def _between(results: Iterable[Node], given: Container[Node]) -> set[Node]:
-    """The nodes to compute for the results when `given` is known."""
+    """The nodes that must be computed to get the results from the values `given`."""
     found: set[Node] = set()
     stack = [r for r in results if r not in given]
     while stack:

@@ -22,8 +22,8 @@ class Sizes:
     Args:
         image: the edge of images; 0: as the configuration has it.
         head: whether the width of a head shrinks, where a configuration names it.
-        fill: give settings that are None, and that a model cannot do without, their usual values.
-        layers: how many; some kinds of layer come only once in so many.
+        fill: replace None by the usual value in settings that a model requires.
+        layers: number of layers; some kinds of layer occur only once per several layers.
     """
 
     width: int = 32
@@ -135,7 +135,7 @@ def small_settings(config: Any, sizes: Sizes) -> dict[str, Any]:
     for name in names:
         try:
             value = getattr(config, name, None)
-        except Exception:  # it differs from layer to layer, and the configuration says so
+        except Exception:  # the configuration gives this setting for each layer
             continue
         if value is None and sizes.fill and name in USUAL:
             found[name] = USUAL[name](sizes)
@@ -243,7 +243,7 @@ def _fit_layer_lists(config: Any, found: dict[str, Any], sizes: Sizes) -> None:
 
 
 def _small_overrides(changed: dict[str, Any], sizes: Sizes) -> dict[str, Any]:
-    """What one layer has of its own, as small as the rest."""
+    """The settings that a configuration overrides for single layers, shrunk like the others."""
     found = {key: small_number(key, each, sizes) if type(each) is int else each for key, each in changed.items()}
     if changed.get("num_key_value_heads") == changed.get("num_attention_heads") is not None:
         found["num_key_value_heads"] = found["num_attention_heads"]

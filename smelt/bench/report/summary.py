@@ -1,7 +1,7 @@
 """Rows in; pass rates, geometric means, start times, breaks and failures out. Only figures, no text for people.
 
-A ratio of two contenders exists only where both passed the row and both have the figure. Every mean says on how many
-rows it stands. A failed row never counts as 1.0.
+A ratio of two contenders exists only where both passed the row and both have the figure. Every mean gives its number
+of rows. A failed row never counts as 1.0.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def peak_mb(result: Result) -> float | None:
 
 @dataclass(frozen=True)
 class Setting:
-    """What rows have in common whose figures may be averaged."""
+    """The properties that rows must share for their figures to be averaged."""
 
     suite: str
     train: bool
@@ -62,7 +62,7 @@ class Setting:
 
     @property
     def how(self) -> str:
-        """All but the suite, in words."""
+        """The setting without its suite, in words."""
         dynamic = {None: None, True: "dynamic", False: "static"}[self.dynamic]
         size = f"{self.size} size" if self.size else None
         optimizer = {"sgd": None, "none": "forward and backward"}.get(self.optimizer, self.optimizer)
@@ -75,7 +75,7 @@ Key = tuple[str, str, Setting]
 
 
 def row_key(row: Row) -> Key:
-    """What makes a row the same row in another run: model, shape and setting."""
+    """Identifies a row across runs: model, shape and setting."""
     return row.model, row.shape, Setting.of(row)
 
 
@@ -94,7 +94,7 @@ def merge(benchmarks: Iterable[Benchmark]) -> tuple[list[Row], int]:
 
 
 def contenders(rows: Iterable[Row]) -> list[str]:
-    """Everybody's name: eager, the rival, then in order of appearance."""
+    """The names of all contenders: eager, the rival, then the others in order of appearance."""
     names = list(dict.fromkeys(name for row in rows for name in row.results))
     return [*(name for name in (BASE, RIVAL) if name in names), *(n for n in names if n not in (BASE, RIVAL))]
 
@@ -223,7 +223,7 @@ def standings(rows: Sequence[Row]) -> list[Standing]:
 
 
 def compared(rows: Sequence[Row]) -> list[str]:
-    """The contenders that have somebody to be compared with: all but eager, unless it is alone."""
+    """The contenders that are compared with another: all but eager, unless it is the only one."""
     names = contenders(rows)
     return [name for name in names if name != BASE] or names
 
@@ -248,7 +248,7 @@ def standing(setting: Setting, name: str, rows: Sequence[Row]) -> Standing:
 
 
 def reference(rows: Iterable[Row], name: str) -> str:
-    """Whom a contender's starts are compared with: the rival where it took part, else eager."""
+    """The contender that the starts of others are compared with: the rival if it took part, else eager."""
     return RIVAL if name != RIVAL and any(RIVAL in row.results for row in rows) else BASE
 
 
@@ -285,7 +285,7 @@ def tally(result: Result, key: str) -> Counter[str]:
 
 
 def tallies(rows: Iterable[Row], name: str, key: str) -> list[tuple[str, int, int]]:
-    """(text, times, rows) over all rows of a contender, the text of most rows first. Places in source are left out."""
+    """(text, times, rows) over all rows of a contender, the text of most rows first. Source locations are left out."""
     times: Counter[str] = Counter()
     seen: Counter[str] = Counter()
     for row in rows:
@@ -299,7 +299,7 @@ def tallies(rows: Iterable[Row], name: str, key: str) -> list[tuple[str, int, in
 
 
 def slowest(rows: Iterable[Row], name: str, most: int = 10) -> list[tuple[Row, float]]:
-    """The rows with the lowest speed-up over eager, and that."""
+    """The rows with the lowest speed-up over eager, each with its speed-up."""
     known = [(row, value) for row in rows if (value := speedup(row, name)) is not None]
     return sorted(known, key=lambda pair: pair[1])[:most]
 
@@ -333,7 +333,7 @@ def group_failures(rows: Iterable[Row]) -> list[Failures]:
 
 
 def group_skipped(rows: Iterable[Row]) -> list[Failures]:
-    """Rows that somebody skipped, by reason."""
+    """Rows that any contender skipped, by reason."""
     groups: dict[str, Failures] = {}
     for row in rows:
         for result in row.results.values():
@@ -349,7 +349,7 @@ def _status(row: Row, name: str) -> str | None:
 
 
 def first_line(result: Result) -> str:
-    """The first line of the error that says something."""
+    """The first informative line of the error."""
     lines = (line.strip() for line in (result.error or "").splitlines())
     return next(filter(None, lines), "no reason was kept")
 

@@ -109,7 +109,7 @@ def _call_as_native(vm: Interpreter, fn: types.FunctionType, args: Args, kwargs:
     """Run a Python function whose result depends on its arguments and on flags; the flags are guarded."""
     if fn.__module__ == "inspect":
         _guard_defaults(vm, args)
-    if has_symint((*args, *kwargs.values())) and not is_numpy(fn):  # it may ask for the number's class
+    if has_symint((*args, *kwargs.values())) and not is_numpy(fn):  # the function may check the number's class
         args, kwargs = pinned(args), {key: pinned(value) for key, value in kwargs.items()}
     out = call_native(vm, fn, args, kwargs)
     if type(out) is types.FunctionType and id(out) not in vm.python.created:
@@ -149,7 +149,7 @@ def _guard_defaults(vm: Interpreter, args: Args) -> None:
 
 
 def refuse_frame_function(vm: Interpreter, fn: Callable[..., object], args: Args) -> None:
-    """Refuse a function that has run whole and returned a function which may refer to values of this call.
+    """Refuse a function that ran uninterpreted and returned a function that may refer to values of this call.
 
     Raises:
         Break: an argument is a function that the frame has made, with a closure or defaults.

@@ -21,7 +21,7 @@ COMPARE = {"==": torch.eq, "!=": torch.ne, "<": torch.lt, ">=": torch.ge}
 
 
 def predicate_of(vm: Interpreter, value: object) -> SymbolicPredicate | None:
-    """The predicate behind the truth of a symbolic number, if only values decide it and the graph may read them."""
+    """The predicate that `bool(number)` tests, if it depends on tensors' values and the graph may read these."""
     if not vm.values.are_read or vm.tensors is not vm.outermost:
         return None
     predicate = symbolic_value(value) if type(value) is torch.SymBool else None
@@ -33,7 +33,7 @@ def predicate_of(vm: Interpreter, value: object) -> SymbolicPredicate | None:
 
 
 def check_predicate(vm: Interpreter, predicate: SymbolicPredicate, raises: bool) -> bool:
-    """Record a check that the predicate's truth is not `raises`; False: it cannot be checked here."""
+    """Record a check that the predicate is not `raises` (True or False). Returns False if it cannot be checked here."""
     if not vm.plan.checks or vm.control.branching or vm.tensors.region is not None:
         return False
     wanted = opposite(predicate) if raises else predicate

@@ -174,7 +174,7 @@ def _progress(iterator: Any) -> list[object]:
         return []
     out: list[Any] = []
     for item in (*reduced[1], *reduced[2:]):
-        if isinstance(item, (list, tuple)):  # it may have been made for the answer
+        if isinstance(item, (list, tuple)):  # `__reduce__` may have made this object for its result
             out += [len(item), *item]
         else:
             out.append(item)

@@ -101,7 +101,7 @@ class Ambient:
         self._seen_on = False
 
     def begin(self, inference: bool, gradients: bool) -> None:
-        """Note the modes in which the program began; `outside_inference_mode` has switched off one or both."""
+        """Note the modes in which the program began; `outside_inference_mode` may have switched them off."""
         self.inference = inference
         if inference and gradients:
             self._seen_on = True

@@ -218,12 +218,12 @@ def dense_stride(val: TensorMeta) -> tuple[int, ...]:
 
 
 def layout_sizes(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The sizes, with the question decided which of them are 1, where a layout depends on that.
+    """The sizes, after it was decided which of them are 1, where a layout depends on that.
 
     A size that was computed from others (`n - 1`, `n // 2`) may be 1 at some call, where the dimension's stride says
     nothing about the layout. Unbacked sizes stay undecided. The question is an inequality: an equality would rewrite
-    the size, beside values that contain the old form. For a size below 2 it is also decided whether it is 0: a tensor
-    without elements keeps any strides.
+    the size, while other values still contain the old expression. For a size below 2 it is also decided whether it is
+    0: a tensor without elements keeps any strides.
     """
     return tuple(int(n >= 1) if isinstance(n, Size) and not is_unbacked(n) and n < 2 else n for n in shape)
 
@@ -309,7 +309,7 @@ def _in_known_numbers(stride: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _has_shape(val: TensorMeta, shape: Sequence[IntLike]) -> bool:
-    """Whether it is known to have this shape, if only since it was broadcast to it."""
+    """Whether the operand is known to have this shape, perhaps because it was broadcast to it."""
     return same_all(val.shape, shape) or (val.ndim == len(shape) and all(map(known_equal, val.shape, shape)))
 
 
@@ -351,8 +351,8 @@ def _at_most(a: IntLike, b: IntLike) -> bool:
 def _sign(outer: IntLike, inner: IntLike) -> int:
     """1 where the first stride is larger, -1 where the second is, 0 where they are equal at this call.
 
-    Of two computed strides (`n - 1` and 1) either may be larger; the questions are inequalities. Unbacked sizes are
-    assumed to be as they usually are.
+    Of two computed strides (`n - 1` and 1) either may be larger; the questions are inequalities. For unbacked
+    sizes the usual case is assumed.
     """
     if same(outer, inner):
         return 0

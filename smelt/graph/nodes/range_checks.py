@@ -141,7 +141,7 @@ def _weights(args: Sequence[Any]) -> Iterator[Range]:
 
 
 def _masked(args: Sequence[Any]) -> Iterator[Range]:
-    """A mask that is broadcast along x consumes as many elements of the source for each of its own."""
+    """If the mask is broadcast to x's shape, each true element consumes one source element per repetition."""
     shape, mask = args[0].meta["val"].shape, args[1].meta["val"].shape
     ranks = (0,) * (len(mask) - len(shape)), (0,) * (len(shape) - len(mask))
     pairs = zip((*ranks[0], *shape), (*ranks[1], *mask), strict=True)
@@ -238,8 +238,8 @@ _CHECKED_FIRST = (aten.normal.Tensor_Tensor, aten.normal.float_Tensor)
 
 
 def _is_backward(node: fx.Node) -> bool:
-    """Whether its indices are those of a forward node, which checks them: the gradient of `x[i]` writes where x was
-    read.
+    """Whether the node's indices were checked by a forward node: the gradient of `x[i]` writes at the indices that
+    `x[i]` read.
     """
     return bool(node.meta.get("backward")) or "derivative" in node.meta
 

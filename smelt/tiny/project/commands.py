@@ -18,7 +18,7 @@ from smelt.tiny.program import Program
 
 @dataclass
 class Commands:
-    """Commands in order; `send` has them done.
+    """Commands in order, which `send` passes to the program.
 
     Attributes:
         program: the training step that the project was made from.
@@ -46,15 +46,15 @@ class Commands:
         self._add("I", self._image(image))
 
     def save(self) -> None:
-        """A checkpoint; answered by its status."""
+        """Write a checkpoint; answered by a status."""
         self._add("S")
 
     def load(self) -> None:
-        """Back to the newest whole checkpoint; answered by its status."""
+        """Restore the newest complete checkpoint; answered by a status."""
         self._add("L")
 
     def dump(self) -> None:
-        """Answered by all that trains, by the names of the program."""
+        """Answered by all trained values: arrays by their names in the program."""
         self._add("D")
 
     def _image(self, image: np.ndarray) -> bytes:
@@ -75,7 +75,7 @@ class Answers:
     Attributes:
         values: one for each command: (loss, logits), (class, logits), a status, or arrays by name.
         stack: the most bytes of stack that were in use; 0 on the host.
-        train_instructions, infer_instructions: of every such command, within 40 on Arm; 0 on the host.
+        train_instructions, infer_instructions: instructions of every such command, exact to 40 on Arm; 0 on the host.
     """
 
     values: list[tuple[float, np.ndarray] | tuple[int, np.ndarray] | int | dict[str, np.ndarray]]
@@ -85,11 +85,11 @@ class Answers:
 
 
 def send(built: Built, commands: Commands, limit_s: float = 240.0) -> Answers:
-    """Have the program of a project do what it is told, under the board's emulator or on this machine.
+    """Run a project's program on the commands, under the board's emulator or on this machine; return its answers.
 
     Raises:
-        BoardFault: it faulted.
-        EmulationError: it ran out of time, or failed.
+        BoardFault: the program faulted.
+        EmulationError: the emulator timed out or failed.
     """
     folder = built.path.parent
     (folder / "commands.bin").write_bytes(b"".join(content for _, content in commands.told))
@@ -144,13 +144,13 @@ def unpacked(program: Program, content: bytes) -> tuple[dict[str, np.ndarray], i
 
 
 def read_checkpoint(folder: Path, program: Program, identity: int) -> dict[str, np.ndarray]:
-    """What the newest whole record of a project's folder holds, as `unpacked` names it.
+    """The fields of the newest complete checkpoint in a project's folder, as `unpacked` returns them.
 
     Args:
         identity: of the project: PROJECT_IDENTITY.
 
     Raises:
-        SmeltError: there is no record, or none of them is whole.
+        SmeltError: there is no complete checkpoint.
     """
     told, best = [], None
     for name in ("trained.0", "trained.1"):
