@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
-"""Characters that steer a terminal, that no HTML may hold, that show nothing, or that change the order of others."""
+"""Characters that control a terminal, are invalid in HTML, are invisible, or reorder other characters."""
 
 
 def visible(text: str) -> str:

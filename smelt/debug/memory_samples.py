@@ -10,7 +10,7 @@ import time
 from smelt.abi.frame_facts import MemorySample
 
 EVERY_S = 0.02
-"""At the beginning; it doubles whenever there are MOST samples, of which every other one is dropped then."""
+"""Initial interval between samples, in seconds; at MOST samples every other one is dropped and the interval doubles."""
 
 MOST = 1000
 

@@ -18,7 +18,7 @@ import smelt
 PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 BOOKKEEPING = ("log", "log_dict")
-"""Methods that ask much of the Trainer's state, which changes, and compute little."""
+"""Methods that read much of the Trainer's changing state and compute little."""
 
 STEPS = ("forward", "training_step", "validation_step", "test_step", "predict_step")
 """The methods that Lightning compiles."""

@@ -46,7 +46,7 @@ TRIED = (
     Sizes(narrow=False, image=64),
     Sizes(narrow=False, image=0, fill=True),
 )
-"""Tried in this order until the model runs: some have conditions of their own."""
+"""Tried in this order until the model runs: some models have further conditions."""
 
 Rule = Callable[[int, Sizes], int]
 

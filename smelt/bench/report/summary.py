@@ -206,7 +206,7 @@ class Standing:
 
 
 ALL = "all suites"
-"""The suite of a Standing over several."""
+"""The suite name of a Standing that covers several suites."""
 
 
 def standings(rows: Sequence[Row]) -> list[Standing]:
@@ -273,7 +273,7 @@ TALLIES = {
     "extern_ops": "Operators handed back to torch",
     "eager_ops": "Operators that torch runs in a step",
 }
-"""What compilers count by name, and what it is called."""
+"""Counters of compilers that count by name, with their titles."""
 
 
 def tally(result: Result, key: str) -> Counter[str]:

@@ -189,7 +189,7 @@ _RUN_IF_UNUSED: frozenset[OpOverload] = frozenset(
         aten.linalg_lstsq.default,
     }
 )  # fmt: skip
-"""Operators that run also where their result is unused: no cheaper check tells whether they raise."""
+"""Operators that run even if their result is unused: no cheaper check finds whether they raise."""
 
 
 def looks_at_values(func: OpOverload) -> bool:

@@ -52,7 +52,7 @@ def require_no_order(func: OpOverload, info: OpInfo, args: Sequence[Any], kwargs
 
 
 _ONE_VALUE = frozenset({aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default})
-"""Writes of one value, which is read before."""
+"""Operators that write one value to all elements; the value is read before the first write."""
 
 DRAWN_ALIKE = DRAWING - {aten.bernoulli_.Tensor}
 """Random operators that draw all elements from one distribution: it does not matter which of several
