@@ -10,7 +10,7 @@ from smelt.base.text import visible
 
 
 def note_line(error: Exception) -> None:
-    """Note the user's lines of the library call that has raised; where it was no such call, nothing."""
+    """Add to an error the user's lines of the library call that raised it; no effect for errors from elsewhere."""
     entry = error.__traceback__
     while entry is not None:
         steps = getattr(entry.tb_frame.f_globals.get("observed"), "steps", None)

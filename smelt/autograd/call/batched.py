@@ -1,6 +1,6 @@
 """A compiled backward for many gradients at once: `is_grads_batched`, `vmap` of a gradient, vectorized jacobians.
 
-Compiled code reads memory, which a tensor of `torch.vmap` has none of: its program runs once for each sample.
+Compiled code reads memory, and a batched tensor of `torch.vmap` has none, so the program runs once for each sample.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Gradients = Callable[[list[torch.Tensor], Sequence[torch.Tensor | None]], tuple[
 
 
 def batched(run: Gradients) -> Gradients:
-    """`run` for gradients that may stand for many."""
+    """`run`, extended to gradients that may be batched tensors."""
 
     def run_batched(saved: list[torch.Tensor], grads: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
         if functorch_transforms_active():
@@ -32,7 +32,7 @@ def batched(run: Gradients) -> Gradients:
 def _one_by_one(
     run: Gradients, saved: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None], level: int
 ) -> tuple[torch.Tensor, ...]:
-    """For the older `vmap`: `grads` are tensors of its innermost level."""
+    """Run once per sample for the older `vmap` (`is_grads_batched`), whose innermost level is `level`."""
     whole = [g if g is None else torch._remove_batch_dim(g, level, 1, 0) for g in grads]
     size = max(len(g) for g in whole if g is not None)
     found = []
@@ -43,20 +43,20 @@ def _one_by_one(
 
 
 class Batched(torch.autograd.Function):
-    """`run(saved, grads)` as an operator that transforms know."""
+    """`run(saved, grads)` as a function with a `vmap` rule, for functorch transforms."""
 
     @staticmethod
     def forward(run: Gradients, count: int, *given: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-        """`given`: so many saved tensors, then the gradients of the results."""
+        """`given`: `count` saved tensors, then the gradients of the results."""
         return run(list(given[:count]), given[count:])  # type: ignore[arg-type]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-        """It has no derivatives of its own."""
+        """Save nothing: `backward` only raises."""
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        """Derivatives of a gradient are compiled where the gradient is asked for with `create_graph`."""
+        """Raise: derivatives of a gradient are supported only if it was computed with `create_graph=True`."""
         raise RuntimeError("a compiled gradient of many samples has no derivatives: pass create_graph=True")
 
     @staticmethod

@@ -103,7 +103,7 @@ def _bare(joint: Joint, program: Program) -> Program:
 
 
 def _below(joint: Joint, program: Program) -> Program:
-    """The same by itself, below autograd."""
+    """The program of `_bare`, run below autograd."""
     return excluding(_bare(joint, program), below_autograd)
 
 
@@ -195,7 +195,7 @@ class _Plan:
         self._alone: dict[Program, Program] = {}
 
     def alone(self, program: Program) -> Program:
-        """A backward program as it runs: below autograd, outside of autocast regions."""
+        """A backward program, wrapped to run below autograd and outside of autocast regions."""
         found = self._alone.get(program)
         if found is None:
             found = self._alone[program] = self.within(program)
@@ -252,7 +252,7 @@ class _Saving:
         self.twice = ReadTwice(inputs, saved, self.own, self.aliased, plan.joint.saved_both, double_backward)
 
     def besides(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """What is saved behind what the backward program reads."""
+        """The tensors that are saved after those that the backward program reads."""
         found = self._watched(inputs, outputs)
         if self.twice.holds:  # `data`: eager may not save it, and so allow writes
             found += [inputs[i].data for i in self.twice.all_retained(saved_tensor_hooks() is not None)]
@@ -314,7 +314,7 @@ def _computed(plan: _Plan, inputs: Sequence[torch.Tensor]) -> _Call:
 
 
 def _begin_saving(plan: _Plan, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> _Saving:
-    """What the first call finds out for all: which inputs were computed, and how each value is saved."""
+    """Decide at the first call, for all calls, which inputs are not leaves and how each value is saved."""
     plan.computed = [i for i, t in enumerate(inputs) if t.requires_grad and not t.is_leaf]
     plan.saving = _Saving(plan, inputs, results)
     return plan.saving
@@ -375,7 +375,7 @@ class _Compiled(torch.autograd.Function):
 
     @staticmethod
     def gradients(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        """What `backward` returns; of a program in stages what is known at the first one."""
+        """What `backward` returns; for a program in stages, the gradients known after the first stage."""
         plan: _Plan = ctx.plan
         if all(grad is None for grad in grads):  # another graph has no use for what this one gave it
             _quiet(ctx, range(len(plan.joint.gradients)))

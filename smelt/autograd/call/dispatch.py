@@ -1,7 +1,7 @@
-"""Programs below autograd and outside of autocast: what torch's guards say, set from C at each call.
+"""Programs below autograd and outside of autocast: the dispatch keys that torch's guards exclude, set from C.
 
-Where a thread keeps its dispatch keys is searched for, and what is set there is compared with the guards in several
-modes. Where they differ the guards themselves are entered, at half a microsecond each.
+The thread-local address of the dispatch keys is searched for, and the effect of writing there is compared with that of
+the guards in several modes. If they differ, the guards themselves are entered, at half a microsecond each.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _inside(program: Program, guard: Callable[[], Any]) -> Program:
 
 
 def _keys(guards: Guards) -> int:
-    """The keys that the guards exclude; 0: they have to be entered."""
+    """The dispatch keys that the guards exclude; 0 if the guards have to be entered."""
     global _found
     if _found is None:
         _found = _search()
@@ -75,7 +75,7 @@ def _keys(guards: Guards) -> int:
 
 
 def _search() -> dict[Callable[[], Any], int] | None:
-    """None: nothing can be told in the modes that are on now."""
+    """Guard -> the keys that it excludes; empty if keys cannot be set from C, None if modes now active hide that."""
     path = Path(torch.__file__).parent / "lib" / "libc10.so"
     with inference_mode(False):
         if not path.exists() or not _native.set_dispatch_words(str(path), 0):
@@ -86,13 +86,13 @@ def _search() -> dict[Callable[[], Any], int] | None:
         _native.set_dispatch_words(str(path), usual)
         with below_autograd():
             below = local_dispatch_keys()[1] & ~usual
-        # autocast is what a region takes from the usual ones
+        # autocast keys are among the usually excluded ones; an autocast region includes them
         found: dict[Callable[[], Any], int] = {below_autograd: below, disable_autocast: usual}
     return found if below and all(_agrees(mode, found) for mode in _MODES) else {}
 
 
 def _agrees(mode: Callable[[], Any], found: dict[Callable[[], Any], int]) -> bool:
-    """Whether calls exclude in a mode what the guards exclude, and leave no trace."""
+    """Whether, in a mode, calls exclude the same keys as the guards and restore them afterwards."""
     with mode():
         before = _native.dispatch_words(), local_dispatch_keys()
         for guard, keys in found.items():

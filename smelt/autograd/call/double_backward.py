@@ -326,7 +326,7 @@ class Memory:
         return any(found[8 * k : 8 * k + 8] != marks[8 * k : 8 * k + 8] for k, i in enumerate(known) if i in among)
 
     def release(self, noted: list[Any]) -> list[Any]:
-        """The same notes without the tensors that could be released."""
+        """The notes of a call without the tensors that may be released."""
         if not self.kept:
             return noted
         return [TensorWeakRef(t) if i in self.kept and type(t) is not TensorWeakRef else t for i, t in enumerate(noted)]

@@ -353,10 +353,12 @@ class _Trace:
             self.eager_saved_views.add(view)
 
     def unsaved(self, values: Sequence[fx.Node]) -> tuple[frozenset[int], ...]:
-        """The primals and the program outputs (with these values) that it does not save; primals that it saves by
-        themselves, so that its backward reads what replaces them (`x.data = y`).
+        """What eager's autograd graph saves, as three sets of positions.
 
-        Parameters are left out: only optimizers write to them.
+        Returns:
+            the primals that it does not save, except parameters, which only optimizers write to; the program outputs
+            (of nodes `values`) that it does not save; the primals that it saves directly, so that its backward reads
+            the replacement after `x.data = y`.
         """
         given = enumerate(zip(self.inputs, self.examples, strict=True))
         primals = (
@@ -562,8 +564,11 @@ class _Trace:
     # -- the graph --------------------------------------------------------------------------------------------------
 
     def checks_of_dead(self, results: Sequence[fx.Node]) -> list[fx.Node]:
-        """Nodes that raise for what eager checks in operators whose results nobody uses; and where random operators
-        draw from torch's generators, all that draw: what comes next depends on them."""
+        """Nodes that must run although their results are unused.
+
+        These are the checks that eager makes in operators with unused results, and, if random operators use PyTorch's
+        generators (`eager_rng`), all random operators: each advances the generator's state for later ones.
+        """
         self.rec.backward = False
         whole = [node for node in self.rec.graph.nodes if runs_by_itself(node) or self._draws_for_all(node)]
         used = ancestors(results) if whole else set()
@@ -575,7 +580,7 @@ class _Trace:
         return self.options.eager_rng and bool(node.meta.get("random")) and not node.meta.get("backward")
 
     def first_of(self, node: fx.Node) -> fx.Node:
-        """What the node computes, of several results the first tensor."""
+        """The node itself, or, if it has several results, the node of the first that is not None."""
         val = node.meta["val"]
         if not isinstance(val, (list, tuple)):
             return node
@@ -733,7 +738,7 @@ def _replay_has_history(base: TraceTensor, steps: Sequence[Step]) -> bool:
 
 
 def _derived(out: TraceTensor, base: TraceTensor, steps: int, forbidden: bool) -> Derived | None:
-    """Metadata of a result whose history was made by a `torch.autograd.Function`; else None."""
+    """How to give `out` its autograd history, if a `torch.autograd.Function` recorded it; else None."""
     if forbidden:  # reading its history raises
         return Derived("Function", True)
     if not (_has_history(out) and comes_through_function(out, base, steps)):
@@ -794,7 +799,7 @@ def _base_of(out: TraceTensor, sharing: Collection[TraceTensor]) -> TraceTensor:
 
 
 def _kept(val: TensorMeta) -> TensorMeta:
-    """The layout in which the program returns a result: gaps are as operators leave them (`select_scatter`)."""
+    """The layout in which the program returns a result: without gaps if elements overlap, else unchanged."""
     return without_gaps(val) if overlaps(val.shape, val.stride) else val
 
 

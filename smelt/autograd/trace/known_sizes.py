@@ -1,8 +1,8 @@
-"""Joint graph for many sizes in; the same graph with what its trace learned of the sizes put in.
+"""Joint graph with symbolic sizes in; the same graph with simplified sizes out.
 
-Two operands are broadcast where one's size is 1. If that was asked of a size like `s - 1`, each call is guarded to have
-the same answer, but values that were recorded before still have the size in its old form: later stages, which compare
-forms, would take it for a dimension of its own.
+Broadcasting tests whether a size is 1. When the trace decides this for a size such as `s - 1`, a guard makes every call
+agree with the decision, but metadata recorded earlier still contains the unsimplified expression. Later stages compare
+expressions and would treat the two forms of one size as different dimensions.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from smelt.shapes.size import Size, simplified
 
 
 def put_known_sizes(graph: fx.Graph) -> None:
-    """Sizes of tensors and those among arguments, in the form that is known at the end of the trace."""
+    """Simplify, in place, all sizes in tensor metadata and node arguments by the facts known after the trace."""
     for node in graph.nodes:
         val = node.meta["val"] = _meta(node.meta.get("val"))
-        if node.op == "call_function" and isinstance(val, (TensorMeta, tuple)):  # what checks a fact keeps its form
+        if node.op == "call_function" and isinstance(val, (TensorMeta, tuple)):  # checks of facts are not simplified
             if _holds_size(node.args):
                 node.args = _sizes(node.args)
             if node.kwargs and _holds_size(node.kwargs):

@@ -33,7 +33,7 @@ class SameInput:
 
 
 class Derived(NamedTuple):
-    """What a result that a `torch.autograd.Function` gave says of itself: who made it, and whether it is a view."""
+    """A result of a `torch.autograd.Function`: the name of the function, and whether the result is a view."""
 
     name: str
     is_view: bool

@@ -9,10 +9,10 @@ import torch
 
 
 def heads_of(heads: Sequence[torch.Tensor], leaves: Mapping[int, torch.Tensor]) -> dict[int, frozenset[int]]:
-    """For each leaf, by its key, the positions of the heads whose history gives it a gradient, be it zeros.
+    """For each leaf (by its key in `leaves`), the positions of the heads that give it a gradient, possibly of zeros.
 
-    A built-in node returns gradients where it gets one; that of a `torch.autograd.Function` wherever the engine reaches
-    it, since it is given zeros.
+    A built-in autograd node returns gradients only if it receives one. The node of a `torch.autograd.Function` returns
+    gradients whenever the engine reaches it, because the engine passes zeros for absent gradients.
     """
     keys = {id(leaf): key for key, leaf in leaves.items()}
     found: dict[int, int] = dict.fromkeys(leaves, 0)
@@ -36,7 +36,7 @@ def heads_of(heads: Sequence[torch.Tensor], leaves: Mapping[int, torch.Tensor]) 
 
 
 def in_order(heads: Sequence[torch.Tensor]) -> dict[Any, Sequence[tuple[Any, int]]]:
-    """The nodes below the heads in topological order, each with the nodes to which it passes gradients."""
+    """The autograd nodes reachable from the heads, in topological order, each with its `next_functions`."""
     edges: dict[Any, Sequence[tuple[Any, int]]] = {}
     order: list[Any] = []
     for head in heads:
@@ -53,21 +53,22 @@ def in_order(heads: Sequence[torch.Tensor]) -> dict[Any, Sequence[tuple[Any, int
 
 
 def function_of(node: Any) -> type | None:
-    """The `torch.autograd.Function` of the program that a node comes from."""
+    """The user's `torch.autograd.Function` that created this autograd node; None for other nodes."""
     function: type | None = getattr(type(node), "_forward_cls", None)
     return None if getattr(function, "like_operator", False) else function
 
 
 def comes_through_function(out: torch.Tensor, base: torch.Tensor, steps: int) -> bool:
-    """Whether `out`, a view of `base` by some steps, has its history from a `torch.autograd.Function` among them.
+    """Whether one of the `steps` view steps from `base` to `out` was recorded by a `torch.autograd.Function`.
 
-    Views recreated from `base` would have the derivatives of views and not that of the function.
+    If so, recreating `out` from `base` by view operators would give it the derivative of these operators instead of the
+    function's.
     """
     node, output_nr, end = out.grad_fn, out.output_nr, base.grad_fn
     for _ in range(steps):
         if node is not None and node is end:  # two results of one function, or views of them
             return hasattr(type(node), "_forward_cls") and output_nr != base.output_nr
-        if node is None or "Copy" in node.name():  # written: the history is that of what was written
+        if node is None or "Copy" in node.name():  # written in place: the history is that of the written value
             return False
         if hasattr(type(node), "_forward_cls"):
             return True

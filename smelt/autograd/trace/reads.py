@@ -1,7 +1,7 @@
 """Numbers that the program reads from tensors while it runs: nodes of the joint graph, and results of the forward.
 
-A number has the name of its symbol, so that sizes of later nodes, which are made of symbols, are expressions over
-nodes. What is checked about numbers is a node as well, whose result nobody needs.
+The node of a number is named after its symbol, so that the symbolic sizes of later nodes refer to it by name. A check
+of a number is a node as well; its result is unused.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class JointReads:
     """The numbers of one joint trace (`graph.trace.unbacked.Numbers`).
 
     Attributes:
-        origins: of the numbers that the running node of the torch-level graph read when it was captured.
-        floats: for each floating-point number its node, by key.
-        nodes: for each symbol its node, in the order in which they are made.
-        checks: nodes that only raise.
+        running: origin of the torch-level node that is being traced, None outside of one.
+        floats: key of a floating-point number -> its node.
+        nodes: symbol -> its node, in order of creation.
+        checks: nodes that compute nothing and may raise.
     """
 
     def __init__(self, recorder: Any, owner: Assumptions) -> None:
@@ -48,11 +48,11 @@ class JointReads:
         return self.recorder.value(tensor.storage_view)
 
     def origin(self) -> Origin:
-        """Where capture can break the graph instead."""
+        """The origin of a number read now: where capture can break the graph to avoid the read."""
         return self.running or Origin(0, "a part of the program that capture did not see")
 
     def read(self, number: Size | Real, tensor: TraceTensor) -> None:
-        """Make a value a number. Operators take an integer as its node, a float as the tensor itself."""
+        """Record that `number` is read from `tensor`. Operators take an integer as its node, a float as a tensor."""
         value = self.recorder.value(tensor.storage_view)
         if isinstance(number, Real):
             value = self.recorder.emit(aten.view.default, value, [])
@@ -61,17 +61,17 @@ class JointReads:
             self._add(number, aten._local_scalar_dense.default, (value,))
 
     def read_size(self, number: Size, tensor: TraceTensor, dim: int) -> None:
-        """Make the size of a result a number."""
+        """Record that `number` is read from the size of `tensor` in dimension `dim`."""
         self._add(number, aten.sym_size.int, (self.recorder.value(tensor.storage_view), dim))
 
     def float_node(self, number: Any) -> Any:
-        """A floating-point number read from a tensor, or computed from such a number, as a tensor."""
+        """The 0-d float64 tensor of a number: a constant, a size, or a number that comes from tensors."""
         if isinstance(number, (int, float, Size)):
             return self.recorder.emit(aten.full.default, [], number, dtype=torch.float64)
         if not is_unbacked(number):
             return self.recorder.number(number)
         known = self.floats.get(number.key)
-        if known is None and number.compute is None:  # not read from a tensor: an input, drawn before the graph runs
+        if known is None and number.compute is None:  # not read from a tensor: an input of the graph
             return self.recorder.given_number(number)
         if known is None:
             operands = [self.float_node(a) for a in number.args]
@@ -96,7 +96,7 @@ class JointReads:
             self.owner.expects = before
 
     def expect(self, fact: Assumed, text: str, error: str) -> None:
-        """Check a fact when the program runs."""
+        """Add a node that raises `error` if the fact does not hold when the program runs; `text` describes the fact."""
         args = (fact.left, fact.sign, fact.right, text or str(fact), error)
         self.checks.append(self._node(holds, args, f"check_{len(self.checks)}", 0))
 
@@ -115,4 +115,4 @@ _FLOAT_OPERATORS: dict[Any, Any] = {
     operator.abs: aten.abs.default,
     float: None,
 }
-"""What `Assumptions.may_compute` lets pass."""
+"""The ATen operator for each Python operator that `Assumptions.may_compute` allows; None: the operand itself."""

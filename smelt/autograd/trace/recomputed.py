@@ -1,8 +1,8 @@
 """`torch.utils.checkpoint` calls, recomputed in the backward from the inputs as they are when it runs.
 
-Eager runs such a call once more, and reads the inputs' memory of that time (`x.data = y` may have replaced it). Values
-inside the call that derivative formulas read are recorded a second time, in the backward; values from outside the call
-are as the forward left them.
+In the backward, eager runs such a call again and reads the memory that the inputs have by then (`x.data = y` may have
+replaced it). Values inside the call that derivative formulas read are therefore recorded a second time, in the
+backward; values from outside the call are those of the forward.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class Recomputed:
     """The nodes of `checkpoint` calls that depend on inputs which the backward reads anew.
 
     Args:
-        nodes: of the forward, in order.
-        late: those inputs, with what they are in the backward.
-        append_like: appends a copy of a node with other operands.
+        nodes: the nodes of the forward, in order.
+        late: input -> the node of its value when the backward runs.
+        append_like: `append_like(node, replace)` appends a copy of `node` with each operand replaced by `replace`.
 
-    Random numbers of a call are drawn once, in the forward.
+    The random numbers of a call are not drawn again: the backward uses those of the forward.
     """
 
     def __init__(
@@ -69,5 +69,5 @@ class Recomputed:
 
 
 def is_recomputed(view: StorageView) -> bool:
-    """Whether a `checkpoint` call computes it, and recomputes it from its inputs as they are in the backward."""
+    """Whether a `checkpoint` call computes the view, and so recomputes it from its inputs when the backward runs."""
     return view.node is not None and "checkpoint" in view.node.meta

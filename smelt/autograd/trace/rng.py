@@ -1,8 +1,8 @@
 """The random numbers of a call, and how they are reproduced when second derivatives rerun the program.
 
-A graph's numbers follow from a seed for each device and the position of each operator in the program, or (`eager_rng`,
-or an operator that stays torch's) from the states of PyTorch's generators. A call that may be differentiated twice
-keeps both.
+Random numbers are a function of one seed per device and the operator's position in the program. Under `eager_rng`, and
+for operators that PyTorch itself runs, they come from PyTorch's generators instead. A call that may be differentiated
+twice keeps its seeds and the generators' states.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ switch("seeds", lambda: getattr(_replayed, "seeds", {}), lambda before: setattr(
 
 @dataclass(frozen=True)
 class Beginning:
-    """The RNG state of a call: its seeds, and the states of generators that torch's operators draw from."""
+    """The RNG state at the start of a call: its seeds, and the states of the generators that its operators use."""
 
     seeds: dict[torch.device, torch.Tensor]
     states: dict[torch.device, torch.Tensor]
 
 
 def drawing_devices(graph: fx.Graph) -> tuple[torch.device, ...]:
-    """The devices on which the graph draws random numbers, by their first use."""
+    """The devices on which the graph draws random numbers, in order of first use."""
     return tuple(dict.fromkeys(device for node in graph.nodes for device in _drawn_on(node)))
 
 
@@ -46,13 +46,13 @@ def _drawn_on(node: fx.Node) -> tuple[torch.device, ...]:
 
 
 def seeded_devices(graph: fx.Graph) -> tuple[torch.device, ...]:
-    """The drawing devices that use seeds. In a graph on a GPU, torch's generator draws the CPU's numbers."""
+    """The devices whose random numbers come from seeds. A graph on a GPU takes CPU numbers from PyTorch's generator."""
     found = drawing_devices(graph)
     return tuple(device for device in found if device.type != "cpu") if is_mixed(graph) else found
 
 
 def generator_devices(joint: Joint) -> tuple[torch.device, ...]:
-    """The devices whose generators the graph's operators draw from as eager does."""
+    """The devices whose PyTorch generators the graph uses, as eager does."""
     nodes = joint.module.graph.nodes
     found = ((node, device) for node in nodes for device in _drawn_on(node))
     return tuple(dict.fromkeys(d for node, d in found if d not in joint.seeds or node.target not in FROM_SEEDS))
@@ -64,9 +64,9 @@ def draws(joint: Joint) -> bool:
 
 
 def seed(device: torch.device) -> torch.Tensor:
-    """The seed of a call: from the device's generator, unless an earlier call is repeated.
+    """The seed of a call: drawn from the device's generator, or that of the earlier call that `with_seeds` repeats.
 
-    It is a tensor on the device, so that nothing synchronizes and a CUDA graph takes it like any other input.
+    It is a 0-d int64 tensor on the device: it needs no synchronization, and is an ordinary input of a CUDA graph.
     """
     given: dict[torch.device, torch.Tensor] = getattr(_replayed, "seeds", {})
     known = given.get(device)
@@ -74,13 +74,13 @@ def seed(device: torch.device) -> torch.Tensor:
 
 
 def beginning(joint: Joint, generators: Sequence[torch.device]) -> Beginning:
-    """The RNG state from which the next call draws; `generators`: those of `generator_devices`."""
+    """The RNG state for the next call, seeds drawn; `generators`: the result of `generator_devices`."""
     return Beginning({d: seed(d) for d in joint.seeds}, {d: _state(d) for d in generators})
 
 
 @contextmanager
 def with_seeds(begin: Beginning) -> Iterator[None]:
-    """Within this context, calls take these seeds."""
+    """Within this context, calls use the seeds of `begin` instead of new ones."""
     before = getattr(_replayed, "seeds", {})
     _replayed.seeds = begin.seeds
     try:
@@ -91,7 +91,7 @@ def with_seeds(begin: Beginning) -> Iterator[None]:
 
 @contextmanager
 def from_beginning(begin: Beginning | None) -> Iterator[None]:
-    """Within this context, calls draw the numbers that followed `begin`; generators are restored afterwards."""
+    """Within this context, calls draw the same random numbers as from `begin`; generators are restored afterwards."""
     if begin is None:
         yield
         return

@@ -1,8 +1,8 @@
 """What eager's autograd graph saves of a traced program: read from the engine's own nodes after the forward.
 
-The caller may write to an input or a result before the backward. Where eager saved that tensor, this is an error, or
-the gradients follow; where it saved something else, gradients are as if nothing had happened. So a compiled backward
-takes such tensors by themselves only where eager does, and otherwise values of its own.
+The caller may write to an input or a result before the backward. If eager saved that tensor, the write is an error or
+changes the gradients; if not, it has no effect on them. So a compiled backward reads an input or a result itself only
+where eager saves it, and otherwise reads a separate value.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from smelt.graph.trace.trace import Storage, StorageView, TraceTensor
 from smelt.shapes.size import hint
 
 SMALL = 1 << 16
-"""Bytes of a value that a copy may be taken of where eager takes none."""
+"""Largest size, in bytes, of a value that may be copied although eager does not copy it."""
 
 
 def saved_views(heads: Iterable[torch.Tensor]) -> Iterator[StorageView]:
-    """The views of the tensors that the histories of `heads` have saved, but for those overwritten since."""
+    """The storage views of the tensors saved in the autograd history of `heads`, except tensors overwritten since."""
     for node in history(heads):
         for value in saved_by(node):
             for one in value if isinstance(value, (list, tuple)) else (value,):
@@ -39,8 +39,10 @@ class Reads(NamedTuple):
     """An input that the backward reads, and how eager saves it.
 
     Attributes:
+        one: the input.
+        example: the example tensor of the input.
         itself: eager saves this tensor object, or a `checkpoint` call reads it in its second run.
-        views: the views of it that eager saves, without those that a `checkpoint` call recreates.
+        views: the views of the input that eager saves, except those that a `checkpoint` call recreates.
     """
 
     one: Input
@@ -50,30 +52,30 @@ class Reads(NamedTuple):
 
     @property
     def large(self) -> bool:
-        """Whether it was computed before the call and is too large to copy."""
+        """Whether the input is not a leaf and is larger than `SMALL`."""
         return not self.example.is_leaf and hint(self.one.leaf.storage_view.layout.val.nbytes) > SMALL
 
     @property
     def stays_alias(self) -> bool:
-        """Whether it is saved as an alias and never copied."""
+        """Whether the input is saved as an alias and never copied."""
         return self.large or isinstance(self.example, Parameter)
 
     @property
     def stays_one(self) -> bool:
-        """Whether forward and backward may treat it as one value."""
+        """Whether forward and backward may use the same value for the input."""
         return (self.stays_alias and not self.itself) or (self.large and not self.views)
 
 
 def read_as_saved(rec: GraphRecorder, reads: Iterable[Reads]) -> dict[fx.Node, fx.Node]:
-    """Give each of these inputs a second value in the graph: what it is when the backward runs.
+    """Give each of these inputs a second node in the graph: its value when the backward runs.
 
-    Values that the forward computed are unaffected. So are views that eager saves beside the input itself: they
-    show the memory that the forward found, also after `x.data = y`. Left out are parameters that are not saved by
-    themselves, and large inputs that were computed before and are not saved in both ways: a block can then recompute
-    from them.
+    Values that the forward computed are unaffected. So are views that eager saves in addition to the input itself: they
+    refer to the memory that the input had in the forward, even after `x.data = y`. Two kinds of inputs keep a single
+    node, so that the backward can recompute from them: parameters that eager saves only as views, and large non-leaf
+    inputs that eager does not save both directly and as views.
 
     Returns:
-        The new value of each input.
+        The second node of each input, by its first.
     """
     late = {}
     for each in reads:
@@ -100,9 +102,10 @@ def _seen_in(rec: GraphRecorder, memory: fx.Node, view: StorageView, ends: Conta
 def results_as_saved(
     rec: GraphRecorder, program: Sequence[TraceTensor], saved: Container[Storage], inputs: Container[Storage]
 ) -> None:
-    """The same for results whose memory eager saves: they cover all of it or are a view of it.
+    """As `read_as_saved`, for results whose memory eager saves, whether they cover it or are a view of it.
 
-    Memory of inputs is left out. The value may still be an input's: the graph contains no copies.
+    Results in the memory of an input are left out. The value of a result may still be an input's, since copies are not
+    recorded in the graph.
     """
     for i, out in enumerate(program):
         view, val, root = out.storage_view, out.storage_view.layout.val, out.storage_view.storage.root
@@ -115,10 +118,11 @@ def results_as_saved(
 
 
 Where = tuple[Literal["input", "alias", "memory", "output"], Any]
-"""An input (by its name) or a result (by its number) as the backward finds it.
+"""Which tensor the backward reads: (kind, name of an input or position of a result).
 
-"alias": the memory of the input as the forward found it, kept alive by an alias where the backward recomputes from it,
-else copied. "memory": the contents, when the backward runs, of the memory that the input had in the forward.
+"input", "output": the tensor as it is when the backward runs. "alias": the memory that the input had in the forward,
+saved as an alias if the backward recomputes from it, else as a copy. "memory": the contents, when the backward runs, of
+the memory that the input had in the forward.
 """
 
 

@@ -1,6 +1,6 @@
-"""Numbers that each call brings (learning rates, step counts) as operands: the operator on tensors without dimensions.
+"""Operands that are numbers given at each call (learning rates, step counts): passed as 0-d tensors.
 
-What cannot be computed with such a tensor is pinned to the example's number, which a guard then checks.
+Where an operator cannot take a tensor, the number is specialized to its example value, and a guard checks it.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ Call = tuple[OpOverload, tuple[Any, ...], Mapping[str, Any]]
 
 
 class Numbers(Protocol):
-    """What creates the nodes of numbers: a recorder."""
+    """The recorder's methods that this module uses."""
 
     def number(self, real: Real) -> fx.Node:
-        """A float64 tensor without dimensions that holds the number at each call."""
+        """A 0-d float64 tensor that has the number's value at each call."""
 
     def emit(self, op: OpOverload, *args: Any, **kwargs: Any) -> fx.Node:
-        """A node of its own."""
+        """Append the call of `op` to the graph; returns its node."""
 
 
 def has_real(values: Iterable[Any]) -> bool:
-    """Whether one of the values, or of those in a list, is a number that each call brings."""
+    """Whether one of the values, or an item of a list or tuple among them, is a number given at each call (`Real`)."""
     return any(
         type(v) is Real or (isinstance(v, (list, tuple)) and any(type(each) is Real for each in v)) for v in values
     )
 
 
 def with_numbers(rec: Numbers, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], vals: Any) -> Call:
-    """The arguments with tensors for numbers that each call brings; other numbers are pinned to the example's.
+    """The call with 0-d tensors in place of numbers given at each call; where impossible, the example's number.
 
-    A number does not widen the result: `half * number` is half, `whole * number` has the default dtype.
+    Type promotion is that of numbers: `float16 * number` is float16, `int64 * number` has the default dtype.
     """
     if "alpha" in kwargs and type(kwargs["alpha"]) is not Real and kwargs["alpha"] == 1:
         kwargs = {k: v for k, v in kwargs.items() if k != "alpha"}
@@ -80,21 +80,21 @@ def _as_tensors(rec: Numbers, args: tuple[Any, ...]) -> list[Any]:
             arg = rec.number(arg)
             if not floating:
                 arg = rec.emit(aten._to_copy.default, arg, dtype=torch.get_default_dtype())
-            elif not any(val.shape for val in floating):  # among tensors without dimensions the wider would win
+            elif not any(val.shape for val in floating):  # among 0-d tensors the wider dtype would win
                 arg = rec.emit(aten._to_copy.default, arg, dtype=floating[0].dtype)
         made.append(arg)
     return made
 
 
 def _wide(rec: Numbers, arg: Any) -> Any:
-    """An operand of 16 bits, or a number beside one, as eager computes with them."""
+    """A 16-bit operand, or the number beside it, as float32, in which eager computes."""
     if type(arg) is Real:
         arg = rec.number(arg)
     return rec.emit(aten._to_copy.default, arg, dtype=torch.float32) if isinstance(arg, fx.Node) else arg
 
 
 def _takes_numbers_whole(op: OpOverload, device: torch.device) -> bool:
-    """Whether eager computes with a number as it is beside a tensor of 16 bits, and does not round it first."""
+    """Whether eager does not round a number to 16 bits before it computes with a 16-bit tensor."""
     packet = op.overloadpacket
     return packet in (aten.mul, aten.div) or device.type == "cuda" and packet in (aten.add, aten.sub)
 
@@ -112,7 +112,7 @@ _TENSOR_FORMS: dict[OpOverload, tuple[OpOverload, bool]] = {
     aten.rsub.Scalar: (aten.sub.Tensor, True),
     aten.pow.Tensor_Scalar: (aten.pow.Tensor_Tensor, False),
 }
-"""Operators whose number may as well be a tensor: the overload on tensors, and whether its operands are swapped."""
+"""Operators with a number operand -> the overload that takes a tensor, and whether its operands are swapped."""
 
 _HALVES = (torch.float16, torch.bfloat16)
 
@@ -167,4 +167,4 @@ _FORMS: dict[OpOverload, tuple[str, ...]] = {
     },
     aten._foreach_lerp.Scalar: ("weight",),
 }
-"""Operators whose decomposition can compute with a tensor without dimensions for these numbers."""
+"""Operator -> the number parameters for which its decomposition accepts a 0-d tensor."""

@@ -110,9 +110,10 @@ def _write_dtype(emit: Emit, parent: fx.Node, value: fx.Node, view: StorageView)
 
 
 def _of_rows(emit: Emit, op: OpOverload, value: fx.Node, *args: Any) -> fx.Node:
-    """A view that needs contiguous elements, as they are in eager: of a copy where the value's are not.
+    """A view operator that requires contiguous elements, applied to a contiguous copy if the value is not contiguous.
 
-    The value has strides of its own: `contiguous` and `clone` are not recorded, and what is written gives others.
+    In eager they are contiguous. The value's strides may differ from eager's, since `contiguous` and `clone` are not
+    recorded and a written value keeps its own strides.
     """
     try:
         return emit(op, value, *args)
@@ -164,7 +165,7 @@ def _write_expand(emit: Emit, parent: fx.Node, value: fx.Node, view: StorageView
 
 
 def _select(view: StorageView) -> tuple[int, int]:
-    """(dim, index) of `select`, and of one result of `unbind`."""
+    """(dim, index) of a `select` step, or of the step to one result of `unbind`."""
     step = view.step
     assert step is not None
     arguments = _arguments(step)
@@ -182,7 +183,7 @@ def _write_select(emit: Emit, parent: fx.Node, value: fx.Node, view: StorageView
 
 
 def _slice(view: StorageView) -> tuple[int, int, int, int]:
-    """(dim, start, end, step) of `slice`, and of one result of `split`."""
+    """(dim, start, end, step) of a `slice` step, or of the step to one result of `split`."""
     step = view.step
     assert step is not None
     arguments = _arguments(step)
@@ -202,7 +203,7 @@ def _slice(view: StorageView) -> tuple[int, int, int, int]:
 
 
 def _within(start: int | None, size: int) -> int:
-    """Where a slice begins in a dimension, as Python says it."""
+    """The start of a slice in a dimension, normalized by Python's rules."""
     if start is None or same(start, 0):
         return 0
     if start < 0:
@@ -288,7 +289,7 @@ def _read_strided(emit: Emit, parent: fx.Node, view: StorageView) -> fx.Node:
 def read_strided(
     emit: Emit, flat: fx.Node, count: int, shape: Sequence[int], stride: Sequence[int], offset: int
 ) -> fx.Node:
-    """`as_strided` of one-dimensional `flat` (`count` elements) by slices where they can say it, else by indices."""
+    """`as_strided` of one-dimensional `flat` (`count` elements) by slices where possible, else by indices."""
     blocks = _blocks(count, shape, stride, offset)
     if blocks is None:
         return emit(aten.index.Tensor, flat, [_positions(emit, flat, shape, stride, offset)])

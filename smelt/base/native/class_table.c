@@ -1,7 +1,7 @@
-/* Classes of the program, which are not asked.
+/* Lookups by class that run no code of the user's classes.
  *
- * ClassTable: what is known of some classes, by their identity. A dictionary would ask a class for its hash and compare it,
- * and the metaclass of a user's class may say what it likes then, or refuse to.
+ * ClassTable: a map from classes, by identity, to values. A dictionary would call `__hash__` and `__eq__` of the
+ * metaclass, which may return anything or raise for a user's class.
  *
  * isinstance: by an object's class; the builtin reads its `__class__` as well, which may be a property of the user's. */
 #define PY_SSIZE_T_CLEAN

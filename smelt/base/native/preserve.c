@@ -1,5 +1,5 @@
-/* What a failure of the compiler leaves behind is put back where nothing can come between: in C, with the trace function
- * held off and with some stack in hand, again when an interrupt meets it. */
+/* Restores process state after a failure of the compiler. This is done in C, with the trace function disabled and a
+ * reserve of recursion depth, and is repeated if an interrupt ends it early. */
 #include "class_table.h"
 #include "native.h"
 

@@ -1,6 +1,6 @@
-/* A setting of this thread for the time of one call. In Python an interrupt may come between a switch and the `finally`
- * that switches back (`with torch.no_grad():` has such a place, too), or in place of the call that does: gradients then
- * stay off for the rest of the program. Here nothing runs between. */
+/* Changes a setting of this thread for one call. In Python, an interrupt may be raised between the change and the `try`
+ * whose `finally` restores the setting (also in `with torch.no_grad():`), or instead of the restoring call; gradients
+ * would then stay disabled for the rest of the program. In C, no interrupt is raised at these points. */
 #include "native.h"
 
 enum { READ, WRITE, DURING, FUNCTION, FIRST, ATTEMPTS = 8 };
@@ -11,7 +11,7 @@ static int write_setting(PyObject *write, PyObject *value) {
     return done != NULL;
 }
 
-/* What is raised already goes on; a setting that cannot be written is told. */
+/* Keeps a pending exception; a setting that cannot be restored is reported. */
 static void switch_back(PyObject *write, PyObject *before) {
     PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);

@@ -18,9 +18,10 @@ from smelt.runtime.library.externs import Spec
 
 
 def in_words(call: Callable[..., Any], specs: Sequence[Spec | None]) -> Callable[..., Any]:
-    """`call`, whose first operand is a query or a gradient, for tensors of any alignment.
+    """`call`, extended to operands of any alignment; its first operand is a query or a gradient.
 
-    Operands whose strides do not align heads or rows are copied at each call, others if their start is unaligned.
+    An operand whose strides leave heads or rows unaligned is copied at each call; another operand is copied only in
+    calls in which its address is unaligned.
     """
     (first, *_) = specs
     scattered = [spec is not None and first is not None and _scattered(spec, first) for spec in specs]
@@ -61,7 +62,7 @@ def _scattered(spec: Spec, like: Spec) -> bool:
 
 
 def _gathered(tensor: Tensor) -> Tensor:
-    """A copy with rows aligned to words; dimensions of stride 0 keep it."""
+    """A copy whose rows are aligned to words; dimensions of stride 0 keep that stride."""
     once = tensor[tuple(slice(1) if step == 0 else slice(None) for step in tensor.stride()[:-1])]
     width = once.shape[-1]
     memory = once.new_empty((*once.shape[:-1], width + -width % (ALIGNMENT // once.dtype.itemsize)))
@@ -69,7 +70,7 @@ def _gathered(tensor: Tensor) -> Tensor:
 
 
 def _moved(tensor: Tensor) -> Tensor:
-    """The tensor, or an aligned copy with the same strides."""
+    """The tensor if its address is aligned to a word, else an aligned copy with the same strides."""
     if _native.aligned(tensor):
         return tensor
     shape, stride = tensor.shape, tensor.stride()

@@ -40,17 +40,18 @@ class Window:
     along: int = 4
 
     def by_position(self) -> dict[int, list[tuple[int, int]]]:
-        """For each position in a row, from the first that the windows cover: the windows' elements there.
+        """Position in a row, counted from the first that the windows cover -> the window elements at that position.
 
-        Pairs are (number of the window among `along` adjacent ones, element of its row).
+        An element is a pair (index of the window among `along` adjacent windows, column in the window).
         """
         stride, dilation = self.stride[1], self.dilation[1]
         return _sorted((t * stride + s * dilation, (t, s)) for t in range(self.along) for s in range(self.size[1]))
 
     def by_position_of_gradient(self) -> dict[int, list[tuple[int, int]]]:
-        """The same for the input gradient: for each window, counted from the first of the group, the pairs.
+        """For the input gradient: index of a window -> the pixels that the window contains.
 
-        Pairs are (number of the pixel among `along` adjacent ones, element of the window there).
+        Windows are counted from the first of the group. A pixel is a pair (index among the `along` adjacent pixels, its
+        column in the window).
         """
         stride, dilation, padding = self.stride[1], self.dilation[1], self.padding[1]
         met = ((t + padding - s * dilation, (t, s)) for t in range(self.along) for s in range(self.size[1]))
@@ -143,7 +144,7 @@ def _weights(w: Writer, wide: int, channels: int, which: int, guard: str = "") -
 
 
 def _of(channel: str, multiplier: int) -> str:
-    """Text of the input channel of an output channel, without a division by 1, which would prevent wide loads."""
+    """Text of an output channel's input channel. It omits a division by 1, which would prevent wide loads."""
     return channel if multiplier == 1 else f"{channel} // {multiplier}"
 
 
