@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-WORTH = 8 << 20
+MIN_TRIMMED_BYTES = 8 << 20
 """Freed bytes that are worth a walk through the heap."""
 
 
@@ -65,7 +65,7 @@ class _Releasing:
     def __call__(self) -> None:
         """Return free heap memory to the system, if it is much."""
         now = resident()
-        if _trim is not None and freed() >= WORTH and now >= self.after + WORTH:
+        if _trim is not None and freed() >= MIN_TRIMMED_BYTES and now >= self.after + MIN_TRIMMED_BYTES:
             _trim(0)
             self.after = resident()
         self.after = min(self.after, now)

@@ -10,9 +10,9 @@ import time
 from smelt.abi.frame_facts import MemorySample
 
 EVERY_S = 0.02
-"""Initial interval between samples, in seconds; at MOST samples every other one is dropped and the interval doubles."""
+"""Initial interval between samples, in seconds; at MAX_SAMPLES samples every other one is dropped and the interval doubles."""
 
-MOST = 1000
+MAX_SAMPLES = 1000
 
 
 class MemorySamples:
@@ -29,7 +29,7 @@ class MemorySamples:
         every = EVERY_S
         while not self.ended.wait(every):
             self._look()
-            if len(self.samples) >= MOST:
+            if len(self.samples) >= MAX_SAMPLES:
                 self.samples = self.samples[::2]
                 every *= 2
 

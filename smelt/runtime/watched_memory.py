@@ -39,7 +39,7 @@ LINE = 64
 FAR = 1 << 20
 """Most bytes of gaps in a copy of an input, whatever the number of its elements."""
 
-FEW = 64
+MAX_BUFFERS_CHECKED_ALWAYS = 64
 """Most buffers for all guards to be checked after each step; beyond, only the step's, and all at the end."""
 
 POISON: dict[torch.dtype, int] = {
@@ -170,7 +170,7 @@ class WatchedCall:
         self.refuse_ended(taken)
         yield
         near = [b for b in self.blocks if b.name in written or b.name in taken]
-        self.require_guards(self.blocks if len(self.blocks) <= FEW else near)
+        self.require_guards(self.blocks if len(self.blocks) <= MAX_BUFFERS_CHECKED_ALWAYS else near)
         doubtful = {name: t for name, t in written.items() if _holds(t, _pattern(t.dtype)).any()}
         if not doubtful:
             return

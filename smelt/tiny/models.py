@@ -29,7 +29,7 @@ from smelt.tiny.graph import (
     Tensor,
 )
 
-PARTS = ("pointwise1", "depthwise", "pointwise2")
+CONVOLUTIONS = ("pointwise1", "depthwise", "pointwise2")
 
 
 class ModelFileError(SmeltError):
@@ -128,7 +128,7 @@ class _Builder:
         if block.get("se") is not None:
             raise ValueError(f"{name} has squeeze and excitation, which the target lacks")
         at = x
-        for part in PARTS:
+        for part in CONVOLUTIONS:
             if block.get(part) is not None:
                 at = self.conv(f"{name}.{part}", at, block[part])
         if block["residual"] is None:

@@ -33,10 +33,10 @@ def leave_holes() -> list[bytes]:
 
 def test_what_is_freed_leaves_the_process():
     kept = leave_holes()
-    assert malloc.freed() > 2 * malloc.WORTH
+    assert malloc.freed() > 2 * malloc.MIN_TRIMMED_BYTES
     before = resident()
     malloc.release_freed()
-    assert resident() < before - 2 * malloc.WORTH and len(kept) == 100
+    assert resident() < before - 2 * malloc.MIN_TRIMMED_BYTES and len(kept) == 100
 
 
 def test_after_a_compilation():
@@ -44,13 +44,13 @@ def test_after_a_compilation():
     kept = leave_holes()
     before = resident()
     assert torch.equal(smelt.compile(lambda x: x + 1)(torch.ones(3)), torch.full((3,), 2.0))
-    assert resident() < before - malloc.WORTH and len(kept) == 100
+    assert resident() < before - malloc.MIN_TRIMMED_BYTES and len(kept) == 100
 
 
 def test_not_again_before_the_process_has_grown(monkeypatch):
     trims = []
     monkeypatch.setattr(malloc, "_trim", trims.append)
-    monkeypatch.setattr(malloc, "freed", lambda: malloc.WORTH)
+    monkeypatch.setattr(malloc, "freed", lambda: malloc.MIN_TRIMMED_BYTES)
     sizes = iter([100, 90, 92, 99, 99, 99])  # asked before, and after a release
     monkeypatch.setattr(malloc, "resident", lambda: next(sizes) << 20)
     release = malloc._Releasing()

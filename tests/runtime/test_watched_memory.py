@@ -13,7 +13,7 @@ import torch
 import smelt
 from smelt import pipeline
 from smelt.abi.rendered import Rendered
-from smelt.runtime.watched_memory import FEW, GUARD, MemoryFault, Watch
+from smelt.runtime.watched_memory import GUARD, MAX_BUFFERS_CHECKED_ALWAYS, MemoryFault, Watch
 from tests.fuzz.tensor_programs import make_program
 from tests.fuzz.tensor_runs import compare
 
@@ -74,7 +74,7 @@ def test_a_write_beside_a_buffer(dtype: torch.dtype, before: bool) -> None:
 
 def test_of_many_buffers_all_are_looked_at_in_the_end() -> None:
     w = Watch(STEPS).begin()
-    many = [w.empty(f"a{i}", (3,), (1,), torch.float32) for i in range(FEW + 3)]
+    many = [w.empty(f"a{i}", (3,), (1,), torch.float32) for i in range(MAX_BUFFERS_CHECKED_ALWAYS + 3)]
     for x in many:
         x.fill_(1)
     for _ in w.step(0, {"a7": many[7]}):

@@ -28,7 +28,7 @@ from smelt.shapes.size import Size, same, same_all
 
 Program = Callable[[list[Any]], list[Any]]
 
-MOST = 8
+MAX_PROGRAMS = 8
 """Most programs for more than one result that one graph gets; other sets of results add what several return."""
 
 
@@ -73,7 +73,7 @@ class Backward:
         known = self.programs.get(absent)
         if known is not None:
             return [(absent, known)]
-        if len(self.programs) <= MOST or len(absent) >= count - 1 or self.affine:
+        if len(self.programs) <= MAX_PROGRAMS or len(absent) >= count - 1 or self.affine:
             return [(absent, self._program(absent))]
         if self.draws:  # each program would draw numbers of its own
             return [((), self)]

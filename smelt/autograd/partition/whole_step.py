@@ -19,7 +19,7 @@ from smelt.autograd.partition.recompute import FREE, Costs, kind_of, nbytes
 from smelt.graph.ir.ancestry import ancestors, dependents
 from smelt.graph.ir.module import Graph, GraphModule, remove_dead
 
-SMALL = 1 << 16
+MAX_KEPT_BYTES = 1 << 16
 """Values of at most so many bytes are always kept: a kernel that recomputes one costs little but its launch."""
 
 
@@ -36,7 +36,7 @@ def with_recomputation(module: fx.GraphModule, budget: float) -> fx.GraphModule:
 
 
 def _is_kept_anyway(node: fx.Node) -> bool:
-    return node.op != "call_function" or 0 < nbytes(node.meta["val"]) <= SMALL
+    return node.op != "call_function" or 0 < nbytes(node.meta["val"]) <= MAX_KEPT_BYTES
 
 
 def _recomputed(module: fx.GraphModule, number: int, budget: float) -> fx.GraphModule:

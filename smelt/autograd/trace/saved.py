@@ -22,7 +22,7 @@ from smelt.graph.nodes.engine_nodes import history, saved_by
 from smelt.graph.trace.trace import Storage, StorageView, TraceTensor
 from smelt.shapes.size import hint
 
-SMALL = 1 << 16
+MAX_EXTRA_COPY_BYTES = 1 << 16
 """Largest size, in bytes, of a value that may be copied although eager does not copy it."""
 
 
@@ -52,8 +52,8 @@ class Reads(NamedTuple):
 
     @property
     def large(self) -> bool:
-        """Whether the input is not a leaf and is larger than `SMALL`."""
-        return not self.example.is_leaf and hint(self.one.leaf.storage_view.layout.val.nbytes) > SMALL
+        """Whether the input is not a leaf and is larger than `MAX_EXTRA_COPY_BYTES`."""
+        return not self.example.is_leaf and hint(self.one.leaf.storage_view.layout.val.nbytes) > MAX_EXTRA_COPY_BYTES
 
     @property
     def stays_alias(self) -> bool:

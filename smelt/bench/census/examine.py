@@ -24,7 +24,7 @@ from smelt.bench.workload import Batch
 MODES = ("eval", "train")
 SEED = 7
 RUNS = 2
-LARGE = 50_000_000
+MIN_SHARED_PARAMETERS = 50_000_000
 """Parameters, from which on copies share them."""
 
 
@@ -158,7 +158,7 @@ def compare(expected: Ran, actual: Ran) -> list[str]:
 
 def mirror(model: nn.Module) -> nn.Module:
     """A copy; that of a large model shares its parameters (some models write to theirs, but not large ones)."""
-    large = sum(p.numel() for p in model.parameters()) > LARGE
+    large = sum(p.numel() for p in model.parameters()) > MIN_SHARED_PARAMETERS
     return copy.deepcopy(model, {id(p): p for p in model.parameters()} if large else None)
 
 

@@ -64,7 +64,7 @@ def transformers_subject(name: str) -> Subject:
         try:
             torch.manual_seed(SEED)
             model = build(config_class, model_class, sizes, ODD.get(name, {}))
-            if short == (numbers(model) <= LARGE):
+            if short == (numbers(model) <= MIN_SHORTENED_PARAMETERS):
                 continue  # what is small needs no shortening, and is tried once
             if short:
                 shorten(model)
@@ -96,7 +96,7 @@ def build(config_class: Any, model_class: Any, sizes: Sizes, odd: dict[str, Any]
 PATIENCE_S = 20.0
 """Seconds of a core, after which no other size is tried."""
 
-LARGE = 4_000_000
+MIN_SHORTENED_PARAMETERS = 4_000_000
 """Parameters, from which on repeated blocks are taken out first."""
 
 LIMIT = 400_000_000

@@ -7,20 +7,20 @@ from typing import Any
 
 from torch import nn
 
-LEAST = 2
+MIN_BLOCKS = 2
 """Blocks that a chain keeps: a loop over them still turns more than once."""
 
 PLAIN = (bool, int, str, type(None))
 
 
 def shorten(model: nn.Module) -> int:
-    """Take blocks out of the model's chains until each kind is there once, or LEAST are left; says how many.
+    """Take blocks out of the model's chains until each kind is there once, or MIN_BLOCKS are left; says how many.
 
     A kind is a class with these submodules, parameter shapes and plain settings; rates (of dropped paths) may differ.
     Whether the model still runs has to be tried: some count their blocks elsewhere.
     """
     taken = sum(shorten(child) for child in model.children())
-    if not isinstance(model, (nn.Sequential, nn.ModuleList)) or len(model) <= LEAST:
+    if not isinstance(model, (nn.Sequential, nn.ModuleList)) or len(model) <= MIN_BLOCKS:
         return taken
     met: set[Hashable] = set()
     spare: list[str] = []
@@ -29,7 +29,7 @@ def shorten(model: nn.Module) -> int:
         if kind in met and has_children(block):
             spare.append(name)
         met.add(kind)
-    spare = spare[max(0, LEAST - (len(model) - len(spare))) :]
+    spare = spare[max(0, MIN_BLOCKS - (len(model) - len(spare))) :]
     kept = [(name, block) for name, block in model.named_children() if name not in spare]
     if spare:
         counted = all(name.isdigit() for name, _ in kept)

@@ -31,7 +31,7 @@ from smelt.bench.report.summary import (
 from smelt.bench.results import Benchmark, Row
 from smelt.bench.tables import describe
 
-MOST = 15
+MAX_LISTED_LINES = 15
 """Lines of a list of break reasons or operators."""
 
 
@@ -222,8 +222,8 @@ def cut(text: str, most: int = 300) -> str:
 def tally_section(rows: Sequence[Row], name: str, key: str, title: str) -> Section:
     """What a contender's compiler counted by name."""
     found = tallies(rows, name, key)
-    lines = [(cut(text), str(seen), str(times)) for text, times, seen in found[:MOST]]
-    left_out = f"The first {MOST} of {len(found)}." if len(found) > MOST else ""
+    lines = [(cut(text), str(seen), str(times)) for text, times, seen in found[:MAX_LISTED_LINES]]
+    left_out = f"The first {MAX_LISTED_LINES} of {len(found)}." if len(found) > MAX_LISTED_LINES else ""
     return Section(f"{title}: {name}", left_out, ("what", "rows", "times"), lines, left=1)
 
 

@@ -68,11 +68,11 @@ def baddbmm(p: Lowering, x: Node, a: Node, b: Node, *, beta: Any = 1, alpha: Any
         return p.baddbmm(a, b, x, beta, alpha)
     *_, rows, depth = shape_of(a)
     work = rows * depth * shape_of(b)[-1]
-    by_blas = p.out.device.type == "cuda" or isinstance(work, Size) or work >= _SMALL
+    by_blas = p.out.device.type == "cuda" or isinstance(work, Size) or work >= _MAX_LOOP_MULTIPLICATIONS
     return _plus(p, x, lambda: p.bmm(a, b), beta, alpha, by_blas)
 
 
-_SMALL = 400
+_MAX_LOOP_MULTIPLICATIONS = 400
 """Multiplications of a product of a batch up to which eager multiplies in loops of its own."""
 
 

@@ -176,7 +176,7 @@ def test_what_is_not_used_is_no_zero_times_infinity(name, shape, dynamic):
 
 
 def test_programs_for_many_patterns(monkeypatch):
-    monkeypatch.setattr(absent_tangents, "MOST", 2)
+    monkeypatch.setattr(absent_tangents, "MAX_PROGRAMS", 2)
     x = torch.ones(4, requires_grad=True)
     run = smelt.compile(lambda x: (x * 2, x * 3, x * 4))
     for used in itertools.product((0, 1), repeat=3):
@@ -190,7 +190,7 @@ def test_programs_for_many_patterns(monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
 def test_beyond_the_limit_of_programs_nothing_is_multiplied_by_zeros(monkeypatch, dynamic, dtype):
     """There absent gradients were zeros, and zeros times infinite derivatives are NaN."""
-    monkeypatch.setattr(absent_tangents, "MOST", 2)
+    monkeypatch.setattr(absent_tangents, "MAX_PROGRAMS", 2)
 
     def function(x, table, rows):
         looked_up = torch.nn.functional.embedding(rows, table, sparse=True)

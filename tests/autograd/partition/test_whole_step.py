@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from smelt.autograd.partition.recompute import is_heavy
-from smelt.autograd.partition.whole_step import SMALL, with_recomputation
+from smelt.autograd.partition.whole_step import MAX_KEPT_BYTES, with_recomputation
 from smelt.autograd.trace.joint import trace_joint
 from smelt.base.options import Options
 from smelt.graph.nodes.gradients import gradients
@@ -100,7 +100,7 @@ def test_copies_wait_for_a_gradient_that_is_there_before():
 
 def test_small_values_are_kept():
     old = prims_of(leaf=lambda x: F.gelu(x) * x.sum(0).sigmoid())
-    copies = [n for n in twice(old, with_recomputation(old, 1.0)) if n.meta["val"].nbytes <= SMALL]
+    copies = [n for n in twice(old, with_recomputation(old, 1.0)) if n.meta["val"].nbytes <= MAX_KEPT_BYTES]
     assert not copies
 
 

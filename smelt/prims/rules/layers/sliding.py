@@ -11,7 +11,7 @@ from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, rank_o
 from smelt.prims.rules.views import cut
 from smelt.shapes.size import same
 
-FEW = 16
+MAX_UNROLLED_WINDOW = 16
 """Windows of at most so many elements are that many strided slices, which later stages know as views."""
 
 
@@ -32,7 +32,7 @@ def unfold(p: Lowering, x: Node, dim: int, size: int, step: int) -> Node:
     count, last = p.out.shape[dim], rank_of(x)
     if same(count, 0) or size == 0:
         return p.full(p.out.shape, 0, p.out.dtype, p.out.device)
-    if size <= FEW:
+    if size <= MAX_UNROLLED_WINDOW:
         rows = [cut(p, x, dim, i, i + (count - 1) * step + 1, step) for i in range(size)]
         return p.cat(tuple(p.keep(row, (last,)) for row in rows), last)
     picked = p.index_select(x, dim, _window_positions(p, count, size, step))

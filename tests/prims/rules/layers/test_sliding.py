@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 import torch
 
-from smelt.prims.rules.layers.sliding import FEW
+from smelt.prims.rules.layers.sliding import MAX_UNROLLED_WINDOW
 from tests.prims.aten_check import check
 from tests.prims.prim_check import names
 
 aten = torch.ops.aten
-LONG = FEW + 1
+LONG = MAX_UNROLLED_WINDOW + 1
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 50])
 @pytest.mark.parametrize(("shape", "dim"), [((40,), 0), ((2, 40), -1), ((40, 3), 0), ((2, 40, 3), 1), ((2, 3, 40), -1)])
 def test_windows(shape: tuple[int, ...], dim: int, step: int) -> None:
     x = torch.randn(shape, dtype=torch.float64)
-    for size in (1, 3, FEW, LONG, 40):
+    for size in (1, 3, MAX_UNROLLED_WINDOW, LONG, 40):
         prims = check(aten.unfold.default, x, dim, size, step)
-        assert ("index_select" in names(prims)) == (size > FEW)
+        assert ("index_select" in names(prims)) == (size > MAX_UNROLLED_WINDOW)
         g = torch.randn_like(aten.unfold.default(x, dim, size, step))
         check(aten.unfold_backward.default, g, list(shape), dim, size, step)
         check(aten.unfold_copy.default, x, dim, size, step)
