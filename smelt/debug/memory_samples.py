@@ -10,7 +10,7 @@ import time
 from smelt.abi.frame_facts import MemorySample
 
 EVERY_S = 0.02
-"""Initial interval between samples, in seconds; at MAX_SAMPLES samples every other one is dropped and the interval doubles."""
+"""First interval between samples, in seconds; at MAX_SAMPLES every other sample is dropped and the interval doubles."""
 
 MAX_SAMPLES = 1000
 
