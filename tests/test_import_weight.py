@@ -51,4 +51,4 @@ def test_the_compiler_is_imported_without_collections() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     enabled, collections = ended.stdout.split()
-    assert enabled == "True" and int(collections) <= 2  # those that were due at the end; else hundreds
+    assert enabled == "True" and int(collections) < 10  # those that are due at the end; unpaused, over a hundred
