@@ -32,14 +32,13 @@ from smelt.runtime.tuned import RECORDINGS
 class _Kind:
     """Calls with the same sizes and parameters: observations and recordings.
 
-    `positions`: of the inputs that are parameters; `parameters`: their addresses.
+    `positions`: of the inputs that are parameters.
     `tuned`: whether one of them has run plain, which chose kernels and initialised libraries.
     `refused`: why they are not recorded.
     """
 
     observed: Observation
     positions: tuple[int, ...]
-    parameters: tuple[Any, ...]
     tuned: bool = False
     refused: str | None = None
     recordings: list[Recording] = field(default_factory=list)
@@ -90,6 +89,7 @@ class RecordedProgram:
         self.made = self.waits = self.replays = self.last_wait = self.room = 0
         self.refused: str | None = None
         self.full = False
+        self._num_sets: int | None = None
         self.why: Counter[str] = Counter()
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
@@ -207,8 +207,8 @@ class RecordedProgram:
         if len(self.kinds) >= RECORDINGS.known_kinds:
             del self.kinds[next(iter(self.kinds))]
         self.device.begin_kind(self.owner)
-        positions = parameter_positions(inputs)
-        kind = self.kinds[key] = _Kind(Observation(inputs), positions, tuple(key[i] for i in positions))
+        self._num_sets = None
+        kind = self.kinds[key] = _Kind(Observation(inputs), parameter_positions(inputs))
         return kind
 
     def _known_but_for_outputs(self, key: tuple[Any, ...], inputs: list[Any]) -> _Kind | None:
@@ -218,7 +218,7 @@ class RecordedProgram:
             return None
         if bytes_of(inputs, known.observed.moved(inputs, key, self.moving)) > RECORDINGS.moved_bytes:
             return None
-        kind = self.kinds[key] = _Kind(copy.copy(known.observed), known.positions, known.parameters, tuned=True)
+        kind = self.kinds[key] = _Kind(copy.copy(known.observed), known.positions, tuned=True)
         return kind
 
     def _waits(self) -> bool:
@@ -306,8 +306,14 @@ class RecordedProgram:
         return self.made < self.limit or self.made < self.limit * self._sets_of_parameters()
 
     def _sets_of_parameters(self) -> int:
-        """Number of different parameters, all alive, with which the program is known to have been called."""
-        return max(1, len({kind.parameters for kind in self.kinds.values() if kind.observed.alive(kind.positions)}))
+        """Number of different parameters, all alive, with which the program is known to have been called.
+
+        Counted once after each new kind: a program at its limit asks at every call.
+        """
+        if self._num_sets is None:
+            alive = [(key, kind.positions) for key, kind in self.kinds.items() if kind.observed.alive(kind.positions)]
+            self._num_sets = max(1, len({tuple(key[i] for i in positions) for key, positions in alive}))
+        return self._num_sets
 
     def _refuse(self, kind: _Kind, size: int, spare: int) -> str:
         """Refuse to record calls of this kind: a recording would keep `size` bytes, `spare` more than is allowed."""
