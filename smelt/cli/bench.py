@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 bench = typer.Typer(
     cls=DefaultGroup,
     help="Measure eager, torch.compile and smelt side by side: `bench MODEL...`, `--suite`, `overhead`, `bandwidth`, "
-    "`aot`, `regional`, `report`.",
+    "`aot`, `regional`, `distributed`, `report`.",
     no_args_is_help=True,
 )
 
@@ -235,7 +235,7 @@ def regional(
 
     with complaints():
         check_device(device)
-        names = list(dict.fromkeys(filter(None, (name.strip() for name in contenders.split(",")))))
+        names = _names(contenders)
         for name in names:
             find_contender(name)
         passes = Passes(1, length, train, chosen_dtype(dtype, device), device)
@@ -245,12 +245,78 @@ def regional(
         raise typer.Exit(1)
 
 
-def _sizes(text: str) -> list[int]:
-    """Batch sizes from a comma-separated list, each once."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) for part in parts):
-        raise OptionError(f"--batches wants whole numbers from 1 by commas, got {text!r}")
-    return list(dict.fromkeys(map(int, parts)))
+def _sizes(text: str, option: str = "--batches") -> list[int]:
+    """The whole numbers of a comma-separated list, each once."""
+    items = _names(text)
+    if not all(item.isdecimal() and int(item) for item in items):
+        raise OptionError(f"{option} wants whole numbers from 1 by commas, got {text!r}")
+    return list(map(int, items))
+
+
+def _names(text: str) -> list[str]:
+    """The names of a comma-separated list, each once."""
+    return list(dict.fromkeys(filter(None, (name.strip() for name in text.split(",")))))
+
+
+@bench.command()
+def distributed(
+    model: Annotated[
+        str, typer.Argument(help="llama-246m, llama-tiny, or a name that `bench models` lists.")
+    ] = "llama-246m",
+    wrapper: Annotated[
+        str, typer.Option(help="By commas: single, ddp, ddp-inside, fsdp2, fsdp2-whole, tp.")
+    ] = "single,ddp,fsdp2",
+    processes: Annotated[int, typer.Option(min=2, help="Ranks on this machine, one GPU each on cuda.")] = 2,
+    contenders: Annotated[
+        str, typer.Option(help="Who is measured, by commas; errors are those against the first.")
+    ] = "eager,torch.compile,smelt",
+    device: Annotated[str, typer.Option(help="cpu (gloo) or cuda (NCCL).")] = "cpu",
+    precision: Annotated[
+        str | None, typer.Option(help="fp32 (default on a CPU), tf32 or amp (default on cuda).")
+    ] = None,
+    optimizer: Annotated[str, typer.Option(help="adamw (fused on cuda) or sgd.")] = "adamw",
+    rounds: Annotated[int, typer.Option(min=1, help="Timed rounds; the median counts.")] = 5,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of a round.")] = 10,
+    limit: Annotated[float, typer.Option(min=1, help="Seconds that one measurement may take.")] = 600.0,
+    predict: Annotated[
+        str, typer.Option(help="Numbers of GPUs, by commas, for which steps are predicted from the trace (cuda).")
+    ] = "8,64,512",
+    node: Annotated[int, typer.Option(min=1, help="GPUs of one node, for the prediction.")] = 8,
+    inner: Annotated[
+        float, typer.Option(min=0.001, help="GB/s that a GPU sends inside a node, for the prediction.")
+    ] = 350.0,
+    network: Annotated[float, typer.Option(min=0.001, help="GB/s that a GPU sends between nodes, for it.")] = 45.0,
+    json: Annotated[Path | None, typer.Option(help="Where to keep the figures.", callback=output_file)] = None,
+) -> None:
+    """DDP, FSDP2 and tensor parallel training on several processes: step, hidden communication, memory, first step."""
+    from smelt.bench.contenders import find_contender
+    from smelt.bench.distributed.models import find_model
+    from smelt.bench.distributed.ranks import Task
+    from smelt.bench.distributed.simulation import Cluster
+    from smelt.bench.distributed.table import Run, failures, predictions, run_distributed
+    from smelt.bench.distributed.wrappers import find_wrapper
+    from smelt.bench.meter import check_device
+
+    console = Console()
+    with complaints():
+        check_device(f"cuda:{processes - 1}" if device == "cuda" else device)
+        names, wrappers = _names(contenders), _names(wrapper)
+        for name in names:
+            find_contender(name)
+        for name in wrappers:
+            find_wrapper(name)
+        find_model(model, device)
+        numbers = _sizes(predict, "--predict")
+        chosen = precision or ("amp" if device == "cuda" else "fp32")
+        if optimizer not in ("adamw", "sgd"):
+            raise OptionError(f"unknown optimizer {optimizer!r}", hint="valid: 'adamw', 'sgd'")
+        task = Task(model, "", "", "", device, chosen, optimizer, rounds, steps)
+        run = Run(tuple(wrappers), tuple(names), processes, limit, task)
+        rows = run_distributed(run, command(), console, json)
+    if device == "cuda":
+        console.print(predictions(rows, processes, numbers, Cluster(node, inner, network)))
+    if any(failures(rows)):
+        raise typer.Exit(1)
 
 
 @bench.command()
@@ -272,7 +338,7 @@ def bandwidth(
     from smelt.bench.meter import check_device
 
     with complaints():
-        names = list(dict.fromkeys(filter(None, (name.strip() for name in contenders.split(",")))))
+        names = _names(contenders)
         for name in names:
             find_contender(name)
         check_device(device)

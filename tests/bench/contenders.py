@@ -93,3 +93,10 @@ def telling(model: nn.Module, settings: Settings) -> Any:
 def shifting(function: Any, settings: Settings) -> Any:
     """Gives results of a function that are wrong by a tenth."""
     return lambda *inputs: function(*inputs) * 1.1
+
+
+def fails_on_the_last_rank(model: nn.Module, settings: Settings) -> Any:
+    """Raises on the last rank of several; the others wait for it in their first collective."""
+    if torch.distributed.get_rank() == torch.distributed.get_world_size() - 1:
+        raise RuntimeError("planted")
+    return model
