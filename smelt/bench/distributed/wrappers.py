@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from smelt.base.errors import OptionError, unknown_name
@@ -51,8 +53,6 @@ def ddp_inside(model: nn.Module, prepare: Prepare, settings: Settings, processes
 
 def fsdp2(model: nn.Module, prepare: Prepare, settings: Settings, processes: int) -> Any:
     """`fully_shard` of each repeated block, compiled first, and of the model with the remaining parameters."""
-    from torch.distributed.fsdp import fully_shard
-
     mesh = init_device_mesh(torch.device(settings.device).type, (processes,))
     for container, name, block in list(repeated_blocks(model)):
         compiled: Any = prepare(block, settings)
@@ -64,8 +64,6 @@ def fsdp2(model: nn.Module, prepare: Prepare, settings: Settings, processes: int
 
 def fsdp2_whole(model: nn.Module, prepare: Prepare, settings: Settings, processes: int) -> Any:
     """`fully_shard` of each repeated block and of the model, which is then compiled as a whole."""
-    from torch.distributed.fsdp import fully_shard
-
     mesh = init_device_mesh(torch.device(settings.device).type, (processes,))
     for _, _, block in list(repeated_blocks(model)):
         fully_shard(block, mesh=mesh)
@@ -79,8 +77,6 @@ def tensor_parallel(model: nn.Module, prepare: Prepare, settings: Settings, proc
     Raises:
         OptionError: the model has no layers of Llama's names.
     """
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
     mesh = init_device_mesh(torch.device(settings.device).type, (processes,))
     columns = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
     rows = ("self_attn.o_proj", "mlp.down_proj")
