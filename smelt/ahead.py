@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType, MethodType
 from typing import Any
@@ -21,7 +22,7 @@ from smelt.abi.rendered import Rendered
 from smelt.artefact import machine
 from smelt.artefact.artefact import FUNCTION, MODULE, Artefact, function_of, slots_of, state_of
 from smelt.artefact.codec import Encoder
-from smelt.artefact.container import ArtefactError, Container
+from smelt.artefact.container import ArtefactError, Blobs, Container
 from smelt.artefact.guards import Asked, GuardWriter, stable, values_of
 from smelt.artefact.left_state import Left, LeftState
 from smelt.artefact.programs import Kept, ProgramWriter
@@ -65,13 +66,14 @@ class Ahead(Artefact):
         self.target, self.options = target, options
         function = function_of(target)
         model = target if isinstance(target, nn.Module) else None
-        blobs: list[bytes] = []
+        blobs = Blobs()
         contents = {
             "kind": FUNCTION if model is None else MODULE,
             "name": function.__qualname__,
             "function": mark(function),
             "state": {} if model is None else state_of(model),
             "versions": [],
+            "graphs": [],
         }
         super().__init__(Container(machine.present(), contents, blobs), f"the artefact of {function.__qualname__}")
         self.function, self.model, self.blobs = function, model, blobs
@@ -89,13 +91,14 @@ class Ahead(Artefact):
             args = (self.model, *args)
         kept: list[Kept] = []
         session = _AheadSession(functools.partial(_compile, kept), self.options)
-        versions = []
+        versions, graphs = [], {json.dumps(data): data for data in self.container.contents["graphs"]}
         try:
             for found in session.versions(self.function, args, kwargs):
-                versions.append(self._data(found, kept.pop() if kept else None))
+                versions.append(self._data(found, kept.pop() if kept else None, graphs))
         finally:
             session.end()
         self.container.contents["versions"] += versions
+        self.container.contents["graphs"] = [*graphs.values()]
         return self
 
     def _device(self) -> torch.device:
@@ -114,11 +117,13 @@ class Ahead(Artefact):
             )
         return first.device
 
-    def _data(self, found: CacheEntry, kept: Kept | None) -> dict[str, Any]:
+    def _data(self, found: CacheEntry, kept: Kept | None, graphs: dict[str, Any]) -> dict[str, Any]:
+        """The data of a version. That of its graph is added to `graphs`: versions may run the same one."""
         anchors = anchors_of(self.function, self.model)
         encode = Encoder(Names(anchors), self.blobs)
         guards = found.entry.guards
-        asked = Asked(guards.fetches, guards.checks, guards.outputs, found.guards.lines())
+        sources = [source.text for source in found.guards.sources]
+        asked = Asked(guards.fetches, guards.checks, guards.outputs, found.guards.lines(), sources)
         slot = None
         if self.model is not None:
             slot = 0 if self.function.__code__.co_argcount else self.function.__code__.co_kwonlyargcount
@@ -129,15 +134,22 @@ class Ahead(Artefact):
             raise ArtefactError("the function goes on after a graph break")
         return {
             "guards": GuardWriter(encode, asked, values).data(),
-            "sources": [source.text for source in found.guards.sources],
+            "texts": self.blobs.number(asked.texts()),
             "residual": {
                 "source": residual.source,
                 "offset": residual.at.offset if residual.at is not None else 0,
                 "constants": {name: _constant(encode, value) for name, value in residual.constants.items()},
                 "named": [*residual.named],
             },
-            "graph": None if kept is None else ProgramWriter(encode).data(kept),
+            "graph": None if kept is None else _number(ProgramWriter(encode).data(kept), graphs),
         }
+
+
+def _number(data: Any, known: dict[str, Any]) -> int:
+    """The position of `data` among those that are known by their text, to which it is added if it is new."""
+    text = json.dumps(data)
+    known.setdefault(text, data)
+    return [*known].index(text)
 
 
 def _constant(encode: Encoder, value: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +16,7 @@ from smelt.base.options import Options
 from smelt.prims.table import PRIMS
 from smelt.runtime.build import Library, build, flags_for
 from smelt.runtime.cuda.clock import DeviceClock
+from smelt.runtime.host_code import host_code
 from smelt.runtime.launch import launch, launch_short
 from smelt.runtime.library.externs import EXTERNS, Candidate, ExternKernel, extern, spec_of
 from smelt.runtime.library.fallback import Slot
@@ -222,29 +223,9 @@ def _observable(rendered: Rendered, scope: dict[str, Any], addresses: dict[str, 
 
 
 def _executed(rendered: Rendered, scope: dict[str, Any]) -> Program:
-    for piece in pieces(rendered.host_source):
-        exec(compile(piece, "<smelt host program>", "exec"), scope)
+    for code in host_code(rendered.host_source, rendered.host_code):
+        exec(code, scope)
     return scope["call"]
-
-
-PIECE = 4096
-"""Characters of source from which on a piece ends with the statement."""
-
-
-def pieces(source: str) -> Iterator[str]:
-    """Python source in pieces of whole statements, each on its lines of the whole.
-
-    A syntax tree takes 140 times the size of its text, which for the calls that bind the external kernels of a large
-    model is more than all of the compiler's graphs. Each piece is compiled with its own small tree.
-    """
-    lines = source.splitlines(keepends=True)
-    begun = size = 0
-    for number, line in enumerate(lines):
-        if size >= PIECE and line[0].isidentifier():
-            yield "\n" * begun + "".join(lines[begun:number])
-            begun, size = number, 0
-        size += len(line)
-    yield "\n" * begun + "".join(lines[begun:])
 
 
 def _release_after_first_call(scope: dict[str, Any]) -> None:

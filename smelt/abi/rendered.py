@@ -32,6 +32,7 @@ class Rendered:
         seconds: for each Triton kernel what computes the same otherwise (see codegen/triton/second_way.py).
         steps: what the text launches and calls, for people; text_of: the kernels of each unit.
         libraries: of the sources, where they are built already: the texts themselves are not needed then.
+        host_code: code objects of the host text as bytes (`runtime/host_code.py`), if they were kept.
         checks: of each launch on a GPU that checks values, in the order of their words behind the fault slot.
     """
 
@@ -51,3 +52,4 @@ class Rendered:
     steps: Steps = field(default_factory=Steps)
     text_of: Callable[[int], tuple[str, str]] = lambda number: ("", "")
     libraries: list[Any] | None = None
+    host_code: bytes | None = None

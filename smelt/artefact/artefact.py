@@ -14,11 +14,12 @@ from torch import nn
 
 from smelt.artefact import machine
 from smelt.artefact.codec import Decoder
-from smelt.artefact.container import ArtefactError, Container, read, write
-from smelt.artefact.owner import ERROR, OTHERWISE, Owner, version_from
+from smelt.artefact.container import ArtefactError, Container, read, refused_as, write
+from smelt.artefact.owner import ERROR, OTHERWISE, Owner, VersionReader
+from smelt.artefact.programs import ProgramReader
 from smelt.artefact.references import anchors_of, mark
 from smelt.base.collection import no_collection
-from smelt.base.errors import OptionError, SmeltError, shown
+from smelt.base.errors import OptionError, shown
 from smelt.capture import _native as native
 from smelt.compiled_module import compiled_module_of, original_of
 
@@ -61,13 +62,8 @@ class Artefact:
             raise OptionError(f"otherwise wants one of {', '.join(map(repr, OTHERWISE))}, got {shown(otherwise)}")
         machine.check(self.container.header, self.name)
         original = original_of(target)
-        try:
-            with no_collection(collect=False):
-                return self._applied(original, otherwise)
-        except (SmeltError, MemoryError):
-            raise
-        except Exception as error:  # contents that are none end in any of Python's and PyTorch's errors
-            raise ArtefactError(f"{self.name} cannot be applied", why=f"{type(error).__name__}: {error}") from error
+        with refused_as(f"{self.name} cannot be applied"), no_collection(collect=False):
+            return self._applied(original, otherwise)
 
     def _applied(self, original: Any, otherwise: str) -> Any:
         contents = self.container.contents
@@ -77,10 +73,12 @@ class Artefact:
         _check(contents["function"], mark(function), self.name)
         if model is not None:
             _check_state(contents["state"], state_of(model), self.name)
-        owner, slots = Owner(function, otherwise), slots_of(function, model)
-        for data in contents["versions"]:
-            decode = Decoder(anchors_of(function, model), self.container.blobs)
-            owner.add(version_from(decode, data, slots, function))
+        owner, slots, anchors = Owner(function, otherwise), slots_of(function, model), anchors_of(function, model)
+        decoder = functools.partial(Decoder, anchors, self.container.blobs)
+        readers = [VersionReader(decoder(), data, slots, function) for data in contents["versions"]]
+        graphs = [ProgramReader(decoder()).callable(data) for data in contents["graphs"]]
+        for reader in readers:
+            owner.add(reader.version(graphs))
         call = calling(original, owner)
         return call if model is None else compiled_module_of(model, call, Applied(self, otherwise))
 
@@ -135,7 +133,7 @@ def load(path: str | os.PathLike[str]) -> Artefact:
     machine.check(container.header, os.fspath(path))
     try:
         contents = container.contents
-        kinds = {"kind": str, "name": str, "function": list, "versions": list, "state": dict}
+        kinds = {"kind": str, "name": str, "function": list, "versions": list, "graphs": list, "state": dict}
         wrong = [name for name, kind in kinds.items() if type(contents[name]) is not kind]
     except KeyError as error:
         wrong = [str(error)]

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from smelt.artefact.container import ArtefactError
+from smelt.artefact.container import ArtefactError, Blobs
 from smelt.artefact.references import Names, find
 from smelt.autograd.trace import plan
 from smelt.base.torch_private import OpOverload
@@ -44,7 +44,7 @@ class Encoder:
         blobs: receives bytes.
     """
 
-    def __init__(self, names: Names, blobs: list[bytes]) -> None:
+    def __init__(self, names: Names, blobs: Blobs) -> None:
         self.names, self.blobs = names, blobs
 
     def __call__(self, value: Any) -> Any:
@@ -104,9 +104,8 @@ class Encoder:
         if type(value) is not torch.Tensor or value.layout != torch.strided or value.device.type != "cpu":
             raise ArtefactError(f"a constant of class {type(value).__name__} on {value.device}")
         flat = value.detach().contiguous().reshape(-1).view(torch.uint8)
-        self.blobs.append(bytes(flat.numpy().tobytes()))
-        meta = [str(value.dtype).removeprefix("torch."), [*value.shape], [*value.stride()]]
-        return ["tensor", len(self.blobs) - 1, *meta]
+        number = self.blobs.number(bytes(flat.numpy().tobytes()))
+        return ["tensor", number, str(value.dtype).removeprefix("torch."), [*value.shape], [*value.stride()]]
 
 
 _ENCODED: dict[type, Callable[[Encoder, Any], Any]] = {

@@ -1,8 +1,8 @@
 """The file of an artefact: one line that says what it is, a header, contents, blobs, and a checksum over all of it.
 
-    smelt artefact 1\\n
+    smelt artefact 2\\n
     {"header": ..., "contents": ..., "blobs": [[offset, bytes], ...]}     JSON of the length that the line before says
-    blobs                                                                libraries and tensors
+    blobs                                                                libraries, code objects, texts and tensors
     \\n# smelt sha256 ...\\n                                                over every byte before
 
 Nothing of it is pickle and nothing is compressed. The checksum finds damage, not malice: an artefact is code.
@@ -14,7 +14,8 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,7 +23,8 @@ from typing import Any, ClassVar
 from smelt.base.errors import SmeltError
 from smelt.base.private_folder import is_trusted, read_private, replacing
 
-MAGIC = b"smelt artefact 1\n"
+_NAME = b"smelt artefact "
+MAGIC = _NAME + b"2\n"
 _MARK = b"\n# smelt sha256 "
 _FOOTER_BYTES = len(_MARK) + 64 + 1
 _LENGTH_BYTES = 16
@@ -34,6 +36,36 @@ class ArtefactError(SmeltError):
     """An artefact cannot be made, read or used here: the message says why. Nothing of it has run."""
 
     page: ClassVar[str] = "errors/artefact-error.md"
+
+
+class Blobs(list[bytes]):
+    """Bytes by their number; equal ones have one number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._numbers: dict[bytes, int] = {}
+
+    def number(self, data: bytes) -> int:
+        """The number of these bytes, which are added if they are new."""
+        if data not in self._numbers:
+            self._numbers[data] = len(self)
+            self.append(data)
+        return self._numbers[data]
+
+
+@contextmanager
+def refused_as(what: str) -> Iterator[None]:
+    """Errors of contents that are not as they were written become errors of the artefact.
+
+    Raises:
+        ArtefactError: `what`, because of an error in the block that was not one of smelt's.
+    """
+    try:
+        yield
+    except (SmeltError, MemoryError):
+        raise
+    except Exception as error:  # contents that are none end in any of Python's and PyTorch's errors
+        raise ArtefactError(what, why=f"{type(error).__name__}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -81,7 +113,8 @@ def read(path: str | os.PathLike[str]) -> Container:
     """
     data = _bytes_of(Path(path))
     if not data.startswith(MAGIC):
-        raise _not_ours(path, "it does not begin as one")
+        another = data.startswith(_NAME)
+        raise _not_ours(path, "another version of smelt wrote it" if another else "it does not begin as one")
     body, footer = memoryview(data)[:-_FOOTER_BYTES], data[-_FOOTER_BYTES:]
     if footer != _MARK + hashlib.sha256(body).hexdigest().encode() + b"\n":
         raise _not_ours(path, "it was changed or cut off: its checksum does not fit")

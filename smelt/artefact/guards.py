@@ -7,6 +7,8 @@ the function or a module are read there anew when the artefact is applied, and m
 
 from __future__ import annotations
 
+import functools
+import json
 import weakref
 from collections.abc import Callable, Sequence
 from operator import attrgetter
@@ -37,12 +39,43 @@ _PLAIN_OPERANDS = (
 
 
 class Asked(NamedTuple):
-    """The guards of a version: the frame's slots that lead to the model, and three lists."""
+    """The guards of a version, and as text what each check says and where each fetched value comes from."""
 
     fetches: Sequence[tuple[int, int, Any]]
     checks: Sequence[tuple[int, int, Any]]
     outputs: Sequence[int]
     lines: Sequence[str]
+    sources: Sequence[str]
+
+    def texts(self) -> bytes:
+        """The texts as bytes, for `Texts`."""
+        return json.dumps([[*self.lines], [*self.sources]], separators=(",", ":")).encode()
+
+
+class Texts:
+    """What the checks of a version say and where its values come from: read when an error needs it.
+
+    They are four fifths of the data of a large model's guards.
+
+    Args:
+        blobs, number: where they are.
+    """
+
+    def __init__(self, blobs: Sequence[bytes], number: int) -> None:
+        self._data = blobs[number]
+
+    @functools.cached_property
+    def _both(self) -> tuple[list[str], list[str]]:
+        lines, sources = json.loads(self._data)
+        return lines, sources
+
+    def line(self, check: int) -> str:
+        """What a check says."""
+        return self._both[0][check]
+
+    def source(self, fetch: int) -> str:
+        """Where a fetched value comes from."""
+        return self._both[1][fetch]
 
 
 class GuardWriter:
@@ -72,7 +105,7 @@ class GuardWriter:
         checks = []
         for (index, kind, operand), line in zip(self.asked.checks, self.asked.lines, strict=True):
             try:
-                checks.append([index, kind, self._operand(index, kind, operand), line])
+                checks.append([index, kind, self._operand(index, kind, operand)])
             except ArtefactError as error:
                 raise ArtefactError(f"a guard cannot be kept in an artefact: {line}", why=error.what) from error
         return {"fetches": fetches, "checks": checks, "outputs": [*self.asked.outputs], "found": self.found}
@@ -215,11 +248,12 @@ class GuardReader:
     Args:
         decode: values.
         data: what `GuardWriter.data` gave.
+        texts: of the same guards.
         slots: of a call that has the model alone; function: of the frame.
     """
 
-    def __init__(self, decode: Decoder, data: dict[str, Any], slots: Slots, function: Any) -> None:
-        self.decode, self.data, self.slots, self.function = decode, data, slots, function
+    def __init__(self, decode: Decoder, data: dict[str, Any], texts: Texts, slots: Slots, function: Any) -> None:
+        self.decode, self.data, self.texts, self.slots, self.function = decode, data, texts, slots, function
         self.fetches: list[tuple[int, int, Any]] = []
         self.values: dict[int, Any] = {}
         self._marks: dict[int, Any] = {}
@@ -251,11 +285,13 @@ class GuardReader:
 
     def _line(self, index: int) -> str:
         """The text of the guard that checks the object at `index`, for errors; empty if none does."""
-        return next((line for at, _, _, line in self.data["checks"] if at == index), "")
+        return next(
+            (self.texts.line(number) for number, check in enumerate(self.data["checks"]) if check[0] == index), ""
+        )
 
     def guards(self) -> native.Guards:
         """As the frame hook evaluates them."""
-        checks = [(index, kind, self._operand(index, kind, operand)) for index, kind, operand, _ in self.data["checks"]]
+        checks = [(index, kind, self._operand(index, kind, operand)) for index, kind, operand in self.data["checks"]]
         return native.Guards(self.fetches, checks, self.data["outputs"])
 
     def _key(self, kind: int, key: Any) -> Any:

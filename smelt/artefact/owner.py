@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any, NamedTuple, NoReturn
 
@@ -11,8 +11,7 @@ import torch
 
 from smelt.artefact.codec import Decoder
 from smelt.artefact.container import ArtefactError
-from smelt.artefact.guards import GuardReader, Slots
-from smelt.artefact.programs import ProgramReader
+from smelt.artefact.guards import GuardReader, Slots, Texts
 from smelt.base import torch_c
 from smelt.base.errors import SmeltError
 from smelt.capture import _native as native
@@ -31,8 +30,7 @@ class Version(NamedTuple):
     guards: native.Guards
     code: CodeType
     constants: SimpleNamespace
-    lines: list[str]
-    sources: list[str]
+    texts: Texts
 
 
 class _At(NamedTuple):
@@ -107,9 +105,9 @@ def _difference(version: Version, slots: Slots, globals: dict[str, Any], functio
         return "nothing that is checked differs"
     what, index, found = failure
     if what == "fetch":
-        return f"{version.sources[index]} is not there"
+        return f"{version.texts.source(index)} is not there"
     fetch, kind, operand = version.guards.checks[index]
-    subject = version.sources[fetch] if fetch >= 0 else ""
+    subject = version.texts.source(fetch) if fetch >= 0 else ""
     if kind == native.STATE:
         modes = zip(native.state_names(), operand, found, strict=False)
         return next(
@@ -118,29 +116,34 @@ def _difference(version: Version, slots: Slots, globals: dict[str, Any], functio
     if isinstance(operand, native.TensorSpec) and isinstance(found, torch.Tensor):
         return f"{subject}: {operand.mismatch(found) or 'its metadata differs'}"
     shown = f", and is now {str(found)[:80]}" if type(found) in (bool, int, float, str) else ""
-    return f"{version.lines[index].partition('  # ')[0]}{shown}"
+    return f"{version.texts.line(index).partition('  # ')[0]}{shown}"
 
 
 # -- versions from data -----------------------------------------------------------------------------------------------
 
 
-def version_from(decode: Decoder, data: dict[str, Any], slots: Slots, function: FunctionType) -> Version:
-    """Rebuild one version from its data.
+class VersionReader:
+    """Rebuilds one version from its data. The objects that its guards compare are read at once.
 
     Raises:
         ArtefactError: it is for another model.
     """
-    reader = GuardReader(decode, data["guards"], slots, function)
-    residual = data["residual"]
-    graph = None if data["graph"] is None else ProgramReader(decode).callable(data["graph"])
-    constants = {name: _constant(decode, value) for name, value in residual["constants"].items()}
-    if graph is not None:
-        constants |= _own(graph, [f"smelt: {function.__qualname__}", *residual["named"]])
-    module = compile(residual["source"], "<smelt residual>", "exec")
-    code = next(c for c in module.co_consts if isinstance(c, CodeType))
-    code = with_location(code, _At(function.__code__, residual["offset"]))
-    lines = [line for *_, line in data["guards"]["checks"]]
-    return Version(reader.guards(), code, SimpleNamespace(**constants), lines, data["sources"])
+
+    def __init__(self, decode: Decoder, data: dict[str, Any], slots: Slots, function: FunctionType) -> None:
+        self.decode, self.data, self.function = decode, data, function
+        self.texts = Texts(decode.blobs, data["texts"])
+        self.reader = GuardReader(decode, data["guards"], self.texts, slots, function)
+
+    def version(self, graphs: Sequence[Callable[..., Any]]) -> Version:
+        """The version, with the callables of the artefact's graphs, of which it runs one or none."""
+        residual, number = self.data["residual"], self.data["graph"]
+        constants = {name: _constant(self.decode, value) for name, value in residual["constants"].items()}
+        if number is not None:
+            constants |= _own(graphs[number], [f"smelt: {self.function.__qualname__}", *residual["named"]])
+        module = compile(residual["source"], "<smelt residual>", "exec")
+        code = next(c for c in module.co_consts if isinstance(c, CodeType))
+        code = with_location(code, _At(self.function.__code__, residual["offset"]))
+        return Version(self.reader.guards(), code, SimpleNamespace(**constants), self.texts)
 
 
 def _constant(decode: Decoder, data: Any) -> Any:

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from smelt.abi.rendered import Rendered
 from smelt.artefact.codec import Decoder, Encoder
-from smelt.artefact.container import ArtefactError
-from smelt.autograd.call.absent_tangents import Backward
+from smelt.artefact.container import ArtefactError, refused_as
+from smelt.autograd.call.absent_tangents import Backward, subsets
 from smelt.autograd.call.calling_convention import Program, wrap
 from smelt.autograd.trace.plan import Joint
+from smelt.base.locks import new_lock
 from smelt.base.options import Options
 from smelt.program import load
 from smelt.runtime import tune
 from smelt.runtime.build import stored_library, take_library
+from smelt.runtime.host_code import to_bytes
 
 PLAN = tuple(f.name for f in dataclasses.fields(Joint) if f.name not in ("module", "metas", "states"))
 OPTIONS = tuple(f.name for f in dataclasses.fields(Options) if f.compare)
-_MANY = 8
-"""Results with gradients, up to which each has a backward of its own: their sum serves any set of them."""
 
 
 @dataclasses.dataclass
@@ -47,34 +48,47 @@ class Kept:
 
 
 class KnownBackward(Backward):
-    """The backward of a loaded artefact: the programs that it holds, and sums of them."""
+    """The backward of a loaded artefact: the programs that it holds, and sums of them.
 
-    def __init__(self, programs: Mapping[tuple[int, ...], Program], draws: bool, affine: bool) -> None:
-        self.programs = dict(programs)
-        self.draws, self.affine = draws, affine
+    Args:
+        loaders: each loads the program for one set of absent tangents. The first is loaded at once, as a training step
+            is likely to run it; the others when they are first needed.
+        draws, affine: see `Backward`.
+    """
+
+    def __init__(self, loaders: Mapping[tuple[int, ...], Callable[[], Program]], draws: bool, affine: bool) -> None:
+        self.loaders = dict(loaders)
+        self.programs = {absent: load_now() for absent, load_now in [*loaders.items()][:1]}
+        self.draws, self.affine, self.lock = draws, affine, new_lock()
 
     def without(self, absent: tuple[int, ...], count: int) -> list[tuple[tuple[int, ...], Program]]:
         """See `Backward.without`; here nothing can be compiled, so a missing program is an error."""
-        if absent in self.programs:
-            return [(absent, self.programs[absent])]
-        if self.draws and not self.affine and () in self.programs:
-            return [((), self.programs[()])]
-        subsets = [] if self.affine else list(self._subsets(absent, count))
-        if not subsets or any(subset not in self.programs for subset in subsets):
+        if absent in self.loaders:
+            return [(absent, self._program(absent))]
+        if self.draws and not self.affine and () in self.loaders:
+            return [((), self._program(()))]
+        wanted = [] if self.affine else [*subsets(self.loaders, absent, count)]
+        if not wanted or any(subset not in self.loaders for subset in wanted):
             raise ArtefactError(
                 "the artefact has no backward for this set of results",
                 why=f"of {count} results with gradients, those at {absent} have none here",
                 hint="use the same results in the loss as the artefact was made for, or smelt.compile the model",
             )
-        return [(subset, self.programs[subset]) for subset in subsets]
+        return [(subset, self._program(subset)) for subset in wanted]
 
     def reads(self, absent: tuple[int, ...], count: int) -> frozenset[int] | None:
         """None: the reads of a loaded program are not known."""
         return None
 
     def _program(self, absent: tuple[int, ...]) -> Program:
-        if absent not in self.programs:
+        if absent not in self.loaders:
             raise ArtefactError("the artefact has no backward for this set of results")
+        return super()._program(absent)
+
+    def _made(self, absent: tuple[int, ...]) -> Program:
+        with self.lock:
+            if absent not in self.programs:
+                self.programs[absent] = self.loaders[absent]()
         return self.programs[absent]
 
 
@@ -104,7 +118,7 @@ class ProgramWriter:
             "backward": [[[*absent], self._text(each, kept.options)] for absent, each in kept.backward.items()],
             "draws": kept.draws,
             "affine": kept.affine,
-            "choices": [[operation, [*names], winner] for operation, names, winner in kept.choices],
+            "choices": [[operation, [*names], winner] for operation, names, winner in dict.fromkeys(kept.choices)],
             "references": kept.references,
         }
 
@@ -116,10 +130,10 @@ class ProgramWriter:
         libraries = []
         for source, exports in zip(rendered.cpp_sources, rendered.exports, strict=True):
             key, body = stored_library(source, options)
-            self.encode.blobs.append(body)
-            libraries.append([key, len(self.encode.blobs) - 1, exports])
+            libraries.append([key, self.encode.blobs.number(body), exports])
         return {
             "host": rendered.host_source,
+            "code": self.encode.blobs.number(to_bytes(rendered.host_source)),
             "libraries": libraries,
             "constants": [self.encode(tensor) for tensor in rendered.constants],
             "parts": [self._text(part, options) for part in rendered.parts],
@@ -145,12 +159,13 @@ class ProgramReader:
             raise ArtefactError("an artefact holds another plan of a call")
         joint = Joint(module=None, metas=self.decode(data["metas"]), **plan)  # type: ignore[arg-type]
         forward = self._program(data["forward"], options)
-        backward = {tuple(absent): self._program(text, options) for absent, text in data["backward"]}
-        known = KnownBackward(backward, data["draws"], data["affine"]) if backward else None
+        loaders = {tuple(absent): functools.partial(self._program, text, options) for absent, text in data["backward"]}
+        known = KnownBackward(loaders, data["draws"], data["affine"]) if loaders else None
         return wrap(joint, forward, known)
 
     def _program(self, data: dict[str, Any], options: Options) -> Program:
-        return load(self._rendered(data), options)
+        with refused_as("a program of the artefact cannot be loaded"):
+            return load(self._rendered(data), options)
 
     def _rendered(self, data: dict[str, Any]) -> Rendered:
         return Rendered(
@@ -161,4 +176,5 @@ class ProgramReader:
             parts=[self._rendered(part) for part in data["parts"]],
             operators=[self.decode(each) for each in data["operators"]],
             libraries=[take_library(key, self.decode.blobs[blob]) for key, blob, _ in data["libraries"]],
+            host_code=self.decode.blobs[data["code"]],
         )

@@ -3,8 +3,8 @@
 Every stage that caches uses it. An entry is one file, `<root>/<kind>/<key[:2]>/<key><suffix>`, whose last line
 (`_MARK`) holds the SHA-256 of its kind, key and content: a loader ignores bytes after an ELF image, so a shared object
 can carry its own checksum and one atomic rename publishes both, and an entry copied over another is noticed. Entries
-are plain text or shared objects, never pickle. Who may write where is the concern of `private_folder`, how large the
-store becomes that of `eviction`.
+are plain text, shared objects or code objects of Python (`runtime/host_code.py`), never pickle. Who may write where is
+the concern of `private_folder`, how large the store becomes that of `eviction`.
 """
 
 from __future__ import annotations

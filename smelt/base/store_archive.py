@@ -20,6 +20,7 @@ from smelt.base.store import MOST_BYTES, Store, checked_entry, sealed_entry, sto
 
 SUFFIXES = {
     "compiler": ".txt",
+    "host": ".code",
     "kernels": ".so",
     "tune": ".txt",
     "triton": ".cubin",

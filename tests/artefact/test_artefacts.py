@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import smelt
 from smelt.artefact.container import ArtefactError
+from smelt.artefact.programs import ProgramReader
 from smelt.runtime import tune
 from tests.artefact import models
 from tests.artefact.models import ARGUMENTS, Branching, Classifier, Loud, Stateful, Statistics
@@ -332,8 +333,32 @@ def test_choices_of_kernels_come_along() -> None:
         tune.take("an operation of this test", names, winner)
         assert tune.remembered("an operation of this test", names) == known
     artefact = smelt.compile(models.scaled).aot_compile(spec(128, 256), spec(256, 96))
-    choices = artefact.container.contents["versions"][0]["graph"]["choices"]
+    choices = artefact.container.contents["graphs"][0]["choices"]
     assert choices and all(winner in candidates for _, candidates, winner in choices)
+
+
+def test_versions_that_differ_in_guards_alone_share_their_programs(tmp_path: Any) -> None:
+    """A model that makes an attribute in its first call: the later ones have other guards, and the same graph."""
+    artefact = smelt.compile(models.Stateful("late")).aot_compile(spec(3, 4))
+    contents = artefact.container.contents
+    assert [each["graph"] for each in contents["versions"]] == [0, 0] and len(contents["graphs"]) == 1
+    again = artefact.add(spec(5, 4)).add(spec(3, 4)).container.contents
+    assert [each["graph"] for each in again["versions"]] == [0, 0, 1, 1, 0, 0] and len(again["graphs"]) == 2
+    assert len(set(artefact.container.blobs)) == len(artefact.container.blobs)
+
+
+def test_backward_programs_are_loaded_when_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[Any] = []
+    original = ProgramReader._program
+    monkeypatch.setattr(ProgramReader, "_program", lambda self, *args: loaded.append(args) or original(self, *args))
+    x, w = (t.requires_grad_() for t in ARGUMENTS["two"]())
+    compiled = smelt.compile(models.two).aot_compile(x, w).apply(models.two)
+    counts = [len(loaded)]
+    for used in ((1,), (1,), (0,), (0,), (0, 1, 2), (0, 1), (2,)):
+        results = compiled(x, w)
+        torch.autograd.grad(sum(results[i].sum() for i in used), (x, w))
+        counts.append(len(loaded))
+    assert counts == [2, 2, 2, 3, 3, 4, 4, 5]  # the forward and the likely backward first; (0, 1) is a sum
 
 
 def _breaks(x: Tensor) -> Tensor:

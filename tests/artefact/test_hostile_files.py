@@ -111,32 +111,34 @@ def version(held: dict[str, Any]) -> Any:
     return held["contents"]["versions"][0]
 
 
+def graph(held: dict[str, Any]) -> Any:
+    return held["contents"]["graphs"][0]
+
+
 CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "no versions": lambda held: held["contents"].pop("versions"),
     "a kind of its own": lambda held: held["contents"].update(kind="other"),
     "no guards": lambda held: version(held).pop("guards"),
-    "a guard of no kind": lambda held: version(held)["guards"]["checks"].append([0, 999, None, ""]),
+    "a guard of no kind": lambda held: version(held)["guards"]["checks"].append([0, 999, None]),
     "a fetch of no kind": lambda held: version(held)["guards"]["fetches"].append([-1, 999, None]),
     "a fetch before its parent": lambda held: version(held)["guards"]["fetches"].insert(0, [5, 11, "x"]),
     "an output that is none": lambda held: version(held)["guards"]["outputs"].append(10**6),
-    "a key with a path": lambda held: version(held)["graph"]["forward"]["libraries"][0].__setitem__(0, "../../x"),
-    "a blob that is none": lambda held: version(held)["graph"]["forward"]["libraries"][0].__setitem__(1, 99),
+    "a key with a path": lambda held: graph(held)["forward"]["libraries"][0].__setitem__(0, "../../x"),
+    "a blob that is none": lambda held: graph(held)["forward"]["libraries"][0].__setitem__(1, 99),
     "blobs outside": lambda held: held.update(blobs=[[0, 10**9]]),
     "a library that is none": lambda held: stranger(held),
-    "a value of no kind": lambda held: version(held)["graph"].update(metas=["spell", "x"]),
-    "a record of no class": lambda held: version(held)["graph"].update(metas=["record", "Popen", ["ls"]]),
-    "an operator that is none": lambda held: version(held)["graph"].update(metas=["op", "aten", "__class__", "x"]),
-    "deep": lambda held: version(held)["graph"].update(metas=deep(3000)),
-    "a plan without a field": lambda held: version(held)["graph"]["plan"].pop("outputs"),
-    "no options": lambda held: version(held)["graph"]["options"].update(nothing=1),
-    "a division by zero": lambda held: version(held)["graph"].update(metas=["div", 1, 0]),
-    "a negative size": lambda held: version(held)["graph"].update(metas=["tensor", 0, "uint8", [-1], [1]]),
-    "a size without end": lambda held: version(held)["graph"].update(
-        metas=["tensor", 0, "uint8", [2**62, 2**62], [1, 1]]
-    ),
-    "a device of no kind": lambda held: version(held)["graph"].update(metas=["device", "nope"]),
-    "an error that is a function": lambda held: version(held)["graph"].update(metas=["error", PRINT, ["tuple", "ran"]]),
-    "a plan that is a list": lambda held: version(held)["graph"].update(plan=[]),
+    "a value of no kind": lambda held: graph(held).update(metas=["spell", "x"]),
+    "a record of no class": lambda held: graph(held).update(metas=["record", "Popen", ["ls"]]),
+    "an operator that is none": lambda held: graph(held).update(metas=["op", "aten", "__class__", "x"]),
+    "deep": lambda held: graph(held).update(metas=deep(3000)),
+    "a plan without a field": lambda held: graph(held)["plan"].pop("outputs"),
+    "no options": lambda held: graph(held)["options"].update(nothing=1),
+    "a division by zero": lambda held: graph(held).update(metas=["div", 1, 0]),
+    "a negative size": lambda held: graph(held).update(metas=["tensor", 0, "uint8", [-1], [1]]),
+    "a size without end": lambda held: graph(held).update(metas=["tensor", 0, "uint8", [2**62, 2**62], [1, 1]]),
+    "a device of no kind": lambda held: graph(held).update(metas=["device", "nope"]),
+    "an error that is a function": lambda held: graph(held).update(metas=["error", PRINT, ["tuple", "ran"]]),
+    "a plan that is a list": lambda held: graph(held).update(plan=[]),
     "a state that is a list": lambda held: held["contents"].update(state=[1]),
     "source that is none": lambda held: version(held)["residual"].update(source="def residual(:"),
 }
@@ -147,7 +149,7 @@ PRINT = ["attribute", "builtins", "print"]
 
 def stranger(held: dict[str, Any]) -> None:
     """A library that nobody has, and four bytes of it."""
-    version(held)["graph"]["forward"]["libraries"][0][0] = "0" * 64
+    graph(held)["forward"]["libraries"][0][0] = "0" * 64
     held["blobs"] = [[0, 4] for _ in held["blobs"]]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -77,7 +77,7 @@ class Backward:
             return [(absent, self._program(absent))]
         if self.draws:  # each program would draw numbers of its own
             return [((), self)]
-        return [(subset, self._program(subset)) for subset in self._subsets(absent, count)]
+        return [(subset, self._program(subset)) for subset in subsets(self.programs, absent, count)]
 
     def reads(self, absent: tuple[int, ...], count: int) -> frozenset[int] | None:
         """Of what is saved, the positions of what the programs for such calls read; None: nobody knows."""
@@ -100,17 +100,6 @@ class Backward:
         """
         return any(isinstance(n.target, (Materialized, Chosen)) for n in self.graph.graph.nodes)
 
-    def _subsets(self, absent: tuple[int, ...], count: int) -> Iterator[tuple[int, ...]]:
-        """Sets of absent tangents whose programs are given, together, each of the others once: the fewest first."""
-        left = set(range(count)).difference(absent)
-        for subset in sorted([*self.programs], key=len):
-            used = set(range(count)).difference(subset)
-            if used and used <= left:
-                left -= used
-                yield subset
-        for i in sorted(left):
-            yield tuple(k for k in range(count) if k != i)
-
     def _program(self, absent: tuple[int, ...]) -> Program:
         known = self.programs.get(absent)
         return known if known is not None else preserving(self._made, absent)  # an interrupt leaves no lock locked
@@ -120,6 +109,23 @@ class Backward:
             if absent not in self.programs:
                 self.programs[absent] = self.make(without_tangents(self.graph, absent))
         return self.programs[absent]
+
+
+def subsets(known: Iterable[tuple[int, ...]], absent: tuple[int, ...], count: int) -> Iterator[tuple[int, ...]]:
+    """Sets of absent tangents whose programs are given, together, each of the others once: the fewest first.
+
+    Args:
+        known: sets that have a program; the tangents that they leave over get a set each.
+        absent, count: see `Backward.without`.
+    """
+    left = set(range(count)).difference(absent)
+    for subset in sorted([*known], key=len):
+        used = set(range(count)).difference(subset)
+        if used and used <= left:
+            left -= used
+            yield subset
+    for i in sorted(left):
+        yield tuple(k for k in range(count) if k != i)
 
 
 class GivenBackward:
