@@ -360,9 +360,24 @@ def kernel_of(op: Operator) -> str:
     raise AssertionError(f"{op.name} is no call")
 
 
+PLANE_SLACK = 8
+"""Bytes behind a plane that kernels may read: they take four at a time."""
+
+
 def plane_bytes(graph: Int8Graph, op: Conv) -> int:
     """Bytes of a padded channel of a depthwise convolution's input, in whole words."""
     if not op.depthwise:
         return 0
     height, width, _ = graph.tensors[op.x].shape
-    return -(-(height + 2 * op.padding[0]) * (width + 2 * op.padding[1]) // 4) * 4
+    return -(-(height + 2 * op.padding[0]) * (width + 2 * op.padding[1]) // 4) * 4 + PLANE_SLACK
+
+
+def bordered(op: Conv) -> bool:
+    """Whether the backward of a depthwise convolution puts a border of zeros around the gradient and tests no tap."""
+    return op.stride == 1 and all(pad < extent for pad, extent in zip(op.padding, op.kernel, strict=True))
+
+
+def gradient_plane_elements(graph: Int8Graph, op: Conv, border: bool) -> int:
+    """Elements of a channel of the gradient of a depthwise convolution's result, in a kernel that may border it."""
+    height, width, _ = graph.tensors[op.x if border else op.y].shape
+    return (height + op.kernel[0] - 1) * (width + op.kernel[1] - 1) if border else height * width

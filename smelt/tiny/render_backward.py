@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from smelt.tiny.graph import Add, AddConstant, AveragePool, Conv, Head, Layer
-from smelt.tiny.program import Call, gradient_name, latent_name, velocity_name
+from smelt.tiny.program import Call, bordered, gradient_name, latent_name, velocity_name
 from smelt.tiny.render_forward import chosen, extents, weights_of
 from smelt.tiny.rendering import Rendering, called, identifier, number, rule
 from smelt.tiny.rescale import accumulator_scales, add_scales, dequantize_scale, gradient_factors, pool_scale
@@ -119,8 +119,10 @@ def _depthwise_backward(r: Rendering, call: Call, at: int) -> str:
     op = call.op
     assert isinstance(op, Conv)
     given = [*_gradient(r, call), *extents(r.graph, op.y), *weights_of(r, op), *op.kernel, op.stride, *op.padding]
-    scratch = r.scratch(at, "int8_t" if call.kernel.endswith("_int8") else "float")
-    return called(f"tiny_{call.kernel}", *given, r.at(call.writes[0]), *extents(r.graph, op.x)[:2], scratch)
+    given += [r.at(call.writes[0]), *extents(r.graph, op.x)[:2]]
+    if call.kernel.endswith("_int8"):
+        return called("tiny_depthwise_backward_int8", *given, r.scratch(at))
+    return called("tiny_depthwise_backward", *given, r.scratch(at, "float"), int(bordered(op)))
 
 
 def _factors(r: Rendering, op: Layer, which: str) -> str:

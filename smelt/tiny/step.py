@@ -40,7 +40,9 @@ from smelt.tiny.program import (
     Trained,
     adapter_names,
     add_forward,
+    bordered,
     gradient_name,
+    gradient_plane_elements,
     hidden_name,
     keys,
     latent_name,
@@ -241,7 +243,7 @@ class _Backward:
         if self.options.backward == "int8" and (backward or trains):
             given, form = self.in_int8(op, g), "_int8"
         if backward:
-            plane = self.positions(op) * (1 if form else 4) if op.depthwise else 0
+            plane = self.plane(op, form) if isinstance(op, Conv) and op.depthwise else 0
             kernel = "depthwise_backward" if op.depthwise else "conv_backward"
             self.to_source(kernel + form, op, *given, in_place=op.depthwise and not form, scratch=plane, more=low)
         if trains:
@@ -262,6 +264,12 @@ class _Backward:
         self.builder.call("adapter_hidden", op, [g], [low], uses=(up,))
         self.update("update_up", op, [g, hidden_name(op)], [up])
         return low
+
+    def plane(self, op: Conv, form: str) -> int:
+        """Bytes of a channel of the gradient, in int8 or float32."""
+        if form:
+            return gradient_plane_elements(self.builder.graph, op, border=False)
+        return 4 * gradient_plane_elements(self.builder.graph, op, bordered(op))
 
     def positions(self, op: Layer) -> int:
         y = self.builder.graph.tensors[op.y]

@@ -38,6 +38,28 @@ def with_statistics(model: nn.Module, *shape: int) -> nn.Module:
     return model
 
 
+class DepthwiseKernels(nn.Module):
+    """Depthwise kernels of odd extents, strides and paddings, on images (n, 1, 9, 13)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        shapes = (
+            ((11, 1), 1, (5, 0)),
+            ((1, 6), 1, (0, 6)),
+            (2, 1, 0),
+            (3, 3, 1),
+            ((3, 2), 1, (0, 2)),
+            (3, 2, 1),
+            (1, 1, 0),
+        )
+        own = [nn.Sequential(nn.Conv2d(5, 5, *shape, groups=5), nn.ReLU()) for shape in shapes]
+        self.body = nn.Sequential(nn.Conv2d(1, 5, 1), *own, nn.Conv2d(5, 6, 1))
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(x).mean((2, 3)))
+
+
 class Block(nn.Module):
     """A block of a transformer, whose attention is written in one of three ways."""
 

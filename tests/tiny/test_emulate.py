@@ -193,3 +193,10 @@ def test_what_is_not_installed_is_told(tmp_path: Path) -> None:
         run(dataclasses.replace(built, board=absent))
     with pytest.raises(BuildError, match="no emulator of generic-cortex-m7"):
         run(dataclasses.replace(built, board=find_board("generic-cortex-m7")))
+
+
+def test_large_zeros_do_not_clear_code(tmp_path: Path) -> None:
+    """Zeros are loaded where they lie, not behind the initial values: this board's flash repeats after 4 MiB."""
+    board = dataclasses.replace(board_or_skip("mps2-an500"), ram_origin=0x6000_0000)
+    text = "char zeros[6 << 20]; int value = 3; int main(void) { return zeros[5 << 20] + value - 3; }"
+    assert run(program(board, text, tmp_path, ram=8 << 20)).output == ""

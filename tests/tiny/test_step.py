@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from smelt.base.errors import OptionError, SmeltError
-from smelt.tiny import render_c, simulate
+from smelt.tiny import quantize, render_c, simulate
 from smelt.tiny.graph import Int8Graph
 from smelt.tiny.host import HostModel
 from smelt.tiny.models import load, with_head
@@ -23,6 +23,7 @@ from smelt.tiny.scheme import PRESETS, Scheme, last_layers, named
 from smelt.tiny.simulate_backward import exponential, fractions, logarithm
 from smelt.tiny.step import magnitude_channels, step_program
 from tests.tiny import model_files as files
+from tests.tiny.networks import DepthwiseKernels
 
 SCHEMES = {
     "classifier": Scheme("classifier"),
@@ -96,6 +97,14 @@ def test_a_backward_in_int8_has_the_bits_of_the_simulation(tmp_path: Path, schem
         check_same(*train_both(step_program(graph, scheme, options), 3, 0.05, *flags))
     in_float, in_int8 = (lay_out(step_program(graph, scheme, StepOptions(backward=b))).size for b in BACKWARDS)
     assert in_int8 <= in_float
+
+
+@pytest.mark.parametrize(
+    ("options", "flag"), [(StepOptions("latent", 0.5), "-DTINY_DUAL_MAC=1"), (StepOptions(backward="int8"), "-O1")]
+)
+def test_depthwise_kernels_of_any_extent_have_the_bits_of_the_simulation(options: StepOptions, flag: str) -> None:
+    graph = quantize(DepthwiseKernels(), torch.randn(8, 1, 9, 13))
+    check_same(*train_both(step_program(graph, named("full", graph), options), 3, 0.05, flag))
 
 
 def test_a_backward_in_int8_is_right_in_the_mean(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ BARE = (
     *("-ffreestanding", "-fno-common", "-I."),
     "-fno-tree-loop-distribute-patterns",  # else the loop of memset becomes a call of memset
 )
-CORTEX_M7 = ("-mcpu=cortex-m7", "-mthumb", "-mfpu=fpv5-sp-d16", "-mfloat-abi=hard")
+CORTEX_M7 = ("-mcpu=cortex-m7", "-mthumb", "-mfpu=fpv5-sp-d16", "-mfloat-abi=hard", "-DTINY_MAXMIN=1")
 CORTEX_M4 = ("-mcpu=cortex-m4", "-mthumb", "-mfpu=fpv4-sp-d16", "-mfloat-abi=hard")
 RV32 = ("-march=rv32imafc_zicsr", "-mabi=ilp32f", "-mcmodel=medany")
 ARM_FILES = ("arm.c", "memory.c")

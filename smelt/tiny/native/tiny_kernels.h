@@ -4,7 +4,8 @@
  * Floats round one operation at a time: build with -ffp-contract=off and without -ffast-math. Sums of floats are made in
  * the order written here, which smelt/tiny/simulate.py and simulate_step.py follow. Sums of integers are exact in any order.
  *
- * TINY_DUAL_MAC: products in pairs of 16 bits, by the DSP instructions of ARM where there are any, else by the same in C. */
+ * TINY_DUAL_MAC: products in pairs of 16 bits, by the DSP instructions of ARM where there are any, else by the same in C.
+ * TINY_MAXMIN: the processor has instructions for the larger and the smaller of two floats. */
 #ifndef TINY_KERNELS_H
 #define TINY_KERNELS_H
 
@@ -38,11 +39,43 @@ TINY_KERNEL uint32_t TINY_SXTAB16(uint32_t a, uint32_t v) {
 }
 #endif
 
+/* The second and the fourth of four int8 as two int16, and these added to two others. */
+#if defined(__ARM_FEATURE_DSP) && defined(__GNUC__)
+TINY_KERNEL uint32_t TINY_ODD(uint32_t v) {
+    uint32_t odd; /* compilers do not find the rotation that is a part of the instruction */
+    __asm__("sxtb16 %0, %1, ror #8" : "=r"(odd) : "r"(v));
+    return odd;
+}
+TINY_KERNEL uint32_t TINY_ADD_ODD(uint32_t a, uint32_t v) {
+    uint32_t sum;
+    __asm__("sxtab16 %0, %1, %2, ror #8" : "=r"(sum) : "r"(a), "r"(v));
+    return sum;
+}
+#else
+#define TINY_ODD(v) TINY_SXTB16((v) >> 8 | (v) << 24)
+#define TINY_ADD_ODD(a, v) TINY_SXTAB16(a, (v) >> 8 | (v) << 24)
+#endif
+
+/* Loops whose counts are small constants of a call: without loops a kernel takes a third of the instructions. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define TINY_UNROLL _Pragma("GCC unroll 16")
+#else
+#define TINY_UNROLL
+#endif
+
 /* -- numbers ------------------------------------------------------------------------------------------------------- */
 
 /* To the nearest whole number, halves to even, of numbers between -2^22 and 2^22. */
 TINY_KERNEL float tiny_round(float v) {
     return (v + 12582912.0f) - 12582912.0f;
+}
+
+/* The same as an integer. */
+TINY_KERNEL int32_t tiny_rounded(float v) {
+    int32_t bits;
+    v += 12582912.0f;
+    memcpy(&bits, &v, 4);
+    return bits - 0x4B400000;
 }
 
 TINY_KERNEL float tiny_bounded(float v, float low, float high) {
@@ -85,8 +118,12 @@ TINY_KERNEL int8_t tiny_store(float v, tiny_result r, int index) {
         uint8_t *byte = r.mask + (index >> 3), bit = (uint8_t)(1u << (index & 7));
         *byte = (uint8_t)((*byte & ~bit) | (v >= r.least && v <= r.most ? bit : 0));
     }
+#if defined(TINY_MAXMIN) && TINY_MAXMIN
+    v = __builtin_fminf(__builtin_fmaxf(v, r.least), r.most);
+#else
     v = v < r.least ? r.least : v > r.most ? r.most : v;
-    return (int8_t)((int)tiny_round(v) + r.zero);
+#endif
+    return (int8_t)(tiny_rounded(v) + r.zero);
 }
 
 TINY_KERNEL int8_t tiny_requantize(int32_t sum, int channel, tiny_result r, int index) {
@@ -117,7 +154,7 @@ TINY_KERNEL int32_t tiny_dot(const int8_t *x, const int8_t *w, int n, int zero) 
     for (; i + 4 <= n; i += 4) {
         uint32_t a = tiny_four(x + i), b = tiny_four(w + i);
         sum = TINY_SMLAD(TINY_SXTAB16(minus, a), TINY_SXTB16(b), sum);
-        sum = TINY_SMLAD(TINY_SXTAB16(minus, a >> 8 | a << 24), TINY_SXTB16(b >> 8 | b << 24), sum);
+        sum = TINY_SMLAD(TINY_ADD_ODD(minus, a), TINY_ODD(b), sum);
     }
 #endif
     for (; i < n; i++) sum += (x[i] - zero) * w[i];
@@ -133,10 +170,10 @@ TINY_KERNEL void tiny_dot_2x2(const int8_t *x0, const int8_t *x1, const int8_t *
     const uint32_t minus = (uint16_t)-zero | (uint32_t)(uint16_t)-zero << 16;
     for (; i + 4 <= n; i += 4) {
         uint32_t a = tiny_four(x0 + i), b = tiny_four(x1 + i), c = tiny_four(w0 + i), d = tiny_four(w1 + i);
-        uint32_t ae = TINY_SXTAB16(minus, a), ao = TINY_SXTAB16(minus, a >> 8 | a << 24);
-        uint32_t be = TINY_SXTAB16(minus, b), bo = TINY_SXTAB16(minus, b >> 8 | b << 24);
-        uint32_t ce = TINY_SXTB16(c), co = TINY_SXTB16(c >> 8 | c << 24);
-        uint32_t de = TINY_SXTB16(d), dodd = TINY_SXTB16(d >> 8 | d << 24);
+        uint32_t ae = TINY_SXTAB16(minus, a), ao = TINY_ADD_ODD(minus, a);
+        uint32_t be = TINY_SXTAB16(minus, b), bo = TINY_ADD_ODD(minus, b);
+        uint32_t ce = TINY_SXTB16(c), co = TINY_ODD(c);
+        uint32_t de = TINY_SXTB16(d), dodd = TINY_ODD(d);
         s00 = TINY_SMLAD(ao, co, TINY_SMLAD(ae, ce, s00));
         s01 = TINY_SMLAD(ao, dodd, TINY_SMLAD(ae, de, s01));
         s10 = TINY_SMLAD(bo, co, TINY_SMLAD(be, ce, s10));
@@ -182,39 +219,115 @@ TINY_KERNEL int32_t tiny_window(const int8_t *x, int height, int width, int inpu
     return sum;
 }
 
+/* Positions j and j + 1 by outputs o and k, of windows that lie within the image. */
+TINY_KERNEL void tiny_window_2x2(const int8_t *x, int width, int inputs, int zero, const int8_t *w0, const int8_t *w1, int kh,
+                                 int kw, int stride, int32_t sums[4]) {
+    TINY_UNROLL for (int u = 0; u < kh; u++) {
+        const int8_t *row = x + u * width * inputs;
+        int at = u * kw * inputs;
+        tiny_dot_2x2(row, row + stride * inputs, w0 + at, w1 + at, kw * inputs, zero, sums);
+    }
+}
+
 TINY_KERNEL void tiny_conv(const int8_t *x, int height, int width, int inputs, int zero, const int8_t *fixed,
                            const int8_t *kept, const int8_t *trained, int updated, const int32_t *bias, int outputs, int kh,
                            int kw, int stride, int pad_h, int pad_w, int8_t *y, int out_height, int out_width, tiny_result r) {
     for (int i = 0; i < out_height; i++)
-        for (int j = 0; j < out_width; j++)
+        for (int j = 0; j < out_width; j++) {
+            int top = i * stride - pad_h, left = j * stride - pad_w, at = (i * out_width + j) * outputs;
+            if (top >= 0 && top + kh <= height && left >= 0 && left + stride + kw <= width && j + 1 < out_width) {
+                for (int o = 0; o < outputs; o += 2) {
+                    int k = o + 1 < outputs ? o + 1 : o, taps = kh * kw, from = top * width + left;
+                    int32_t sums[4] = {bias[o], bias[k], bias[o], bias[k]};
+                    if (fixed)
+                        tiny_window_2x2(x + from * inputs, width, inputs, zero, fixed + o * taps * inputs,
+                                        fixed + k * taps * inputs, kh, kw, stride, sums);
+                    if (updated)
+                        tiny_window_2x2(kept + from * updated, width, updated, zero, trained + o * taps * updated,
+                                        trained + k * taps * updated, kh, kw, stride, sums);
+                    y[at + o] = tiny_requantize(sums[0], o, r, at + o);
+                    if (k > o) y[at + k] = tiny_requantize(sums[1], k, r, at + k);
+                    y[at + outputs + o] = tiny_requantize(sums[2], o, r, at + outputs + o);
+                    if (k > o) y[at + outputs + k] = tiny_requantize(sums[3], k, r, at + outputs + k);
+                }
+                j++;
+                continue;
+            }
             for (int o = 0; o < outputs; o++) {
-                int top = i * stride - pad_h, left = j * stride - pad_w, at = (i * out_width + j) * outputs + o;
                 int32_t sum = bias[o];
                 if (fixed)
                     sum += tiny_window(x, height, width, inputs, zero, fixed + o * kh * kw * inputs, kh, kw, top, left);
                 if (updated)
                     sum += tiny_window(kept, height, width, updated, zero, trained + o * kh * kw * updated, kh, kw, top, left);
-                y[at] = tiny_requantize(sum, o, r, at);
+                y[at + o] = tiny_requantize(sum, o, r, at + o);
             }
+        }
 }
+
+enum { TINY_MOST_TAPS = 11 }; /* of a row or a column of a depthwise kernel */
+
+#if defined(TINY_DUAL_MAC) && TINY_DUAL_MAC
+/* Taps 0 and 2, and 1 and 3, of each four of a row; 0 beyond its end. */
+TINY_KERNEL void tiny_pairs(const int8_t *own, int kh, int kw, int groups, uint32_t *even, uint32_t *odd) {
+    for (int u = 0; u < kh; u++)
+        TINY_UNROLL for (int g = 0; g < groups; g++) {
+            const int8_t *w = own + u * kw + 4 * g;
+            int left = kw - 4 * g;
+            even[u * groups + g] = (uint16_t)w[0] | (left > 2 ? (uint32_t)(uint16_t)w[2] << 16 : 0);
+            odd[u * groups + g] = (left > 1 ? (uint16_t)w[1] : 0u) | (left > 3 ? (uint32_t)(uint16_t)w[3] << 16 : 0);
+        }
+}
+
+/* A row of results. Two neighbours at stride 1 share what is taken out of a word: bytes 1 and 3 are odd for the first of
+ * them, even for the second. Reads up to 8 bytes behind the plane, whose products are with weights of 0. */
+TINY_KERNEL void tiny_plane_row(const int8_t *p, int width, const uint32_t *even, const uint32_t *odd, int32_t bias, int channel,
+                                int channels, int kh, int kw, int stride, int8_t *y, int index, int count, tiny_result r) {
+    const int groups = (kw + 3) / 4, each = stride == 1 ? 2 : 1;
+    for (int j = 0; j < count; j += each) {
+        int32_t sum = bias, next = bias;
+        TINY_UNROLL for (int u = 0; u < kh; u++)
+            TINY_UNROLL for (int g = 0; g < groups; g++) {
+                const int8_t *at = p + j * stride + u * width + 4 * g;
+                const uint32_t we = even[u * groups + g], wo = odd[u * groups + g], one = tiny_four(at);
+                const uint32_t second = TINY_ODD(one);
+                sum = TINY_SMLAD(TINY_SXTB16(one), we, sum);
+                if (kw - 4 * g > 1) sum = TINY_SMLAD(second, wo, sum);
+                if (each == 2) next = TINY_SMLAD(second, we, next);
+                if (each == 2 && kw - 4 * g > 1) next = TINY_SMLAD(TINY_SXTB16(tiny_four(at + 2)), wo, next);
+            }
+        y[(index + j) * channels + channel] = tiny_requantize(sum, channel, r, (index + j) * channels + channel);
+        if (each == 2 && j + 1 < count)
+            y[(index + j + 1) * channels + channel] =
+                tiny_requantize(next, channel, r, (index + j + 1) * channels + channel);
+    }
+}
+#endif
 
 /* One channel: `plane` has its input with a border of zeros; w is its first weight, each one is `apart` from the next. */
 TINY_KERNEL void tiny_plane(const int8_t *plane, int width, int zero, const int8_t *w, int apart, int32_t bias, int channel,
                             int channels, int kh, int kw, int stride, int8_t *y, int out_height, int out_width, tiny_result r) {
-    int8_t own[121]; /* at most 11 x 11 */
+    int8_t own[TINY_MOST_TAPS * TINY_MOST_TAPS];
     for (int t = 0; t < kh * kw; t++) {
         own[t] = w[t * apart];
         bias -= zero * own[t];
     }
+#if defined(TINY_DUAL_MAC) && TINY_DUAL_MAC
+    uint32_t even[TINY_MOST_TAPS * 3], odd[TINY_MOST_TAPS * 3];
+    tiny_pairs(own, kh, kw, (kw + 3) / 4, even, odd);
+    for (int i = 0; i < out_height; i++)
+        tiny_plane_row(plane + i * stride * width, width, even, odd, bias, channel, channels, kh, kw, stride, y, i * out_width,
+                       out_width, r);
+#else
     for (int i = 0; i < out_height; i++)
         for (int j = 0; j < out_width; j++) {
             const int8_t *p = plane + i * stride * width + j * stride;
             int32_t sum = bias;
-            for (int u = 0; u < kh; u++)
-                for (int v = 0; v < kw; v++) sum += p[u * width + v] * own[u * kw + v];
+            TINY_UNROLL for (int u = 0; u < kh; u++)
+                TINY_UNROLL for (int v = 0; v < kw; v++) sum += p[u * width + v] * own[u * kw + v];
             int at = (i * out_width + j) * channels + channel;
             y[at] = tiny_requantize(sum, channel, r, at);
         }
+#endif
 }
 
 /* y may be x: a channel is read before it is written, and lies at the same places in both. Weights of the channels in

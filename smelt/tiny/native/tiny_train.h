@@ -178,9 +178,66 @@ TINY_KERNEL void tiny_spread(const float *g, int outputs, const int8_t *fixed, c
     }
 }
 
+/* Blocks of four by four: sums s0 to s3 of the products of one number with w0 to w3. */
+#define TINY_SUMS(s) float s##0 = 0.0f, s##1 = 0.0f, s##2 = 0.0f, s##3 = 0.0f
+#define TINY_ADD_PRODUCTS(s, g) s##0 += (g) * w0, s##1 += (g) * w1, s##2 += (g) * w2, s##3 += (g) * w3
+#define TINY_STORE_SUMS(s, p, first) p[first(0)] = s##0, p[first(1)] = s##1, p[first(2)] = s##2, p[first(3)] = s##3
+
+/* Four positions by four inputs, from `c` on, of the gradient of a pointwise convolution's input. */
+TINY_KERNEL void tiny_pointwise_block(const float *g, int outputs, const int8_t *w, int inputs, const uint16_t *chosen, int c,
+                                      float *gx, int apart) {
+    const float *ga = g, *gb = ga + outputs, *gc = gb + outputs, *gd = gc + outputs;
+    TINY_SUMS(a);
+    TINY_SUMS(b);
+    TINY_SUMS(c);
+    TINY_SUMS(d);
+    for (int o = 0; o < outputs; o++) {
+        const int8_t *row = w + o * inputs + c;
+        const float w0 = row[0], w1 = row[1], w2 = row[2], w3 = row[3];
+        TINY_ADD_PRODUCTS(a, ga[o]);
+        TINY_ADD_PRODUCTS(b, gb[o]);
+        TINY_ADD_PRODUCTS(c, gc[o]);
+        TINY_ADD_PRODUCTS(d, gd[o]);
+    }
+#define TINY_INPUT(k) (chosen ? chosen[c + k] : c + k)
+    float *xa = gx, *xb = xa + apart, *xc = xb + apart, *xd = xc + apart;
+    TINY_STORE_SUMS(a, xa, TINY_INPUT);
+    TINY_STORE_SUMS(b, xb, TINY_INPUT);
+    TINY_STORE_SUMS(c, xc, TINY_INPUT);
+    TINY_STORE_SUMS(d, xd, TINY_INPUT);
+#undef TINY_INPUT
+}
+
+/* The gradient of those inputs of a pointwise convolution that its weights `w` (outputs, inputs) read: the ones in `chosen`,
+ * or all if that is 0. Each sum is over outputs in order; blocks at the ends overlap those before them. */
+TINY_KERNEL void tiny_pointwise_backward(const float *g, int positions, int outputs, const int8_t *w, int inputs,
+                                         const uint16_t *chosen, float *gx, int apart) {
+    if (positions < 4 || inputs < 4) {
+        for (int p = 0; p < positions; p++)
+            for (int i = 0; i < inputs; i++) {
+                float sum = 0.0f;
+                for (int o = 0; o < outputs; o++) sum += g[p * outputs + o] * (float)w[o * inputs + i];
+                gx[p * apart + (chosen ? chosen[i] : i)] = sum;
+            }
+        return;
+    }
+    for (int p = 0; p < positions; p += 4) {
+        int first = p + 4 > positions ? positions - 4 : p;
+        for (int i = 0; i < inputs; i += 4)
+            tiny_pointwise_block(g + first * outputs, outputs, w, inputs, chosen, i + 4 > inputs ? inputs - 4 : i,
+                                 gx + first * apart, apart);
+    }
+}
+
 TINY_KERNEL void tiny_conv_backward(const float *g, int out_height, int out_width, int outputs, const int8_t *fixed,
                                     const int8_t *trained, const uint16_t *chosen, int updated, int kh, int kw, int stride,
                                     int pad_h, int pad_w, float *gx, int height, int width, int inputs) {
+    if (kh == 1 && kw == 1 && stride == 1 && pad_h == 0 && pad_w == 0) {
+        /* the fixed weights are 0 where weights train, and what those give is written after them */
+        if (fixed) tiny_pointwise_backward(g, height * width, outputs, fixed, inputs, 0, gx, inputs);
+        if (updated) tiny_pointwise_backward(g, height * width, outputs, trained, updated, chosen, gx, inputs);
+        return;
+    }
     for (int r = 0; r < height; r++)
         for (int q = 0; q < width; q++) {
             float *at = gx + (r * width + q) * inputs;
@@ -196,31 +253,75 @@ TINY_KERNEL void tiny_conv_backward(const float *g, int out_height, int out_widt
         }
 }
 
-/* A channel of depthwise weights, (kh, kw, channels): the trained ones are (kh, kw, updated). */
-TINY_KERNEL float tiny_tap(const int8_t *fixed, const int8_t *trained, int updated, int k, int tap, int channel, int channels) {
-    return (float)(k >= 0 ? trained[tap * updated + k] : fixed[tap * channels + channel]);
+/* A channel of depthwise weights, (kh, kw, channels); the trained ones are (kh, kw, updated), this one is the k-th of them,
+ * or not of them if k < 0. */
+TINY_KERNEL void tiny_taps(const int8_t *fixed, const int8_t *trained, int updated, int k, int taps, int channel, int channels,
+                           float *own) {
+    for (int t = 0; t < taps; t++) own[t] = (float)(k >= 0 ? trained[t * updated + k] : fixed[t * channels + channel]);
 }
 
-/* gx may be g, where extents agree: a channel of g is read before it is written. */
+/* Stride 1: the gradient has a border of kernel - 1 - padding zeros, so that no tap needs a test. Four neighbours at a time;
+ * those at the end of a row overlap the ones before them. */
+TINY_KERNEL void tiny_plane_backward(const float *plane, int wide, const float *own, int kh, int kw, float *gx, int height,
+                                     int width, int channels) {
+    for (int r = 0; r < height; r++)
+        for (int q = 0; q < width; q += 4) {
+            const int at = q + 4 > width && width >= 4 ? width - 4 : q, count = width < 4 ? width : 4;
+            float a = 0.0f, b = 0.0f, c = 0.0f, d = 0.0f;
+            TINY_UNROLL for (int u = 0; u < kh; u++)
+                TINY_UNROLL for (int v = 0; v < kw; v++) {
+                    const float *p = plane + (r + kh - 1 - u) * wide + at + kw - 1 - v;
+                    const float w = own[u * kw + v];
+                    a += p[0] * w;
+                    if (count > 1) b += p[1] * w;
+                    if (count > 2) c += p[2] * w;
+                    if (count > 3) d += p[3] * w;
+                }
+            float *x = gx + (r * width + at) * channels;
+            x[0] = a;
+            if (count > 1) x[channels] = b;
+            if (count > 2) x[2 * channels] = c;
+            if (count > 3) x[3 * channels] = d;
+        }
+}
+
+TINY_KERNEL void tiny_strided_backward(const float *plane, int out_height, int out_width, const float *own, int kh, int kw,
+                                       int stride, int pad_h, int pad_w, float *gx, int height, int width, int channels) {
+    for (int r = 0; r < height; r++)
+        for (int q = 0; q < width; q++) {
+            float sum = 0.0f;
+            for (int u = 0; u < kh; u++) {
+                int i = r + pad_h - u;
+                if (i < 0 || i % stride || i / stride >= out_height) continue;
+                for (int v = 0; v < kw; v++) {
+                    int j = q + pad_w - v;
+                    if (j < 0 || j % stride || j / stride >= out_width) continue;
+                    sum += plane[i / stride * out_width + j / stride] * own[u * kw + v];
+                }
+            }
+            gx[(r * width + q) * channels] = sum;
+        }
+}
+
+/* gx may be g, where extents agree: a channel of g is read before it is written. `bordered`: the plane has room for a border
+ * (the kernel has stride 1 and its padding is smaller than its extent). */
 TINY_KERNEL void tiny_depthwise_backward(const float *g, int out_height, int out_width, int channels, const int8_t *fixed,
                                          const int8_t *trained, const uint16_t *chosen, int updated, int kh, int kw, int stride,
-                                         int pad_h, int pad_w, float *gx, int height, int width, float *plane) {
+                                         int pad_h, int pad_w, float *gx, int height, int width, float *plane, int bordered) {
+    float own[TINY_MOST_TAPS * TINY_MOST_TAPS];
+    const int top = bordered ? kh - 1 - pad_h : 0, left = bordered ? kw - 1 - pad_w : 0;
+    const int wide = bordered ? width + kw - 1 : out_width;
+    if (bordered) memset(plane, 0, sizeof(float) * (size_t)((height + kh - 1) * wide));
     for (int c = 0, next = 0; c < channels; c++) {
         int k = next < updated && (chosen ? chosen[next] : next) == c ? next++ : -1;
-        for (int p = 0; p < out_height * out_width; p++) plane[p] = g[p * channels + c];
-        for (int r = 0; r < height; r++)
-            for (int q = 0; q < width; q++) {
-                float sum = 0.0f;
-                for (int u = 0; u < kh; u++)
-                    for (int v = 0; v < kw; v++) {
-                        int i = r + pad_h - u, j = q + pad_w - v;
-                        if (i < 0 || j < 0 || i % stride || j % stride || i / stride >= out_height || j / stride >= out_width)
-                            continue;
-                        sum += plane[i / stride * out_width + j / stride] *
-                               tiny_tap(fixed, trained, updated, k, u * kw + v, c, channels);
-                    }
-                gx[(r * width + q) * channels + c] = sum;
-            }
+        tiny_taps(fixed, trained, updated, k, kh * kw, c, channels, own);
+        for (int i = 0; i < out_height; i++)
+            for (int j = 0; j < out_width; j++) plane[(i + top) * wide + j + left] = g[(i * out_width + j) * channels + c];
+        if (bordered)
+            tiny_plane_backward(plane, wide, own, kh, kw, gx + c, height, width, channels);
+        else
+            tiny_strided_backward(plane, out_height, out_width, own, kh, kw, stride, pad_h, pad_w, gx + c, height, width,
+                                  channels);
     }
 }
 
@@ -398,14 +499,40 @@ TINY_KERNEL float tiny_correlation(const float *g, int out_height, int out_width
     return sum;
 }
 
+/* Four outputs by four inputs of pointwise weights, from output o and input c on. */
+TINY_KERNEL void tiny_update_block(const float *g, int positions, int outputs, int o, const int8_t *x, int inputs, int c, int zero,
+                                   const float *factors, int8_t *w, tiny_sgd s) {
+    TINY_SUMS(a);
+    TINY_SUMS(b);
+    TINY_SUMS(c);
+    TINY_SUMS(d);
+    for (int p = 0; p < positions; p++) {
+        const float *each = g + p * outputs + o;
+        const int8_t *row = x + p * inputs + c;
+        const float w0 = row[0] - zero, w1 = row[1] - zero, w2 = row[2] - zero, w3 = row[3] - zero;
+        TINY_ADD_PRODUCTS(a, each[0]);
+        TINY_ADD_PRODUCTS(b, each[1]);
+        TINY_ADD_PRODUCTS(c, each[2]);
+        TINY_ADD_PRODUCTS(d, each[3]);
+    }
+    const float sums[4][4] = {{a0, a1, a2, a3}, {b0, b1, b2, b3}, {c0, c1, c2, c3}, {d0, d1, d2, d3}};
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 4; k++) tiny_update_int8(w, sums[i][k] * factors[o + i], s, (o + i) * inputs + c + k);
+}
+
 /* x has the inputs that train alone, as the weights (outputs, kh, kw, inputs) do. */
 TINY_KERNEL void tiny_update_weight(const float *g, int out_height, int out_width, int outputs, const int8_t *x, int height,
                                     int width, int inputs, int zero, int kh, int kw, int stride, int pad_h, int pad_w,
                                     const float *factors, int8_t *w, tiny_sgd s) {
+    const int pointwise = kh == 1 && kw == 1 && stride == 1 && pad_h == 0 && pad_w == 0;
+    const int blocks = pointwise ? inputs / 4 * 4 : 0, rows = outputs / 4 * 4;
+    for (int o = 0; blocks && o < rows; o += 4)
+        for (int c = 0; c < blocks; c += 4)
+            tiny_update_block(g, height * width, outputs, o, x, inputs, c, zero, factors, w, s);
     for (int o = 0; o < outputs; o++)
         for (int u = 0; u < kh; u++)
             for (int v = 0; v < kw; v++)
-                for (int k = 0; k < inputs; k++) {
+                for (int k = o < rows ? blocks : 0; k < inputs; k++) {
                     float sum = tiny_correlation(g, out_height, out_width, outputs, o, x, height, width, inputs, k, zero,
                                                  u - pad_h, v - pad_w, stride);
                     tiny_update_int8(w, sum * factors[o], s, ((o * kh + u) * kw + v) * inputs + k);
