@@ -338,7 +338,7 @@ def render_part(
     device = triton_device(part, options)
     counts = [n.meta["val"] for n in part.graph.nodes if n.op == "placeholder" and isinstance(n.meta["val"], Size)]
     empty = {i - len(counts): s for i, n in enumerate(counts) for s in symbols(n) if may_be_empty(s)}
-    in_stages = 0 if empty else _stage_bytes(part, device, options, name)
+    in_stages = 0 if empty else _stage_bytes(part, options, name)
     may_split = device is not None and _may_split_products(device, options)
     target = Target(device, updates, _caller_owned(part, name), may_split, in_stages)
     with at_least(1, list(empty.values())):
@@ -383,17 +383,12 @@ STAGES = 16
 """Into so many stages a backward is cut at most by itself: each costs a node of autograd's."""
 
 
-def _stage_bytes(part: fx.GraphModule, device: torch.device | None, options: Options, name: str) -> int:
-    """Bytes of gradients after which a backward returns them while it continues; 0: it returns all at its end.
-
-    A backward in stages is launched kernel by kernel: one that is recorded is cut only where that was asked for.
-    """
+def _stage_bytes(part: fx.GraphModule, options: Options, name: str) -> int:
+    """Bytes of gradients after which a backward returns them while it continues; 0: it returns all at its end."""
     if name != "backward":  # the host program of several parts waits for all results of each
         return 0
     if options.stages >= 0:
         return options.stages
-    if device is not None and device.type == "cuda" and options.cuda_graphs:
-        return 0
     wanted = ddp_bucket_bytes()
     made = part.graph.output_node().meta["val"]
     total = sum(int(m.nbytes) for m in made if isinstance(m, TensorMeta) and not isinstance(m.nbytes, Size))

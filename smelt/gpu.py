@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from smelt.abi.staged import Staged
 from smelt.autograd.call.unpacked import copy_of
 from smelt.autograd.trace.plan import Joint
 from smelt.base.options import Options, environment
@@ -33,7 +32,7 @@ class Recordings:
     """
 
     def __init__(self, joint: Joint, device: torch.device | None, report: Report, options: Options) -> None:
-        self.joint, self.graph_name = joint, report.name
+        self.joint = joint
         self.names = [node.name for node in joint.module.graph.nodes if node.op == "placeholder"]
         self.on_gpu = device is not None and device.type == "cuda"
         self.waiting = _waiting_operator(joint.module.graph)
@@ -56,14 +55,6 @@ class Recordings:
         if self.waiting is not None:
             return f"{self.waiting} waits for the GPU"
         return "its sizes change, and each would need one (mode='reduce-overhead' makes them)"
-
-    def _in_stages(self, program: Program) -> bool:
-        """Whether the program returns results while it runs, which a single recording could not."""
-        if not isinstance(program, Staged):
-            return False
-        why = f"{self.graph_name}, backward: no CUDA graph: its gradients are reduced while it goes on"
-        count_named("cuda_graph_reasons", {why: 1})
-        return True
 
     def record_part(self, program: Program) -> Program:
         """One part of a split program, recorded where programs of this graph are."""
@@ -90,9 +81,7 @@ class Recordings:
                 first, "forward", written=set(written.values()), visible=self.joint.num_forward, inputs=self.names
             )
         return [first] + [
-            program
-            if is_split or self._in_stages(program)
-            else self.recorder.wrap(program, "backward", written=(), visible=0)
+            program if is_split else self.recorder.wrap(program, "backward", written=(), visible=0)
             for program, is_split in zip(backward, split[1:], strict=True)
         ]
 

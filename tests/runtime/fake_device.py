@@ -8,6 +8,7 @@ import ctypes
 
 import torch
 
+from smelt.abi.staged import Staged
 from smelt.runtime.cuda.device import Device
 
 
@@ -15,7 +16,7 @@ class FakeDevice(Device):
     """`handle`: the current stream; `user_records`: somebody records a graph of his own on it.
 
     `memory`: the most bytes of tensors so far; `free`: those that nobody has. `block`: where buffers for
-    inputs lie, if they share memory.
+    inputs lie, if they share memory. `running`: the stages of the replay that runs.
     """
 
     def __init__(self):
@@ -25,6 +26,7 @@ class FakeDevice(Device):
         self.error = None
         self.memory, self.free = 0, 1 << 40
         self.block, self.end = None, 0
+        self.running = iter(())
 
     def most_memory(self):
         return self.memory
@@ -86,11 +88,15 @@ class FakeDevice(Device):
         raw, self.end = self.block[start : start + size * tensor.dtype.itemsize], start
         return raw.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
 
-    def replay(self, graph):
+    def replay(self, graph, stage=0):
         program, inputs, outputs = graph
-        self.replays += 1
-        results = program([value.tensor() if isinstance(value, _Raw) else value for value in inputs])
-        for raw, result in zip(outputs, results, strict=True):
+        self.replays += stage == 0
+        if stage == 0:
+            given = [value.tensor() if isinstance(value, _Raw) else value for value in inputs]
+            self.running = program.begin(given) if isinstance(program, Staged) else iter([program(given)])
+        positions = program.positions[stage] if isinstance(program, Staged) else range(len(outputs))
+        for position, result in zip(positions, next(self.running), strict=True):
+            raw = outputs[position]
             if raw is not None and result.numel():
                 raw.tensor().copy_(result)
 

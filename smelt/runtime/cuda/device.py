@@ -12,10 +12,11 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
+from smelt.abi.staged import Staged
 from smelt.base import torch_c
 from smelt.base.collection import no_collection
 from smelt.base.locks import new_flag
@@ -25,6 +26,8 @@ from smelt.runtime.launch import read_fast
 from smelt.runtime.tuned import RECORDINGS
 
 Program = Callable[[list[Any]], list[Any]]
+
+T = TypeVar("T")
 
 Prepare = Callable[[Callable[[torch.Tensor], "torch.Tensor | None"]], list[Any]]
 """Makes inputs, given a function: tensor -> shared memory like the tensor's, or None without room."""
@@ -183,15 +186,16 @@ class Device:
         return self.arenas.most
 
     def record(self, prepare: Prepare, program: Program, room: int) -> tuple[Any, list[Any]]:
-        """Record `program(prepare(share))`: its graph and its results. Nothing is computed yet.
+        """Record `program(prepare(share))`: its graphs and its results. Nothing is computed yet.
 
-        Memory allocated meanwhile belongs to the recording for as long as the graph exists. The arena, and memory that
-        `share` makes, are shared with other recordings.
+        A program in stages has one graph for each stage, any other program has one. Memory allocated meanwhile belongs
+        to the recording for as long as the graphs exist. The arena, and memory that `share` makes, are shared with
+        other recordings.
 
         Args:
             room: bytes that the program needs of the arena.
         """
-        graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+        pool = torch.cuda.graph_pool_handle()
         if self._side is None:
             self._side = torch.cuda.Stream(self.index)
         # libraries keep scratch memory for each stream: a recording must use scratch memory of its own pool
@@ -200,18 +204,25 @@ class Device:
             # the arena is allocated on a stream of its own: kernels of the last replay may still use it when it is
             # freed
             with torch.cuda.device(self.index), no_collection(), torch.cuda.stream(self._side), self._arena() as arena:
-                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-                try:
-                    results = program(prepare(functools.partial(self.arenas.at_the_end, room=room)))
-                    with warnings.catch_warnings():  # some programs return inputs
-                        warnings.filterwarnings("ignore", "The CUDA Graph is empty")
-                        graph.capture_end()
-                except BaseException:
-                    self._abandon(graph, pool)
-                    raise
+                stages = run_in_stages(program, prepare, functools.partial(self.arenas.at_the_end, room=room))
+                graphs, results = record_stages(program, stages, functools.partial(self._capture, pool))
         finally:
             torch_c.clear_product_workspaces()
-        return (graph, arena), results
+        return (graphs, arena), results
+
+    def _capture(self, pool: Any, work: Callable[[], T]) -> tuple[Any, T]:
+        """A graph of what `work()` launches, with memory of the pool, and its result."""
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        try:
+            result = work()
+            with warnings.catch_warnings():  # some programs return inputs
+                warnings.filterwarnings("ignore", "The CUDA Graph is empty")
+                graph.capture_end()
+        except BaseException:
+            self._abandon(graph, pool)
+            raise
+        return graph, result
 
     @contextmanager
     def _arena(self) -> Iterator[Arena | None]:
@@ -244,9 +255,39 @@ class Device:
             generator = torch.cuda.default_generators[self.index]
             generator.graphsafe_set_state(generator.clone_state())
 
-    def replay(self, graph: Any) -> None:
-        """Run a graph on the current stream."""
-        graph[0].replay()
+    def replay(self, recorded: Any, stage: int = 0) -> None:
+        """Run the graph of one stage of what `record` returned, on the current stream."""
+        recorded[0][stage].replay()
+
+
+Share = Callable[[torch.Tensor], "torch.Tensor | None"]
+
+
+def run_in_stages(program: Program, prepare: Prepare, share: Share) -> Iterator[list[Any]]:
+    """Run `program(prepare(share))`: the results of each stage, or all results of a program without stages."""
+    if isinstance(program, Staged):
+        yield from program.begin(prepare(share))
+    else:
+        yield program(prepare(share))
+
+
+def record_stages(
+    program: Program,
+    stages: Iterator[list[Any]],
+    capture: Callable[[Callable[[], list[Any]]], tuple[Any, list[Any]]],
+) -> tuple[list[Any], list[Any]]:
+    """The graph of each stage, made by `capture`, and all results in the program's order."""
+    graphs, results = [], None
+    if not isinstance(program, Staged):
+        graph, results = capture(lambda: next(stages))
+        return [graph], results
+    results = [None] * program.count
+    for positions in program.positions:
+        graph, given = capture(lambda: next(stages))
+        graphs.append(graph)
+        for position, value in zip(positions, given, strict=True):
+            results[position] = value
+    return graphs, results
 
 
 def device_at(device: torch.device) -> Device:

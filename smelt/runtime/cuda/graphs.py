@@ -1,19 +1,21 @@
 """CUDA graphs of a compiled graph: `Recorder` returns programs that are recorded once and then replayed.
 
-recorded_program.py decides which call is recorded or replayed, recording.py has one recording, cuda/device.py is the
-interface of the GPU. For users: docs/cuda-graphs.md.
+recorded_program.py decides which call is recorded or replayed, recorded_stages.py does it for programs in stages,
+recording.py has one recording, cuda/device.py is the interface of the GPU. For users: docs/cuda-graphs.md.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import torch
 
+from smelt.abi.staged import Staged
 from smelt.base.options import Owner
 from smelt.runtime.cuda.device import NOBODY, Device, Program, device_at
 from smelt.runtime.cuda.recorded_program import RecordedProgram
+from smelt.runtime.cuda.recorded_stages import RecordedStages
 from smelt.runtime.memory import RECYCLING
 
 
@@ -69,7 +71,8 @@ class Recorder:
         """
         if self.refused is not None or self.device is None:
             return program
-        wrapped = RecordedProgram(
+        make: Callable[..., RecordedProgram] = RecordedStages if isinstance(program, Staged) else RecordedProgram
+        wrapped = make(
             program,
             self.device,
             limit=self.limit,

@@ -64,8 +64,12 @@ class Observation:
         self.results: dict[int, tuple[WeakStorage, int]] = {}
 
     def note(self, results: Sequence[Any]) -> None:
-        """Record results; those that share memory with inputs are ignored."""
+        """Record results; those that share memory with inputs are ignored.
+
+        Called for each stage of a program in stages, with None for results of other stages.
+        """
         known = {seen[1].pointer for seen in self.seen if seen is not None}
+        known |= {storage.pointer for storage, _ in self.results.values()}
         for i, result in enumerate(results):
             if isinstance(result, torch.Tensor) and result.numel():
                 weak = WeakStorage(result)

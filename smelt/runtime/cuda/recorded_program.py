@@ -11,7 +11,7 @@ import copy
 import warnings
 import weakref
 from collections import Counter, deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,9 +27,15 @@ from smelt.runtime.cuda.recording import Recording, Unrecordable, check_tensor
 from smelt.runtime.launch import data_ptr
 from smelt.runtime.tuned import RECORDINGS
 
+FIRST = "the first one with its sizes and parameters"
+"""Why the first call of a kind runs plain."""
+
+Replayed = list[Any] | Iterator[list[Any]]
+"""The results of a replay; those of a program in stages one stage after another."""
+
 
 @dataclass
-class _Kind:
+class Kind:
     """Calls with the same sizes and parameters: observations and recordings.
 
     `positions`: of the inputs that are parameters.
@@ -82,7 +88,7 @@ class RecordedProgram:
             self._others.append(weakref.ref(other))
             other._others.append(weakref.ref(self))
         self.recordings: list[Recording] = []
-        self.kinds: dict[tuple[Any, ...], _Kind] = {}
+        self.kinds: dict[tuple[Any, ...], Kind] = {}
         self.moving: set[int] = set()
         self.copied: set[int] = set()
         self.plain: deque[set[int]] = deque(maxlen=8)
@@ -108,7 +114,8 @@ class RecordedProgram:
             return results
         if isinstance(results, str):
             return self._run_plain(inputs, results)
-        plain = self._run_plain(inputs, "the first one with its sizes and parameters")
+        assert isinstance(results, Kind)
+        plain = self._run_plain(inputs, FIRST)
         if self.refused is None:
             results.observed.note(plain)
         results.tuned = True
@@ -121,10 +128,13 @@ class RecordedProgram:
         lines = [f"{self.name}: {_plural(self.made, 'CUDA graph')}"] if self.made else []
         return lines + [f"{self.name}: {_plural(n, 'call')} without one: {why}" for why, n in self.why.most_common()]
 
-    def _run_plain(self, inputs: list[Any], why: str) -> list[Any]:
+    def _count_plain(self, why: str) -> None:
         self.why[why] += 1
         count("cuda_graph_plain")
         count_named("cuda_graph_reasons", {f"{self.name}: a call without CUDA graph: {why}": 1})
+
+    def _run_plain(self, inputs: list[Any], why: str) -> list[Any]:
+        self._count_plain(why)
         numbers = any(not isinstance(value, torch.Tensor) for value in inputs)
         self.device.forget_room()
         results = self.program(inputs)
@@ -132,7 +142,7 @@ class RecordedProgram:
         if not self.made and self.refused is None:
             self._look_at(results, numbers)
         if self.refused is None:
-            self.plain.append({data_ptr(t) for t in results if isinstance(t, torch.Tensor) and t.numel()})
+            self.plain.append(addresses_of(results))
         return results
 
     def _look_at(self, results: list[Any], numbers: bool) -> None:
@@ -150,8 +160,8 @@ class RecordedProgram:
 
     # -- one call, with the device locked
 
-    def _replayed(self, inputs: list[Any]) -> list[Any] | str | _Kind:
-        """(the results or the reason why this call runs plain, the kind of the call if it is the first of its kind)."""
+    def _replayed(self, inputs: list[Any]) -> Replayed | str | Kind:
+        """The results, or why this call runs plain, or its kind if it is the first call of that kind."""
         busy: list[Recording] = []
         for recording in self.recordings:
             if recording.matches.first(inputs) < 0:
@@ -167,17 +177,20 @@ class RecordedProgram:
             self.refused = None if self.recordings else str(reason)
             return str(reason)
 
-    def _replay(self, recording: Recording, inputs: list[Any]) -> list[Any]:
+    def _replay(self, recording: Recording, inputs: list[Any]) -> Replayed:
         if self.plain:
             self.plain.clear()
         self.replays += 1
         try:
-            return recording.replay(inputs)
+            return self._results_of(recording, inputs)
         except RuntimeError as error:
             context_is_lost(error)  # the program's own error message then says so
             raise
 
-    def _missed(self, inputs: list[Any], busy: list[Recording]) -> list[Any] | str | _Kind:
+    def _results_of(self, recording: Recording, inputs: list[Any]) -> Replayed:
+        return recording.replay(inputs)
+
+    def _missed(self, inputs: list[Any], busy: list[Recording]) -> Replayed | str | Kind:
         """No recording matches: record this call if replays are likely."""
         key = kind_of(inputs, self.device.outputs)
         kind = self.kinds.get(key) or self._known_but_for_outputs(key, inputs)
@@ -202,23 +215,23 @@ class RecordedProgram:
             self._mark(*kind.observed.kept(), ())
         return self._record(kind, inputs, self._cause(inputs, busy))
 
-    def _begin(self, key: tuple[Any, ...], inputs: list[Any]) -> _Kind:
+    def _begin(self, key: tuple[Any, ...], inputs: list[Any]) -> Kind:
         """The first call of a kind."""
         if len(self.kinds) >= RECORDINGS.known_kinds:
             del self.kinds[next(iter(self.kinds))]
         self.device.begin_kind(self.owner)
         self._num_sets = None
-        kind = self.kinds[key] = _Kind(Observation(inputs), parameter_positions(inputs))
+        kind = self.kinds[key] = Kind(Observation(inputs), parameter_positions(inputs))
         return kind
 
-    def _known_but_for_outputs(self, key: tuple[Any, ...], inputs: list[Any]) -> _Kind | None:
+    def _known_but_for_outputs(self, key: tuple[Any, ...], inputs: list[Any]) -> Kind | None:
         """The known kind of a call that differs only in having results of a recording, saved by forward, as inputs."""
         known = self.kinds.get(kind_of(inputs, ()))
         if known is None or not known.tuned:
             return None
         if bytes_of(inputs, known.observed.moved(inputs, key, self.moving)) > RECORDINGS.moved_bytes:
             return None
-        kind = self.kinds[key] = _Kind(copy.copy(known.observed), known.positions, tuned=True)
+        kind = self.kinds[key] = Kind(copy.copy(known.observed), known.positions, tuned=True)
         return kind
 
     def _waits(self) -> bool:
@@ -263,12 +276,12 @@ class RecordedProgram:
         plain = {address for other in others for addresses in list(other.plain) for address in addresses}
         return any(isinstance(t, torch.Tensor) and t.numel() and data_ptr(t) in plain for t in inputs)
 
-    def _drop(self, kind: _Kind, recordings: Collection[Recording]) -> None:
+    def _drop(self, kind: Kind, recordings: Collection[Recording]) -> None:
         gone = {id(recording) for recording in recordings}
         self.recordings = [r for r in self.recordings if id(r) not in gone]
         kind.recordings = [r for r in kind.recordings if id(r) not in gone]
 
-    def _record(self, kind: _Kind, inputs: list[Any], cause: str) -> list[Any] | str:
+    def _record(self, kind: Kind, inputs: list[Any], cause: str) -> Replayed | str:
         empty = {i for i, t in enumerate(inputs) if isinstance(t, torch.Tensor) and not t.numel()}
         size = bytes_of(inputs, self.moving)
         if size > RECORDINGS.copied_in_bytes:
@@ -315,7 +328,7 @@ class RecordedProgram:
             self._num_sets = max(1, len({tuple(key[i] for i in positions) for key, positions in alive}))
         return self._num_sets
 
-    def _refuse(self, kind: _Kind, size: int, spare: int) -> str:
+    def _refuse(self, kind: Kind, size: int, spare: int) -> str:
         """Refuse to record calls of this kind: a recording would keep `size` bytes, `spare` more than is allowed."""
         kind.refused = f"it would keep {size >> 20} MiB, {spare >> 20} too many that other calls could use"
         if not self.recordings:
@@ -348,6 +361,11 @@ class RecordedProgram:
         self.refused = f"recording failed: {error}"
         warnings.warn(SmeltWarning(f"{self.name}: {self.refused}\n  it runs without CUDA graphs"), stacklevel=2)
         return self.refused
+
+
+def addresses_of(values: Iterable[Any]) -> set[int]:
+    """Addresses of the tensors with elements."""
+    return {data_ptr(value) for value in values if isinstance(value, torch.Tensor) and value.numel()}
 
 
 def _plural(number: int, noun: str) -> str:

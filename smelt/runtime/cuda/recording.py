@@ -1,5 +1,7 @@
 """One recording of a program: a CUDA graph, the memory of its inputs and outputs, and the results of replays.
 
+A program in stages has one graph for each stage; their memory is common.
+
 Addresses of inputs that do not move are baked in; others are copied to buffers of the recording first. Outputs are in
 the same memory at each replay, so a replay is only allowed while no output of an earlier one is alive (`in_use`).
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -33,7 +35,7 @@ class Unrecordable(Exception):
 
 
 class Recording:
-    """One graph of `program`, for inputs with the addresses of `inputs`.
+    """The graphs of `program`, for inputs with the addresses of `inputs`.
 
     Args:
         moving: positions of inputs that may have any address.
@@ -110,6 +112,33 @@ class Recording:
         self.device.replay(self.graph)
         for i, buffer in self.back:
             inputs[i].data.copy_(buffer)  # like the program's own writes, without incrementing version counters
+        return self._results(inputs)
+
+    def replay_stages(self, inputs: list[Any], positions: Sequence[Sequence[int]]) -> Iterator[list[Any]]:
+        """The results of each stage, after its graph has been launched. Only allowed while nothing is `in_use`.
+
+        A program in stages writes over no inputs, and none of its results is copied. The inputs are kept alive until
+        the last graph has been launched, which reads them at their addresses.
+
+        Args:
+            positions: the positions of each stage's results.
+        """
+        assert not self.back and not self.copies
+        if self.moving:
+            self._copy_in(inputs)
+        results: list[Any] = []
+        for stage, own in enumerate(positions):
+            self.device.replay(self.graph, stage)
+            results = results or self._results(inputs)
+            given = [results[i] for i in own]
+            for i in own:  # autograd takes over a gradient that nothing else references
+                results[i] = None
+            if stage == len(positions) - 1:
+                inputs.clear()
+            yield given
+
+    def _results(self, inputs: list[Any]) -> list[Any]:
+        """Tensors over the memory of the recorded results."""
         results = self.memory.hand_out(inputs)
         if self.copies:
             self._copy_out(results)

@@ -267,3 +267,35 @@ def test_gradients_in_the_engines_thread(recorder):
 def test_a_device_without_an_index_is_the_same_device():
     assert Recorder(torch.device("cuda")).device is Recorder(torch.device("cuda", torch.cuda.current_device())).device
     assert isinstance(Recorder(torch.device("cuda")).device, Device)
+
+
+def test_a_backward_in_stages_is_replayed_stage_by_stage(monkeypatch):
+    """Hooks of leaves run between the graphs; they may call compiled functions and wait for the GPU."""
+    torch.manual_seed(0)
+    layers = [layer for _ in range(4) for layer in (torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Dropout(0.0))]
+    net = torch.nn.Sequential(*layers).cuda()
+    compiled = smelt.compile(net, options={"stages": 20_000})
+    double = smelt.compile(lambda t: t * 2)
+    replays = []
+    replay = Device.replay
+    monkeypatch.setattr(
+        Device, "replay", lambda self, graph, stage=0: (replays.append(stage), replay(self, graph, stage))
+    )
+    seen = {}
+    for parameter in net.parameters():
+        parameter.register_post_accumulate_grad_hook(
+            lambda p: seen.__setitem__(p, (len(replays), double(p.grad).sum().item()))
+        )
+    for step in range(8):
+        x = torch.randn(16, 64, device="cuda")
+        net.zero_grad()
+        net(x).square().sum().backward()
+        wanted = [p.grad.clone() for p in net.parameters()]
+        net.zero_grad()
+        replays.clear()
+        compiled(x).square().sum().backward()
+        for parameter, gradient in zip(net.parameters(), wanted, strict=True):
+            torch.testing.assert_close(parameter.grad, gradient)
+            torch.testing.assert_close(seen[parameter][1], (2 * gradient).sum().item(), rtol=1e-4, atol=1e-3)
+    assert max(replays) >= 3
+    assert len({launched for launched, _ in seen.values()}) >= 3  # hooks ran at different stages
