@@ -36,7 +36,7 @@ def entered(frame, event, argument):
     if key in seen:
         return
     callers, caller = [], own(frame.f_back)
-    while caller is not None and len(callers) < 2:
+    while caller is not None:
         if caller.f_code.co_filename not in (key[0], *callers):
             callers.append(caller.f_code.co_filename)
         caller = own(caller.f_back)
@@ -59,7 +59,7 @@ class Row(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """The first time that a function is entered: files of its callers, nearest first; whether it is in a thread."""
+    """The first time that a function is entered: the files on the stack, nearest first; whether it is in a thread."""
 
     file: str
     function: str
@@ -102,11 +102,25 @@ def problems(walk: list[Row], entries: list[Entry]) -> list[str]:
         entry = entries[index]
         if index < last:
             found.append(f"{row.file}: {row.function} is entered before {entries[last].function}")
-        if above and not set(entry.callers) & set(above) and not entry.in_thread:
-            found.append(f"{row.file}: {row.function} is called from {entry.callers}, none of which is above")
+        if above and not set(entry.callers[:2]) & set(above) and not entry.in_thread:
+            found.append(f"{row.file}: {row.function} is called from {entry.callers[:2]}, none of which is above")
         last = index
         above.append(row.file)
     return found
+
+
+def files_between() -> list[str]:
+    """The files and folders that the page names as standing between two rows."""
+    text = PAGE.read_text()
+    sentence = text[text.index("few files between") : text.index("No other file")]
+    return re.findall(r"`([^`]*)`", sentence)
+
+
+def not_named(walk: list[Row], entries: list[Entry]) -> set[str]:
+    """Files on the stack when a row is entered that are neither rows nor named as standing between."""
+    named = (*(row.file for row in walk), *files_between())
+    of_walk = [each for each in entries if (each.file, each.function) in walk]
+    return {file for each in of_walk for file in each.callers if not file.startswith(named)}
 
 
 def test_the_walk_is_short() -> None:
@@ -115,6 +129,13 @@ def test_the_walk_is_short() -> None:
 
 def test_each_function_is_entered_in_this_order_from_a_file_above(entries: list[Entry]) -> None:
     assert problems(rows(), entries) == []
+
+
+def test_the_page_names_every_file_on_the_way(entries: list[Entry]) -> None:
+    assert not_named(rows(), entries) == set()
+    assert all((ROOT / "smelt" / file).exists() for file in files_between())
+    without_driver = [row for row in rows() if row.file != "driver.py"]
+    assert not_named(without_driver, entries) == {"driver.py"}
 
 
 def test_functions_of_c_stand_in_their_files() -> None:
