@@ -50,12 +50,13 @@ from smelt.graph.nodes.eager_call import EagerCall
 from smelt.graph.nodes.modes import leaving_regions
 from smelt.graph.verify import verified
 from smelt.passes import Runner, timed
-from smelt.pipeline import Target, to_emptied, to_halves, to_joint, to_parts, to_prims, to_program
+from smelt.pipeline import to_emptied, to_halves, to_joint, to_parts, to_prims, to_program
 from smelt.program import Program, load
 from smelt.runtime.build import build, flags_for
 from smelt.runtime.compiler_process import CompilerGroup
 from smelt.shapes.size import Size, Symbol, symbols
 from smelt.shapes.unbacked import at_least, may_be_empty
+from smelt.target import Target
 
 GRAPHS_OF_HALVES = ("3_", "4_", "5_")
 """How the names of those artefacts begin that are printed from graphs, loops and schedules of forward and backward."""

@@ -9,8 +9,7 @@ has what surrounds them: threads, reports, fallbacks to eager, backwards that ar
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 from torch import fx
@@ -30,9 +29,9 @@ from smelt.passes import Runner
 from smelt.prims.decompose import decompose
 from smelt.prims.passes.channels_last import with_channels_last
 from smelt.prims.passes.sums_of_rows import add_rows_into_sums
-from smelt.schedule.machine import CPU, GPU
 from smelt.schedule.plan import schedule, watch
 from smelt.shapes.size import Symbol
+from smelt.target import Target
 
 PRIM_PASSES = (add_rows_into_sums, with_channels_last)
 """The passes over the joint prim graph, in order."""
@@ -72,23 +71,10 @@ def to_emptied(part: fx.GraphModule, zeros: Sequence[Symbol], run: Runner) -> fx
     return run("loops", emptied, part, zeros)
 
 
-@dataclass(frozen=True)
-class Target:
-    """What a part is rendered for: Triton kernels on `device`, C++ where that is None. The rest: see `schedule`."""
-
-    device: torch.device | None
-    updates: Mapping[int, str] | None
-    caller_owned: Container[int]
-    split_products: bool
-    stage_bytes: int = 0
-
-
 def to_program(part: fx.GraphModule, target: Target, options: Options, run: Runner) -> Rendered:
     """The kernels and the host program of a part."""
-    on_gpu = target.device is not None
-    loops = run("loops", lower, part, atomic_words=on_gpu)
-    given = (target.updates, GPU if on_gpu else CPU, target.caller_owned, target.split_products, target.stage_bytes)
-    plan = run("schedule", schedule, loops, options, *given)
+    loops = run("loops", lower, part, atomic_words=target.device is not None)
+    plan = run("schedule", schedule, loops, options, *target.for_schedule())
     if environment().debug_memory:
         lines = {n.name: str(n.meta["line"]) for n in part.graph.nodes if n.meta.get("line") is not None}
         plan = run("schedule", watch, plan, lines)

@@ -61,8 +61,8 @@ def _unary(prim: Prim) -> Callable[..., Any]:
     return _test(prim) if prim.facts.boolean else _same_unary(prim)
 
 
-UNARY = [name for name in UNARY_PRIMS if name != "logical_not"]
-"""Operators that are the primitive of their name. (Of what is no bool `logical_not` is a comparison.)"""
+UNARY = [name for name in UNARY_PRIMS if name != "logical_not" and hasattr(aten, name)]
+"""Operators that are the primitive of their name. (`logical_not` of numbers is a comparison with 0.)"""
 
 for _name in UNARY:
     decomposition(getattr(aten, _name).default)(_unary(PRIMS[_name]))

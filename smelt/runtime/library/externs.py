@@ -2,9 +2,8 @@
 
 The host program calls the result between generated segments: `k(*tensors)` returns fresh tensors and
 `k.into(out, *tensors)` writes into a given one where `k.supports_out`. Implementations register per operation in
-`EXTERNS` (modules `gemm`, `convolution`, `fused_attention`, `tiled_attention`, `fallback`); where an operation has
-several, the first call times them on its tensors (see `tune`). Programs run below autograd and autocast, so ATen calls
-dispatch directly to kernels.
+`EXTERNS` (the modules that `smelt/runtime/__init__.py` imports); where an operation has several, the first call times
+them on its tensors (see `tune`). Programs run below autograd and autocast, so ATen calls dispatch directly to kernels.
 """
 
 from __future__ import annotations

@@ -1,0 +1,32 @@
+"""What one part of a graph is rendered for: a device, and what its schedule may assume about memory and time."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from smelt.schedule.machine import CPU, GPU
+
+
+@dataclass(frozen=True)
+class Target:
+    """What `to_program` has to know about a part besides its graph.
+
+    Attributes:
+        device: where Triton kernels run; None: C++ on the CPU.
+        updates, caller_owned, split_products, stage_bytes: see `smelt.schedule.plan.schedule`.
+    """
+
+    device: torch.device | None
+    updates: Mapping[int, str] | None
+    caller_owned: Container[int]
+    split_products: bool
+    stage_bytes: int = 0
+
+    def for_schedule(self) -> tuple[Any, ...]:
+        """The arguments of `schedule` that follow from this target."""
+        machine = CPU if self.device is None else GPU
+        return self.updates, machine, self.caller_owned, self.split_products, self.stage_bytes
