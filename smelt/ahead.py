@@ -204,6 +204,7 @@ class _AheadSession(Session):
     def __init__(self, compile_graph: Callable[..., Any], options: Options) -> None:
         super().__init__(compile_graph, dataclasses.replace(options, fullgraph=True))
         self.left: Left | None = None
+        self.given: tuple[Any, ...] = ()
 
     def _interpreter(self, site: CompileSite, plan: CapturePlan) -> Interpreter:
         vm = super()._interpreter(site, plan)
@@ -221,7 +222,7 @@ class _AheadSession(Session):
             slots = bind(function, function.__defaults__, function.__kwdefaults__, tuple(args), dict(kwargs))
         except UserError as error:
             raise error.error from None
-        given = tuple(slots[: native.argument_slots(function.__code__)])
+        given = self.given = tuple(slots[: native.argument_slots(function.__code__)])
         left = LeftState()
         try:
             for _ in range(MOST_STATES):
@@ -260,7 +261,7 @@ class _AheadSession(Session):
     def _install(
         self, key: native.SiteKey, site: CompileSite, vm: Interpreter, residual: Residual, reason: BreakReason | None
     ) -> None:
-        self.left = Left(vm)
+        self.left = Left(vm, self.given)
         super()._install(key, site, vm, residual, reason)
 
     def end(self) -> None:

@@ -2,34 +2,40 @@
 
 A model that counts its calls, or acts differently in the first one, reads what it wrote: its version fits one call, and
 the next call needs another. Nothing runs when versions are compiled ahead, so the writes that one capture has found
-are made before the next capture, and undone at the end.
+are made before the next capture, and undone at the end. Tensors that the graph computes are not known: stand-ins with
+their metadata are put, since a version depends on no tensor's values.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from smelt.base.class_tables import isinstance
+from smelt.base.torch_c import inference_mode
 from smelt.capture.core.interface import Interpreter, Store
 from smelt.capture.core.sources import MEMBERS
 from smelt.capture.core.values import own_dict
+from smelt.capture.guards.dynamic_shapes import mark_dynamic
 from smelt.capture.python.effects import DELETED
+from smelt.graph.ir.meta import TensorMeta, meta_of
 from smelt.graph.ir.symint import from_torch
+from smelt.graph.trace.trace import TraceTensor
 from smelt.shapes.size import Size, hint
 
 PLAIN = (int, float, bool, str, bytes, type(None))
-"""Types of values that are put; what is a tensor is not known before the graph has run."""
+"""Types of values that are put, beside tensors, what was there before, and containers of them."""
 
 _PAIRS = (dict, collections.OrderedDict, collections.defaultdict)
 _ITEMS = (list, set, collections.deque)
 
 
 class _Unknown(Exception):
-    """A value that is not known before the graph has run, or is made by residual code."""
+    """A value that is made by residual code, or a tensor that nothing can stand for."""
 
 
 class Left:
@@ -37,21 +43,31 @@ class Left:
 
     Args:
         vm: the interpreter, at the end of its capture.
+        slots: of the call; its tensors are others in the next call.
     """
 
-    def __init__(self, vm: Interpreter) -> None:
+    def __init__(self, vm: Interpreter, slots: Sequence[Any]) -> None:
         effects = vm.effects
         self.external: Callable[[int], bool] = frozenset(vm.sources).__contains__
-        written = [(self._attributes(store), store) for store in effects.stores.values()]
-        known = [
-            (attributes, store.name, _plain(store.value)) for attributes, store in written if attributes is not None
-        ]
-        self.attributes = [each for each in known if type(each[2]) in PLAIN]
-        self.contents: list[tuple[Any, list[Any]]] = []
         self._original = effects.original
+        self._stand_ins = StandIns(vm, slots)
+        self.attributes: list[tuple[dict[str, Any], str, Any]] = []
+        self.contents: list[tuple[Any, list[Any]]] = []
+        for store in effects.stores.values():
+            self._add_attribute(store)
         mirrors = {id(each): each for each in effects.mirrors.values() if each.changed}.values()
         self._add((mirror.original, mirror.copy) for mirror in mirrors)
         self._add((container, [*container, *items]) for container, items in effects.appended.values())
+
+    def _add_attribute(self, store: Store) -> None:
+        attributes = self._attributes(store)
+        is_object = self.external(id(store.value)) and not isinstance(store.value, (torch.Tensor, *PLAIN))
+        if attributes is None or is_object:
+            return
+        try:
+            self.attributes.append((attributes, store.name, self._value(store.value)))
+        except _Unknown:
+            return
 
     def _attributes(self, store: Store) -> dict[str, Any] | None:
         """The dictionary that an assignment writes to; None where it does something else, or to a new object."""
@@ -89,11 +105,58 @@ class Left:
         value = _plain(self._original(value))
         if type(value) in PLAIN:
             return value
+        if isinstance(value, torch.Tensor):
+            return self._stand_ins(value)
         if self.external(id(value)):
             return value
         if type(value) in (dict, list, set, tuple):
             return type(value)(self._items(value))
         raise _Unknown
+
+
+class StandIns:
+    """Tensors without values, for those that a call leaves; one for each.
+
+    Args:
+        vm: the interpreter, at the end of its capture.
+        slots: of the call.
+    """
+
+    def __init__(self, vm: Interpreter, slots: Sequence[Any]) -> None:
+        self.tensors = vm.tensors
+        self.arguments = {id(leaf) for leaf in pytree.tree_leaves(tuple(slots)) if isinstance(leaf, torch.Tensor)}
+        self.made: dict[int, torch.Tensor] = {}
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What the next call finds in place of this tensor of the capture: itself if it was there before the call.
+
+        Raises:
+            _Unknown: nothing can stand for it.
+        """
+        real = self.tensors.real.get(id(tensor)) if type(tensor) is TraceTensor else tensor
+        if real is not None and id(real) not in self.arguments:
+            return real
+        if id(tensor) not in self.made:
+            self.made[id(tensor)] = self._make(tensor, real)
+        return self.made[id(tensor)]
+
+    def _make(self, tensor: torch.Tensor, real: torch.Tensor | None) -> torch.Tensor:
+        meta = meta_of(tensor)
+        if type(meta) is not TensorMeta or self.tensors.contains_made_leaf([tensor]):
+            raise _Unknown
+        shape, stride = (tuple(map(hint, sizes)) for sizes in (meta.shape, meta.stride))
+        with inference_mode(tensor in self.tensors.inference):
+            made = torch.empty_strided(shape, stride, dtype=meta.dtype, device=meta.device)
+        if meta.requires_grad:
+            with torch.enable_grad():
+                made.requires_grad_()
+                made = made if real is not None and real.is_leaf else made.clone()  # which has a history
+        if made.stride() != stride:
+            raise _Unknown
+        for dim, size in enumerate(meta.shape):
+            if isinstance(size, Size):
+                mark_dynamic(made, dim)
+        return made
 
 
 class LeftState:

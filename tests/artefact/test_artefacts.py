@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import collections
 import copy
+import functools
 import pickle
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -511,6 +512,148 @@ def test_calls_after_one_that_wrote_a_container_or_a_global_that_it_reads(
     for result, written in got:
         torch.testing.assert_close(result, eager(x))
         assert written == eager.written()
+
+
+class Layer:
+    """Keys of a layer, in an object of a class of its own."""
+
+    def __init__(self) -> None:
+        self.keys: Tensor | None = None
+
+
+class Recurrent(nn.Module):
+    """Keeps tensors that the next call reads: `what` says where."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner, self.what = nn.Linear(4, 4), what
+        self.last: Any = None
+        self.table: dict[Any, Any] = {}
+        self.layers = [Layer(), Layer()]
+        self.items, self.queue = [torch.ones(4)], collections.deque[Any](maxlen=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, KEEPS[self.what](self, x, self.inner(x)))
+
+    def kept(self) -> Any:
+        return self.last, self.table, self.items, [*self.queue], [layer.keys for layer in self.layers]
+
+
+def _attribute(self: Recurrent, x: Tensor, y: Tensor, kept: Callable[[Tensor], Any] = Tensor.detach) -> Tensor:
+    out = y if self.last is None else y + self.last
+    self.last = kept(y)
+    return out
+
+
+def _argument(self: Recurrent, x: Tensor, y: Tensor) -> Tensor:
+    out = y if self.last is None else y + self.last * (2 if self.last is x else 3)
+    self.last = x
+    return out
+
+
+def _pair(self: Recurrent, x: Tensor, y: Tensor) -> Tensor:
+    h, c = (torch.zeros(3, 4), torch.zeros(3, 4)) if self.last is None else self.last
+    self.last = torch.tanh(y + h).detach(), (c * 0.5 + h).detach()
+    return y + self.last[1]
+
+
+def _one_object(self: Recurrent, x: Tensor, y: Tensor) -> Tensor:
+    out = y if self.last is None else y * (2 if self.last is self.table["y"] else 3)
+    self.last = self.table["y"] = y.detach()
+    return out
+
+
+def _nested(self: Recurrent, x: Tensor, y: Tensor) -> Tensor:
+    out = y if "a" not in self.table else y + self.table["a"]["k"][0] * self.table["a"]["k"][1]
+    self.table["a"] = {"k": [y.detach(), 2]}
+    return out
+
+
+def _queue(self: Recurrent, x: Tensor, y: Tensor) -> Tensor:
+    for each in self.queue:
+        y = y + each
+    self.queue.append(y.detach())
+    return y
+
+
+def _list(self: Recurrent, x: Tensor, y: Tensor) -> Tensor:
+    for each in self.items:
+        y = y * each
+    self.items.append(y.detach())
+    if len(self.items) > 2:
+        self.items.pop(0)
+    return y
+
+
+def _objects(self: Recurrent, x: Tensor, y: Tensor) -> Tensor:
+    for layer in self.layers:
+        layer.keys = y.detach() if layer.keys is None else torch.cat([layer.keys, y.detach()])
+        y = y + layer.keys.mean(0)
+    return y
+
+
+def _in_place(self: Recurrent, x: Tensor, y: Tensor) -> Tensor:
+    if "sum" not in self.table:
+        self.table["sum"] = torch.zeros(4)
+    self.table["sum"].mul_(0.5).add_(y.detach().sum(0))
+    return y + self.table["sum"]
+
+
+KEEPS: dict[str, Callable[[Recurrent, Tensor, Tensor], Tensor]] = {
+    "attribute": _attribute,
+    "with a history": functools.partial(_attribute, kept=lambda y: y),
+    "bfloat16": functools.partial(_attribute, kept=lambda y: y.detach().bfloat16()),
+    "transposed": functools.partial(_attribute, kept=lambda y: y.detach().t().contiguous().t()),
+    "row": functools.partial(_attribute, kept=lambda y: y.detach()[1]),
+    "argument": _argument,
+    "pair": _pair,
+    "one object twice": _one_object,
+    "nested": _nested,
+    "queue": _queue,
+    "list": _list,
+    "objects, longer at each call": _objects,
+    "in place": _in_place,
+}
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.inference_mode])
+@pytest.mark.parametrize("what", KEEPS)
+def test_calls_that_read_tensors_which_a_call_has_kept(what: str, mode: Callable[[], Any], tmp_path: Any) -> None:
+    """The tensors do not exist when versions are compiled: stand-ins with their metadata are found in their stead."""
+    model, eager, x = Recurrent(what), Recurrent(what), torch.randn(3, 4)
+    before = copy.deepcopy(model.kept())
+    with mode():
+        artefact = through_a_file(smelt.compile(model).aot_compile(spec(3, 4)), tmp_path)
+        assert str(model.kept()) == str(before)
+        compiled = artefact.apply(model)
+        for _ in range(4):
+            x = torch.randn(3, 4)
+            torch.testing.assert_close(compiled(x), eager(x))
+            torch.testing.assert_close(model.kept(), eager.kept())
+
+
+def test_a_list_of_tensors_without_end_is_refused() -> None:
+    class Hoards(Recurrent):
+        def forward(self, x: Tensor) -> Tensor:
+            self.items.append(self.inner(x).detach())
+            return x * len(self.items)
+
+    model = Hoards("list")
+    with pytest.raises(smelt.Unsupported, match=r"len\(self.items\) was"):
+        smelt.compile(model).aot_compile(spec(3, 4))
+    assert len(model.items) == 1
+
+
+def test_tensors_in_containers_are_those_of_the_model_that_is_given(tmp_path: Any) -> None:
+    model, other, x = Recurrent("list"), Recurrent("list"), torch.randn(3, 4)
+    artefact = through_a_file(smelt.compile(model).aot_compile(spec(3, 4)), tmp_path)
+    other.items[0] = torch.randn(4)
+    eager = copy.deepcopy(other)
+    torch.testing.assert_close(artefact.apply(other)(x), eager(x))
+    other.items[0] = torch.randn(5)
+    with pytest.raises(ArtefactError, match=r"self.items\[0\]: shape"):
+        artefact.apply(other)(x)
 
 
 @pytest.mark.parametrize(

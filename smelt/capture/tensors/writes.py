@@ -31,7 +31,7 @@ def check_write(vm: Interpreter, written: torch.Tensor, argument: torch.Tensor, 
     Raises:
         Break: eager refuses the write. The operation runs in eager, so that its error comes in order.
     """
-    if argument.is_inference() and not torch.is_inference_mode_enabled():
+    if argument.is_inference() and not vm.ambient.inference:
         raise Break("a write to an inference tensor outside of inference mode", "eager raises an error")
     if not (torch.is_grad_enabled() and written.requires_grad):
         return

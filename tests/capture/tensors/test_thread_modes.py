@@ -102,6 +102,36 @@ def test_called_in_inference_mode(backend):
     assert _close(_seen(run(X.clone())), _seen(_part(X.clone())))
 
 
+def _adds(state, x):
+    state.mul_(0.5).add_(x.sum(0))
+    return x + state
+
+
+def _writes_a_view(state, x):
+    state[1:].add_(x[0, 1:])
+    return state * 2
+
+
+def _replaces(state, x):
+    state.copy_(x[0])
+    return x + state, state
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [_adds, _writes_a_view, _replaces])
+def test_arguments_of_inference_mode_are_written_in_the_mode(fn, backend):
+    """What earlier calls in the mode have made, such as a cache of keys. Outside of the mode eager refuses the write."""
+    smelt.reset()
+    run = smelt.compile(fn, backend=backend, fullgraph=True)
+    with torch.inference_mode():
+        ours, theirs = torch.arange(4.0), torch.arange(4.0)
+        for _ in range(2):
+            assert _close(_seen(run(ours, X)), _seen(fn(theirs, X)))
+    assert torch.equal(ours, theirs) and smelt.stats().get("breaks", 0) == 0
+    with pytest.raises(RuntimeError, match="(?i)inference tensor"):
+        smelt.compile(fn, backend=backend)(ours, X)
+
+
 def test_what_eager_forbids():
     def saved(x):
         with torch.inference_mode():
