@@ -142,10 +142,11 @@ class StandIns:
 
     def _make(self, tensor: torch.Tensor, real: torch.Tensor | None) -> torch.Tensor:
         meta = meta_of(tensor)
-        if type(meta) is not TensorMeta or self.tensors.contains_made_leaf([tensor]):
+        is_made_leaf = isinstance(tensor, TraceTensor) and self.tensors.contains_made_leaf([tensor])
+        if type(meta) is not TensorMeta or is_made_leaf:
             raise _Unknown
         shape, stride = (tuple(map(hint, sizes)) for sizes in (meta.shape, meta.stride))
-        with inference_mode(tensor in self.tensors.inference):
+        with inference_mode(tensor in self.tensors.inference or (real is not None and real.is_inference())):
             made = torch.empty_strided(shape, stride, dtype=meta.dtype, device=meta.device)
         if meta.requires_grad:
             with torch.enable_grad():

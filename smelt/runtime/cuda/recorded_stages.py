@@ -18,8 +18,8 @@ from smelt.runtime.cuda.recording import Recording
 class RecordedStages(RecordedProgram, Staged):
     """A program in stages that replays recordings of itself where they match.
 
-    The arguments are those of `RecordedProgram`; the program is `Staged`, writes over no inputs, and callers see none of
-    its results.
+    The arguments are those of `RecordedProgram`; the program is `Staged`, writes over no inputs, and callers see none
+    of its results.
     """
 
     def __init__(self, program: Staged, *args: Any, **kwargs: Any) -> None:

@@ -120,7 +120,7 @@ def _replaces(state, x):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("fn", [_adds, _writes_a_view, _replaces])
 def test_arguments_of_inference_mode_are_written_in_the_mode(fn, backend):
-    """What earlier calls in the mode have made, such as a cache of keys. Outside of the mode eager refuses the write."""
+    """What earlier calls in the mode have made, such as a cache of keys. Outside of it eager refuses the write."""
     smelt.reset()
     run = smelt.compile(fn, backend=backend, fullgraph=True)
     with torch.inference_mode():

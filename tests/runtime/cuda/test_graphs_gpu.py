@@ -286,7 +286,7 @@ def test_a_backward_in_stages_is_replayed_stage_by_stage(monkeypatch):
         parameter.register_post_accumulate_grad_hook(
             lambda p: seen.__setitem__(p, (len(replays), double(p.grad).sum().item()))
         )
-    for step in range(8):
+    for _ in range(8):
         x = torch.randn(16, 64, device="cuda")
         net.zero_grad()
         net(x).square().sum().backward()
