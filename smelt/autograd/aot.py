@@ -1,7 +1,7 @@
-"""Two compilers of FX graphs in, a backend for `smelt.compile` out: everything around them is done here.
+"""Makes a backend for `smelt.compile` from compilers of functional FX graphs for forward and backward.
 
-The compilers see functional graphs: no mutation, no aliasing, no autograd. What a caller may tell from eager (written
-inputs, outputs that share memory, strides, who gets gradients) is the business of `calling_convention.wrap`.
+The compilers get graphs without mutation, aliasing and autograd. `calling_convention.wrap` adds everything else in
+which a call must behave like eager: written inputs, outputs that share memory, strides, and gradients.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def aot_autograd(
         if not callable(compiler):
             raise OptionError(f"a compiler is a callable (graph, example_inputs) -> callable, got {shown(compiler)}")
     cut = _partition(opset, partition)
-    # the compilers' programs draw from PyTorch's own generator
+    # the compilers' programs draw from PyTorch's generator
     options = resolve_options(options={"eager_rng": True, "activation_memory_budget": activation_memory_budget})
     if cut != "min-cut":
-        options = replace(options, backend="aot_eager")  # whose backward takes inputs as they are
+        options = replace(options, backend="aot_eager")  # this backend's backward takes inputs as they are
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor]) -> Compiled:
         joint = trace_joint(gm, example_inputs, options)
@@ -104,7 +104,7 @@ def _partition(opset: str, partition: Any) -> Any:
 
 
 def _program(module: fx.GraphModule, compiler: FxCompiler) -> Program:
-    """What the compiler made of a graph, as `wrap` calls it."""
+    """The program that the compiler made of a graph, with the calling convention of `wrap`."""
     inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
     run = compiler(with_reshape(module), [_example(node.meta["val"]) for node in inputs])
     if not callable(run):

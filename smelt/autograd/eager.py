@@ -1,7 +1,7 @@
 """The `aot_eager` backend's programs: ATen graphs run operator by operator, with the strides that eager would give.
 
-Values in a functional graph are logical: a node may hold other strides than eager's tensor had. So `view` runs as
-`reshape`, and results are laid out again where the graph's output says so.
+Values in a functional graph are logical: a node's value may have other strides than eager's tensor. So `view` runs as
+`reshape`, and results are copied to the strides that the metadata of the graph's output promises.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import fx
 from smelt.abi.kernels import KERNELS
 from smelt.autograd.call.absent_tangents import Backward
 from smelt.autograd.call.calling_convention import Compiled, Program, wrap
+from smelt.autograd.call.checked_results import checked
 from smelt.autograd.call.double_backward import DoubleBackward
 from smelt.autograd.call.sized import meta_in_numbers
-from smelt.autograd.call.told_results import compared
 from smelt.autograd.partition.eager_partition import split
 from smelt.autograd.trace.joint import trace_joint
 from smelt.base.default_device import without_default_device
@@ -35,7 +35,7 @@ aten = torch.ops.aten
 @without_default_device()
 def compile_aot_eager(gm: fx.GraphModule, example_inputs: Sequence[torch.Tensor], options: Options) -> Compiled:
     """Joint trace, split and wrapping of `gm`, run by PyTorch's own operators."""
-    # PyTorch's operators draw from its own generator, so nothing else may: bits are eager's
+    # all random numbers come from PyTorch's generator, as in eager
     joint = trace_joint(gm, example_inputs, dataclasses.replace(options, eager_rng=True))
     forward, backward = split(joint)
     double_backward = DoubleBackward(gm, joint, lambda graph, examples: compile_aot_eager(graph, examples, options))
@@ -50,10 +50,10 @@ def eager_program(module: fx.GraphModule) -> Program:
 
 
 def laid_out(module: fx.GraphModule, run: Callable[..., Any]) -> Program:
-    """A boxed program of `run`, which computes what the graph does: its results get the strides that eager would give.
+    """`run`, which computes the graph, as a boxed program whose results have the strides that eager would give them.
 
     Raises:
-        SmeltError: (when called) it returns another number of results.
+        SmeltError: when called, if `run` returns another number of results than the graph has.
     """
     promised: tuple[TensorMeta, ...] = module.graph.output_node().meta["val"]
     sizes = [as_symbol(n.meta["val"]) for n in module.graph.nodes if n.op == "placeholder"]
@@ -64,7 +64,7 @@ def laid_out(module: fx.GraphModule, run: Callable[..., Any]) -> Program:
     def program(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         given = tuple(inputs)
         inputs.clear()
-        own = set(map(id, given))  # an input is saved as it is, like eager does: the program may replace its memory
+        own = set(map(id, given))  # inputs are saved themselves, as in eager: the user may replace their memory
         metas = promised
         outputs = list(run(*given))
         if len(outputs) != len(promised):
@@ -74,10 +74,10 @@ def laid_out(module: fx.GraphModule, run: Callable[..., Any]) -> Program:
             numbers |= {as_symbol(m): n for m, n in zip(promised[count:], outputs[count:], strict=True)}
             metas = tuple(meta_in_numbers(meta, numbers) for meta in promised[:count])
         for i in range(count):
-            found = outputs[i].numel() or not symbolic  # values tell that there are none: the operator's own strides
+            found = outputs[i].numel() or not symbolic  # symbolic strides say nothing of empty tensors
             if found and outputs[i].stride() != metas[i].stride:
                 outputs[i] = restride(outputs[i], metas[i])
-            # autograd lets nobody write to a view that a custom function returned
+            # autograd forbids writes to a view that a custom function returned
             if is_view(outputs[i]) and id(outputs[i]) not in own:
                 outputs[i] = _no_view(outputs[i])
         return outputs
@@ -86,15 +86,16 @@ def laid_out(module: fx.GraphModule, run: Callable[..., Any]) -> Program:
 
 
 def _no_view(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as a tensor of its own."""
+    """A tensor on the same memory that autograd does not see as a view."""
     out = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     return out.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def with_reshape(module: fx.GraphModule) -> fx.GraphModule:
-    """A copy of the graph for strides of any kind: `view` is `reshape`, picky kernels get what they want.
+    """A copy of the graph that runs with operands of any strides: `view` becomes `reshape`, and kernels that need
+    certain strides are replaced by wrappers (`KERNELS`).
 
-    Operators of libraries are compared with their fake kernels.
+    Results of operators of users' libraries are checked against their fake kernels.
     """
     graph = Graph()
     env: dict[fx.Node, fx.Node] = {}
@@ -105,7 +106,7 @@ def with_reshape(module: fx.GraphModule) -> fx.GraphModule:
         elif node.target in KERNELS:
             env[node].target = KERNELS[node.target]
         elif node.op == "call_function":
-            env[node].target = compared(node)
+            env[node].target = checked(node)
     return GraphModule(module, graph)
 
 

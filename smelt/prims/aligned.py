@@ -1,8 +1,9 @@
-"""Matrix products whose rows begin where tensor cores can load them: operands are padded where they do not.
+"""Pads the operands of matrix products on a GPU so that each row begins at a multiple of 16 bytes.
 
-Libraries load rows of a matrix in pieces of 16 bytes. Where a row is no whole number of these (a vocabulary of 50,257
-words), they take kernels that load element by element and are several times slower. The kernel that computes the
-operand also pads it with zeros, and a view cuts the extra columns off. The same is done by torch.compile.
+The kernels of libraries load rows in words of 16 bytes. If the length of a row is not a multiple of that (a vocabulary
+of 50,257 entries, for example), libraries choose kernels that load one element at a time and are several times slower.
+So the kernel that computes an operand also appends zeros to it, and a slice removes the extra rows and columns of the
+product. torch.compile does the same.
 """
 
 from __future__ import annotations
@@ -22,20 +23,22 @@ from smelt.shapes.size import is_symbolic
 if TYPE_CHECKING:
     from smelt.prims.builder import Builder
 
-PIECE = 16
-"""Bytes of one load."""
+WORD_BYTES = 16
+"""Bytes of one load of a library's kernel."""
 
 MIN_PADDED_SIZE = 256
-"""Sizes below which the copy of an operand costs as much as it saves."""
+"""Products with a smaller dimension than this are not padded: copying an operand would cost as much as it saves."""
 
 
 def aligned_mm(p: Builder, a: Node, b: Node) -> Node | None:
-    """The rule of the prim `mm`: (n, k) @ (k, m) by a larger product; None where it is right as it is."""
+    """The simplification rule of the prim `mm`: (n, k) @ (k, m) as a slice of a padded product; None if the rows are
+    aligned."""
     return _aligned(p, "mm", a, b, lambda n, m: ())
 
 
 def aligned_addmm(p: Builder, a: Node, b: Node, x: Node, beta: float, alpha: float) -> Node | None:
-    """The rule of the prim `addmm`: the same with a term."""
+    """The simplification rule of the prim `addmm`: pads the added term `x` together with the product; None if the rows
+    are aligned."""
 
     def with_term(n: int, m: int) -> tuple[Any, ...]:
         shape = x.meta["val"].shape
@@ -46,7 +49,11 @@ def aligned_addmm(p: Builder, a: Node, b: Node, x: Node, beta: float, alpha: flo
 
 
 def _aligned(p: Builder, prim: str, a: Node, b: Node, others: Callable[[int, int], tuple[Any, ...]]) -> Node | None:
-    """The larger product, cut; `others`: further arguments, given how many rows and columns the result lacks."""
+    """The padded product, sliced to the original shape; None if nothing has to be padded.
+
+    Args:
+        others: (rows, columns that are appended to the result) -> the prim's arguments after `a` and `b`.
+    """
     n, k, m = extra = _missing(a.meta["val"], b.meta["val"])
     if not any(extra):
         return None
@@ -56,36 +63,38 @@ def _aligned(p: Builder, prim: str, a: Node, b: Node, others: Callable[[int, int
 
 
 def step(x: TensorMeta) -> int:
-    """Elements of which a row should hold a multiple; 1: any number will do."""
+    """The number of elements that the length of a row should be a multiple of; 1 if rows of any length are fast."""
     if x.device.type != "cuda":
         return 1
     rounded = x.dtype is torch.float32 and products_round_to_tf32()
-    return PIECE // x.dtype.itemsize if rounded or x.dtype in LOW_PRECISION else 1
+    return WORD_BYTES // x.dtype.itemsize if rounded or x.dtype in LOW_PRECISION else 1
 
 
 def _missing(a: TensorMeta, b: TensorMeta) -> tuple[int, int, int]:
-    """How many elements n, k and m lack, where they are the length of a row in an operand or the result."""
+    """The numbers of elements by which n, k and m are padded: 0 for a dimension that is no misaligned row in memory."""
     sizes = (*a.shape, b.shape[1])
     one = step(a)
     if one == 1 or is_symbolic((*sizes, *a.stride, *b.stride)) or min(sizes) < MIN_PADDED_SIZE:
         return 0, 0, 0
     n, k, m = (-int(size) % one for size in sizes)
-    return n if _crooked(a, 0, one) else 0, k if _crooked(a, 1, one) or _crooked(b, 0, one) else 0, m
+    return n if _is_misaligned(a, 0, one) else 0, k if _is_misaligned(a, 1, one) or _is_misaligned(b, 0, one) else 0, m
 
 
-def _crooked(x: TensorMeta, dim: int, one: int) -> bool:
-    """The matrix has its rows along this dimension in memory, and they begin anywhere."""
+def _is_misaligned(x: TensorMeta, dim: int, one: int) -> bool:
+    """Whether the matrix is contiguous along `dim` and its rows begin at addresses that are not multiples of `one`
+    elements."""
     return x.stride[dim] == 1 and x.stride[1 - dim] % one != 0
 
 
 def _padded(p: Builder, x: Node, extra: tuple[int, int]) -> Node:
-    """x with so many zeros behind each dimension. What is behind a transposition is padded: others use it, too."""
+    """x with `extra` zeros appended to each dimension. Of a transposed matrix the source is padded, so that other
+    readers of the source share the padded copy."""
     if not any(extra):
         return x
     if x.target is PRIMS["permute"] and x.args[1] == (1, 0):
         source = x.args[0]
         assert isinstance(source, Node)
-        turned: Node = p.permute(_padded(p, source, (extra[1], extra[0])), (1, 0))
-        return turned
+        transposed: Node = p.permute(_padded(p, source, (extra[1], extra[0])), (1, 0))
+        return transposed
     padded: Node = p.pad(x, (0, 0), extra, 0.0)
     return padded

@@ -1,9 +1,9 @@
-"""Attention by fused kernels: the library's for CPUs, three of it for CUDA, and `attention_tiled` of our own.
+"""Attention, one primitive per fused kernel: torch's for CPUs, three of torch's for CUDA, smelt's `attention_tiled`.
 
-All take (batch, heads, length, width). Those of the library drop no weights here: where they do, torch's own operator
-stays, which draws from the device's generator. Their signatures are those of `abi/attention.py`, the kernels are in
-`runtime/library/`: `fallback.py` (CPUs), `fused_attention.py` and `tiled_attention.py`. The references of those for
-CUDA compute the same by plain products.
+All take tensors of shape (batch, heads, length, width). The primitives for torch's kernels have no dropout: attention
+with dropout stays an ATen operator, which draws from the device's generator. The signatures come from
+`abi/attention.py`; the kernels are called by `runtime/library/`: `fallback.py` (CPUs), `fused_attention.py` and
+`tiled_attention.py`. The references of the CUDA primitives compute the same values by plain matrix products.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from smelt.shapes.size import same_all
 aten = torch.ops.aten
 
 Given = Mapping[str, Any]
-"""The arguments of a call by name."""
+"""The arguments of a call of an attention primitive, by name."""
 
 ANNOTATIONS = {
     **dict.fromkeys(("grad", "q", "k", "v", "out"), "TensorMeta"),
@@ -42,11 +42,12 @@ ANNOTATIONS = {
 FLOPS = Facts(flops=lambda _, given: 4 * (given[0].numel * given[1].shape[2]))
 FLOPS_BACKWARD = Facts(flops=lambda _, given: 10 * (given[0].numel * given[1].shape[2]))
 
-# -- what kernels give
+# -- metadata of the results
 
 
 def _by_rows(shape: Shape, like: TensorMeta) -> TensorMeta:
-    """(batch, heads, length, width) in memory order batch, length, heads, width, as projections have it."""
+    """The meta of (batch, heads, length, width) in memory order batch, length, heads, width, as a projection's result
+    has it."""
     _, h, n, w = shape
     return TensorMeta(shape, like.dtype, (n * h * w, w, h * w, 1), like.device)
 
@@ -90,11 +91,11 @@ def _wanted(found: list[Any], given: Given) -> tuple[Any, ...]:
     return tuple(one if wanted else None for one, wanted in zip(found, mask, strict=True))
 
 
-# -- the same by torch's operators
+# -- the eager references, by torch's operators
 
 
 def _of_library(kind: Attention, given: Given) -> tuple[Tensor, ...]:
-    """The library's own kernel for CPUs, forward or backward."""
+    """The call of torch's own kernel for CPUs, forward or backward."""
     op = aten._scaled_dot_product_flash_attention_for_cpu
     if "grad" in given:
         op = aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -116,7 +117,7 @@ def _factor(given: Given) -> float:
 
 
 def _kept(scores: Tensor, given: Given) -> Tensor | float:
-    """What weights are multiplied by: 0 where they are dropped."""
+    """The factor of each attention weight: 0 for dropped weights, 1 / (1 - rate) for the others."""
     if given.get("seed") is None:
         return 1.0
     dropout = given["dropout"]
@@ -126,7 +127,7 @@ def _kept(scores: Tensor, given: Given) -> Tensor | float:
 def _forward(kind: Attention, given: Given) -> tuple[Tensor, Tensor]:
     q, v, scores = given["q"], given["v"], _scores(given)
     sums = scores.logsumexp(-1)
-    unseen = math.inf if kind.kind == "tiled" else -math.inf  # of a row of which nothing is seen: weights of 0
+    unseen = math.inf if kind.kind == "tiled" else -math.inf  # of a fully masked row: its weights become 0
     sums = sums.masked_fill(sums == -math.inf, unseen)
     out = ((scores - sums[..., None]).exp() * _kept(scores, given)) @ v.float()
     return out.to(q.dtype), _stored(kind, sums, given.get("sums", True))

@@ -1,6 +1,7 @@
-"""How long a primitive's arithmetic takes, in bytes that memory moves in the same time.
+"""The cost of a primitive's arithmetic, in bytes that memory could move in the same time.
 
-Records state work in operations: `Facts.cost` for one element of a pointwise primitive, `Facts.flops` for a product.
+The records of primitives state work in operations: `Facts.cost` for one element of a pointwise primitive, `Facts.flops`
+for a product.
 The partition weighs work against memory traffic, so it needs both in one unit; this is the only conversion.
 """
 
@@ -24,8 +25,8 @@ def arithmetic_bytes(prim: Prim, made: Sequence[TensorMeta], given: Sequence[Ten
 
     Args:
         prim: the primitive.
-        made: its results, but for absent ones.
-        given: its operands that are tensors, in order.
+        made: the metas of its results, without those that are None.
+        given: the metas of its tensor operands, in order.
     """
     if prim.facts.flops is not None:
         return hint(prim.facts.flops(made, given)) / OPERATIONS_PER_BYTE

@@ -1,4 +1,4 @@
-"""Tensors from nothing: constants, ranges and random numbers."""
+"""Primitives without tensor operands: constants, ranges and random numbers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def iota(length: int, start: Number, step: Number, dtype: torch.dtype, device: t
 def random(seed: TensorMeta, stream: int, shape: Shape) -> TensorMeta:
     """Uniform float32 in [0, 1), a pure function of (seed, stream, row-major index): see random_bits.
 
-    seed is a 0-d int64 tensor; streams differ between the random nodes of one graph.
+    seed is a 0-d int64 tensor; each random node of one graph has a different stream.
     """
     require(not seed.shape and seed.dtype is torch.int64, f"prim random: the seed is {seed.dtype} {seed.shape}")
     return make(shape, torch.float32, seed.device)

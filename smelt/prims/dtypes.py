@@ -1,4 +1,4 @@
-"""Dtype questions of the prims stage: classes, the precision arithmetic runs in, promotion as in eager."""
+"""Dtype rules of the prims stage: classes of dtypes, the precision of arithmetic, and type promotion as in eager."""
 
 from __future__ import annotations
 
@@ -12,39 +12,40 @@ LOW_PRECISION = frozenset({torch.bfloat16, torch.float16})
 INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 FLOATS = frozenset({torch.float32, torch.float64}) | LOW_PRECISION
 PLAIN = INTEGERS | FLOATS | {torch.bool}
-"""Dtypes that decompositions handle; graphs with others (complex, quantized) keep the ATen op."""
+"""Dtypes that decompositions handle; operators on other dtypes (complex, quantized) stay ATen."""
 
 BOUNDS = {d: (torch.finfo(d).min, torch.finfo(d).max) for d in FLOATS} | {
     d: (torch.iinfo(d).min, torch.iinfo(d).max) for d in INTEGERS
 }
 
 SATURATED = {torch.uint8: torch.int64, torch.int8: torch.int32, torch.int16: torch.int32}
-"""Where a GPU converts a float to an integer of few bits: the type of which the result has the low ones."""
+"""Small integer dtype -> the wider one that a GPU converts a float to first (saturating); the result is its low
+bits."""
 
 COMPLEX = {torch.float16: torch.complex32, torch.float32: torch.complex64, torch.float64: torch.complex128}
-"""The dtypes of complex numbers whose parts have a real dtype."""
+"""Real dtype -> the complex dtype whose real and imaginary components have it."""
 
 REAL = {wide: real for real, wide in COMPLEX.items()}
-"""The dtypes of the parts of complex numbers."""
+"""Complex dtype -> the dtype of its real and imaginary components."""
 
 
 def is_float(dtype: torch.dtype) -> bool:
-    """A floating-point dtype (real)."""
+    """Whether the dtype is a (real) floating-point dtype."""
     return dtype.is_floating_point
 
 
 def is_integral(dtype: torch.dtype) -> bool:
-    """An integer dtype or bool."""
+    """Whether the dtype is an integer dtype or bool."""
     return dtype in INTEGERS or dtype is torch.bool
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which eager computes one op on `dtype`: float32 for bfloat16 and float16, else itself."""
+    """The dtype in which eager computes one operator on `dtype`: float32 for bfloat16 and float16, else `dtype`."""
     return torch.float32 if dtype in LOW_PRECISION else dtype
 
 
 def floating(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of float-valued ops such as exp: integers go to the default dtype."""
+    """The result dtype of float-valued operators such as exp: for integers and bool the default dtype."""
     return dtype if dtype.is_floating_point else torch.get_default_dtype()
 
 
@@ -66,10 +67,10 @@ _OF_NUMBER: dict[type, tuple[int, torch.dtype | None]] = {
 
 
 def result_dtype(*operands: object) -> torch.dtype:
-    """torch.result_type over any number of operands: tensor metas (`.dtype`, `.shape`) and Python numbers.
+    """The promoted dtype of any number of operands (tensor metas and Python numbers), by torch.result_type's rules.
 
-    Tensors with dimensions decide; 0-d tensors, then numbers, matter only when their category
-    (bool < integer < float) is higher.
+    Tensors with dimensions decide. A 0-d tensor, and after it a number, changes the result only if its category (bool <
+    integer < float) is higher.
     """
     levels: list[torch.dtype | None] = [None, None, None]
     for operand in operands:

@@ -1,8 +1,8 @@
-"""Reads and writes at data-dependent indices. Indices are int64 or int32 tensors and in range.
+"""Primitives that read or write at data-dependent indices, which are int64 or int32 tensors.
 
-Only `index` and `index_put` accept negative indices (counted from the end), and these only with `wrap`.
-An index out of range is an error in eager and undefined here unless the lowering checks it. Where
-several writes meet, the accumulating prims add them all and the others keep any one.
+Only `index` and `index_put` accept negative indices (counted from the end), and only with `wrap`. An index out of
+range, which is an error in eager, gives an undefined result unless the decomposition checks it. If several writes go to
+one element, the accumulating primitives add all of them and the others keep any one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def _need_index(name: str, index: TensorMeta) -> None:
     facts=Facts(moves=True, linear_in=(0,)),
 )
 def gather(x: TensorMeta, dim: int, index: TensorMeta) -> TensorMeta:
-    """out[i][j][k] = x[i][index[i][j][k]][k] for dim 1. Shape of index (no larger than x elsewhere)."""
+    """out[i][j][k] = x[i][index[i][j][k]][k] for dim 1. The result has the shape of index, which is no larger than x in
+    the other dimensions."""
     _need_index("gather", index)
     require(len(index.shape) == len(x.shape), f"prim gather: {x.shape} by {index.shape}")
     return make(index.shape, x.dtype, x.device)
@@ -42,8 +43,8 @@ def index_select(x: TensorMeta, dim: int, index: TensorMeta) -> TensorMeta:
 
 
 def _indexed_shape(name: str, x: TensorMeta, indices: Sequence[TensorMeta | None]) -> Shape:
-    """The shape of x[indices] by numpy's rule: index tensors (equal shapes) take the place of their
-    dimensions when these are adjacent, else stand in front."""
+    """The shape of x[indices] by numpy's rule: the dimensions of the index tensors (all of one shape) replace the
+    indexed dimensions if those are adjacent, else they come first."""
     require(len(indices) == len(x.shape), f"prim {name}: {len(indices)} indices for {x.shape}")
     indexed_dims = [d for d, i in enumerate(indices) if i is not None]
     require(bool(indexed_dims), f"prim {name}: no index")
@@ -68,7 +69,8 @@ def _index_arguments(indices: Sequence[Tensor | None]) -> tuple[Tensor | slice, 
     facts=Facts(moves=True, linear_in=(0,)),
 )
 def index(x: TensorMeta, indices: Sequence[TensorMeta | None], wrap: bool = True) -> TensorMeta:
-    """x[indices] with one entry per dimension: an index tensor (all of one shape) or None for all of it."""
+    """x[indices]; `indices` has one entry per dimension of x: an index tensor (all of one shape), or None for the whole
+    dimension."""
     return make(_indexed_shape("index", x, indices), x.dtype, x.device)
 
 
@@ -92,7 +94,7 @@ def scatter(x: TensorMeta, dim: int, index: TensorMeta, src: TensorMeta) -> Tens
     facts=Facts(linear_in=(0, 3)),
 )
 def scatter_add(x: TensorMeta, dim: int, index: TensorMeta, src: TensorMeta) -> TensorMeta:
-    """As scatter, adding to x."""
+    """A copy of x with out[i][index[i][j][k]][k] += src[i][j][k] for dim 1; src has the shape of index."""
     _need_index("scatter_add", index)
     require(src.shape == index.shape and src.dtype is x.dtype, f"prim scatter_add: src {src.dtype} {src.shape}")
     return pointwise_like((x,), x.dtype)
@@ -124,7 +126,7 @@ def _slice_scatter(x: Tensor, src: Tensor, starts: Shape, stops: Shape, steps: S
 
 @prim("slice_scatter", kind=Kind.COPY, reference=_slice_scatter, facts=Facts(moves=True, linear_in=(0, 1)))
 def slice_scatter(x: TensorMeta, src: TensorMeta, starts: Shape, stops: Shape, steps: Shape) -> TensorMeta:
-    """A copy of x whose slice (as in the prim slice) is src."""
+    """A copy of x with x[starts:stops:steps] = src, sliced in each dimension as by the prim `slice`."""
     want = tuple((b - a + s - 1) // s for a, b, s in zip(starts, stops, steps, strict=True))
     require(src.shape == want and src.dtype is x.dtype, f"prim slice_scatter: src {src.shape}, want {want}")
     return pointwise_like((x,), x.dtype)

@@ -1,4 +1,4 @@
-"""What is known of the symbols of a prim graph, put into the metas and arguments of its nodes."""
+"""Simplifies the symbolic sizes in the metas and arguments of a prim graph by facts from guards."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from smelt.graph.ir.meta import TensorMeta
 from smelt.shapes.size import Size
 
 _PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
-"""Most arguments."""
+"""The types of most arguments: they contain no symbol."""
 
 
 def with_known_sizes(value: Any) -> Any:
-    """A meta or an argument with what is known about its symbols put in, so that equal sizes have equal forms."""
+    """A meta or an argument with its symbolic sizes simplified, so that equal sizes are equal expressions."""
     if value.__class__ in _PLAIN:
         return value
     match value:

@@ -1,7 +1,8 @@
-"""Values of the CPU in a graph whose kernels run on a GPU.
+"""CPU values in a graph whose kernels run on a GPU.
 
-What is computed on the CPU stays there and stays ATen: eager's way, which waits for nothing. Where a GPU's operator
-takes a value of the CPU (a tensor without dimensions, indices), it is copied first; a constant is made on the GPU.
+Operators on the CPU stay there and stay ATen, as in eager, so that nothing waits for the GPU. If an operator on the GPU
+takes a CPU tensor (without dimensions, or indices), the tensor is copied to the GPU first; a constant is created there
+instead.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ from smelt.prims.registry import DECOMPOSITIONS, Lowering
 from smelt.prims.table import PRIMS
 
 _NAMES = frozenset({torch.ops.aten.alias.default, torch.ops.aten.detach.default})
-"""Operators that give a value another name, as the saved one of an input: it is copied once under all of them."""
+"""Operators that return their operand itself (for an input that is saved, for example): operand and result share one
+copy."""
 
 
 class Mixed:
-    """The devices of one graph.
+    """The CPU values of one graph that has values on several kinds of devices.
 
     Attributes:
-        active: there are several kinds.
+        active: whether the graph has values on several kinds of devices; if not, the methods change nothing.
+        made: CPU value without operands -> a function that creates it on another device.
     """
 
     def __init__(self, graph: fx.Graph) -> None:
@@ -34,18 +37,20 @@ class Mixed:
         self.made: dict[Node, Callable[[Lowering, torch.device], Node]] = {}
 
     def on_cpu(self, node: Node) -> bool:
-        """Whether everything that an ATen node reads and gives is on the CPU, and it is more than another name."""
+        """Whether all operands and results of an ATen node are on the CPU; False for an operator that returns its
+        operand."""
         if not self.active or node.target in _NAMES:
             return False
         devices = devices_of(node).union(*map(devices_of, node.all_input_nodes))
         return {device.type for device in devices} == {"cpu"}
 
     def is_of_cpu(self, result: Any) -> bool:
-        """Whether a result is on the CPU: no kernel makes it, though it may be made like a value of the GPU."""
+        """Whether a result is on the CPU, so that no GPU kernel computes it, though it may be created on the GPU if the
+        GPU reads it."""
         return self.active and isinstance(result, TensorMeta) and result.device.type == "cpu"
 
     def note_creation(self, value: Any, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A tensor that an operator makes on the CPU from nothing can be made on another device."""
+        """Note that a CPU tensor was created without operands, and so can be created on another device."""
         target: Any = node.target
         rule = DECOMPOSITIONS.get(target)
         if rule is None or node.all_input_nodes or node.meta.get("random") or not isinstance(value, Node):
@@ -58,12 +63,13 @@ class Mixed:
         self.made[value] = made
 
     def note_constant(self, value: Node, number: Any) -> None:
-        """A constant of one element."""
+        """Note that a CPU tensor is a constant of one element, and so can be created on another device."""
         meta: TensorMeta = value.meta["val"]
         self.made[value] = lambda p, device: p.full(meta.shape, number, meta.dtype, device)
 
     def moved(self, p: Lowering, arg: Any) -> Any:
-        """An argument of an operator whose result `p.out` is on a GPU."""
+        """The argument as an operator with result `p.out` takes it: on a GPU, CPU tensors in it are replaced by GPU
+        tensors."""
         if not self.active or not isinstance(p.out, TensorMeta) or p.out.device.type == "cpu":
             return arg
         return self._moved(p, arg, p.out.device)
@@ -88,9 +94,9 @@ def _on(meta: Any, device: torch.device) -> TensorMeta:
 
 
 def cpu_values(graph: fx.Graph) -> dict[str, str]:
-    """The values of the CPU that a prim graph with kernels on a GPU takes or makes, each with what it is for.
+    """The CPU values in a prim graph whose kernels run on a GPU: name -> description and origin.
 
-    A recorded CUDA graph would keep what they were when it was recorded.
+    A CUDA graph would freeze these values as they were when it was recorded.
     """
     if not is_mixed(graph):
         return {}

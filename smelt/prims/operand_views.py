@@ -1,4 +1,4 @@
-"""Operands of a user's library as views of memory like eager's: kernels may read a tensor's storage offset."""
+"""Operands of operators of a user's library get eager's storage offsets, which the kernels may read."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ aten = torch.ops.aten
 
 
 _NOT_OF_A_USER = OF_TORCH | {*COLLECTIVES}
-"""Namespaces of operators that do not read storage offsets."""
+"""Namespaces of operators that do not depend on storage offsets: torch's own."""
 
 
 def with_recorded_strides(p: Lowering, node: Node, args: tuple[Any, ...], values: dict[Node, Any]) -> tuple[Any, ...]:
-    """The operands of a node; those of an operator of a user's library, or of its form on copies, as eager has them."""
+    """The operands `args` of a node; for an operator of a user's library, with the strides and storage offsets that
+    they have in eager."""
     target = node.target
     if not isinstance(target, OpOverload) or target.namespace in _NOT_OF_A_USER:
         return args
@@ -37,30 +38,33 @@ def with_recorded_strides(p: Lowering, node: Node, args: tuple[Any, ...], values
     return tuple(_with_strides_of(p, *each, values) for each in zip(node.args, args, strict=True))
 
 
-def _with_strides_of(p: Lowering, told: Any, own: Any, values: dict[Node, Any]) -> Any:
-    """An operand of an operator of a user's library with eager's storage offset and gaps.
+def _with_strides_of(p: Lowering, recorded: Any, own: Any, values: dict[Node, Any]) -> Any:
+    """An operand (`own`) of an operator of a user's library, with the storage offset and gaps of the joint graph's
+    value (`recorded`).
 
-    Where it is a view of what the graph makes: such memory is made, by the library, and the view is taken of it.
+    Only for a view of a value that the graph computes: the value is copied to memory as in eager, and the operand is a
+    view of the copy.
     """
-    if isinstance(told, (list, tuple)):
-        return tuple(_with_strides_of(p, *each, values) for each in zip(told, own, strict=True))
-    found = _base_and_offset(told) if isinstance(told, Node) and is_strided(told.meta["val"]) else None
+    if isinstance(recorded, (list, tuple)):
+        return tuple(_with_strides_of(p, *each, values) for each in zip(recorded, own, strict=True))
+    found = _base_and_offset(recorded) if isinstance(recorded, Node) and is_strided(recorded.meta["val"]) else None
     if found is None:
         return own
     base, offset = found
     if not isinstance(values[base], Node):
         return own
-    meta, val = base.meta["val"], told.meta["val"]
-    memory = p.memories.get(base)
+    meta, val = base.meta["val"], recorded.meta["val"]
+    memory = p.eager_copies.get(base)
     if memory is None:
         value = p.call(PRIMS["clone"], (values[base],), {}, replace(values[base].meta["val"], stride=meta.stride))
-        memory = p.memories[base] = p.call(aten.clone.default, (value,), {}, value.meta["val"])
+        memory = p.eager_copies[base] = p.call(aten.clone.default, (value,), {}, value.meta["val"])
     shown = replace(values[base].meta["val"], shape=val.shape, stride=val.stride)
     return p.call(aten.as_strided.default, (memory, val.shape, val.stride, offset), {}, shown)
 
 
 def _base_and_offset(view: Node) -> tuple[Node, int] | None:
-    """The value of the joint graph whose memory a view shows, and the element that it begins at; None: it shows all."""
+    """The value of the joint graph that `view` is a view of, and the view's storage offset in elements; None if the
+    view covers the whole value, or cannot be expressed as strides over it."""
     path = [view]
     while _is_view(path[-1]):
         path.append(path[-1].all_input_nodes[0])
@@ -70,14 +74,15 @@ def _base_and_offset(view: Node) -> tuple[Node, int] | None:
         return None
     if 0 in val.shape or not is_dense(meta.shape, meta.stride):
         return None
-    layout = _taken(meta, path)
+    layout = _layout_of_view(meta, path)
     if layout is None or layout.val.stride != val.stride:
         return None
     return (base, layout.offset) if layout.offset or not is_dense(val.shape, val.stride) else None
 
 
-def _taken(meta: TensorMeta, path: Sequence[Node]) -> Layout | None:
-    """Where a view of such memory lies; `path`: its steps, the last one first."""
+def _layout_of_view(meta: TensorMeta, path: Sequence[Node]) -> Layout | None:
+    """The layout of the view that the nodes of `path` (the last step first) take of a tensor with metadata `meta`; None
+    if one of them is a copy."""
     made: Any = TraceTensor(StorageView(layout_for(meta.shape, meta.dtype, meta.stride, meta.device)))
     try:
         for step in reversed(path):
@@ -85,19 +90,19 @@ def _taken(meta: TensorMeta, path: Sequence[Node]) -> Layout | None:
                 made = made[step.args[1]]
             else:
                 made = propagate(step.target, (made, *step.args[1:]), step.kwargs, None)  # type: ignore[arg-type]
-    except RuntimeError:  # a view of what was a copy in the program
+    except RuntimeError:  # a step was a copy in the program, and no view of these strides exists
         return None
     layout: Layout = made.storage_view.layout
     return layout
 
 
 def _is_view(node: Node) -> bool:
-    """Whether it shows the memory of its operand, or is one of several that do."""
+    """Whether the node is a view of its operand, or one item of an operator that returns several views."""
     if node.target is operator.getitem:
         return _is_view(node.all_input_nodes[0])
     return isinstance(node.target, OpOverload) and op_info(node.target).kind is Kind.VIEW
 
 
 def is_strided(meta: Any) -> bool:
-    """Whether it is of a tensor that strides describe."""
+    """Whether this is the metadata of a strided tensor (neither sparse nor quantized)."""
     return isinstance(meta, TensorMeta) and not isinstance(meta, OpaqueMeta)

@@ -1,4 +1,4 @@
-"""Every primitive under its name: `smelt.prims.ops.add`. The targets of the fx nodes of a prim graph."""
+"""All primitives, each an attribute by its name (`smelt.prims.ops.add`): the targets of the nodes of a prim graph."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from smelt.prims.kernels import FAMILIES as KERNELS
 from smelt.prims.table import PRIMS, Prim
 
 FAMILIES = (pointwise, reductions, views, indexing, creation, scans, products, attention, windows, *KERNELS)
-"""The modules whose import fills the table."""
+"""The modules that define the primitives: importing them fills `table.PRIMS`."""
 
 globals().update(PRIMS)
 

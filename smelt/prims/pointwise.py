@@ -2,7 +2,8 @@
 
 Tensor operands have equal shape and dtype (broadcasting and promotion are explicit prims); a Python
 number stands for a tensor filled with it. NaN propagates through maximum and minimum. Integer overflow
-wraps. A shift by a negative amount or by the width or more leaves 0, to the right of a negative number -1.
+wraps. A shift by a negative amount, or by at least the width in bits, gives 0; a right shift of a negative number gives
+-1 then.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def _tensors(x: Tensor | Number, y: Tensor | Number) -> tuple[Tensor, Tensor]:
 
 
 def _operands(name: str, *operands: TensorMeta | Number) -> list[TensorMeta]:
-    """The tensor operands, checked to agree in shape and dtype."""
+    """The tensors among the operands of prim `name`, checked to agree in shape and dtype."""
     tensors = [x for x in operands if isinstance(x, TensorMeta)]
     require(bool(tensors), f"prim {name}: no operand is a tensor")
     first = tensors[0]
@@ -141,13 +142,13 @@ _binary("logical_xor", torch.logical_xor, Facts(commutative=True, boolean=True))
 
 def _fma(x: Tensor | Number, y: Tensor | Number, z: Tensor | Number) -> Tensor:
     given = next(v for v in (x, y, z) if isinstance(v, Tensor))
-    x, y, z = (torch.as_tensor(v, dtype=given.dtype).double() for v in (x, y, z))  # numbers are of that type, too
+    x, y, z = (torch.as_tensor(v, dtype=given.dtype).double() for v in (x, y, z))  # numbers have that dtype, too
     return (x * y + z).to(given.dtype)
 
 
 @prim("fma", kind=Kind.POINTWISE, reference=_fma, facts=Facts(takes=Takes.FLOATS))
 def fma(x: TensorMeta | Number, y: TensorMeta | Number, z: TensorMeta | Number) -> TensorMeta:
-    """x * y + z of floats, rounded once: what compilers of CUDA make of a product and a sum in one operator."""
+    """x * y + z of floats, rounded once: CUDA's compiler contracts a product and a sum within one operator to this."""
     tensors = _operands("fma", x, y, z)
     return pointwise_like(tensors, tensors[0].dtype)
 
@@ -158,7 +159,7 @@ def _where(cond: Tensor, a: Tensor | Number, b: Tensor | Number) -> Tensor:
 
 @prim("where", kind=Kind.POINTWISE, reference=_where, facts=Facts(exact=True, linear_in=(1, 2)))
 def where(cond: TensorMeta, a: TensorMeta | Number, b: TensorMeta | Number) -> TensorMeta:
-    """a where the bool tensor cond holds, else b; at least one of a and b is a tensor."""
+    """a where the bool tensor cond is true, else b; at least one of a and b is a tensor."""
     tensors = _operands("where", a, b)
     require(cond.dtype is torch.bool, f"prim where: the condition is {cond.dtype}")
     fits = same_all(cond.shape, tensors[0].shape) or cond.shape == tensors[0].shape
@@ -180,12 +181,12 @@ def _refuse(x: Tensor, wrong: Tensor, fault: int) -> Tensor:
 
 @prim("refuse", kind=Kind.POINTWISE, reference=_refuse)
 def refuse(x: TensorMeta, wrong: TensorMeta, fault: int) -> TensorMeta:
-    """x, for whose values an operator raises an error where the bool tensor `wrong` holds; `fault` names the error."""
+    """x, after a check: raises the error number `fault` if any element of the bool tensor `wrong` is true."""
     require(wrong.dtype is torch.bool and same_all(wrong.shape, x.shape), f"prim refuse: {wrong.dtype} {wrong.shape}")
     return pointwise_like((x, wrong), x.dtype)
 
 
 @prim("clone", kind=Kind.POINTWISE, reference=lambda x: x.clone(), facts=Facts(annihilated_by=(0,)))
 def clone(x: TensorMeta) -> TensorMeta:
-    """The same values in memory of their own."""
+    """A copy: the same values in new memory."""
     return pointwise_like((x,), x.dtype)

@@ -1,4 +1,4 @@
-"""Primitives with kernels of their own: matrix products and convolution. Never recomputed by default."""
+"""Matrix products and convolution. The partition does not recompute them in the backward by default."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ MATMUL = Facts(
     flops=lambda made, given: 2 * (made[0].numel * given[0].shape[-1]),
 )
 ADDED = replace(MATMUL, annihilated_by=(), linear_in=(0, 2), matmul=False)
-"""Of a product with a term: not one that kernel templates compute, which add what is behind the product's rounding."""
+"""The facts of a product with an added term. `matmul` is False: kernel templates would round the product before they
+add the term, and these primitives round once."""
 CONVOLUTION = Facts(
     fresh=True,
     strides=Strides.IMAGES,
@@ -76,7 +77,8 @@ def baddbmm(a: TensorMeta, b: TensorMeta, x: TensorMeta, beta: float, alpha: flo
 def convolution_shape(
     x: Shape, w: Shape, stride: Shape, padding: Shape, dilation: Shape, transposed: bool, extra: Shape, groups: int
 ) -> Shape:
-    """The result shape of a convolution of (batch, channels, *space) with w."""
+    """The result shape of a convolution of x (batch, channels, *space) with weights of shape w; `extra`: output
+    padding."""
     space = []
     for n, k, s, p, d, e in zip(x[2:], w[2:], stride, padding, dilation, extra, strict=True):
         span = d * (k - 1) + 1
@@ -85,7 +87,7 @@ def convolution_shape(
 
 
 def is_channels_last(x: TensorMeta) -> bool:
-    """Memory order batch, space, channels, and not also plain."""
+    """Whether the memory order is batch, space, channels, and not row-major as well (as for a single channel)."""
     rank = len(x.shape)
     if rank not in (4, 5) or same_all(x.stride, contiguous_stride(x.shape)):
         return False
@@ -169,7 +171,8 @@ def _convolution_backward(
 
 
 def _flops_of_gradients(made: Sequence[TensorMeta], given: Sequence[TensorMeta]) -> Any:
-    """Each gradient of image or weight costs as much as the convolution; that of the bias is a sum."""
+    """Multiplications and additions: the gradients of the image and of the weight cost as much as the convolution each;
+    that of the bias is only a sum."""
     grad, _, w = given[:3]
     return 2 * (grad.numel * math.prod(w.shape[1:])) * sum(len(meta.shape) > 1 for meta in made)
 

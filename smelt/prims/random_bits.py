@@ -1,4 +1,4 @@
-"""The counter-based generator behind the `random` prim: its eager reference, bit for bit what kernels compute.
+"""The counter-based random generator of the `random` prim: its eager reference, bit for bit as in kernels.
 
 A value depends only on (seed, stream, linear index), so it is the same however kernels are fused, split over threads
 or recomputed in backward. Per element: two rounds of a 32-bit xor-shift-multiply mix with a key word added before
@@ -28,7 +28,7 @@ def uniform(seed: torch.Tensor, stream: int, shape: Sequence[int]) -> torch.Tens
 
     Args:
         seed: int64 tensor of no dimensions.
-        stream: a number that differs between the random nodes of one program.
+        stream: a number that is different for each random node of one program.
         shape: the result's shape; element i of its row-major order gets counter i.
     """
     bits = random_words(seed, stream, math.prod(shape))

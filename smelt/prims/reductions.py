@@ -42,7 +42,8 @@ def _each(reduce: Callable[..., Tensor]) -> Callable[[Tensor, Shape], Tensor]:
 
 
 def _extremum(reduce: Callable[..., Tensor], lowest: bool) -> Callable[[Tensor, Shape], Tensor]:
-    """Without elements it is the neutral bound, as in kernels; the error that eager raises is checked before."""
+    """The reference of amax (`lowest`) or amin. Of no elements the result is the neutral bound, as in generated
+    kernels; the decomposition has already raised the error that eager raises."""
 
     def reference(x: Tensor, dims: Shape) -> Tensor:
         if all(x.shape[d] for d in dims):
@@ -61,9 +62,9 @@ def _fold(combine: str, neutral: bool | int | None = None) -> Facts:
 
 
 _SUM = Facts(fold=Fold("sum", 0), annihilated_by=(0,))
-_reduction("sum", lambda x, dims: torch.sum(x, dims, dtype=x.dtype), _SUM)  # begins at 0: -0.0 alone gives 0.0
+_reduction("sum", lambda x, dims: torch.sum(x, dims, dtype=x.dtype), _SUM)  # the sum of a single -0.0 is 0.0
 _reduction("prod", _each(lambda x, d: torch.prod(x, d, dtype=x.dtype)), _fold("prod", 1))
-_reduction("amax", _extremum(torch.amax, True), _fold("max"))  # NaN wins
+_reduction("amax", _extremum(torch.amax, True), _fold("max"))  # NaN propagates
 _reduction("amin", _extremum(torch.amin, False), _fold("min"))
 _reduction("any", _each(torch.any), _fold("max", False), torch.bool)
 _reduction("all", _each(torch.all), _fold("min", True), torch.bool)

@@ -1,8 +1,8 @@
 """Registers decompositions: `@decomposition(aten.silu.default) def silu(p, x): ...`.
 
-A decomposition gets the lowering `p` (a Builder that also knows the ATen node at hand) and the operator's
-arguments with nodes of the prim graph for tensors. It returns the value, a tuple of values, or
-NotImplemented when it does not cover this use (the operator then stays as it is).
+A decomposition gets `p`, a Lowering (the Builder with the ATen node that is being decomposed), and the operator's
+arguments, in which tensors are nodes of the prim graph. It returns a value, a tuple of values, or NotImplemented if it
+does not cover these arguments; the operator then stays ATen.
 """
 
 from __future__ import annotations
@@ -27,32 +27,34 @@ from smelt.shapes.size import Size, same
 
 Decomposition = Callable[..., Any]
 DECOMPOSITIONS: dict[OpOverload, Decomposition] = {}
-"""The decomposition of each ATen operator that has one."""
+"""The decompositions by ATen operator."""
 
 COMPLEX: dict[OpOverload, Decomposition] = {}
-"""The decomposition of each ATen operator that has one for complex operands or results."""
+"""The decompositions for calls with complex operands or results, by ATen operator."""
 
 ANY_DTYPE: set[OpOverload] = set()
-"""Operators whose decompositions also take complex operands; the others are asked about plain dtypes only."""
+"""Operators whose decompositions take operands of any dtype; all others are called only for the dtypes of
+`dtypes.PLAIN`."""
 
 LIBRARY: set[OpOverload] = set()
-"""Operators that may stay ATen: the kernel of torch's library is what an implementation would be."""
+"""Operators that are meant to stay ATen and so are no fallbacks: an implementation here would only call torch's
+kernel."""
 
 aten = torch.ops.aten
 
 
 def any_dtype(*targets: OpOverload) -> None:
-    """Call the decompositions of these operators for operands of any dtype."""
+    """Declare that the decompositions of these operators take operands of any dtype."""
     ANY_DTYPE.update(targets)
 
 
 def decomposition(*targets: OpOverload) -> Callable[[Decomposition], Decomposition]:
-    """Enter a decomposition for one or more operators."""
+    """Decorator that registers a decomposition for one or more operators."""
     return _enter_in(DECOMPOSITIONS, targets)
 
 
 def complex_decomposition(*targets: OpOverload) -> Callable[[Decomposition], Decomposition]:
-    """Enter a decomposition for calls that have a complex operand or result."""
+    """Decorator that registers a decomposition for calls with a complex operand or result."""
     return _enter_in(COMPLEX, targets)
 
 
@@ -69,14 +71,17 @@ def _enter_in(table: dict[OpOverload, Decomposition], targets: Sequence[OpOverlo
 
 
 class Lowering(Builder):
-    """A Builder that knows the ATen node being decomposed and numbers the random streams.
+    """The Builder that decompositions get: it has the ATen node that is being decomposed, and numbers random streams.
 
     Attributes:
-        node: the ATen node at hand.
-        result: its meta: a TensorMeta, or a tuple of them.
-        of_cpu: for an operator that runs on a GPU, the values that replace its operands on the CPU.
-        memories: by value of the joint graph, memory as eager makes it for that, which operators of a library may see.
-        seeds: for each device that draws random numbers, the placeholder that its streams start from.
+        node: the ATen node that is being decomposed.
+        result: the meta of that node: a TensorMeta, or a tuple of them.
+        of_cpu: GPU values that replace CPU operands of an operator that runs on a GPU.
+        eager_copies: value of the joint graph -> its copy in eager's layout, of which operators of a user's library get
+            views.
+        seeds: device that draws random numbers -> the placeholder of its seed.
+        streams: node's position among the random nodes -> the last stream that was used for it.
+        eager_rng: random numbers are those that eager would draw.
     """
 
     def __init__(self, graph: fx.Graph, *, eager_rng: bool = False) -> None:
@@ -87,21 +92,22 @@ class Lowering(Builder):
         self.result: Any = None
         self.node: Node | None = None
         self.of_cpu: set[Node] = set()
-        self.memories: dict[Node, Node] = {}
+        self.eager_copies: dict[Node, Node] = {}
 
     @property
     def out(self) -> TensorMeta:
-        """The ATen meta of the (first) result."""
+        """The meta of the ATen node's result, or of the first of its results."""
         result = self.result
         return result[0] if isinstance(result, (tuple, list)) else result
 
     def next_stream(self) -> int:
-        """A random stream that no other node uses. It depends on the node's position among those that draw alone."""
+        """A random stream that no other node uses. It depends only on the node's position among the nodes that draw
+        random numbers."""
         number = self.scope.get("random", 0)
         used = self.streams[number] = self.streams.get(number, -1) + 1
         return int(256 * number + used)
 
-    # -- what most decompositions are made of
+    # -- building blocks of most decompositions
 
     def pointwise(
         self,
@@ -111,15 +117,15 @@ class Lowering(Builder):
         unrounded: Container[int] = (),
         unrounded_on_gpu: Container[int] | None = None,
     ) -> Node:
-        """`compute` on the operands as eager does a pointwise op: promoted, broadcast, in float32 when the
-        common dtype is of low precision, and rounded once to the result's dtype.
+        """`compute` on the operands as eager computes a pointwise operator: they are promoted to the common dtype and
+        broadcast, low-precision dtypes are computed in float32, and the result is rounded once to its dtype.
 
         Args:
             operands: nodes and Python numbers.
-            dtype: the common dtype, where it is not the promotion of the operands.
-            unrounded: positions of operands of which eager takes a number as it is. It rounds the others to the common
-                dtype (`x == 0.1` is true for the number of bfloat16 next to 0.1), which matters in low precision.
-            unrounded_on_gpu: the same in CUDA's kernels, where they are others.
+            dtype: the common dtype, if it is not the promoted dtype of the operands.
+            unrounded: positions of operands that eager does not round to a low-precision common dtype if they are
+                numbers. Eager rounds numbers at other positions: `x == 0.1` is true for the bfloat16 nearest to 0.1.
+            unrounded_on_gpu: the positions that eager's CUDA kernels do not round; None: the same as `unrounded`.
         """
         common = dtype or result_dtype(*map(_promotes_as, operands))
         wide = compute_dtype(common)
@@ -136,42 +142,46 @@ class Lowering(Builder):
         return self.convert(compute(*ready), self.out.dtype)
 
     def is_number(self, x: Any) -> bool:
-        """Whether eager's kernels take an operand as a number, as they do for a CPU tensor without dimensions."""
+        """Whether eager's kernels get the operand as a number: a Python number, or a 0-d tensor on the CPU."""
         if not isinstance(x, Node):
             return True
         return not x.meta["val"].shape and (self.out.device.type != "cuda" or x in self.of_cpu)
 
     def _rounded(self, x: Any, low: torch.dtype) -> Any:
-        """A value or a number as a dtype of low precision holds it; a symbolic number becomes a value."""
+        """A value or a number, rounded to the low-precision dtype `low`; a symbolic number becomes a value."""
         if type(x) is Size:
             x = self.full((), x, torch.int64, self.out.device)
         return self.convert(x, low) if isinstance(x, Node) else rounded(x, low)
 
     def widen(self, x: Node) -> Node:
-        """x in the dtype that arithmetic on it runs in."""
+        """x, converted to the dtype in which eager computes with its dtype."""
         return self.convert(x, compute_dtype(x.meta["val"].dtype))
 
-    def looked_at(self, func: OpOverload, args: Sequence[Any]) -> Sequence[Any]:
-        """The operands of the operator at hand, which whoever reads them gets once the processor has looked at them, or
-        raised, where eager's does (`graph.nodes.range_checks.waits`)."""
+    def checked_operands(self, func: OpOverload, args: Sequence[Any]) -> Sequence[Any]:
+        """The operands, after the checks that eager makes on the CPU before it starts the operator's kernel.
+
+        The returned operands depend on the results of the checks, so that no kernel reads them before the program has
+        waited for the checks, or has raised an error (`graph.nodes.range_checks.waits`). Without such checks they are
+        `args`.
+        """
         assert self.node is not None
         seen: dict[Node, Node] = {}
         for each in ranges_of(func, args) if waits(self.node) else ():
             x = each.operand
             flag = check_node(self.call, each)
             flag = self.broadcast(flag, shape_of(x))
-            seen[x] = self.where(flag, self.full_like(x, 0), seen.get(x, x))  # it is False
+            seen[x] = self.where(flag, self.full_like(x, 0), seen.get(x, x))  # False after the check
         return fx.node.map_arg(tuple(args), lambda x: seen.get(x, x)) if seen else args
 
     def within(self, x: Node, low: float, high: float | None, fault: int) -> Node:
-        """x, checked: a number outside of the range (NaN is outside) raises the error that `fault` names."""
+        """x, after a check: raises the error number `fault` if an element is NaN or outside of [low, high]."""
         inside = self.ge(x, low)
         if high is not None:
             inside = self.logical_and(inside, self.le(x, high))
         return self.refuse(x, self.logical_not(inside), fault)
 
     def dims_of(self, x: Node, dims: Sequence[int] | int | None) -> tuple[int, ...]:
-        """Non-negative sorted dims; None and empty mean all."""
+        """`dims` as sorted, non-negative dimensions of x; None and an empty list mean all dimensions."""
         rank = len(x.meta["val"].shape)
         if dims is None or (not isinstance(dims, int) and len(dims) == 0):
             return tuple(range(rank))
@@ -184,17 +194,21 @@ def _promotes_as(operand: Any) -> Any:
 
 
 def is_empty(shape: Sequence[int]) -> bool:
-    """True when a tensor of this shape has no elements (a symbolic size is not taken for 0)."""
+    """Whether a tensor of this shape has no elements; a symbolic size is assumed not to be 0."""
     return any(same(n, 0) for n in shape)
 
 
 def as_float(count: int) -> float:
-    """A count as a float operand; a symbolic one is unchanged."""
+    """A count as a float operand; a symbolic count is returned unchanged."""
     return count if isinstance(count, Size) else float(count)
 
 
 def common_shape(*nodes: Node) -> tuple[int, ...]:
-    """The shape that the values broadcast to."""
+    """The shape that the values broadcast to.
+
+    Raises:
+        CompileError: their shapes do not broadcast.
+    """
     shape = broadcast([x.meta["val"] for x in nodes])
     require(shape is not None, f"shapes that do not broadcast: {[shape_of(x) for x in nodes]}")
     assert shape is not None

@@ -1,4 +1,4 @@
-"""Scans and orders along one dimension."""
+"""Scans and sorting along one dimension."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _sort(x: Tensor, dim: int, descending: bool, stable: bool) -> tuple[Tensor, 
 
 @prim("sort", kind=Kind.SCAN, reference=_sort)
 def sort(x: TensorMeta, dim: int, descending: bool, stable: bool) -> tuple[TensorMeta, TensorMeta]:
-    """(values, int64 indices) in order along dim; NaN counts as the largest."""
+    """(values, int64 indices) sorted along dim; NaN is larger than any number."""
     return make(x.shape, x.dtype, x.device), make(x.shape, torch.int64, x.device)
 
 

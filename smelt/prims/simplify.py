@@ -1,8 +1,8 @@
 """Pointwise simplifications that the builder applies before it makes a node: identities and constants.
 
-A rule gets the builder and the prim's arguments and returns the simpler value, or None. Rules only look at
-operands, so one look at each new node is enough: a graph built through them has no such pattern left.
-Values stay the same bit for bit.
+A rule gets the builder and the prim's arguments, and returns a simpler value or None. Rules depend only on operands,
+which exist before the node does, so applying them once to each new node leaves no pattern to simplify in the finished
+graph. Results are equal bit for bit.
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ def operands(x: Node) -> tuple[Any, ...]:
 
 
 def constant_of(x: Any) -> Any:
-    """The Python number that x is: itself, or the value of a `full` node; else None (also for a symbolic size)."""
+    """The Python number that x stands for: x itself, or the value of a `full` node; None for anything else, symbolic
+    sizes included."""
     if isinstance(x, Node):
         return operands(x)[1] if is_constant(x) else None
     return x
 
 
 def is_constant(x: Node) -> bool:
-    """True for a `full` node whose value is a plain number."""
+    """Whether x is a `full` node whose value is a Python number."""
     return x.target is FULL and type(operands(x)[1]) is not Size
 
 
 def typed(number: Number, dtype: torch.dtype) -> Number:
-    """The number as the Python type that stands for dtype. An integer dtype keeps the low
-    bits, as eager's kernels do (`int8 + 300`, `int8 == 300`)."""
+    """The number as a Python bool, int or float, whichever stands for dtype. Integers wrap around in dtype, as in
+    eager's kernels (`int8 + 300`, `int8 == 300`)."""
     if type(number) is Size:
         return bool(number) if dtype is torch.bool else number
     if dtype is torch.bool:
@@ -59,13 +60,13 @@ def typed(number: Number, dtype: torch.dtype) -> Number:
 
 
 def wrapped(number: int, dtype: torch.dtype) -> int:
-    """The integer of the dtype with the same low bits."""
+    """The integer, wrapped around to the range of an integer dtype."""
     limits = torch.iinfo(dtype)
     return (number - limits.min) % (1 << limits.bits) + limits.min
 
 
 def recast(number: Number, source: torch.dtype, dtype: torch.dtype, device: torch.device) -> Number:
-    """A number of the source's dtype in another one, as a kernel of the device converts it."""
+    """A number of dtype `source`, converted to `dtype` as a kernel on the device would."""
     number = rounded(number, source)
     if type(number) is not float or dtype not in INTEGERS:
         return typed(number, dtype)
@@ -76,7 +77,7 @@ def recast(number: Number, source: torch.dtype, dtype: torch.dtype, device: torc
 
 
 def rounded(number: Number, dtype: torch.dtype) -> Number:
-    """The number as dtype holds it. A symbolic size is rounded when it is known."""
+    """The number, rounded or wrapped around to dtype. A symbolic size is returned unchanged."""
     if type(number) is Size:
         return number
     if type(number) is int and dtype in INTEGERS:
@@ -86,16 +87,16 @@ def rounded(number: Number, dtype: torch.dtype) -> Number:
     return torch.tensor(number, dtype=torch.float64 if type(number) is float else None).to(dtype).item()
 
 
-# -- identities of binary prims: (builder, x, y) with at most one number among x and y
+# -- identities of binary prims: (builder, x, y), of which at most one is a number
 
 
 def _is(value: Any, number: int) -> bool:
-    """Whether an operand is that number for all sizes."""
+    """Whether an operand is certain to equal that number, whatever the symbolic sizes are."""
     return not isinstance(value, (Node, Size)) and bool(value == number)
 
 
 def _is_zero(value: Any, sign: float) -> bool:
-    """Whether an operand is the floating zero of this sign."""
+    """Whether an operand is the floating-point zero of this sign (1.0: 0.0; -1.0: -0.0)."""
     return type(value) is float and value == 0 and math.copysign(1.0, value) == sign
 
 
@@ -122,7 +123,7 @@ def _mul(p: Builder, x: Any, y: Any) -> Any:
 
 
 def _scaled_mask(p: Builder, x: Any, factor: Number) -> Any:
-    """mask * factor, for a mask that was bool before: a selection."""
+    """mask * factor as a selection, where(mask, factor, 0), for a mask that was converted from bool; else None."""
     if x.target is CONVERT and x.meta["val"].dtype.is_floating_point and math.isfinite(factor):
         mask = operands(x)[0]
         if mask.meta["val"].dtype is torch.bool:
@@ -197,8 +198,9 @@ def _bitwise_or(p: Builder, x: Any, y: Any) -> Any:
 _VIEWS = frozenset(PRIMS[name] for name in ("reshape", "permute", "broadcast_in_dim"))
 
 
-def _reaches(p: Builder, x: Any, y: Any, answer: bool) -> Any:
-    """A comparison with a number that the first of numbers counted upwards has reached (`positions >= 0`)."""
+def _compared_iota(p: Builder, x: Any, y: Any, answer: bool) -> Any:
+    """Folds a comparison of an increasing `iota` with a number that its first element has reached (`positions >= 0`) to
+    `answer`."""
     if not isinstance(x, Node) or type(y) not in (int, float):
         return None
     counted = x
@@ -213,8 +215,8 @@ def _reaches(p: Builder, x: Any, y: Any, answer: bool) -> Any:
 
 
 IDENTITIES: dict[str, Identity] = {
-    "ge": functools.partial(_reaches, answer=True),
-    "lt": functools.partial(_reaches, answer=False),
+    "ge": functools.partial(_compared_iota, answer=True),
+    "lt": functools.partial(_compared_iota, answer=False),
     "add": _add,
     "sub": _sub,
     "mul": _mul,
@@ -232,7 +234,8 @@ IDENTITIES: dict[str, Identity] = {
 
 
 def _binary(name: str) -> Rule:
-    """Constants become numbers (to the right where order is free); two constants are computed."""
+    """The rule of a binary prim: constant operands become numbers (on the right for commutative prims), and a prim of
+    two constants is computed."""
     prim, identity = PRIMS[name], IDENTITIES.get(name)
     swap = prim.facts.commutative
 
@@ -255,7 +258,7 @@ def _binary(name: str) -> Rule:
 
 
 def _fold(p: Builder, name: str, like: Any, *numbers: Number) -> Node:
-    """The prim applied to constants, computed by its own reference."""
+    """The prim's result for constant operands, computed by its eager reference."""
     tensors = [torch.tensor(n, dtype=like.dtype) for n in numbers]
     value = PRIMS[name](*tensors)
     return p.full(like.shape, value.item(), value.dtype, like.device)
@@ -300,7 +303,8 @@ _HOLDS: dict[torch.dtype, frozenset[torch.dtype]] = {
     torch.bfloat16: frozenset({torch.float32, torch.float64}),
     torch.float32: frozenset({torch.float64}),
 }
-"""The dtypes that hold every value of a dtype exactly: a conversion through them can be left out."""
+"""Dtype -> wider dtypes that represent each of its values exactly, so that a conversion to one of them and then to a
+third dtype is one conversion."""
 
 
 def _convert(p: Builder, x: Node, dtype: torch.dtype) -> Any:
@@ -323,7 +327,7 @@ def _convert(p: Builder, x: Node, dtype: torch.dtype) -> Any:
 
 
 def _recast(p: Builder, x: Node, number: Number, dtype: torch.dtype) -> Node:
-    """A constant like x, which has another dtype, after conversion to dtype."""
+    """A constant with the shape and device of x: `number`, which has the dtype of x, converted to `dtype`."""
     meta = x.meta["val"]
     return p.full(meta.shape, recast(number, meta.dtype, dtype, meta.device), dtype, meta.device)
 
@@ -340,11 +344,11 @@ def _clone(p: Builder, x: Node) -> Any:
 _POINTWISE = {name: prim.parameters for name, prim in PRIMS.items() if prim.kind is Kind.POINTWISE}
 BINARY = [name for name, parameters in _POINTWISE.items() if parameters == ("x", "y")]
 UNARY = [name for name, parameters in _POINTWISE.items() if parameters == ("x",) and name != "clone"]
-"""Names of the primitives that compute each element by one operation, of one operand or of two."""
+"""Names of the pointwise primitives with one tensor operand; BINARY has those with two."""
 
 RULES: dict[str, Rule] = (
     {name: _binary(name) for name in BINARY}
     | {name: _unary(name) for name in UNARY}
     | {"where": _where, "convert": _convert, "full": _full, "clone": _clone}
 )
-"""The rule of each pointwise prim that has one."""
+"""The simplification rules of pointwise prims, `full` and `clone`, by name."""

@@ -1,4 +1,4 @@
-"""Simplifications of views and copies: identities vanish, chains of one kind become one, constants pass through."""
+"""Simplifications of views and copies: no identities, no chains of one kind, no views of constants."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def _permute(p: Builder, x: Node, dims: Shape) -> Any:
 
 
 def _added_ones(small: Shape, large: Shape) -> Shape | None:
-    """Where the dimensions of small lie in large, if large is small with dimensions of size 1 inserted."""
+    """The position in `large` of each dimension of `small`, if `large` is `small` with dimensions of size 1 inserted;
+    else None."""
     matched: list[int] = []
     for d, n in enumerate(large):
         if len(matched) < len(small) and same(small[len(matched)], n):
@@ -76,7 +77,7 @@ def _broadcast(p: Builder, x: Node, shape: Shape, dims: Shape) -> Any:
         kept_dims = _added_ones(source.meta["val"].shape, own)
         if kept_dims is not None:
             return p.broadcast_in_dim(source, shape, tuple(dims[d] for d in kept_dims))
-    if sum(not same(n, 1) for n in shape) == sum(not same(n, 1) for n in own):  # only sizes of 1 come in
+    if sum(not same(n, 1) for n in shape) == sum(not same(n, 1) for n in own):  # only dimensions of size 1 are added
         return p.reshape(x, shape)
     return None
 
@@ -91,23 +92,24 @@ def _slice(p: Builder, x: Node, starts: Shape, stops: Shape, steps: Shape) -> An
         return _constant(p, x, tuple(sizes))
     if x.target is SLICE:
         source, first, _, strides = operands(x)
-        begin = tuple(map(_begin_of_both, first, starts, stops, strides))
-        end = tuple(map(_end_of_both, first, starts, stops, strides))
+        begin = tuple(map(_composed_start, first, starts, stops, strides))
+        end = tuple(map(_composed_stop, first, starts, stops, strides))
         jump = tuple(s * t for s, t in zip(steps, strides, strict=True))
         return p.slice(source, begin, end, jump) if all(e is not None for e in end) else None
     return None
 
 
-def _begin_of_both(first: int, start: int, stop: int, stride: int) -> int:
-    """Where a slice `start:stop` of a slice that begins at `first` with steps of `stride` begins in what both cut.
+def _composed_start(first: int, start: int, stop: int, stride: int) -> int:
+    """The start of a composed slice: `start:stop` taken of a slice that begins at `first` with step `stride`, both in
+    one slice of the original value.
 
-    One without elements begins where the other does: a step beyond the last element may lie outside.
+    An empty slice starts at `first`: `first + start * stride` may be beyond the end of the value.
     """
     return first if same(start, stop) else first + start * stride
 
 
-def _end_of_both(first: int, start: int, stop: int, stride: int) -> int | None:
-    """Where such a slice of a slice ends in the sliced value; None if that is not known."""
+def _composed_stop(first: int, start: int, stop: int, stride: int) -> int | None:
+    """The stop of that composed slice (see `_composed_start`); None if it is unknown whether the slice is empty."""
     if same(start, stop):
         return first
     if stride == 1:
@@ -116,8 +118,8 @@ def _end_of_both(first: int, start: int, stop: int, stride: int) -> int | None:
 
 
 def _slice_scatter(p: Builder, x: Node, src: Node, starts: Shape, stops: Shape, steps: Shape) -> Any:
-    """A write to a slice of a slice (`z[2:5, 1:3] = y`, `z[i, j] = y`) is one write."""
-    ones = src.target is RESHAPE  # put dimensions of 1 back that the slice was shown without
+    """Makes a write to a slice of a slice (`z[2:5, 1:3] = y`, `z[i, j] = y`) one write."""
+    ones = src.target is RESHAPE  # `src` gets the dimensions of size 1 back that `select` had removed from the slice
     written = operands(src)[0] if ones else src
     if written.target is not SLICE_SCATTER:
         return None
@@ -133,8 +135,8 @@ def _slice_scatter(p: Builder, x: Node, src: Node, starts: Shape, stops: Shape, 
     sizes = [1] * len(whole)
     for d, a, b, s, n in zip(kept, *bounds, inner.meta["val"].shape, strict=True):
         first[d], last[d], jump[d], sizes[d] = a, b, s, n
-    begin = tuple(map(_begin_of_both, starts, first, last, steps))
-    end = tuple(map(_end_of_both, starts, first, last, steps))
+    begin = tuple(map(_composed_start, starts, first, last, steps))
+    end = tuple(map(_composed_stop, starts, first, last, steps))
     if None in end:
         return None
     jumps = tuple(s * t for s, t in zip(steps, jump, strict=True))
@@ -173,11 +175,11 @@ def _sum(p: Builder, x: Node, dims: Shape) -> Any:
     simpler = _reduction(p, x, dims)
     if simpler is None:
         return sum_of_one_hot(p, x, dims)
-    return p.add(simpler, 0.0) if x.meta["val"].dtype.is_floating_point else simpler  # a sum of -0.0 alone is 0.0
+    return p.add(simpler, 0.0) if x.meta["val"].dtype.is_floating_point else simpler  # the sum of a single -0.0 is 0.0
 
 
 def _undoes(name: str) -> Callable[..., Any]:
-    """The rule of a prim that is the inverse of the prim `name`."""
+    """The rule of a prim that is the inverse of the prim `name`: a pair of them is the identity."""
     other = PRIMS[name]
     return lambda p, x: operands(x)[0] if x.target is other else None
 
@@ -196,4 +198,4 @@ VIEW_RULES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("prod", "amax", "amin", "any", "all"), _reduction),
     "sum": _sum,
 }
-"""The rule of each view, copy and reduction prim that has one."""
+"""The simplification rules of view, copy and reduction prims, by name."""

@@ -1,8 +1,8 @@
-"""The table of primitives: what every stage after autograd has to know, and nothing else.
+"""The table of primitives, with the properties of each that the stages after autograd use.
 
-A Prim holds name, kind, signature, meta rule, eager reference and facts. It is the target of the fx nodes of a
-prim graph and calls its reference, so a prim GraphModule runs. Arguments are always positional and
-complete (defaults filled in), so that a later stage can unpack `node.args`.
+A Prim has a name, a kind, a signature, a meta rule, an eager reference and facts. It is the target of fx nodes of a
+prim graph. Calling it runs the reference, so that a GraphModule of prims can run. Arguments of nodes are always
+positional and complete (defaults included), so that later stages can unpack `node.args`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from smelt.graph.ir.symint import has_size
 
 
 class Kind(enum.Enum):
-    """What a primitive does to its operands; the partitioner and the loops stage go by it."""
+    """How a primitive's result depends on its operands. The partitioner and the loops stage choose by kind."""
 
     POINTWISE = "pointwise"
     REDUCTION = "reduction"
@@ -38,14 +38,14 @@ class Kind(enum.Enum):
     SCAN = "scan"  # cumsum, sort, topk
     PRODUCT = "product"  # matrix products, convolution, attention
     WINDOW = "window"  # pooling
-    KERNEL = "kernel"  # one kernel of torch's library by name: see `kernel`
+    KERNEL = "kernel"  # a call of one kernel of torch: see the function `kernel`
 
 
 class Takes(enum.Enum):
-    """The dtypes that a pointwise primitive takes as operands, besides bool."""
+    """The dtypes that a pointwise primitive takes as operands, in addition to bool."""
 
     ANY = "any"
-    FLOATS = "floats"  # a decomposition converts whole numbers before
+    FLOATS = "floats"  # decompositions convert integers to floats first
     WHOLE = "whole numbers"
 
 
@@ -54,11 +54,12 @@ class Keeps(enum.Enum):
 
     NOTHING = "nothing"
     BOOLS = "bools"
-    WHOLE = "bools and whole numbers"  # it gives whole numbers
+    WHOLE = "bools and whole numbers"  # the result is an integer for any operand, so integers are unchanged
 
 
 class Strides(enum.Enum):
-    """The strides of operands that the kernel of an external primitive reads without a copy of its own."""
+    """The strides of operands that the kernel of an external primitive reads directly; operands with other strides are
+    copied."""
 
     GIVEN = "any without repeats"
     ROWS = "any; only rows that repeat along their last dimension are copied"
@@ -71,9 +72,9 @@ class Fold:
     """A reduction as a fold of its elements.
 
     Attributes:
-        combine: two elements to one: "sum", "prod", "max" or "min" (of bools "max" is or, "min" is and).
-        neutral: the number that changes nothing; None: the lowest (max) or highest (min) number of the dtype.
-        finds: the result is the index of the first element that wins, not its value.
+        combine: the operation on two elements: "sum", "prod", "max" or "min" (of bools, "max" is or and "min" is and).
+        neutral: the neutral element of `combine`; None: the lowest (max) or highest (min) number of the dtype.
+        finds: the result is the index of the first maximum or minimum, not its value.
     """
 
     combine: str
@@ -82,33 +83,33 @@ class Fold:
 
 
 Flops = Callable[[Sequence[TensorMeta], Sequence[TensorMeta]], Any]
-"""(results, but for absent ones; operands) -> multiplications and additions."""
+"""(metas of the results that are not None, metas of the operands) -> number of multiplications and additions."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What stages ask about a primitive besides its metadata and its values.
+    """Properties of a primitive that stages use, apart from its meta rule and its reference.
 
     Attributes:
-        cost: arithmetic of one element, roughly, in additions.
+        cost: the arithmetic of one element in additions, roughly.
         takes: the dtypes of the operands of a pointwise primitive.
         commutative: the operands may be swapped.
         boolean: the result is bool whatever the operands are.
-        exact: the result for low-precision floats is one of their values: it needs no rounding.
-        keeps: dtypes of operands that it returns unchanged.
-        of_whole: the result for every integer operand, if it is the same for all.
-        for_bool: the primitive that computes the same of bools.
+        exact: for low-precision floats the result is representable in their dtype and needs no rounding.
+        keeps: dtypes whose values the primitive returns unchanged.
+        of_whole: the result for integer operands, if it is the same for all of them (isnan, for example); else None.
+        for_bool: the name of the primitive that computes the same for bool operands.
         periodic: large arguments need a range reduction first, which costs more than all other steps.
         divides: eager raises for an integer division by 0.
-        moves: it reads operands at another position than its own.
-        annihilated_by: positions of operands; where one of them is 0 everywhere, so is the result.
-        linear_in: positions of arguments; where all of them are 0 everywhere, so is the result.
-        fold: of a reduction.
-        matmul: (..., n, k) times (..., k, m) -> (..., n, m).
-        into: its kernel writes into a given tensor, without a copy of its own.
+        moves: an element of the result is read from another position of the operand.
+        annihilated_by: positions of operands; if one of them is 0 everywhere, the result is 0 everywhere.
+        linear_in: positions of arguments; if all of them are 0 everywhere, the result is 0 everywhere.
+        fold: for a reduction, how it combines elements.
+        matmul: the primitive is a plain matrix product, (..., n, k) times (..., k, m) -> (..., n, m).
+        into: its kernel can write the result into a given tensor.
         fresh: the results share no memory with other tensors, so their buffers may be reused.
-        strides: strides of operands that its kernel reads without a copy.
-        flops: of a product.
+        strides: the strides of operands that its kernel reads without a copy.
+        flops: for a product, the number of its multiplications and additions.
     """
 
     cost: int = 1
@@ -162,7 +163,7 @@ class Prim:
         return f"prims.{self.name}"
 
     def __reduce__(self) -> str:
-        return self.name  # a global of smelt.prims.ops
+        return self.name  # pickled by name, as an attribute of smelt.prims.ops
 
     def __copy__(self) -> Prim:
         return self
@@ -171,7 +172,7 @@ class Prim:
         return self
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """Positional, complete arguments.
+        """The arguments as a complete positional tuple, defaults included.
 
         Raises:
             CompileError: an argument is missing or unknown.
@@ -186,13 +187,13 @@ class Prim:
         return tuple(bound.arguments.values())
 
     def kernel_arguments(self, args: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments as the overload `kernel` takes them: by position, and by name."""
+        """The arguments as the ATen overload `self.kernel` takes them: the positional ones, and those by keyword."""
         assert self.kernel is not None
         fixed = sum(not a.kwarg_only for a in schema_of(self.kernel).arguments)
         return tuple(args[:fixed]), dict(zip(self.parameters[fixed:], args[fixed:], strict=True))
 
     def schema(self) -> str:
-        """`add(x: Tensor, y: Tensor | Number)`: the typed signature as text."""
+        """The typed signature as text: `add(x: Tensor, y: Tensor | Number)`."""
         parameters = []
         for p in self.signature.parameters.values():
             kind = str(p.annotation).replace("TensorMeta", "Tensor").replace("torch.", "")
@@ -207,7 +208,8 @@ PRIMS: dict[str, Prim] = {}
 def prim(
     name: str, *, kind: Kind, reference: Callable[..., Any], facts: Facts = NO_FACTS
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Enter a primitive; the decorated function is its meta rule: operand metas in, result meta (or tuple) out."""
+    """Decorator that defines a primitive; the decorated function is its meta rule: operand metas -> result meta (or a
+    tuple)."""
 
     def enter(meta: Callable[..., Any]) -> Callable[..., Any]:
         if name in PRIMS and not is_forgotten(PRIMS[name].meta):
@@ -221,10 +223,10 @@ def prim(
 def kernel(
     name: str, overload: OpOverload, facts: Facts = NO_FACTS
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Enter a primitive that is a call of one kernel of torch's library. The decorated function is its meta rule.
+    """Decorator that defines a primitive that calls one kernel of torch. The decorated function is its meta rule.
 
-    Its parameters are the operator's first arguments in their order, then any of those that have to be named, under
-    their names; what it leaves out keeps the operator's default.
+    The rule's parameters are the operator's first positional arguments in order (under any name), then some of its
+    keyword-only arguments by name. Arguments that the rule leaves out have the operator's defaults.
     """
     fixed = [a.name for a in schema_of(overload).arguments if not a.kwarg_only]
     named = {a.name for a in schema_of(overload).arguments if a.kwarg_only}
@@ -253,12 +255,13 @@ Shape = tuple[int, ...]
 
 
 def make(shape: Shape, dtype: torch.dtype, device: torch.device) -> TensorMeta:
-    """The meta of a fresh contiguous result."""
+    """The meta of a new contiguous tensor."""
     return TensorMeta(shape, dtype, contiguous_stride(shape), device)
 
 
 def require(condition: bool, what: str) -> None:
-    """Raise CompileError with `what` unless the condition holds (meta rules check their operands)."""
+    """Raise CompileError with the message `what` unless the condition is true. Meta rules check their operands by
+    it."""
     if not condition:
         raise CompileError(what)
 
@@ -267,12 +270,14 @@ _dense_plain = lru_cache(maxsize=4096)(is_dense)
 
 
 def _dense(shape: Shape, stride: Shape) -> bool:
-    """Of plain numbers it is remembered: a symbolic size would keep all that was assumed where it comes from."""
+    """Cached `is_dense`. Symbolic sizes are not cached: the cache would keep their owner, with all its assumptions,
+    alive."""
     return (is_dense if has_size((shape, stride)) else _dense_plain)(shape, stride)
 
 
 def pointwise_like(operands: Sequence[TensorMeta], dtype: torch.dtype) -> TensorMeta:
-    """The result meta of a pointwise op: the layout of the first dense operand, else contiguous."""
+    """The result meta of a pointwise primitive: in the layout of the first dense operand, or contiguous if no operand
+    is dense."""
     first = operands[0]
     for x in operands:
         if _dense(x.shape, x.stride):

@@ -1,4 +1,4 @@
-"""Views and copies that only move elements. Values are logical: a view prim never aliases its operand."""
+"""Primitives that only move elements. Values are logical: the result of a view primitive never aliases its operand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def _view(x: TensorMeta, shape: Shape, stride: Shape) -> TensorMeta:
 
 
 def reshaped_stride(shape: Shape, stride: Shape, new: Shape) -> Shape | None:
-    """The strides of a reshape that needs no copy, or None. Merges old dimensions into runs, then splits them."""
+    """The strides of a reshape that needs no copy, or None. Old dimensions are merged into contiguous runs, and these
+    are split into the new dimensions."""
     runs: list[tuple[int, int]] = []  # (elements, innermost stride), outermost first
     for size, step in zip(shape, stride, strict=True):
         if same(size, 1):
@@ -47,7 +48,7 @@ def reshaped_stride(shape: Shape, stride: Shape, new: Shape) -> Shape | None:
     "reshape", kind=Kind.VIEW, reference=lambda x, shape: x.reshape(shape), facts=Facts(moves=True, annihilated_by=(0,))
 )
 def reshape(x: TensorMeta, shape: Shape) -> TensorMeta:
-    """The elements of x in row-major order under another shape (all sizes given)."""
+    """The elements of x, in row-major order, in another shape of the same number of elements (no size is -1)."""
     require(math.prod(x.shape) == math.prod(shape), f"prim reshape: {x.shape} to {shape}")
     stride = None if any(same(n, 0) for n in shape) else reshaped_stride(x.shape, x.stride, shape)
     return make(shape, x.dtype, x.device) if stride is None else _view(x, shape, stride)
@@ -71,7 +72,8 @@ def _broadcast(x: Tensor, shape: Shape, dims: Shape) -> Tensor:
 
 @prim("broadcast_in_dim", kind=Kind.VIEW, reference=_broadcast, facts=Facts(moves=True, annihilated_by=(0,)))
 def broadcast_in_dim(x: TensorMeta, shape: Shape, dims: Shape) -> TensorMeta:
-    """Dimension i of x becomes dimension dims[i] (increasing) of shape; sizes of 1 and new dimensions repeat."""
+    """Dimension i of x becomes dimension dims[i] of shape (dims are increasing). Dimensions of size 1, and those that x
+    does not have, are repeated."""
     require(len(dims) == len(x.shape), f"prim broadcast_in_dim: {len(dims)} dims for {x.shape}")
     stride = [0] * len(shape)
     for i, d in enumerate(dims):
@@ -108,7 +110,7 @@ def _pad(x: Tensor, low: Shape, high: Shape, value: Number) -> Tensor:
 
 @prim("pad", kind=Kind.COPY, reference=_pad, facts=Facts(moves=True, linear_in=(0, 3)))
 def pad(x: TensorMeta, low: Shape, high: Shape, value: Number) -> TensorMeta:
-    """low[d] elements of value before and high[d] after x along each dimension (non-negative)."""
+    """x with low[d] elements of value before it and high[d] after it along each dimension d (both are non-negative)."""
     require(min(map(hint, (*low, *high)), default=0) >= 0, f"prim pad: negative amount in {low}, {high}")
     shape = tuple(a + n + b for a, n, b in zip(low, x.shape, high, strict=True))
     return make(shape, x.dtype, x.device)
@@ -121,7 +123,7 @@ def pad(x: TensorMeta, low: Shape, high: Shape, value: Number) -> TensorMeta:
     facts=Facts(moves=True, linear_in=(0,)),
 )
 def cat(tensors: Sequence[TensorMeta], dim: int) -> TensorMeta:
-    """The tensors one after another along dim; other sizes and dtypes are equal."""
+    """The tensors, concatenated along dim; their dtypes and their other sizes are equal."""
     first = tensors[0]
     for x in tensors:
         fits = x.dtype is first.dtype and len(x.shape) == len(first.shape)

@@ -1,6 +1,7 @@
 """Pooling over the last two dimensions of (batch, channels, height, width) or (channels, height, width).
 
-Parameter tuples hold (height, width). Other poolings decompose to these or to reductions.
+Parameter tuples are (height, width). Decompositions express other kinds of pooling by these primitives or by
+reductions.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ aten = torch.ops.aten
 
 
 def pooled_size(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil: bool) -> int:
-    """The number of windows along one dimension; with ceil the last one may start inside and end outside."""
+    """The number of windows along one dimension; with `ceil`, the last window may extend beyond the padded input if it
+    begins within it."""
     span = size + 2 * padding - dilation * (kernel - 1) - 1
     count = (span + (stride - 1 if ceil else 0)) // stride + 1
     if ceil and (count - 1) * stride >= size + padding:
@@ -52,9 +54,10 @@ def _max_pool2d(
 def max_pool2d(
     x: TensorMeta, kernel: Shape, stride: Shape, padding: Shape, dilation: Shape, ceil: bool
 ) -> tuple[TensorMeta, TensorMeta]:
-    """(maximum, int64 position h * width + w in x) of each window; the first maximum wins, NaN above all.
+    """(maximum, int64 position h * width + w in x) of each window. NaN is the largest; of equal elements the first is
+    taken.
 
-    Padding never wins.
+    Padding is never the maximum.
     """
     out = _pooled(x, kernel, stride, padding, dilation, ceil, x.dtype)
     return out, TensorMeta(out.shape, torch.int64, out.stride, out.device)
@@ -78,7 +81,8 @@ def max_pool2d_backward(
     padding: Shape,
     dilation: Shape,
 ) -> TensorMeta:
-    """Each input element (of `shape`) gets the sum of grad over the windows whose maximum it was."""
+    """The gradient by the input, which has `shape`: for each element the sum of grad over the windows whose maximum it
+    was."""
     require(grad.shape == indices.shape, f"prim max_pool2d_backward: {grad.shape} and {indices.shape}")
     return _laid_out(shape, grad, grad.dtype)
 
@@ -99,8 +103,8 @@ def avg_pool2d(
     count_padding: bool,
     divisor: int | None,
 ) -> TensorMeta:
-    """The mean of each window: over divisor if given, else over the window's size within the padded input
-    (count_padding) or within the input itself."""
+    """The sum of each window, divided by divisor if that is given, else by the number of the window's elements within
+    the padded input (count_padding) or within the input itself."""
     return _pooled(x, kernel, stride, padding, (1, 1), ceil, x.dtype)
 
 
@@ -130,6 +134,7 @@ def avg_pool2d_backward(
     count_padding: bool,
     divisor: int | None,
 ) -> TensorMeta:
-    """Each input element (of `shape`) gets the sum of grad / divisor over the windows that hold it."""
+    """The gradient by the input, which has `shape`: for each element the sum of grad / divisor over the windows that
+    contain it."""
     require(math.prod(shape[:-2]) == math.prod(grad.shape[:-2]), f"prim avg_pool2d_backward: {grad.shape}, {shape}")
     return _laid_out(shape, grad, grad.dtype)

@@ -1,1 +1,1 @@
-"""What happens at a call of the compiled programs: inputs, outputs, gradients and second derivatives as in eager."""
+"""Calls of compiled programs: inputs, outputs, gradients and second derivatives behave as in eager."""

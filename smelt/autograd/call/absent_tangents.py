@@ -1,8 +1,9 @@
-"""Backward prim graph in; programs for backward calls in which some results were not used out, compiled on demand.
+"""Compiles, on demand, the backward programs for calls in which the gradients of some results are absent.
 
-A training loop uses the loss and rarely the logits beside it. Their gradients are absent, not zero: eager computes
-nothing from them, and zeros would become NaN where a derivative is infinite (that of `sqrt` at 0). Here the
-graph is pruned: what depends on an absent gradient alone is left out.
+A training loop uses the loss that a model returns, and rarely the logits that it returns as well. The gradient of the
+logits is then absent, not zero: eager computes nothing from it, and a gradient of zeros would become NaN where a
+derivative is infinite (that of `sqrt` at 0). This module prunes the graph: it removes nodes that depend only on absent
+gradients.
 """
 
 from __future__ import annotations
@@ -29,23 +30,26 @@ from smelt.shapes.size import Size, same, same_all
 Program = Callable[[list[Any]], list[Any]]
 
 MAX_PROGRAMS = 8
-"""Most programs for more than one result that one graph gets; other sets of results add what several return."""
+"""Maximum number of programs of one graph that take several tangents. For any other set of absent tangents, several
+programs run and their gradients are added."""
 
 
 LINEAR_IN = {"index_add": (0, 3)}
-"""Of operators of torch that are no primitives, as `Facts.linear_in`. Of `..._backward` it is the first."""
+"""ATen operators that are no primitives -> argument positions as in `Facts.linear_in`. Every `..._backward` is linear
+in its first argument."""
 
 PRODUCTS = frozenset({"mv", "dot", "vdot"})
-"""Operators of torch that are no primitives, of which one operand that is 0 is enough."""
+"""ATen operators that are no primitives and whose result is 0 if one operand is 0."""
 
 
 class Backward:
-    """The backward program; `without(absent)` is the one for calls without some of its gradients.
+    """The backward program for calls with all gradients; `without` gives the programs for calls in which some are
+    absent.
 
     Args:
-        graph: the backward graph, with marks of gradients (`graph.ir.gradient_marks`).
+        graph: the backward graph, with gradient marks (`graph.ir.gradient_marks`).
         make: compiles a backward graph.
-        programs: those that are compiled already, by the positions of the tangents that they do not take.
+        programs: programs that are already compiled, by the positions of the absent tangents, which they do not take.
     """
 
     def __init__(
@@ -62,25 +66,27 @@ class Backward:
         return self._program(())(inputs)
 
     def compile(self) -> None:
-        """Make the program for calls with all gradients."""
+        """Compile the program for calls with all gradients."""
         self._program(())
 
     def without(self, absent: tuple[int, ...], count: int) -> list[tuple[tuple[int, ...], Program]]:
-        """The programs for calls in which the tangents at these positions of the graph are absent, and are not given.
+        """The programs for calls in which the tangents at the positions `absent` (of `count` in the graph) are absent.
 
-        Each comes with the tangents that are absent for it, of `count`; the gradients are the sum of what they return.
+        Returns:
+            (absent tangents, program) pairs: a program does not take its absent tangents. The gradients are the sums of
+            the results of all programs.
         """
         known = self.programs.get(absent)
         if known is not None:
             return [(absent, known)]
         if len(self.programs) <= MAX_PROGRAMS or len(absent) >= count - 1 or self.affine:
             return [(absent, self._program(absent))]
-        if self.draws:  # each program would draw numbers of its own
+        if self.draws:  # each program would draw different random numbers
             return [((), self)]
         return [(subset, self._program(subset)) for subset in subsets(self.programs, absent, count)]
 
     def reads(self, absent: tuple[int, ...], count: int) -> frozenset[int] | None:
-        """Of what is saved, the positions of what the programs for such calls read; None: nobody knows."""
+        """The positions of the saved values that the programs of `without(absent, count)` read."""
         return frozenset().union(*(self._read(subset) for subset, _ in self.without(absent, count)))
 
     def _read(self, absent: tuple[int, ...]) -> frozenset[int]:
@@ -94,9 +100,11 @@ class Backward:
 
     @functools.cached_property
     def affine(self) -> bool:
-        """Whether gradients are affine and not linear in the tangents, so that sums of several programs are wrong.
+        """Whether gradients may be affine instead of linear in the tangents, so that results of several programs cannot
+        be added.
 
-        A `torch.autograd.Function` of the user may return anything for absent gradients (zeros or None).
+        A `torch.autograd.Function` of the user may return nonzero gradients even if all gradients that it gets are
+        zeros or None.
         """
         return any(isinstance(n.target, (Materialized, Chosen)) for n in self.graph.graph.nodes)
 
@@ -112,10 +120,11 @@ class Backward:
 
 
 def subsets(known: Iterable[tuple[int, ...]], absent: tuple[int, ...], count: int) -> Iterator[tuple[int, ...]]:
-    """Sets of absent tangents whose programs are given, together, each of the others once: the fewest first.
+    """Sets of absent tangents such that each tangent that is not in `absent` is taken by exactly one of their programs.
 
     Args:
-        known: sets that have a program; the tangents that they leave over get a set each.
+        known: sets that have a program. The smallest ones are chosen first; each remaining tangent gets a set that
+            leaves only this tangent.
         absent, count: see `Backward.without`.
     """
     left = set(range(count)).difference(absent)
@@ -129,7 +138,8 @@ def subsets(known: Iterable[tuple[int, ...]], absent: tuple[int, ...], count: in
 
 
 class GivenBackward:
-    """The same with more inputs, such as the values of symbols: each program becomes `given(program)`."""
+    """A `Backward` whose programs get additional inputs, such as the values of symbols: each program becomes
+    `given(program)`."""
 
     def __init__(self, backward: Backward, given: Callable[[Program], Program]) -> None:
         self.backward, self.given, self.whole = backward, given, given(backward)
@@ -139,11 +149,11 @@ class GivenBackward:
         return self.whole(inputs)
 
     def without(self, absent: tuple[int, ...], count: int) -> list[tuple[tuple[int, ...], Program]]:
-        """As that of the backward that this is made of."""
+        """As `Backward.without`, of the wrapped programs."""
         return [(subset, self._given(program)) for subset, program in self.backward.without(absent, count)]
 
     def reads(self, absent: tuple[int, ...], count: int) -> frozenset[int] | None:
-        """As that of the backward that this is made of: what it gives comes behind what is saved."""
+        """As `Backward.reads`: additional inputs come after the saved values and do not change their positions."""
         return self.backward.reads(absent, count)
 
     def _given(self, program: Program) -> Program:
@@ -154,7 +164,8 @@ class GivenBackward:
 
 
 def sum_of_gradients(results: Sequence[Sequence[Any]]) -> list[Any]:
-    """What several programs return together. Indices of sparse gradients are the same in all of them."""
+    """The sums of the gradients that several programs returned. Indices of sparse gradients, which are equal in all of
+    them, are not added."""
     first, *others = results
     return [
         value if value is None or not (value.is_floating_point() or value.is_complex()) else sum(more, value)
@@ -165,14 +176,16 @@ def sum_of_gradients(results: Sequence[Sequence[Any]]) -> list[Any]:
 def likely_backward(
     gm: fx.GraphModule, metas: Sequence[TensorMeta], some: bool = False
 ) -> tuple[fx.GraphModule | None, tuple[int, ...]]:
-    """The backward that a training step is likely to run, and the positions of the tangents that it does not take.
+    """The backward graph that a training step is likely to run, and the positions of the tangents that it does not
+    take.
 
-    A single number among several results is taken for the loss: its backward alone is compiled, others when they are
-    first needed. Without such a number nothing tells which results are used, and none is compiled beforehand.
+    If exactly one of several results is a single number, it is assumed to be the loss: only its backward is compiled in
+    advance, others when they are first needed. Otherwise it is unknown which results will be used, and no backward is
+    compiled in advance.
 
     Args:
-        metas: of the graph's tangents.
-        some: there has to be one; it takes all gradients then.
+        metas: the metadata of the graph's tangents.
+        some: return a backward in any case; where no loss is found, the one that takes all gradients.
     """
     if len(metas) == 1:
         return without_tangents(gm, ()), ()
@@ -184,10 +197,12 @@ def likely_backward(
 
 
 def without_tangents(gm: fx.GraphModule, absent: Sequence[int]) -> fx.GraphModule:
-    """The graph without these of its inputs called `tangents_...`, by their position among them, and what they lead to.
+    """The graph without some of its tangents (the inputs `tangents_...`, counted by `absent`) and without the nodes
+    that depend only on these.
 
-    It has no marks of gradients any more: what they stand for depends on what is absent. A function of the program that
-    raises gives nothing: a call that comes to it raises before (`plan.unreached`).
+    Gradient marks are resolved, because their values depend on which tangents are absent. A user's function whose
+    backward raises gets no gradients in the graph: a call that reaches it has raised its error before
+    (`plan.unreached`).
     """
     return _Without(gm, absent).build() if absent or flow_of(gm.graph) is not None else gm
 
@@ -201,7 +216,7 @@ class _Without:
         self.present = 0 if flow is None else flow.present(absent)
         self.nothing: set[fx.Node] = {tangents[i] for i in absent}
         self.gone = set(self.nothing)
-        self.zeros = set(self.nothing)  # among what has been walked: these, and values that are 0 everywhere
+        self.zeros = set(self.nothing)  # of the nodes so far: absent ones, and values that are 0 everywhere
         self.graph = Graph()
         self.env: dict[fx.Node, fx.Node] = {}
 
@@ -219,7 +234,7 @@ class _Without:
                 if reduced:
                     continue
             for operand in node.all_input_nodes:
-                self.value(operand)  # zeros come before what reads them, also before the output
+                self.value(operand)  # zeros are inserted before their reader, also before the output
             self.env[node] = self.graph.node_copy(node, self.value)
             if node.op == "output":
                 self.env[node].meta["val"] = node.meta["val"]
@@ -277,7 +292,7 @@ class _Without:
             return True
         if not args:
             return False
-        facts = PRIMS[name].facts if name in PRIMS else NO_FACTS  # operators of torch are called as primitives are
+        facts = PRIMS[name].facts if name in PRIMS else NO_FACTS  # ATen operators are named like primitives
         if facts.matmul or name in PRODUCTS:
             return self.empty(args[0]) or self.empty(args[1])
         if isinstance(node.target, Prim) and facts.annihilated_by == (0,):
@@ -286,7 +301,7 @@ class _Without:
         return bool(positions) and all(i < len(args) and self.empty(args[i]) for i in positions)
 
     def is_zero(self, node: fx.Node) -> bool:
-        if node.target is operator.getitem:  # only some results of its operand may be
+        if node.target is operator.getitem:  # only some results of its operand may be absent
             return False
         return self.empty(node.args[1]) if _operation(node) == "full" else self.linear(node)
 
@@ -298,13 +313,15 @@ class _Without:
         return value is None or (type(value) is not Size and bool(value == 0))
 
     def value(self, node: fx.Node) -> fx.Node:
-        """The node in the new graph; zeros where an operand is absent and the operation has no rule for that."""
+        """The node in the new graph; zeros for an absent operand of an operation that has no rule for absent
+        operands."""
         if node in self.nothing and node not in self.env:
             self.env[node] = self.made(node.meta["val"])
         return self.env[node]
 
     def made(self, meta: TensorMeta) -> fx.Node:
-        """Zeros in the layout of the value that they replace: the recorded strides of its readers follow from it."""
+        """Zeros in the layout of `node`, which they replace: the recorded strides of readers follow from that
+        layout."""
         order, repeated = _memory(meta)
         shape = tuple(1 if d in repeated else meta.shape[d] for d in order)
         zero = False if meta.dtype is torch.bool else 0.0 if meta.dtype.is_floating_point else 0
@@ -331,7 +348,8 @@ class _Without:
 
 
 def _memory(meta: TensorMeta) -> tuple[list[int], set[int]]:
-    """The dimensions from the outermost in memory on, and those along which elements repeat; as they are with gaps."""
+    """(dimensions from the outermost to the innermost in memory, dimensions of stride 0); for a layout with gaps, (all
+    dimensions in order, none)."""
     repeated = {d for d in range(meta.ndim) if type(meta.stride[d]) is int and meta.stride[d] == 0}
     kept = [d for d in range(meta.ndim) if d not in repeated]
     reduced = replace(meta, shape=tuple(meta.shape[d] for d in kept), stride=tuple(meta.stride[d] for d in kept))
@@ -342,7 +360,7 @@ def _memory(meta: TensorMeta) -> tuple[list[int], set[int]]:
 
 
 def _operation(node: fx.Node) -> str:
-    """The name of a primitive, or of torch's operator where there is none: for complex numbers."""
+    """The name of a node's primitive, or of its ATen operator (complex values have no primitives)."""
     match node.target:
         case Prim():
             return node.target.name
@@ -352,7 +370,8 @@ def _operation(node: fx.Node) -> str:
 
 
 def _like(one: fx.Node, other: fx.Node) -> bool:
-    """Whether one value can replace the other: the recorded strides of readers follow from its layout."""
+    """Whether one value can replace the other: dtype, shape and strides are equal. The recorded strides of readers
+    depend on them."""
     a, b = one.meta["val"], other.meta["val"]
     same_form = a.dtype is b.dtype and len(a.shape) == len(b.shape) and same_all(a.shape, b.shape)
     return same_form and same_all(a.stride, b.stride)

@@ -1,4 +1,4 @@
-"""Errors inside a compiled backward say which line of the forward they belong to."""
+"""Adds to errors of a compiled backward the lines of the forward that they come from."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def note_line(error: Exception) -> None:
 
 
 def _called(entry: TracebackType, steps: Steps) -> str:
-    """What the failing line of a host program calls, by the name that it loads."""
+    """The steps of a host program that its failing line calls, found by the names that the line loads."""
     for instruction in dis.get_instructions(entry.tb_frame.f_code):
         location = instruction.positions
         if location is not None and location.lineno == entry.tb_lineno and instruction.argval in steps.externs:

@@ -1,6 +1,7 @@
 """A compiled backward for many gradients at once: `is_grads_batched`, `vmap` of a gradient, vectorized jacobians.
 
-Compiled code reads memory, and a batched tensor of `torch.vmap` has none, so the program runs once for each sample.
+Compiled code reads memory, and a batched tensor of `torch.vmap` has no memory of its layout. So the program runs once
+for each sample.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Batched(torch.autograd.Function):
 
     @staticmethod
     def forward(run: Gradients, count: int, *given: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
-        """`given`: `count` saved tensors, then the gradients of the results."""
+        """Run on `given`: `count` saved tensors, then the gradients of the results."""
         return run(list(given[:count]), given[count:])  # type: ignore[arg-type]
 
     @staticmethod
@@ -63,7 +64,7 @@ class Batched(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], run: Gradients, count: int, *given: torch.Tensor | None
     ) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
-        """One run for each sample."""
+        """The `vmap` rule: run once for each sample and stack the results."""
         found = []
         for sample in range(info.batch_size):
             pairs = zip(given, in_dims[2:], strict=True)

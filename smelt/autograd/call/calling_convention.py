@@ -1,8 +1,9 @@
-"""Compiled forward and backward programs in; a callable with eager's behaviour at its edges out.
+"""Wraps compiled forward and backward programs in a callable that behaves like the eager function.
 
-The programs are functional and run below autograd and autocast. Around them: one `torch.autograd.Function` saves for
-backward, written inputs get their new values, outputs that share memory are made as views again, and gradients arrive
-in the layout that was traced. What a call has to do is decided once; a call without gradients only runs the program.
+The programs are functional and run below autograd and autocast. The callable adds: one `torch.autograd.Function`, which
+saves tensors for backward; the writes of new values to inputs; the views of outputs that share memory; and the
+conversion of gradients to the layout that was traced. What a call has to do is decided once per graph: a call that
+needs none of this only runs the program.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from smelt.autograd.call.dispatch import called_plainly, excluding
 from smelt.autograd.call.double_backward import DoubleBackward, Memory
 from smelt.autograd.call.outputs import finisher
 from smelt.autograd.call.replaced_memory import ReadTwice
-from smelt.autograd.call.saved_in_part import read_in_part
 from smelt.autograd.call.sized import wrap_reading, wrap_sized
 from smelt.autograd.call.stages import Handover, chain_of
 from smelt.autograd.call.unpacked import (
@@ -36,6 +36,7 @@ from smelt.autograd.call.unpacked import (
     same_kinds,
     unpacked,
 )
+from smelt.autograd.call.used_saved_tensors import used_saved_tensors
 from smelt.autograd.trace.plan import Fresh, Joint, Mutation, SparseGradient, unreached
 from smelt.autograd.trace.rng import Beginning, beginning, draws, from_beginning, generator_devices, seed, with_seeds
 from smelt.base.errors import SmeltError
@@ -72,22 +73,22 @@ def wrap(
         double_backward: makes second derivatives.
     """
     if joint.num_found and not joint.reads:
-        compiled_forward = _without_found(compiled_forward, joint.num_found)
+        compiled_forward = _without_checks(compiled_forward, joint.num_found)
     if joint.reads:
         made = functools.partial(wrap, double_backward=double_backward)
-        return wrap_reading(joint, compiled_forward, compiled_backward, made, _below)
+        return wrap_reading(joint, compiled_forward, compiled_backward, made, _below_autograd)
     if joint.sizes or joint.numbers or joint.reals:
         return wrap_sized(
             joint, compiled_forward, compiled_backward, functools.partial(wrap, double_backward=double_backward)
         )
-    forward = _bare(joint, compiled_forward)
+    forward = _with_seeds(joint, compiled_forward)
     if compiled_backward is None or not joint.differentiable:
         return _wrap_inference(joint, forward)
     return _wrap_training(joint, forward, compiled_backward, double_backward)
 
 
-def _without_found(program: Program, count: int) -> Program:
-    """The forward program without its last results, which only come from checks."""
+def _without_checks(program: Program, count: int) -> Program:
+    """The forward program without its last `count` results, which only come from checks."""
 
     def run(inputs: list[Any]) -> list[Any]:
         return program(inputs)[:-count]
@@ -95,16 +96,16 @@ def _without_found(program: Program, count: int) -> Program:
     return run
 
 
-def _bare(joint: Joint, program: Program) -> Program:
-    """The forward program as it runs: with seeds, outside of autocast regions."""
+def _with_seeds(joint: Joint, program: Program) -> Program:
+    """The forward program, wrapped to draw its seeds and to run outside of autocast regions."""
     if joint.seeds:
         program = _run_seeded(program, joint.seeds)
     return excluding(program, disable_autocast) if joint.autocast else program
 
 
-def _below(joint: Joint, program: Program) -> Program:
-    """The program of `_bare`, run below autograd."""
-    return excluding(_bare(joint, program), below_autograd)
+def _below_autograd(joint: Joint, program: Program) -> Program:
+    """The forward program of `_with_seeds`, wrapped to run below autograd as well."""
+    return excluding(_with_seeds(joint, program), below_autograd)
 
 
 # -- without gradients ---------------------------------------------------------------------------------------------
@@ -127,16 +128,17 @@ def _wrap_inference(joint: Joint, forward: Program) -> Compiled:
 
 
 def _update(mutations: Sequence[Mutation], inputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
-    """Give inputs their new values. A program that has written over an input returns it as its own new value."""
+    """Write the new values to the mutated inputs. A program that has computed the new value in the input's memory
+    returns the input itself."""
     written = []
     for mutation, value in zip(mutations, values, strict=False):
         tensor = inputs[mutation.input]
         counted = mutation.counted
         if value is not tensor:
             (tensor if counted or tensor.is_inference() else tensor.data).copy_(value)
-            counted -= 1  # the copy is one
+            counted -= 1  # the copy counts one write
         written += [tensor] * counted
-    increment_version(written)  # one call: an optimizer writes hundreds; inference tensors have no version and are left
+    increment_version(written)  # one call for hundreds of writes; inference tensors have no version
 
 
 def _touch(joint: Joint, inputs: Sequence[torch.Tensor]) -> None:
@@ -156,16 +158,21 @@ def _run_seeded(program: Program, devices: Sequence[torch.device]) -> Program:
 
 
 class _Plan:
-    """Everything about one compiled graph that its calls share.
+    """The state of one compiled graph that all its calls share.
 
     Attributes:
-        tangents: for each of the graph's, its position among the gradients that autograd brings, and its metadata.
-        saving: how saved tensors relate to the caller's memory; found at the first call, the same at each.
-        sparse: some gradients are sparse tensors.
-        double_backward: makes second derivatives; why: the reason for which there are none.
-        memory: how calls remember their inputs for them; found at the first call.
-        draws: calls remember where their random numbers come from; generators: whose states, beside seeds.
-        computed: inputs that are no leaves; found at the first call.
+        tangents: for each tangent of the graph, its position among the gradients that autograd passes, and its
+            metadata.
+        saving: how saved tensors relate to the caller's memory; found at the first call.
+        sparse: whether some gradients are sparse tensors.
+        double_backward: computes second derivatives.
+        why: the reason why second derivatives are unsupported, if they are.
+        memory: how calls remember their inputs for second derivatives; found at the first call.
+        draws: whether calls remember the state of their random numbers for second derivatives.
+        generators: the devices whose generators' states calls remember, in addition to seeds.
+        computed: positions of inputs that are no leaves; found at the first call.
+        chain: how the gradients of a backward in stages are spread over autograd nodes; None: the backward has one
+            stage.
     """
 
     def __init__(
@@ -176,7 +183,7 @@ class _Plan:
         self.joint, self.backward = joint, backward
         self.forward = excluding(forward, below_autograd)
         self.num_outputs, self.num_forward = joint.num_outputs, joint.num_forward
-        written = itertools.count(joint.num_outputs)  # of written inputs, only those with gradients are outputs
+        written = itertools.count(joint.num_outputs)  # only written inputs with gradients are outputs of the node
         self.tangents = tuple(
             (i if i < joint.num_outputs else next(written), joint.tangent_meta(i)) for i in joint.differentiable
         )
@@ -192,25 +199,25 @@ class _Plan:
         self.sparse = any(type(k) is SparseGradient for k in joint.gradients)
         self.chain = chain_of(joint, backward)
         self._absent: dict[tuple[int, ...], frozenset[int]] = {}
-        self._alone: dict[Program, Program] = {}
+        self._wrapped: dict[Program, Program] = {}
 
-    def alone(self, program: Program) -> Program:
+    def wrapped(self, program: Program) -> Program:
         """A backward program, wrapped to run below autograd and outside of autocast regions."""
-        found = self._alone.get(program)
+        found = self._wrapped.get(program)
         if found is None:
-            found = self._alone[program] = self.within(program)
+            found = self._wrapped[program] = self.in_guards(program)
         return found
 
-    def within(self, program: Program) -> Program:
-        """A function inside of what backward programs run in."""
+    def in_guards(self, program: Program) -> Program:
+        """A function, wrapped to run below autograd and outside of autocast regions, as backward programs do."""
         return excluding(program, below_autograd, disable_autocast)
 
     def run(self, saved: list[torch.Tensor], grads: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
-        """The backward program."""
+        """Run the backward program on saved tensors and gradients."""
         return _gradients(self, saved, grads)
 
     def absent(self, grads: Sequence[torch.Tensor | None]) -> frozenset[int]:
-        """Primals that have no gradient because no used output depends on them: eager gives None, not zeros."""
+        """Primals whose gradient is absent (None, as in eager, not zeros), because no used output depends on them."""
         unused = tuple(k for k, (position, _) in enumerate(self.tangents) if grads[position] is None)
         known = self._absent.get(unused)
         if known is None:
@@ -219,19 +226,21 @@ class _Plan:
 
 
 class _Saving:
-    """Relations of saved tensors to memory that the caller can write.
+    """How the tensors that calls save relate to memory that the caller can write to.
 
     Attributes:
-        copied: positions of tensors that are saved as copies: the call itself, or the caller after a `clone()` that the
-            graph dropped, may write to their memory; or they are inference tensors, which autograd does not save.
-        aliased: positions of inputs of which eager saves views only, so that `x.data = y` does not change what the
-            backward reads. An alias is saved, which keeps the memory alive.
-        own: positions of inputs that eager saves by themselves, with what the backward program was compiled for.
-        kinds: the latter in a compact form that is compared at each call.
-        twice: inputs that eager saves both by themselves and as views; their memory is saved in addition.
-        results: positions of results among what is saved, where gradients of only some results may be asked for.
-        watched_inputs, watched_outputs: tensors whose memory a saved view shares. They are saved as well, so that their
-            version counters are checked in backward.
+        copied: positions of tensors that are saved as copies, for one of three reasons: the call writes to their
+            memory; the program has cloned them, so that the caller may write to them although the graph has dropped the
+            `clone()`; or they are inference tensors, which autograd cannot save.
+        aliased: positions of inputs of which eager saves only views, so that its backward still reads the original
+            memory after `x.data = y`. For these an alias is saved, which keeps that memory alive.
+        own: (position, metadata for which the backward program was compiled) of inputs that eager saves themselves.
+        kinds: `own` in a compact form, which each call compares (see `kinds_of`).
+        twice: inputs that eager saves both themselves and as views; their memory is saved in addition.
+        results: positions of the call's results among the saved tensors; empty unless there are several tangents.
+        watched_inputs, watched_outputs: positions of inputs and outputs that share memory with a saved view. They are
+            saved as well, so that autograd checks their version counters in backward.
+        count: the number of tensors that the backward program reads; further saved tensors come after them.
     """
 
     def __init__(self, plan: _Plan, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
@@ -251,22 +260,23 @@ class _Saving:
         double_backward = plan.double_backward if plan.why is None else None
         self.twice = ReadTwice(inputs, saved, self.own, self.aliased, plan.joint.saved_both, double_backward)
 
-    def besides(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The tensors that are saved after those that the backward program reads."""
+    def additional(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The tensors that are saved in addition, after those that the backward program reads."""
         found = self._watched(inputs, outputs)
-        if self.twice.holds:  # `data`: eager may not save it, and so allow writes
+        if self.twice.holds:  # `data` has no version check: eager may not save these
             found += [inputs[i].data for i in self.twice.all_retained(saved_tensor_hooks() is not None)]
         return found
 
     def _watched(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return [inputs[i] for i in self.watched_inputs] + [outputs[i] for i in self.watched_outputs]
 
-    def lay_out(self, saved: list[torch.Tensor], moved: bool, hooked: bool) -> bool:
-        """Lay out what the backward finds as its program reads it; False: eager's engine is asked.
+    def restore_layouts(self, saved: list[torch.Tensor], moved: bool, hooked: bool) -> bool:
+        """Give the saved tensors the strides that the backward program reads, in place; False if eager's engine has to
+        run instead.
 
         Args:
-            moved: gradients need a history, and of inputs that are read twice one is another now.
-            hooked: what is saved went through hooks.
+            moved: gradients need a history, and the memory of an input in `twice` was replaced.
+            hooked: saved tensors went through hooks (`torch.autograd.graph.saved_tensors_hooks`).
         """
         other = not same_kinds(saved, self.kinds)
         if not (moved or other):
@@ -277,8 +287,8 @@ class _Saving:
             lay_out_replaced(saved, self.own)
         return True
 
-    def uncopied(self, saved: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-        """Of the saved tensors those that are saved as they are."""
+    def saved_themselves(self, saved: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+        """The saved tensors, with None for those of which a copy or an alias is saved."""
         others = {*self.copied, *self.aliased}
         return [None if k in others else s for k, s in enumerate(saved)]
 
@@ -286,25 +296,26 @@ class _Saving:
 def _results_among(
     saved: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], copied: Collection[int], tangents: int
 ) -> list[int]:
-    """Positions of what a call returns among what it saves, where gradients of some of these may be absent."""
+    """Positions, among the saved tensors, of those that the call also returns; empty unless there are several tangents,
+    of which some may be absent."""
     own = {id(each) for each in outputs} if tangents > 1 else ()
     return [k for k, tensor in enumerate(saved) if id(tensor) in own and k not in copied]
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """Identity of the tensor's storage; tensors without elements share nothing."""
+    """The identity of the tensor's storage; for a tensor without elements, which shares no memory, its own identity."""
     return address_of_storage(tensor.untyped_storage()) if tensor.numel() else id(tensor)
 
 
 _Call = tuple[_Plan, Sequence[torch.Tensor], list[torch.Tensor], Beginning | None, Handover | None]
-"""One call that was computed: its plan, its inputs, what the forward program has made, where draws come from, and what
-the nodes of its stages share."""
+"""A call whose forward program has run: the plan, the inputs, the program's results, the RNG state at its start, and
+the state that the nodes of its stages share."""
 
 
 def _computed(plan: _Plan, inputs: Sequence[torch.Tensor]) -> _Call:
-    """Runs the forward program, as inside of a `torch.autograd.Function`.
+    """Run the forward program without recording gradients.
 
-    It comes before autograd makes a node with an edge for each parameter, which a GPU would wait for.
+    It runs before autograd creates a node with an edge for each parameter, so that the GPU does not wait for that.
     """
     begin = beginning(plan.joint, plan.generators) if plan.draws else None
     if begin is None or not begin.seeds:
@@ -314,18 +325,19 @@ def _computed(plan: _Plan, inputs: Sequence[torch.Tensor]) -> _Call:
 
 
 def _begin_saving(plan: _Plan, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> _Saving:
-    """Decide at the first call, for all calls, which inputs are not leaves and how each value is saved."""
+    """Decide at the first call, for all later calls, which inputs are not leaves and how each value is saved."""
     plan.computed = [i for i, t in enumerate(inputs) if t.requires_grad and not t.is_leaf]
     plan.saving = _Saving(plan, inputs, results)
     return plan.saving
 
 
 class _Compiled(torch.autograd.Function):
-    """One call of a compiled graph, which was computed, as one node of the caller's autograd graph."""
+    """One call of a compiled graph, whose forward has run, as one node of the caller's autograd graph."""
 
     @staticmethod
     def forward(ctx: Any, call: _Call, *edges: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """`edges` are the inputs, those that gradients never reach detached; last the one to later stages, if any."""
+        """Save tensors and return the outputs. `edges` are the inputs (detached if gradients never reach them), then
+        the tensor that leads to the next stage, if there is one."""
         plan, inputs, results, ctx.begin, ctx.handover = call
         saving = plan.saving
         if saving is None:
@@ -335,7 +347,7 @@ class _Compiled(torch.autograd.Function):
         if plan.why is None and plan.double_backward is not None:
             if plan.memory is None:
                 plan.memory = Memory(
-                    inputs, saving.uncopied(saved), plan.double_backward.needed, saving.twice.remembered
+                    inputs, saving.saved_themselves(saved), plan.double_backward.needed, saving.twice.remembered
                 )
             ctx.inputs = plan.memory.note(inputs)
             ctx.version = plan.memory.version(inputs)
@@ -351,7 +363,7 @@ class _Compiled(torch.autograd.Function):
             [results[plan.num_outputs + k] for k in plan.without_grad],
         )
         _touch(plan.joint, inputs)
-        saved += saving.besides(inputs, outputs)
+        saved += saving.additional(inputs, outputs)
         ctx.packed = packed_metas(saved)
         if saving.results:
             ctx.versions = [version_of(saved[k]) for k in saving.results]
@@ -367,7 +379,7 @@ class _Compiled(torch.autograd.Function):
         handover: Handover | None = ctx.handover
         if handover is None:
             return _Compiled.gradients(ctx, *grads)
-        handover.program = None  # of a backward before this one that came to an early end
+        handover.program = None  # left by an earlier backward that failed
         absent = frozenset(range(len(ctx.plan.joint.gradients)))
         if any(grad is not None for grad in grads):
             absent = ctx.plan.absent(grads)
@@ -375,45 +387,46 @@ class _Compiled(torch.autograd.Function):
 
     @staticmethod
     def gradients(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        """What `backward` returns; for a program in stages, the gradients known after the first stage."""
+        """The gradients that `backward` returns; for a program in stages, those that are known after the first
+        stage."""
         plan: _Plan = ctx.plan
-        if all(grad is None for grad in grads):  # another graph has no use for what this one gave it
-            _quiet(ctx, range(len(plan.joint.gradients)))
+        if all(grad is None for grad in grads):  # no result was used: another graph's backward passed None
+            _skip_absent_inputs(ctx, range(len(plan.joint.gradients)))
             return (None,) * (1 + len(plan.joint.gradients))
         try:
             saved = [*ctx.saved_tensors]
-        except RuntimeError as error:  # one was written to: eager asks only those that lead to the used results
-            saved = _saved_of_used(ctx, plan, grads, error)
+        except RuntimeError as error:  # a saved tensor was written to: eager checks only those of used results
+            saved = _saved_for_used_results(ctx, plan, grads, error)
         if ctx.packed is not None:
             saved = unpacked(saved, ctx.packed)
         assert plan.saving is not None
         recorded = torch.is_grad_enabled()
         moved = recorded and plan.saving.twice.moved(saved)
-        if not plan.saving.lay_out(saved, moved and ctx.begin is None, ctx.packed is not None):
-            return _of_two(ctx, plan, saved, grads)
+        if not plan.saving.restore_layouts(saved, moved and ctx.begin is None, ctx.packed is not None):
+            return _by_eager_engine(ctx, plan, saved, grads)
         absent = plan.absent(grads)
-        _quiet(ctx, absent)
+        _skip_absent_inputs(ctx, absent)
         changed = [state for state in plan.joint.states if not state.same()]
         if changed:
-            return _in_new_state(ctx, plan, saved, grads, changed)
+            return _in_changed_state(ctx, plan, saved, grads, changed)
         if recorded:
             return _recorded(ctx, plan, saved, grads, moved)
         if plan.memory is not None:
             ctx.inputs = plan.memory.release(ctx.inputs)
-        ctx.maybe_clear_saved_tensors()  # not under retain_graph: from here on `saved` alone holds them
+        ctx.maybe_clear_saved_tensors()  # unless retain_graph: `saved` has the last references now
         del saved[plan.saving.count :]
         if in_batches():
             return _by_input(ctx, batched(plan.run)(saved, grads), absent)
         return _by_input(ctx, _gradients(plan, saved, grads, ctx.handover), absent)
 
 
-def _saved_of_used(
+def _saved_for_used_results(
     ctx: Any, plan: _Plan, grads: Sequence[torch.Tensor | None], error: RuntimeError
 ) -> list[torch.Tensor]:
-    """What was saved, where nothing that the derivatives of the used results read was written to.
+    """The saved tensors, if none of those that the gradients of the used results read was written to.
 
     Raises:
-        RuntimeError: `error`, where something was, or may have been.
+        RuntimeError: `error`, if one of these was written to, or if that cannot be decided.
     """
     backward, saving = plan.backward, plan.saving
     absent = tuple(position for position, (k, _) in enumerate(plan.tangents) if grads[k] is None)
@@ -423,7 +436,7 @@ def _saved_of_used(
     read = backward.reads(absent, len(plan.tangents))
     if read is None:
         raise error
-    return read_in_part(
+    return used_saved_tensors(
         ctx, read, saving.count, dict(zip(saving.results, ctx.versions if saving.results else (), strict=True)), error
     )
 
@@ -431,7 +444,8 @@ def _saved_of_used(
 def _recorded(
     ctx: Any, plan: _Plan, saved: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None], moved: bool
 ) -> tuple[torch.Tensor | None, ...]:
-    """What `backward` returns under `create_graph=True`. `moved`: of inputs that are read twice one is another now."""
+    """The gradients that `backward` returns under `create_graph=True`. `moved`: the memory of an input in
+    `_Saving.twice` was replaced."""
     outcome = _MOVED if moved else _by_double_backward(ctx, plan, saved, grads)
     if isinstance(outcome, tuple):
         return outcome
@@ -443,7 +457,7 @@ def _recorded(
 
 
 def _leaves_below(ctx: Any) -> list[torch.Tensor]:
-    """The leaves that the inputs of a call were computed from."""
+    """The leaves from which the inputs of a call were computed."""
     nodes = nodes_below(node for node, _ in ctx.next_functions)
     return [node.variable for node in nodes if getattr(node, "variable", None) is not None]
 
@@ -451,14 +465,15 @@ def _leaves_below(ctx: Any) -> list[torch.Tensor]:
 def _by_input(ctx: Any, found: Any, absent: frozenset[int]) -> tuple[torch.Tensor | None, ...]:
     plan = ctx.plan
     if plan.joint.asked_for and not in_batches():
-        found = _as_asked(ctx, found)
+        found = _in_layout_asked_for(ctx, found)
     if plan.sparse or absent:
         return (None, *(None if i in absent else _gradient(found, k) for i, k in enumerate(plan.joint.gradients)))
     return (None, *(None if k is None else found[k] for k in plan.joint.gradients))
 
 
-def _as_asked(ctx: Any, found: Any) -> list[torch.Tensor]:
-    """The gradients, those of leaves in the derivatives' own layout where the caller asks for them by themselves."""
+def _in_layout_asked_for(ctx: Any, found: Any) -> list[torch.Tensor]:
+    """The gradients; those of leaves that `torch.autograd.grad` returns, instead of accumulating them, get the layout
+    that the derivatives leave."""
     joint, made = ctx.plan.joint, [*found]
     for i, meta in joint.asked_for.items():
         node = ctx.next_functions[i][0]
@@ -469,15 +484,16 @@ def _as_asked(ctx: Any, found: Any) -> list[torch.Tensor]:
     return made
 
 
-def _quiet(ctx: Any, absent: Iterable[int]) -> None:
-    """Inputs to which the engine goes on with an undefined gradient, though it would not reach them in eager."""
+def _skip_absent_inputs(ctx: Any, absent: Iterable[int]) -> None:
+    """Make the engine skip the hooks and accumulation of inputs whose gradient is absent: it passes an undefined
+    gradient to them, while in eager it would not reach them."""
     for i in absent:
         node = ctx.next_functions[i][0]
         if node is not None:
             skip_absent_below(node)
             if i in ctx.hooks:
                 skip_absent(ctx.hooks[i]())
-            elif not hasattr(node, "variable"):  # a leaf at the first call, none at this one: so it may be at the next
+            elif not hasattr(node, "variable"):  # a leaf at the first call, but not at this one
                 ctx.plan.computed.append(i)
 
 
@@ -487,10 +503,11 @@ def _gradients(
     grads: Sequence[torch.Tensor | None],
     handover: Handover | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """Run the backward program. It empties `saved`: memory that it has read for the last time is free for gradients.
+    """Run the backward program. It empties `saved`, so that memory that it has read for the last time is freed for
+    gradients.
 
     Args:
-        handover: takes over the program after its first stage, where it has several.
+        handover: runs the later stages of a program that has several; None: the program has one.
     """
     program, tangents = plan.backward, plan.tangents
     absent = tuple(position for position, (k, _) in enumerate(tangents) if grads[k] is None)
@@ -504,9 +521,9 @@ def _gradients(
     if handover is not None and isinstance(program, Backward):
         ((_, program),) = program.without((), len(tangents))
     if handover is not None and isinstance(program, Staged):
-        return tuple(handover.start(program, saved, plan.within))  # type: ignore[arg-type]
+        return tuple(handover.start(program, saved, plan.in_guards))  # type: ignore[arg-type]
     try:
-        return tuple(plan.alone(program)(saved))
+        return tuple(plan.wrapped(program)(saved))
     except Exception as error:
         note_line(error)
         raise
@@ -519,7 +536,7 @@ def _sum_of(
     grads: Sequence[torch.Tensor | None],
 ) -> tuple[torch.Tensor, ...]:
     results = []
-    with below_autograd(), disable_autocast():  # also what adds them
+    with below_autograd(), disable_autocast():  # the additions as well
         for absent, program in programs:
             given = [_tangent(grads[k], meta) for i, (k, meta) in enumerate(plan.tangents) if i not in absent]
             results.append(program([*saved, *given]))
@@ -527,7 +544,7 @@ def _sum_of(
 
 
 def _gradient(found: Sequence[torch.Tensor], made: int | SparseGradient | None) -> torch.Tensor | None:
-    """One input's gradient from what the backward program returned."""
+    """One input's gradient, taken or assembled from the results `found` of the backward program."""
     match made:
         case None:
             return None
@@ -542,7 +559,7 @@ def _gradient(found: Sequence[torch.Tensor], made: int | SparseGradient | None) 
 
 
 def _tangent(grad: torch.Tensor | None, meta: TensorMeta) -> torch.Tensor:
-    """`grad` in the layout and dtype that the backward program was traced for; zeros when there is none."""
+    """`grad` in the layout and dtype for which the backward program was traced; zeros if it is None."""
     if grad is None:
         return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device).zero_()
     if grad.layout is not torch.strided:
@@ -553,26 +570,27 @@ def _tangent(grad: torch.Tensor | None, meta: TensorMeta) -> torch.Tensor:
     return grad
 
 
-def _in_new_state(
+def _in_changed_state(
     ctx: Any,
     plan: _Plan,
     saved: Sequence[torch.Tensor],
     grads: Sequence[torch.Tensor | None],
     changed: Sequence[BackwardState],
 ) -> tuple[torch.Tensor | None, ...]:
-    """What `backward` returns where state that user-defined backward methods read has changed since compilation."""
+    """The gradients that `backward` returns if state that user-defined backward methods read has changed since
+    compilation."""
     for state in changed:
         state.note_change()
     if not all(state.same_before() for state in changed):
-        raise _out_of_date(changed[0], "its forward reads it, too, and would have to be traced again as it was")
+        raise _state_changed(changed[0], "its forward reads it, too, and would have to be traced again as it was")
     with torch.enable_grad():
         found = _by_double_backward(ctx, plan, saved, grads, changed=True)
     if isinstance(found, str):
-        raise _out_of_date(changed[0], found)
+        raise _state_changed(changed[0], found)
     return found if torch.is_grad_enabled() else tuple(None if each is None else each.detach() for each in found)
 
 
-def _out_of_date(state: BackwardState, why: str) -> SmeltError:
+def _state_changed(state: BackwardState, why: str) -> SmeltError:
     return SmeltError(
         f"the backward of {state.cls.__name__} reads what was changed since its forward ran",
         why=why,
@@ -590,11 +608,11 @@ def _by_double_backward(
     grads: Sequence[torch.Tensor | None],
     changed: bool = False,
 ) -> tuple[torch.Tensor | None, ...] | str:
-    """What `backward` returns, with a history of its own; or why there is none."""
+    """The gradients that `backward` returns, with an autograd history; or the reason why there are none."""
     double_backward, memory = plan.double_backward, plan.memory
     if double_backward is None or memory is None or plan.why is not None:
         return plan.why or ""
-    if not double_backward.wanted:  # a function of the program gives no gradients
+    if not double_backward.wanted:  # a user's function returns no gradients
         return (None,) * (1 + len(plan.joint.gradients))
     inputs = double_backward.inputs_of(memory.recall(ctx.inputs, saved))
     if inputs is None:
@@ -603,7 +621,7 @@ def _by_double_backward(
         return "an input was written to after the call"
     assert plan.saving is not None
     hooked = ctx.packed is not None
-    former = memory.as_they_were(inputs, plan.saving.twice.former(saved, hooked), ctx.marks, hooked)
+    former = memory.with_former_memory(inputs, plan.saving.twice.former(saved, hooked), ctx.marks, hooked)
     if former is None:
         return _MOVED
     inputs = former
@@ -621,10 +639,11 @@ def _by_double_backward(
     return (None, *(None if i in absent else found.get(i) for i in range(len(plan.joint.gradients))))
 
 
-def _of_two(
+def _by_eager_engine(
     ctx: Any, plan: _Plan, saved: Sequence[torch.Tensor], grads: Sequence[torch.Tensor | None]
 ) -> tuple[torch.Tensor | None, ...]:
-    """What `backward` returns where eager reads an input's new memory (`x.data = y`) and values of the old one."""
+    """The gradients that `backward` returns if eager reads both an input's new memory (`x.data = y`) and values of its
+    former memory."""
     double_backward, memory = plan.double_backward, plan.memory
     known = double_backward is not None and memory is not None and ctx.begin is None
     inputs = double_backward.inputs_of(memory.recall(ctx.inputs, saved)) if known else None  # type: ignore[union-attr]
@@ -645,7 +664,7 @@ def _of_two(
 
 
 def _differentiable_tangent(grad: torch.Tensor | None, meta: TensorMeta) -> torch.Tensor | None:
-    """As `_tangent`, but differentiable; None when there is none."""
+    """`grad` in the traced layout and dtype, like `_tangent`, but with a history; None if it is None."""
     if grad is None:
         return None
     if grad.layout is not torch.strided:
@@ -657,17 +676,20 @@ def _differentiable_tangent(grad: torch.Tensor | None, meta: TensorMeta) -> torc
 
 
 class _Gradients(torch.autograd.Function):
-    """The backward program under `create_graph=True` where second derivatives are unsupported: they raise why.
+    """The backward program under `create_graph=True` if second derivatives are unsupported: taking one raises an error
+    with the reason.
 
-    Its first argument requires grad, so that every second derivative reaches this node: saved intermediate values have
-    no history that leads back to the inputs. A derivative by a leaf reaches it through the last arguments, the leaves.
+    Its first argument requires grad, so that every second derivative reaches this node, although saved intermediate
+    values have no history that leads back to the inputs. The leaves are its last arguments, so that a derivative by a
+    leaf reaches it, too.
     """
 
     @staticmethod
     def forward(
         ctx: Any, anchor: torch.Tensor, plan: _Plan, why: str, counts: tuple[int, int], *tensors: torch.Tensor | None
     ) -> Any:
-        """`counts`: of what the program reads, and of all that was saved."""
+        """Run the backward program. `counts`: the numbers of tensors that it reads, and of all tensors that were
+        saved."""
         ctx.why = why
         count, first = counts
         return _gradients(plan, [*tensors[:count]], tensors[first : first + plan.num_grads])  # type: ignore[list-item]
@@ -684,17 +706,21 @@ class _Gradients(torch.autograd.Function):
 def _wrap_training(
     joint: Joint, forward: Program, backward: Program, double_backward: DoubleBackward | None
 ) -> Compiled:
-    """Gradients are wanted even where the caller is in no_grad now (calls are guarded to be like this one).
+    """The callable of a graph with gradients, also if the caller is in no_grad now (guards make later calls the same).
 
-    A frame resumed inside `with torch.no_grad()` leaves the block within the graph; what is computed without history in
-    it is marked as such one by one.
+    A frame that is resumed inside `with torch.no_grad()` may leave that block within the graph. Results that the graph
+    computes without a history are marked as such individually.
     """
     plan = _Plan(joint, forward, backward, double_backward)
     finish = finisher(joint)
     plain = all(type(o) is Fresh and o.index == i for i, o in enumerate(joint.outputs)) and not joint.invalid_histories
     simple = plain and not plan.with_grad
     apply = _Compiled.apply if torch.is_grad_enabled() else functools.partial(recording, True, _Compiled.apply)
-    run = _apart(apply, plan) if joint.idle or plan.chain else lambda *inputs: apply(_computed(plan, inputs), *inputs)
+    run = (
+        _with_edges(apply, plan)
+        if joint.idle or plan.chain
+        else lambda *inputs: apply(_computed(plan, inputs), *inputs)
+    )
     if simple:
         return run
     written = [joint.mutations[k].input for k in plan.with_grad]
@@ -711,11 +737,12 @@ def _wrap_training(
 
 
 class _Overwritten(torch.autograd.Function):
-    """A written input: it takes the values and the history of `new`, whose history contains the input's former one."""
+    """Gives a written input the content and the history of `value`, whose own history includes the input's former
+    one."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        ctx.mark_dirty(tensor)  # which counts a write
+        ctx.mark_dirty(tensor)  # counts a write
         ctx.set_materialize_grads(False)
         tensor.data.copy_(value)
         return tensor
@@ -728,7 +755,7 @@ class _Overwritten(torch.autograd.Function):
 def _overwrite(tensor: torch.Tensor, value: torch.Tensor) -> None:
     if tensor.grad_fn is None or is_view(tensor):
         tensor.copy_(value)
-    else:  # `copy_` would bring zeros to where the program gives no gradient
+    else:  # `copy_` would give zeros where the program gives no gradient
         _Overwritten.apply(tensor, value)
 
 
@@ -737,8 +764,9 @@ def _overwrite_all(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tenso
         _overwrite(tensor, value)
 
 
-def _apart(apply: Callable[..., Any], plan: _Plan) -> Callable[..., Any]:
-    """The inputs as edges of the node: detached where gradients never reach them or a later stage returns them."""
+def _with_edges(apply: Callable[..., Any], plan: _Plan) -> Callable[..., Any]:
+    """A function that computes a call and applies the node to the inputs; inputs that gradients never reach, or whose
+    gradients a later stage returns, are detached."""
 
     def run(*inputs: torch.Tensor) -> Any:
         call, edges = _computed(plan, inputs), [*inputs]

@@ -1,7 +1,8 @@
-"""Programs below autograd and outside of autocast: the dispatch keys that torch's guards exclude, set from C.
+"""Runs programs below autograd and outside of autocast, by setting torch's excluded dispatch keys from C.
 
-The thread-local address of the dispatch keys is searched for, and the effect of writing there is compared with that of
-the guards in several modes. If they differ, the guards themselves are entered, at half a microsecond each.
+The address of the thread-local set of dispatch keys is found by a search. Then the effect of writing there is compared
+with that of torch's guards in several modes. If the effects differ, the guards themselves are entered, which takes half
+a microsecond each.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ _MODES: tuple[Callable[[], Any], ...] = (
     torch.inference_mode,
     lambda: torch.autocast("cpu", dtype=torch.bfloat16),
 )
-"""The modes under which the two ways are compared."""
+"""The modes in which guards and writes from C are compared."""
 
 _found: dict[Callable[[], Any], int] | None = None
-"""The dispatch keys that each guard excludes; empty: they cannot be set. None: not searched yet."""
+"""Guard -> the dispatch keys that it excludes; empty if they cannot be set from C, None if the search has not run
+yet."""
 
 
 def called_plainly(program: Program) -> Callable[..., tuple[Any, ...]]:
-    """`(*inputs) -> tuple`: the program below autograd."""
+    """The program as a function `(*inputs) -> tuple` that runs below autograd."""
     keys = _keys((below_autograd,))
     if keys:
         return _native.Excluding(program, keys, False)
@@ -44,7 +46,7 @@ def called_plainly(program: Program) -> Callable[..., tuple[Any, ...]]:
 
 
 def excluding(program: Program, *guards: Callable[[], Any]) -> Program:
-    """The program, boxed as ever, inside of these guards (`below_autograd`, `disable_autocast`)."""
+    """The boxed program, wrapped to run inside these guards (`below_autograd`, `disable_autocast`)."""
     keys = _keys(guards)
     if keys:
         return _native.Excluding(program, keys, True)
@@ -62,7 +64,7 @@ def _inside(program: Program, guard: Callable[[], Any]) -> Program:
 
 
 def _keys(guards: Guards) -> int:
-    """The dispatch keys that the guards exclude; 0 if the guards have to be entered."""
+    """The union of the dispatch keys that the guards exclude; 0 if the guards have to be entered."""
     global _found
     if _found is None:
         _found = _search()
@@ -75,7 +77,8 @@ def _keys(guards: Guards) -> int:
 
 
 def _search() -> dict[Callable[[], Any], int] | None:
-    """Guard -> the keys that it excludes; empty if keys cannot be set from C, None if modes now active hide that."""
+    """Guard -> the keys that it excludes; empty if keys cannot be set from C, None if active modes prevent the
+    search."""
     path = Path(torch.__file__).parent / "lib" / "libc10.so"
     with inference_mode(False):
         if not path.exists() or not _native.set_dispatch_words(str(path), 0):
@@ -86,7 +89,7 @@ def _search() -> dict[Callable[[], Any], int] | None:
         _native.set_dispatch_words(str(path), usual)
         with below_autograd():
             below = local_dispatch_keys()[1] & ~usual
-        # autocast keys are among the usually excluded ones; an autocast region includes them
+        # autocast keys are excluded by default; an autocast region includes them
         found: dict[Callable[[], Any], int] = {below_autograd: below, disable_autocast: usual}
     return found if below and all(_agrees(mode, found) for mode in _MODES) else {}
 

@@ -1,8 +1,9 @@
-"""Second derivatives: the gradients of a compiled graph as a graph that is compiled when they are asked for.
+"""Second derivatives: the gradients of a compiled graph as a differentiable graph, compiled at first use.
 
-Under `create_graph=True` this graph runs instead of the compiled backward: the program as captured, then the autograd
-engine on it (`torch.autograd.grad` as a node). It is traced, compiled and wrapped like any graph, so that its backward
-is the second derivative, and so on. It starts from the inputs of the call, which `Memory` remembers.
+Under `create_graph=True` this graph runs instead of the compiled backward. It consists of the captured program and a
+node for `torch.autograd.grad` on its results. It is traced, compiled and wrapped like any other graph, so that its own
+backward is the second derivative, and so on. Its inputs are those of the original call, which `Memory` remembers, and
+the tangents.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ class DoubleBackward:
     """Compiles the gradients of one captured graph.
 
     Args:
-        gm: the torch-level graph; joint: what was made of it.
-        compile_graph: as the graph itself was compiled.
+        gm: the torch-level graph.
+        joint: its joint graph and the plan of its calls.
+        compile_graph: compiles a graph in the way in which `gm` was compiled.
     """
 
     def __init__(self, gm: fx.GraphModule, joint: Joint, compile_graph: CompileGraph) -> None:
@@ -47,7 +49,7 @@ class DoubleBackward:
 
     @cached_property
     def refusal(self) -> str | None:
-        """Why there is no such graph, if there is none."""
+        """The reason why second derivatives are unsupported; None if they are supported."""
         joint = self.joint
         if joint.numbers or joint.reals:
             return "the graph takes numbers that change between calls (with dynamic=False each number has its graph)"
@@ -73,7 +75,8 @@ class DoubleBackward:
 
     @cached_property
     def computed_from(self) -> frozenset[int]:
-        """Those of `needed` that the forward computes from; others the backward only reads as they are when it runs."""
+        """Those of `needed` whose values at the forward matter. The others are only read by the backward, as they are
+        when it runs."""
         late = ("input", "alias")
         return self._reached(lambda node: [] if node.meta.get("as_saved", "?")[0] in late else _depends_on(node))
 
@@ -96,7 +99,7 @@ class DoubleBackward:
         return tuple(i for i, made in enumerate(self.joint.gradients) if made is not None)
 
     def inputs_of(self, found: Sequence[torch.Tensor | None]) -> list[torch.Tensor] | None:
-        """Recalled inputs, with arbitrary tensors for those not needed; None where a needed one is gone."""
+        """The recalled inputs, with zeros for missing ones that are not needed; None if a needed one is missing."""
         out = []
         metas = [n.meta["val"] for n in self.joint.module.graph.nodes if n.op == "placeholder"]
         for i, tensor in enumerate(found):
@@ -114,8 +117,8 @@ class DoubleBackward:
         """The gradients by primal, with a history that leads to `inputs` and `tangents`.
 
         Args:
-            tangents: of each result that has gradients; None where it was not used.
-            changed: what a backward of the program's own reads is no longer what it was.
+            tangents: one for each result that has gradients; None for a result that was not used.
+            changed: state that a user-defined backward reads has changed, so that compiled graphs are out of date.
         """
         if changed:
             self._made.clear()
@@ -132,7 +135,8 @@ class DoubleBackward:
         return (*tracked, *(t.shape for t in given)) if self._in_numbers else tracked
 
     def _compiled(self, given: Sequence[torch.Tensor], used: tuple[int, ...]) -> Callable[..., Any]:
-        """Compiled for all sizes where possible; some formulas need numbers, or hold for the first call's only."""
+        """The compiled graph, for symbolic sizes if possible; some formulas need numbers, or are valid only for the
+        sizes of the first call."""
         run = preserving(self._compiled_in_some_way, self.graph(used), given)
         self._made[self._key(given, used)] = run
         return run
@@ -140,7 +144,7 @@ class DoubleBackward:
     def _compiled_in_some_way(self, graph: fx.GraphModule, given: Sequence[torch.Tensor]) -> Callable[..., Any]:
         if not self.joint.sizes or self._in_numbers:
             return self.compile(self._as_known(graph), given)
-        take_back = owner_of(self.gm).taken_back()  # no guard is added any more: this graph must serve every size
+        take_back = owner_of(self.gm).taken_back()  # no guards can be added: this graph must be valid for every size
         try:
             run = self.compile(self._as_known(graph), given)
         except RuntimeError:
@@ -166,7 +170,8 @@ class DoubleBackward:
         tangents: Sequence[torch.Tensor | None],
         replaced: Mapping[int, torch.Tensor],
     ) -> dict[int, Any]:
-        """The gradients by eager's engine, where these inputs get other memory (`x.data = y`) after the forward."""
+        """The gradients by eager's engine; the inputs `replaced` get new memory (`x.data = y`) between forward and
+        backward."""
         used = tuple(k for k, tangent in enumerate(tangents) if tangent is not None)
 
         def engine(*args: Any, **options: Any) -> Any:
@@ -180,9 +185,10 @@ class DoubleBackward:
         return dict(zip(self.wanted, found, strict=True))
 
     def graph(self, used: Sequence[int], engine: Callable[..., Any] = torch.autograd.grad) -> fx.GraphModule:
-        """The program and its gradients: inputs and tangents of these results -> gradients of `wanted`.
+        """The program and its gradients as one graph: (inputs, tangents of the results `used`) -> gradients of
+        `wanted`.
 
-        Eager's engine does not come to what leads to other results alone.
+        As in eager, the engine does not visit nodes that lead only to unused results.
         """
         joint, graph = self.joint, Graph()
         differentiable = [joint.differentiable[k] for k in used]
@@ -201,7 +207,7 @@ class DoubleBackward:
         assert body is not None
         with graph.inserting_before(body):
             tangents = [self._tangent(graph, i) for i in differentiable]
-            for each in joint.mutations:  # the caller's tensor was written once
+            for each in joint.mutations:  # the caller's tensor was already written by the first run
                 copy = graph.call_method("clone", (inputs[each.input],))
                 copy.meta["val"] = inputs[each.input].meta.get("val")
                 inputs[each.input].replace_all_uses_with(copy)
@@ -223,7 +229,8 @@ class DoubleBackward:
 
 
 def _depends_on(node: fx.Node) -> list[fx.Node]:
-    """The nodes whose values make this one's. In training, only new running statistics depend on the old ones."""
+    """The operands on whose values this node depends. In training, results of batch norm do not depend on the old
+    running statistics, apart from the new ones."""
     if node.target is operator.getitem and _is_batch_norm(node.args[0]) and node.args[1] in (3, 4):
         return [node.all_input_nodes[0], *node.all_input_nodes[0].all_input_nodes]
     if _is_batch_norm(node):
@@ -237,7 +244,7 @@ def _is_batch_norm(node: Any) -> bool:
 
 
 class _InFormerMemory(torch.autograd.Function):
-    """A tensor with the memory that it had before `x.data = y`; gradients go on to the tensor."""
+    """An alias of the memory that a tensor had before `x.data = y`; its gradient is passed to the tensor."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
@@ -249,25 +256,27 @@ class _InFormerMemory(torch.autograd.Function):
 
 
 def in_former_memory(tensor: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
-    """`tensor` where it still lies in `memory`, else what it was."""
+    """`tensor` if its memory is still `memory`, else a tensor on its former memory that passes gradients to
+    `tensor`."""
     if lie_together(tensor, memory):
         return tensor
     return _InFormerMemory.apply(tensor, memory)
 
 
 class Memory:
-    """How calls of one compiled graph remember their inputs while keeping as little memory as possible alive.
+    """How calls of one compiled graph remember their inputs for second derivatives, keeping as little memory alive as
+    possible.
 
     Args:
-        inputs, saved: of the first call; where saved tensors come from is the same at each.
-        needed: positions of inputs whose values matter.
-        remembered: inputs whose memory is saved besides.
+        inputs, saved: the inputs and saved tensors of the first call; later calls save the same ones.
+        needed: positions of inputs whose values the gradients depend on.
+        remembered: positions of inputs whose memory is saved in addition, and so survives `x.data = y`.
 
     Attributes:
         leaves: positions of the caller's leaves, which live as long as the autograd graph.
-        saved: for each input that is saved, its position there.
-        kept: positions of others that matter; eager keeps most of them, or what it made of them. They are let go when
-            gradients are computed without a history.
+        saved: position of an input -> its position among the saved tensors.
+        kept: positions of the other needed inputs. Eager keeps most of them, or values computed from them, alive, too.
+            They are released once gradients have been computed without a history.
     """
 
     def __init__(
@@ -281,33 +290,34 @@ class Memory:
         positions = {id(t): k for k, t in enumerate(saved)}
         self.saved = {i: positions[id(t)] for i, t in enumerate(inputs) if id(t) in positions and i not in self.leaves}
         self.kept = needed - self.leaves - self.saved.keys()
-        self._let_go = [i for i in range(len(inputs)) if i not in self.leaves and i not in self.kept]
-        self._checked = sorted(needed - self.saved.keys())  # autograd checks what it saves
+        self._released = [i for i in range(len(inputs)) if i not in self.leaves and i not in self.kept]
+        self._checked = sorted(needed - self.saved.keys())  # autograd checks the versions of saved tensors
         self._remembered = needed & remembered
         alone = needed - remembered
         self._marked = (*sorted(alone - self.saved.keys()), *sorted(alone & self.saved.keys()))
         self._noted = sum(i not in self.saved for i in self._marked)
 
     def note(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
-        """What to keep of a call."""
+        """The notes that a call keeps of its inputs: the input itself, a weak reference, or None for a saved one."""
         noted: list[Any] = [*inputs]
-        for i in self._let_go:
+        for i in self._released:
             noted[i] = None if i in self.saved else TensorWeakRef(inputs[i])
         return noted
 
     def marks(self, inputs: Sequence[torch.Tensor]) -> bytes | None:
-        """Addresses of the inputs whose values matter and whose memory is not kept alive (`x.data = y` is no write)."""
+        """A mark of the memory of each needed input that is not kept alive: `x.data = y` replaces memory without
+        counting a write. None if an input cannot be described."""
         return memory_marks([*inputs], self._marked, True)
 
-    def as_they_were(
+    def with_former_memory(
         self, inputs: list[torch.Tensor], former: Mapping[int, torch.Tensor], marks: bytes | None, hooked: bool
     ) -> list[torch.Tensor] | None:
-        """The inputs with the memory that the call has read; None where that of one is gone.
+        """The inputs with the memory that the call has read; None if the memory of one is gone.
 
         Args:
-            former: the memory that is saved besides.
-            marks: of the call.
-            hooked: what is saved has come back through hooks, in memory of any kind.
+            former: the memory that the call has saved in addition, by input.
+            marks: the result of `marks` at the call.
+            hooked: saved tensors went through hooks, which may have returned them in other memory.
         """
         found = self.marks(inputs)
         size = 8 * self._noted if hooked else None
@@ -318,7 +328,8 @@ class Memory:
         ]
 
     def moved(self, inputs: Sequence[torch.Tensor], marks: bytes | None, hooked: bool, among: Collection[int]) -> bool:
-        """Whether one `among` the inputs may have other memory than at the call; `marks`, `hooked`: as there."""
+        """Whether the memory of one of the inputs `among` may have been replaced since the call; for `marks` and
+        `hooked` see `with_former_memory`."""
         found = self.marks(inputs)
         if found is None or marks is None:
             return bool(among)
@@ -326,19 +337,19 @@ class Memory:
         return any(found[8 * k : 8 * k + 8] != marks[8 * k : 8 * k + 8] for k, i in enumerate(known) if i in among)
 
     def release(self, noted: list[Any]) -> list[Any]:
-        """The notes of a call without the tensors that may be released."""
+        """The notes of a call with weak references to the tensors that may be released."""
         if not self.kept:
             return noted
         return [TensorWeakRef(t) if i in self.kept and type(t) is not TensorWeakRef else t for i, t in enumerate(noted)]
 
     def recall(self, noted: Sequence[Any], saved: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-        """The inputs of that call; None for those that are gone."""
+        """The inputs of the call; None for inputs that no longer exist."""
         found = [saved[self.saved[i]] if i in self.saved else t for i, t in enumerate(noted)]
         return [t() if type(t) is TensorWeakRef else t for t in found]
 
     def version(self, inputs: Sequence[Any]) -> int:
-        """Grows with every write to an input whose value matters."""
+        """A number that grows with every write to a needed input."""
         try:
             return sum([version_of(inputs[i]) for i in self._checked])
-        except RuntimeError:  # a tensor of inference mode, which counts none
+        except RuntimeError:  # inference tensors have no version counter
             return -1

@@ -1,8 +1,9 @@
-"""A torch-level graph with branches on tensors' values, or with eager boundaries, in; what runs it in pieces out.
+"""Runs a torch-level graph with branches on tensors' values, or with eager boundaries, in pieces.
 
-The graph is cut there. Each piece, and each arm of a branch, is compiled as a separate graph when it first runs, since
-its inputs are known only then; PyTorch's autograd connects the pieces. An arm that is never taken is never compiled,
-and a layer that is skipped now and then is compiled once. Eager boundaries run in eager.
+The graph is cut at branches and
+boundaries. Each piece, and each arm of a branch, is compiled as a separate graph when it first runs, because its inputs
+are known only then; PyTorch's autograd connects the pieces. An arm that is never taken is never compiled, and a layer
+that is skipped in some calls is compiled once. Eager boundaries run in eager.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ CompilePiece = Callable[[fx.GraphModule, Sequence[Any], str], Callable[..., Any]
 """(graph, example inputs, name) -> callable over the same inputs that gives a tuple"""
 
 MakeVariants = Callable[[Callable[[tuple[Any, ...], bool], Callable[..., Any]], int], Callable[..., Any]]
-"""(maker of a version for inputs, how many are kept) -> what calls the version for the inputs that it is given"""
+"""(function that makes a program for inputs, maximum number of programs) -> callable that runs the program for the
+inputs it gets"""
 
 VERSIONS = 16
-"""Kinds of inputs that a piece is compiled for; further ones run in eager."""
+"""Maximum number of kinds of inputs for which a piece is compiled; further kinds run in eager."""
 
 
 class Piece:
@@ -61,10 +63,10 @@ class Piece:
 
 
 class Pieces:
-    """Runs a graph: pieces and branches in order, by a function that is written for it.
+    """Runs a graph's pieces and branches in order, by a Python function that is generated for the graph.
 
     Attributes:
-        lines: the body of that function, a step each; values are called `v0`, `v1`, ...
+        lines: the body of that function, one line per step; values are called `v0`, `v1`, ...
         scope: the names that its text refers to.
         run: the function.
         taken, given: for each step, positions of its inputs and outputs among the values.
@@ -83,7 +85,7 @@ class Pieces:
         nodes = list(graph.nodes)
         self.inputs = [self._number(node) for node in nodes if node.op == "placeholder"]
         self.output = graph.output_node()
-        needed = {node: at for at, user in enumerate(nodes) for node in user.all_input_nodes}  # the last that needs it
+        needed = {node: at for at, user in enumerate(nodes) for node in user.all_input_nodes}  # the last user of each
         region: list[fx.Node] = []
         for at, node in enumerate(nodes):
             if isinstance(node.target, (Conditional, EagerBoundary)):
@@ -135,7 +137,7 @@ class Pieces:
         self._add(f"{line}; del r", [condition, *operands], given)
 
     def _add_boundary(self, node: fx.Node) -> None:
-        """Its results, and each that is taken from them by itself."""
+        """Add the step of an eager boundary, and the steps that take single results from it."""
         target: Any = node.target
         operands, readers = node.all_input_nodes, [user for user in node.users if _takes_result(user)]
 
@@ -150,7 +152,7 @@ class Pieces:
         self.enters |= target.leaves
 
     def _last_uses(self) -> list[list[int]]:
-        """Values are released after their last use, so that memory that autograd does not keep is free."""
+        """Release values after their last use, so that memory that autograd does not keep is freed."""
         kept = {self.variables[node] for node in self.output.all_input_nodes}
         dead: list[list[int]] = []
         for taken, given in zip(reversed(self.taken), reversed(self.given), strict=True):
@@ -159,7 +161,7 @@ class Pieces:
         return dead[::-1]
 
     def _written(self) -> Callable[..., Any]:
-        """The function that runs the steps."""
+        """The compiled function that runs the steps."""
         w = Writer()
         with w.block(f"def run({_values(self.inputs)}):"):
             if not self.enters:
@@ -178,7 +180,7 @@ class Pieces:
                 w(f"{''.join(f'v{at} = ' for at in dead)}None")
 
     def _returned(self, value: Any) -> str:
-        """What the graph returns, as text: a row of values, or containers of values and constants."""
+        """The expression of the graph's result, as text: values, or containers of values and constants."""
         if isinstance(value, fx.Node) or value is None:
             return "None" if value is None else f"v{self.variables[value]}"
         if type(value) is tuple and value:
@@ -192,7 +194,7 @@ def _values(numbers: Sequence[int]) -> str:
 
 
 def _takes_result(node: fx.Node) -> bool:
-    """The node names one output of a branch or a boundary."""
+    """Whether the node takes one output of a branch or a boundary."""
     owner = node.args[0] if node.target is operator.getitem else None
     return isinstance(owner, fx.Node) and isinstance(owner.target, (Conditional, EagerBoundary))
 

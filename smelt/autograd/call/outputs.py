@@ -1,6 +1,7 @@
-"""Results of a compiled program and the inputs of a call in; what the caller gets out.
+"""Makes the outputs that the caller gets from the results of a compiled program and the inputs of the call.
 
-Results that share memory, with an input or with each other, are made by the operators that made them in the program.
+Outputs that share memory with an input or with each other are made by the view operators that the program uses for
+them.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ Finish = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], tuple[Any, .
 
 
 def finisher(joint: Joint) -> Finish:
-    """Makes user outputs from inputs and program outputs."""
+    """The function that makes user outputs from the inputs and the program outputs of a call."""
     plans = joint.outputs
 
     def finish(inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> tuple[Any, ...]:
         if joint.invalid_histories:
-            _spoil(joint, inputs, results)
+            _invalidate_histories(joint, inputs, results)
         call = _Call(inputs, results)
         for plan in plans:
             call.outputs.append(call.output(plan))
@@ -38,15 +39,17 @@ def finisher(joint: Joint) -> Finish:
     return finish
 
 
-def _spoil(joint: Joint, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
-    """Give results and written inputs autograd histories whose backward raises, as theirs does in eager."""
+def _invalidate_histories(joint: Joint, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
+    """Give results and written inputs whose history is invalid in eager an autograd history whose backward raises the
+    same error."""
     tensors = [*results[: joint.num_outputs], *(inputs[m.input] for m in joint.mutations)]
     for i, (error, origins) in joint.invalid_histories.items():
         with_invalid_history(tensors[i], error, [inputs[k] for k in origins if inputs[k] is not tensors[i]])
 
 
 class _FromFunction(torch.autograd.Function):
-    """A tensor with the history of another one of the same values, as a `torch.autograd.Function` would return it."""
+    """Gives `view` the history of `value`, a tensor with the same elements, as if a `torch.autograd.Function` had
+    returned it."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, view: torch.Tensor, is_view: bool) -> torch.Tensor:
@@ -59,32 +62,33 @@ class _FromFunction(torch.autograd.Function):
 
 
 @functools.cache
-def _called(name: str) -> Any:
-    """The same under the name of the user's function, which autograd's errors mention."""
+def _from_function_named(name: str) -> Any:
+    """`_FromFunction` under the name of the user's function, which autograd's error messages mention."""
     return type(name, (_FromFunction,), {})
 
 
 def _with_history(value: torch.Tensor, view: torch.Tensor, derived: Derived) -> torch.Tensor:
     if not value.requires_grad:
         return view
-    return recording(True, _called(derived.name).apply, value, view, derived.is_view)
+    return recording(True, _from_function_named(derived.name).apply, value, view, derived.is_view)
 
 
-def _counted_before(tensor: torch.Tensor, of_input: bool, steps: Sequence[Step]) -> AbstractContextManager[Any]:
-    """Keeps the version counter during a write to a view of an input: it has counted the program's writes already."""
+def _counted_already(tensor: torch.Tensor, of_input: bool, steps: Sequence[Step]) -> AbstractContextManager[Any]:
+    """A context in which a write to a view of an input does not change the version counter, which has counted the
+    program's writes already."""
     own = not of_input or tensor.is_inference() or any(step.data is not None for step in steps)
     return nullcontext() if own else uncounted(tensor)
 
 
 class _Call:
-    """The results of one call.
+    """The user outputs of one call, in the making.
 
     Attributes:
-        outputs: those made so far.
-        written: tensors that got a history of their own: views of them share it.
-        apart: what `.data` gave, by the step: views of it count writes with it.
-        bases: what steps made that begin a history of their own (`detach()`, a view of another dtype), by the step:
-            a later write to one of the views derived from it enters the history of all of them.
+        outputs: the outputs that are made so far.
+        written: tensors that got a history other than their base's, which their views share.
+        apart: step of a `.data` -> the tensor that it gave; views of that tensor share its version counter.
+        bases: step that begins a new history (`detach()`, a view of another dtype) -> the tensor that it made; a later
+            write to one of the views of that tensor enters the history of all of them.
     """
 
     __slots__ = ("inputs", "results", "outputs", "written", "apart", "bases")
@@ -97,7 +101,7 @@ class _Call:
         self.bases: dict[Step, torch.Tensor] = {}
 
     def output(self, plan: OutputPlan) -> Any:
-        """One user output."""
+        """Make one user output."""
         match plan:
             case Fresh(index):
                 return self.results[index]
@@ -111,7 +115,7 @@ class _Call:
                     return self._another(self._replay(base, steps, base), steps)
                 if history not in self.written:
                     self.written[history] = tensor = self._replay(base, steps, base)
-                    with _counted_before(tensor, of_input, steps):
+                    with _counted_already(tensor, of_input, steps):
                         recording(True, tensor.copy_, self.results[history])
                 return self._replay(self.written[history], after, base)
             case Repeated(output):
@@ -121,7 +125,7 @@ class _Call:
         raise SmeltError(f"unknown output plan {plan!r}")
 
     def _replay(self, tensor: torch.Tensor, steps: Sequence[Step], base: torch.Tensor) -> torch.Tensor:
-        """The view of `tensor` that `steps` lead to, each taken in the grad mode of the traced program."""
+        """The view that `steps` take of `tensor`, each step in the grad mode of the traced program."""
         enabled = torch.is_grad_enabled()
         for step in steps:
             if step.grad != enabled:
@@ -131,13 +135,13 @@ class _Call:
         return tensor
 
     def _another(self, tensor: torch.Tensor, steps: Sequence[Step]) -> torch.Tensor:
-        """The tensor, or a detached one where it is an output already: after `set_` two tensors may be one view."""
+        """The tensor, or a detached alias if it is an output already: after `set_`, two outputs may be equal views."""
         if steps and self.bases.get(steps[-1]) is tensor and any(tensor is each for each in self.outputs):
             return tensor.detach()
         return tensor
 
     def _take(self, step: Step, tensor: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
-        if step.op is aten.as_strided.default:  # counted from the traced storage's first element
+        if step.op is aten.as_strided.default:  # its offset is relative to the start of the traced storage
             size, stride, offset = step.args
             return tensor.as_strided(size, stride, offset + base.storage_offset() * base.itemsize // tensor.itemsize)
         if step.data is None and (step.op is _DETACH or step.op is _DTYPE):

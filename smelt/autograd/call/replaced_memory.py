@@ -20,22 +20,22 @@ from smelt.graph.ir.meta import TensorMeta
 
 Own = Sequence[tuple[int, TensorMeta]]
 Moved = Callable[[Collection[int]], bool]
-"""Whether one of these inputs may have other memory than at the call."""
+"""Positions of inputs -> whether the memory of one of them may have been replaced since the call."""
 
 
 class ReadTwice:
-    """Inputs of one compiled graph that eager's backward reads both by themselves and through views.
+    """Inputs of one compiled graph that eager's backward reads both directly and through views.
 
     Args:
-        inputs, saved: of the first call; where saved tensors come from is the same at each.
-        own, aliased: positions among `saved` of inputs saved by themselves, and as an alias.
-        both: the inputs that eager saves in both ways.
-        double_backward: makes gradients of the graph; None where that is impossible.
+        inputs, saved: the inputs and saved tensors of the first call; later calls save the same ones.
+        own, aliased: positions among `saved` of inputs that are saved themselves, and as an alias.
+        both: the inputs that eager saves themselves and as views.
+        double_backward: computes the graph's gradients with a history; None if that is unsupported.
 
     Attributes:
         retained: inputs whose memory is saved in addition, after everything else.
-        kept: other leaves, parameters of modules excepted, whose memory is saved after that, in case that a tensor of
-            another kind replaces it.
+        kept: other leaves, except parameters of modules, whose memory is saved after that, for the case that a tensor
+            of another kind (size, dtype or device) replaces it.
         holds: whether `retained` or `kept` has an input.
     """
 
@@ -57,19 +57,20 @@ class ReadTwice:
         self._double_backward = double_backward
         retained = double_backward.needed if self._both and double_backward is not None else frozenset[int]()
         self.retained = sorted(retained - self.aliases.keys())
-        self.kept = sorted(i for i in self._wanted_in_other_kinds - retained if _is_leaf_of_its_own(inputs[i]))
+        self.kept = sorted(i for i in self._wanted_in_other_kinds - retained if _is_free_leaf(inputs[i]))
         self.holds = bool(self.retained or self.kept)
 
     @property
     def _wanted_in_other_kinds(self) -> frozenset[int]:
-        """Inputs saved by themselves alone whose values at the call are needed if eager's engine has to run."""
+        """Inputs that are saved only themselves, and whose values at the call are needed if eager's engine has to
+        run."""
         if self._double_backward is None or self._double_backward.recomputes:
             return frozenset()
         return self._computed_from & {i for i, _, _ in self._found} - self.aliases.keys()
 
     @property
     def remembered(self) -> frozenset[int]:
-        """The inputs whose memory stays saved when it is replaced."""
+        """The inputs whose former memory is available after it was replaced."""
         return frozenset(self.aliases) | frozenset(self.retained)
 
     def all_retained(self, hooked: bool) -> list[int]:
@@ -77,21 +78,22 @@ class ReadTwice:
         return [*self.retained, *self.kept_where(hooked)]
 
     def kept_where(self, hooked: bool) -> list[int]:
-        """Those that are `kept`. Hooks on what is saved (`hooked`) see none of them: eager does not save them."""
+        """The inputs in `kept`; none if there are hooks on saved tensors (`hooked`), which would see tensors that eager
+        does not save."""
         return [] if hooked else self.kept
 
     def former(self, saved: Sequence[torch.Tensor], hooked: bool) -> dict[int, torch.Tensor]:
-        """The memory that the call has read, by input."""
+        """Input -> the memory of it that the call has read."""
         retained = self.all_retained(hooked)
         first = len(saved) - len(retained)
         return {i: saved[k] for i, k in self.aliases.items()} | {i: saved[first + n] for n, i in enumerate(retained)}
 
     def moved(self, saved: Sequence[torch.Tensor]) -> bool:
-        """Whether the memory of an input was replaced whose former memory is read as well."""
+        """Whether the memory of an input in `retained` was replaced, so that both its memories are read."""
         return not all(lie_together(saved[k], saved[a]) or _is_equal(saved[k], saved[a]) for k, a in self._pairs)
 
     def in_other_kinds(self, saved: Sequence[torch.Tensor], hooked: bool) -> bool:
-        """Whether eager's engine has to compute `gradients`, since a tensor of another kind replaces an input.
+        """Whether eager's engine has to compute the gradients because a tensor of another kind has replaced an input.
 
         False where the former memory of that input is needed and was not saved.
         """
@@ -99,7 +101,8 @@ class ReadTwice:
         return bool(others) and (bool(self._both) or not others & self._computed_from - {*self.kept_where(hooked)})
 
     def with_history(self, moved: bool) -> bool:
-        """Whether `gradients` has to be called since the gradients need a history and memory was replaced (`moved`)."""
+        """Whether `gradients` has to be called because the gradients need a history and memory was replaced
+        (`moved`)."""
         return moved and bool(self._both) and self._double_backward is not None and not self._double_backward.recomputes
 
     @cached_property
@@ -145,8 +148,9 @@ class ReadTwice:
         return double_backward.replayed(inputs, tangents, new)
 
 
-def _is_leaf_of_its_own(tensor: torch.Tensor) -> bool:
-    """A leaf that a program may resize by hand, which data, results and weights of modules are assumed not to be."""
+def _is_free_leaf(tensor: torch.Tensor) -> bool:
+    """Whether the tensor is a leaf that requires a gradient and no parameter of a module. A program may replace such a
+    leaf by a tensor of another size; parameters are assumed to keep their size."""
     return tensor.requires_grad and tensor.is_leaf and not isinstance(tensor, Parameter)
 
 

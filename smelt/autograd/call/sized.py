@@ -1,6 +1,6 @@
-"""Calls of a graph with symbolic sizes: values of symbols are read from the inputs and substituted into the plan.
+"""Calls of a graph with symbolic sizes: the values of symbols are read from the inputs and substituted into its plan.
 
-One plan is made for each set of values; what surrounds the programs is then the code of static graphs.
+One plan is made for each set of values. Calls with these values then run like those of a graph with static sizes.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Compiled = Callable[..., tuple[Any, ...]]
 Wrap = Callable[[Joint, Program, Program | None], Compiled]
 
 LIMIT = 256
-"""Plans that are kept: each is small, and making one takes microseconds."""
+"""Maximum number of cached plans. Each is small, and making one takes microseconds."""
 
 
 def wrap_sized(joint: Joint, forward: Program, backward: Program | None, wrap: Wrap) -> Compiled:
-    """The callable of a graph whose programs take the values of `joint.sizes` after their tensors."""
+    """The callable of a graph whose programs take the values of the symbols in `joint.sizes` after their tensors."""
     plans: dict[tuple[int, ...], Compiled] = {}
     read, tensors = _reader(joint.sizes), _chooser(joint)
 
@@ -52,10 +52,10 @@ def wrap_reading(
 ) -> Compiled:
     """The callable of a graph whose forward computes the values of some symbols.
 
-    The forward runs first; then all values are known that the plan of the call needs.
+    The forward program runs first; after it all values are known that the plan of the call needs.
 
     Args:
-        below: makes a program run by itself, below autograd.
+        below: wraps a program so that it runs below autograd.
     """
     plans: dict[tuple[int, ...], Compiled] = {}
     programs: dict[tuple[int, ...], Program] = {}
@@ -79,7 +79,7 @@ def wrap_reading(
             program = programs[values] = below(joint, _given(forward, values))
         results = program([*tensors])
         found = len(results) - joint.num_found
-        if as_computed:  # whatever the sizes are
+        if as_computed:  # for any sizes
             return tuple(results[:found])
         values += tuple(map(int, results[found : found + len(joint.reads)]))
         del results[found:]
@@ -98,7 +98,8 @@ def wrap_reading(
 
 
 def _as_computed(joint: Joint, program: Program) -> Compiled:
-    """The callable of a graph whose results are what its forward computes, and whose inputs have known sizes."""
+    """The callable of a graph without gradients that returns the results of its forward program unchanged, and whose
+    inputs have known sizes."""
     count, found = joint.num_primals, joint.num_found
 
     def call(*inputs: Any) -> tuple[Any, ...]:
@@ -127,7 +128,8 @@ def _reader(sizes: Sequence[SizeInput]) -> Callable[[Sequence[Any]], tuple[int, 
 
 
 def _chooser(joint: Joint) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """Gives the tensors among a call's inputs: in C, since a whole training step has hundreds of them."""
+    """A function that selects the tensors among a call's inputs. It is written in C, because a whole training step has
+    hundreds of inputs."""
     count = joint.num_primals - len(joint.reals) + len(joint.numbers)
     positions = [i for i in range(count) if i not in joint.numbers]
     if len(positions) > 1:
@@ -155,7 +157,7 @@ def _backward_given(backward: Program, values: tuple[int, ...]) -> Program:
 
 
 def in_numbers(joint: Joint, numbers: Mapping[Symbol, int]) -> Joint:
-    """The plan with given values substituted for its symbols."""
+    """The plan with numbers substituted for its symbols."""
 
     def fixed(value: Any) -> Any:
         match value:
@@ -196,7 +198,7 @@ def meta_in_numbers(meta: TensorMeta, numbers: Mapping[Symbol, int]) -> TensorMe
     if not meta.symbolic:
         return meta
     shape, stride = (tuple(evaluate(n, numbers) for n in sizes) for sizes in (meta.shape, meta.stride))
-    if 0 in shape:  # in strides, sizes of 0 count as 1
+    if 0 in shape:  # strides are computed with 1 for sizes of 0
         ones = {symbol: n or 1 for symbol, n in numbers.items()}
         stride = tuple(step or evaluate(n, ones) for step, n in zip(stride, meta.stride, strict=True))
     return dataclasses.replace(meta, shape=shape, stride=stride)

@@ -1,9 +1,9 @@
 """A backward program in stages as a chain of autograd nodes: each returns its gradients before the next stage runs.
 
-The engine accumulates a gradient in its leaf, and calls the hooks there, before it visits nodes that were made earlier.
-The first node starts the program, returns the gradients that are final after its first stage, and passes an empty
-gradient to the node of the second stage, which continues the program. Hooks of leaves, such as those of
-DistributedDataParallel, so run while later kernels are still to be launched.
+The engine accumulates a gradient in its leaf, and calls the leaf's hooks, before it visits nodes that were created
+earlier. The first node starts the program, returns the gradients that are final after the program's first stage, and
+passes an empty gradient to the node of the second stage, which continues the program. In this way the hooks of leaves,
+such as those of DistributedDataParallel, run before later kernels are launched.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ Gradients = tuple[torch.Tensor | None, ...]
 
 
 class Chain:
-    """How the inputs of one compiled graph are spread over nodes.
+    """How the inputs of one compiled graph are distributed over autograd nodes.
 
     Args:
-        stages: for each one, the positions of the inputs whose gradients it gives; the first is the call's own node.
-        joint: the plan of the call.
-        device: of its gradients.
+        stages: for each stage, the positions of the inputs whose gradients its node returns; the first stage's node is
+            the call's own.
+        joint: the plan of calls.
+        device: the device of the gradients.
     """
 
     def __init__(self, stages: Sequence[Sequence[int]], joint: Joint, device: torch.device) -> None:
@@ -37,7 +38,11 @@ class Chain:
         self.token = torch.empty(0, device=device)
 
     def begin(self, edges: list[torch.Tensor]) -> tuple[Handover, list[torch.Tensor]]:
-        """Make the nodes of one call but for the first one, whose edges are left, and the edge to them."""
+        """Create the nodes of one call for all stages but the first; `edges` keeps the first node's inputs.
+
+        Returns:
+            the state that the nodes share, and the edge from the first node to the second.
+        """
         handover = Handover(self)
         edge: list[torch.Tensor] = []
         with torch.enable_grad():
@@ -50,7 +55,7 @@ class Chain:
 
 
 def chain_of(joint: Joint, backward: object) -> Chain | None:
-    """The chain for a graph whose backward was compiled in stages; None: it is one node."""
+    """The chain for a graph whose backward was compiled in stages; None if the backward is one node."""
     if not isinstance(backward, Backward) or not all(isinstance(k, int | None) for k in joint.gradients):
         return None
     program = next((p for p in backward.programs.values() if isinstance(p, Staged)), None)
@@ -63,7 +68,7 @@ def chain_of(joint: Joint, backward: object) -> Chain | None:
 
 
 def _inputs_by_stage(joint: Joint, program: Staged) -> list[list[int]]:
-    """The inputs whose gradients each stage gives; but for the first one, stages that give none are left out."""
+    """The inputs whose gradients each stage returns; stages after the first that return none are omitted."""
     stage_of = {position: number for number, positions in enumerate(program.positions) for position in positions}
     stages: list[list[int]] = [[] for _ in program.positions]
     for i, position in enumerate(joint.gradients):
@@ -73,13 +78,16 @@ def _inputs_by_stage(joint: Joint, program: Staged) -> list[list[int]]:
 
 
 class Handover:
-    """What the nodes of one call hand to each other in a backward.
+    """The state that the nodes of one call share during a backward.
 
     Attributes:
-        program: continues the backward program.
-        found: gradients that are known and not yet returned, by their position among the program's results.
-        left: the same by input, where they were computed all at once.
-        absent: inputs that have none in this backward; hooks: of inputs that were computed.
+        program: the running backward program, a generator; None if no stage is left.
+        resume: runs the program to the end of its next stage.
+        positions: for each remaining stage, the positions of its results among the program's.
+        found: position among the program's results -> a gradient that is known and not yet returned.
+        left: input -> a gradient that is not yet returned, if all gradients were computed at once.
+        absent: inputs without a gradient in this backward.
+        hooks: input that is no leaf -> its hooks.
     """
 
     def __init__(self, chain: Chain) -> None:
@@ -92,16 +100,16 @@ class Handover:
         self.absent: frozenset[int] = frozenset()
         self.hooks: dict[int, Any] = {}
 
-    def start(self, program: Staged, inputs: list[Any], within: Callable[[Any], Any]) -> list[torch.Tensor | None]:
+    def start(self, program: Staged, inputs: list[Any], wrap: Callable[[Any], Any]) -> list[torch.Tensor | None]:
         """Run the first stage of a backward program.
 
         Args:
-            within: what programs run inside of, given a boxed function.
+            wrap: wraps a boxed function to run below autograd and outside of autocast regions.
 
         Returns:
-            its results, None for those of later stages.
+            the program's results, None for those of later stages.
         """
-        self.program, self.positions, self.resume = program.begin(inputs), iter(program.positions), within(_next)
+        self.program, self.positions, self.resume = program.begin(inputs), iter(program.positions), wrap(_next)
         self.found.clear()
         self._advance()
         return [self.found.pop(position, None) for position in range(program.count)]
@@ -123,10 +131,11 @@ class Handover:
             del given[0]
 
     def first(self, made: Gradients, absent: frozenset[int], hooks: dict[int, Any]) -> Gradients:
-        """What the first node returns of the gradients that it has: its own, and what brings the engine to the next.
+        """The gradients that the first node returns: those of its own inputs, and an empty one that leads the engine to
+        the next node.
 
         Args:
-            made: one for each argument of the node but for the last one.
+            made: the gradients of all arguments of the node except the last one.
         """
         self.absent, self.hooks, self.left = absent, hooks, {}
         own = [*made]
@@ -139,7 +148,7 @@ class Handover:
         return (*own, self.chain.token.detach())
 
     def take(self, number: int) -> list[torch.Tensor | None]:
-        """The gradients of a later node's inputs."""
+        """The gradients that the node of stage `number` returns; runs the program until they are known."""
         inputs = self.chain.stages[number]
         if self.left:
             return [self.left.pop(i) for i in inputs]
@@ -154,7 +163,7 @@ class Handover:
         return taken
 
     def _end(self) -> None:
-        """Run the program to its end after its last results, which releases its memory."""
+        """Run the program to its end after its last results, so that it releases its memory."""
         while self.program is not None:
             self._advance()
         self.found.clear()
@@ -169,7 +178,7 @@ class _Stage(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, handover: Handover, number: int, *edges: torch.Tensor) -> torch.Tensor:
-        """`edges`: the stage's inputs, and the tensor that leads to the next stage."""
+        """Create the node. `edges`: the stage's inputs, and the tensor that leads to the next stage."""
         ctx.handover, ctx.number = handover, number
         ctx.set_materialize_grads(False)
         return torch.empty(0, device=handover.chain.device)

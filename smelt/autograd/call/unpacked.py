@@ -1,4 +1,4 @@
-"""Saved tensors in the layout that the backward program was compiled for: hooks and copies may change it.
+"""Gives saved tensors the layout for which the backward program was compiled, which hooks may have changed.
 
 `torch.autograd.graph.save_on_cpu` keeps values, not strides; other hooks may return other dtypes, sizes or
 devices. A backward program reads memory by address, and would silently read wrong elements.
@@ -17,35 +17,38 @@ from smelt.graph.ir.meta import TensorMeta, may_overlap, meta_of
 
 
 def packed_metas(saved: Sequence[torch.Tensor]) -> list[TensorMeta] | None:
-    """What the tensors are, if hooks are about to replace them."""
+    """The metadata of the tensors if hooks on saved tensors are active, else None."""
     return None if saved_tensor_hooks() is None else [meta_of(tensor) for tensor in saved]
 
 
 def unpacked(saved: Sequence[torch.Tensor], metas: Sequence[TensorMeta]) -> list[torch.Tensor]:
-    """What hooks returned, in the strides of what they were given.
+    """The tensors that hooks returned, with the strides of the tensors that the hooks were given.
 
     Raises:
-        RuntimeError: they returned other sizes, dtypes or devices, which no program was compiled for.
+        RuntimeError: a hook returned another size, dtype or device, for which no program was compiled.
     """
     return [_as_packed(tensor, meta) for tensor, meta in zip(saved, metas, strict=True)]
 
 
 DESCRIBED: bool = _native.memory_marks_init(torch.Tensor)
-"""Whether tensors are described in C; False on a torch without DLPack's exchange table, where each is asked."""
+"""Whether tensors can be described in C; False on a torch without DLPack's exchange table, where Python attributes are
+read."""
 
 
 memory_marks = _native.memory_marks
-"""(tensors, positions, with their addresses) -> 8 bytes for each that tell it from others; None where one has none."""
+"""(tensors, positions, whether addresses matter) -> 8 bytes for each tensor at these positions, equal for equal layouts
+(and addresses); None if one cannot be described."""
 
 
 def lie_together(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of one dtype show the same elements of one memory."""
+    """Whether two tensors of one dtype are the same view of the same memory."""
     same = one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride()
     return same and one.is_conj() == other.is_conj() and one.is_neg() == other.is_neg()
 
 
 def kinds_of(saved: Sequence[torch.Tensor], own: Sequence[tuple[int, TensorMeta]]) -> tuple[tuple[int, ...], bytes]:
-    """The positions of `own`, and what `same_kinds` compares: nothing where a tensor cannot be described."""
+    """(positions of `own`, their description), which `same_kinds` compares; the description is None if a tensor has
+    none."""
     positions = tuple(k for k, _ in own)
     if not positions:
         return (), b""
@@ -56,27 +59,30 @@ def kinds_of(saved: Sequence[torch.Tensor], own: Sequence[tuple[int, TensorMeta]
 def inputs_among(
     saved: Sequence[torch.Tensor], copied: Sequence[int], inputs: Sequence[torch.Tensor], itself: frozenset[int]
 ) -> tuple[list[int], list[tuple[int, TensorMeta]]]:
-    """Positions of inputs among what is saved: those that eager does not save by themselves; those that it does.
+    """The positions of inputs among the saved tensors, as two lists: inputs of which eager saves only views, and inputs
+    that eager saves themselves, with their metadata.
 
-    The first occurrence of one that eager saves by itself is the tensor; a second one is an alias of its memory.
+    If an input that eager saves itself occurs twice, the first occurrence is the tensor and the second is an alias of
+    its memory.
     """
     own = {id(tensor): i in itself for i, tensor in enumerate(inputs)}
     first = {id(tensor): k for k, tensor in reversed(list(enumerate(saved)))}
     given = [k for k, tensor in enumerate(saved) if id(tensor) in own and k not in copied]
-    alone = {k for k in given if own[id(saved[k])] and first[id(saved[k])] == k}
-    return [k for k in given if k not in alone], [(k, meta_of(saved[k])) for k in given if k in alone]
+    themselves = {k for k in given if own[id(saved[k])] and first[id(saved[k])] == k}
+    return [k for k in given if k not in themselves], [(k, meta_of(saved[k])) for k in given if k in themselves]
 
 
 def same_kinds(saved: list[torch.Tensor], kinds: tuple[tuple[int, ...], bytes]) -> bool:
-    """Whether tensors are certain to be of the kinds, in the strides, that `kinds_of` found at the first call."""
+    """Whether the tensors are certain to have the sizes, strides, dtypes and devices that `kinds_of` found at the first
+    call."""
     return kinds == ((), b"") or memory_marks(saved, kinds[0], False) == kinds[1]
 
 
 def lay_out_replaced(saved: list[torch.Tensor], own: Sequence[tuple[int, TensorMeta]]) -> None:
-    """Lay out the replacement (`x.data = y`) of a saved input in the strides of the input, which the program reads.
+    """Copy replacements (`x.data = y`) of saved inputs to the strides that the program reads, in place in `saved`.
 
     Raises:
-        RuntimeError: it is another kind of tensor.
+        RuntimeError: a replacement has another size, dtype or device.
     """
     for k, meta in own:
         tensor = saved[k]
@@ -98,7 +104,8 @@ def _as_packed(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
 
 
 def is_like(tensor: torch.Tensor, meta: TensorMeta) -> bool:
-    """Whether a program that was compiled for `meta` can read the tensor, or a copy in other strides."""
+    """Whether a program that was compiled for `meta` can read the tensor, or a copy of it with the strides of
+    `meta`."""
     same = tensor.layout is torch.strided and (tuple(tensor.shape), tensor.dtype) == (meta.shape, meta.dtype)
     return same and tensor.device == meta.device
 
@@ -110,10 +117,10 @@ def _laid_out(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
         return tensor
     size = extent(meta.shape, meta.stride)
     out = tensor.new_empty(size).as_strided(meta.shape, meta.stride)
-    if 0 in meta.stride:  # what is repeated is written once
+    if 0 in meta.stride:  # repeated elements are written once
         once = tuple(slice(1) if step == 0 else slice(None) for step in meta.stride)
         out, tensor = out[once], tensor[once]
-    if may_overlap(out.shape, out.stride()):  # windows: what two of them show is equal in both
+    if may_overlap(out.shape, out.stride()):  # overlapping windows: shared elements are equal in both
         offsets = torch.arange(size, device=tensor.device).as_strided(out.shape, out.stride())
         flat = out.as_strided((size,), (1,))
         flat[offsets] = tensor
@@ -127,9 +134,10 @@ def _told(meta: TensorMeta) -> str:
 
 
 def hold_memory(saved: list[torch.Tensor], positions: Sequence[int]) -> None:
-    """Replaces these by aliases: tensors on the same memory and version counter, unaffected by `x.data = y`.
+    """Replace these saved tensors by aliases: tensors with the same memory and version counter, which `x.data = y` does
+    not change.
 
-    Modes of the program do not see it.
+    The user's torch modes do not see the operation.
     """
     if not positions:
         return
@@ -140,7 +148,7 @@ def hold_memory(saved: list[torch.Tensor], positions: Sequence[int]) -> None:
 
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy in the same strides, gaps and repeats included."""
+    """A copy with the same strides, gaps and repeated elements included."""
     if tensor.layout is not torch.strided or tensor.is_contiguous():
         return tensor.clone()
     shape, stride = tensor.shape, tensor.stride()

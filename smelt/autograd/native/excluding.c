@@ -1,26 +1,26 @@
-/* Excluding(program, keys, boxed): calls a program while this thread's dispatcher passes some keys by.
+/* Excluding(program, keys, boxed): calls a program while some dispatch keys of torch are excluded in this thread.
  *
- * torch's own guards are objects of Python, of which making, entering and leaving one takes as long as a small kernel.
- * What they do is to set bits in a word of the thread, which autograd/call/dispatch.py has found and checked against them. */
+ * torch's guards are Python objects; creating, entering and leaving one takes as long as a small kernel. They set bits
+ * in a thread-local word. autograd/call/dispatch.py has found that word and compared writes to it with the guards. */
 #define PY_SSIZE_T_CLEAN
 #include "excluding.h"
 #include <dlfcn.h>
 #include <stdint.h>
 #include <structmember.h>
 
-enum { INCLUDED, EXCLUDED }; /* which of the thread's words */
+enum { INCLUDED, EXCLUDED }; /* indices of the thread-local words */
 
 static const char *const symbol = "_ZN3c104impl26raw_local_dispatch_key_setE";
 static void *library;
-static uint64_t usual; /* torch stores what differs from this */
-static unsigned epoch = 1; /* of `library` */
+static uint64_t usual; /* the default set: torch stores the exclusive or with it */
+static unsigned epoch = 1; /* changes whenever `library` does */
 static _Thread_local uint64_t *thread_words;
 static _Thread_local unsigned thread_epoch;
 
-/* This thread's words, NULL when unknown. */
+/* This thread's words; NULL if their address is unknown. */
 static inline uint64_t *words(void) {
     if (thread_epoch != epoch) {
-        thread_words = library ? dlsym(library, symbol) : NULL; /* glibc resolves for the calling thread */
+        thread_words = library ? dlsym(library, symbol) : NULL; /* glibc returns the calling thread's copy */
         thread_epoch = epoch;
     }
     return thread_words;
@@ -34,7 +34,7 @@ typedef struct {
     char boxed;
 } Excluding;
 
-/* The program with its inputs as a list of its own, which it empties. */
+/* Calls the program with its inputs in a new list, which the program empties. */
 static PyObject *run_flat(PyObject *program, PyObject *const *args, Py_ssize_t count) {
     PyObject *inputs = PyList_New(count);
     if (!inputs) return NULL;
@@ -58,7 +58,7 @@ static PyObject *excluding_call(PyObject *self, PyObject *const *args, size_t fl
         return PyErr_Format(PyExc_TypeError, kind->boxed ? "one list is wanted" : "no keywords are taken");
     added = kind->keys & ~(at[EXCLUDED] ^ usual);
     at[EXCLUDED] = ((at[EXCLUDED] ^ usual) | added) ^ usual;
-    Py_INCREF(program); /* it may be what drops the last reference to us */
+    Py_INCREF(program); /* the program may drop the last reference to `self` */
     PyObject *result = kind->boxed ? PyObject_CallOneArg(program, args[0]) : run_flat(program, args, count);
     Py_DECREF(program);
     at = words();

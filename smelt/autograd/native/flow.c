@@ -1,7 +1,7 @@
-/* The minimum cut of a network, by Dinic's algorithm: shortest augmenting paths, all of one length at a time.
+/* The minimum cut of a network, by Dinic's algorithm: augmenting paths in phases, each for one shortest length.
  *
- * Partition asks it once or a few times a graph, for networks of some thousand edges; a library for sparse graphs gives
- * the same answer, but importing it takes longer and more memory than all of the compiler's own modules. */
+ * The partition computes one or a few cuts per graph, of networks of some thousand edges. A library for sparse graphs
+ * would compute the same cuts, but importing it takes more time and memory than importing the whole compiler. */
 #define PY_SSIZE_T_CLEAN
 #include "excluding.h"
 #include "memory_marks.h"
@@ -11,15 +11,15 @@
 typedef struct {
     int32_t nodes, source, sink;
     int32_t *first;  /* node -> its arcs in `arcs`: [first[n], first[n + 1]) */
-    int32_t *arcs;   /* numbers of arcs: edge e is arc 2e, and 2e + 1 the other way */
-    int32_t *to;     /* arc -> node */
-    int64_t *left;   /* arc -> what it can still carry */
-    int32_t *level;  /* node -> arcs from the source on a shortest path, -1: not reached */
-    int32_t *next;   /* node -> the first of its arcs that may still lead on in this phase */
-    int32_t *queue;  /* nodes, or the arcs of a path */
+    int32_t *arcs;   /* arc numbers: edge e is arc 2e, its reverse is arc 2e + 1 */
+    int32_t *to;     /* arc -> the node that it leads to */
+    int64_t *left;   /* arc -> residual capacity */
+    int32_t *level;  /* node -> number of arcs on a shortest path from the source; -1: not reached */
+    int32_t *next;   /* node -> the first of its arcs that is not exhausted in this phase */
+    int32_t *queue;  /* nodes to visit, or the arcs of a path */
 } network;
 
-/* The arcs of each node side by side. */
+/* Sorts the arcs by the node that they leave. */
 static void collect(network *g, int32_t edges) {
     memset(g->first, 0, ((size_t)g->nodes + 1) * sizeof *g->first);
     for (int32_t a = 0; a < 2 * edges; a++) g->first[g->to[a ^ 1] + 1]++;
@@ -28,7 +28,7 @@ static void collect(network *g, int32_t edges) {
     for (int32_t a = 0; a < 2 * edges; a++) g->arcs[g->next[g->to[a ^ 1]]++] = a;
 }
 
-/* Levels from the source; whether the sink is reached. */
+/* Computes each node's level, its distance from the source; returns whether the sink is reached. */
 static int measure_levels(network *g) {
     int32_t begin = 0, end = 0;
     memset(g->level, -1, (size_t)g->nodes * sizeof *g->level);
@@ -47,7 +47,7 @@ static int measure_levels(network *g) {
     return g->level[g->sink] >= 0;
 }
 
-/* An arc of `n` that leads to the next level, or -1 when none is left. */
+/* An arc of `n` that leads to the next level, or -1 if none is left. */
 static int32_t step_of(network *g, int32_t n) {
     for (; g->next[n] < g->first[n + 1]; g->next[n]++) {
         const int32_t a = g->arcs[g->next[n]];
@@ -56,7 +56,8 @@ static int32_t step_of(network *g, int32_t n) {
     return -1;
 }
 
-/* Fills the path of `length` arcs in the queue; where along it the first of them is full now. */
+/* Sends the largest possible flow along the path of `length` arcs in the queue; returns the index of its first full
+ * arc. */
 static int32_t push(network *g, int32_t length) {
     int64_t least = INT64_MAX;
     for (int32_t i = 0; i < length; i++)
@@ -71,7 +72,7 @@ static int32_t push(network *g, int32_t length) {
     return full;
 }
 
-/* Fills shortest paths until none of this length is left. */
+/* Augments shortest paths until none of this length is left. */
 static void fill_paths(network *g) {
     memcpy(g->next, g->first, (size_t)g->nodes * sizeof *g->next);
     int32_t n = g->source, length = 0;
@@ -84,7 +85,7 @@ static void fill_paths(network *g) {
         if (a >= 0) {
             g->queue[length++] = a;
             n = g->to[a];
-        } else if (length) { /* a dead end: back by one arc, which is of no use any more */
+        } else if (length) { /* a dead end: go back by one arc, which is exhausted */
             n = g->to[g->queue[--length] ^ 1];
             g->next[n]++;
         } else {
@@ -93,7 +94,7 @@ static void fill_paths(network *g) {
     }
 }
 
-/* Sets reaches[n] where n can still send to the sink: of all minimum cuts this is the one nearest to it. */
+/* Sets reaches[n] if n can still send flow to the sink. These nodes define the minimum cut nearest to the sink. */
 static void mark_sink_side(network *g, char *reaches) {
     int32_t begin = 0, end = 0;
     memset(reaches, 0, (size_t)g->nodes);

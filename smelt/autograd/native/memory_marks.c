@@ -1,8 +1,8 @@
-/* Where tensors lie and what they are, as a few bytes that are compared with those of another time.
+/* Marks of tensors: hashes of shape, strides, dtype, device and (if wanted) address, to be compared at another time.
  *
- * Another tensor in an input's place (`x.data = y`) changes no version counter: the backward of each call looks at the
- * inputs that it reads, of which a step of training has hundreds. Asking Python for shape, strides, type and device
- * takes a microsecond for each. torch's table of exchange describes a tensor in a few nanoseconds, without an owner. */
+ * Replacing an input's memory (`x.data = y`) changes no version counter, so the backward of each call compares the
+ * marks of the inputs that it reads. A training step has hundreds of these. Reading the attributes from Python takes a
+ * microsecond per tensor; torch's DLPack exchange table describes a tensor in a few nanoseconds. */
 #include "memory_marks.h"
 #include "../../base/native/dlpack.h"
 
@@ -23,7 +23,8 @@ static inline uint64_t mixed(uint64_t mark, uint64_t value) {
     return mark ^ mark >> 32;
 }
 
-/* Whether a lazy view holds other values than it stands for: -1 with an error set. */
+/* Whether the tensor is a lazy negation or conjugate, whose memory has other values than the tensor; -1 with an error
+ * set. */
 static int holds_others(PyObject *tensor, int complex) {
     PyObject *answer = PyObject_CallMethodNoArgs(tensor, is_neg);
     if (answer == Py_False && complex) Py_SETREF(answer, PyObject_CallMethodNoArgs(tensor, is_conj));
@@ -33,8 +34,8 @@ static int holds_others(PyObject *tensor, int complex) {
     return found;
 }
 
-/* The negative bit of real values is asked for only where the address does not tell it.
- * 1: the mark was made; 0: nothing can be said of such a tensor; -1 with an error set. */
+/* Computes a tensor's mark. A real tensor is tested for a lazy negation only if its address is not part of the mark.
+ * Returns 1, 0 if the tensor cannot be described, or -1 with an error set. */
 static int mark_of(PyObject *tensor, int address, uint64_t *mark) {
     enum { COMPLEX = 5 };
     Description is;
@@ -51,7 +52,7 @@ static int mark_of(PyObject *tensor, int address, uint64_t *mark) {
     return 1;
 }
 
-/* memory_marks(tensors, positions, address) */
+/* memory_marks(tensors, positions, address): the marks of the tensors at these positions, as bytes of 8 per tensor. */
 static PyObject *memory_marks(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     (void)module;
     if (count != 3 || !(PyList_Check(args[0]) || PyTuple_Check(args[0])) || !PyTuple_Check(args[1]))

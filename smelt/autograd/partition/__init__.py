@@ -1,1 +1,1 @@
-"""Joint graph in; forward and backward graphs out: what is saved for the backward and what is recomputed."""
+"""Joint graph in; forward and backward graphs out. Decides which values are saved and which are recomputed."""

@@ -1,8 +1,9 @@
-"""Joint graph in; forward and backward graphs out, saving what backward reads and recomputing nothing but views.
+"""Joint graph in; forward and backward graphs out. Saves all values that backward reads, and recomputes only views.
 
-Values inside a `torch.utils.checkpoint` call are recomputed, random numbers excepted.
+Values inside a `torch.utils.checkpoint` call are recomputed, except random numbers.
 
-This is what eager does, and the partition of the `aot_eager` backend. `partition` (min-cut) is the compiler's own.
+Eager saves the same values. The `aot_eager` backend uses this partition; the compiler itself uses `partition`, a
+minimum cut.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from smelt.prims.table import PRIMS
 
 
 def split(joint: Joint, module: fx.GraphModule | None = None) -> tuple[fx.GraphModule, fx.GraphModule | None]:
-    """(forward, backward) graphs of a joint graph (or of `module`, the same graph over other operators).
+    """The (forward, backward) graphs of a joint graph, or of `module`, the same graph with other operators.
 
     Backward is None when nothing is differentiable.
 
@@ -63,7 +64,7 @@ def split(joint: Joint, module: fx.GraphModule | None = None) -> tuple[fx.GraphM
 
 
 def _operands(readers: set[fx.Node], late: set[fx.Node], nodes: Sequence[fx.Node]) -> list[fx.Node]:
-    """The early values that these nodes read, in graph order."""
+    """The values that do not depend on tangents and that these nodes read, in graph order."""
     return sorted({n for node in readers for n in node.all_input_nodes if n not in late}, key=_order(nodes))
 
 
@@ -74,7 +75,7 @@ def _copied_among(module: fx.GraphModule, saved: Iterable[fx.Node], apart: set[f
 def _copy(module: fx.GraphModule, node: fx.Node) -> fx.Node:
     with module.graph.inserting_before(module.graph.output_node()):
         copy = module.graph.call_function(torch.ops.aten.clone.default, (node,))
-    copy.meta["val"] = PRIMS["clone"].meta(node.meta["val"])  # without gaps
+    copy.meta["val"] = PRIMS["clone"].meta(node.meta["val"])  # a copy has no gaps
     return copy
 
 
@@ -84,7 +85,8 @@ def _order(nodes: Sequence[fx.Node]) -> Callable[[fx.Node], int]:
 
 
 def _without_views(saved: Sequence[fx.Node], nodes: Sequence[fx.Node]) -> list[fx.Node]:
-    """Save the memory behind a view: it has the user's version counter, and two views of it are saved once."""
+    """Save the base of a view instead of the view: the base has the version counter that the user's writes change, and
+    serves all its views."""
     bases: dict[fx.Node, None] = {}
     for node in saved:
         while is_view_node(node):
@@ -94,7 +96,8 @@ def _without_views(saved: Sequence[fx.Node], nodes: Sequence[fx.Node]) -> list[f
 
 
 def _without_constants(saved: Sequence[fx.Node], values: Sequence[object]) -> list[fx.Node]:
-    """Drop derivatives computed from constants alone: eager does not save them, so hooks must not see them."""
+    """Drop derivatives that are computed only from constants: eager does not save them, so hooks on saved tensors must
+    not see them."""
     results = {value for value in values if isinstance(value, fx.Node)}
 
     @functools.cache
@@ -109,7 +112,7 @@ def _without_constants(saved: Sequence[fx.Node], values: Sequence[object]) -> li
 def _without_checkpointed(
     saved: Sequence[fx.Node], nodes: Sequence[fx.Node], late: set[fx.Node], values: Sequence[object]
 ) -> list[fx.Node]:
-    """Save what a checkpointed region reads instead of the values inside it."""
+    """Save the operands of a checkpointed region instead of the values inside it."""
     results = {value for value in values if isinstance(value, fx.Node)}
 
     @functools.cache

@@ -25,11 +25,12 @@ def extract(
     shown: Mapping[Node, Node] | None = None,
     drawn: Sequence[Node] = (),
 ) -> fx.GraphModule:
-    """The graph that computes results from inputs: `leaders` in order, each right after the operands it still needs.
+    """The graph that computes results from inputs: `leaders` in order, each directly after those of its operands that
+    are not computed yet.
 
     Args:
-        shown: values (inputs or not) that are a reshape of an input, mapped to that input.
-        drawn: nodes that draw random numbers; they are kept even without readers.
+        shown: value -> an input of which it is a reshape.
+        drawn: nodes that draw random numbers, which are kept even if nothing reads them.
     """
     graph = Graph()
     env: dict[Node, Node] = {}
@@ -50,7 +51,7 @@ def extract(
 
 
 def _copy_with_operands(node: Node, graph: fx.Graph, env: dict[Node, Node]) -> None:
-    """Copy a node, and before it those of its operands that were not copied yet."""
+    """Copy a node, after copying those of its operands that are not copied yet."""
     stack = [node]
     while stack:
         node = stack[-1]
@@ -64,7 +65,7 @@ def _copy_with_operands(node: Node, graph: fx.Graph, env: dict[Node, Node]) -> N
 
 
 def _between(results: Iterable[Node], given: Container[Node]) -> set[Node]:
-    """The nodes that must be computed to get the results from the values `given`."""
+    """The nodes that have to be computed to get the results from the values `given`."""
     found: set[Node] = set()
     stack = [r for r in results if r not in given]
     while stack:

@@ -1,8 +1,8 @@
-"""Which forward values to keep for a backward: a minimum cut.
+"""Chooses by a minimum cut which forward values are kept for a backward.
 
-Every value that the backward may read is an edge whose capacity is the cost of keeping it; a second edge, from the
-source, is the cost of recomputing it (`recompute.py` has both). Of the cheapest cuts the one nearest to the backward
-is taken, by Dinic's algorithm (native/flow.c).
+Each value that the backward may read is an edge whose capacity is the cost of keeping the value. A second edge, from
+the source, has the cost of recomputing it (`recompute.py` defines both costs). Dinic's algorithm (native/flow.c) finds
+the minimum cut that is nearest to the backward.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from smelt.autograd import _native
 from smelt.autograd.partition.recompute import Costs, is_heavy, never_twice, saved_bytes
 
 _BUDGET_STEPS = 10
-_UNITS = 2**52  # all finite capacities together, in 64-bit integers
+_UNITS = 2**52  # upper bound of the sum of finite capacities, which are 64-bit integers
 _INFINITE = 2**60
 
 
 @dataclass(frozen=True)
 class Cut:
-    """The problem of one backward: which early values to save.
+    """The problem to choose the early values that are saved for one backward.
 
     Attributes:
-        early: nodes that its gradients need and that do not depend on tangents, in graph order.
-        forward: nodes that the forward computes anyway.
-        read: those of `early` that the backward itself reads.
-        results: what the forward returns.
-        inputs: of the forward.
-        costs: of the graph's values.
+        early: nodes that the gradients need and that do not depend on tangents, in graph order.
+        forward: nodes that the forward computes in any case.
+        read: those of `early` that are operands of nodes that depend on tangents.
+        results: the values that the forward returns.
+            inputs: the inputs of the forward.
+            costs: the costs of the graph's values.
     """
 
     early: Sequence[Node]
@@ -56,23 +56,24 @@ class Cut:
         return self._within(target, keep, recompute_costs, fastest, least)
 
     def _penalties(self, recompute_costs: Sequence[float], heavy: float | None = None) -> list[float]:
-        """Recompute costs; infinite for nodes that must not, or (`heavy`) should not, be computed twice."""
+        """The recompute costs of `early`; infinite for nodes that must not be recomputed, and `heavy`, if given, for
+        those that should not be."""
         penalties = []
         for node, cost in zip(self.early, recompute_costs, strict=True):
             if node.op == "placeholder" and node in self.inputs:
-                cost = math.inf  # also where forward itself does not read it
+                cost = math.inf  # also if the forward does not read it
             elif node in self.forward:
                 if node.op != "call_function" or never_twice(node):
                     cost = math.inf
                 elif "checkpoint" in node.meta:
-                    cost = min(cost, 1.0)  # the program asked for it
+                    cost = min(cost, 1.0)  # the program requests recomputation
                 elif heavy is not None and is_heavy(node):
                     cost = heavy
             penalties.append(cost)
         return penalties
 
     def _inside(self, node: Node) -> bool:
-        """Whether a value is internal to a `checkpoint` call, not one of its results."""
+        """Whether a value is internal to a `checkpoint` call and not a result of the call."""
         region = node.meta.get("checkpoint")
         if region is None or node.op != "call_function" or never_twice(node) or node in self.results:
             return False
@@ -87,10 +88,10 @@ class Cut:
         fastest: list[Node],
         least: list[Node],
     ) -> list[Node]:
-        """The fastest cut that saves at most `target` bytes: recompute costs are scaled down until it fits."""
+        """The fastest cut that saves at most `target` bytes, found by scaling down the recompute costs."""
         if saved_bytes(fastest) <= target:
             return fastest
-        best, low, high = least, -14.0, 3.0  # powers of two
+        best, low, high = least, -14.0, 3.0  # exponents of two
         for _ in range(_BUDGET_STEPS):
             middle = (low + high) / 2
             found = self._cut(keep, self._penalties([c * 2.0**middle for c in recompute_costs]))
@@ -101,7 +102,7 @@ class Cut:
         return best
 
     def _cut(self, keep: Sequence[float], recompute_costs: Sequence[float]) -> list[Node]:
-        """The early nodes to save under these costs."""
+        """The early nodes that the minimum cut saves, given these costs."""
         count = len(self.early)
         source, sink = 2 * count, 2 * count + 1
         number = {node: i for i, node in enumerate(self.early)}
@@ -128,7 +129,7 @@ class Cut:
 
 
 def _capacities(costs: Sequence[float]) -> array[int]:
-    """Costs as 64-bit integers, at least 1: finite ones are scaled so that all together are less than infinity."""
+    """Costs as 64-bit integers of at least 1, scaled so that the sum of all finite costs is less than infinity."""
     total = sum(cost for cost in costs if cost != math.inf)
     scale = min(1.0, _UNITS / total) if total else 1.0
     return array("q", [_INFINITE if cost == math.inf else max(int(cost * scale), 1) for cost in costs])

@@ -1,6 +1,6 @@
 """Joint prim graph in; forward and backward prim graphs out. Chooses what to save and what to recompute.
 
-A whole training step has no separate backward program; `whole_step.py` chooses there by the same costs.
+For a whole training step, which has no separate backward program, `whole_step.py` chooses by the same costs.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from smelt.prims.table import PRIMS, Kind, Prim
 
 @dataclass(frozen=True)
 class Saved:
-    """One value that forward hands to backward.
+    """One value that forward saves for backward.
 
     Attributes:
-        kind: an input of forward, one of its outputs for the caller, or neither.
-        index: position among inputs or outputs; -1 for an intermediate.
+        kind: whether it is an input of forward, one of its outputs for the caller, or an intermediate.
+            index: its position among the inputs or outputs; -1 for an intermediate.
         name: the node's name.
     """
 
@@ -49,7 +49,7 @@ def partition(module: fx.GraphModule, joint: Joint, options: Options) -> tuple[f
 
     Args:
         module: the prim graph of the joint graph: same placeholders, same outputs.
-        joint: says how many of them belong to forward.
+        joint: the plan, which has the number of outputs that belong to forward.
         options: `activation_memory_budget` 1 weighs speed and memory; less recomputes more, down to 0,
             which keeps inputs and what cannot be computed twice.
     """
@@ -61,7 +61,7 @@ def partition(module: fx.GraphModule, joint: Joint, options: Options) -> tuple[f
 
 
 class _Split:
-    """The joint graph, classified into what the cut needs to know."""
+    """The joint graph's nodes, classified for the minimum cut."""
 
     def __init__(self, module: fx.GraphModule, joint: Joint) -> None:
         self.module = module
@@ -91,7 +91,8 @@ class _Split:
         self.costs = Costs(self.nodes[:-1], self.needed_forward, [*stored, *self.shown], self.copied)
 
     def _own(self, value: Node) -> Node:
-        """The node that forward returns for a saved value: a copy where it may be written before the backward."""
+        """The node that forward returns for a saved value: a copy if the value may be overwritten before the
+        backward."""
         if value in self.as_saved:
             return self.as_saved[value]
         if value not in self.copied:
@@ -121,7 +122,7 @@ class _Split:
         return module
 
     def backward(self, saved: Sequence[Node]) -> fx.GraphModule:
-        late = (n for n in self.nodes if n in self.late)  # recomputed values then live briefly
+        late = (n for n in self.nodes if n in self.late)  # recomputed values are then live for a short time
         inputs = [*saved, *self.tangents, *self.sizes, *self.reads]
         module = extract(self.module, inputs, self.gradients, self.gradient_metas, late, self.shown)
         others = self.results.union(self.inputs, self.as_saved) - self.copied
@@ -165,7 +166,7 @@ def _derive_gaps(graph: fx.Graph) -> None:
 
 
 def _reshaped(values: Iterable[Node], results: Container[Node]) -> dict[Node, Node]:
-    """Computed values of which a result is a reshape, with that result: the product behind logits, for example.
+    """Computed value -> a result that is a reshape of it (the product behind logits, for example).
 
     The result is saved instead, so that the value is not kept twice.
     """

@@ -1,6 +1,7 @@
-"""Which inputs and results the backward reads as they are when it runs, and of which forward saves copies.
+"""Selects the inputs and results that the backward reads as they are when it runs, and those that are saved as copies.
 
-Both partitions use this. The trace has marked the former (`meta["as_saved"]`, see `autograd.trace.saved.Where`).
+Both partitions use this. The trace has added nodes for the former (`meta["as_saved"]`, see
+`autograd.trace.saved.Where`).
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from torch.fx import Node
 from smelt.autograd.trace.joint import Joint
 
 AsSaved = Mapping[Node, Node]
-"""What the backward finds of inputs and results, with what these are in the forward."""
+"""Node that stands for an input or result when the backward runs -> the node of the same value in the forward."""
 
 
 def as_saved(nodes: Sequence[Node], inputs: Sequence[Node], values: Sequence[Node]) -> AsSaved:
-    """Those of `nodes` that have readers, or that are the first of several of one input."""
+    """The nodes of `nodes` with `meta["as_saved"]` that are needed: those with readers, and the first node of an input
+    with several."""
     by_name = {n.name: n for n in inputs}
     late = [n for n in nodes if "as_saved" in n.meta]
     firsts = {n.meta["as_saved"][1] for n in late if n.meta["as_saved"][0] == "memory" and n.users}
@@ -29,9 +31,10 @@ def as_saved(nodes: Sequence[Node], inputs: Sequence[Node], values: Sequence[Nod
 
 
 def read_late(found: AsSaved, needed: Container[Node], chosen: Collection[Node]) -> list[Node]:
-    """Those of the marked nodes that the backward reads; calls save them first.
+    """The nodes of `found` that the backward reads. Calls save them before all other values.
 
-    Of an input that is saved several times the first is the tensor itself, all others its memory in the forward.
+    If several nodes stand for one input, the first is the tensor itself, and the others are the memory that it had in
+    the forward.
     """
     reread = {value for n, value in found.items() if n in needed and n.meta["as_saved"][0] == "memory"}
     reread.update(value for value in found.values() if value in chosen)
@@ -43,9 +46,10 @@ def _is_first(late: Node) -> bool:
 
 
 def copied(joint: Joint, inputs: Sequence[Node], values: Sequence[Node], found: AsSaved) -> set[Node]:
-    """Inputs and results of which copies are saved, since eager does not save them and the caller may write to them.
+    """The inputs and results that are saved as copies, because eager does not save them and so the caller may write to
+    them.
 
-    Of the results these are all that eager does not save (`logits.detach().div_(2)` is allowed before the backward).
+    This includes every result that eager does not save: `logits.detach().div_(2)` is allowed before the backward.
     """
     apart = (value for n, value in found.items() if n.meta["as_saved"][0] != "alias")
     result = {inputs[i] for i in joint.unsaved}.union(apart)

@@ -1,8 +1,8 @@
-"""What it costs to keep a forward value for backward, and to recompute it, both in bytes moved.
+"""The costs of keeping a forward value for backward and of recomputing it, both in bytes moved.
 
-The partition weighs the two. Keeping a value costs reading it back, the memory it holds, and a write when the
-forward kernels would not store it anyway. Recomputing it costs arithmetic (in bytes that could be moved
-meanwhile: `prims/cost.py`), re-reading for reductions, and a write when a backward kernel needs it in memory.
+The partition compares the two. Keeping a value costs a read, the memory that it occupies, and a write unless the
+forward kernels store it in any case. Recomputing it costs arithmetic (in bytes that could be moved in the same time,
+see `prims/cost.py`), another read of the operands of reductions, and a write if a backward kernel needs it in memory.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from smelt.prims.table import Kind, Prim
 from smelt.shapes.size import hint
 
 READ, HOLD, WRITE = 1.0, 0.5, 1.0
-INPUT = 0.01  # an input exists anyway; not zero, so that fewer are kept
+INPUT = 0.01  # an input is in memory in any case; not zero, so that fewer inputs are kept
 SLICE = 1.25  # a kept slice is a copy
 
 FREE = frozenset({Kind.VIEW, Kind.CREATION})
 FUSIBLE = frozenset({Kind.POINTWISE, Kind.RANDOM, Kind.REDUCTION, Kind.COPY}) | FREE
 PASSES = 4
-"""Times that a kernel of another kind (a sort, a scan, a scatter) is taken to read its operands."""
+"""How often a kernel of another kind (a sort, a scan, a scatter) is assumed to read its operands."""
 
 NOWHERE = -1
-"""The level of constants, random numbers and scalars: they wait in no memory."""
+"""The level of constants, random numbers and scalars, which occupy no memory."""
 
 
 def kind_of(node: Node) -> Kind | None:
-    """The kind of a prim node (getitem and ATen nodes have none)."""
+    """The kind of a prim node; None for getitem and ATen nodes."""
     return node.target.kind if isinstance(node.target, Prim) else None
 
 
@@ -46,7 +46,7 @@ def is_barrier(node: Node) -> bool:
 
 
 def nbytes(meta: object) -> int:
-    """Bytes of a value; numbers and tuples have none of their own."""
+    """The number of bytes of a value; 0 for numbers and tuples."""
     return hint(meta.nbytes) if isinstance(meta, TensorMeta) else 0
 
 
@@ -56,8 +56,8 @@ class Costs:
     Args:
         nodes: the graph's nodes in order.
         forward: nodes that the forward outputs need.
-        kept_anyway: forward outputs; they are stored whatever the partition decides.
-        copied: inputs that are only kept as copies.
+        kept_anyway: forward outputs, which are stored whatever the partition decides.
+        copied: inputs that are saved as copies.
     """
 
     def __init__(
@@ -72,7 +72,8 @@ class Costs:
             self.level[node] = max(below, 0) + 1 if is_barrier(node) else below
 
     def keep(self, node: Node) -> float:
-        """Bytes moved and occupied when the value is saved; infinite for tuples and views, whose base is saved."""
+        """Bytes moved and occupied if the value is saved; infinite for tuples, and for views, whose base can be saved
+        instead."""
         meta = node.meta["val"]
         if not isinstance(meta, TensorMeta):
             return math.inf
@@ -86,14 +87,14 @@ class Costs:
         return size * (READ + HOLD + (0.0 if self._stored(node) else WRITE))
 
     def _stored(self, node: Node) -> bool:
-        """Whether forward kernels put the value in memory: a barrier makes or reads it, or it outlives one."""
+        """Whether forward kernels store the value in memory: a separate kernel computes it or reads it."""
         if is_barrier(node) or kind_of(node) is None:
             return True
         level = self.level[node]
         return any(user in self.forward and self.level[user] > level for user in _readers(node))
 
     def recompute_cost(self, node: Node) -> float:
-        """Bytes moved (or work in bytes) when backward computes the value from its operands."""
+        """Bytes moved, and arithmetic in bytes, if backward computes the value from its operands."""
         prim, meta = node.target, node.meta["val"]
         if not isinstance(prim, Prim):
             return _fallback(node)
@@ -105,10 +106,10 @@ class Costs:
         return work + ((HOLD + WRITE) * nbytes(meta) if self._joins(node) else 0.0)
 
     def _joins(self, node: Node) -> bool:
-        """Whether the node takes an operand past a barrier, as a residual connection does.
+        """Whether the node has a large operand from before the last separate kernel, as a residual connection has.
 
-        Backward meets the later operand first: recomputed, the earlier one would wait in memory, and
-        its own past with it, back to the start of the network.
+        Backward needs the later operand first. If the node were recomputed, its earlier operand would have to stay in
+        memory until then, and so would that operand's own earlier operands, back to the start of the network.
         """
         level, size = self.level[node], nbytes(node.meta["val"])
         for operand in map(_base, node.all_input_nodes):
@@ -119,12 +120,12 @@ class Costs:
 
 
 def is_heavy(node: Node) -> bool:
-    """A value that is not computed twice unless a memory budget asks for it."""
+    """Whether a value is recomputed only if a memory budget requires it."""
     return is_barrier(node) and kind_of(node) is not Kind.INDEXING
 
 
 def never_twice(node: Node) -> bool:
-    """A value that may differ when it is recomputed."""
+    """Whether a value may differ when it is recomputed."""
     target = node.target
     if isinstance(target, OpOverload):
         return not _ONCE.isdisjoint(target.tags) or schema_of(target).is_mutable
@@ -132,11 +133,12 @@ def never_twice(node: Node) -> bool:
 
 
 _ONCE = frozenset({torch.Tag.nondeterministic_seeded, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output})
-"""Of operators that draw random numbers, or whose results have sizes that the forward program tells."""
+"""The tags of operators that draw random numbers, or whose results have sizes that the forward program determines."""
 
 
 def _work(node: Node, prim: Prim) -> float:
-    """Arithmetic and traffic of a kernel that computes only this node, in bytes; pointwise kinds share a kernel."""
+    """Arithmetic and memory traffic of the node, in bytes. A pointwise node is fused with its operands and has no
+    traffic."""
     meta = node.meta["val"]
     made = [m for m in (meta if isinstance(meta, tuple) else (meta,)) if m is not None]
     arithmetic = arithmetic_bytes(prim, made, [n.meta["val"] for n in node.args if isinstance(n, Node)])
@@ -152,7 +154,7 @@ def _work(node: Node, prim: Prim) -> float:
 
 
 def _reread_cost(node: Node) -> float:
-    """Bytes read from inputs: keeping an input is free, reading it is not."""
+    """Bytes that the node reads from graph inputs, which are kept for free but are not read for free."""
     size = nbytes(node.meta["val"])
     inputs = (n for n in map(_base, node.all_input_nodes) if n.op == "placeholder")
     return READ * sum(min(nbytes(n.meta["val"]), size) for n in inputs)
@@ -163,12 +165,12 @@ def _fallback(node: Node) -> float:
 
 
 def nbytes_of_inputs(node: Node) -> float:
-    """Bytes that a node reads."""
+    """Number of bytes of a node's operands."""
     return float(sum(nbytes(n.meta["val"]) for n in node.all_input_nodes))
 
 
 def _readers(node: Node) -> Iterable[Node]:
-    """The users of a value, views looked through."""
+    """The users of a value, and for users that are views, the users of these instead."""
     for user in node.users:
         if kind_of(user) in FREE and user.op == "call_function":
             yield from _readers(user)
@@ -177,7 +179,7 @@ def _readers(node: Node) -> Iterable[Node]:
 
 
 def _base(node: Node) -> Node:
-    """The value behind views."""
+    """The value of which the node is a view, or the node itself."""
     while kind_of(node) is Kind.VIEW:
         node = node.args[0]  # type: ignore[assignment]
     return node
@@ -191,5 +193,5 @@ def _cuts(node: Node) -> bool:
 
 
 def saved_bytes(saved: Iterable[Node]) -> int:
-    """Bytes that the saved values hold beyond inputs."""
+    """Number of bytes of the saved values, inputs excluded."""
     return sum(nbytes(n.meta["val"]) for n in saved if n.op not in ("placeholder", "get_attr"))

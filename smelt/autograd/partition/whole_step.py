@@ -1,7 +1,8 @@
-"""Recomputation in the graph of a whole training step, which has no separate backward program.
+"""Recomputation within the graph of a whole training step, which has no separate backward program.
 
-Nothing separates forward and backward in one graph. Fusion would compute values for the backward inside the forward's
-kernels, which have the operands at hand, and keep them in memory, in full precision, to the end of the step. So each
+In such a graph nothing separates forward and backward. Fusion would compute values that the backward needs in the
+forward's kernels, which already read the operands, and keep the results in memory, in full precision, until the end of
+the step. So each
 backward of the graph gets copies of the nodes that the minimum cut decides to recompute. A copy reads the same buffers
 as the original kernel; `node.meta["after"]`, the name of a gradient that its first reader also reads, keeps fusion from
 merging the two.
@@ -20,15 +21,16 @@ from smelt.graph.ir.ancestry import ancestors, dependents
 from smelt.graph.ir.module import Graph, GraphModule, remove_dead
 
 MAX_KEPT_BYTES = 1 << 16
-"""Values of at most so many bytes are always kept: a kernel that recomputes one costs little but its launch."""
+"""Values of at most this many bytes are always kept: recomputing one would mainly cost the launch of a kernel."""
 
 
 def with_recomputation(module: fx.GraphModule, budget: float) -> fx.GraphModule:
-    """The graph with copies of forward values in its backwards; itself where it has none.
+    """The graph, in which each backward recomputes forward values from copies of their nodes; `module` itself if there
+    is no backward.
 
     Args:
-        module: a prim graph whose `meta["derivative"]` tells which backward a node belongs to.
-        budget: as `activation_memory_budget`.
+        module: a prim graph; `meta["derivative"]` of a node is the number of the backward that it belongs to.
+        budget: the option `activation_memory_budget`.
     """
     for number in sorted({n.meta["derivative"] for n in module.graph.nodes if "derivative" in n.meta}):
         module = _recomputed(module, number, budget)
@@ -40,13 +42,13 @@ def _is_kept_anyway(node: fx.Node) -> bool:
 
 
 def _recomputed(module: fx.GraphModule, number: int, budget: float) -> fx.GraphModule:
-    """The graph with copies for one of its backwards."""
+    """The graph with recomputation for the backward of this number."""
     *nodes, output = module.graph.nodes
     late = {n for n in nodes if n.meta.get("derivative") == number}
     needed = ancestors(late)
     early = [n for n in nodes if n in needed and n not in late]
     if not dependents(nodes, late).isdisjoint(early):
-        return module  # a value of this backward that the program computed before, for something else
+        return module  # an early value depends on this backward: recomputation would be circular
     read = {n for n in early if any(user in late for user in n.users)}
     results = {n for n in output.all_input_nodes if n not in late}
     inputs = {n for n in nodes if n.op == "placeholder"}
@@ -62,11 +64,12 @@ def _recomputed(module: fx.GraphModule, number: int, budget: float) -> fx.GraphM
 
 
 class _Copy:
-    """The graph's nodes once more: the late ones read copies of early ones that are not kept.
+    """A copy of the graph in which late nodes (those of one backward) read second copies of the early nodes that are
+    not kept.
 
     Attributes:
         of: the copy of each node.
-        recomputed: second copies of early nodes, each before its first reader.
+        recomputed: the second copies of early nodes, each placed before its first reader.
     """
 
     def __init__(self, nodes: Iterable[Node], late: Container[Node], kept: Container[Node]) -> None:
@@ -87,7 +90,7 @@ class _Copy:
         return self.of[node] if node in self.late or node in self.kept else self.recomputed[node]
 
     def recompute(self, node: Node) -> None:
-        """Second copies of a node and of what it needs, as far as they are missing."""
+        """Create the second copies, as far as they are missing, of a node and of its operands."""
         stack = [node]
         while stack:
             node = stack[-1]
@@ -106,7 +109,8 @@ class _Copy:
             self.recomputed[node] = made
 
     def wait(self) -> None:
-        """Have recomputed nodes, and what the backward computes from them alone, wait for a gradient."""
+        """Delay recomputed nodes, and nodes of the backward that depend only on them, until a gradient is known
+        (`meta["after"]`)."""
         nodes = list(self.graph.nodes)
         position = {n: at for at, n in enumerate(nodes)}
         recomputed = set(self.recomputed.values())
@@ -123,14 +127,14 @@ class _Copy:
             if any(n in flowing for n in node.all_input_nodes):
                 flowing.add(node)
             elif node in late and other is None and kind_of(node) not in FREE:
-                flowing.add(node)  # where the backward begins
+                flowing.add(node)  # the first node of the backward
             elif other is not None:
                 node.meta["after"] = other.name
 
     def _gradient_beside(
         self, node: Node, late: Container[Node], gradient: dict[Node, Node | None], position: dict[Node, int]
     ) -> Node | None:
-        """The last value of the backward before `node` that the first reader of `node` reads as well."""
+        """The latest value of the backward, computed before `node`, that the first reader of `node` reads as well."""
         readers = [user for user in node.users if user in gradient]
         if not readers:
             return None

@@ -1,7 +1,8 @@
 """The recorder of the joint trace: writes operators down as a functional ATen graph.
 
 Values never change. A write to a tensor makes a new value for its storage view and for all its parents up to the
-storage's root; sibling views notice by the storage's version and are reread when next used. Views are not
+storage's root; sibling views detect the write by the storage's version, and their values are derived anew when they are
+used next. Views are not
 recorded when they are made but when their value is needed. Equal nodes are merged and operators that change no element
 (clone, detach, a cast to the same dtype) are dropped while recording, so most of what eager would run is never a node.
 """
@@ -65,14 +66,15 @@ class GraphRecorder:
         root: the module that will own the constants.
         origin: name of the torch-level node that is running; becomes `node.meta["from"]`.
         line: the user's line of that node; becomes `node.meta["line"]`.
-        lines: where the engine's nodes come from, which become `node.meta["of"]` and `node.meta["line"]` in a backward.
+        lines: the forward operations that the engine's nodes come from; they become `node.meta["of"]` and
+            `node.meta["line"]`.
         checkpoint: the `torch.utils.checkpoint` region of that node; becomes `node.meta["checkpoint"]`.
         backward: the autograd engine is running; becomes `node.meta["backward"]`.
         derivative: which of the program's own calls of the engine is running; becomes `node.meta["derivative"]`.
         reads: numbers that the program reads from tensors.
         drawn: how many operators drew random numbers so far; becomes `node.meta["random"]`.
         eager_draws: random operators draw from torch's generators what eager would draw.
-        cloned: memory that the program copies by `clone()`; the graph, whose values never change, has no copy.
+        cloned: storages that the program copies by `clone()`; the graph, whose values never change, has no copy.
         recomputed: the recomputed values of `checkpoint` calls that the backward reads.
     """
 
@@ -119,7 +121,7 @@ class GraphRecorder:
         return view.node
 
     def _recomputed_value(self, view: StorageView) -> fx.Node:
-        """The same in the second run of the `checkpoint` call that the running node of the engine comes from."""
+        """The value of `view` in the second run of the `checkpoint` call from which the engine's running node comes."""
         assert self.recomputed is not None
         if view.node is not None and view.version == view.storage.version:
             return self.recomputed.of(view.node)
@@ -162,13 +164,13 @@ class GraphRecorder:
             changed.node, changed.version = value, view.storage.version
 
     def number(self, real: Real) -> fx.Node:
-        """A floating-point number of each call, as a tensor without dimensions: an input, or computed from tensors."""
+        """A floating-point number that differs between calls, as a 0-d tensor: an input, or computed from tensors."""
         if self.reads is not None and is_unbacked(real):
             return self.reads.float_node(real)
         return self.given_number(real)
 
     def given_number(self, real: Real) -> fx.Node:
-        """A floating-point number that each call brings."""
+        """A floating-point number that is an input of each call, as a 0-d tensor."""
         known = self.reals.get(real.key)
         if known is None:
             val = TensorMeta((), torch.float64, (), torch.device("cpu"))
@@ -235,7 +237,8 @@ class GraphRecorder:
             self._note_backward(meta)
 
     def _node(self, op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], vals: Any) -> fx.Node:
-        """One node, or the equal one that is already there. `vals` None: ask the operator."""
+        """A node with these arguments: an equal one that exists, or a new one. `vals` None: the operator's rule gives
+        the metadata."""
         if has_real(args) or has_real(kwargs.values()):
             op, args, kwargs = with_numbers(self, op, args, kwargs, vals)
         random = op is not operator.getitem and op_info(op).random and _draws(op, args)
@@ -259,13 +262,13 @@ class GraphRecorder:
         return node
 
     def item(self, node: fx.Node, index: int) -> fx.Node:
-        """One result of a node with several."""
+        """One result of a node that has several."""
         return self._node(operator.getitem, (node, index), {}, node.meta["val"][index])  # type: ignore[arg-type]
 
     # -- the recorder protocol -------------------------------------------------------------------------------------
 
     def pure(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], answer: Any, outputs: Any) -> None:
-        """A pure operator: `outputs` get the node, or an item of it each."""
+        """Record a pure operator: `outputs` are bound to its node, or to an item of it each."""
         if type(outputs) is TraceTensor:
             val = outputs.storage_view.layout.val
             if op is aten.clone.default and not self.backward and "memory_format" not in kwargs:
@@ -293,7 +296,8 @@ class GraphRecorder:
                     self.bind(each, node)
 
     def _checked(self, info: TraceTensor, api_name: str, *, is_matrix: bool) -> None:
-        """What computed `info` raises by itself where it tells of a failure: nodes have no effects."""
+        """Make the operator that computed `info`, its status, raise the error itself: a separate check would have no
+        reader."""
         node = self.value(info.storage_view)
         made, index = node.args if node.target is operator.getitem else (None, None)
         if not isinstance(made, fx.Node) or not isinstance(index, int) or not isinstance(made.target, OpOverload):
@@ -302,7 +306,8 @@ class GraphRecorder:
             made.target = checked_form(made.target, index, api_name, is_matrix)
 
     def expect_close(self, a: TraceTensor, b: TraceTensor, rtol: float, atol: float, equal_nan: bool) -> None:
-        """The memory of `a` holds what an operator hands on that checks it: nodes have no effects."""
+        """Record a check that `a` and `b` are close: the value of `a` becomes the result of the check, since a node
+        without readers is removed."""
         root = a.storage_view.storage.root
         assert root is not None
         node = self.value(root)
@@ -341,7 +346,7 @@ class GraphRecorder:
         answer: Any,
         outputs: Sequence[Any],
     ) -> None:
-        """A writing operator: compute the new values functionally, then assign them."""
+        """Record a writing operator: compute the new values functionally, then assign them."""
         rule = WRITES.get(op)
         if rule is not None and kwargs.get("generator") is None:
             self.assign(args[0].storage_view, self.like(rule(self, args, kwargs), args[0].storage_view))
@@ -384,14 +389,14 @@ class GraphRecorder:
                 self._overwrite(one, node, shown.get(name))
 
     def constant(self, tensor: torch.Tensor) -> TraceTensor:
-        """A real tensor met during the trace: the same trace tensor each time."""
+        """The trace tensor of a real tensor that the program uses: the same one each time."""
         known = self._constants.get(id(tensor))
         if known is not None:
             return known[1]
         if tensor.requires_grad:
             raise Unsupported("a tensor that requires grad and is no input of the graph", hint="pass it as an argument")
         traced = self.literal(tensor)
-        if tensor.numel() != 1:  # the graph holds the tensor itself, whose owner may write to it
+        if tensor.numel() != 1:  # the graph contains the tensor itself, to which its owner may write
             forget(traced)
         self._constants[id(tensor)] = (tensor, traced)
         return traced
@@ -443,7 +448,8 @@ class GraphRecorder:
         return [items] if len(schema_of(function).returns) == 1 else items
 
     def _drawn(self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Random numbers that are eager's, or for elements that share memory (one for each address, as eager draws).
+        """Bind the result of a random operator if it needs special treatment: eager's own random numbers, or elements
+        that share memory and get one number per address.
 
         Returns:
             whether there is anything special about them.
@@ -495,7 +501,7 @@ class GraphRecorder:
 
 
 _MEANINGLESS = frozenset({"pin_memory", "memory_format", "non_blocking", "layout"})
-"""Keyword arguments that do not change values. Strides are said by metadata, and layout is always strided."""
+"""Keyword arguments that do not change values: strides are part of the metadata, and the layout is always strided."""
 
 _DROPOUT_AT: dict[OpOverload, int | None] = {
     aten._scaled_dot_product_flash_attention_for_cpu.default: None,
@@ -506,13 +512,14 @@ _DROPOUT_AT: dict[OpOverload, int | None] = {
     aten._scaled_dot_product_cudnn_attention_backward.default: None,
     aten._cudnn_rnn.default: 11,
 }
-"""Operators that are tagged as random, and where they take the rate of a dropout (0 when left out), if they do one."""
+"""Operator that is tagged as random -> the position of its dropout rate (0 if it is left out), or None if it has no
+dropout."""
 
 
 def _as_out(
     op: OpOverload, function: OpOverload, out: TraceTensor, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What an `out=` says about how its values are computed."""
+    """The keyword arguments (dtype, device) that a call with `out=` implies for the operator's functional form."""
     if any(a.name == "device" for a in schema_of(function).arguments):  # `torch.arange(4, out=x)`
         return {"dtype": out.dtype, "device": out.device}
     if name_in_namespace(op) in _IN_TYPE_OF_OUT and argument(op, args, kwargs, "dtype") is None:
@@ -521,7 +528,7 @@ def _as_out(
 
 
 _IN_TYPE_OF_OUT = frozenset({"sum", "nansum", "mean", "prod", "cumsum", "cumprod"})
-"""Operators that turn their elements into the type of `out=`, where no other is asked for, before they add them up."""
+"""Operators that convert their elements to the dtype of `out=` before they reduce them, unless `dtype` is given."""
 
 _INTO: dict[OpOverload, tuple[OpOverload, tuple[Any, ...]]] = {
     aten.rand.out: (aten.uniform_.default, ()),
@@ -529,7 +536,7 @@ _INTO: dict[OpOverload, tuple[OpOverload, tuple[Any, ...]]] = {
     aten.randint.out: (aten.random_.to, (0,)),
     aten.randint.low_out: (getattr(aten.random_, "from"), (0, 1)),
 }
-"""Operators that fill an `out=` with random numbers in the order of its memory: how, and with which arguments."""
+"""Operator that fills an `out=` with random numbers in memory order -> the operator and arguments that compute them."""
 
 
 def _draws(op: OpOverload, args: Sequence[Any]) -> bool:
@@ -587,7 +594,7 @@ def _metas(args: Any) -> Any:
 
 
 def is_view_node(node: fx.Node) -> bool:
-    """True when an eager run of the node may share memory with its first argument."""
+    """Whether the node's result in eager may share memory with its first argument."""
     return node.op == "call_function" and isinstance(node.target, OpOverload) and op_info(node.target).kind is Kind.VIEW
 
 

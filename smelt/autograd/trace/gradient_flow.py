@@ -21,10 +21,12 @@ from smelt.graph.nodes.invalid_history import of_backward
 from smelt.graph.trace.trace import TraceTensor, trace_like
 
 MOST_RESULTS = 6
-"""Results whose sets are all looked at, for functions that are given None; of more, the unions of single ones."""
+"""Maximum number of results of which every subset is examined, for functions that may get None; with more results, only
+single results and their unions are."""
 
 MOST_PATTERNS = 64
-"""Sets of gradients, of such a function, that the unions are made of; for others its backward has no program."""
+"""Maximum number of sets of gradients of such a function of which unions are formed; the backward is not compiled for
+other sets."""
 
 Gradients = tuple[torch.Tensor | None, ...]
 
@@ -37,9 +39,9 @@ class GradientFlow:
 
     Attributes:
         order: the nodes in topological order, heads first; edges: for each, the nodes that it gives gradients to.
-        visited: for each node the heads from which the engine reaches it.
-        below: nodes that a `torch.autograd.Function` leads to, and may give no gradient.
-        gave: for marked nodes, which gradients they have returned.
+        visited: node -> the heads from which the engine reaches it.
+        below: nodes that get their gradients from a `torch.autograd.Function`, which may give none.
+        gave: marked node -> which gradients it has returned.
     """
 
     def __init__(self, rec: GraphRecorder, heads: Sequence[torch.Tensor]) -> None:
@@ -188,7 +190,8 @@ class GradientFlow:
         return found
 
     def _applied(self, node: Any, gradients: Sequence[torch.Tensor | None]) -> Any:
-        """What the function's backward gives; or the error that is raised where a call gets there."""
+        """The gradients that the function's backward returns; or the error that a call raises when it reaches this
+        backward."""
         try:
             return type(node).apply(node, *gradients)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Example inputs in; the trace tensors that stand for them out, with their identity, overlap and history."""
+"""Example inputs in; trace tensors with the same identity, overlap and history out."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Input:
     """One primal: its graph input, the leaf that gets its gradient, and the tensor that the program sees.
 
     Attributes:
-        storage_view, history: those that the program's tensor began with.
-        counts: it has its own version counter, not that of another input that covers it.
+        storage_view, history: the storage view and the history of the program's tensor at the start.
+        counts: it has a separate version counter, not that of another input that covers it.
     """
 
     node: fx.Node
@@ -36,18 +36,19 @@ class Input:
 
     @property
     def wants_gradient(self) -> bool:
-        """False also where a tensor that does not require a gradient was written with values that do."""
+        """Whether the input gets a gradient. False for one that does not require a gradient, even if values that do
+        were written to it."""
         return self.leaf.requires_grad and self.leaf.is_leaf
 
 
 def make_inputs(
     rec: GraphRecorder, examples: Sequence[torch.Tensor], shared: bool, metas: Sequence[TensorMeta | None] = ()
 ) -> list[Input]:
-    """Trace tensors for the examples; one object for an example that comes twice.
+    """Trace tensors for the examples; an example that occurs twice gives one object.
 
-    `metas` has the metadata of those that stand for tensors of many sizes.
-
-    With `shared`, examples that overlap in memory become views of the one that covers the others.
+    Args:
+        metas: metadata with symbolic sizes, for examples that have dynamic sizes.
+        shared: make examples that overlap in memory views of the one that covers the others.
     """
     made: dict[int, Input] = {}
     covers = _covers(examples) if shared else {}
@@ -95,7 +96,8 @@ def _view_input(base: Input, whole: torch.Tensor, view: torch.Tensor) -> Input:
 
 
 def _covers(examples: Sequence[torch.Tensor]) -> dict[int, int]:
-    """For each example that overlaps with others: the index of the one that covers them (not itself in the result)."""
+    """Index of an example that overlaps with others -> the index of the example that covers them, which is not itself a
+    key."""
     covers: dict[int, int] = {}
     for group in overlapping(examples):
         whole = cover_of([examples[i] for i in group])

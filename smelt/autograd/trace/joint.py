@@ -151,7 +151,7 @@ def _tracing_state() -> Iterator[None]:
 
 
 def _first_of_storages(inputs: Sequence[Any]) -> dict[Storage, int]:
-    """The first input that is the whole of each storage."""
+    """Storage -> the first input that covers all of it."""
     found: dict[Storage, int] = {}
     for i, one in enumerate(inputs):
         if one.storage_view.parent is None:
@@ -197,7 +197,7 @@ class _Trace:
 
     def run(self) -> Joint:
         with TraceMode(self.rec), reading(self.reads), self.reads.checking():
-            with heard(None):  # capture has shown the warnings of these functions already
+            with heard(None):  # capture has already shown the warnings of these functions
                 results = run_graph(self.gm, self.arguments(), self.rec)
             with _disable_current_modes():  # views are read here, and meta kernels run on them
                 mutations = self.mutations()
@@ -448,7 +448,7 @@ class _Trace:
         """The gradients of the leaves that PyTorch's engine computes from the heads and their tangents.
 
         Raises:
-            _BackwardFailed: an error of the backward pass, which tracing carefully tells from what works.
+            _BackwardFailed: an error of the backward pass; a second, careful trace finds the results that cause it.
         """
         total = _Total.apply(tangents, *heads)
         owner = self.reads.owner

@@ -71,7 +71,7 @@ class JointReads:
         if not is_unbacked(number):
             return self.recorder.number(number)
         known = self.floats.get(number.key)
-        if known is None and number.compute is None:  # not read from a tensor: an input of the graph
+        if known is None and number.compute is None:  # not read from a tensor, so it is an input of the graph
             return self.recorder.given_number(number)
         if known is None:
             operands = [self.float_node(a) for a in number.args]

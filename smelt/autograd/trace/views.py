@@ -1,4 +1,4 @@
-"""View operators on values: how a view reads from its parent's value, and how a write to it changes the parent's.
+"""View operators on values: how a view's value is read from its parent's, and how a write to it changes the parent's.
 
 Functional graphs have no memory, so both directions are expressions: `select` and `select_scatter`, `permute` and its
 inverse. A small set of operators is emitted (view, permute, expand, select, slice, diagonal, view.dtype), so that later
@@ -34,7 +34,7 @@ Write = Callable[[Emit, fx.Node, fx.Node, StorageView], fx.Node]
 
 
 WRITTEN_VIEWS = frozenset({aten.select_scatter.default, aten.slice_scatter.default, aten.diagonal_scatter.default})
-"""What a tensor becomes when a view of it is written. As values of a graph these have no gaps, whoever calls them."""
+"""The operators that express a write to a view of a tensor. Their results have no gaps, in whatever graph they are."""
 
 
 def read_view(emit: Emit, parent: fx.Node, view: StorageView) -> fx.Node:

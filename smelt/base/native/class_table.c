@@ -10,12 +10,12 @@
 #include <string.h>
 
 typedef struct {
-    PyObject *key, *value; /* strong; a free row has no key */
+    PyObject *key, *value; /* strong references; key is NULL in a free row */
 } Row;
 
 typedef struct {
     PyObject_HEAD
-    Py_ssize_t count, mask; /* mask + 1 rows, a power of two, at least twice as many as there are classes */
+    Py_ssize_t count, mask; /* mask + 1 rows: a power of two, at least twice the number of classes */
     Row *rows;
 } ClassTable;
 
@@ -138,7 +138,7 @@ static PyTypeObject ClassTableType = {
 
 static PyObject *checker; /* "__instancecheck__" */
 
-/* Whether a class's metaclass says itself which objects are its instances; NULL when it is `type` that does. */
+/* The metaclass's own `__instancecheck__`; NULL if it inherits that of `type`. */
 static PyObject *own_check(PyTypeObject *meta) {
     PyObject *found = meta == &PyType_Type ? NULL : _PyType_Lookup(meta, checker);
     return found == _PyType_Lookup(&PyType_Type, checker) ? NULL : found;
@@ -156,7 +156,7 @@ static int is_kind(PyObject *value, PyObject *kinds) {
     PyTypeObject *meta = Py_TYPE(kinds);
     PyObject *check = own_check(meta);
     if (!check) return 0;
-    /* `abc.ABCMeta` asks for the class of the object, and has the same answer for that */
+    /* the check of `abc.ABCMeta` would read `__class__`; asking for the object's class gives the same result */
     if (!strcmp(meta->tp_name, "ABCMeta")) return PyObject_IsSubclass((PyObject *)Py_TYPE(value), kinds);
     return PyObject_IsInstance(value, kinds);
 }

@@ -1,4 +1,4 @@
-/* What torch publishes as `torch.Tensor.__dlpack_c_exchange_api__`: the declarations follow the DLPack 1.x ABI. */
+/* The exchange table that torch publishes as `torch.Tensor.__dlpack_c_exchange_api__`, by the DLPack 1.x ABI. */
 #ifndef SMELT_DLPACK_H
 #define SMELT_DLPACK_H
 #define PY_SSIZE_T_CLEAN
@@ -35,12 +35,12 @@ typedef struct Exchange {
     struct Exchange *older;
     void *allocate, *from_python;
     int (*to_python)(Managed *, void **);
-    int (*borrow)(void *, Description *); /* of a tensor object, while it lives; may be NULL */
+    int (*borrow)(void *, Description *); /* describes a tensor object; valid while that exists; may be NULL */
 } Exchange;
 
 enum { MAX_RANK = 16 };
 
-/* The table of `torch.Tensor`; NULL where this torch has none, or one of another kind. */
+/* The exchange table of `torch.Tensor`; NULL if this torch has none, or one of another major version. */
 static inline const Exchange *smelt_exchange_of(PyObject *tensor_type) {
     PyObject *capsule = PyObject_GetAttrString(tensor_type, "__dlpack_c_exchange_api__");
     const Exchange *table = capsule ? PyCapsule_GetPointer(capsule, "dlpack_exchange_api") : NULL;

@@ -1,20 +1,23 @@
-/* What a signal's handler raises while the compiler works is the program's. An ordinary exception, a time limit for
- * example, may be taken for a failure on its way (by the compiler, by PyTorch, by a generator that is closed), so it is
- * noted where it leaves the handler: the function's vectorcall is ours meanwhile. Only the main thread runs handlers. */
+/* Passes exceptions that signal handlers raise while the compiler runs on to the user's program.
+ *
+ * If such an exception is an ordinary one (a time limit, for example), code that it passes through (the compiler,
+ * PyTorch, a generator that is being closed) may take it for a failure and suppress it. So it is recorded when it
+ * leaves the handler: the handler's vectorcall is replaced while the compiler runs. Only the main thread runs
+ * handlers. */
 #include "native.h"
 
 typedef struct {
-    PyFunctionObject *function; /* strong */
-    vectorcallfunc before;
+    PyFunctionObject *function; /* strong reference */
+    vectorcallfunc before;     /* the function's original vectorcall */
 } Watched;
 
 static Watched *watched;
 static Py_ssize_t count;
-static unsigned long watcher; /* the thread that watches, while there is something to watch */
-static int handling;             /* handlers may interrupt each other */
-static PyObject *heard;          /* strong; NULL: no handler has raised */
-static PyObject *leave;          /* strong; gives the thread the program's state, and what takes that back */
-static vectorcallfunc ordinary; /* of functions whose vectorcall nobody has replaced; 3.13 does not export it */
+static unsigned long watcher; /* the thread whose handlers are watched, while `count` is not 0 */
+static int handling;             /* number of handlers that are running: they may interrupt each other */
+static PyObject *heard;          /* strong reference; the first exception of a handler, or NULL */
+static PyObject *leave;          /* strong reference; sets the program's state; returns its undo function */
+static vectorcallfunc ordinary; /* the vectorcall of ordinary functions; 3.13 does not export it */
 
 static vectorcallfunc before_ours(PyObject *function) {
     for (Py_ssize_t i = 0; i < count; i++)
@@ -22,7 +25,7 @@ static vectorcallfunc before_ours(PyObject *function) {
     return ordinary;
 }
 
-/* The program itself may call such a function, too. */
+/* Whether this is a call of a signal handler (signal number, frame). The program itself may call the function, too. */
 static int is_of_a_signal(PyObject *const *args, size_t flagged, PyObject *names) {
     Py_ssize_t given = PyVectorcall_NARGS(flagged);
     return !names && given >= 2 && PyThread_get_thread_ident() == watcher && PyLong_Check(args[given - 2]) &&
@@ -39,7 +42,7 @@ static PyObject *current_error(void) {
     return found;
 }
 
-/* A handler that saves a model or computes is no part of what is traced. */
+/* Calls a handler in the program's state: what it computes (when it saves a model, for example) must not be traced. */
 static PyObject *call_as_the_program(vectorcallfunc call, PyObject *function, PyObject *const *args, size_t flagged) {
     PyObject *back = PyObject_CallNoArgs(leave);
     if (!back) return NULL;
@@ -49,7 +52,7 @@ static PyObject *call_as_the_program(vectorcallfunc call, PyObject *function, Py
     PyObject *done = PyObject_CallNoArgs(back);
     Py_DECREF(back);
     if (!done) Py_CLEAR(result);
-    if (type) PyErr_Restore(type, error, traceback); /* it came first */
+    if (type) PyErr_Restore(type, error, traceback); /* it was raised first */
     Py_XDECREF(done);
     return result;
 }
@@ -115,7 +118,7 @@ PyObject *arrives(PyObject *result) {
     if (!has_heard()) return result;
     PyObject *error = current_error();
     Py_XDECREF(error);
-    if (error == heard) return result; /* it is on its way */
+    if (error == heard) return result; /* it is being raised already */
     PyErr_Clear();
     Py_XDECREF(result);
     PyErr_Restore(Py_NewRef((PyObject *)Py_TYPE(heard)), Py_NewRef(heard), PyException_GetTraceback(heard));

@@ -5,10 +5,10 @@
 
 enum { HEADROOM = 200, ATTEMPTS = 8 };
 
-static PyObject *preserver; /* strong; NULL: nothing is preserved */
-static PyObject *found;     /* strong: a dict of what the threads that are inside share; emptied behind the last of them */
+static PyObject *preserver; /* strong reference; NULL: nothing is preserved */
+static PyObject *found;     /* strong reference; state that threads inside share, emptied when the last one leaves */
 static long threads_inside;
-static _Thread_local long depth; /* calls that this thread is inside of */
+static _Thread_local long depth; /* number of nested calls of preserving() in this thread */
 
 static inline int *frames_left(PyThreadState *state) {
 #if PY_VERSION_HEX >= 0x030c0000
@@ -18,7 +18,7 @@ static inline int *frames_left(PyThreadState *state) {
 #endif
 }
 
-/* saved(error): what has ended the call, None for a result. */
+/* Calls saved(error), where error is the exception that ended the call, or None. */
 static PyObject *restore_once(PyObject *saved, PyObject *error) {
     PyThreadState *state = PyThreadState_Get();
     *frames_left(state) += HEADROOM;
@@ -29,7 +29,8 @@ static PyObject *restore_once(PyObject *saved, PyObject *error) {
     return done;
 }
 
-/* Calls saved(error) until it returns. Steals `result`; gives it, or NULL with the first error that there was. */
+/* Calls saved(error) until it returns without an exception, at most ATTEMPTS times. Steals `result`; returns it, or
+ * NULL with the first exception. */
 static PyObject *restore(PyObject *saved, PyObject *result) {
     PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);
@@ -42,8 +43,8 @@ static PyObject *restore(PyObject *saved, PyObject *result) {
             break;
         }
         Py_CLEAR(result);
-        if (type && attempt == ATTEMPTS - 1) PyErr_WriteUnraisable(saved); /* a bug, unless memory is short */
-        else if (type) PyErr_Clear(); /* the program hears of one of them */
+        if (type && attempt == ATTEMPTS - 1) PyErr_WriteUnraisable(saved); /* a bug, or out of memory */
+        else if (type) PyErr_Clear(); /* only the first exception is raised */
         else {
             PyErr_Fetch(&type, &error, &traceback);
             PyErr_NormalizeException(&type, &error, &traceback);
@@ -67,7 +68,7 @@ static PyObject *preserving(PyObject *module, PyObject *const *args, Py_ssize_t 
     threads_inside += !depth++;
     PyObject *result = arrives(preserved(args, count, names));
     if (depth == 1) unwatch_handlers();
-    /* in one step: a thread that comes now finds either what the others had found or nothing */
+    /* in one step, so that a thread that enters now gets either the state of the others or none */
     if (!--depth && !--threads_inside && found) PyDict_Clear(found);
     return result;
 }

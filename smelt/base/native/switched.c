@@ -16,7 +16,7 @@ static void switch_back(PyObject *write, PyObject *before) {
     PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);
     int written = 0;
-    for (int attempt = 0; attempt < ATTEMPTS && !written; attempt++) { /* memory may be short */
+    for (int attempt = 0; attempt < ATTEMPTS && !written; attempt++) { /* there may be no memory for it */
         PyErr_Clear();
         written = write_setting(write, before);
     }

@@ -1,7 +1,10 @@
-/* CPython (before 3.14) ends a thread that wants the interpreter while the process ends: pthread_exit() unwinds it, and
- * C++ that may not be unwound (destructors, `noexcept`, of which PyTorch is full) calls std::terminate(), which would
- * abort the process. Here only the thread ends. It does not wait for ever instead, as in 3.14: a destructor may wait
- * for it, as that of a process group does. */
+/* Keeps threads that end with the process from aborting it.
+ *
+ * While the process ends, CPython before 3.14 calls pthread_exit() in a thread that tries to enter the interpreter.
+ * This unwinds the thread's stack. C++ frames that must not be unwound (destructors and `noexcept` functions, which
+ * PyTorch has many of) then call std::terminate(), which would abort the process. Here std::terminate() ends only the
+ * thread. The thread must not block for ever, as in 3.14, because a destructor (of a process group, for example) may
+ * join it. */
 #define _GNU_SOURCE
 #include "native.h"
 
@@ -12,7 +15,7 @@
 typedef void (*Terminate)(void);
 
 static Terminate before;
-static void *(*current_exception_type)(void); /* NULL: of none, or of what is no exception of C++, as an unwinding is */
+static void *(*current_exception_type)(void); /* returns NULL unless a C++ exception is active; unwinding is none */
 
 static int interpreter_ends(void) {
 #if PY_VERSION_HEX >= 0x030D0000
@@ -24,13 +27,13 @@ static int interpreter_ends(void) {
 
 static void end_thread_or_process(void) {
     if (interpreter_ends() && syscall(SYS_gettid) != getpid() && !current_exception_type())
-        syscall(SYS_exit, 0); /* this thread, without more unwinding; whoever joins it goes on */
+        syscall(SYS_exit, 0); /* ends this thread without unwinding, so that threads that join it continue */
     before();
 }
 
 PyObject *end_threads_alone(PyObject *module, PyObject *ignored) {
     (void)module, (void)ignored;
-    void *library = before ? NULL : dlopen("libstdc++.so.6", RTLD_NOW | RTLD_NOLOAD); /* PyTorch's, if it has one */
+    void *library = before ? NULL : dlopen("libstdc++.so.6", RTLD_NOW | RTLD_NOLOAD); /* loaded by PyTorch */
     if (!library) Py_RETURN_FALSE;
     Terminate (*set_terminate)(Terminate) = (Terminate(*)(Terminate))dlsym(library, "_ZSt13set_terminatePFvvE");
     current_exception_type = (void *(*)(void))dlsym(library, "__cxa_current_exception_type");

@@ -1,4 +1,4 @@
-"""Primitives that are calls of torch's own kernels, by family: what a loop nest would not do better."""
+"""Primitives that call one kernel of torch each, by family: generated loops would not be faster."""
 
 from smelt.prims.kernels import (
     devices,
@@ -14,4 +14,4 @@ from smelt.prims.kernels import (
 )
 
 FAMILIES = (special, order, scattering, pooling, windows, segments, losses, linalg, fourier, devices)
-"""The modules whose import fills the table."""
+"""The modules that define these primitives: importing them fills `table.PRIMS`."""

@@ -12,5 +12,5 @@ aten = torch.ops.aten
 
 @kernel("to_device", aten._to_copy.default, LINEAR)
 def to_device(x: TensorMeta, device: torch.device) -> TensorMeta:
-    """x on another device; to the CPU it waits for what the device has to do before."""
+    """x, copied to another device. A copy to the CPU waits until the other device has computed x."""
     return make(x.shape, x.dtype, device)

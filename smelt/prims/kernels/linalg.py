@@ -1,4 +1,4 @@
-"""Linear algebra over batches (..., rows, columns), by LAPACK. Real or complex; factors are column-major as there."""
+"""Linear algebra on batches of real or complex matrices (..., rows, columns). Factors are column-major."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COMPLEX = {real: wide for wide, real in _REAL.items()}
 
 
 def _matrix(lead: Shape, rows: int, columns: int, like: TensorMeta, dtype: torch.dtype | None = None) -> TensorMeta:
-    """A batch of column-major matrices."""
+    """The meta of a batch of column-major matrices."""
     plain = make((*lead, columns, rows), dtype or like.dtype, like.device)
     stride = (*plain.stride[:-2], plain.stride[-1], plain.stride[-2])
     return TensorMeta((*lead, rows, columns), plain.dtype, stride, like.device)
@@ -49,7 +49,7 @@ def _real(a: TensorMeta) -> torch.dtype:
 
 @kernel("svd", aten._linalg_svd.default)
 def svd(a: TensorMeta, full_matrices: bool, compute_uv: bool, driver: str | None) -> Metas:
-    """(U, singular values, V^H); the outer two are empty unless compute_uv."""
+    """(U, singular values, V^H); U and V^H are empty unless compute_uv."""
     lead, m, n = _split("svd", a)
     k = _least(m, n)
     values = _plain((*lead, k), a, _real(a))
@@ -61,7 +61,8 @@ def svd(a: TensorMeta, full_matrices: bool, compute_uv: bool, driver: str | None
 
 @kernel("eigh", aten._linalg_eigh.default)
 def eigh(a: TensorMeta, UPLO: str, compute_v: bool) -> Metas:  # noqa: N803
-    """(eigenvalues in order, eigenvectors as columns, empty unless compute_v) of hermitian matrices."""
+    """(ascending eigenvalues, eigenvectors as columns) of Hermitian matrices; the eigenvectors are empty unless
+    compute_v."""
     lead, n, _ = _split("eigh", a)
     vectors = _matrix(lead, n, n, a) if compute_v else _plain((0,), a)
     return _plain((*lead, n), a, _real(a)), vectors
@@ -77,14 +78,14 @@ def eig(a: TensorMeta) -> Metas:
 
 @kernel("eigvals", aten.linalg_eigvals.default)
 def eigvals(a: TensorMeta) -> TensorMeta:
-    """Complex eigenvalues."""
+    """The eigenvalues, which are complex."""
     lead, n, _ = _split("eigvals", a)
     return _plain((*lead, n), a, _COMPLEX.get(a.dtype, a.dtype))
 
 
 @kernel("pinv", aten.linalg_pinv.atol_rtol_tensor)
 def pinv(a: TensorMeta, atol: TensorMeta | None, rtol: TensorMeta | None, hermitian: bool) -> TensorMeta:
-    """The pseudoinverse; singular values not above max(atol, rtol * largest) count as 0."""
+    """The pseudoinverse; singular values up to max(atol, rtol * largest singular value) are treated as 0."""
     lead, m, n = _split("pinv", a)
     return _plain((*lead, n, m), a)
 
@@ -94,7 +95,7 @@ def pinv(a: TensorMeta, atol: TensorMeta | None, rtol: TensorMeta | None, hermit
 
 @kernel("solve_triangular", aten.linalg_solve_triangular.default, Facts(linear_in=(1,)))
 def solve_triangular(a: TensorMeta, b: TensorMeta, upper: bool, left: bool, unitriangular: bool) -> TensorMeta:
-    """X with a X = b, or X a = b unless left; a is triangular, and X of its type."""
+    """X with a X = b (left) or X a = b (not left) for triangular a; X has the dtype of a."""
     lead = _lead(a, b)
     return _matrix(lead, b.shape[-2], b.shape[-1], a)
 
@@ -108,7 +109,7 @@ def _lead(a: TensorMeta, b: TensorMeta) -> Shape:
 
 @kernel("triangular_solve", aten.triangular_solve.default, LINEAR)
 def triangular_solve(b: TensorMeta, a: TensorMeta, upper: bool, transpose: bool, unitriangular: bool) -> Metas:
-    """(X with a X = b for triangular a, a itself), both of the common batch."""
+    """(X with a X = b for triangular a, a), both broadcast to the common batch shape."""
     lead = _lead(a, b)
     return _matrix(lead, b.shape[-2], b.shape[-1], b), _matrix(lead, a.shape[-2], a.shape[-1], a)
 
@@ -122,7 +123,7 @@ def lu_factor(a: TensorMeta, pivot: bool, check_errors: bool) -> Metas:
 
 @kernel("lu", aten.linalg_lu.default)
 def lu(a: TensorMeta, pivot: bool) -> Metas:
-    """(P, L, U) with a = P L U; P is empty without pivots."""
+    """(P, L, U) with a = P L U; P is empty unless pivot."""
     lead, m, n = _split("lu", a)
     k = _least(m, n)
     permutation = _plain((*lead, m, m) if pivot else (0,), a)
@@ -131,7 +132,7 @@ def lu(a: TensorMeta, pivot: bool) -> Metas:
 
 @kernel("lu_unpack", aten.lu_unpack.default)
 def lu_unpack(lu: TensorMeta, pivots: TensorMeta, unpack_data: bool, unpack_pivots: bool) -> Metas:
-    """(P, L, U) of what lu_factor gave; parts not asked for are empty."""
+    """(P, L, U) from the result of lu_factor; P is empty unless unpack_pivots, L and U unless unpack_data."""
     lead, m, n = _split("lu_unpack", lu)
     k, none = _least(m, n), _plain((0,), lu)
     permutation = _plain((*lead, m, m), lu) if unpack_pivots else none
@@ -142,14 +143,14 @@ def lu_unpack(lu: TensorMeta, pivots: TensorMeta, unpack_data: bool, unpack_pivo
 
 @kernel("lu_solve", aten.linalg_lu_solve.default, Facts(linear_in=(2,)))
 def lu_solve(lu: TensorMeta, pivots: TensorMeta, b: TensorMeta, left: bool, adjoint: bool) -> TensorMeta:
-    """X with A X = b (X A = b unless left) for the A that lu_factor took apart, or its adjoint."""
+    """X with A X = b (left) or X A = b (not left), where lu_factor has factored A; with adjoint, A^H replaces A."""
     lead = _lead(lu, b)
     return _matrix(lead, b.shape[-2], b.shape[-1], b)
 
 
 @kernel("solve", aten._linalg_solve_ex.default, Facts(linear_in=(1,)))
 def solve(a: TensorMeta, b: TensorMeta, left: bool, check_errors: bool) -> Metas:
-    """(X with a X = b or X a = b, and a's LU, pivots and status). b may be a batch of vectors."""
+    """(X with a X = b (left) or X a = b (not left), LU of a, pivots, status); b may be a batch of vectors."""
     lead, n, _ = _split("solve", a)
     vector = len(b.shape) == 1 or (len(b.shape) == len(a.shape) - 1 and b.shape == a.shape[:-1])
     if vector:
@@ -186,7 +187,7 @@ def inverse(a: TensorMeta, check_errors: bool) -> Metas:
 
 @kernel("cholesky_ex", aten.linalg_cholesky_ex.default)
 def cholesky_ex(a: TensorMeta, upper: bool, check_errors: bool) -> Metas:
-    """(triangular L with a = L L^H, or U with a = U^H U, int32 status)."""
+    """(triangular factor, int32 status): L with a = L L^H, or with upper U with a = U^H U."""
     lead, _, _ = _split("cholesky_ex", a)
     return _same(a), _plain(lead, a, torch.int32)
 
@@ -195,32 +196,32 @@ if hasattr(aten, "cholesky"):  # until torch 2.14
 
     @kernel("cholesky", aten.cholesky.default)
     def cholesky(a: TensorMeta, upper: bool) -> TensorMeta:
-        """As cholesky_ex without the status: other matrices are an error."""
+        """The triangular factor as of cholesky_ex; raises an error for matrices that are not positive definite."""
         return _same(a)
 
 
 @kernel("cholesky_inverse", aten.cholesky_inverse.default)
 def cholesky_inverse(a: TensorMeta, upper: bool) -> TensorMeta:
-    """The inverse of the matrix whose triangular factor is a."""
+    """The inverse of the matrix whose Cholesky factor is a."""
     return _same(a)
 
 
 @kernel("cholesky_solve", aten.cholesky_solve.default, LINEAR)
 def cholesky_solve(b: TensorMeta, a: TensorMeta, upper: bool) -> TensorMeta:
-    """X with A X = b for the A whose triangular factor is a."""
+    """X with A X = b for the matrix A whose Cholesky factor is a."""
     return _matrix(_lead(a, b), b.shape[-2], b.shape[-1], b)
 
 
 @kernel("ldl_factor", aten.linalg_ldl_factor_ex.default)
 def ldl_factor(a: TensorMeta, hermitian: bool, check_errors: bool) -> Metas:
-    """(L and block-diagonal D in one matrix, int32 pivots, int32 status) of symmetric or hermitian matrices."""
+    """(L and block-diagonal D in one matrix, int32 pivots, int32 status) of symmetric or Hermitian matrices."""
     lead, n, _ = _split("ldl_factor", a)
     return _same(a), _plain((*lead, n), a, torch.int32), _plain(lead, a, torch.int32)
 
 
 @kernel("ldl_solve", aten.linalg_ldl_solve.default)
 def ldl_solve(ld: TensorMeta, pivots: TensorMeta, b: TensorMeta, hermitian: bool) -> TensorMeta:
-    """X with A X = b for the A that ldl_factor took apart."""
+    """X with A X = b for the matrix A that ldl_factor has factored."""
     return _matrix(_lead(ld, b), b.shape[-2], b.shape[-1], b)
 
 
@@ -229,7 +230,7 @@ def ldl_solve(ld: TensorMeta, pivots: TensorMeta, b: TensorMeta, hermitian: bool
 
 @kernel("qr", aten.linalg_qr.default)
 def qr(a: TensorMeta, mode: str) -> Metas:
-    """(Q, R): of full size when mode is complete; Q is empty when it is r."""
+    """(Q, R): of full size if mode is "complete"; Q is empty if mode is "r"."""
     lead, m, n = _split("qr", a)
     k = m if mode == "complete" else _least(m, n)
     return _plain((0,), a) if mode == "r" else _matrix(lead, m, k, a), _matrix(lead, k, n, a)
@@ -237,24 +238,24 @@ def qr(a: TensorMeta, mode: str) -> Metas:
 
 @kernel("geqrf", aten.geqrf.default)
 def geqrf(a: TensorMeta) -> Metas:
-    """(R above Householder vectors, their scales)."""
+    """(R in the upper triangle and Householder vectors below it, the scales of these vectors)."""
     lead, m, n = _split("geqrf", a)
     return _same(a), _plain((*lead, _least(m, n)), a)
 
 
 @kernel("householder_product", aten.linalg_householder_product.default)
 def householder_product(a: TensorMeta, tau: TensorMeta) -> TensorMeta:
-    """The first columns of the product of the reflections that geqrf gave."""
+    """The first columns of Q, the product of the Householder reflections from geqrf."""
     return _same(a)
 
 
 @kernel("ormqr", aten.ormqr.default)
 def ormqr(a: TensorMeta, tau: TensorMeta, other: TensorMeta, left: bool, transpose: bool) -> TensorMeta:
-    """The product of other with the Q (or its adjoint) whose reflections geqrf gave."""
+    """The product of other and Q (or its adjoint), where Q is the product of the Householder reflections from geqrf."""
     return _same(other)
 
 
 @kernel("matrix_exp", aten.linalg_matrix_exp.default)
 def matrix_exp(a: TensorMeta) -> TensorMeta:
-    """The sum of a^k / k!."""
+    """The matrix exponential: the sum of a^k / k! over k."""
     return _plain(a.shape, a)

@@ -1,4 +1,4 @@
-"""Losses that walk over classes or over alignments. Reductions are numbered as in ATen: 0 none, 1 mean, 2 sum."""
+"""Losses over pairs of classes or over alignments. `reduction` is ATen's: 0 none, 1 mean, 2 sum."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _like(x: TensorMeta) -> TensorMeta:
 
 
 def _loss(x: TensorMeta, reduction: int) -> TensorMeta:
-    """One number a row, or one for all."""
+    """The meta of a loss: one number per row without reduction, else one number."""
     return make(x.shape[:1] if reduction == 0 and len(x.shape) > 1 else (), x.dtype, x.device)
 
 
@@ -43,7 +43,7 @@ def multi_margin_loss_backward(
 
 @kernel("multilabel_margin_loss", aten.multilabel_margin_loss_forward.default)
 def multilabel_margin_loss(x: TensorMeta, target: TensorMeta, reduction: int) -> tuple[TensorMeta, TensorMeta]:
-    """(loss, 1 at each class that is a target): targets are the numbers of a row before its first -1."""
+    """(loss, mask that is 1 at target classes); the target classes of a row are its numbers before the first -1."""
     return _loss(x, reduction), make(target.shape, x.dtype, x.device)
 
 
@@ -72,7 +72,8 @@ def ctc_loss(
     blank: int,
     zero_infinity: bool,
 ) -> tuple[TensorMeta, TensorMeta]:
-    """(-log of the probability of the targets, log of that of each prefix) for (steps, batch, classes)."""
+    """(-log of the targets' probability, log of the probability of each of their prefixes); log_probs is (steps, batch,
+    classes)."""
     return _alignments(log_probs, targets, max(target_lengths, default=0))
 
 

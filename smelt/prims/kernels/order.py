@@ -1,4 +1,4 @@
-"""Running extremes, selection by rank, search in sorted values, histograms."""
+"""Running maxima and minima, selection by rank, search in sorted values, histograms."""
 
 from __future__ import annotations
 
@@ -43,31 +43,31 @@ def _reduced(x: TensorMeta, dim: int, keepdim: bool) -> Pair:
 
 @kernel("kthvalue", aten.kthvalue.default)
 def kthvalue(x: TensorMeta, k: int, dim: int, keepdim: bool) -> Pair:
-    """(k-th smallest element along dim, counted from 1, int64 position)."""
+    """(k-th smallest element along dim, int64 position); k begins at 1."""
     return _reduced(x, dim, keepdim)
 
 
 @kernel("mode", aten.mode.default)
 def mode(x: TensorMeta, dim: int, keepdim: bool) -> Pair:
-    """(most frequent element along dim, the smallest of several, int64 position)."""
+    """(most frequent element along dim, int64 position); of several the smallest."""
     return _reduced(x, dim, keepdim)
 
 
 @kernel("median_dim", aten.median.dim)
 def median_dim(x: TensorMeta, dim: int, keepdim: bool) -> Pair:
-    """(lower median along dim, int64 position); NaN wins."""
+    """(lower median along dim, int64 position); NaN if there is any."""
     return _reduced(x, dim, keepdim)
 
 
 @kernel("nanmedian_dim", aten.nanmedian.dim)
 def nanmedian_dim(x: TensorMeta, dim: int, keepdim: bool) -> Pair:
-    """(lower median along dim of what is not NaN, int64 position)."""
+    """(lower median along dim of the elements that are not NaN, int64 position)."""
     return _reduced(x, dim, keepdim)
 
 
 @kernel("median", aten.median.default)
 def median(x: TensorMeta) -> TensorMeta:
-    """The lower median of all elements; NaN wins."""
+    """The lower median of all elements; NaN if there is any."""
     return make((), x.dtype, x.device)
 
 
@@ -85,7 +85,7 @@ def _index_dtype(narrow: bool) -> torch.dtype:
 def searchsorted(
     sequence: TensorMeta, x: TensorMeta, out_int32: bool, right: bool, side: str | None, sorter: TensorMeta | None
 ) -> TensorMeta:
-    """Where each element of x would go in the ascending last dimension of sequence."""
+    """For each element of x, its insertion index in the ascending last dimension of sequence."""
     require(len(sequence.shape) == 1 or sequence.shape[:-1] == x.shape[:-1], f"prim searchsorted: {x.shape}")
     return _like(x, _index_dtype(out_int32))
 
@@ -94,39 +94,41 @@ def searchsorted(
 def searchsorted_number(
     sequence: TensorMeta, x: Number, out_int32: bool, right: bool, side: str | None, sorter: TensorMeta | None
 ) -> TensorMeta:
-    """Where a number would go in the ascending vector."""
+    """The insertion index of a number in the ascending vector."""
     require(len(sequence.shape) == 1, f"prim searchsorted_number: {sequence.shape}")
     return make((), _index_dtype(out_int32), sequence.device)
 
 
 @kernel("bucketize", aten.bucketize.Tensor)
 def bucketize(x: TensorMeta, boundaries: TensorMeta, out_int32: bool, right: bool) -> TensorMeta:
-    """The number of the bucket between ascending boundaries that holds each element."""
+    """For each element, the index of its bucket between the ascending boundaries."""
     require(len(boundaries.shape) == 1, f"prim bucketize: {boundaries.shape}")
     return _like(x, _index_dtype(out_int32))
 
 
 @kernel("histc", aten.histc.default)
 def histc(x: TensorMeta, bins: int, low: Number, high: Number) -> TensorMeta:
-    """How many elements lie in each of `bins` bins of equal width from low to high (equal: of all values)."""
+    """The number of elements in each of `bins` bins of equal width from low to high; if low == high, from the minimum
+    to the maximum of x."""
     return make((bins,), x.dtype, x.device)
 
 
 @kernel("isin", aten.isin.Tensor_Tensor)
 def isin(x: TensorMeta, tests: TensorMeta, assume_unique: bool, invert: bool) -> TensorMeta:
-    """Whether each element is among the tests (or, inverted, is not)."""
+    """For each element, whether it is equal to an element of tests (with invert: to none)."""
     return _like(x, torch.bool)
 
 
 @kernel("nonzero_static", aten.nonzero_static.default)
 def nonzero_static(x: TensorMeta, size: int, fill_value: int) -> TensorMeta:
-    """The index of each element that is not 0, as the first rows of a (size, rank) table filled with fill_value."""
+    """The indices of the elements that are not 0, as the first rows of a (size, rank) tensor whose other rows are
+    fill_value."""
     return make((size, len(x.shape)), torch.int64, x.device)
 
 
 @kernel("hash_tensor", aten.hash_tensor.default)
 def hash_tensor(x: TensorMeta, dim: Shape, keepdim: bool, mode: int) -> TensorMeta:
-    """The exclusive or of the bits of the elements over dims (none: all), as uint64."""
+    """The exclusive or of the bits of the elements over the dimensions `dim` (empty: all), as uint64."""
     rank = len(x.shape)
     over = {d % rank for d in dim} if dim and rank else set(range(rank))
     shape = tuple(1 if d in over else n for d, n in enumerate(x.shape) if keepdim or d not in over)
@@ -134,7 +136,7 @@ def hash_tensor(x: TensorMeta, dim: Shape, keepdim: bool, mode: int) -> TensorMe
 
 
 def _triangle(rows: int, columns: int, offset: int) -> int:
-    """How many positions (i, j) of a table have j - i <= offset."""
+    """The number of positions (i, j) of a matrix with j - i <= offset."""
     return sum(min(max(i + offset + 1, 0), columns) for i in range(rows))
 
 
@@ -142,7 +144,7 @@ def _triangle(rows: int, columns: int, offset: int) -> int:
 def tril_indices(
     row: int, col: int, offset: int, dtype: torch.dtype, layout: torch.layout | None, device: torch.device
 ) -> TensorMeta:
-    """The (row, column) positions on and below a diagonal, as a table of two rows."""
+    """The positions on and below a diagonal of a matrix, as a (2, count) tensor of row and column indices."""
     return make((2, _triangle(row, col, offset)), dtype, device)
 
 
@@ -150,5 +152,5 @@ def tril_indices(
 def triu_indices(
     row: int, col: int, offset: int, dtype: torch.dtype, layout: torch.layout | None, device: torch.device
 ) -> TensorMeta:
-    """The (row, column) positions on and above a diagonal, as a table of two rows."""
+    """The positions on and above a diagonal of a matrix, as a (2, count) tensor of row and column indices."""
     return make((2, row * col - _triangle(row, col, offset - 1)), dtype, device)

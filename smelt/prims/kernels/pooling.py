@@ -1,4 +1,4 @@
-"""Pooling in three dimensions, to given sizes, at random positions, and its inverse: of (batch,) channels, *space."""
+"""Pooling in 3 dimensions, to given sizes and at random positions; unpooling: of ([batch,] channels, *space)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Pair = tuple[TensorMeta, TensorMeta]
 
 
 def _sized(x: TensorMeta, space: Shape, dtype: torch.dtype | None = None) -> TensorMeta:
-    """Like x with another space."""
+    """The meta of a tensor like x with other spatial sizes."""
     rank = len(space)
     require(len(x.shape) in (rank + 1, rank + 2), f"pooling of {x.shape} in {rank} dimensions")
     shape = x.shape[: len(x.shape) - rank] + tuple(space)
@@ -41,7 +41,8 @@ def _pooled(x: TensorMeta, kernel: Shape, stride: Shape, padding: Shape, dilatio
 
 
 def _adaptive(rank: int) -> None:
-    """Averages and maxima of windows that divide each dimension as evenly as it goes."""
+    """Defines average and maximum pooling to a given output size: windows divide each dimension as evenly as
+    possible."""
 
     def mean(x: TensorMeta, output_size: Shape) -> TensorMeta:
         return _sized(x, output_size)
@@ -58,7 +59,7 @@ def _adaptive(rank: int) -> None:
 
     mean.__doc__ = f"The mean of each of output_size windows over the last {rank} dimensions."
     mean_backward.__doc__ = f"The gradient of adaptive_avg_pool{rank}d by x."
-    maximum.__doc__ = "(maximum, int64 position in the window's image) likewise."
+    maximum.__doc__ = "(maximum, int64 position in the image) of each of output_size windows over the last dimensions."
     maximum_backward.__doc__ = f"The gradient of adaptive_max_pool{rank}d by x."
     kernel(f"adaptive_avg_pool{rank}d", getattr(aten, f"_adaptive_avg_pool{rank}d").default, LINEAR)(mean)
     kernel(f"adaptive_avg_pool{rank}d_backward", getattr(aten, f"_adaptive_avg_pool{rank}d_backward").default)(
@@ -71,7 +72,7 @@ def _adaptive(rank: int) -> None:
 
 
 def _fractional(rank: int) -> None:
-    """Maxima of windows whose positions the random samples choose."""
+    """Defines maximum pooling over windows whose positions depend on random samples."""
 
     def maximum(x: TensorMeta, kernel_size: Shape, output_size: Shape, samples: TensorMeta) -> Pair:
         return _with_indices(x, output_size)
@@ -104,7 +105,7 @@ def avg_pool3d(
     count_include_pad: bool,
     divisor: int | None,
 ) -> TensorMeta:
-    """As avg_pool2d, over three dimensions."""
+    """The mean of each window, like avg_pool2d, over the last three dimensions."""
     return _sized(x, _pooled(x, kernel_size, stride, padding, (1,), ceil_mode))
 
 
@@ -127,7 +128,7 @@ def avg_pool3d_backward(
 def max_pool3d(
     x: TensorMeta, kernel_size: Shape, stride: Shape, padding: Shape, dilation: Shape, ceil_mode: bool
 ) -> Pair:
-    """As max_pool2d, over three dimensions."""
+    """(maximum, int64 position) of each window, like max_pool2d, over the last three dimensions."""
     return _with_indices(x, _pooled(x, kernel_size, stride, padding, dilation, ceil_mode))
 
 
@@ -148,11 +149,11 @@ def max_pool3d_backward(
 
 @kernel("max_unpool2d", aten.max_unpool2d.default, LINEAR)
 def max_unpool2d(x: TensorMeta, indices: TensorMeta, output_size: Shape) -> TensorMeta:
-    """Zeros of output_size with the elements of x at the positions that max_pool2d gave."""
+    """Zeros of output_size with the elements of x at the positions that max_pool2d returned."""
     return _sized(x, output_size)
 
 
 @kernel("max_unpool3d", aten.max_unpool3d.default, LINEAR)
 def max_unpool3d(x: TensorMeta, indices: TensorMeta, output_size: Shape, stride: Shape, padding: Shape) -> TensorMeta:
-    """As max_unpool2d, over three dimensions."""
+    """Zeros of output_size with the elements of x at the positions that max_pool3d returned."""
     return _sized(x, output_size)

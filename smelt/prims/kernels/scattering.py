@@ -1,4 +1,4 @@
-"""Reductions of what meets at data-dependent indices."""
+"""Reductions of all values that are written to the same data-dependent index."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")
 def scatter_reduce(
     x: TensorMeta, dim: int, index: TensorMeta, src: TensorMeta, reduce: str, include_self: bool
 ) -> TensorMeta:
-    """As scatter; what meets at one index is reduced, with x's own element where include_self."""
+    """A copy of x in which out[i][index[i][j][k]][k] is the reduction of all src[i][j][k] with that index, and of x's
+    element if include_self (shown for dim 1)."""
     require(reduce in REDUCTIONS and src.dtype is x.dtype, f"prim scatter_reduce: {reduce} of {src.dtype}")
     return pointwise_like((x,), x.dtype)
 

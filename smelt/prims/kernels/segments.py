@@ -1,4 +1,4 @@
-"""Reductions of segments, distances between rows."""
+"""Reductions of segments; distances between rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def segment_reduce(
     unsafe: bool,
     initial: Number | None,
 ) -> TensorMeta:
-    """Each segment of data along axis reduced; lengths or offsets (..., segments) say where they lie."""
+    """The reduction of each segment of data along axis; the segments are given by lengths (..., segments) or by offsets
+    (..., segments + 1)."""
     given = lengths if lengths is not None else offsets
     require(given is not None, "prim segment_reduce: neither lengths nor offsets")
     assert given is not None
@@ -73,7 +74,7 @@ def cdist_backward(grad: TensorMeta, x: TensorMeta, y: TensorMeta, p: float, dis
 
 @kernel("pdist", aten._pdist_forward.default)
 def pdist(x: TensorMeta, p: float) -> TensorMeta:
-    """The p-norms of the differences of each two rows of x, first row first."""
+    """The p-norms of the differences of all pairs of rows of x, ordered by the first row."""
     rows = x.shape[0]
     return make((rows * (rows - 1) // 2,), x.dtype, x.device)
 

@@ -1,4 +1,4 @@
-"""Special functions, element by element. Operands have equal shapes and dtypes, float32 or float64."""
+"""Special functions of each element. Operands have equal shapes and dtypes, float32 or float64."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ special_bessel_y1 special_erfcx special_log_ndtr special_modified_bessel_i0 spec
 special_modified_bessel_k0 special_modified_bessel_k1 special_ndtri special_scaled_modified_bessel_k0
 special_scaled_modified_bessel_k1 special_spherical_bessel_j0
 """.split()
-"""Functions of one operand, by their names in ATen."""
+"""ATen's names of the functions of one operand."""
 
 POLYNOMIALS = """
 special_chebyshev_polynomial_t special_chebyshev_polynomial_u special_chebyshev_polynomial_v
@@ -23,10 +23,10 @@ special_chebyshev_polynomial_w special_hermite_polynomial_h special_hermite_poly
 special_laguerre_polynomial_l special_legendre_polynomial_p special_shifted_chebyshev_polynomial_t
 special_shifted_chebyshev_polynomial_u special_shifted_chebyshev_polynomial_v special_shifted_chebyshev_polynomial_w
 """.split()
-"""Orthogonal polynomials of x whose degree is the second operand."""
+"""ATen's names of the orthogonal polynomials of x; the second operand is the degree."""
 
 BINARY = ["igamma", "igammac", "special_zeta", *POLYNOMIALS]
-"""Functions of two operands."""
+"""ATen's names of the functions of two operands."""
 
 
 def _unary(name: str) -> None:

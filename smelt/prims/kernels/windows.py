@@ -1,4 +1,4 @@
-"""Sampling of images at positions that a grid names, by cubic weights, with smoothing; images as columns of patches."""
+"""Image resampling (by a grid of positions, bicubic, antialiased), and images as columns of patches (im2col)."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ for _name in ("upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubi
 
 @kernel("im2col", aten.im2col.default, LINEAR)
 def im2col(x: TensorMeta, kernel_size: Shape, dilation: Shape, padding: Shape, stride: Shape) -> TensorMeta:
-    """(batch,) channels * window, positions: each window of x as a column."""
+    """Each window of x as a column: ([batch,] channels * window elements, window positions)."""
     *lead, channels, _, _ = x.shape
     counts = [
         (n + 2 * p - d * (k - 1) - 1) // s + 1
@@ -92,6 +92,6 @@ def im2col(x: TensorMeta, kernel_size: Shape, dilation: Shape, padding: Shape, s
 def col2im(
     x: TensorMeta, output_size: Shape, kernel_size: Shape, dilation: Shape, padding: Shape, stride: Shape
 ) -> TensorMeta:
-    """The transpose of im2col: columns added up where their windows lie in an image of output_size."""
+    """The transpose of im2col: each column is added to its window of an image of output_size."""
     *lead, rows, _ = x.shape
     return make((*lead, rows // (kernel_size[0] * kernel_size[1]), *output_size), x.dtype, x.device)

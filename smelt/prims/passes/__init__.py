@@ -1,1 +1,1 @@
-"""Passes over joint prim graphs, between decomposition and partition or lowering: layouts, sums of rows, devices."""
+"""Passes over joint prim graphs, between decomposition and partition or lowering: memory layouts, sums of rows."""

@@ -1,11 +1,11 @@
-"""Joint prim graph in, the same graph with images in channels-last memory out: what cuDNN's fast kernels want.
+"""Joint prim graph in; the same graph with images in channels-last layout out, which cuDNN's fast kernels need.
 
-Values do not change, only the order in which they lie in memory: convolutions read and write channels last, and so do
-the pointwise values, pools and joins between them, whose loops follow their metas. Inputs are copied where a
-convolution reads them, results where the caller expects other strides; a graph keeps its promises.
+Values do not change, only their order in memory: convolutions read and write channels last, and so do the pointwise
+operators, pooling and concatenations between them, whose loops use the strides in the metas. Inputs are copied to
+channels last where a convolution reads them, and results are copied back where the caller expects other strides.
 
-Weights of depthwise convolutions have no channels to lie last: they lie by element of the window, as smelt's kernels
-read them.
+Weights of depthwise convolutions have one channel each. Their innermost dimension is the output channel
+(`by_element_stride`), as smelt's kernels read them.
 """
 
 from __future__ import annotations
@@ -36,23 +36,25 @@ from smelt.prims.dtypes import LOW_PRECISION
 from smelt.prims.table import PRIMS, Kind, Prim
 from smelt.shapes.size import hint, same
 
-LEAST_CHANNELS = 8
-"""Tensor cores take channels in eights: with fewer, cuDNN pads them, and what it gains it loses to copies."""
+MIN_CHANNELS = 8
+"""Convolutions with fewer channels than this keep their layout: tensor cores process eight channels at a time, and
+cuDNN would pad fewer channels by copies that cost as much as the faster kernel saves."""
 
-FOLLOWING = frozenset({Kind.POINTWISE, Kind.COPY, Kind.RANDOM, Kind.CREATION})
-"""Kinds whose results may have any strides: their loops store at any offset."""
+ANY_STRIDES = frozenset({Kind.POINTWISE, Kind.COPY, Kind.RANDOM, Kind.CREATION})
+"""Kinds of primitives whose results may have any strides, because generated loops store at any offset."""
 
 TENSORS = {"convolution": (0, 1), "convolution_backward": (0, 1, 2)}
-"""Where these prims take images and weights."""
+"""The argument positions of images and weights of the convolution prims."""
 
 
 def with_channels_last(gm: fx.GraphModule, pays: Callable[[Node], bool] | None = None) -> fx.GraphModule:
-    """The graph with its two-dimensional convolutions in channels last, or itself where that does not pay.
+    """The graph with its two-dimensional convolutions in channels last, or `gm` itself where that is not faster.
 
-    Either all of them move or none: each change of the order between two convolutions would be a copy.
+    All convolutions change their layout or none does, because each change of layout between two of them would be a
+    copy.
 
     Args:
-        pays: of a convolution, whether it is faster so; the default is `pays_on_cuda`.
+        pays: whether a convolution node is faster in channels last; the default is `pays_on_cuda`.
     """
     images = [node for node in gm.graph.nodes if _is_image_convolution(node)]
     worth = sum(_work(node) for node in images if (pays or pays_on_cuda)(node))
@@ -62,14 +64,15 @@ def with_channels_last(gm: fx.GraphModule, pays: Callable[[Node], bool] | None =
 
 
 def pays_on_cuda(node: Node) -> bool:
-    """Whether cuDNN has tensor-core kernels for the convolution, which want channels last.
+    """Whether the convolution is faster in channels last: cuDNN's tensor-core kernels need that layout.
 
-    Those are for half precision and for float32 rounded to TF32. One group for each channel uses no tensor cores: in
-    half precision cuDNN still prefers channels last, in float32 torch's own kernel reads rows.
+    These kernels exist for half precision and for float32 rounded to TF32. Depthwise convolutions (one group per
+    channel) use no tensor cores: in half precision cuDNN is still faster in channels last, while in float32 torch's own
+    kernel reads contiguous rows.
     """
     x, w = _images(node)[-2:]
     groups = _groups(node)
-    if x.device.type != "cuda" or min(hint(x.shape[1]), hint(w.shape[0])) < LEAST_CHANNELS:
+    if x.device.type != "cuda" or min(hint(x.shape[1]), hint(w.shape[0])) < MIN_CHANNELS:
         return False
     if x.dtype in LOW_PRECISION:
         return True
@@ -85,7 +88,7 @@ def _is_image_convolution(node: Node) -> bool:
 
 
 def _images(node: Node) -> list[TensorMeta]:
-    """The metas of a convolution's images and weights, x and the weight last."""
+    """The metas of the images and weights among a convolution's arguments; the last two are x and the weight."""
     arguments = [node.args[i] for i in TENSORS[_name(node)]]
     return [arg.meta["val"] for arg in arguments if isinstance(arg, Node)]
 
@@ -97,21 +100,28 @@ def _groups(node: Node) -> int:
 
 
 def _is_depthwise(node: Node) -> bool:
-    """Whether each channel has weights of its own and is not mixed with others."""
+    """Whether the convolution is depthwise: one group per input channel, not transposed."""
     transposed = node.args[-3 if _name(node) == "convolution" else -4]
     return not transposed and same(_groups(node), _images(node)[-2].shape[1])
 
 
 def _work(node: Node) -> float:
-    """Multiplications of a convolution, or of half its gradients."""
+    """The multiplications of a convolution; for its backward, those of one of the two gradients."""
     x, w = _images(node)[-2:]
     out = node.meta["val"] if _name(node) == "convolution" else _images(node)[0]
-    one = x if node.args[-4 if _name(node) == "convolution" else -5] is True else out  # transposed: of each input
+    # a transposed convolution multiplies each element of its input by the window
+    one = x if node.args[-4 if _name(node) == "convolution" else -5] is True else out
     return math.prod(map(hint, one.shape[2:])) * hint(one.shape[0]) * math.prod(map(hint, w.shape))
 
 
 class _Rewrite:
-    """The copy of one graph."""
+    """Copies one graph, with images and weights of convolutions in channels last.
+
+    Attributes:
+        copies: node -> its copy.
+        last: (copied node, whether by element of the window) -> the node in that layout.
+        changed: copied nodes whose strides differ from the original's.
+    """
 
     def __init__(self, gm: fx.GraphModule) -> None:
         self.gm, self.graph = gm, Graph()
@@ -148,7 +158,7 @@ class _Rewrite:
             self.changed.add(copy)
 
     def meta(self, node: Node) -> Any:
-        """The node's meta for the metas that its operands now have."""
+        """The meta of a copied node, given the new metas of its operands."""
         own = node.meta["val"]
         if node.target is operator.getitem:
             source, position = node.args
@@ -156,17 +166,17 @@ class _Rewrite:
         convolves = _is_image_convolution(node)
         if not isinstance(node.target, Prim) or not (convolves or self.changed.intersection(node.all_input_nodes)):
             return own
-        if node.target is PRIMS["clone"]:  # asks for its strides
+        if node.target is PRIMS["clone"]:  # its strides are required, whatever the operand's are
             return own
-        if node.target.kind in FOLLOWING:
+        if node.target.kind in ANY_STRIDES:
             return self.following(node, own)
         found = node.target.meta(*_metas(node.args))
-        if isinstance(found, tuple):  # where only dimensions of size 1 have other strides, nothing has changed
+        if isinstance(found, tuple):  # strides of dimensions of size 1 do not matter
             return tuple(x if _differ(x, y) else y for x, y in zip(found, own, strict=True))
         return found
 
     def following(self, node: Node, own: Any) -> Any:
-        """A value lies like the images that it is made of."""
+        """The meta of a pointwise result: channels last if one of its operands is an image in channels last."""
         assert isinstance(own, TensorMeta)
         metas = (n.meta["val"] for n in node.all_input_nodes)
         images = any(isinstance(m, TensorMeta) and m.ndim == 4 and is_channels_last(m.shape, m.stride) for m in metas)
@@ -175,7 +185,8 @@ class _Rewrite:
         return replace(own, stride=channels_last_stride(own.shape))
 
     def in_last(self, arg: Any, by_element: bool = False) -> Any:
-        """An argument of a convolution in channels last, or by element of the window."""
+        """An argument of a convolution, laid out in channels last or (`by_element`) with the output channel
+        innermost."""
         if not isinstance(arg, Node):
             return arg
         known = self.last.get((arg, by_element))
@@ -186,7 +197,7 @@ class _Rewrite:
         return known
 
     def laid_out(self, node: Node, wanted: Any) -> Node:
-        """The value with the strides of `wanted`."""
+        """The value with the strides of the meta `wanted`: a copy, or `node` itself if it has them."""
         val = node.meta["val"]
         if not isinstance(val, TensorMeta) or same_steps(val.shape, val.stride, wanted.stride):
             return node
@@ -195,7 +206,7 @@ class _Rewrite:
         return copy
 
     def output(self, node: Node) -> None:
-        """What the caller gets has the strides that it was promised."""
+        """Copy the output node: results get the strides that the original graph's metadata promises to the caller."""
         promised: dict[Node, Any] = {}
         _pair(node.args[0], node.meta["val"], promised)
         made = {
@@ -212,14 +223,14 @@ def _metas(value: Any) -> Any:
 
 
 def _differ(a: Any, b: Any) -> bool:
-    """Whether two metas of one value have other strides."""
+    """Whether two metas (or tuples of metas) of one value differ in strides."""
     if isinstance(a, (tuple, list)):
         return any(_differ(x, y) for x, y in zip(a, b, strict=True))
     return isinstance(a, TensorMeta) and not same_steps(a.shape, a.stride, b.stride)
 
 
 def _pair(value: Any, meta: Any, found: dict[Node, Any]) -> None:
-    """Each node of an output with its meta there."""
+    """Collect each node of the output's arguments with its meta in the output's metadata."""
     if isinstance(value, (tuple, list)):
         for one, its in zip(value, meta, strict=True):
             _pair(one, its, found)

@@ -1,12 +1,13 @@
-"""A gradient of rows is added into the other gradient of the same table, instead of into zeros of its size.
+"""Adds the gradient of an embedding's rows to another gradient of the same table, instead of to a table of zeros.
 
-An embedding whose weights are also those of the last product (GPT-2, BERT) has two gradients: a product, and zeros into
-which rows are added. Both are as large as the table, and so is their sum. With the product instead of the zeros
-there is one such tensor, and nothing but the rows is touched twice. For kernels on a CPU, in float32 and float64.
+An embedding table that is also the weight of the last linear layer (GPT-2, BERT) gets the sum of two gradients: a
+matrix product, and zeros to which rows are added. Both have the size of the table, and so has the sum. Adding the rows
+to the product instead leaves one such tensor, of which only those rows are written twice. Applied on CPUs, in float32
+and float64.
 
-Rows of one index are summed before they meet the product, in the order in which the zeros would have taken them: a
-thousand small rows that are added to a large element one by one are lost in its rounding. An index that is as long as
-the table remembers one of the rows of each index, and all rows of the index are added at that one's position.
+Rows with the same index are first summed among themselves, in their original order: if a thousand small rows were added
+to a large element one by one, rounding would lose them. For this an integer tensor of the table's length stores, for
+each index, the position of one of its rows, and all rows with that index are added at that position.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ from smelt.shapes.size import lowest
 
 ADD, INDEX_PUT = PRIMS["add"], PRIMS["index_put"]
 
-NARROWEST = 16
-"""Elements of a row from which on the index, a number for each row of the table, is small beside the table."""
+MIN_ROW_ELEMENTS = 16
+"""Least number of elements of a table's row. In smaller tables the integer tensor would not be small compared with the
+table."""
 
-SMALLEST_PART = 2
-"""The rows are at most the table's over this: sums of their own beside the table cost less than its zeros."""
+MIN_TABLE_TO_GRADIENT_ROWS = 2
+"""The table must have at least this many times the number of gradient rows; otherwise summing the rows separately costs
+more than the zeros."""
 
 
 def add_rows_into_sums(gm: fx.GraphModule) -> fx.GraphModule:
@@ -58,7 +61,8 @@ def add_rows_into_sums(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def _summed_by_index(p: Builder, indices: Node, values: Node, rows: int, wrap: bool) -> Node:
-    """The values, where all those of one index are summed in one of them and the others are zeros."""
+    """`values` with equal indices summed: one row of each index is the sum of all its rows, and its other rows are
+    zeros."""
     meta: TensorMeta = values.meta["val"]
     shape = indices.meta["val"].shape
     count, device = math.prod(shape), meta.device
@@ -73,7 +77,7 @@ def _summed_by_index(p: Builder, indices: Node, values: Node, rows: int, wrap: b
 
 
 def _rows_and_other(node: Node) -> tuple[Node, Node] | None:
-    """The two terms of a sum, if one of them is rows that are added to zeros, for this sum alone."""
+    """(rows added to zeros, other term) of a sum; None if no term has that form, or if it has other readers."""
     a, b = operands(node)
     meta: TensorMeta = node.meta["val"]
     if not isinstance(a, Node) or not isinstance(b, Node) or a is b:
@@ -93,8 +97,9 @@ def _is_rows(node: Node) -> bool:
 
 
 def _are_few(indices: Node, values: Node, table: Shape) -> bool:
-    """Whether sums of the rows take less memory than the table. Numbers of rows that vary are taken to be small."""
+    """Whether summing the rows separately is cheaper than zeros of the table's size. Symbolic sizes are taken at their
+    lower bounds."""
     width, count, rows = (
         lowest(n) or 0 for n in (math.prod(table[1:]), math.prod(indices.meta["val"].shape), table[0])
     )
-    return width >= NARROWEST and count * SMALLEST_PART <= rows
+    return width >= MIN_ROW_ELEMENTS and count * MIN_TABLE_TO_GRADIENT_ROWS <= rows

@@ -49,7 +49,7 @@ def normal(p: Lowering, mean: Any, std: Any = 1.0, size: Any = None, *, generato
         return NotImplemented
     wide = compute_dtype(p.out.dtype)
     if isinstance(std, Node):
-        seen = p.looked_at(aten.normal.float_Tensor, (mean, std))[1]
+        seen = p.checked_operands(aten.normal.float_Tensor, (mean, std))[1]
         std = p.within(p.convert(std, wide), 0.0, None, NEGATIVE_DEVIATION) if seen is std else seen
     mean, std = (p.broadcast(p.convert(v, wide), p.out.shape) if isinstance(v, Node) else v for v in (mean, std))
     return p.convert(p.add(p.mul(p.convert(drawn, wide), std), mean), p.out.dtype)

@@ -1,4 +1,4 @@
-"""Operators of libraries in a graph that runs operator by operator: results are compared with the recorded metadata."""
+"""Checks results of libraries' operators against the recorded metadata, in graphs that run operator by operator."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from smelt.graph.ir.meta import TensorMeta
 from smelt.shapes.size import Symbol, as_symbol
 
 
-def compared(node: fx.Node) -> Any:
-    """The target of `node`, wrapped: it raises WrongFake when a result differs from what the node records."""
+def checked(node: fx.Node) -> Any:
+    """The target of `node`; an operator of a user's library is wrapped to raise WrongFake if a result differs from the
+    node's metadata."""
     op = node.target
-    if not isinstance(op, OpOverload) or is_of_torch(str(op)) or not _told(node.meta.get("val")):
+    if not isinstance(op, OpOverload) or is_of_torch(str(op)) or not _tensor_metas(node.meta.get("val")):
         return op
-    return _Compared(op, node)
+    return _Checked(op, node)
 
 
-def _told(val: Any) -> list[TensorMeta]:
+def _tensor_metas(val: Any) -> list[TensorMeta]:
     return [each for each in pytree.tree_leaves(val) if isinstance(each, TensorMeta)]
 
 
-class _Compared:
-    """An operator as the target of a graph's node."""
+class _Checked:
+    """An operator that checks its results, as the target of a graph's node."""
 
     def __init__(self, op: OpOverload, node: fx.Node) -> None:
         self.op, self.name = op, str(op)
-        self.__name__ = self.__qualname__ = f"compared_{op.__name__.replace('.', '_')}"
+        self.__name__ = self.__qualname__ = f"checked_{op.__name__.replace('.', '_')}"
         self.__module__ = __name__
         given = [each.meta.get("val") for each in pytree.tree_leaves((node.args, node.kwargs)) if _is_tensor(each)]
         self._given: list[TensorMeta] = given
-        self._results = _told(node.meta["val"])
+        self._results = _tensor_metas(node.meta["val"])
         self._devices = [meta.device.type for meta in self._results]
         self._sizes: dict[Symbol, tuple[int, int]] = {}
         for at, meta in enumerate(given):
@@ -50,12 +51,12 @@ class _Compared:
             return self.op(*args, **kwargs)
         numbers = {symbol: tensors[at].shape[dim] for symbol, (at, dim) in self._sizes.items()}
         try:
-            told, given = ([meta_in_numbers(m, numbers) for m in metas] for metas in (self._results, self._given))
-        except (KeyError, AssertionError):  # of a size that is none of the arguments'
+            expected, given = ([meta_in_numbers(m, numbers) for m in metas] for metas in (self._results, self._given))
+        except (KeyError, AssertionError):  # a size is no size of an argument
             return self.op(*args, **kwargs)
         in_order = all(map(in_same_order, tensors, given))
         result = self.op(*args, **kwargs)
-        check_results(self.name, result, told, self._devices, in_order)
+        check_results(self.name, result, expected, self._devices, in_order)
         return result
 
 
