@@ -16,13 +16,14 @@ class FakeDevice(Device):
     """`handle`: the current stream; `user_records`: somebody records a graph of his own on it.
 
     `memory`: the most bytes of tensors so far; `free`: those that nobody has. `block`: where buffers for
-    inputs lie, if they share memory. `running`: the stages of the replay that runs.
+    inputs lie, if they share memory. `running`: the stages of the replay that runs; `stages`:
+    how many were launched.
     """
 
     def __init__(self):
         super().__init__(torch.device("cpu"))
         self.handle, self.user_records, self.other_records = 1, False, False
-        self.records, self.replays, self.waits = 0, 0, []
+        self.records, self.replays, self.stages, self.waits = 0, 0, 0, []
         self.error = None
         self.memory, self.free = 0, 1 << 40
         self.block, self.end = None, 0
@@ -91,6 +92,7 @@ class FakeDevice(Device):
     def replay(self, graph, stage=0):
         program, inputs, outputs = graph
         self.replays += stage == 0
+        self.stages += 1
         if stage == 0:
             given = [value.tensor() if isinstance(value, _Raw) else value for value in inputs]
             self.running = program.begin(given) if isinstance(program, Staged) else iter([program(given)])

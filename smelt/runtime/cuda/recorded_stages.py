@@ -18,8 +18,8 @@ from smelt.runtime.cuda.recording import Recording
 class RecordedStages(RecordedProgram, Staged):
     """A program in stages that replays recordings of itself where they match.
 
-    The arguments are those of `RecordedProgram`; the program is `Staged`, writes over no inputs, and callers see none
-    of its results.
+    The arguments are those of `RecordedProgram`. The program is `Staged`, it writes over no inputs, and callers see
+    none of its results.
     """
 
     def __init__(self, program: Staged, *args: Any, **kwargs: Any) -> None:
@@ -57,22 +57,30 @@ class RecordedStages(RecordedProgram, Staged):
         return recording.replay_stages(inputs, self.positions)
 
     def _plain_stages(self, inputs: list[Any], why: str | Kind) -> Iterator[list[Any]]:
-        """The results of each stage of a call that runs plain, for a reason or as the first of its kind."""
+        """The results of each stage of a call that runs plain, for a reason or as the first of its kind.
+
+        Callers drop the iterator after the last stage, so nothing may be left to do then.
+        """
         self._count_plain(FIRST if isinstance(why, Kind) else why)
         addresses: set[int] = set()
         self.device.forget_room()
-        for positions, given in zip(self.positions, self.stages.begin(inputs), strict=True):
+        last = len(self.positions) - 1
+        for stage, given in enumerate(self.stages.begin(inputs)):
             self.room = max(self.room, self.device.room())
             results: list[Any] = [None] * self.count
-            for position, value in zip(positions, given, strict=True):
+            for position, value in zip(self.positions[stage], given, strict=True):
                 results[position] = value
             if not self.made and self.refused is None:
                 self._look_at(results, numbers=True)
             if isinstance(why, Kind) and self.refused is None:
                 why.observed.note(results)
             addresses |= addresses_of(given)
+            if stage == last:
+                self._end_plain(why, addresses)
             del results, value
             yield given
+
+    def _end_plain(self, why: str | Kind, addresses: set[int]) -> None:
         if self.refused is None:
             self.plain.append(addresses)
         if isinstance(why, Kind):

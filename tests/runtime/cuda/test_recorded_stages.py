@@ -6,8 +6,10 @@ import threading
 import pytest
 import torch
 
+import smelt
 from smelt.abi.staged import Staged
 from smelt.base.stats import reset_stats
+from smelt.gpu import Recordings
 from smelt.runtime.cuda.graphs import Recorder
 from tests.runtime.fake_device import FakeDevice
 
@@ -49,10 +51,11 @@ def wrapped(device, log, **more):
 
 
 def by_stages(call, inputs):
-    """The results in order, and after which of the program's stages each list was handed out."""
+    """The results in order. It drops the iterator after the last stage, as autograd's nodes do."""
     results = [None] * 4
-    for positions, given in zip(call.positions, call.begin(inputs), strict=True):
-        for position, value in zip(positions, given, strict=True):
+    steps = call.begin(inputs)
+    for positions in call.positions:
+        for position, value in zip(positions, next(steps), strict=True):
             results[position] = value
     return results
 
@@ -200,3 +203,37 @@ def test_recordings_are_freed_with_the_program(device):
         assert not len(device.kept)
     finally:
         gc.enable()
+
+
+def test_nodes_of_autograd_take_stages_of_replays(device, monkeypatch):
+    recorder = Recorder(CPU, name="f", backend=device)
+
+    def of_graph(self, programs, split, old):
+        first, *backward = programs
+        first = recorder.wrap(first, "forward", written=(), visible=self.joint.num_forward)
+        return [first, *(recorder.wrap(program, "backward", written=(), visible=0) for program in backward)]
+
+    monkeypatch.setattr(Recordings, "of_graph", of_graph)
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(*(layer for _ in range(4) for layer in (torch.nn.Linear(8, 8), torch.nn.Tanh())))
+    smelt.reset()
+    compiled = smelt.compile(net, options={"stages": 200})
+    launched = []
+    for parameter in net.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda _: launched.append(device.stages))
+    for _ in range(8):
+        x = torch.randn(6, 8)
+        net.zero_grad()
+        net(x).square().sum().backward()
+        wanted = [parameter.grad.clone() for parameter in net.parameters()]
+        net.zero_grad()
+        before = device.stages
+        launched.clear()
+        compiled(x).square().sum().backward()
+        for parameter, gradient in zip(net.parameters(), wanted, strict=True):
+            torch.testing.assert_close(parameter.grad, gradient)
+        assert not device.replaying.locked()
+    forward, backward = recorder.programs
+    assert isinstance(backward, Staged)
+    assert forward.replays >= 5 and backward.replays >= 5, recorder.reasons()
+    assert device.stages - before == 1 + len(backward.positions) and len({*launched}) == len(backward.positions) > 3
