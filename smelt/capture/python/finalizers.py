@@ -10,8 +10,10 @@ tracked here.
 from __future__ import annotations
 
 import gc
+import itertools
 import types
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,7 +47,7 @@ class Finalizers:
         self.owned: list[tuple[Any, Any]] = []
         self.allowed = True
         self._given: list[Unread] = []
-        self._through: dict[int, Any] = {}
+        self._through: dict[int, list[object] | None] = {}
 
     def release(self) -> None:
         """Drop the references to the program's objects."""
@@ -135,15 +137,35 @@ class Finalizers:
         return False
 
     def _is_reachable(self, value: object) -> bool:
-        """Whether a root leads to the value. The root that did last time is tried first, so that large lists are not
-        walked."""
-        roots, before = self._roots(), self._through.get(id(value))
-        likely = [root for root in roots if root is before]
-        for root in (*likely[:1], *roots):
-            if any(value is each for each in self._reach([root])):
-                self._through[id(value)] = root
-                return True
-        return False
+        """Whether a root leads to the value. The path that did last time is tried first: this is asked after each
+        instruction, and what a root leads to may be large."""
+        roots = list(map(_read, self._roots()))
+        path = self._through.get(id(value))
+        if path is None or not self._is_path(path, roots):
+            self._through[id(value)] = path = self._path(roots, value)
+        return path is not None
+
+    def _is_path(self, path: Sequence[object], roots: Sequence[object]) -> bool:
+        """Whether a root is the first of these objects, and each refers to the next one."""
+        if not any(path[0] is root for root in roots):
+            return False
+        return all(any(after is each for each in self._referents(before)) for before, after in itertools.pairwise(path))
+
+    def _path(self, roots: Sequence[object], value: object) -> list[object] | None:
+        """The fewest objects of which a root is the first, the value the last, and each refers to the next; None: there
+        are none, or they are further away than `_MAX_VISITED` objects for each root."""
+        searched: dict[int, tuple[object, object]] = {}  # by identity: the object, and one that refers to it
+        waiting: deque[tuple[object, object]] = deque((root, None) for root in roots)
+        while waiting:
+            each, before = waiting.popleft()
+            if each is value:
+                return _traced(each, before, searched)
+            if id(each) in searched or self._ends(each):
+                continue
+            searched[id(each)] = each, before
+            if len(searched) < _MAX_VISITED * len(roots):
+                waiting += [(after, each) for after in self._referents(each)]
+        return None
 
     def is_reached(self, value: object) -> bool:
         """Whether the value is reachable from the frame, or from what it has stored."""
@@ -164,24 +186,44 @@ class Finalizers:
         seen: set[int] = set()
         waiting = list(roots)
         while waiting:
-            value = waiting.pop()
-            if type(value) is Unread:
-                value = value.value
+            value = _read(waiting.pop())
             if value is wanted and wanted is not None:
                 yield value
-            if id(value) in seen or type(value) in LEAVES or isinstance(value, _OPAQUE) or value is self.vm:
+            if id(value) in seen or self._ends(value):
                 continue
             seen.add(id(value))
             yield value
-            mirror = self.vm.effects.mirrors.get(id(value))
-            if isinstance(value, types.FunctionType):
-                waiting += [*(value.__closure__ or ()), value.__defaults__, value.__kwdefaults__, value.__dict__]
-            elif isinstance(value, TracedGenerator):
-                waiting += [*value.frame.locals, *value.frame.stack]
-            elif mirror is not None and value is not mirror.copy:
-                waiting.append(mirror.copy)
-            elif len(seen) < _MAX_VISITED:
-                waiting.extend(gc.get_referents(value))
+            if len(seen) < _MAX_VISITED:
+                waiting.extend(self._referents(value))
+
+    def _ends(self, value: object) -> bool:
+        """Whether nothing is looked for behind the value."""
+        return type(value) in LEAVES or isinstance(value, _OPAQUE) or value is self.vm
+
+    def _referents(self, value: object) -> Sequence[object]:
+        """What a value refers to, with the changes of the capture."""
+        if isinstance(value, types.FunctionType):
+            return [*(value.__closure__ or ()), value.__defaults__, value.__kwdefaults__, value.__dict__]
+        if isinstance(value, TracedGenerator):
+            return [_read(each) for each in (*value.frame.locals, *value.frame.stack)]
+        mirror = self.vm.effects.mirrors.get(id(value))
+        if mirror is not None and value is not mirror.copy:
+            return [mirror.copy]
+        return gc.get_referents(value)
+
+
+def _read(value: object) -> object:
+    """The value that a variable or stack element of a frame stands for."""
+    return value.value if type(value) is Unread else value
+
+
+def _traced(value: object, before: object, searched: Mapping[int, tuple[object, object]]) -> list[object]:
+    """The path to the value, by what led to each object."""
+    path = [value]
+    while before is not None:
+        path.append(before)
+        before = searched[id(before)][1]
+    return path[::-1]
 
 
 def _is_watchable(value: object) -> bool:
@@ -190,3 +232,4 @@ def _is_watchable(value: object) -> bool:
 
 
 _MAX_VISITED = 5000
+"""Objects behind one root that are searched."""
