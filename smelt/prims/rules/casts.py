@@ -1,4 +1,4 @@
-"""Casts, copies and ops that only change what is known about a tensor."""
+"""Conversions of dtype and device, copies, and operators that return their operand's values unchanged."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from smelt.prims.registry import Lowering, aten, decomposition, device_of
 def to_copy(p: Lowering, x: Node, **options: Any) -> Any:
     if p.out.device == device_of(x):
         return p.convert(x, p.out.dtype)
-    if device_of(x).type == "cpu":  # generated kernels run on the other
+    if device_of(x).type == "cpu":  # the GPU converts, in both directions
         return p.convert(p.to_device(x, p.out.device), p.out.dtype)
     return p.to_device(p.convert(x, p.out.dtype), p.out.device)
 
 
 def _same(p: Lowering, x: Node, *args: Any, **kwargs: Any) -> Node:
-    """Functional graphs have no aliasing: copies, aliases and contiguity are the value itself."""
+    """x itself: in a functional graph a copy or an alias of a value is the value."""
     return x
 
 
 @decomposition(aten.clone.default)
 def clone(p: Lowering, x: Node, *, memory_format: torch.memory_format | None = None) -> Node:
-    """The value itself, unless an operator that sees strides asks for others."""
+    """x itself, or a copy where a requested memory format changes the strides."""
     own = x.meta["val"]
     if memory_format is None or same_steps(own.shape, own.stride, p.out.stride):
         return x

@@ -1,7 +1,8 @@
-"""Complex values as pairs of real ones, both computed by each rule: generated kernels have no complex numbers.
+"""Decompositions for complex tensors: each rule computes the real and the imaginary component as real tensors.
 
-What goes on to a kernel of torch's library, or to the caller, is put together; `view_as_real` of that is the pair
-again, so that between two such kernels nothing complex is left.
+Generated kernels have no complex dtypes. `together` combines the two components where a library kernel or the caller
+needs a complex tensor. If another rule reads that tensor, simplification cancels `view_as_real` of `view_as_complex`:
+only real tensors remain between library kernels.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ Pair = tuple[Any, Any]
 
 
 def is_complex(x: Any) -> bool:
-    """A node or number with an imaginary part."""
+    """Whether x is a node of a complex dtype or a Python complex number."""
     return dtype_of(x).is_complex if isinstance(x, Node) else isinstance(x, complex)
 
 
 def components(p: Lowering, x: Any) -> Pair:
-    """(real, imaginary) of a node or number; the imaginary part of something real is the number 0."""
+    """(real, imaginary) of a node or number; the imaginary component of a real operand is the number 0."""
     if not isinstance(x, Node):
         return (x.real, x.imag) if isinstance(x, complex) else (x, 0)
     if not is_complex(x):
@@ -48,7 +49,7 @@ def components(p: Lowering, x: Any) -> Pair:
 
 
 def together(p: Lowering, real: Node, imaginary: Any) -> Node:
-    """The complex value of two components; the second may be a number."""
+    """The complex tensor with the given components; the imaginary one may be a number."""
     if not isinstance(imaginary, Node):
         imaginary = p.full_like(real, imaginary)
     last = rank_of(real)
@@ -64,14 +65,14 @@ def _real_meta(meta: Any) -> Any:
 
 
 def _as_real(p: Lowering, op: Any, *args: Any, **kwargs: Any) -> Any:
-    """The operator's real rule on real operands, under the meta of one component of its result."""
+    """Apply the operator's rule for real tensors; meanwhile `p.result` is the meta of one component of the result."""
     result, p.result = p.result, _real_meta(p.result)
     value = DECOMPOSITIONS[op](p, *args, **kwargs)
     p.result = result
     return value
 
 
-# -- linear operators work on each component alone
+# -- linear operators: each component of the result depends on the same component of the operands only
 
 
 def _component(p: Lowering, value: Any, component: int) -> Any:
@@ -84,7 +85,12 @@ def _component(p: Lowering, value: Any, component: int) -> Any:
 
 
 def _partwise(op: Any, *extra: int) -> Callable[..., Any]:
-    """The rule of an operator that is linear in its operands: `extra` are operands that count even when real."""
+    """The rule of a linear operator: its rule for real tensors, applied to the real and to the imaginary components.
+
+    Args:
+        extra: positions of operands whose imaginary component is zeros if they are real. Other real operands, such as
+            sizes and masks, are the same in both applications.
+    """
 
     def rule(p: Lowering, *args: Any, **kwargs: Any) -> Any:
         if any(isinstance(v, complex) for v in kwargs.values()):
@@ -105,7 +111,7 @@ def _partwise(op: Any, *extra: int) -> Callable[..., Any]:
 
 
 def _second(p: Lowering, x: Any) -> Any:
-    """The imaginary part of a real operand."""
+    """The imaginary component of a real operand: zeros of its shape, or 0."""
     return p.full_like(x, 0) if isinstance(x, Node) else 0
 
 
@@ -117,14 +123,14 @@ select_backward.default diagonal_backward.default index_select.default gather.de
 alias.default detach.default sum.default sum.dim_IntList mean.default mean.dim neg.default tril.default triu.default
 _reshape_alias.default view_copy.default unfold.default
 """.split()
-"""Linear in their one operand."""
+"""Operators that are linear in their only tensor operand."""
 
 JOINS = {
     "add.Tensor": (0, 1), "sub.Tensor": (0, 1), "where.self": (1, 2), "slice_scatter.default": (0, 1),
     "select_scatter.default": (0, 1), "masked_fill.Scalar": (0, 2), "constant_pad_nd.default": (0, 2),
     "copy.default": (1,),
 }  # fmt: skip
-"""Linear in several operands, at these positions, of which some may be real."""
+"""Operators that are linear in several operands, and the positions of these; some of the operands may be real."""
 
 
 def _overload(name: str) -> Any:
@@ -214,7 +220,7 @@ def constant(p: Lowering, *args: Any, **options: Any) -> Node:
 
 
 def _ready(p: Lowering, x: Any) -> Pair:
-    """The components in the result's precision and shape; numbers stay."""
+    """The components of x, in the precision and shape of the result; components that are numbers are unchanged."""
     dtype = _real_meta(p.out).dtype
     return tuple(  # type: ignore[return-value]
         p.broadcast(p.convert(v, dtype), p.out.shape) if isinstance(v, Node) else v for v in components(p, x)
@@ -222,7 +228,7 @@ def _ready(p: Lowering, x: Any) -> Pair:
 
 
 def _product(p: Lowering, x: Pair, y: Pair) -> Pair:
-    """Components that are the number 0 are left out, as eager does for a real operand."""
+    """The components of x * y. As in eager, terms with the imaginary component of a real operand are omitted."""
     (a, b), (c, d) = x, y
     if not isinstance(d, Node) and d == 0:
         return _times(p, a, c), _times(p, b, c)
@@ -232,7 +238,7 @@ def _product(p: Lowering, x: Pair, y: Pair) -> Pair:
 
 
 def _times(p: Lowering, x: Any, y: Any) -> Any:
-    """A product of two components, of which any may be a number."""
+    """x * y for two components; each may be a number."""
     if isinstance(x, Node):
         return p.mul(x, y)
     return p.mul(y, x) if isinstance(y, Node) else x * y
@@ -264,9 +270,9 @@ def reciprocal(p: Lowering, x: Node) -> Node:
 
 
 def _quotient(p: Lowering, a: Node, b: Node, c: Node, d: Node) -> tuple[Node, Node]:
-    """(a + bi) / (c + di) by the ratio of the divisor's components, whose squares may leave the range of the dtype.
+    """The components of (a + bi) / (c + di), computed from the ratio of c and d: c * c + d * d could overflow.
 
-    (R. L. Smith, Algorithm 116: Complex division. Communications of the ACM 5 (8), 1962.)
+    Source: R. L. Smith, Algorithm 116: Complex division. Communications of the ACM 5 (8), 1962.
     """
     swap = p.lt(p.abs(c), p.abs(d))
     large, small = p.where(swap, d, c), p.where(swap, c, d)
@@ -295,13 +301,13 @@ def ne(p: Lowering, x: Any, y: Any) -> Node:
 
 
 def result_dtype_of(*operands: Any) -> torch.dtype:
-    """The dtype that eager brings nodes and numbers to, some of them complex."""
+    """The dtype to which eager promotes the operands, which are nodes and numbers."""
     like = [torch.empty((0,) * rank_of(x), dtype=dtype_of(x)) if isinstance(x, Node) else x for x in operands]
     return torch.result_type(*like)
 
 
 def _differ(p: Lowering, a: Any, b: Any) -> Node:
-    """Whether two components differ, of which any may be a number."""
+    """a != b for two components; each may be a number."""
     if isinstance(a, Node):
         return p.ne(a, b)
     return p.ne(b, a) if isinstance(b, Node) else p.full(p.out.shape, a != b, torch.bool, p.out.device)
@@ -341,7 +347,7 @@ def exp(p: Lowering, x: Node) -> Node:
 
 @complex_decomposition(aten.mm.default, aten.bmm.default)
 def matrix_product(p: Lowering, x: Node, y: Node) -> Any:
-    """Four real products: only where each is a sum of its own, a matrix times its adjoint is Hermitian to the bit."""
+    """Four real products, each summed separately: so the product of a matrix and its adjoint is exactly Hermitian."""
     (a, b), (c, d) = components(p, x), components(p, y)
     if not isinstance(b, Node) or not isinstance(d, Node):
         return NotImplemented
@@ -351,7 +357,7 @@ def matrix_product(p: Lowering, x: Node, y: Node) -> Any:
 
 @decomposition(aten.angle.default)
 def real_angle(p: Lowering, x: Node) -> Node:
-    """0 or pi; NaN stays."""
+    """0 for positive numbers and 0, pi for negative ones, NaN for NaN."""
 
     def compute(a: Node) -> Node:
         turned = p.where(p.lt(a, 0), torch.pi, p.full_like(a, 0.0))

@@ -1,4 +1,4 @@
-"""Tensors from nothing: constants, ranges, triangles."""
+"""Operators that create tensors: constants, ranges, identity matrices; also triangles and `diag_embed`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _constant(p: Lowering, value: Any) -> Node:
     aten.zeros.default,
     aten.zeros_like.default,
     aten.new_zeros.default,
-    # memory without values: zeros are as good, and the same every time
+    # uninitialized memory: zeros are valid, and the same in each run
     aten.empty.memory_format,
     aten.empty_like.default,
     aten.new_empty.default,
@@ -76,7 +76,7 @@ def linspace(p: Lowering, start: float, stop: float, steps: int, **options: Any)
     step = (stop - start) / (steps - 1) if steps > 1 else 0.0
     if steps < 2:
         return p.iota(steps, float(start), step, p.out.dtype, p.out.device)
-    half = steps // 2  # from both ends, so that the last element is stop itself
+    half = steps // 2  # computed from both ends, so that the last element is exactly stop
     front = p.iota(half, float(start), step, p.out.dtype, p.out.device)
     back = p.iota(steps - half, stop - step * (steps - 1 - half), step, p.out.dtype, p.out.device)
     return p.cat((front, back), 0)
@@ -89,7 +89,7 @@ def eye(p: Lowering, *sizes: int, **options: Any) -> Node:
 
 
 def _row_and_column(p: Lowering, shape: tuple[int, ...], device: torch.device) -> tuple[Node, Node]:
-    """(row, column) of each element of a matrix."""
+    """The row index and the column index of each element, as two matrices of `shape`."""
     rows = p.iota(shape[0], 0, 1, torch.int64, device)
     columns = p.iota(shape[1], 0, 1, torch.int64, device)
     return p.broadcast_in_dim(rows, shape, (0,)), p.broadcast_in_dim(columns, shape, (1,))
@@ -122,7 +122,8 @@ def diag_embed(p: Lowering, x: Node, offset: int = 0, dim1: int = -2, dim2: int 
     x = p.pad(x, (0,) * (rank - 1), (0,) * (rank - 2) + (abs(offset),), 0)
     front = tuple(d for d in range(rank) if d not in (dim1, dim2))
     lead = tuple(shape[d] for d in front)
-    along = rank - 2 if offset >= 0 else rank - 1  # element i stands in row i, below the diagonal in column i
+    # element i goes to row i; if the diagonal is below the main one, to column i
+    along = rank - 2 if offset >= 0 else rank - 1
     spread = p.broadcast_in_dim(x, (*lead, size, size), (*range(rank - 2), along))
     row, column = _row_and_column(p, (size, size), p.out.device)
     on = p.broadcast_in_dim(p.eq(column, p.add(row, offset)), (*lead, size, size), (rank - 2, rank - 1))

@@ -1,4 +1,4 @@
-"""Random numbers of other distributions, as functions of uniform and normal ones."""
+"""Random numbers of further distributions, computed from uniform and normal ones."""
 
 from __future__ import annotations
 
@@ -56,14 +56,15 @@ def normal(p: Lowering, mean: Any, std: Any = 1.0, size: Any = None, *, generato
 
 
 _TOO_MANY = 2**24 + 1
-"""Categories for which eager's multinomial raises an error."""
+"""The least number of categories for which eager's multinomial raises an error."""
 
 
 @decomposition(aten.multinomial.default)
 def multinomial(p: Lowering, x: Node, count: int, replacement: bool = False, *, generator: Any = None) -> Any:
-    """A race of exponential times with the weights as rates: who comes first is drawn in proportion to the weights.
+    """Draws by exponential times: each category gets one, with its weight as the rate, and the least time wins.
 
-    The first `count` of one race are drawn without replacement, the winners of `count` races with it.
+    So a category is drawn with a probability proportional to its weight. Without replacement, the `count` categories
+    with the least times are drawn; with replacement, each draw gets new times. The code compares `speed`, 1 / time.
     """
     if generator is not None or is_empty(shape_of(x)) or known_at_most(_TOO_MANY, shape_of(x)[-1]):
         return NotImplemented

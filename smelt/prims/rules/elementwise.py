@@ -1,4 +1,4 @@
-"""Pointwise arithmetic: unary and binary tables, comparisons, logic, and the ops made of a few of them."""
+"""Pointwise operators: tables of those that are a single prim, and rules for those composed of a few prims."""
 
 from __future__ import annotations
 
@@ -55,21 +55,21 @@ def _test(prim: Prim) -> Callable[..., Any]:
 
 
 def _unary(prim: Prim) -> Callable[..., Any]:
-    """The rule of an operator whose primitive has its name."""
+    """The rule of an operator that is the prim of the same name."""
     if prim.facts.takes is Takes.FLOATS:
         return _float_unary(prim)
     return _test(prim) if prim.facts.boolean else _same_unary(prim)
 
 
 UNARY = [name for name in UNARY_PRIMS if name != "logical_not" and hasattr(aten, name)]
-"""Operators that are the primitive of their name. (`logical_not` of numbers is a comparison with 0.)"""
+"""Unary ATen operators that are the prim of the same name. (Except on bool, `logical_not` is a comparison with 0.)"""
 
 for _name in UNARY:
     decomposition(getattr(aten, _name).default)(_unary(PRIMS[_name]))
 
 
 def _overloads(name: str, *overloads: str) -> list[OpOverload]:
-    """Those of the overloads that exist and take a tensor (some names also have overloads on plain numbers)."""
+    """The named overloads that exist and take a tensor; some operators also have overloads for plain numbers."""
     packet = getattr(aten, name)
     found = [getattr(packet, overload) for overload in overloads if overload in packet.overloads()]
     return [op for op in found if any(str(a.type) == "Tensor" for a in schema_of(op).arguments)]
@@ -97,12 +97,12 @@ def _apply(p: Lowering, name: str, prim: Any, a: Any, b: Any, x: Any, y: Any) ->
 
 
 def on_gpu(p: Lowering) -> bool:
-    """Whether the operator that is decomposed runs on a GPU in eager."""
+    """Whether the result of the operator being decomposed is on a GPU."""
     return p.out.device.type == "cuda"
 
 
 def inverse(p: Lowering, number: Any, dtype: torch.dtype) -> Any:
-    """1 / number in the dtype of arithmetic: CUDA's kernels divide by numbers of the CPU so."""
+    """1 / number, rounded to `dtype`. To divide by a CPU scalar, eager's CUDA kernels multiply by this inverse."""
     if isinstance(number, Size):
         number = p.full(p.out.shape, number, dtype, p.out.device)
     if isinstance(number, Node):
@@ -114,9 +114,10 @@ _VECTOR_BYTES = {"AVX512": 64, "AVX2": 32}.get(torch.backends.cpu.get_cpu_capabi
 
 
 def takes_second_zero(p: Lowering) -> bool:
-    """Whether `maximum` and `minimum` of tensors give the second of 0.0 and -0.0, as the CPU's vector instructions do.
+    """Whether eager's `maximum` and `minimum` of 0.0 and -0.0 return the second operand, as CPU vector instructions do.
 
-    The prims give the first. So does eager for what does not fill a vector (and the rest behind the last full one).
+    The prims return the first operand. So does eager's scalar code, which computes tensors smaller than a vector. (It
+    also computes the elements after the last full vector, for which the answer here is wrong.)
     """
     out = p.out
     if out.device.type != "cpu" or not out.dtype.is_floating_point:
@@ -125,7 +126,10 @@ def takes_second_zero(p: Lowering) -> bool:
 
 
 UNROUNDED = {"mul": (0, 1), "div": (1,), "floor_div": (1,), "trunc_div": (1,)}
-"""Operands that eager takes as they are where they are numbers, see `Lowering.pointwise`."""
+"""Per prim, the positions of operands that eager does not round to the common dtype if they are numbers.
+
+See `Lowering.pointwise`.
+"""
 
 _BINARY_OVERLOADS = ("Tensor", "Scalar", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor", "default")
 
@@ -156,7 +160,7 @@ for _name, _prim in {"atan2": "atan2", "copysign": "copysign", "div": "div", "po
 
 @decomposition(aten.nextafter.default)
 def nextafter(p: Lowering, x: Node, y: Node) -> Any:
-    """Of floats that are computed in float32 the neighbours are others."""
+    """NotImplemented for bfloat16 and float16: prims compute in float32, where the next number is a different one."""
     if p.out.dtype in LOW_PRECISION:
         return NotImplemented
     return p.pointwise(lambda a, b: p.nextafter(a, b), x, y)
@@ -195,7 +199,8 @@ def div_mode(p: Lowering, x: Any, y: Any, *, rounding_mode: str | None = None) -
     def compute(a: Any, b: Any) -> Node:
         if name == "trunc_div" and number and on_gpu(p) and dtype.is_floating_point:
             return p.trunc(_apply(p, "div", PRIMS["div"], a, b, x, y))
-        if name == "trunc_div" and not number and dtype in LOW_PRECISION:  # eager rounds the quotient first
+        # eager rounds the quotient before it truncates it
+        if name == "trunc_div" and not number and dtype in LOW_PRECISION:
             return p.trunc(p.widen(p.convert(p.div(a, b), dtype)))
         return _apply(p, name, PRIMS[name], a, b, x, y)
 
@@ -223,7 +228,7 @@ def rsub(p: Lowering, x: Any, y: Any, alpha: Any = 1) -> Node:
 
 
 def _with_factor(p: Lowering, compute: Callable[..., Node], *operands: Any, unrounded: Sequence[int] = ()) -> Node:
-    """`compute` on operands of which the last is a number; a tensor without dimensions stands for one in graphs."""
+    """Pointwise `compute(*operands)`. The last operand is a scalar: a number, or a tensor without dimensions."""
     *rest, factor = operands
     every = range(len(operands))
     is_rounded = p.out.dtype in LOW_PRECISION and len(rest) not in unrounded and not on_gpu(p)
@@ -236,7 +241,7 @@ def _with_factor(p: Lowering, compute: Callable[..., Node], *operands: Any, unro
 
 
 def _plus(p: Lowering, a: Any, b: Any, factor: Any, minus: bool = False) -> Node:
-    """a + b * factor, or a - b * factor: one instruction in eager's kernels of one operator, which rounds once."""
+    """a + b * factor, or a - b * factor. It rounds once, like the fused multiply-add in eager's kernels."""
     one = not isinstance(factor, Node) and factor == 1
     if one or not p.out.dtype.is_floating_point:
         return (p.sub if minus else p.add)(a, _times(p, b, factor))
@@ -281,7 +286,7 @@ def where(p: Lowering, cond: Node, a: Any, b: Any) -> Node:
 
 
 def select(p: Lowering, cond: Node, a: Any, b: Any) -> Node:
-    """where with broadcasting, operands brought to the result's dtype."""
+    """`where` with broadcasting; the operands are converted to the result's dtype."""
     out = p.out
     cond = p.broadcast(truth(p, cond), out.shape)
     a, b = (p.broadcast(p.convert(v, out.dtype), out.shape) if isinstance(v, Node) else v for v in (a, b))
@@ -336,7 +341,7 @@ def _ignore_nan(p: Lowering, a: Node, b: Node, choose: Callable[[Node, Node], No
         return p.logical_or(a, b) if choose == p.maximum else p.logical_and(a, b)
     if is_integral(dtype_of(a)):
         return choose(a, b)
-    pair = (b, a) if p.out.dtype is torch.bfloat16 else (a, b)  # of two zeros eager gives the second there
+    pair = (b, a) if p.out.dtype is torch.bfloat16 else (a, b)  # of two zeros, eager returns the second in bfloat16
     return p.where(p.isnan(a), b, p.where(p.isnan(b), a, choose(*pair)))
 
 
@@ -428,7 +433,7 @@ def addcdiv(p: Lowering, x: Node, a: Node, b: Node, *, value: Any = 1) -> Node:
 
 
 def _plus_scaled(p: Lowering, op: Callable[..., Node], x: Node, a: Node, b: Node, value: Any) -> Node:
-    """x + value * op(a, b), in the order of eager's kernels for the device."""
+    """x + value * op(a, b), evaluated in the order of eager's kernels for the device."""
     if on_gpu(p):
         return _plus(p, x, op(a, b), value)
     scaled = _times(p, a, value)
@@ -437,14 +442,14 @@ def _plus_scaled(p: Lowering, op: Callable[..., Node], x: Node, a: Node, b: Node
 
 @decomposition(aten.lerp.Scalar)
 def lerp(p: Lowering, start: Node, end: Node, weight: Any) -> Node:
-    if isinstance(weight, Size):  # from which of its ends eager's kernels go is known at the call
+    if isinstance(weight, Size):  # only the call tells whether it is below 0.5, which selects the formula
         weight = p.full((), weight, compute_dtype(p.out.dtype), p.out.device)
     return _lerp(p, start, end, weight, (2,))
 
 
 @decomposition(aten.lerp.Tensor)
 def lerp_by_tensor(p: Lowering, start: Node, end: Node, weight: Node) -> Node:
-    return _lerp(p, start, end, weight, ())  # where CUDA takes a weight of the CPU as a number, it is rounded as well
+    return _lerp(p, start, end, weight, ())  # a weight on the CPU is a number for CUDA kernels, which round it, too
 
 
 def _lerp(p: Lowering, start: Node, end: Node, weight: Any, unrounded_on_gpu: tuple[int, ...]) -> Node:
@@ -460,7 +465,7 @@ def _lerp(p: Lowering, start: Node, end: Node, weight: Any, unrounded_on_gpu: tu
 
 
 def _rest(p: Lowering, weight: float, dtype: torch.dtype) -> float:
-    """1 - weight; CUDA's kernels round the weight first."""
+    """1 - weight; eager's CUDA kernels round the weight before they subtract it."""
     return (1 - torch.tensor(weight, dtype=dtype)).item() if on_gpu(p) else 1 - weight
 
 
@@ -506,7 +511,7 @@ def heaviside(p: Lowering, x: Node, values: Node) -> Any:
 
     def compute(a: Node, v: Node) -> Node:
         step = p.convert(p.gt(a, 0), dtype_of(a))
-        if dtype_of(a).is_floating_point:  # eager's NaN compares as not below zero
+        if dtype_of(a).is_floating_point:  # eager returns 0 for NaN
             step = p.where(p.isnan(a), 0.0, step)
         return p.where(p.eq(a, 0), v, step)
 
@@ -514,7 +519,7 @@ def heaviside(p: Lowering, x: Node, values: Node) -> Any:
 
 
 def _as_nodes(p: Lowering, *operands: Any) -> list[Node]:
-    """Numbers become constants with the dtype of the result's arithmetic."""
+    """The operands; numbers become constant tensors of the result's shape, in the dtype in which it is computed."""
     out, dtype = p.out, compute_dtype(p.out.dtype)
     return [x if isinstance(x, Node) else p.full(out.shape, x, dtype, out.device) for x in operands]
 

@@ -1,4 +1,4 @@
-"""Reads and writes at indices that tensors name."""
+"""Reads and writes at indices given as tensors: `index`, `gather`, `scatter`, `index_put`, `masked_scatter`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ Indices = Sequence[Node | None]
 
 
 def _aligned(p: Lowering, x: Node, indices: Indices) -> tuple[Node | None, ...] | None:
-    """One entry per dimension, index tensors broadcast together; None when one is a mask."""
+    """One entry per dimension of x: an index tensor, all broadcast to one shape, or None for the whole dimension.
+
+    Returns None if there is no index tensor or one of them is a mask.
+    """
     found = [i for i in indices if i is not None]
     if not found or any(dtype_of(i) in (torch.bool, torch.uint8) for i in found):
         return None
@@ -47,7 +50,7 @@ def index(p: Lowering, x: Node, indices: Indices) -> Any:
 
 
 def read_at(p: Lowering, x: Node, indices: Indices) -> Any:
-    """x[indices], or NotImplemented for masks."""
+    """x[indices]; NotImplemented if an index is a mask or x is empty."""
     aligned = _aligned(p, x, indices)
     if aligned is None or is_empty(shape_of(x)):
         return NotImplemented
@@ -66,7 +69,7 @@ def index_put(p: Lowering, x: Node, indices: Indices, values: Node, accumulate: 
 
 
 def put_at(p: Lowering, x: Node, indices: Indices, values: Node, accumulate: bool) -> Any:
-    """x with x[indices] = values, or +=; NotImplemented for masks."""
+    """x after `x[indices] = values`, or `+=` if `accumulate`; NotImplemented if an index is a mask or x is empty."""
     aligned = _aligned(p, x, indices)
     if aligned is None or is_empty(shape_of(x)):
         return NotImplemented
@@ -87,7 +90,7 @@ def _target_shape(x: Node, indices: Indices) -> tuple[int, ...]:
 
 
 def _masked_put(p: Lowering, x: Node, indices: Indices, values: Node, accumulate: bool) -> Node | None:
-    """x[mask] = number as a where; None for other forms."""
+    """x after `x[mask] = number`, as a `where`; None for other calls."""
     if len(indices) != 1 or indices[0] is None or accumulate or not same(math.prod(shape_of(values)), 1):
         return None
     mask = indices[0]
@@ -104,7 +107,7 @@ def _as_vector(p: Lowering, x: Node) -> Node:
 @decomposition(aten.gather.default)
 def gather(p: Lowering, x: Node, dim: int, index: Node, *, sparse_grad: bool = False) -> Any:
     x, index = _as_vector(p, x), _as_vector(p, _as_indices(p, index))
-    if rank_of(x) != rank_of(index):  # eager lets an empty index have any rank
+    if rank_of(x) != rank_of(index):  # eager accepts an empty index of any rank
         return NotImplemented
     return p.reshape(p.gather(x, dim % rank_of(x), index), p.out.shape)
 
@@ -124,7 +127,7 @@ def take(p: Lowering, x: Node, index: Node) -> Any:
 def _scattered(p: Lowering, name: str, x: Node, dim: int, index: Node, src: Node) -> Node:
     index, x = _as_vector(p, _as_indices(p, index)), _as_vector(p, x)
     src = _as_vector(p, src)
-    if not same_all(shape_of(src), shape_of(index)):  # only the corner that index covers is read
+    if not same_all(shape_of(src), shape_of(index)):  # src may be larger than index; only its leading elements are read
         src = p.slice(src, (0,) * rank_of(src), shape_of(index), (1,) * rank_of(src))
     args = (x, dim % rank_of(x), index, src)
     return p.reshape(p.scatter_add(*args) if name == "add" else p.scatter(*args), p.out.shape)
@@ -190,12 +193,13 @@ def put(p: Lowering, x: Node, index: Node, source: Node, accumulate: bool = Fals
 
 @decomposition(aten.masked_scatter.default)
 def masked_scatter(p: Lowering, x: Node, mask: Node, source: Node) -> Any:
-    """The n-th kept element takes the n-th element of source: its position is a running count of the mask."""
+    """The n-th element of x at which the mask is true becomes the n-th element of source; a cumulative sum gives n."""
     size, available = math.prod(p.out.shape), math.prod(shape_of(source))
     if same(size, 0) or same(available, 0):
         return NotImplemented
     count = available
-    if isinstance(available, Size) and lowest(available) == 0:  # some element is read also where none is taken
+    # if source is empty, the index below needs an element nevertheless
+    if isinstance(available, Size) and lowest(available) == 0:
         source = p.cat((p.reshape(source, (available,)), p.full((1,), 0, dtype_of(source), device_of(source))), 0)
         available = available + 1
     x, mask = p.broadcast(x, p.out.shape), p.reshape(p.broadcast(mask, p.out.shape), (size,))
@@ -210,7 +214,7 @@ def masked_scatter(p: Lowering, x: Node, mask: Node, source: Node) -> Any:
 def scatter_reduce(
     p: Lowering, x: Node, dim: int, index: Node, src: Node, reduce: str, *, include_self: bool = True
 ) -> Any:
-    """Sums into x are a scatter_add, which fuses."""
+    """A sum that includes x is a `scatter_add`, which fuses; a library kernel computes other reductions."""
     if reduce == "sum" and include_self and dtype_of(x) is not torch.bool:
         return _scattered(p, "add", x, dim, index, src)
     return p.scatter_reduce(x, dim, index, src, reduce, include_self)

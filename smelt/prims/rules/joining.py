@@ -1,4 +1,4 @@
-"""Several tensors put into one."""
+"""Operators that join several tensors into one: `block_diag` and `_chunk_cat`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def block_diag(p: Lowering, tensors: Sequence[Node]) -> Node:
 
 @decomposition(aten._chunk_cat.default)
 def chunk_cat(p: Lowering, tensors: Sequence[Node], dim: int, chunks: int) -> Node:
-    """Each tensor, padded along dim to `chunks` equal chunks, as (..., chunks, elements of a chunk); side by side."""
+    """The tensors padded along dim to a multiple of `chunks`, reshaped to (..., chunks, size of a chunk) and joined.
+
+    The result has the shape (..., chunks, the sum of the sizes of a chunk).
+    """
     dim %= rank_of(tensors[0])
     lead, chunks_of_each = shape_of(tensors[0])[:dim], []
     for x in tensors:

@@ -1,4 +1,4 @@
-"""Operators that are kernels of their own: those of the prims of kind `kernel`, and the special functions."""
+"""Operators that library kernels compute: a rule for each prim of kind `kernel`, and the special functions."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from smelt.prims.table import Kind, Prim
 from smelt.shapes.size import same_all
 
 ON_EQUAL_OPERANDS = frozenset({*special.UNARY, *special.BINARY, "polygamma", "frexp", "gcd"})
-"""Kernels with rules of their own below: their operands are brought to one shape and dtype first."""
+"""Pointwise kernels: the rules below promote and broadcast their operands first."""
 
 ELSEWHERE = frozenset(
     "view_as_real view_as_complex adaptive_avg_pool2d adaptive_avg_pool2d_backward scatter_reduce "
     "tril_indices triu_indices to_device".split()
 )
-"""Kernels that rules of other families use."""
+"""Kernels that do not get a generic rule in the loop below: other rules emit them."""
 
 COMPLEX_TOO = frozenset({"linalg", "fourier"})
-"""Families whose kernels also take what generated kernels do not hold."""
+"""Modules of `prims.kernels` whose kernels also take dtypes that generated kernels lack, such as complex."""
 
 
 def call_kernel(p: Lowering, prim: Prim, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """The kernel with the operator's arguments, results in the strides that the operator gives them."""
+    """Emits the kernel's prim with the operator's arguments; the results get the strides that eager gives them."""
     value = p.emit(prim, *arguments(prim, args, kwargs))
     as_eager_lays_out(value, p.result)
     return value
 
 
 def arguments(prim: Prim, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """The prim's complete arguments from those of a call of its kernel."""
+    """All arguments of the prim, from a call of its kernel; omitted arguments get their defaults."""
     assert prim.kernel is not None
     schema = schema_of(prim.kernel).arguments
     given = {a.name: v for a, v in zip(schema, args, strict=False)} | kwargs
@@ -51,6 +51,7 @@ def arguments(prim: Prim, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[
 
 
 def as_eager_lays_out(value: Any, result: Any) -> None:
+    """Gives the values of a kernel the strides of the ATen operator's results, where these are dense."""
     if isinstance(value, tuple):
         for one, meta in zip(value, result, strict=True):
             as_eager_lays_out(one, meta)
@@ -61,6 +62,7 @@ def as_eager_lays_out(value: Any, result: Any) -> None:
 
 
 def _lay_out(value: Node, meta: TensorMeta) -> None:
+    """Replaces the meta of a value, also in the node of which the value is one of several results."""
     value.meta["val"] = meta
     source = value.args[0] if value.args else None
     if isinstance(source, Node) and isinstance(source.meta["val"], tuple) and isinstance(value.args[1], int):
@@ -78,7 +80,7 @@ for _prim in PRIMS.values():
         decomposition(_prim.kernel)(_rule(_prim))
         if _prim.meta.__module__.rpartition(".")[2] in COMPLEX_TOO:
             any_dtype(_prim.kernel)
-any_dtype(aten.hash_tensor.default)  # unsigned 64-bit numbers
+any_dtype(aten.hash_tensor.default)  # its result is uint64
 
 
 @decomposition(aten.tril_indices.default)

@@ -1,4 +1,4 @@
-"""The `_foreach_*` operators of optimizers: the pointwise op of each element, so that all of them can fuse."""
+"""The `_foreach_*` operators of optimizers: one pointwise operator per tensor of the list, so that they can fuse."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ BINARY |= {"maximum": "maximum", "minimum": "minimum"}
 
 
 def _each(rule: Callable[..., Any], p: Lowering, *columns: Sequence[Any], **options: Any) -> Any:
-    """The rule applied to each row of the columns, under the metas of the list's elements."""
+    """The results of `rule` for each tensor of a list.
+
+    Args:
+        columns: per operand of the rule, its values for all results: the call for result i takes item i of each.
+        options: further arguments, the same for all results.
+    """
     metas, results = p.result, []
     for meta, row in zip(metas, zip(*columns, strict=True), strict=True):
         p.result = meta

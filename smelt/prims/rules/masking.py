@@ -1,4 +1,4 @@
-"""Reads and writes that a mask switches off, and the gradient of a masked copy."""
+"""Indexing under a mask, the gradient of `masked_scatter`, and checks of ranges (`in_range`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ def in_range(
     excluded: int | None = None,
     summed: Sequence[int] | None = None,
 ) -> Any:
-    """A flag that nobody reads: the kernel that computes it raises; or the processor does, as eager's."""
+    """A flag whose kernel raises the error `fault` for values out of the range; the value of the flag is not used.
+
+    NotImplemented if `waits`: then the CPU reads the flag and raises, as in eager.
+    """
     if waits:
         return NotImplemented
     x = p.widen(x) if dtype_of(x).is_floating_point else p.convert(x, torch.int64)
@@ -46,7 +49,7 @@ def in_range(
 
 @decomposition(aten._unsafe_masked_index.default)
 def masked_index(p: Lowering, x: Node, mask: Node, indices: Sequence[Node | None], fill: Any) -> Any:
-    """x[indices] where the mask holds, fill elsewhere: there the indices may lie outside."""
+    """x[indices] where the mask is true, else `fill`; where it is false, indices may be out of range."""
     if is_empty(shape_of(x)):
         return p.full(p.out.shape, fill, p.out.dtype, p.out.device)
     picked = read_at(p, x, _clamped(p, x, indices))
@@ -55,7 +58,7 @@ def masked_index(p: Lowering, x: Node, mask: Node, indices: Sequence[Node | None
 
 @decomposition(aten._unsafe_masked_index_put_accumulate.default)
 def masked_index_put(p: Lowering, x: Node, mask: Node, indices: Sequence[Node | None], values: Node) -> Any:
-    """x with values added at x[indices] where the mask holds."""
+    """x after `x[indices] += values`, without the elements of `values` at which the mask is false."""
     if is_empty(shape_of(x)):
         return x
     shape = common_shape(mask, values)
@@ -66,7 +69,7 @@ def masked_index_put(p: Lowering, x: Node, mask: Node, indices: Sequence[Node | 
 
 
 def _clamped(p: Lowering, x: Node, indices: Sequence[Node | None]) -> tuple[Node | None, ...]:
-    """Indices inside x; negative ones count from the end, as far as there are any."""
+    """The indices, clamped to the range from -size to size - 1 of their dimension."""
     return tuple(
         None if i is None else p.minimum(p.maximum(p.convert(i, torch.int64), -n), n - 1)
         for i, n in zip(indices, shape_of(x), strict=False)
@@ -75,7 +78,7 @@ def _clamped(p: Lowering, x: Node, indices: Sequence[Node | None]) -> tuple[Node
 
 @decomposition(aten.masked_scatter_backward.default)
 def masked_scatter_backward(p: Lowering, g: Node, mask: Node, sizes: Sequence[int]) -> Any:
-    """The kept elements of g one after another, then zeros, as a tensor of `sizes`."""
+    """A tensor of shape `sizes` with the elements of g at which the mask is true, in order, followed by zeros."""
     available, size = math.prod(sizes), math.prod(shape_of(g))
     if same(size, 0) or same(available, 0):
         return p.full(tuple(sizes), 0, dtype_of(g), p.out.device)

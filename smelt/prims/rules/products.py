@@ -1,4 +1,4 @@
-"""Matrix products and convolution: the scale and the added term leave the product, so that they fuse."""
+"""Matrix products and convolutions. Scales and added terms become pointwise operators, which fuse with others."""
 
 from __future__ import annotations
 
@@ -24,18 +24,21 @@ def bmm(p: Lowering, a: Node, b: Node) -> Any:
 
 
 def _multiplies(a: Node, b: Node) -> bool:
-    """Eager takes factors of different dtypes where the product has no elements."""
+    """Whether the factors have the same dtype, not bool. (Eager accepts different dtypes if the product is empty.)"""
     return dtype_of(a) is dtype_of(b) is not torch.bool
 
 
 def _is_of_blas(p: Lowering) -> bool:
-    """Whether products of this dtype are BLAS's, which does not read factors that count for nothing."""
+    """Whether eager multiplies in this dtype with BLAS, which does not read the factors if alpha is 0."""
     return p.out.device.type == "cuda" or p.out.dtype not in LOW_PRECISION
 
 
 def _plus(p: Lowering, x: Node, product: Callable[[], Node], beta: Any, alpha: Any, by_blas: bool = True) -> Node:
-    """beta * x + alpha * product, wide in between; beta 0 ignores x, NaN and all, and alpha 0 the product where BLAS
-    computes it."""
+    """beta * x + alpha * product(), rounded after the addition.
+
+    As in eager, x is ignored if beta is 0, even if it contains NaN; so is the product if alpha is 0 and BLAS would
+    compute it.
+    """
 
     def compute(y: Node, *rest: Node) -> Node:
         y = y if alpha == 1 else p.mul(y, alpha)
@@ -51,7 +54,9 @@ def _plus(p: Lowering, x: Node, product: Callable[[], Node], beta: Any, alpha: A
 
 
 def _rounds_once(p: Lowering, *numbers: Any) -> bool:
-    """Whether a library adds a term to a product before it rounds: what is left of two that cancel is exact then."""
+    """Whether to have the library add the term, so that the result is rounded once: in low precision, if the scales
+    `numbers` are constants. Rounding the product before the addition would lose digits where the two cancel.
+    """
     return p.out.dtype in LOW_PRECISION and not any(isinstance(n, (Node, Size)) for n in numbers)
 
 
@@ -73,12 +78,12 @@ def baddbmm(p: Lowering, x: Node, a: Node, b: Node, *, beta: Any = 1, alpha: Any
 
 
 _MAX_LOOP_MULTIPLICATIONS = 400
-"""Multiplications of a product of a batch up to which eager multiplies in loops of its own."""
+"""Eager uses BLAS for a batch of products if each takes at least this many multiplications, else its own loops."""
 
 
 @decomposition(aten.addbmm.default)
 def addbmm(p: Lowering, x: Node, a: Node, b: Node, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    if dtype_of(a) in LOW_PRECISION:  # eager sums the batch unrounded
+    if dtype_of(a) in LOW_PRECISION:  # eager sums over the batch before it rounds
         return NotImplemented
     return _plus(p, x, lambda: p.sum(p.bmm(a, b), (0,)), beta, alpha)
 
@@ -90,7 +95,7 @@ def mv(p: Lowering, a: Node, v: Node) -> Any:
 
 @decomposition(aten.addmv.default)
 def addmv(p: Lowering, x: Node, a: Node, v: Node, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    if is_empty(shape_of(a)) and not same_all(p.out.shape, shape_of(a)[:1]):  # nothing is added to `x` in its own shape
+    if is_empty(shape_of(a)) and not same_all(p.out.shape, shape_of(a)[:1]):  # eager returns beta * x
         return p.pointwise(lambda y: y if beta == 1 else p.mul(y, beta), x, dtype=p.out.dtype)
     if not _multiplies(a, v):
         return NotImplemented
@@ -133,7 +138,7 @@ def linear(p: Lowering, x: Node, weight: Node, bias: Node | None = None) -> Any:
 
 
 def _each(values: Sequence[int], rank: int) -> tuple[int, ...]:
-    """One entry per spatial dimension from ATen's list, which may hold a single entry for all."""
+    """One entry per spatial dimension; a list with a single entry applies to all."""
     return tuple(values) * rank if len(values) == 1 else tuple(values)
 
 
@@ -175,7 +180,7 @@ def convolution_backward(
     rank = rank_of(weight) - 2
     sizes = [_each(v, rank) for v in (stride, padding, dilation)]
     options = (*sizes, transposed, _each(output_padding, rank), groups)
-    # the bias gradient is a plain sum of g: as a reduction it fuses with what made g
+    # the gradient of the bias is a sum of g: as a reduction prim it fuses with the operators that compute g
     wanted = (mask[0], mask[1], False)
     bias_shape = None if bias_sizes is None else tuple(bias_sizes)
     dx, dw, _ = p.convolution_backward(g, x, weight, bias_shape, *options, wanted) if any(wanted) else (None,) * 3

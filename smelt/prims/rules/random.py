@@ -1,7 +1,6 @@
-"""Random operators: functions of the graph's seed and a stream of their own, recomputable anywhere.
+"""Random operators, as functions of the graph's seed and a stream number: backward can compute the same numbers.
 
-With the option eager_rng, or in a graph without a seed, the ATen operator stays and draws from
-torch's generator.
+With the option `eager_rng`, or in a graph without a seed, the ATen operator remains and draws from torch's generator.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from smelt.prims.registry import Lowering, as_float, aten, decomposition, dtype_
 
 
 def uniform01(p: Lowering, shape: tuple[int, ...]) -> Node | None:
-    """Uniform float32 in [0, 1) from a fresh stream, or None when random ops stay in eager."""
+    """Uniform float32 in [0, 1) from a new stream; None if random operators draw from torch's generator."""
     seed = p.seeds.get(p.out.device)
     return None if seed is None or p.eager_rng else p.random(seed, p.next_stream(), shape)
 
@@ -37,7 +36,7 @@ def dropout(p: Lowering, x: Node, rate: float, train: bool | None) -> Any:
 
 
 def _scaled(p: Lowering, x: Node, keep: Node, scale: float) -> Node:
-    """x * scale where kept, x * 0 elsewhere: NaN stays NaN as in eager."""
+    """x * scale where `keep` is true, else x * 0, which leaves NaN as eager does."""
     a = p.convert(x, compute_dtype(p.out.dtype))
     factor = p.where(keep, p.full_like(a, scale), 0.0)
     return p.convert(p.mul(a, factor), p.out.dtype)
@@ -72,7 +71,7 @@ def _uniform(p: Lowering, low: float, high: float) -> Any:
     drawn = uniform01(p, p.out.shape)
     if drawn is None:
         return NotImplemented
-    if p.out.dtype in (torch.bfloat16, torch.float16):  # fewer digits: rounding up must not reach 1
+    if p.out.dtype in (torch.bfloat16, torch.float16):  # no more bits than the dtype has: rounding up must not reach 1
         digits = 256.0 if p.out.dtype is torch.bfloat16 else 2048.0
         drawn = p.div(p.floor(p.mul(drawn, digits)), digits)
     drawn = p.convert(drawn, compute_dtype(p.out.dtype))
@@ -91,7 +90,10 @@ def randn(p: Lowering, *args: Any, **options: Any) -> Any:
 
 
 def normal01(p: Lowering, shape: tuple[int, ...]) -> Node | None:
-    """Standard normal float32 by Box and Muller: sqrt(-2 log(1 - u)) cos(2 pi v) of two streams."""
+    """Standard normal float32 by the Box-Muller transform, sqrt(-2 log(1 - u)) cos(2 pi v), with u and v uniform.
+
+    None if random operators draw from torch's generator.
+    """
     u, v = uniform01(p, shape), uniform01(p, shape)
     if u is None or v is None:
         return None
@@ -110,7 +112,7 @@ def exponential(p: Lowering, x: Node, rate: float = 1.0, *, generator: Any = Non
     drawn = uniform01(p, shape_of(x)) if generator is None else None
     if drawn is None:
         return NotImplemented
-    time = p.maximum(p.neg(p.log(p.sub(1.0, drawn))), 2.0**-25)  # never 0, whose logarithm others take: one in 2**24
+    time = p.maximum(p.neg(p.log(p.sub(1.0, drawn))), 2.0**-25)  # never 0: programs take its logarithm
     return p.convert(p.div(time, rate), p.out.dtype)
 
 
@@ -126,7 +128,7 @@ def randint_low(p: Lowering, *args: Any, **options: Any) -> Any:
 
 
 def _integers(p: Lowering, low: int, high: int) -> Any:
-    if high - low > 2**24:  # more than the digits of one random number
+    if high - low > 2**24:  # a random number has 24 bits
         return NotImplemented
     drawn = uniform01(p, p.out.shape)
     if drawn is None:

@@ -1,4 +1,4 @@
-"""Evenly spaced numbers whose ends are tensors."""
+"""`linspace` and `logspace` whose start or stop is a tensor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _end(p: Lowering, value: Any, shape: tuple[int, ...], dtype: torch.dtype) ->
 
 
 def _spaced(p: Lowering, start: Any, stop: Any, steps: int, dtype: torch.dtype) -> Node:
-    """From both ends, so that the last number is stop itself."""
+    """`steps` evenly spaced numbers, computed from both ends, so that the last one is exactly stop."""
     shape = (steps,)
     first, last = _end(p, start, shape, dtype), _end(p, stop, shape, dtype)
     if steps < 2:

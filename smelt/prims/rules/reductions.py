@@ -1,4 +1,4 @@
-"""Reductions: sums and means accumulate in float32 for low precision, variances take two passes."""
+"""Reductions, norms, scans, `sort` and `topk`. Sums of bfloat16 and float16 accumulate in float32."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ Dims = Sequence[int] | int | None
 
 
 def count_over(x: Node, dims: Sequence[int]) -> int:
-    """The number of elements that a reduction over dims puts together."""
+    """The number of elements of x that a reduction over dims combines into each result."""
     return math.prod(shape_of(x)[d] for d in dims)
 
 
 def reduce(p: Lowering, name: str, x: Node, dims: Sequence[int], keep: bool) -> Node:
-    """One reduction prim; kept dimensions come back with size 1."""
+    """Applies the reduction prim `name`; with `keep` the reduced dimensions remain, with size 1."""
     result = p.emit(PRIMS[name], x, tuple(dims))
     return p.keep(result, dims) if keep and dims else result
 
 
 def mean_of(p: Lowering, x: Node, dims: Sequence[int], keep: bool = False) -> Node:
-    """The mean in the dtype of x."""
+    """The mean over dims, in the dtype of x; NaN if there are no elements."""
     total, count = reduce(p, "sum", x, dims, keep), count_over(x, dims)
     return p.full_like(total, math.nan) if same(count, 0) else p.div(total, as_float(count))
 
 
 def _given(p: Lowering, x: Node) -> Node:
-    """x rounded to the dtype that was asked for, before anything is summed, and then as wide as sums are."""
+    """x rounded to the dtype of the result, then converted to the dtype in which it is accumulated."""
     return p.convert(p.convert(x, p.out.dtype), compute_dtype(p.out.dtype))
 
 
@@ -47,7 +47,7 @@ def sum_(p: Lowering, x: Node, dims: Dims = None, keepdim: bool = False, *, dtyp
 
 @decomposition(aten.mean.default, aten.mean.dim)
 def mean(p: Lowering, x: Node, dims: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Node:
-    """As eager rounds it: a CPU divides the sum by the count, a GPU multiplies it by the rounded inverse."""
+    """Rounded as in eager: a CPU divides the sum by the count, a GPU multiplies the sum by the rounded inverse."""
     x, dims = _given(p, x), p.dims_of(x, dims)
     count = count_over(x, dims)
     if not on_gpu(p) or same(count, 0):
@@ -86,7 +86,7 @@ def aminmax(p: Lowering, x: Node, *, dim: int | None = None, keepdim: bool = Fal
 
 
 def _order(p: Lowering, x: Node) -> Node:
-    """x in a dtype that the argument reductions and sorts know."""
+    """x in a dtype that the prims `argmax` and `argmin` take: bool as uint8, low precision as float32."""
     return p.convert(x, torch.uint8) if dtype_of(x) is torch.bool else p.widen(x)
 
 
@@ -146,11 +146,11 @@ def count_nonzero(p: Lowering, x: Node, dims: Dims = None) -> Node:
 
 
 def moments(p: Lowering, x: Node, dims: Sequence[int]) -> tuple[Node, Node]:
-    """(variance, mean) over dims, which are kept with size 1: a mean, then deviations from it and their squares.
+    """(variance, mean) over dims, which remain with size 1.
 
-    Far from zero a mean is rounded by more than the values lie apart: the sum of the deviations, which would be zero,
-    says by how much, and both results are corrected by it (the corrected two-pass algorithm of Chan, Golub and LeVeque,
-    1983).
+    The corrected two-pass algorithm of Chan, Golub and LeVeque (1983): the mean first, then the deviations from it.
+    Far from zero, the rounding error of the mean may exceed the distances between the values. The deviations from the
+    exact mean sum to zero, so the sum of the computed ones measures this error; both results are corrected by it.
     """
     middle, count = mean_of(p, x, dims, keep=True), count_over(x, dims)
     if same(count, 0) or not dims:
@@ -164,7 +164,7 @@ def moments(p: Lowering, x: Node, dims: Sequence[int]) -> tuple[Node, Node]:
 
 
 def _variance(p: Lowering, squares: Node, x: Node, dims: Sequence[int], correction: float) -> Node:
-    """The variance from the squares of deviations."""
+    """The sum of the squared deviations, divided by the number of elements less the correction."""
     total, count = reduce(p, "sum", squares, dims, keep=True), count_over(x, dims)
     if isinstance(count, Size) and correction != int(correction):
         rest = p.sub(p.full_like(total, count), float(correction))
@@ -176,10 +176,10 @@ def _variance(p: Lowering, squares: Node, x: Node, dims: Sequence[int], correcti
 
 
 def shifted_moments(p: Lowering, x: Node, dims: Sequence[int]) -> tuple[Node, Node]:
-    """(variance, mean) over dims, which are kept with size 1, from sums that one pass over memory can take.
+    """(variance, mean) over dims, which remain with size 1, from two sums that need only one pass over memory.
 
-    Both are sums of distances from the first element, so that little cancels where the mean is far from zero (the
-    shifted data algorithm of Chan, Golub and LeVeque, 1983). x must have elements.
+    The shifted-data algorithm of Chan, Golub and LeVeque (1983): the first element is subtracted before summing, so
+    that little cancels where the mean is far from zero. x must not be empty.
     """
     shape = shape_of(x)
     stops = tuple(1 if d in dims else n for d, n in enumerate(shape))
@@ -192,10 +192,10 @@ def shifted_moments(p: Lowering, x: Node, dims: Sequence[int]) -> tuple[Node, No
 
 
 def _var_mean(p: Lowering, x: Node, dims: Dims, correction: Any, keepdim: bool) -> tuple[Node, Node]:
-    """(variance, mean) in float64 on a CPU, as in eager, which takes the root of a variance before it rounds it.
+    """(variance, mean) over dims, not yet rounded to the result's dtype; on a CPU they are float64, as in eager.
 
-    Deviations are from the first element, in one pass, and from the mean of these, in another: nothing cancels far from
-    zero, and equal elements have no variance at all. On a GPU squares of 1e20 overflow, in eager too.
+    The first pass subtracts the first element, the second one the mean of these differences. So nothing cancels far
+    from zero, and the variance of equal elements is exactly 0. On a GPU float32 squares of 1e20 overflow, as in eager.
     """
     dims, shape = p.dims_of(x, dims), shape_of(x)
     a = p.convert(x, torch.float64) if p.out.device.type == "cpu" else p.widen(x)
@@ -275,7 +275,7 @@ def vector_norm(
 
 
 def norm_of(p: Lowering, a: Node, order: float, dims: Sequence[int], keep: bool) -> Node:
-    """The vector norm of a over dims, in the dtype of a."""
+    """The vector norm over dims, in the dtype of a."""
     size = p.abs(a)
     if order == math.inf:
         return reduce(p, "amax", size, dims, keep)

@@ -1,4 +1,4 @@
-"""Windows of signal processing, frequencies of Fourier transforms, `torch.range`: functions of the position alone."""
+"""Window functions, the frequencies of Fourier transforms and `torch.range`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from smelt.shapes.size import Size
 
 
 def _window(shape: Callable[..., Node]) -> Callable[..., Any]:
-    """A rule for `window(length, periodic, ...)`; `shape(p, turn, ...)` computes it from the angle at each position."""
+    """The rule for `window(length, periodic, ...)`. `shape(p, turn, ...)` computes the window from the angle `turn`,
+    which goes from 0 to 2 pi over the window.
+    """
 
     def rule(p: Lowering, length: int, periodic: bool = True, *options: float, **kwargs: Any) -> Any:
         if isinstance(length, Size) or not p.out.dtype.is_floating_point:
@@ -54,7 +56,7 @@ for _name, _shape in {
 
 @decomposition(aten.fft_fftfreq.default)
 def frequencies(p: Lowering, n: int, d: float = 1.0, **options: Any) -> Node:
-    """The multiples of 1 / (n d) up to half, then the negative ones."""
+    """Multiples of 1 / (n d): first the non-negative frequencies, then the negative ones."""
     position = p.iota(n, 0, 1, torch.int64, p.out.device)
     position = p.where(p.lt(position, (n + 1) // 2), position, p.sub(position, n))
     return p.convert(p.mul(p.convert(position, compute_dtype(p.out.dtype)), 1 / (n * d)), p.out.dtype)

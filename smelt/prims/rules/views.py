@@ -1,4 +1,4 @@
-"""Views and the copies that move elements: all become index remaps of values."""
+"""Views, copies that rearrange elements, and their gradients: all become prims that only remap indices."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def t(p: Lowering, x: Node) -> Node:
 
 
 def cut(p: Lowering, x: Node, dim: int, start: int, stop: int, step: int = 1) -> Node:
-    """x[..., start:stop:step, ...] along dim with 0 <= start <= stop <= size."""
+    """x[..., start:stop:step, ...] along dim; 0 <= start <= stop <= size must hold."""
     shape = shape_of(x)
     starts = tuple(start if d == dim else 0 for d in range(len(shape)))
     stops = tuple(stop if d == dim else n for d, n in enumerate(shape))
@@ -92,7 +92,7 @@ def slice_(p: Lowering, x: Node, dim: int = 0, start: int | None = None, end: in
     dim %= rank_of(x)
     first, stop = bounds(shape_of(x)[dim], start, end)
     size = p.out.shape[dim]
-    if step == 1 and not same(stop - first, size):  # the same number said in another way (`s // 2` of an odd s)
+    if step == 1 and not same(stop - first, size):  # equal, but a different expression, such as `s // 2` for an odd s
         stop = first + size
     return cut(p, x, dim, first, stop, step)
 
@@ -120,7 +120,7 @@ def unbind(p: Lowering, x: Node, dim: int = 0) -> tuple[Node, ...]:
 
 
 def _pieces(p: Lowering, x: Node, dim: int) -> tuple[Node, ...]:
-    """x cut along dim into the sizes of the ATen node's results."""
+    """x split along dim; the sizes are those of the ATen node's results."""
     dim %= rank_of(x)
     pieces, at = [], 0
     for meta in p.result:
@@ -161,7 +161,7 @@ def diagonal(p: Lowering, x: Node, offset: int = 0, dim1: int = 0, dim2: int = 1
 
 @decomposition(aten.cat.default)
 def cat(p: Lowering, tensors: Sequence[Node], dim: int = 0) -> Node:
-    # eager leaves out the legacy empty tensor of shape (0,)
+    # as eager does, ignore empty tensors of shape (0,) among tensors of other ranks
     nonempty = [x for x in tensors if not same_all(shape_of(x), (0,))] or list(tensors)[:1]
     return p.cat(tuple(p.convert(x, p.out.dtype) for x in nonempty), dim % max(len(p.out.shape), 1))
 
@@ -233,7 +233,7 @@ def slice_backward(
 
 
 def _put_back(p: Lowering, g: Node, sizes: Sequence[int], dim: int, start: int, step: int) -> Node:
-    """Zeros of `sizes` with g at start, start + step ... along dim."""
+    """A tensor of zeros of shape `sizes`, after `zeros[..., start::step, ...] = g` along dim."""
     count = shape_of(g)[dim]
     rank = len(sizes)
     if step == 1 or same(count, 0) or same(count, 1):
@@ -297,7 +297,7 @@ def slice_scatter(
 
 
 def put(p: Lowering, x: Node, src: Node, dim: int, start: int, stop: int, step: int = 1) -> Node:
-    """x with its slice along dim replaced by src (converted and broadcast to it)."""
+    """x after `x[..., start:stop:step, ...] = src` along dim; src is converted and broadcast."""
     shape = shape_of(x)
     starts = tuple(start if d == dim else 0 for d in range(len(shape)))
     stops = tuple(stop if d == dim else n for d, n in enumerate(shape))
@@ -328,7 +328,7 @@ def rot90(p: Lowering, x: Node, k: int = 1, dims: Sequence[int] = (0, 1)) -> Nod
 
 
 def _root(node: Node) -> Node:
-    """The ATen value whose memory a chain of views shows."""
+    """The node at the start of a chain of ATen views, whose memory they share."""
     while isinstance(node.target, OpOverload) and op_info(node.target).kind is Kind.VIEW:
         node = node.all_input_nodes[0]
     return node
@@ -336,9 +336,12 @@ def _root(node: Node) -> Node:
 
 @decomposition(aten.as_strided.default, aten.as_strided_copy.default)
 def as_strided(p: Lowering, x: Node, sizes: Sequence[int], strides: Sequence[int], offset: int | None = None) -> Any:
-    """Elements of the operand's memory: those it holds in memory order, looked up where the strides point.
+    """The operand flattened in memory order, read at the offsets that the sizes and strides describe.
 
-    An input may be part of larger memory, which only the operator itself can reach.
+    NotImplemented for inputs and views of them: they may share a larger storage, which only the ATen operator can read.
+
+    Raises:
+        CompileError: the operand does not contain all elements of its storage.
     """
     assert p.node is not None
     source: Node = p.node.all_input_nodes[0]

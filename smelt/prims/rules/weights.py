@@ -1,4 +1,4 @@
-"""Weights that are computed from other parameters: `weight_norm`."""
+"""Weight normalization (`torch.nn.utils.weight_norm`) and its gradient."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def _others(x: Node, dim: int) -> tuple[int, ...]:
 
 
 def _along(p: Lowering, value: Node, like: Node, dim: int) -> Node:
-    """One number for each index of `dim`, for all elements there."""
+    """A vector with one number per index of `dim`, broadcast to the shape of `like`."""
     shape: Sequence[int] = shape_of(like)
     return p.broadcast_in_dim(p.reshape(value, (shape[dim],)), shape, (dim,))
 
 
 @decomposition(aten._weight_norm_interface.default)
 def weight_norm(p: Lowering, v: Node, g: Node, dim: int = 0) -> Any:
-    """(v in the length g, the length of v), lengths over all dimensions but `dim`."""
+    """(v scaled to the norm g, norm of v). Norms are over all dimensions but `dim`."""
     if not 0 <= dim < rank_of(v):
         return NotImplemented
     weight, lengths = p.result

@@ -1,1 +1,1 @@
-"""Decompositions of the layers of neural networks, and of operators that are others under another name."""
+"""Decompositions of neural network layers, and of aliases and variants of other operators."""

@@ -156,9 +156,9 @@ def tanh_backward(p: Lowering, g: Node, y: Node) -> Node:
 def logit_backward(p: Lowering, g: Node, x: Node, eps: float | None = None) -> Node:
     def compute(g: Node, a: Node) -> Node:
         low, high = (0.0, 1.0) if eps is None else (eps, 1 - eps)
-        outside = p.logical_or(p.lt(a, low), p.gt(a, high))  # NaN is not
+        outside = p.logical_or(p.lt(a, low), p.gt(a, high))  # false for NaN
         slope = p.div(g, p.mul(a, p.sub(1.0, a)))
-        if not eps and p.out.device.type == "cpu":  # at both ends, of which one may be -0.0
+        if not eps and p.out.device.type == "cpu":  # as eager does at 0 and 1; dividing by -0.0 would flip the sign
             slope = p.where(p.logical_or(p.eq(a, 0.0), p.eq(a, 1.0)), p.mul(g, math.inf), slope)
         return p.where(outside, math.nan if eps is None else 0.0, slope)
 
@@ -226,7 +226,7 @@ def hardsigmoid(p: Lowering, x: Node) -> Node:
 
 
 _SIXTH = 0.1666666716337204
-"""A sixth in single precision, which eager takes in double as well."""
+"""1 / 6 rounded to float32. Eager uses this value for float64, too."""
 
 
 @decomposition(aten.hardsigmoid_backward.default)
@@ -299,7 +299,7 @@ def glu_backward(p: Lowering, g: Node, x: Node, dim: int) -> Node:
 
 @decomposition(aten.glu_jvp.default)
 def glu_jvp(p: Lowering, glu: Node, x: Node, dx: Node, dim: int) -> Node:
-    """The forward derivative: of a * sigmoid(b), which is `glu`."""
+    """The forward-mode derivative of a * sigmoid(b); `glu` is this product, x is a and b concatenated."""
     _, b = _halves(p, x, dim)
     da, db = _halves(p, dx, dim)
 

@@ -1,7 +1,8 @@
-"""Scaled dot product attention as PyTorch dispatches it: on CUDA to one of three fused kernels of the library.
+"""Scaled dot product attention as PyTorch dispatches it: to a kernel for CPUs, or to one of three fused CUDA kernels.
 
-The memory-efficient one knows no TF32, and the numbers of its dropout come from the CPU: in its place stands a kernel
-of our own for float32 where products may be rounded to TF32, and wherever weights are dropped by the graph's seed.
+Our own kernel `attention_tiled` replaces the memory-efficient CUDA kernel in two cases: for float32 operands whose
+products may be rounded to TF32, which that kernel does not use; and for dropout with the graph's seed, because that
+kernel needs a seed on the CPU. See docs/decisions/0021.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from smelt.shapes.size import same, same_all
 
 Optional = Node | None
 
-for _way in ("", "_backward"):  # the seed of flash attention's dropout is unsigned
+for _way in ("", "_backward"):  # `rng_state`, a result of the forward, is uint64
     any_dtype(getattr(aten, f"_scaled_dot_product_flash_attention{_way}").default)
 
 LIBRARY |= {
@@ -39,11 +40,11 @@ def _emit(p: Lowering, name: str, given: Mapping[str, Any]) -> Any:
 
 
 def _forward(p: Lowering, name: str, **given: Any) -> Any:
-    """The results of a kernel, and for what only dropout needs something that nobody reads."""
+    """The results of a kernel, and zeros for the results that only the gradient of dropout needs."""
     out, sums = _emit(p, name, given)
     promised = p.result[1]
     if promised is not None and is_empty(shape_of(sums)) and not is_empty(promised.shape):
-        sums = p.full(promised.shape, 0, promised.dtype, promised.device)  # no gradient wants it, so nobody reads it
+        sums = p.full(promised.shape, 0, promised.dtype, promised.device)  # unused without a gradient
     values = out, sums
     kept = [v for v, meta in zip(values, p.result, strict=False) if meta is not None]
     as_eager_lays_out(tuple(kept), [meta for meta in p.result[:2] if meta is not None])
@@ -141,18 +142,19 @@ def efficient(
 
 
 WORD = 16
-"""Bytes at whose multiples rows of a bias have to begin."""
+"""Alignment in bytes that library kernels need for the rows of a bias."""
 
 
 def _without_zeros(bias: Optional) -> Optional:
-    """None for a bias of zeros, a mask that models build only when they are compiled."""
+    """The bias, or None if it is a constant 0. Models build such masks only when they are compiled."""
     return None if bias is not None and constant_of(bias) == 0 else bias
 
 
 def _in_rows(p: Lowering, bias: Optional) -> Optional:
-    """A bias whose last dimension lies in one piece, as the kernels want it and eager has computed it.
+    """The bias with a stride of 1 in its last dimension, which the kernels need; a copy if it has another stride.
 
-    Once a mask of nothing is no longer added to it, it may be a view of a table of positions.
+    In eager it is the result of an addition and so contiguous. If the addend is a constant 0 and has been removed, the
+    bias may be a transposed view of a table of positions.
     """
     if bias is None:
         return None
@@ -170,7 +172,10 @@ def _in_rows(p: Lowering, bias: Optional) -> Optional:
 
 
 def _unrepeated(p: Lowering, bias: Optional) -> Optional:
-    """A bias without the batches, heads and rows that are all alike: the kernel reads one of them repeatedly."""
+    """The bias before it was broadcast over batches, heads or rows, with size 1 there: kernels then read less memory.
+
+    It is unchanged if the elements of a row are broadcast, too, or if the rows would not be aligned.
+    """
     if bias is None or bias.target is not PRIMS["broadcast_in_dim"]:
         return bias
     source, whole, dims = bias.args
@@ -186,18 +191,18 @@ def _unrepeated(p: Lowering, bias: Optional) -> Optional:
 
 
 WIDEST = 128
-"""Elements of a row of a head for which our own kernel has blocks."""
+"""The largest width of a head, in elements, that our own kernel supports."""
 
 
 def _least(p: Lowering, bias: Optional) -> Optional:
-    """What the kernel of a library needs of a bias."""
+    """The bias in the smallest form that a library kernel accepts."""
     return _unrepeated(p, _in_rows(p, _without_zeros(bias)))
 
 
 def _own(p: Lowering, q: Node, k: Node, v: Node, bias: Optional, dropout: float) -> str | None:
-    """The precision of our own kernel's products where it is the better one; None: the library's.
+    """The precision of the products if our own kernel is to be used; None for the library's kernel.
 
-    Forward and backward decide alike: they see the same operands in the same state.
+    The rules of forward and backward get the same operands, and so choose the same kernel.
     """
     of_q, of_k, of_v = (x.meta["val"] for x in (q, k, v))
     widths, half = (of_q.shape[3], of_v.shape[3]), of_q.dtype in LOW_PRECISION
@@ -213,13 +218,13 @@ def _own(p: Lowering, q: Node, k: Node, v: Node, bias: Optional, dropout: float)
 
 
 def _stream(offset: Node) -> int:
-    """The value that the forward returned as the offset."""
+    """The random stream of the forward, which it returned as the constant `offset`."""
     assert offset.target is PRIMS["full"], offset
     return int(offset.args[1])  # type: ignore[arg-type]
 
 
 def _tiled_backward(p: Lowering, **given: Any) -> Any:
-    """The gradients in the order in memory that eager gives them; that of the scores is the kernel's."""
+    """The gradients of q, k and v with eager's strides; the gradient of the bias has the kernel's own strides."""
     values = _emit(p, "attention_tiled_backward", given)
     for value, meta in zip(values[:3], p.result[:3], strict=True):
         if value is not None and meta is not None:
@@ -262,7 +267,7 @@ def efficient_backward(
     if precision := _own(p, q, k, v, bias, dropout):
         if not dropout:
             return _tiled_backward(p, **how, bias=bias, seed=None, dropout=0.0, stream=0, precision=precision)
-        if seed in p.seeds.values():  # the forward is ours, too: it has told which stream it drew from
+        if seed in p.seeds.values():  # forward used our kernel, too, and returned its stream as the offset
             drawn = {"seed": seed, "dropout": dropout, "stream": _stream(offset)}
             return _tiled_backward(p, **how, **drawn, bias=bias, precision=precision)
     if dropout:

@@ -1,4 +1,4 @@
-"""Steps of recurrent networks that eager fuses into one kernel on CUDA, and their gradients."""
+"""LSTM and GRU cells, which eager computes in one CUDA kernel each, and their gradients."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ LIBRARY |= {aten._cudnn_init_dropout_state.default}
 
 
 def _gates(p: Lowering, x: Node, count: int) -> list[Node]:
-    """The chunks of (batch, count * width), in the compute dtype."""
+    """x of shape (batch, count * width), split into `count` gates of shape (batch, width), in the compute dtype."""
     batch, width = shape_of(x)[0], shape_of(x)[1] // count
     wide = p.widen(x)
     return [p.slice(wide, (0, i * width), (batch, (i + 1) * width), (1, 1)) for i in range(count)]
 
 
 def _added(p: Lowering, gates: list[Node], bias: Optional) -> list[Node]:
-    """The gates with their chunks of a bias vector added."""
+    """The gates plus the bias, whose shape is (gates * width,)."""
     if bias is None:
         return gates
     wide, (batch, width) = p.widen(bias), shape_of(gates[0])
@@ -46,7 +46,7 @@ def _slope_of_tanh(p: Lowering, y: Node) -> Node:
 def lstm_cell(
     p: Lowering, x: Node, h: Node, c: Node, x_bias: Optional = None, h_bias: Optional = None
 ) -> tuple[Node, Node, Node]:
-    """(hidden, cell, the four gates for backward): gates in the order input, forget, cell, output."""
+    """(hidden, cell, the gates, which backward needs). The gates are in the order input, forget, cell, output."""
     pairs = zip(_added(p, _gates(p, x, 4), x_bias), _added(p, _gates(p, h, 4), h_bias), strict=True)
     sums = [p.add(a, b) for a, b in pairs]
     take, keep, new, show = (p.tanh(s) if i == 2 else p.sigmoid(s) for i, s in enumerate(sums))
@@ -86,7 +86,7 @@ def _of_bias(p: Lowering, gates: Node, has_bias: bool) -> Optional:
 def gru_cell(
     p: Lowering, x: Node, h: Node, hidden: Node, x_bias: Optional = None, h_bias: Optional = None
 ) -> tuple[Node, Node]:
-    """(hidden, what backward needs): gates in the order reset, update, new."""
+    """(hidden, workspace for backward). The gates are in the order reset, update, new."""
     xs, hs = _added(p, _gates(p, x, 3), x_bias), _added(p, _gates(p, h, 3), h_bias)
     reset, update = (p.sigmoid(p.add(a, b)) for a, b in zip(xs[:2], hs[:2], strict=True))
     new = p.tanh(p.add(xs[2], p.mul(reset, hs[2])))

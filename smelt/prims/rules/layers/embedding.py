@@ -16,7 +16,7 @@ def embedding(
 
 @decomposition(aten.embedding_dense_backward.default)
 def embedding_dense_backward(p: Lowering, g: Node, indices: Node, rows: int, padding: int, by_frequency: bool) -> Node:
-    """Rows of g added up where they were looked up; the padding row stays zero."""
+    """The rows of g, summed per index; the gradient of the padding row is zero."""
     a, width = p.widen(g), shape_of(g)[-1]
     dtype, device = dtype_of(a), device_of(g)
     if by_frequency:

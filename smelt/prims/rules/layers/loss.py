@@ -1,4 +1,4 @@
-"""Losses, forward and backward. Reductions are numbered as in ATen: 0 none, 1 mean, 2 sum."""
+"""Losses and their gradients. Reductions have ATen's numbers: 0 none, 1 mean, 2 sum."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from smelt.shapes.size import Size, same
 NONE, MEAN, SUM = 0, 1, 2
 
 
-# -- negative log likelihood: classes along dimension 1 (0 without a batch)
+# -- negative log likelihood: the dimension of the classes is 1, or 0 without a batch
 
 
 def _rows(p: Lowering, target: Node, weight: Node | None, ignored: int, dtype: torch.dtype) -> tuple[Node, Node, Any]:
-    """(valid, safe target, weight of each target): what the forward and backward share."""
+    """(whether each target is not `ignored`, the targets with 0 for ignored ones, the class weight of each or None)."""
     target = p.convert(target, torch.int64)
     valid = p.ne(target, ignored)
     safe = p.where(valid, target, 0)
@@ -49,7 +49,7 @@ def nll_loss(
     meta, total_meta = p.result
     if reduction == NONE and rank_of(x) > 1:
         return p.convert(p.reshape(loss, meta.shape), meta.dtype), p.full((), 0, total_meta.dtype, total_meta.device)
-    loss = p.sum(loss, dims)  # without a batch, whatever the reduction, a single number
+    loss = p.sum(loss, dims)  # without a batch the result is a single number for every reduction
     loss = p.div(loss, total) if reduction == MEAN else loss
     return p.convert(loss, meta.dtype), p.convert(total, total_meta.dtype)
 
@@ -65,7 +65,7 @@ def nll_loss_backward(
     ignored: int,
     total: Node,
 ) -> Node:
-    """Compares an iota of the classes with the targets, so that it fuses with what follows (no scatter)."""
+    """Compares the class numbers with the targets: unlike a scatter, this fuses with readers of the gradient."""
     shape, wide = shape_of(x), compute_dtype(dtype_of(x))
     dim = 1 if len(shape) > 1 else 0
     valid, safe, each = _rows(p, target, weight, ignored, wide)
@@ -99,7 +99,7 @@ def _loss(p: Lowering, compute: Callable[..., Node], reduction: int, *operands: 
 
 
 def _gradient(p: Lowering, compute: Callable[..., Node], reduction: int, g: Node, *operands: Node) -> Node:
-    """g * compute(operands), over the number of elements when the reduction was a mean."""
+    """g * compute(operands), divided by the number of elements if the reduction is a mean."""
 
     def each(g: Node, *ready: Node) -> Node:
         size = math.prod(shape_of(ready[0]))
@@ -140,7 +140,7 @@ def smooth_l1_loss(p: Lowering, x: Node, target: Node, reduction: int = MEAN, be
 def smooth_l1_loss_backward(p: Lowering, g: Node, x: Node, target: Node, reduction: int, beta: float) -> Node:
     def compute(a: Node, t: Node) -> Node:
         off = p.sub(a, t)
-        inside = p.where(p.ge(off, beta), 1.0, p.div(off, beta))  # NaN is, and stays what it is
+        inside = p.where(p.ge(off, beta), 1.0, p.div(off, beta))  # NaN fails both comparisons and remains
         return p.where(p.le(off, -beta), -1.0, inside)
 
     return _gradient(p, compute, reduction, g, x, target)
@@ -168,7 +168,7 @@ def binary_cross_entropy(p: Lowering, x: Node, target: Node, weight: Node | None
     def compute(a: Node, t: Node, *w: Node) -> Node:
         a = p.within(a, 0.0, 1.0, NOT_IN_UNIT)
         t = p.within(t, 0.0, 1.0, TARGET_NOT_IN_UNIT)
-        # eager bounds the logarithms at -100
+        # as eager does, limit the logarithms to at least -100
         left = p.mul(p.sub(t, 1), p.maximum(p.log1p(p.neg(a)), -100.0))
         loss = p.sub(left, p.mul(t, p.maximum(p.log(a), -100.0)))
         return p.mul(loss, w[0]) if w else loss

@@ -1,4 +1,4 @@
-"""What `torch.amp.GradScaler` is made of: gradients divided by the scale and tested, and the next scale."""
+"""The operators of `torch.amp.GradScaler`: unscaling gradients with a test for infinities, and updating the scale."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from smelt.prims.registry import DECOMPOSITIONS, Lowering, aten, decomposition
 
 @decomposition(aten._amp_foreach_non_finite_check_and_unscale.default)
 def unscale(p: Lowering, gradients: Sequence[Node], found_inf: Node, inv_scale: Node) -> tuple[Node, ...]:
-    """(gradients times `inv_scale`, 1 if one of their elements is not finite, else what `found_inf` was)"""
+    """Returns each gradient times `inv_scale`, then `found_inf`, set to 1 if an element of a gradient is not finite."""
     metas, results, found = p.result, [], found_inf
     for meta, x in zip(metas, gradients, strict=False):
         p.result = meta
@@ -28,9 +28,10 @@ def unscale(p: Lowering, gradients: Sequence[Node], found_inf: Node, inv_scale: 
 def update_scale(
     p: Lowering, scale: Node, tracker: Node, found_inf: Node, growth: float, backoff: float, interval: int
 ) -> Any:
-    """(the scale, how often in a row it was right): less after a gradient that is not finite, more after a long row.
+    """(new scale, new tracker). The tracker counts consecutive steps in which all gradients were finite.
 
-    It does not grow out of its dtype.
+    After a gradient that is not finite, the scale is multiplied by `backoff`; after `interval` steps in a row without
+    one, by `growth`, unless the product overflows. In both cases the tracker restarts at 0.
     """
     if any(x.meta["val"].shape != scale.meta["val"].shape for x in (tracker, found_inf)):
         return NotImplemented

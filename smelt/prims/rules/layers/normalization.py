@@ -1,4 +1,4 @@
-"""Normalisations and softmax, forward and backward. Statistics are in float32 or wider."""
+"""Normalizations, softmax and their gradients. Statistics are computed in float32 or float64."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _wide(p: Lowering, *values: Optional) -> list[Any]:
 
 
 def _as(p: Lowering, value: Optional, result: Any) -> Any:
-    """The value under a result's dtype and shape; None for a result nobody asked for."""
+    """The value in the dtype and shape of the meta `result`; None for a result that is not requested."""
     if result is None or value is None:
         return None
     return p.convert(p.reshape(value, result.shape), result.dtype)
@@ -202,7 +202,7 @@ def _batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Any, ...]:
-    """(out, mean, inverse deviation, new running mean, new running variance), all wide."""
+    """(out, mean, 1 / standard deviation, new running mean, new running variance), all in the compute dtype."""
     shape = shape_of(x)
     dims = tuple(d for d in range(len(shape)) if d != 1)
     a, w, b, old_mean, old_var = _wide(p, x, weight, bias, running_mean, running_var)
@@ -224,7 +224,7 @@ def _batch_norm(
 
 
 def _statistics(p: Lowering, a: Node, dims: Sequence[int]) -> tuple[Node, Node]:
-    """(variance, mean). A GPU takes both in one pass: a second one would read from memory what a cache has on a CPU."""
+    """(variance, mean): in one pass on a GPU; in two on a CPU, where the second one reads from the cache."""
     return shifted_moments(p, a, dims) if device_of(a).type == "cuda" else moments(p, a, dims)
 
 
@@ -235,7 +235,7 @@ def _unbiased(p: Lowering, variance: Node, count: int) -> Node:
 
 
 def _results(p: Lowering, values: Sequence[Any], training: bool) -> tuple[Any, ...]:
-    """The values in the results' dtypes; statistics that evaluation does not save are empty."""
+    """The values in the dtypes of the results. In evaluation, statistics that eager does not save are empty tensors."""
     done = []
     for i, (value, meta) in enumerate(zip(values, p.result, strict=False)):
         if i in (1, 2) and not training and same_all(meta.shape, (0,)):
@@ -319,7 +319,7 @@ def batch_norm_backward(
 
 
 def _shifted(p: Lowering, a: Node, dim: int) -> tuple[Node, Node]:
-    """(a - max, sum of exp(a - max)) along dim, the latter repeated to the shape of a."""
+    """(a - max, sum of exp(a - max)), both along dim. The sum lacks this dimension."""
     shape = shape_of(a)
     shifted = p.sub(a, p.spread(p.amax(a, (dim,)), shape, (dim,)))
     return shifted, p.sum(p.exp(shifted), (dim,))
@@ -357,7 +357,7 @@ def _over_dim(p: Lowering, x: Node, dim: int, compute: Any) -> Any:
 @decomposition(aten._safe_softmax.default)
 def safe_softmax(p: Lowering, x: Node, dim: int, dtype: Any = None) -> Any:
     def compute(p: Lowering, a: Node, dim: int) -> Node:
-        hidden = p.eq(p.amax(a, (dim,)), -math.inf)  # all of the row
+        hidden = p.eq(p.amax(a, (dim,)), -math.inf)  # all scores of the row
         return p.where(p.spread(hidden, shape_of(a), (dim,)), 0.0, _softmax(p, a, dim))
 
     return _over_dim(p, x, dim, compute)
@@ -381,7 +381,9 @@ def log_softmax_backward(p: Lowering, g: Node, y: Node, dim: int, dtype: Any) ->
 
 
 def _back_over_dim(p: Lowering, g: Node, y: Node, dim: int, compute: Any) -> Any:
-    """A tensor without dimensions is a row of one element: gradient 0, but NaN of NaN and infinity, as in eager."""
+    """Applies `compute` along dim. A tensor without dimensions is a row of one element: as in eager, its gradient is 0,
+    or NaN for NaN and infinity.
+    """
     g, y = _wide(p, g, y)
     if not rank_of(y):
         return p.convert(p.reshape(compute(p, p.reshape(g, (1,)), p.reshape(y, (1,)), 0), ()), p.out.dtype)

@@ -1,4 +1,4 @@
-"""Operators that are another one under a second name, or with a result more."""
+"""Aliases and variants of other operators: batch norms with a reserve, `rrelu`, `isin` of a number, `_add_relu`."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def has_number(p: Lowering, number: Any, x: Node, *, assume_unique: bool = False
     return p.logical_not(found) if invert else found
 
 
-# -- batch norms that hand on what a library wants to keep: nothing on this device
+# -- batch norms with the result `reserve`, which only cuDNN fills: here it is empty
 
 
 def _with_reserve(p: Lowering, compute: Callable[[], Any]) -> Any:
-    """The results of a batch norm, with an empty one in the fourth position."""
+    """The results of a batch norm with an empty `reserve` inserted as the fourth."""
     out, mean, rstd, reserve, *rest = metas = p.result
     p.result = (out, mean, rstd, *rest)
     values = compute()
@@ -84,14 +84,14 @@ def batch_norm_backward(p: Lowering, g: Node, x: Node, weight: Any, *rest: Any) 
     return normalization.batch_norm_backward(p, g, x, weight, mean, var, saved_mean, saved_rstd, update, eps, mask)
 
 
-# -- leaky with a slope that is drawn
+# -- leaky ReLU with random slopes
 
 
 @decomposition(aten.rrelu_with_noise_functional.default)
 def rrelu(
     p: Lowering, x: Node, noise: Node, lower: Any = 0.125, upper: Any = 1 / 3, training: bool = False, **options: Any
 ) -> Any:
-    """(out, the slope of each element)."""
+    """(out, slope of each element); in evaluation (out, noise), with the mean of lower and upper as the slope."""
     if not training:
         slope = (lower + upper) / 2
         return p.pointwise(lambda a: p.where(p.gt(a, 0), a, p.mul(a, slope)), x), noise

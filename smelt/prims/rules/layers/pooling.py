@@ -1,4 +1,4 @@
-"""Pooling. Windows that do not overlap are plain means; the rest are window prims."""
+"""Pooling and pixel shuffles. Average pooling in windows that tile the image is a mean; prims compute other pooling."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def max_pool2d_backward(
 
 
 def _tiles(x: tuple[int, ...], kernel: tuple[int, int]) -> tuple[tuple[int, ...], tuple[int, int]]:
-    """The shape (..., rows, kernel, columns, kernel) of windows side by side, and its window dimensions."""
+    """The shape (..., rows, height, columns, width) of images of shape x split into windows; its window dimensions."""
     *lead, h, w = x
     return (*lead, h // kernel[0], kernel[0], w // kernel[1], kernel[1]), (len(lead) + 1, len(lead) + 3)
 

@@ -1,4 +1,4 @@
-"""Quantization that is only simulated: values are rounded to the steps of an integer type and stay floating."""
+"""Fake quantization: values are rounded to the steps of an integer type but remain floating-point numbers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch.fx import Node
 from smelt.prims.registry import Lowering, aten, decomposition, dtype_of, shape_of
 
 _TAKEN = (torch.float32, torch.bfloat16, torch.float16)
-"""Dtypes of what is rounded; eager computes in float32."""
+"""Dtypes of x that the rules support; they compute in float32, as eager does."""
 
 
 def _rounded(p: Lowering, x: Node, scale: Any, zero: Any, low: int, high: int) -> tuple[Node, Node]:
-    """(x as it comes back from the integers low .. high, whether it lay within them); all in float32."""
+    """(x quantized to the integers low to high and converted back, whether x was in their range), in float32."""
     step = p.add(p.round(p.mul(x, p.reciprocal(scale))), zero)
     inside = p.logical_and(p.ge(step, float(low)), p.le(step, float(high)))
-    kept = p.minimum(p.where(p.ge(step, float(low)), step, float(low)), float(high))  # of NaN the lowest
+    kept = p.minimum(p.where(p.ge(step, float(low)), step, float(low)), float(high))  # NaN becomes low
     return p.mul(p.sub(kept, zero), scale), inside
 
 

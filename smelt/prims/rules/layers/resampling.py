@@ -1,4 +1,4 @@
-"""Resampling and edge padding: every result element reads positions that are functions of its own."""
+"""Resampling, reflection and replication padding, `affine_grid`: input positions are functions of output positions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.fx import Node
 from smelt.prims.registry import Lowering, as_float, aten, decomposition, dtype_of, is_empty, rank_of, shape_of
 from smelt.shapes.size import Size, exact_quotient, known_less, same, same_all
 
-# -- along one dimension: read at positions, and its transpose
+# -- reads at positions along one dimension, and their gradient
 
 
 def _read(p: Lowering, x: Node, dim: int, positions: Node) -> Node:
@@ -19,7 +19,7 @@ def _read(p: Lowering, x: Node, dim: int, positions: Node) -> Node:
 
 
 def _add_back(p: Lowering, g: Node, dim: int, positions: Node, size: int) -> Node:
-    """The transpose of _read: elements of g added up at the positions they were read from."""
+    """The gradient of `_read`: the elements of g, summed at the positions that `_read` took them from."""
     shape = shape_of(g)
     zeros = p.full((*shape[:dim], size, *shape[dim + 1 :]), 0, dtype_of(g), p.out.device)
     indices = tuple(positions if d == dim else None for d in range(len(shape)))
@@ -30,10 +30,12 @@ def _add_back(p: Lowering, g: Node, dim: int, positions: Node, size: int) -> Nod
 
 
 def _copies(p: Lowering, before: Sequence[int], after: Sequence[int], dim: int, each: bool) -> bool:
-    """Whether eager copies along a dimension, whatever scale it is given: where no size changes.
+    """Whether eager copies along `dim` and ignores the scale, because the size does not change.
 
     Args:
-        each: whether this holds for each dimension by itself on a GPU, too; on a CPU it does.
+        before, after: shapes of input and output.
+        each: whether GPU kernels, too, decide for each dimension separately. Otherwise they copy only if no size
+            changes. CPU kernels always decide separately.
     """
     if not each and p.out.device.type != "cpu":
         return same_all(before[2:], after[2:])
@@ -41,7 +43,7 @@ def _copies(p: Lowering, before: Sequence[int], after: Sequence[int], dim: int, 
 
 
 def _kept(p: Lowering, position: Node, at: Node, size: int, out: int) -> Node:
-    """`at`, but each position itself where a size turns out not to change; numbers are looked at before."""
+    """`at`, or `position` if the sizes are equal. Only symbolic sizes are compared: callers have compared constants."""
     if not isinstance(size, Size) and not isinstance(out, Size):
         return at
     if known_less(size, out) or known_less(out, size):
@@ -54,7 +56,7 @@ def _given(scales: Sequence[float | None], i: int) -> float | None:
 
 
 def _scaled(p: Lowering, position: Node, given: float | None, size: int, out: int) -> Node:
-    """position * input elements for one output element."""
+    """position / scale for a given scale, else position * input size / output size."""
     if given:
         return p.mul(position, 1 / given)
     if isinstance(size, Size) or isinstance(out, Size):
@@ -63,7 +65,7 @@ def _scaled(p: Lowering, position: Node, given: float | None, size: int, out: in
 
 
 def _factor(scales: Sequence[float | None], i: int, size: int, out: int) -> int | None:
-    """How often each input element comes, where that is the same number for all."""
+    """How many times each input element is repeated; None if that is not the same number for all."""
     factor, given = exact_quotient(out, size), _given(scales, i)
     if factor is None or (given and (isinstance(factor, Size) or 1 / given != 1 / factor)):
         return None
@@ -71,7 +73,13 @@ def _factor(scales: Sequence[float | None], i: int, size: int, out: int) -> int 
 
 
 def _nearest(p: Lowering, size: int, out: int, given: float | None, exact: bool = False, keeps: bool = True) -> Node:
-    """floor(position * scale), or that of the middle of each element. `keeps`: sizes that do not change are copied."""
+    """The input position that each output position reads: floor(position * size / out), or with a given scale
+    floor(position / scale).
+
+    Args:
+        exact: use position + 0.5, the middle of the output element, instead of position.
+        keeps: read the same position if the sizes are equal, whatever the scale.
+    """
     position = p.iota(out, 0, 1, torch.float32, p.out.device)
     at = _scaled(p, p.add(position, 0.5) if exact else position, given, size, out)
     at = at if exact or not keeps else _kept(p, position, at, size, out)
@@ -80,10 +88,11 @@ def _nearest(p: Lowering, size: int, out: int, given: float | None, exact: bool 
 
 @decomposition(aten.upsample_nearest1d.default, aten.upsample_nearest2d.default, aten.upsample_nearest3d.default)
 def upsample_nearest(p: Lowering, x: Node, sizes: Sequence[int], *scales: float | None) -> Any:
-    """Whole factors repeat elements; others look up floor(position * scale)."""
+    """Repeats each element if the factor is a whole number; else reads the positions that `_nearest` computes."""
     if is_empty(shape_of(x)):
         return NotImplemented
-    before, images = shape_of(x), rank_of(x) == 4  # lines and volumes are scaled all the same
+    # in one and three dimensions eager uses the scale even if the sizes are equal
+    before, images = shape_of(x), rank_of(x) == 4
     for i, out in enumerate(p.out.shape[2:]):
         shape, dim = shape_of(x), 2 + i
         if images and _copies(p, before, p.out.shape, dim, each=True):
@@ -154,7 +163,9 @@ def upsample_nearest_exact_backward(
 
 
 def _weights(p: Lowering, like: Node, size: int, out: int, align: bool, scale: float | None) -> tuple[Node, Node, Node]:
-    """(left index, right index, weight of the right one) of each output element, in the dtype of `like` as in eager."""
+    """(left index, right index, weight of the right element) per output element; computed in the dtype of `like`, as in
+    eager.
+    """
     position = p.iota(out, 0, 1, dtype_of(like), p.out.device)
     if align:
         at = _scaled(p, position, None, size - 1, out - 1) if not same(out, 1) else p.mul(position, 0.0)
@@ -224,7 +235,7 @@ def _padded_positions(p: Lowering, size: int, low: int, high: int, reflect: bool
 def _over_padded(
     p: Lowering, x: Node, sizes: Sequence[int], amounts: Sequence[int], reflect: bool, step: Callable[..., Node]
 ) -> Any:
-    """`step(x, dim, positions, size)` for each padded dimension of a tensor of `sizes`."""
+    """Applies `step(x, dim, positions, size)` along each padded dimension; `sizes` is the shape without padding."""
     if is_empty(sizes):
         return NotImplemented
     for i in range(len(amounts) // 2):
@@ -259,12 +270,15 @@ for _rank in (1, 2, 3):
     decomposition(getattr(aten, f"replication_pad{_rank}d_backward").default)(_pad_backward(reflect=False))
 
 
-# -- positions of an affine map
+# -- sampling grids
 
 
 @decomposition(aten.affine_grid_generator.default)
 def affine_grid(p: Lowering, theta: Node, size: Sequence[int], align: bool) -> Any:
-    """Where each output element of an image or a volume lies, in coordinates from -1 to 1, the last dimension first."""
+    """The points at which to sample an image or a volume: the affine map theta, applied to a regular grid.
+
+    Coordinates go from -1 to 1; that of the last dimension of the image comes first.
+    """
     space, shape = size[2:], p.out.shape
     if is_empty(shape):
         return NotImplemented
@@ -275,14 +289,14 @@ def affine_grid(p: Lowering, theta: Node, size: Sequence[int], align: bool) -> A
         factor = p.slice(a, (0, 0, column), (shape[0], axes, column + 1), (1, 1, 1))
         term = p.broadcast_in_dim(p.reshape(factor, (shape[0], axes)), wide, (0, axes + 1))
         if column < axes:
-            dim = axes - 1 - column  # of the space
+            dim = axes - 1 - column  # among the spatial dimensions
             term = p.mul(term, p.broadcast_in_dim(_from_minus_one(p, a, space[dim], align), wide, (dim + 1,)))
         total = term if total is None else p.add(total, term)
     return p.convert(total, p.out.dtype)
 
 
 def _from_minus_one(p: Lowering, like: Node, count: int, align: bool) -> Node:
-    """Evenly from -1 to 1: at the ends, or at the middles of as many intervals."""
+    """`count` evenly spaced numbers: from -1 to 1 inclusive if `align`, else the middles of `count` equal intervals."""
     if not isinstance(count, Size) and count <= 1:
         return p.full((count,), 0, dtype_of(like), p.out.device)
     position = p.iota(count, 0, 1, dtype_of(like), p.out.device)

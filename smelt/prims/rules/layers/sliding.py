@@ -1,4 +1,4 @@
-"""Sliding windows along one dimension, and their transpose."""
+"""Sliding windows along one dimension (`unfold`), and their gradient."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from smelt.prims.rules.views import cut
 from smelt.shapes.size import same
 
 MAX_UNROLLED_WINDOW = 16
-"""Windows of at most so many elements are that many strided slices, which later stages know as views."""
+"""Up to this window size `unfold` is one strided slice per window element; later stages treat these as views."""
 
 
 def _window_positions(p: Lowering, count: int, size: int, step: int) -> Node:
-    """The positions that the windows read, one window after another."""
+    """The positions that the windows read, window by window, as a vector of count * size elements."""
     starts = p.iota(count, 0, step, torch.int64, p.out.device)
     inside = p.iota(size, 0, 1, torch.int64, p.out.device)
     shape = (count, size)
@@ -44,7 +44,7 @@ def unfold(p: Lowering, x: Node, dim: int, size: int, step: int) -> Node:
 
 @decomposition(aten.unfold_backward.default)
 def unfold_backward(p: Lowering, g: Node, sizes: Sequence[int], dim: int, size: int, step: int) -> Node:
-    """Each element gets the sum of g over the windows that hold it."""
+    """The gradient of an element is the sum of g over the windows that contain it."""
     sizes, a = tuple(sizes), p.widen(g)
     zeros = p.full(sizes, 0, dtype_of(a), p.out.device)
     if not sizes:
