@@ -22,7 +22,7 @@ def to_copy(p: Lowering, x: Node, **options: Any) -> Any:
     return p.to_device(p.convert(x, p.out.dtype), p.out.device)
 
 
-def _same(p: Lowering, x: Node, *args: Any, **kwargs: Any) -> Node:
+def _identity(p: Lowering, x: Node, *args: Any, **kwargs: Any) -> Node:
     """x itself: in a functional graph a copy or an alias of a value is the value."""
     return x
 
@@ -45,7 +45,7 @@ decomposition(
     aten.contiguous.default,
     aten.positive.default,
     aten.lift.default,
-)(_same)
+)(_identity)
 
 
 @decomposition(aten._autocast_to_reduced_precision.default, aten._autocast_to_full_precision.default)

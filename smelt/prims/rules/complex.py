@@ -1,6 +1,6 @@
 """Decompositions for complex tensors: each rule computes the real and the imaginary component as real tensors.
 
-Generated kernels have no complex dtypes. `together` combines the two components where a library kernel or the caller
+Generated kernels have no complex dtypes. `combine` joins the two components where a library kernel or the caller
 needs a complex tensor. If another rule reads that tensor, simplification cancels `view_as_real` of `view_as_complex`:
 only real tensors remain between library kernels.
 """
@@ -48,7 +48,7 @@ def components(p: Lowering, x: Any) -> Pair:
     return p.reshape(cut(p, pair, last, 0, 1), shape), p.reshape(cut(p, pair, last, 1, 2), shape)
 
 
-def together(p: Lowering, real: Node, imaginary: Any) -> Node:
+def combine(p: Lowering, real: Node, imaginary: Any) -> Node:
     """The complex tensor with the given components; the imaginary one may be a number."""
     if not isinstance(imaginary, Node):
         imaginary = p.full_like(real, imaginary)
@@ -84,7 +84,7 @@ def _component(p: Lowering, value: Any, component: int) -> Any:
     return value
 
 
-def _partwise(op: Any, *extra: int) -> Callable[..., Any]:
+def _per_component(op: Any, *extra: int) -> Callable[..., Any]:
     """The rule of a linear operator: its rule for real tensors, applied to the real and to the imaginary components.
 
     Args:
@@ -95,22 +95,26 @@ def _partwise(op: Any, *extra: int) -> Callable[..., Any]:
     def rule(p: Lowering, *args: Any, **kwargs: Any) -> Any:
         if any(isinstance(v, complex) for v in kwargs.values()):
             return NotImplemented
-        done = []
+        results = []
         for component in (0, 1):
-            mine = [_second(p, a) if component and i in extra and not is_complex(a) else _component(p, a, component)
-                    for i, a in enumerate(args)]  # fmt: skip
-            done.append(_as_real(p, op, *mine, **{k: _component(p, v, component) for k, v in kwargs.items()}))
-        real, imaginary = done
+            operands = [
+                _imaginary_of_real(p, a)
+                if component and i in extra and not is_complex(a)
+                else _component(p, a, component)
+                for i, a in enumerate(args)
+            ]
+            results.append(_as_real(p, op, *operands, **{k: _component(p, v, component) for k, v in kwargs.items()}))
+        real, imaginary = results
         if real is NotImplemented or imaginary is NotImplemented:
             return NotImplemented
         if isinstance(real, tuple):
-            return tuple(together(p, a, b) for a, b in zip(real, imaginary, strict=True))
-        return together(p, real, imaginary)
+            return tuple(combine(p, a, b) for a, b in zip(real, imaginary, strict=True))
+        return combine(p, real, imaginary)
 
     return rule
 
 
-def _second(p: Lowering, x: Any) -> Any:
+def _imaginary_of_real(p: Lowering, x: Any) -> Any:
     """The imaginary component of a real operand: zeros of its shape, or 0."""
     return p.full_like(x, 0) if isinstance(x, Node) else 0
 
@@ -139,21 +143,21 @@ def _overload(name: str) -> Any:
 
 
 for _name in MOVES:
-    complex_decomposition(_overload(_name))(_partwise(_overload(_name)))
+    complex_decomposition(_overload(_name))(_per_component(_overload(_name)))
 for _name, _positions in JOINS.items():
-    complex_decomposition(_overload(_name))(_partwise(_overload(_name), *_positions))
+    complex_decomposition(_overload(_name))(_per_component(_overload(_name), *_positions))
 
 
-def _joined(op: Any) -> Callable[..., Any]:
+def _concatenation(op: Any) -> Callable[..., Any]:
     def rule(p: Lowering, tensors: Any, dim: int = 0) -> Node:
         pairs = [(a, b if isinstance(b, Node) else p.full_like(a, b)) for a, b in (components(p, x) for x in tensors)]
-        return together(p, *(_as_real(p, op, tuple(components), dim) for components in zip(*pairs, strict=True)))
+        return combine(p, *(_as_real(p, op, tuple(components), dim) for components in zip(*pairs, strict=True)))
 
     return rule
 
 
 for _op in (aten.cat.default, aten.stack.default):
-    complex_decomposition(_op)(_joined(_op))
+    complex_decomposition(_op)(_concatenation(_op))
 
 
 # -- from and to real numbers
@@ -170,14 +174,14 @@ def view_as_complex(p: Lowering, x: Node) -> Node:
 
 
 @complex_decomposition(aten.complex.default)
-def from_parts(p: Lowering, real: Node, imaginary: Node) -> Node:
-    return together(p, *(p.broadcast(x, p.out.shape) for x in (real, imaginary)))
+def from_components(p: Lowering, real: Node, imaginary: Node) -> Node:
+    return combine(p, *(p.broadcast(x, p.out.shape) for x in (real, imaginary)))
 
 
 @complex_decomposition(aten.polar.default)
 def polar(p: Lowering, size: Node, angle: Node) -> Node:
     size, angle = (p.broadcast(x, p.out.shape) for x in (size, angle))
-    return together(p, p.mul(size, p.cos(angle)), p.mul(size, p.sin(angle)))
+    return combine(p, p.mul(size, p.cos(angle)), p.mul(size, p.sin(angle)))
 
 
 @complex_decomposition(aten._to_copy.default)
@@ -190,7 +194,7 @@ def to_copy(p: Lowering, x: Node, **options: Any) -> Any:
         return p.logical_or(p.ne(real, 0.0), p.ne(imaginary, 0.0))
     if not p.out.dtype.is_complex:
         return p.convert(real, dtype)
-    return together(p, p.convert(real, dtype), p.convert(imaginary, dtype) if isinstance(imaginary, Node) else 0)
+    return combine(p, p.convert(real, dtype), p.convert(imaginary, dtype) if isinstance(imaginary, Node) else 0)
 
 
 @complex_decomposition(
@@ -213,13 +217,13 @@ def constant(p: Lowering, *args: Any, **options: Any) -> Node:
         return p.full(p.out.shape, value, p.out.dtype, p.out.device)
     a, b = components(p, value)
     dtype = REAL[p.out.dtype]
-    return together(p, p.full(p.out.shape, a, dtype, p.out.device), b)
+    return combine(p, p.full(p.out.shape, a, dtype, p.out.device), b)
 
 
 # -- arithmetic
 
 
-def _ready(p: Lowering, x: Any) -> Pair:
+def _result_components(p: Lowering, x: Any) -> Pair:
     """The components of x, in the precision and shape of the result; components that are numbers are unchanged."""
     dtype = _real_meta(p.out).dtype
     return tuple(  # type: ignore[return-value]
@@ -246,27 +250,27 @@ def _times(p: Lowering, x: Any, y: Any) -> Any:
 
 @complex_decomposition(aten.mul.Tensor, aten.mul.Scalar)
 def mul(p: Lowering, x: Any, y: Any) -> Node:
-    return together(p, *_product(p, _ready(p, x), _ready(p, y)))
+    return combine(p, *_product(p, _result_components(p, x), _result_components(p, y)))
 
 
 @complex_decomposition(aten.div.Tensor, aten.div.Scalar)
 def div(p: Lowering, x: Any, y: Any) -> Any:
     if not isinstance(x, Node):
         return NotImplemented
-    (a, b), (c, d) = _ready(p, x), _ready(p, y)
+    (a, b), (c, d) = _result_components(p, x), _result_components(p, y)
     if not isinstance(d, Node) and d == 0:
-        return together(p, p.div(a, c), p.div(b, c) if isinstance(b, Node) else b)
+        return combine(p, p.div(a, c), p.div(b, c) if isinstance(b, Node) else b)
     if not isinstance(c, Node):
         c, d = p.full_like(a, c), p.full_like(a, d)
     if not isinstance(b, Node):
         b = p.full_like(a, b)
-    return together(p, *_quotient(p, a, b, c, d))
+    return combine(p, *_quotient(p, a, b, c, d))
 
 
 @complex_decomposition(aten.reciprocal.default)
 def reciprocal(p: Lowering, x: Node) -> Node:
     real, imaginary = components(p, x)
-    return together(p, *_quotient(p, p.full_like(real, 1.0), p.full_like(real, 0.0), real, imaginary))
+    return combine(p, *_quotient(p, p.full_like(real, 1.0), p.full_like(real, 0.0), real, imaginary))
 
 
 def _quotient(p: Lowering, a: Node, b: Node, c: Node, d: Node) -> tuple[Node, Node]:
@@ -316,7 +320,7 @@ def _differ(p: Lowering, a: Any, b: Any) -> Node:
 @complex_decomposition(aten._conj_physical.default, aten.conj_physical.default, aten._conj.default)
 def conjugate(p: Lowering, x: Node) -> Node:
     real, imaginary = components(p, x)
-    return together(p, real, p.neg(imaginary))
+    return combine(p, real, p.neg(imaginary))
 
 
 @complex_decomposition(aten.abs.default)
@@ -335,14 +339,14 @@ def direction(p: Lowering, x: Node) -> Node:
     real, imaginary = components(p, x)
     length = p.hypot(real, imaginary)
     none = p.eq(length, 0)
-    return together(p, *(p.where(none, 0.0, p.div(v, length)) for v in (real, imaginary)))
+    return combine(p, *(p.where(none, 0.0, p.div(v, length)) for v in (real, imaginary)))
 
 
 @complex_decomposition(aten.exp.default)
 def exp(p: Lowering, x: Node) -> Node:
     real, imaginary = components(p, x)
     length = p.exp(real)
-    return together(p, p.mul(length, p.cos(imaginary)), p.mul(length, p.sin(imaginary)))
+    return combine(p, p.mul(length, p.cos(imaginary)), p.mul(length, p.sin(imaginary)))
 
 
 @complex_decomposition(aten.mm.default, aten.bmm.default)
@@ -352,7 +356,7 @@ def matrix_product(p: Lowering, x: Node, y: Node) -> Any:
     if not isinstance(b, Node) or not isinstance(d, Node):
         return NotImplemented
     product = p.mm if rank_of(x) == 2 else p.bmm
-    return together(p, p.sub(product(a, c), product(b, d)), p.add(product(a, d), product(b, c)))
+    return combine(p, p.sub(product(a, c), product(b, d)), p.add(product(a, d), product(b, c)))
 
 
 @decomposition(aten.angle.default)
@@ -360,8 +364,8 @@ def real_angle(p: Lowering, x: Node) -> Node:
     """0 for positive numbers and 0, pi for negative ones, NaN for NaN."""
 
     def compute(a: Node) -> Node:
-        turned = p.where(p.lt(a, 0), torch.pi, p.full_like(a, 0.0))
-        return p.where(p.isnan(a), a, turned)
+        phase = p.where(p.lt(a, 0), torch.pi, p.full_like(a, 0.0))
+        return p.where(p.isnan(a), a, phase)
 
     return p.pointwise(compute, x, dtype=p.out.dtype)
 

@@ -55,7 +55,7 @@ def normal(p: Lowering, mean: Any, std: Any = 1.0, size: Any = None, *, generato
     return p.convert(p.add(p.mul(p.convert(drawn, wide), std), mean), p.out.dtype)
 
 
-_TOO_MANY = 2**24 + 1
+_MIN_REFUSED_CATEGORIES = 2**24 + 1
 """The least number of categories for which eager's multinomial raises an error."""
 
 
@@ -66,7 +66,7 @@ def multinomial(p: Lowering, x: Node, count: int, replacement: bool = False, *, 
     So a category is drawn with a probability proportional to its weight. Without replacement, the `count` categories
     with the least times are drawn; with replacement, each draw gets new times. The code compares `speed`, 1 / time.
     """
-    if generator is not None or is_empty(shape_of(x)) or known_at_most(_TOO_MANY, shape_of(x)[-1]):
+    if generator is not None or is_empty(shape_of(x)) or known_at_most(_MIN_REFUSED_CATEGORIES, shape_of(x)[-1]):
         return NotImplemented
     a, last = p.widen(x), rank_of(x) - 1
     a = p.refuse(a, p.logical_not(p.logical_and(p.ge(a, 0.0), p.lt(a, math.inf))), NO_WEIGHTS)

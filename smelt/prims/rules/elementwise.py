@@ -75,7 +75,7 @@ def _overloads(name: str, *overloads: str) -> list[OpOverload]:
     return [op for op in found if any(str(a.type) == "Tensor" for a in schema_of(op).arguments)]
 
 
-def _enter_binary(name: str, prim_name: str, *overloads: str, dtype_from_result: bool = False) -> None:
+def _register_binary(name: str, prim_name: str, *overloads: str, dtype_from_result: bool = False) -> None:
     prim, unrounded = PRIMS[prim_name], UNROUNDED.get(prim_name, ())
 
     def rule(p: Lowering, x: Any, y: Any) -> Node:
@@ -86,7 +86,7 @@ def _enter_binary(name: str, prim_name: str, *overloads: str, dtype_from_result:
 
 
 def _apply(p: Lowering, name: str, prim: Any, a: Any, b: Any, x: Any, y: Any) -> Node:
-    if name in ("maximum", "minimum") and takes_second_zero(p):
+    if name in ("maximum", "minimum") and returns_second_zero(p):
         a, b = b, a
     if name == "div" and on_gpu(p) and p.is_number(y):
         return p.mul(a, inverse(p, b, dtype_of(a)))
@@ -113,7 +113,7 @@ def inverse(p: Lowering, number: Any, dtype: torch.dtype) -> Any:
 _VECTOR_BYTES = {"AVX512": 64, "AVX2": 32}.get(torch.backends.cpu.get_cpu_capability(), 16)
 
 
-def takes_second_zero(p: Lowering) -> bool:
+def returns_second_zero(p: Lowering) -> bool:
     """Whether eager's `maximum` and `minimum` of 0.0 and -0.0 return the second operand, as CPU vector instructions do.
 
     The prims return the first operand. So does eager's scalar code, which computes tensors smaller than a vector. (It
@@ -153,9 +153,9 @@ for _name, _prim in {
     "hypot": "hypot",
     "floor_divide": "floor_div",
 }.items():
-    _enter_binary(_name, _prim, *_BINARY_OVERLOADS)
+    _register_binary(_name, _prim, *_BINARY_OVERLOADS)
 for _name, _prim in {"atan2": "atan2", "copysign": "copysign", "div": "div", "pow": "pow"}.items():
-    _enter_binary(_name, _prim, *_BINARY_OVERLOADS, dtype_from_result=True)
+    _register_binary(_name, _prim, *_BINARY_OVERLOADS, dtype_from_result=True)
 
 
 @decomposition(aten.nextafter.default)
@@ -188,7 +188,7 @@ def _shift(name: str) -> Callable[..., Any]:
 
 for _name, _prim in {"__lshift__": "shift_left", "__rshift__": "shift_right"}.items():
     decomposition(*_overloads(_name, "Tensor", "Scalar"))(_shift(_prim))
-_enter_binary("true_divide", "div", "Tensor", dtype_from_result=True)
+_register_binary("true_divide", "div", "Tensor", dtype_from_result=True)
 
 
 @decomposition(aten.div.Tensor_mode, aten.div.Scalar_mode)
@@ -212,22 +212,22 @@ def add(p: Lowering, x: Any, y: Any, alpha: Any = 1) -> Node:
     def compute(a: Any, b: Any, alpha: Any) -> Node:
         if p.out.dtype is torch.bool:
             return p.logical_or(a, b) if alpha else p.logical_or(a, a)
-        return _plus(p, a, b, alpha)
+        return _add_scaled(p, a, b, alpha)
 
-    return _with_factor(p, compute, x, y, alpha)
+    return _with_scalar(p, compute, x, y, alpha)
 
 
 @decomposition(aten.sub.Tensor, aten.sub.Scalar)
 def sub(p: Lowering, x: Any, y: Any, alpha: Any = 1) -> Node:
-    return _with_factor(p, lambda a, b, factor: _plus(p, a, b, factor, minus=True), x, y, alpha)
+    return _with_scalar(p, lambda a, b, factor: _add_scaled(p, a, b, factor, minus=True), x, y, alpha)
 
 
 @decomposition(aten.rsub.Tensor, aten.rsub.Scalar)
 def rsub(p: Lowering, x: Any, y: Any, alpha: Any = 1) -> Node:
-    return _with_factor(p, lambda a, b, factor: _plus(p, b, a, factor, minus=True), x, y, alpha)
+    return _with_scalar(p, lambda a, b, factor: _add_scaled(p, b, a, factor, minus=True), x, y, alpha)
 
 
-def _with_factor(p: Lowering, compute: Callable[..., Node], *operands: Any, unrounded: Sequence[int] = ()) -> Node:
+def _with_scalar(p: Lowering, compute: Callable[..., Node], *operands: Any, unrounded: Sequence[int] = ()) -> Node:
     """Pointwise `compute(*operands)`. The last operand is a scalar: a number, or a tensor without dimensions."""
     *rest, factor = operands
     every = range(len(operands))
@@ -240,7 +240,7 @@ def _with_factor(p: Lowering, compute: Callable[..., Node], *operands: Any, unro
     return p.pointwise(lambda *ready: compute(*ready, factor), *rest, unrounded=unrounded, unrounded_on_gpu=every)
 
 
-def _plus(p: Lowering, a: Any, b: Any, factor: Any, minus: bool = False) -> Node:
+def _add_scaled(p: Lowering, a: Any, b: Any, factor: Any, minus: bool = False) -> Node:
     """a + b * factor, or a - b * factor. It rounds once, like the fused multiply-add in eager's kernels."""
     one = not isinstance(factor, Node) and factor == 1
     if one or not p.out.dtype.is_floating_point:
@@ -302,7 +302,7 @@ def masked_fill(p: Lowering, x: Node, mask: Node, value: Any) -> Node:
 
 @decomposition(aten.clamp.default, aten.clamp.Tensor)
 def clamp(p: Lowering, x: Node, low: Any = None, high: Any = None) -> Node:
-    swap = (isinstance(low, Node) or isinstance(high, Node)) and takes_second_zero(p)
+    swap = (isinstance(low, Node) or isinstance(high, Node)) and returns_second_zero(p)
 
     def limited(choose: Callable[..., Node], a: Node, bound: Any) -> Node:
         return choose(bound, a) if swap else choose(a, bound)
@@ -420,24 +420,24 @@ def logit(p: Lowering, x: Node, eps: float | None = None) -> Node:
 
 @decomposition(aten.addcmul.default)
 def addcmul(p: Lowering, x: Node, a: Node, b: Node, *, value: Any = 1) -> Node:
-    return _with_factor(
-        p, lambda x, a, b, value: _plus_scaled(p, p.mul, x, a, b, value), x, a, b, value, unrounded=(3,)
+    return _with_scalar(
+        p, lambda x, a, b, value: _add_scaled_op(p, p.mul, x, a, b, value), x, a, b, value, unrounded=(3,)
     )
 
 
 @decomposition(aten.addcdiv.default)
 def addcdiv(p: Lowering, x: Node, a: Node, b: Node, *, value: Any = 1) -> Node:
-    return _with_factor(
-        p, lambda x, a, b, value: _plus_scaled(p, p.div, x, a, b, value), x, a, b, value, unrounded=(3,)
+    return _with_scalar(
+        p, lambda x, a, b, value: _add_scaled_op(p, p.div, x, a, b, value), x, a, b, value, unrounded=(3,)
     )
 
 
-def _plus_scaled(p: Lowering, op: Callable[..., Node], x: Node, a: Node, b: Node, value: Any) -> Node:
+def _add_scaled_op(p: Lowering, op: Callable[..., Node], x: Node, a: Node, b: Node, value: Any) -> Node:
     """x + value * op(a, b), evaluated in the order of eager's kernels for the device."""
     if on_gpu(p):
-        return _plus(p, x, op(a, b), value)
+        return _add_scaled(p, x, op(a, b), value)
     scaled = _times(p, a, value)
-    return _plus(p, x, scaled, b) if op == p.mul else p.add(x, op(scaled, b))
+    return _add_scaled(p, x, scaled, b) if op == p.mul else p.add(x, op(scaled, b))
 
 
 @decomposition(aten.lerp.Scalar)
@@ -456,15 +456,17 @@ def _lerp(p: Lowering, start: Node, end: Node, weight: Any, unrounded_on_gpu: tu
     def compute(a: Node, b: Node, *rest: Node) -> Node:
         w, span = rest[0] if rest else weight, p.sub(b, a)
         if not isinstance(w, Node):
-            return _plus(p, a, span, w) if abs(w) < 0.5 else _plus(p, b, span, _rest(p, w, dtype_of(a)), minus=True)
-        far = _plus(p, b, span, p.sub(1.0, w), minus=True)
-        return p.where(p.lt(p.abs(w), 0.5), _plus(p, a, span, w), far)
+            if abs(w) < 0.5:
+                return _add_scaled(p, a, span, w)
+            return _add_scaled(p, b, span, _one_minus(p, w, dtype_of(a)), minus=True)
+        far = _add_scaled(p, b, span, p.sub(1.0, w), minus=True)
+        return p.where(p.lt(p.abs(w), 0.5), _add_scaled(p, a, span, w), far)
 
     weights = [weight] if isinstance(weight, Node) else []
     return p.pointwise(compute, start, end, *weights, unrounded=(2,), unrounded_on_gpu=unrounded_on_gpu)
 
 
-def _rest(p: Lowering, weight: float, dtype: torch.dtype) -> float:
+def _one_minus(p: Lowering, weight: float, dtype: torch.dtype) -> float:
     """1 - weight; eager's CUDA kernels round the weight before they subtract it."""
     return (1 - torch.tensor(weight, dtype=dtype)).item() if on_gpu(p) else 1 - weight
 
@@ -483,8 +485,8 @@ def xlogy(p: Lowering, x: Any, y: Any) -> Node:
 def logaddexp(p: Lowering, x: Node, y: Node) -> Node:
     def compute(a: Node, b: Node) -> Node:
         top = p.maximum(a, b)
-        sure = p.add(top, p.log1p(p.exp(p.neg(p.abs(p.sub(a, b))))))
-        return p.where(p.logical_and(p.isinf(a), p.eq(a, b)), a, sure)
+        finite = p.add(top, p.log1p(p.exp(p.neg(p.abs(p.sub(a, b))))))
+        return p.where(p.logical_and(p.isinf(a), p.eq(a, b)), a, finite)
 
     return p.pointwise(compute, x, y)
 
@@ -493,8 +495,8 @@ def logaddexp(p: Lowering, x: Node, y: Node) -> Node:
 def logaddexp2(p: Lowering, x: Node, y: Node) -> Node:
     def compute(a: Node, b: Node) -> Node:
         rest = p.log1p(p.exp2(p.neg(p.abs(p.sub(a, b)))))
-        sure = p.add(p.maximum(a, b), p.mul(rest, 1 / math.log(2)))
-        return p.where(p.logical_and(p.isinf(a), p.eq(a, b)), a, sure)
+        finite = p.add(p.maximum(a, b), p.mul(rest, 1 / math.log(2)))
+        return p.where(p.logical_and(p.isinf(a), p.eq(a, b)), a, finite)
 
     return p.pointwise(compute, x, y)
 

@@ -18,23 +18,23 @@ from smelt.prims.registry import Lowering, any_dtype, aten, decomposition, dtype
 from smelt.prims.table import Kind, Prim
 from smelt.shapes.size import same_all
 
-ON_EQUAL_OPERANDS = frozenset({*special.UNARY, *special.BINARY, "polygamma", "frexp", "gcd"})
+POINTWISE_KERNELS = frozenset({*special.UNARY, *special.BINARY, "polygamma", "frexp", "gcd"})
 """Pointwise kernels: the rules below promote and broadcast their operands first."""
 
-ELSEWHERE = frozenset(
+WITHOUT_GENERIC_RULE = frozenset(
     "view_as_real view_as_complex adaptive_avg_pool2d adaptive_avg_pool2d_backward scatter_reduce "
     "tril_indices triu_indices to_device".split()
 )
 """Kernels that do not get a generic rule in the loop below: other rules emit them."""
 
-COMPLEX_TOO = frozenset({"linalg", "fourier"})
+ANY_DTYPE_MODULES = frozenset({"linalg", "fourier"})
 """Modules of `prims.kernels` whose kernels also take dtypes that generated kernels lack, such as complex."""
 
 
 def call_kernel(p: Lowering, prim: Prim, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Emits the kernel's prim with the operator's arguments; the results get the strides that eager gives them."""
     value = p.emit(prim, *arguments(prim, args, kwargs))
-    as_eager_lays_out(value, p.result)
+    set_eager_strides(value, p.result)
     return value
 
 
@@ -50,18 +50,18 @@ def arguments(prim: Prim, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[
     return tuple(tuple(v) if isinstance(v, list) else v for v in ready)
 
 
-def as_eager_lays_out(value: Any, result: Any) -> None:
+def set_eager_strides(value: Any, result: Any) -> None:
     """Gives the values of a kernel the strides of the ATen operator's results, where these are dense."""
     if isinstance(value, tuple):
         for one, meta in zip(value, result, strict=True):
-            as_eager_lays_out(one, meta)
+            set_eager_strides(one, meta)
     elif isinstance(value, Node) and isinstance(result, TensorMeta):
         own = value.meta["val"]
         if same_all(own.shape, result.shape) and is_dense(result.shape, result.stride):
-            _lay_out(value, replace(own, stride=result.stride))
+            _set_meta(value, replace(own, stride=result.stride))
 
 
-def _lay_out(value: Node, meta: TensorMeta) -> None:
+def _set_meta(value: Node, meta: TensorMeta) -> None:
     """Replaces the meta of a value, also in the node of which the value is one of several results."""
     value.meta["val"] = meta
     source = value.args[0] if value.args else None
@@ -75,10 +75,10 @@ def _rule(prim: Prim) -> Callable[..., Any]:
 
 
 for _prim in PRIMS.values():
-    if _prim.kind is Kind.KERNEL and _prim.name not in ON_EQUAL_OPERANDS | ELSEWHERE:
+    if _prim.kind is Kind.KERNEL and _prim.name not in POINTWISE_KERNELS | WITHOUT_GENERIC_RULE:
         assert _prim.kernel is not None
         decomposition(_prim.kernel)(_rule(_prim))
-        if _prim.meta.__module__.rpartition(".")[2] in COMPLEX_TOO:
+        if _prim.meta.__module__.rpartition(".")[2] in ANY_DTYPE_MODULES:
             any_dtype(_prim.kernel)
 any_dtype(aten.hash_tensor.default)  # its result is uint64
 

@@ -36,7 +36,7 @@ def _overload(name: str, overload: str) -> list[OpOverload]:
     return [getattr(packet, overload)] if packet is not None and overload in packet.overloads() else []
 
 
-def _enter(name: str, overload: str, rule: Decomposition) -> None:
+def _register(name: str, overload: str, rule: Decomposition) -> None:
     decomposition(*_overload(name, overload))(rule)
 
 
@@ -62,52 +62,52 @@ def _with_list(rule: Decomposition) -> Decomposition:
     return lambda p, xs, ys, alpha=1: _each(rule, p, xs, ys, alpha=alpha)
 
 
-def _with_one(rule: Decomposition) -> Decomposition:
+def _with_shared_operand(rule: Decomposition) -> Decomposition:
     return lambda p, xs, y, alpha=1: _each(rule, p, xs, [y] * len(xs), alpha=alpha)
 
 
 for _name in (*elementwise.UNARY, "frac"):
-    _enter(_name, "default", _unary(DECOMPOSITIONS[getattr(aten, _name).default]))
+    _register(_name, "default", _unary(DECOMPOSITIONS[getattr(aten, _name).default]))
 for _name, _prim in BINARY.items():
-    _enter(_name, "List", _with_list(_pairwise(_prim)))
-    _enter(_name, "ScalarList", _with_list(_pairwise(_prim)))
-    _enter(_name, "Scalar", _with_one(_pairwise(_prim)))
-    _enter(_name, "Tensor", _with_one(_pairwise(_prim)))
+    _register(_name, "List", _with_list(_pairwise(_prim)))
+    _register(_name, "ScalarList", _with_list(_pairwise(_prim)))
+    _register(_name, "Scalar", _with_shared_operand(_pairwise(_prim)))
+    _register(_name, "Tensor", _with_shared_operand(_pairwise(_prim)))
 
 
 def _power(p: Lowering, x: Any, y: Any) -> Node:
     return p.pointwise(lambda a, b: p.pow(a, b), x, y, dtype=p.out.dtype)
 
 
-_enter("pow", "List", lambda p, xs, ys: _each(_power, p, xs, ys))
-_enter("pow", "ScalarList", lambda p, xs, ys: _each(_power, p, xs, ys))
-_enter("pow", "Scalar", lambda p, xs, y: _each(_power, p, xs, [y] * len(xs)))
-_enter("pow", "ScalarAndTensor", lambda p, x, ys: _each(_power, p, [x] * len(ys), ys))
+_register("pow", "List", lambda p, xs, ys: _each(_power, p, xs, ys))
+_register("pow", "ScalarList", lambda p, xs, ys: _each(_power, p, xs, ys))
+_register("pow", "Scalar", lambda p, xs, y: _each(_power, p, xs, [y] * len(xs)))
+_register("pow", "ScalarAndTensor", lambda p, x, ys: _each(_power, p, [x] * len(ys), ys))
 
 
 for _name, _rule in {"addcmul": elementwise.addcmul, "addcdiv": elementwise.addcdiv}.items():
 
-    def _one(p: Lowering, xs: Any, a: Any, b: Any, value: Any = 1, _rule: Decomposition = _rule) -> Any:
+    def _shared_value(p: Lowering, xs: Any, a: Any, b: Any, value: Any = 1, _rule: Decomposition = _rule) -> Any:
         return _each(_rule, p, xs, a, b, value=value)
 
-    def _listed(p: Lowering, xs: Any, a: Any, b: Any, values: Any, _rule: Decomposition = _rule) -> Any:
+    def _value_list(p: Lowering, xs: Any, a: Any, b: Any, values: Any, _rule: Decomposition = _rule) -> Any:
         return _each(lambda p, x, y, z, v: _rule(p, x, y, z, value=v), p, xs, a, b, values)
 
-    def _packed(p: Lowering, xs: Any, a: Any, b: Any, values: Node, _rule: Decomposition = _rule) -> Any:
+    def _value_tensor(p: Lowering, xs: Any, a: Any, b: Any, values: Node, _rule: Decomposition = _rule) -> Any:
         each = [p.reshape(p.slice(values, (i,), (i + 1,), (1,)), ()) for i in range(len(xs))]
         return _each(lambda p, x, y, z, v: _rule(p, x, y, z, value=v), p, xs, a, b, each)
 
-    _enter(_name, "Tensor", _packed)
-    _enter(_name, "Scalar", _one)
-    _enter(_name, "ScalarList", _listed)
+    _register(_name, "Tensor", _value_tensor)
+    _register(_name, "Scalar", _shared_value)
+    _register(_name, "ScalarList", _value_list)
 
-_enter("lerp", "Scalar", lambda p, xs, ys, w: _each(elementwise.lerp, p, xs, ys, [w] * len(xs)))
-_enter("lerp", "ScalarList", lambda p, xs, ys, ws: _each(elementwise.lerp, p, xs, ys, ws))
-_enter("max", "default", lambda p, xs: _each(DECOMPOSITIONS[aten.max.default], p, xs))
-_enter("clone", "default", lambda p, xs, memory_format=None: tuple(xs))
-_enter("lerp", "List", lambda p, xs, ys, ws: _each(elementwise.lerp, p, xs, ys, ws))
-_enter("zero", "default", lambda p, xs: _each(creation.zeros, p, xs))
-_enter("copy", "default", lambda p, xs, ys, non_blocking=False: _each(casts.copy, p, xs, ys))
+_register("lerp", "Scalar", lambda p, xs, ys, w: _each(elementwise.lerp, p, xs, ys, [w] * len(xs)))
+_register("lerp", "ScalarList", lambda p, xs, ys, ws: _each(elementwise.lerp, p, xs, ys, ws))
+_register("max", "default", lambda p, xs: _each(DECOMPOSITIONS[aten.max.default], p, xs))
+_register("clone", "default", lambda p, xs, memory_format=None: tuple(xs))
+_register("lerp", "List", lambda p, xs, ys, ws: _each(elementwise.lerp, p, xs, ys, ws))
+_register("zero", "default", lambda p, xs: _each(creation.zeros, p, xs))
+_register("copy", "default", lambda p, xs, ys, non_blocking=False: _each(casts.copy, p, xs, ys))
 
 
 @decomposition(aten._foreach_norm.Scalar)

@@ -15,25 +15,27 @@ from smelt.shapes.size import Size, same_all
 
 @decomposition(aten.mm.default)
 def mm(p: Lowering, a: Node, b: Node) -> Any:
-    return p.mm(a, b) if _multiplies(a, b) else NotImplemented
+    return p.mm(a, b) if _has_supported_dtypes(a, b) else NotImplemented
 
 
 @decomposition(aten.bmm.default)
 def bmm(p: Lowering, a: Node, b: Node) -> Any:
-    return p.bmm(a, b) if _multiplies(a, b) else NotImplemented
+    return p.bmm(a, b) if _has_supported_dtypes(a, b) else NotImplemented
 
 
-def _multiplies(a: Node, b: Node) -> bool:
+def _has_supported_dtypes(a: Node, b: Node) -> bool:
     """Whether the factors have the same dtype, not bool. (Eager accepts different dtypes if the product is empty.)"""
     return dtype_of(a) is dtype_of(b) is not torch.bool
 
 
-def _is_of_blas(p: Lowering) -> bool:
+def _uses_blas(p: Lowering) -> bool:
     """Whether eager multiplies in this dtype with BLAS, which does not read the factors if alpha is 0."""
     return p.out.device.type == "cuda" or p.out.dtype not in LOW_PRECISION
 
 
-def _plus(p: Lowering, x: Node, product: Callable[[], Node], beta: Any, alpha: Any, by_blas: bool = True) -> Node:
+def _add_to_product(
+    p: Lowering, x: Node, product: Callable[[], Node], beta: Any, alpha: Any, by_blas: bool = True
+) -> Node:
     """beta * x + alpha * product(), rounded after the addition.
 
     As in eager, x is ignored if beta is 0, even if it contains NaN; so is the product if alpha is 0 and BLAS would
@@ -46,14 +48,14 @@ def _plus(p: Lowering, x: Node, product: Callable[[], Node], beta: Any, alpha: A
 
     if beta == 0 and alpha == 1:
         return product()
-    if not isinstance(alpha, Node) and alpha == 0 and by_blas and _is_of_blas(p):
+    if not isinstance(alpha, Node) and alpha == 0 and by_blas and _uses_blas(p):
         if not isinstance(beta, Node) and beta == 0:
             return p.full(p.out.shape, 0, p.out.dtype, p.out.device)
         return p.pointwise(lambda y: y if beta == 1 else p.mul(y, beta), x, dtype=p.out.dtype)
     return p.pointwise(compute, product(), *([] if beta == 0 else [x]))
 
 
-def _rounds_once(p: Lowering, *numbers: Any) -> bool:
+def _adds_before_rounding(p: Lowering, *numbers: Any) -> bool:
     """Whether to have the library add the term, so that the result is rounded once: in low precision, if the scales
     `numbers` are constants. Rounding the product before the addition would lose digits where the two cancel.
     """
@@ -62,22 +64,22 @@ def _rounds_once(p: Lowering, *numbers: Any) -> bool:
 
 @decomposition(aten.addmm.default)
 def addmm(p: Lowering, x: Node, a: Node, b: Node, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    if _rounds_once(p, beta, alpha):
+    if _adds_before_rounding(p, beta, alpha):
         return p.addmm(a, b, x, beta, alpha)
-    return _plus(p, x, lambda: p.mm(a, b), beta, alpha)
+    return _add_to_product(p, x, lambda: p.mm(a, b), beta, alpha)
 
 
 @decomposition(aten.baddbmm.default)
 def baddbmm(p: Lowering, x: Node, a: Node, b: Node, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    if _rounds_once(p, beta, alpha):
+    if _adds_before_rounding(p, beta, alpha):
         return p.baddbmm(a, b, x, beta, alpha)
     *_, rows, depth = shape_of(a)
     work = rows * depth * shape_of(b)[-1]
-    by_blas = p.out.device.type == "cuda" or isinstance(work, Size) or work >= _MAX_LOOP_MULTIPLICATIONS
-    return _plus(p, x, lambda: p.bmm(a, b), beta, alpha, by_blas)
+    by_blas = p.out.device.type == "cuda" or isinstance(work, Size) or work >= _MIN_BLAS_MULTIPLICATIONS
+    return _add_to_product(p, x, lambda: p.bmm(a, b), beta, alpha, by_blas)
 
 
-_MAX_LOOP_MULTIPLICATIONS = 400
+_MIN_BLAS_MULTIPLICATIONS = 400
 """Eager uses BLAS for a batch of products if each takes at least this many multiplications, else its own loops."""
 
 
@@ -85,24 +87,24 @@ _MAX_LOOP_MULTIPLICATIONS = 400
 def addbmm(p: Lowering, x: Node, a: Node, b: Node, *, beta: Any = 1, alpha: Any = 1) -> Any:
     if dtype_of(a) in LOW_PRECISION:  # eager sums over the batch before it rounds
         return NotImplemented
-    return _plus(p, x, lambda: p.sum(p.bmm(a, b), (0,)), beta, alpha)
+    return _add_to_product(p, x, lambda: p.sum(p.bmm(a, b), (0,)), beta, alpha)
 
 
 @decomposition(aten.mv.default)
 def mv(p: Lowering, a: Node, v: Node) -> Any:
-    return p.reshape(p.mm(a, p.keep(v, (1,))), shape_of(a)[:1]) if _multiplies(a, v) else NotImplemented
+    return p.reshape(p.mm(a, p.keep(v, (1,))), shape_of(a)[:1]) if _has_supported_dtypes(a, v) else NotImplemented
 
 
 @decomposition(aten.addmv.default)
 def addmv(p: Lowering, x: Node, a: Node, v: Node, *, beta: Any = 1, alpha: Any = 1) -> Any:
     if is_empty(shape_of(a)) and not same_all(p.out.shape, shape_of(a)[:1]):  # eager returns beta * x
         return p.pointwise(lambda y: y if beta == 1 else p.mul(y, beta), x, dtype=p.out.dtype)
-    if not _multiplies(a, v):
+    if not _has_supported_dtypes(a, v):
         return NotImplemented
-    if _rounds_once(p, beta, alpha):
+    if _adds_before_rounding(p, beta, alpha):
         column = p.keep(x, (1,)) if rank_of(x) and not same_all(shape_of(x), (1,)) else x
         return p.reshape(p.addmm(a, p.keep(v, (1,)), column, beta, alpha), p.out.shape)
-    return _plus(p, x, lambda: mv(p, a, v), beta, alpha)
+    return _add_to_product(p, x, lambda: mv(p, a, v), beta, alpha)
 
 
 @decomposition(aten.dot.default, aten.vdot.default)
@@ -127,17 +129,17 @@ def linear(p: Lowering, x: Node, weight: Node, bias: Node | None = None) -> Any:
     if rank_of(weight) != 2 or not rank_of(x) or not shape_of(weight)[0]:
         return NotImplemented
     rows = p.reshape(x, (p.out.numel // shape_of(weight)[0], shape_of(x)[-1]))
-    turned = p.permute(weight, (1, 0))
-    if bias is not None and _rounds_once(p):
-        return p.reshape(p.addmm(rows, turned, bias, 1, 1), p.out.shape)
-    product = p.reshape(p.mm(rows, turned), p.out.shape)
+    transposed_weight = p.permute(weight, (1, 0))
+    if bias is not None and _adds_before_rounding(p):
+        return p.reshape(p.addmm(rows, transposed_weight, bias, 1, 1), p.out.shape)
+    product = p.reshape(p.mm(rows, transposed_weight), p.out.shape)
     return product if bias is None else p.pointwise(lambda y, b: p.add(y, b), product, bias)
 
 
 # -- convolution
 
 
-def _each(values: Sequence[int], rank: int) -> tuple[int, ...]:
+def _per_dimension(values: Sequence[int], rank: int) -> tuple[int, ...]:
     """One entry per spatial dimension; a list with a single entry applies to all."""
     return tuple(values) * rank if len(values) == 1 else tuple(values)
 
@@ -158,8 +160,8 @@ def convolution(
     rank = rank_of(weight) - 2
     if is_empty(p.out.shape):
         return NotImplemented
-    sizes = (_each(v, rank) for v in (stride, padding, dilation))
-    return p.convolution(x, weight, bias, *sizes, transposed, _each(output_padding, rank), groups)
+    sizes = (_per_dimension(v, rank) for v in (stride, padding, dilation))
+    return p.convolution(x, weight, bias, *sizes, transposed, _per_dimension(output_padding, rank), groups)
 
 
 @decomposition(aten.convolution_backward.default)
@@ -178,8 +180,8 @@ def convolution_backward(
     mask: Sequence[bool],
 ) -> Any:
     rank = rank_of(weight) - 2
-    sizes = [_each(v, rank) for v in (stride, padding, dilation)]
-    options = (*sizes, transposed, _each(output_padding, rank), groups)
+    sizes = [_per_dimension(v, rank) for v in (stride, padding, dilation)]
+    options = (*sizes, transposed, _per_dimension(output_padding, rank), groups)
     # the gradient of the bias is a sum of g: as a reduction prim it fuses with the operators that compute g
     wanted = (mask[0], mask[1], False)
     bias_shape = None if bias_sizes is None else tuple(bias_sizes)

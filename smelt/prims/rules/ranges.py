@@ -11,7 +11,7 @@ from torch.fx import Node
 from smelt.prims.registry import Lowering, aten, decomposition
 
 
-def _end(p: Lowering, value: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Node:
+def _endpoint(p: Lowering, value: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Node:
     if not isinstance(value, Node):
         return p.full(shape, value, dtype, p.out.device)
     return p.broadcast(p.reshape(p.convert(value, dtype), ()), shape)
@@ -20,7 +20,7 @@ def _end(p: Lowering, value: Any, shape: tuple[int, ...], dtype: torch.dtype) ->
 def _spaced(p: Lowering, start: Any, stop: Any, steps: int, dtype: torch.dtype) -> Node:
     """`steps` evenly spaced numbers, computed from both ends, so that the last one is exactly stop."""
     shape = (steps,)
-    first, last = _end(p, start, shape, dtype), _end(p, stop, shape, dtype)
+    first, last = _endpoint(p, start, shape, dtype), _endpoint(p, stop, shape, dtype)
     if steps < 2:
         return first
     position = p.iota(steps, 0, 1, dtype, p.out.device)

@@ -35,20 +35,20 @@ def mean_of(p: Lowering, x: Node, dims: Sequence[int], keep: bool = False) -> No
     return p.full_like(total, math.nan) if same(count, 0) else p.div(total, as_float(count))
 
 
-def _given(p: Lowering, x: Node) -> Node:
+def _accumulation_operand(p: Lowering, x: Node) -> Node:
     """x rounded to the dtype of the result, then converted to the dtype in which it is accumulated."""
     return p.convert(p.convert(x, p.out.dtype), compute_dtype(p.out.dtype))
 
 
 @decomposition(aten.sum.default, aten.sum.dim_IntList)
 def sum_(p: Lowering, x: Node, dims: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Node:
-    return p.convert(reduce(p, "sum", _given(p, x), p.dims_of(x, dims), keepdim), p.out.dtype)
+    return p.convert(reduce(p, "sum", _accumulation_operand(p, x), p.dims_of(x, dims), keepdim), p.out.dtype)
 
 
 @decomposition(aten.mean.default, aten.mean.dim)
 def mean(p: Lowering, x: Node, dims: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Node:
     """Rounded as in eager: a CPU divides the sum by the count, a GPU multiplies the sum by the rounded inverse."""
-    x, dims = _given(p, x), p.dims_of(x, dims)
+    x, dims = _accumulation_operand(p, x), p.dims_of(x, dims)
     count = count_over(x, dims)
     if not on_gpu(p) or same(count, 0):
         return p.convert(mean_of(p, x, dims, keepdim), p.out.dtype)
@@ -59,7 +59,7 @@ def mean(p: Lowering, x: Node, dims: Dims = None, keepdim: bool = False, *, dtyp
 
 @decomposition(aten.prod.default, aten.prod.dim_int)
 def prod(p: Lowering, x: Node, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Node:
-    return p.convert(reduce(p, "prod", _given(p, x), p.dims_of(x, dim), keepdim), p.out.dtype)
+    return p.convert(reduce(p, "prod", _accumulation_operand(p, x), p.dims_of(x, dim), keepdim), p.out.dtype)
 
 
 def _extreme(name: str, low: bool) -> Callable[..., Any]:
@@ -85,7 +85,7 @@ def aminmax(p: Lowering, x: Node, *, dim: int | None = None, keepdim: bool = Fal
     return low if low is NotImplemented else (low, amax(p, x, dim, keepdim))
 
 
-def _order(p: Lowering, x: Node) -> Node:
+def _comparable(p: Lowering, x: Node) -> Node:
     """x in a dtype that the prims `argmax` and `argmin` take: bool as uint8, low precision as float32."""
     return p.convert(x, torch.uint8) if dtype_of(x) is torch.bool else p.widen(x)
 
@@ -97,10 +97,10 @@ def _arg(name: str) -> Callable[..., Any]:
         if is_empty(shape_of(x)):
             return NotImplemented
         if dim is None:
-            position = p.emit(PRIMS[name], p.reshape(_order(p, x), (math.prod(shape_of(x)),)), 0)
+            position = p.emit(PRIMS[name], p.reshape(_comparable(p, x), (math.prod(shape_of(x)),)), 0)
             return p.reshape(position, p.out.shape)
         dim %= rank_of(x)
-        position = p.emit(PRIMS[name], _order(p, x), dim)
+        position = p.emit(PRIMS[name], _comparable(p, x), dim)
         return p.keep(position, (dim,)) if keepdim else position
 
     return rule
@@ -127,7 +127,7 @@ decomposition(aten.max.dim)(_with_index("amax", low=False))
 decomposition(aten.min.dim)(_with_index("amin", low=True))
 
 
-def _quantified(name: str) -> Callable[..., Any]:
+def _any_or_all(name: str) -> Callable[..., Any]:
     def rule(p: Lowering, x: Node, dims: Dims = None, keepdim: bool = False) -> Node:
         everything = isinstance(dims, (tuple, list)) and not dims
         value = reduce(p, name, truth(p, x), () if everything else p.dims_of(x, dims), keepdim)
@@ -136,8 +136,8 @@ def _quantified(name: str) -> Callable[..., Any]:
     return rule
 
 
-decomposition(aten.any.default, aten.any.dim, aten.any.dims)(_quantified("any"))
-decomposition(aten.all.default, aten.all.dim, aten.all.dims)(_quantified("all"))
+decomposition(aten.any.default, aten.any.dim, aten.any.dims)(_any_or_all("any"))
+decomposition(aten.all.default, aten.all.dim, aten.all.dims)(_any_or_all("all"))
 
 
 @decomposition(aten.count_nonzero.dim_IntList, aten.count_nonzero.default)
@@ -268,7 +268,7 @@ def vector_norm(
     p: Lowering, x: Node, order: float = 2, dims: Dims = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
     dims = p.dims_of(x, dims)
-    a = _given(p, x)
+    a = _accumulation_operand(p, x)
     if same(count_over(x, dims), 0) and (math.isinf(order) or order < 0):
         return NotImplemented
     return p.convert(norm_of(p, a, order, dims, keepdim), p.out.dtype)
@@ -336,7 +336,7 @@ def std_unbiased(p: Lowering, x: Node, dims: Any = None, unbiased: bool = True, 
 
 @decomposition(aten.nansum.default)
 def nansum(p: Lowering, x: Node, dims: Dims = None, keepdim: bool = False, *, dtype: Any = None) -> Node:
-    a = _given(p, x)
+    a = _accumulation_operand(p, x)
     if dtype_of(x).is_floating_point:
         a = p.where(p.isnan(a), 0.0, a)
     return p.convert(reduce(p, "sum", a, p.dims_of(x, dims), keepdim), p.out.dtype)

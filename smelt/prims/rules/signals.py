@@ -15,7 +15,7 @@ from smelt.shapes.size import Size
 
 
 def _window(shape: Callable[..., Node]) -> Callable[..., Any]:
-    """The rule for `window(length, periodic, ...)`. `shape(p, turn, ...)` computes the window from the angle `turn`,
+    """The rule for `window(length, periodic, ...)`. `shape(p, turn, ...)` computes the window from the angle `angle`,
     which goes from 0 to 2 pi over the window.
     """
 
@@ -25,27 +25,27 @@ def _window(shape: Callable[..., Node]) -> Callable[..., Any]:
         if length < 2:
             return p.full((length,), 1, p.out.dtype, p.out.device)
         position = p.iota(length, 0, 1, compute_dtype(p.out.dtype), p.out.device)
-        turn = p.mul(position, 2 * math.pi / (length if periodic else length - 1))
-        return p.convert(shape(p, turn, *options), p.out.dtype)
+        angle = p.mul(position, 2 * math.pi / (length if periodic else length - 1))
+        return p.convert(shape(p, angle, *options), p.out.dtype)
 
     return rule
 
 
-def _raised(p: Lowering, turn: Node, alpha: float = 0.54, beta: float = 0.46) -> Node:
-    return p.sub(alpha, p.mul(p.cos(turn), beta))
+def _raised_cosine(p: Lowering, angle: Node, alpha: float = 0.54, beta: float = 0.46) -> Node:
+    return p.sub(alpha, p.mul(p.cos(angle), beta))
 
 
-def _blackman(p: Lowering, turn: Node) -> Node:
-    return p.add(_raised(p, turn, 0.42, 0.5), p.mul(p.cos(p.mul(turn, 2.0)), 0.08))
+def _blackman(p: Lowering, angle: Node) -> Node:
+    return p.add(_raised_cosine(p, angle, 0.42, 0.5), p.mul(p.cos(p.mul(angle, 2.0)), 0.08))
 
 
-def _bartlett(p: Lowering, turn: Node) -> Node:
-    return p.sub(1.0, p.abs(p.sub(p.div(turn, math.pi), 1.0)))
+def _bartlett(p: Lowering, angle: Node) -> Node:
+    return p.sub(1.0, p.abs(p.sub(p.div(angle, math.pi), 1.0)))
 
 
 for _name, _shape in {
-    "hann": lambda p, turn: _raised(p, turn, 0.5, 0.5),
-    "hamming": _raised,
+    "hann": lambda p, angle: _raised_cosine(p, angle, 0.5, 0.5),
+    "hamming": _raised_cosine,
     "blackman": _blackman,
     "bartlett": _bartlett,
 }.items():

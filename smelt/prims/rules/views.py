@@ -119,7 +119,7 @@ def unbind(p: Lowering, x: Node, dim: int = 0) -> tuple[Node, ...]:
     return tuple(p.reshape(cut(p, x, dim, i, i + 1), rest) for i in range(size))
 
 
-def _pieces(p: Lowering, x: Node, dim: int) -> tuple[Node, ...]:
+def _split(p: Lowering, x: Node, dim: int) -> tuple[Node, ...]:
     """x split along dim; the sizes are those of the ATen node's results."""
     dim %= rank_of(x)
     pieces, at = [], 0
@@ -140,7 +140,7 @@ def _pieces(p: Lowering, x: Node, dim: int) -> tuple[Node, ...]:
     aten.unsafe_chunk.default,
 )
 def split(p: Lowering, x: Node, sizes: Any, dim: int = 0) -> tuple[Node, ...]:
-    return _pieces(p, x, dim)
+    return _split(p, x, dim)
 
 
 @decomposition(aten.diagonal.default, aten.diagonal_copy.default)
@@ -229,10 +229,10 @@ def slice_backward(
 ) -> Node:
     dim %= len(sizes)
     start, end = bounds(sizes[dim], start, end)
-    return _put_back(p, g, sizes, dim, start, step)
+    return _zeros_with_slice(p, g, sizes, dim, start, step)
 
 
-def _put_back(p: Lowering, g: Node, sizes: Sequence[int], dim: int, start: int, step: int) -> Node:
+def _zeros_with_slice(p: Lowering, g: Node, sizes: Sequence[int], dim: int, start: int, step: int) -> Node:
     """A tensor of zeros of shape `sizes`, after `zeros[..., start::step, ...] = g` along dim."""
     count = shape_of(g)[dim]
     rank = len(sizes)
@@ -249,7 +249,7 @@ def _put_back(p: Lowering, g: Node, sizes: Sequence[int], dim: int, start: int, 
 @decomposition(aten.select_backward.default)
 def select_backward(p: Lowering, g: Node, sizes: Sequence[int], dim: int, index: int) -> Node:
     dim %= len(sizes)
-    return _put_back(p, p.keep(g, (dim,)), sizes, dim, index % sizes[dim], 1)
+    return _zeros_with_slice(p, p.keep(g, (dim,)), sizes, dim, index % sizes[dim], 1)
 
 
 @decomposition(aten.diagonal_backward.default)
@@ -323,11 +323,11 @@ def rot90(p: Lowering, x: Node, k: int = 1, dims: Sequence[int] = (0, 1)) -> Nod
         case 2:
             return p.flip(x, tuple(sorted((a, b))))
         case turns:
-            turned = transpose(p, x, a, b)
-            return p.flip(turned, (a if turns == 1 else b,))
+            transposed = transpose(p, x, a, b)
+            return p.flip(transposed, (a if turns == 1 else b,))
 
 
-def _root(node: Node) -> Node:
+def _view_base(node: Node) -> Node:
     """The node at the start of a chain of ATen views, whose memory they share."""
     while isinstance(node.target, OpOverload) and op_info(node.target).kind is Kind.VIEW:
         node = node.all_input_nodes[0]
@@ -346,9 +346,9 @@ def as_strided(p: Lowering, x: Node, sizes: Sequence[int], strides: Sequence[int
     assert p.node is not None
     source: Node = p.node.all_input_nodes[0]
     meta, count = source.meta["val"], math.prod(shape_of(x))
-    if _root(source).op == "placeholder" or is_empty(sizes):
+    if _view_base(source).op == "placeholder" or is_empty(sizes):
         return NotImplemented
-    if not is_dense(meta.shape, meta.stride) or _root(source).meta["val"].numel != count:
+    if not is_dense(meta.shape, meta.stride) or _view_base(source).meta["val"].numel != count:
         raise CompileError("as_strided of a tensor that shows only part of its memory", at=p.node.name)
     order = sorted(range(len(meta.shape)), key=lambda d: (-hint(meta.stride[d]), d))
     flat = p.reshape(p.permute(x, tuple(order)), (count,))

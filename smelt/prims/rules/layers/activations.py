@@ -225,7 +225,7 @@ def hardsigmoid(p: Lowering, x: Node) -> Node:
     return p.pointwise(lambda a: p.div(_clamp6(p, a), 6.0), x)
 
 
-_SIXTH = 0.1666666716337204
+_ONE_SIXTH_FLOAT32 = 0.1666666716337204
 """1 / 6 rounded to float32. Eager uses this value for float64, too."""
 
 
@@ -233,7 +233,7 @@ _SIXTH = 0.1666666716337204
 def hardsigmoid_backward(p: Lowering, g: Node, x: Node) -> Node:
     def compute(g: Node, a: Node) -> Node:
         inside = p.logical_and(p.gt(a, -3.0), p.lt(a, 3.0))
-        return p.where(inside, p.mul(g, _SIXTH), 0.0)
+        return p.where(inside, p.mul(g, _ONE_SIXTH_FLOAT32), 0.0)
 
     return p.pointwise(compute, g, x)
 

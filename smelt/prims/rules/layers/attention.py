@@ -19,19 +19,19 @@ from smelt.graph.ir.meta import TensorMeta, contiguous_stride
 from smelt.prims.dtypes import LOW_PRECISION
 from smelt.prims.ops import PRIMS
 from smelt.prims.registry import LIBRARY, Lowering, any_dtype, aten, decomposition, is_empty, shape_of
-from smelt.prims.rules.kernels import as_eager_lays_out
+from smelt.prims.rules.kernels import set_eager_strides
 from smelt.prims.simplify import constant_of
 from smelt.shapes.size import same, same_all
 
 Optional = Node | None
 
-for _way in ("", "_backward"):  # `rng_state`, a result of the forward, is uint64
-    any_dtype(getattr(aten, f"_scaled_dot_product_flash_attention{_way}").default)
+for _suffix in ("", "_backward"):  # `rng_state`, a result of the forward, is uint64
+    any_dtype(getattr(aten, f"_scaled_dot_product_flash_attention{_suffix}").default)
 
 LIBRARY |= {
-    getattr(aten, f"_scaled_dot_product_{kind}_attention{way}").default
+    getattr(aten, f"_scaled_dot_product_{kind}_attention{suffix}").default
     for kind in ("flash", "efficient", "cudnn")
-    for way in ("", "_backward")
+    for suffix in ("", "_backward")
 }
 
 
@@ -47,7 +47,7 @@ def _forward(p: Lowering, name: str, **given: Any) -> Any:
         sums = p.full(promised.shape, 0, promised.dtype, promised.device)  # unused without a gradient
     values = out, sums
     kept = [v for v, meta in zip(values, p.result, strict=False) if meta is not None]
-    as_eager_lays_out(tuple(kept), [meta for meta in p.result[:2] if meta is not None])
+    set_eager_strides(tuple(kept), [meta for meta in p.result[:2] if meta is not None])
     rest = (p.full(m.shape, 0, m.dtype, m.device) if isinstance(m, TensorMeta) else m for m in p.result[2:])
     return (*(v if meta is not None else None for v, meta in zip(values, p.result, strict=False)), *rest)
 
@@ -56,7 +56,7 @@ def _backward(p: Lowering, name: str, **given: Any) -> Any:
     values = _emit(p, name, given)
     kept = [(v, meta) for v, meta in zip(values, p.result, strict=True) if v is not None and meta is not None]
     for value, meta in kept:
-        as_eager_lays_out(value, meta)
+        set_eager_strides(value, meta)
     return values
 
 
@@ -123,8 +123,8 @@ def efficient(
     *,
     scale: float | None = None,
 ) -> Any:
-    given, bias = bias, _in_rows(p, _without_zeros(bias))
-    precision, seed = _own(p, q, k, v, bias, dropout), p.seeds.get(p.out.device) if dropout else None
+    original, bias = bias, _contiguous_rows(p, _without_constant_zero(bias))
+    precision, seed = _tiled_precision(p, q, k, v, bias, dropout), p.seeds.get(p.out.device) if dropout else None
     how: dict[str, Any] = {"q": q, "k": k, "v": v, "sums": sums, "causal": causal, "scale": scale}
     if precision and not dropout:
         return _forward(p, "attention_tiled", **how, bias=bias, seed=None, dropout=0.0, stream=0, precision=precision)
@@ -134,23 +134,23 @@ def efficient(
         out, found, *_ = _forward(p, "attention_tiled", **how, **drawn, bias=bias, precision=precision)
         return out, found, seed, p.full((), stream, torch.int64, p.out.device)
     if dropout:
-        if given is bias:
+        if original is bias:
             return NotImplemented
         target = aten._scaled_dot_product_efficient_attention.default
         return p.call(target, (q, k, v, bias, sums, dropout, causal), {"scale": scale}, p.result)
-    return _forward(p, "attention_efficient", **how, bias=_unrepeated(p, bias))
+    return _forward(p, "attention_efficient", **how, bias=_unbroadcast(p, bias))
 
 
-WORD = 16
+BIAS_ROW_ALIGNMENT_BYTES = 16
 """Alignment in bytes that library kernels need for the rows of a bias."""
 
 
-def _without_zeros(bias: Optional) -> Optional:
+def _without_constant_zero(bias: Optional) -> Optional:
     """The bias, or None if it is a constant 0. Models build such masks only when they are compiled."""
     return None if bias is not None and constant_of(bias) == 0 else bias
 
 
-def _in_rows(p: Lowering, bias: Optional) -> Optional:
+def _contiguous_rows(p: Lowering, bias: Optional) -> Optional:
     """The bias with a stride of 1 in its last dimension, which the kernels need; a copy if it has another stride.
 
     In eager it is the result of an addition and so contiguous. If the addend is a constant 0 and has been removed, the
@@ -161,7 +161,7 @@ def _in_rows(p: Lowering, bias: Optional) -> Optional:
     if bias.target is PRIMS["broadcast_in_dim"]:
         source, shape, dims = bias.args
         last = isinstance(dims, tuple) and dims[-1:] == (3,)
-        rows = _in_rows(p, source) if isinstance(source, Node) and last else source
+        rows = _contiguous_rows(p, source) if isinstance(source, Node) and last else source
         return bias if rows is source else p.broadcast_in_dim(rows, shape, dims)
     meta: TensorMeta = bias.meta["val"]
     if same(meta.stride[-1], 1) or same(meta.shape[-1], 1):
@@ -171,7 +171,7 @@ def _in_rows(p: Lowering, bias: Optional) -> Optional:
     return copy
 
 
-def _unrepeated(p: Lowering, bias: Optional) -> Optional:
+def _unbroadcast(p: Lowering, bias: Optional) -> Optional:
     """The bias before it was broadcast over batches, heads or rows, with size 1 there: kernels then read less memory.
 
     It is unchanged if the elements of a row are broadcast, too, or if the rows would not be aligned.
@@ -185,28 +185,28 @@ def _unrepeated(p: Lowering, bias: Optional) -> Optional:
     for dim, size in zip(dims, meta.shape, strict=True):
         shape[dim] = size
     row = shape[3]
-    if not (isinstance(row, int) and row == whole[3]) or row * meta.dtype.itemsize % WORD:
+    if not (isinstance(row, int) and row == whole[3]) or row * meta.dtype.itemsize % BIAS_ROW_ALIGNMENT_BYTES:
         return bias
     return source if len(meta.shape) == 4 else p.reshape(source, tuple(shape))
 
 
-WIDEST = 128
+MAX_TILED_HEAD_WIDTH = 128
 """The largest width of a head, in elements, that our own kernel supports."""
 
 
-def _least(p: Lowering, bias: Optional) -> Optional:
+def _library_bias(p: Lowering, bias: Optional) -> Optional:
     """The bias in the smallest form that a library kernel accepts."""
-    return _unrepeated(p, _in_rows(p, _without_zeros(bias)))
+    return _unbroadcast(p, _contiguous_rows(p, _without_constant_zero(bias)))
 
 
-def _own(p: Lowering, q: Node, k: Node, v: Node, bias: Optional, dropout: float) -> str | None:
+def _tiled_precision(p: Lowering, q: Node, k: Node, v: Node, bias: Optional, dropout: float) -> str | None:
     """The precision of the products if our own kernel is to be used; None for the library's kernel.
 
     The rules of forward and backward get the same operands, and so choose the same kernel.
     """
     of_q, of_k, of_v = (x.meta["val"] for x in (q, k, v))
     widths, half = (of_q.shape[3], of_v.shape[3]), of_q.dtype in LOW_PRECISION
-    if dropout >= 1 or not all(isinstance(n, int) and 0 < n <= WIDEST for n in widths):
+    if dropout >= 1 or not all(isinstance(n, int) and 0 < n <= MAX_TILED_HEAD_WIDTH for n in widths):
         return None
     if not (same_all(of_q.shape[:2], of_k.shape[:2]) and same_all(of_k.shape[:3], of_v.shape[:3])):
         return None
@@ -228,7 +228,7 @@ def _tiled_backward(p: Lowering, **given: Any) -> Any:
     values = _emit(p, "attention_tiled_backward", given)
     for value, meta in zip(values[:3], p.result[:3], strict=True):
         if value is not None and meta is not None:
-            as_eager_lays_out(value, meta)
+            set_eager_strides(value, meta)
     return values
 
 
@@ -251,8 +251,8 @@ def efficient_backward(
     scale: float | None = None,
 ) -> Any:
     wanted = tuple(bool(one) and meta is not None for one, meta in zip(mask, p.result, strict=True))
-    given = bias
-    bias = _in_rows(p, bias if wanted[3] else _without_zeros(bias))
+    original = bias
+    bias = _contiguous_rows(p, bias if wanted[3] else _without_constant_zero(bias))
     how = {
         "grad": g,
         "q": q,
@@ -264,18 +264,18 @@ def efficient_backward(
         "causal": causal,
         "scale": scale,
     }
-    if precision := _own(p, q, k, v, bias, dropout):
+    if precision := _tiled_precision(p, q, k, v, bias, dropout):
         if not dropout:
             return _tiled_backward(p, **how, bias=bias, seed=None, dropout=0.0, stream=0, precision=precision)
         if seed in p.seeds.values():  # forward used our kernel, too, and returned its stream as the offset
             drawn = {"seed": seed, "dropout": dropout, "stream": _stream(offset)}
             return _tiled_backward(p, **how, **drawn, bias=bias, precision=precision)
     if dropout:
-        if given is bias:
+        if original is bias:
             return NotImplemented
         rest = g, q, k, v, bias, out, sums, seed, offset, dropout, list(mask), causal
         return p.call(aten._scaled_dot_product_efficient_attention_backward.default, rest, {"scale": scale}, p.result)
-    bias = bias if wanted[3] else _unrepeated(p, bias)
+    bias = bias if wanted[3] else _unbroadcast(p, bias)
     return _backward(p, "attention_efficient_backward", **how, bias=bias)
 
 
@@ -295,7 +295,9 @@ def cudnn(
 ) -> Any:
     if dropout or debug:
         return NotImplemented
-    return _forward(p, "attention_cudnn", q=q, k=k, v=v, bias=_least(p, bias), sums=sums, causal=causal, scale=scale)
+    return _forward(
+        p, "attention_cudnn", q=q, k=k, v=v, bias=_library_bias(p, bias), sums=sums, causal=causal, scale=scale
+    )
 
 
 @decomposition(aten._scaled_dot_product_cudnn_attention_backward.default)
@@ -303,5 +305,5 @@ def cudnn_backward(p: Lowering, g: Node, *args: Any, scale: float | None = None)
     q, k, v, out, sums, _, _, bias, first_q, first_k, _, _, dropout, causal = args
     if dropout or first_q is not None or first_k is not None:
         return NotImplemented
-    how = {"q": q, "k": k, "v": v, "bias": _least(p, bias), "causal": causal, "scale": scale}
+    how = {"q": q, "k": k, "v": v, "bias": _library_bias(p, bias), "causal": causal, "scale": scale}
     return _backward(p, "attention_cudnn_backward", **how, grad=g, out=out, sums=sums)

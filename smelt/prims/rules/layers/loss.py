@@ -21,7 +21,9 @@ NONE, MEAN, SUM = 0, 1, 2
 # -- negative log likelihood: the dimension of the classes is 1, or 0 without a batch
 
 
-def _rows(p: Lowering, target: Node, weight: Node | None, ignored: int, dtype: torch.dtype) -> tuple[Node, Node, Any]:
+def _valid_targets(
+    p: Lowering, target: Node, weight: Node | None, ignored: int, dtype: torch.dtype
+) -> tuple[Node, Node, Any]:
     """(whether each target is not `ignored`, the targets with 0 for ignored ones, the class weight of each or None)."""
     target = p.convert(target, torch.int64)
     valid = p.ne(target, ignored)
@@ -38,7 +40,7 @@ def nll_loss(
 ) -> tuple[Node, Node]:
     wide = compute_dtype(dtype_of(x))
     dim = 1 if rank_of(x) > 1 else 0
-    valid, safe, each = _rows(p, target, weight, ignored, wide)
+    valid, safe, each = _valid_targets(p, target, weight, ignored, wide)
     at = p.keep(safe, (dim,))
     picked = p.reshape(p.convert(p.gather(x, dim, at), wide), shape_of(safe))
     loss = p.neg(picked if each is None else p.mul(picked, each))
@@ -68,7 +70,7 @@ def nll_loss_backward(
     """Compares the class numbers with the targets: unlike a scatter, this fuses with readers of the gradient."""
     shape, wide = shape_of(x), compute_dtype(dtype_of(x))
     dim = 1 if len(shape) > 1 else 0
-    valid, safe, each = _rows(p, target, weight, ignored, wide)
+    valid, safe, each = _valid_targets(p, target, weight, ignored, wide)
     g = p.convert(g, wide)
     g = p.div(g, p.convert(total, wide)) if reduction == MEAN else g
     row = p.neg(p.broadcast(g, shape_of(safe)))

@@ -33,16 +33,16 @@ def _wide(p: Lowering, *values: Optional) -> list[Any]:
     return [None if v is None else p.convert(v, wide) for v in values]
 
 
-def _as(p: Lowering, value: Optional, result: Any) -> Any:
+def _to_result(p: Lowering, value: Optional, result: Any) -> Any:
     """The value in the dtype and shape of the meta `result`; None for a result that is not requested."""
     if result is None or value is None:
         return None
     return p.convert(p.reshape(value, result.shape), result.dtype)
 
 
-def _unrequested(p: Lowering, values: Sequence[Optional], mask: Sequence[bool]) -> tuple[Any, ...]:
+def _requested_gradients(p: Lowering, values: Sequence[Optional], mask: Sequence[bool]) -> tuple[Any, ...]:
     picked = (v if wanted else None for v, wanted in zip(values, mask, strict=True))
-    return tuple(_as(p, v, meta) for v, meta in zip(picked, p.result, strict=True))
+    return tuple(_to_result(p, v, meta) for v, meta in zip(picked, p.result, strict=True))
 
 
 # -- layer norm
@@ -60,10 +60,10 @@ def layer_norm(
     y = p.mul(p.sub(a, p.broadcast(middle, shape_of(a))), p.broadcast(rstd, shape_of(a)))
     y = y if w is None else p.mul(y, p.broadcast(w, shape_of(a)))
     y = y if b is None else p.add(y, p.broadcast(b, shape_of(a)))
-    return tuple(_as(p, v, meta) for v, meta in zip((y, middle, rstd), p.result, strict=True))
+    return tuple(_to_result(p, v, meta) for v, meta in zip((y, middle, rstd), p.result, strict=True))
 
 
-def _two_row_gradient(p: Lowering, g: Node, normal: Node, rstd: Node, dims: Sequence[int]) -> Node:
+def _gradient_through_normalization(p: Lowering, g: Node, normal: Node, rstd: Node, dims: Sequence[int]) -> Node:
     """rstd * (g - mean(g) - normal * mean(g * normal)): the gradient through (x - mean) * rstd."""
     shape = shape_of(g)
     g_mean = p.broadcast(mean_of(p, g, dims, keep=True), shape)
@@ -88,10 +88,10 @@ def layer_norm_backward(
     g, a, mean, rstd, w = _wide(p, g, x, mean, rstd, weight)
     normal = p.mul(p.sub(a, p.broadcast(mean, shape)), p.broadcast(rstd, shape))
     scaled = g if w is None else p.mul(g, p.broadcast(w, shape))
-    dx = _two_row_gradient(p, scaled, normal, rstd, inner) if mask[0] else None
+    dx = _gradient_through_normalization(p, scaled, normal, rstd, inner) if mask[0] else None
     dw = p.sum(p.mul(g, normal), outer) if mask[1] and p.result[1] is not None else None
     db = p.sum(g, outer) if mask[2] and p.result[2] is not None else None
-    return _unrequested(p, (dx, dw, db), mask)
+    return _requested_gradients(p, (dx, dw, db), mask)
 
 
 @decomposition(aten._fused_rms_norm.default)
@@ -103,7 +103,7 @@ def rms_norm(p: Lowering, x: Node, sizes: Sequence[int], weight: Optional, eps: 
     rstd = p.rsqrt(p.add(mean_of(p, p.mul(a, a), dims, keep=True), eps))
     y = p.mul(a, p.broadcast(rstd, shape))
     y = y if w is None else p.mul(y, p.broadcast(w, shape))
-    return tuple(_as(p, v, meta) for v, meta in zip((y, rstd), p.result, strict=True))
+    return tuple(_to_result(p, v, meta) for v, meta in zip((y, rstd), p.result, strict=True))
 
 
 def _epsilon(dtype: Any) -> float:
@@ -122,7 +122,7 @@ def rms_norm_backward(
     dot = p.broadcast(mean_of(p, p.mul(scaled, normal), inner, keep=True), shape)
     dx = p.mul(p.broadcast(rstd, shape), p.sub(scaled, p.mul(normal, dot)))
     dw = p.sum(p.mul(g, normal), outer) if mask[1] and p.result[1] is not None else None
-    return _unrequested(p, (dx, dw), mask)
+    return _requested_gradients(p, (dx, dw), mask)
 
 
 # -- group norm
@@ -150,7 +150,7 @@ def group_norm(
     y = p.mul(p.sub(a, p.broadcast(middle, grouped)), p.broadcast(rstd, grouped))
     y = y if w is None else p.mul(y, _by_channel(p, w, grouped))
     y = y if b is None else p.add(y, _by_channel(p, b, grouped))
-    return tuple(_as(p, v, meta) for v, meta in zip((y, middle, rstd), p.result, strict=True))
+    return tuple(_to_result(p, v, meta) for v, meta in zip((y, middle, rstd), p.result, strict=True))
 
 
 def _by_channel(p: Lowering, w: Node, grouped: tuple[int, ...]) -> Node:
@@ -178,10 +178,10 @@ def group_norm_backward(
     g, a, mean, rstd = p.reshape(g, grouped), p.reshape(a, grouped), p.reshape(mean, stats), p.reshape(rstd, stats)
     normal = p.mul(p.sub(a, p.broadcast(mean, grouped)), p.broadcast(rstd, grouped))
     scaled = g if w is None else p.mul(g, _by_channel(p, w, grouped))
-    dx = _two_row_gradient(p, scaled, normal, rstd, (2, 3)) if mask[0] else None
+    dx = _gradient_through_normalization(p, scaled, normal, rstd, (2, 3)) if mask[0] else None
     dw = p.sum(p.mul(g, normal), (0, 3)) if mask[1] else None
     db = p.sum(g, (0, 3)) if mask[2] else None
-    return _unrequested(p, (dx, dw, db), mask)
+    return _requested_gradients(p, (dx, dw, db), mask)
 
 
 # -- batch norm
@@ -240,7 +240,7 @@ def _results(p: Lowering, values: Sequence[Any], training: bool) -> tuple[Any, .
     for i, (value, meta) in enumerate(zip(values, p.result, strict=False)):
         if i in (1, 2) and not training and same_all(meta.shape, (0,)):
             value = p.full((0,), 0, meta.dtype, meta.device)
-        done.append(_as(p, value, meta))
+        done.append(_to_result(p, value, meta))
     return tuple(done)
 
 
@@ -312,13 +312,13 @@ def batch_norm_backward(
     else:
         inner = g
     dx = p.mul(inner, _channelwise(p, scale, shape))
-    return _unrequested(p, (dx, p.mul(dot, rstd), total), mask)
+    return _requested_gradients(p, (dx, p.mul(dot, rstd), total), mask)
 
 
 # -- softmax
 
 
-def _shifted(p: Lowering, a: Node, dim: int) -> tuple[Node, Node]:
+def _shifted_and_sum(p: Lowering, a: Node, dim: int) -> tuple[Node, Node]:
     """(a - max, sum of exp(a - max)), both along dim. The sum lacks this dimension."""
     shape = shape_of(a)
     shifted = p.sub(a, p.spread(p.amax(a, (dim,)), shape, (dim,)))
@@ -326,7 +326,7 @@ def _shifted(p: Lowering, a: Node, dim: int) -> tuple[Node, Node]:
 
 
 def _softmax(p: Lowering, a: Node, dim: int) -> Node:
-    shifted, total = _shifted(p, a, dim)
+    shifted, total = _shifted_and_sum(p, a, dim)
     return p.mul(p.exp(shifted), p.spread(p.reciprocal(total), shape_of(a), (dim,)))
 
 
@@ -338,7 +338,7 @@ def softmax(p: Lowering, x: Node, dim: int, half_to_float: bool) -> Any:
 @decomposition(aten._log_softmax.default)
 def log_softmax(p: Lowering, x: Node, dim: int, half_to_float: bool) -> Any:
     def compute(p: Lowering, a: Node, dim: int) -> Node:
-        shifted, total = _shifted(p, a, dim)
+        shifted, total = _shifted_and_sum(p, a, dim)
         return p.sub(shifted, p.spread(p.log(total), shape_of(a), (dim,)))
 
     return _over_dim(p, x, dim, compute)

@@ -65,7 +65,7 @@ def _tiled_mean_backward(p: Lowering, g: Node, shape: tuple[int, ...], kernel: t
     return p.convert(p.reshape(p.spread(share, tiled, dims), shape), p.out.dtype)
 
 
-def _side_by_side(
+def _tiles_image(
     shape: tuple[int, ...], kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int], divisor: Any
 ) -> bool:
     fits = known_divides(kernel[0], shape[-2]) and known_divides(kernel[1], shape[-1])
@@ -86,7 +86,7 @@ def avg_pool2d(
     if not dtype_of(x).is_floating_point or is_empty(shape_of(x)):
         return NotImplemented
     windows = (_pair(kernel), _pair(stride, kernel), _pair(padding))
-    if _side_by_side(shape_of(x), *windows, divisor):
+    if _tiles_image(shape_of(x), *windows, divisor):
         return _tiled_mean(p, x, windows[0])
     return p.convert(p.avg_pool2d(p.widen(x), *windows, ceil, count_padding, divisor), p.out.dtype)
 
@@ -106,7 +106,7 @@ def avg_pool2d_backward(
     if not dtype_of(x).is_floating_point or is_empty(shape_of(x)):
         return NotImplemented
     windows = (_pair(kernel), _pair(stride, kernel), _pair(padding))
-    if _side_by_side(shape_of(x), *windows, divisor):
+    if _tiles_image(shape_of(x), *windows, divisor):
         return _tiled_mean_backward(p, g, shape_of(x), windows[0])
     options = (ceil, count_padding, divisor)
     return p.convert(p.avg_pool2d_backward(p.widen(g), shape_of(x), *windows, *options), p.out.dtype)

@@ -18,7 +18,7 @@ def _read(p: Lowering, x: Node, dim: int, positions: Node) -> Node:
     return p.index_select(x, dim, positions)
 
 
-def _add_back(p: Lowering, g: Node, dim: int, positions: Node, size: int) -> Node:
+def _read_gradient(p: Lowering, g: Node, dim: int, positions: Node, size: int) -> Node:
     """The gradient of `_read`: the elements of g, summed at the positions that `_read` took them from."""
     shape = shape_of(g)
     zeros = p.full((*shape[:dim], size, *shape[dim + 1 :]), 0, dtype_of(g), p.out.device)
@@ -29,7 +29,7 @@ def _add_back(p: Lowering, g: Node, dim: int, positions: Node, size: int) -> Nod
 # -- nearest
 
 
-def _copies(p: Lowering, before: Sequence[int], after: Sequence[int], dim: int, each: bool) -> bool:
+def _ignores_scale(p: Lowering, before: Sequence[int], after: Sequence[int], dim: int, each: bool) -> bool:
     """Whether eager copies along `dim` and ignores the scale, because the size does not change.
 
     Args:
@@ -42,7 +42,7 @@ def _copies(p: Lowering, before: Sequence[int], after: Sequence[int], dim: int, 
     return same(before[dim], after[dim])
 
 
-def _kept(p: Lowering, position: Node, at: Node, size: int, out: int) -> Node:
+def _unless_sizes_are_equal(p: Lowering, position: Node, at: Node, size: int, out: int) -> Node:
     """`at`, or `position` if the sizes are equal. Only symbolic sizes are compared: callers have compared constants."""
     if not isinstance(size, Size) and not isinstance(out, Size):
         return at
@@ -51,28 +51,30 @@ def _kept(p: Lowering, position: Node, at: Node, size: int, out: int) -> Node:
     return p.where(p.eq(p.full_like(position, size), p.full_like(position, out)), position, at)
 
 
-def _given(scales: Sequence[float | None], i: int) -> float | None:
+def _scale_of_dim(scales: Sequence[float | None], i: int) -> float | None:
     return scales[i] if i < len(scales) else None
 
 
-def _scaled(p: Lowering, position: Node, given: float | None, size: int, out: int) -> Node:
+def _scaled(p: Lowering, position: Node, scale: float | None, size: int, out: int) -> Node:
     """position / scale for a given scale, else position * input size / output size."""
-    if given:
-        return p.mul(position, 1 / given)
+    if scale:
+        return p.mul(position, 1 / scale)
     if isinstance(size, Size) or isinstance(out, Size):
         return p.mul(position, p.div(p.full_like(position, size), as_float(out)))
     return p.mul(position, size / out)
 
 
-def _factor(scales: Sequence[float | None], i: int, size: int, out: int) -> int | None:
+def _repetitions(scales: Sequence[float | None], i: int, size: int, out: int) -> int | None:
     """How many times each input element is repeated; None if that is not the same number for all."""
-    factor, given = exact_quotient(out, size), _given(scales, i)
-    if factor is None or (given and (isinstance(factor, Size) or 1 / given != 1 / factor)):
+    factor, scale = exact_quotient(out, size), _scale_of_dim(scales, i)
+    if factor is None or (scale and (isinstance(factor, Size) or 1 / scale != 1 / factor)):
         return None
     return factor  # type: ignore[return-value]
 
 
-def _nearest(p: Lowering, size: int, out: int, given: float | None, exact: bool = False, keeps: bool = True) -> Node:
+def _nearest_positions(
+    p: Lowering, size: int, out: int, scale: float | None, exact: bool = False, keeps: bool = True
+) -> Node:
     """The input position that each output position reads: floor(position * size / out), or with a given scale
     floor(position / scale).
 
@@ -81,29 +83,29 @@ def _nearest(p: Lowering, size: int, out: int, given: float | None, exact: bool 
         keeps: read the same position if the sizes are equal, whatever the scale.
     """
     position = p.iota(out, 0, 1, torch.float32, p.out.device)
-    at = _scaled(p, p.add(position, 0.5) if exact else position, given, size, out)
-    at = at if exact or not keeps else _kept(p, position, at, size, out)
+    at = _scaled(p, p.add(position, 0.5) if exact else position, scale, size, out)
+    at = at if exact or not keeps else _unless_sizes_are_equal(p, position, at, size, out)
     return p.minimum(p.convert(p.floor(at), torch.int64), size - 1)
 
 
 @decomposition(aten.upsample_nearest1d.default, aten.upsample_nearest2d.default, aten.upsample_nearest3d.default)
 def upsample_nearest(p: Lowering, x: Node, sizes: Sequence[int], *scales: float | None) -> Any:
-    """Repeats each element if the factor is a whole number; else reads the positions that `_nearest` computes."""
+    """Repeats each element if the factor is a whole number; else reads at `_nearest_positions`."""
     if is_empty(shape_of(x)):
         return NotImplemented
     # in one and three dimensions eager uses the scale even if the sizes are equal
     before, images = shape_of(x), rank_of(x) == 4
     for i, out in enumerate(p.out.shape[2:]):
         shape, dim = shape_of(x), 2 + i
-        if images and _copies(p, before, p.out.shape, dim, each=True):
+        if images and _ignores_scale(p, before, p.out.shape, dim, each=True):
             continue
-        factor = _factor(scales, i, shape[dim], out)
+        factor = _repetitions(scales, i, shape[dim], out)
         if factor is not None:
             split = (*shape[: dim + 1], factor, *shape[dim + 1 :])
             spread = p.broadcast_in_dim(x, split, (*range(dim + 1), *range(dim + 2, len(split))))
             x = p.reshape(spread, (*shape[:dim], out, *shape[dim + 1 :]))
         else:
-            x = _read(p, x, dim, _nearest(p, shape[dim], out, _given(scales, i), keeps=images))
+            x = _read(p, x, dim, _nearest_positions(p, shape[dim], out, _scale_of_dim(scales, i), keeps=images))
     return x
 
 
@@ -127,15 +129,16 @@ def _nearest_backward(
     for i, size in enumerate(input_size[2:]):
         shape, dim = shape_of(a), 2 + i
         out = shape[dim]
-        if not exact and _copies(p, input_size, after, dim, each=False):
+        if not exact and _ignores_scale(p, input_size, after, dim, each=False):
             continue
-        factor = None if exact else _factor(scales, i, size, out)
+        factor = None if exact else _repetitions(scales, i, size, out)
         if factor is not None:
             tiles = p.reshape(a, (*shape[:dim], size, factor, *shape[dim + 1 :]))
             a = p.sum(tiles, (dim + 1,))
         else:
             keeps = p.out.device.type == "cpu"
-            a = _add_back(p, a, dim, _nearest(p, size, out, _given(scales, i), exact, keeps), size)
+            positions = _nearest_positions(p, size, out, _scale_of_dim(scales, i), exact, keeps)
+            a = _read_gradient(p, a, dim, positions, size)
     return p.convert(a, p.out.dtype)
 
 
@@ -148,7 +151,7 @@ def upsample_nearest_exact(p: Lowering, x: Node, sizes: Sequence[int], *scales: 
     if is_empty(shape_of(x)):
         return NotImplemented
     for i, out in enumerate(p.out.shape[2:]):
-        x = _read(p, x, 2 + i, _nearest(p, shape_of(x)[2 + i], out, _given(scales, i), True))
+        x = _read(p, x, 2 + i, _nearest_positions(p, shape_of(x)[2 + i], out, _scale_of_dim(scales, i), True))
     return x
 
 
@@ -172,14 +175,14 @@ def _weights(p: Lowering, like: Node, size: int, out: int, align: bool, scale: f
     else:
         at = p.sub(_scaled(p, p.add(position, 0.5), scale, size, out), 0.5)
         at = p.maximum(at, 0.0)
-        at = _kept(p, position, at, size, out) if p.out.device.type == "cpu" else at
+        at = _unless_sizes_are_equal(p, position, at, size, out) if p.out.device.type == "cpu" else at
     left = p.minimum(p.convert(p.floor(at), torch.int64), size - 1)
     right = p.minimum(p.add(left, 1), size - 1)
     weight = p.sub(at, p.convert(left, dtype_of(like)))
     return left, right, p.minimum(p.maximum(weight, 0.0), 1.0)
 
 
-def _along(p: Lowering, weight: Node, like: Node, dim: int) -> Node:
+def _broadcast_weight(p: Lowering, weight: Node, like: Node, dim: int) -> Node:
     return p.broadcast_in_dim(p.convert(weight, dtype_of(like)), shape_of(like), (dim,))
 
 
@@ -190,11 +193,11 @@ def upsample_linear(p: Lowering, x: Node, sizes: Sequence[int], align: bool, *sc
     a = p.widen(x)
     for i, out in enumerate(p.out.shape[2:]):
         dim = 2 + i
-        if _copies(p, shape_of(x), p.out.shape, dim, each=False):
+        if _ignores_scale(p, shape_of(x), p.out.shape, dim, each=False):
             continue
         left, right, weight = _weights(p, a, shape_of(a)[dim], out, align, scales[i] if i < len(scales) else None)
         low, high = _read(p, a, dim, left), _read(p, a, dim, right)
-        w = _along(p, weight, low, dim)
+        w = _broadcast_weight(p, weight, low, dim)
         a = p.add(p.mul(low, p.sub(1.0, w)), p.mul(high, w))
     return p.convert(a, p.out.dtype)
 
@@ -212,12 +215,12 @@ def upsample_linear_backward(
     a, after = p.widen(g), shape_of(g)
     for i, size in enumerate(input_size[2:]):
         dim = 2 + i
-        if _copies(p, input_size, after, dim, each=False):
+        if _ignores_scale(p, input_size, after, dim, each=False):
             continue
         left, right, weight = _weights(p, a, size, shape_of(a)[dim], align, scales[i] if i < len(scales) else None)
-        w = _along(p, weight, a, dim)
-        low = _add_back(p, p.mul(a, p.sub(1.0, w)), dim, left, size)
-        a = p.add(low, _add_back(p, p.mul(a, w), dim, right, size))
+        w = _broadcast_weight(p, weight, a, dim)
+        low = _read_gradient(p, p.mul(a, p.sub(1.0, w)), dim, left, size)
+        a = p.add(low, _read_gradient(p, p.mul(a, w), dim, right, size))
     return p.convert(a, p.out.dtype)
 
 
@@ -232,7 +235,7 @@ def _padded_positions(p: Lowering, size: int, low: int, high: int, reflect: bool
     return p.minimum(p.maximum(position, 0), size - 1)
 
 
-def _over_padded(
+def _for_padded_dims(
     p: Lowering, x: Node, sizes: Sequence[int], amounts: Sequence[int], reflect: bool, step: Callable[..., Node]
 ) -> Any:
     """Applies `step(x, dim, positions, size)` along each padded dimension; `sizes` is the shape without padding."""
@@ -249,15 +252,15 @@ def _over_padded(
 def _pad(reflect: bool) -> Callable[..., Any]:
     def rule(p: Lowering, x: Node, amounts: Sequence[int]) -> Any:
         read = lambda x, dim, positions, size: _read(p, x, dim, positions)  # noqa: E731
-        return _over_padded(p, x, shape_of(x), amounts, reflect, read)
+        return _for_padded_dims(p, x, shape_of(x), amounts, reflect, read)
 
     return rule
 
 
 def _pad_backward(reflect: bool) -> Callable[..., Any]:
     def rule(p: Lowering, g: Node, x: Node, amounts: Sequence[int]) -> Any:
-        add = lambda g, dim, positions, size: _add_back(p, g, dim, positions, size)  # noqa: E731
-        found = _over_padded(p, p.widen(g), shape_of(x), amounts, reflect, add)
+        add = lambda g, dim, positions, size: _read_gradient(p, g, dim, positions, size)  # noqa: E731
+        found = _for_padded_dims(p, p.widen(g), shape_of(x), amounts, reflect, add)
         return found if found is NotImplemented else p.convert(found, p.out.dtype)
 
     return rule
@@ -290,12 +293,12 @@ def affine_grid(p: Lowering, theta: Node, size: Sequence[int], align: bool) -> A
         term = p.broadcast_in_dim(p.reshape(factor, (shape[0], axes)), wide, (0, axes + 1))
         if column < axes:
             dim = axes - 1 - column  # among the spatial dimensions
-            term = p.mul(term, p.broadcast_in_dim(_from_minus_one(p, a, space[dim], align), wide, (dim + 1,)))
+            term = p.mul(term, p.broadcast_in_dim(_grid_coordinates(p, a, space[dim], align), wide, (dim + 1,)))
         total = term if total is None else p.add(total, term)
     return p.convert(total, p.out.dtype)
 
 
-def _from_minus_one(p: Lowering, like: Node, count: int, align: bool) -> Node:
+def _grid_coordinates(p: Lowering, like: Node, count: int, align: bool) -> Node:
     """`count` evenly spaced numbers: from -1 to 1 inclusive if `align`, else the middles of `count` equal intervals."""
     if not isinstance(count, Size) and count <= 1:
         return p.full((count,), 0, dtype_of(like), p.out.device)

@@ -125,32 +125,32 @@ def test_otherwise_torch_drops_them(why: str, monkeypatch: pytest.MonkeyPatch) -
 def test_zeros_are_no_bias() -> None:
     call = Call()
     p = call.p
-    assert attention._without_zeros(p.full(SCORES, 0.0, torch.float32, CUDA)) is None
+    assert attention._without_constant_zero(p.full(SCORES, 0.0, torch.float32, CUDA)) is None
     one = p.full(SCORES, 1.0, torch.float32, CUDA)
-    assert attention._without_zeros(one) is one and attention._without_zeros(None) is None
+    assert attention._without_constant_zero(one) is one and attention._without_constant_zero(None) is None
 
 
 @pytest.mark.parametrize(("stride", "copied"), [((192, 64, 8, 1), False), ((192, 64, 1, 8), True)])
 def test_rows_of_a_bias_lie_in_one_piece(stride: tuple[int, ...], copied: bool) -> None:
     call = Call()
     bias = call.value(replace(meta(*SCORES), stride=stride))
-    got = attention._in_rows(call.p, bias)
+    got = attention._contiguous_rows(call.p, bias)
     assert (got is not bias) == copied and got.meta["val"].stride == (192, 64, 8, 1)
     one = call.value(replace(meta(2, 3, 8, 1), stride=(24, 8, 1, 8)))
-    assert attention._in_rows(call.p, one) is one and attention._in_rows(call.p, None) is None
+    assert attention._contiguous_rows(call.p, one) is one and attention._contiguous_rows(call.p, None) is None
 
 
 def test_rows_that_repeat_are_copied_before_they_do() -> None:
     call = Call()
     table = call.value(replace(meta(8, 8), stride=(1, 8)))
     spread = call.p.broadcast_in_dim(table, SCORES, (2, 3))
-    got = attention._in_rows(call.p, spread)
+    got = attention._contiguous_rows(call.p, spread)
     assert got.target is ops.broadcast_in_dim and got.args[0].target is ops.clone
     assert got.args[0].meta["val"].stride == (8, 1) and got.args[1:] == (SCORES, (2, 3))
     dense = call.p.broadcast_in_dim(call.value(meta(8, 8)), SCORES, (2, 3))
-    assert attention._in_rows(call.p, dense) is dense
+    assert attention._contiguous_rows(call.p, dense) is dense
     column = call.p.broadcast_in_dim(call.value(replace(meta(2, 3), stride=(1, 2))), SCORES, (0, 1))
-    assert attention._in_rows(call.p, column) is column  # its last dimension repeats
+    assert attention._contiguous_rows(call.p, column) is column  # its last dimension repeats
 
 
 @pytest.mark.parametrize(
@@ -166,16 +166,16 @@ def test_rows_that_repeat_are_copied_before_they_do() -> None:
 def test_a_bias_is_read_again_and_again(shape: tuple[int, ...], dims: tuple[int, ...], want: Any) -> None:
     call = Call()
     spread = call.p.broadcast_in_dim(call.value(meta(*shape)), SCORES, dims)
-    got = attention._unrepeated(call.p, spread)
+    got = attention._unbroadcast(call.p, spread)
     assert got is spread if want is None else got.meta["val"].shape == want
-    assert attention._unrepeated(call.p, None) is None
+    assert attention._unbroadcast(call.p, None) is None
 
 
 def test_rows_that_begin_between_words_are_spread() -> None:
     call = Call(length=6)
     spread = call.p.broadcast_in_dim(call.value(meta(8, 6)), (2, 3, 8, 6), (2, 3))
-    assert attention._unrepeated(call.p, spread) is spread  # 24 bytes are no multiple of 16
-    assert attention.WORD == 16
+    assert attention._unbroadcast(call.p, spread) is spread  # 24 bytes are no multiple of 16
+    assert attention.BIAS_ROW_ALIGNMENT_BYTES == 16
 
 
 # -- backward

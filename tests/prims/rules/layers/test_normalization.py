@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from smelt.prims.rules.layers.normalization import _two_row_gradient
+from smelt.prims.rules.layers.normalization import _gradient_through_normalization
 from tests.prims.aten_check import check, compare
 from tests.prims.prim_check import evaluated
 
@@ -127,7 +127,7 @@ def test_the_gradient_of_normal_rows() -> None:
     normal = (x - mean) * rstd
     (want,) = torch.autograd.grad(normal, x, g)
     args = (g, normal.detach(), rstd.detach(), (1,))
-    torch.testing.assert_close(evaluated(_two_row_gradient, *args), want)
+    torch.testing.assert_close(evaluated(_gradient_through_normalization, *args), want)
 
 
 # -- softmax
