@@ -179,7 +179,7 @@ decomposition(aten.__xor__.Tensor, aten.__xor__.Scalar)(
 
 def _shift(name: str) -> Callable[..., Any]:
     def rule(p: Lowering, x: Node, y: Any) -> Any:
-        if not is_integral(p.out.dtype):  # of floats: times a power of 2
+        if not is_integral(p.out.dtype):  # a shift of floats multiplies by a power of 2
             return NotImplemented
         return p.pointwise(lambda a, b: p.emit(PRIMS[name], a, b), x, y)
 
@@ -442,7 +442,8 @@ def _add_scaled_op(p: Lowering, op: Callable[..., Node], x: Node, a: Node, b: No
 
 @decomposition(aten.lerp.Scalar)
 def lerp(p: Lowering, start: Node, end: Node, weight: Any) -> Node:
-    if isinstance(weight, Size):  # only the call tells whether it is below 0.5, which selects the formula
+    # whether a symbolic weight is below 0.5, which selects the formula, is known only at run time
+    if isinstance(weight, Size):
         weight = p.full((), weight, compute_dtype(p.out.dtype), p.out.device)
     return _lerp(p, start, end, weight, (2,))
 

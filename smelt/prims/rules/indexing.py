@@ -198,7 +198,7 @@ def masked_scatter(p: Lowering, x: Node, mask: Node, source: Node) -> Any:
     if same(size, 0) or same(available, 0):
         return NotImplemented
     count = available
-    # if source is empty, the index below needs an element nevertheless
+    # `p.index` below reads an element even where the mask is false, so source must not be empty
     if isinstance(available, Size) and lowest(available) == 0:
         source = p.cat((p.reshape(source, (available,)), p.full((1,), 0, dtype_of(source), device_of(source))), 0)
         available = available + 1

@@ -26,7 +26,7 @@ def block_diag(p: Lowering, tensors: Sequence[Node]) -> Node:
 def chunk_cat(p: Lowering, tensors: Sequence[Node], dim: int, chunks: int) -> Node:
     """The tensors padded along dim to a multiple of `chunks`, reshaped to (..., chunks, size of a chunk) and joined.
 
-    The result has the shape (..., chunks, the sum of the sizes of a chunk).
+    The last dimension of the result is the sum of the tensors' chunk sizes.
     """
     dim %= rank_of(tensors[0])
     lead, chunks_of_each = shape_of(tensors[0])[:dim], []

@@ -15,8 +15,8 @@ from smelt.shapes.size import Size
 
 
 def _window(shape: Callable[..., Node]) -> Callable[..., Any]:
-    """The rule for `window(length, periodic, ...)`. `shape(p, turn, ...)` computes the window from the angle `angle`,
-    which goes from 0 to 2 pi over the window.
+    """The rule for `window(length, periodic, ...)`. `shape(p, angle, ...)` computes the window from the angle at each
+    position, which goes from 0 to 2 pi over the window.
     """
 
     def rule(p: Lowering, length: int, periodic: bool = True, *options: float, **kwargs: Any) -> Any:

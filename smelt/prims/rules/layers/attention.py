@@ -172,9 +172,9 @@ def _contiguous_rows(p: Lowering, bias: Optional) -> Optional:
 
 
 def _unbroadcast(p: Lowering, bias: Optional) -> Optional:
-    """The bias before it was broadcast over batches, heads or rows, with size 1 there: kernels then read less memory.
+    """The bias with size 1 in the dimensions over which it is broadcast (batches, heads, rows), to read less memory.
 
-    It is unchanged if the elements of a row are broadcast, too, or if the rows would not be aligned.
+    The bias is unchanged if elements of a row are broadcast, too, or if the rows would not be aligned.
     """
     if bias is None or bias.target is not PRIMS["broadcast_in_dim"]:
         return bias
