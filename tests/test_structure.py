@@ -70,8 +70,6 @@ def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.AST]]:
 def complex_functions() -> dict[str, int]:
     found: dict[str, int] = {}
     for path in modules():
-        if where(path).startswith(("bench", "demo")):
-            continue
         for name, node in functions(ast.parse(path.read_text())):
             if (count := decisions(node)) > MOST_DECISIONS:
                 key = f"{where(path)}:{name}"

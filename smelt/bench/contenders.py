@@ -13,7 +13,7 @@ import importlib
 import importlib.util
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -112,21 +112,28 @@ def find_contender(name: str) -> Prepare:
     Raises:
         OptionError: an unknown name (lists valid ones and the nearest).
     """
-    family, *suffixes = name.split(":")
-    mode = mode_of(name)
-    rest = [suffix for suffix in suffixes if suffix != mode]
-    regions, step = REGIONS in rest, STEP in rest
-    backends = [suffix for suffix in rest if suffix not in (REGIONS, STEP)]
-    wrong = len(suffixes) - len({*suffixes}) or len([s for s in suffixes if s in MODES]) > 1 or (regions and step)
     if name == "eager":
         return eager
-    if family == "torch.compile" and not step and not backends and not wrong:
-        return TorchCompile(mode, regions)
-    if family == "smelt" and len(backends) < 2 and "" not in suffixes and not wrong:
-        return SmeltCompile(mode, backends[0] if backends else "smelt", step, regions)
-    if family not in ("torch.compile", "smelt") and len(suffixes) == 1:
-        return getattr(importlib.import_module(family), suffixes[0])
+    family, *suffixes = name.split(":")
+    if family not in ("torch.compile", "smelt"):
+        if len(suffixes) == 1:
+            return getattr(importlib.import_module(family), suffixes[0])
+        raise unknown_name("contender", name, EXAMPLES)
+    mode = mode_of(name)
+    regions, step = REGIONS in suffixes, STEP in suffixes
+    backends = [suffix for suffix in suffixes if suffix not in (mode, REGIONS, STEP)]
+    if _are_consistent(suffixes):
+        if family == "torch.compile" and not step and not backends:
+            return TorchCompile(mode, regions)
+        if family == "smelt" and len(backends) < 2 and "" not in suffixes:
+            return SmeltCompile(mode, backends[0] if backends else "smelt", step, regions)
     raise unknown_name("contender", name, EXAMPLES)
+
+
+def _are_consistent(suffixes: Sequence[str]) -> bool:
+    """Whether no suffix is there twice, at most one is a mode, and not both regions and the whole step are wanted."""
+    modes = [suffix for suffix in suffixes if suffix in MODES]
+    return len(suffixes) == len({*suffixes}) and len(modes) < 2 and not {REGIONS, STEP} <= {*suffixes}
 
 
 def family_of(name: str) -> str:

@@ -83,10 +83,15 @@ def read_value(hint: Any, value: Any, where: str) -> Any:
     accepted: Any = (int, float) if base is float else base
     if not isinstance(value, accepted) or (isinstance(value, bool) and base is not bool):
         raise ValueError(f"{where} is {_shown(value)}, not {WORDS[base]}")
-    if base is dict and get_args(hint):
-        return {key: read_value(get_args(hint)[1], item, f"{where} {key!r}") for key, item in value.items()}
-    if base is list and get_args(hint):
-        return [read_value(get_args(hint)[0], item, f"{where} {index + 1}") for index, item in enumerate(value)]
+    return _read_items(get_args(hint), value, where) if get_args(hint) else value
+
+
+def _read_items(hints: tuple[Any, ...], value: Any, where: str) -> Any:
+    """The values of a dictionary or the items of a list as the container's type arguments want them."""
+    if isinstance(value, dict):
+        return {key: read_value(hints[1], item, f"{where} {key!r}") for key, item in value.items()}
+    if isinstance(value, list):
+        return [read_value(hints[0], item, f"{where} {index + 1}") for index, item in enumerate(value)]
     return value
 
 

@@ -102,19 +102,24 @@ def compact_table(rows: Sequence[Row]) -> Table:
         table.add_column(head, justify="right", overflow="fold", max_width=8)
     table.add_column("verdict", no_wrap=True, min_width=13)
     for row in rows:
-        eager, ours = row.results.get("eager"), list(row.results.values())[-1]
-        memory = ours.peak_mb / eager.peak_mb if eager and eager.peak_mb and ours.peak_mb else None
-        table.add_row(
-            row.model,
-            _number(eager.step.median * 1e3 if eager and eager.step else None, 2),
-            *(_speed(row.results[name]) if name in row.results else "" for name in [*rivals, *judged]),
-            _number(ours.cold_s, 1),
-            _number(memory, 2),
-            error_text(ours),
-            graphs_text(ours),
-            _verdict(ours),
-        )
+        table.add_row(*_compact_cells(row, [*rivals, *judged]))
     return table
+
+
+def _compact_cells(row: Row, compared: Sequence[str]) -> list[str]:
+    """The cells of a model's line; `compared`: the contenders whose speed is shown."""
+    eager, ours = row.results.get("eager"), list(row.results.values())[-1]
+    memory = ours.peak_mb / eager.peak_mb if eager and eager.peak_mb and ours.peak_mb else None
+    return [
+        row.model,
+        _number(eager.step.median * 1e3 if eager and eager.step else None, 2),
+        *(_speed(row.results[name]) if name in row.results else "" for name in compared),
+        _number(ours.cold_s, 1),
+        _number(memory, 2),
+        error_text(ours),
+        graphs_text(ours),
+        _verdict(ours),
+    ]
 
 
 def one_line(row: Row) -> str:

@@ -83,18 +83,8 @@ def _judge_group(
     widening: float,
     nudged: Sequence[Mapping[str, float]],
 ) -> None:
-    usable: dict[str, tuple[Tensor, ...]] = {}
-    for name, (reference, expected, actual) in tensors.items():
-        if reference is None or expected is None or actual is None:
-            if (expected is None) != (actual is None):
-                _fail(verdict, f"{name}: {_kind(actual)} where eager gives {_kind(expected)}", name)
-        elif _kind(actual) != _kind(expected):
-            _fail(verdict, f"{name}: {_kind(actual)} where eager gives {_kind(expected)}", name)
-        elif not _same_special(expected, actual):
-            _fail(verdict, f"{name}: NaN or infinity on one side only", name)
-        else:
-            wide = (_wide(tensor) for tensor in (reference, expected, actual))
-            usable[name] = tuple(torch.nan_to_num(tensor, 0.0, 0.0, 0.0) for tensor in wide)
+    """Judge the tensors of one group, by name: (reference, expected, actual)."""
+    usable = _comparable(verdict, tensors)
     errors = {
         name: max(float((expected - reference).norm()), *(run.get(name, 0.0) for run in (*nudged, {})))
         for name, (reference, expected, _) in usable.items()
@@ -114,6 +104,23 @@ def _judge_group(
             verdict.error, verdict.eager_error = error, errors[name]
         if error > FACTOR * luck(reference.numel()) * yardstick:
             _fail(verdict, f"{name}: error {error:.2e}{VALUES}{errors[name]:.2e}", name)
+
+
+def _comparable(verdict: Verdict, tensors: Mapping[str, tuple[Tensor | None, ...]]) -> dict[str, tuple[Tensor, ...]]:
+    """The tensors whose values can be compared, in twice the precision; the others that differ fail the verdict."""
+    found: dict[str, tuple[Tensor, ...]] = {}
+    for name, (reference, expected, actual) in tensors.items():
+        if reference is None or expected is None or actual is None:
+            if (expected is None) != (actual is None):
+                _fail(verdict, f"{name}: {_kind(actual)} where eager gives {_kind(expected)}", name)
+        elif _kind(actual) != _kind(expected):
+            _fail(verdict, f"{name}: {_kind(actual)} where eager gives {_kind(expected)}", name)
+        elif not _same_special(expected, actual):
+            _fail(verdict, f"{name}: NaN or infinity on one side only", name)
+        else:
+            wide = (_wide(tensor) for tensor in (reference, expected, actual))
+            found[name] = tuple(torch.nan_to_num(tensor, 0.0, 0.0, 0.0) for tensor in wide)
+    return found
 
 
 def luck(elements: int) -> float:

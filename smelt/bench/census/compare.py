@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 ENOUGH = 5
-"""So many differences tell enough."""
+"""Differences of one result that are reported."""
 
 OPAQUE = (type, FunctionType, MethodType, BuiltinFunctionType, ModuleType, nn.Module, torch.Generator)
 """Values whose kind alone is compared: they hold no result."""
@@ -37,15 +37,9 @@ def _compare(a: Any, b: Any, at: str, found: list[str], seen: set[tuple[int, int
     elif isinstance(a, Tensor):
         found.extend(_tensor_difference(a, b, at))
     elif isinstance(a, Mapping):
-        if list(a) != list(b):
-            found.append(f"{at}: keys {_some(b)} where eager has {_some(a)}")
-        for key in a.keys() & b.keys():
-            _compare(a[key], b[key], f"{at}.{key}", found, seen)
+        _compare_mappings(a, b, at, found, seen)
     elif isinstance(a, (list, tuple)):
-        if len(a) != len(b):
-            found.append(f"{at}: {len(b)} items where eager has {len(a)}")
-        for index, (one, other) in enumerate(zip(a, b, strict=False)):
-            _compare(one, other, f"{at}.{index}", found, seen)
+        _compare_sequences(a, b, at, found, seen)
     elif isinstance(a, float):
         if a != b and not (math.isnan(a) and math.isnan(b)):
             found.append(f"{at}: {b} where eager has {a}")
@@ -55,6 +49,24 @@ def _compare(a: Any, b: Any, at: str, found: list[str], seen: set[tuple[int, int
         _compare(vars(a), vars(b), at, found, seen)
     elif type(a).__eq__ is not object.__eq__ and not bool(a == b):
         found.append(f"{at}: {str(b)[:40]} where eager has {str(a)[:40]}")
+
+
+def _compare_mappings(
+    a: Mapping[Any, Any], b: Mapping[Any, Any], at: str, found: list[str], seen: set[tuple[int, int]]
+) -> None:
+    if list(a) != list(b):
+        found.append(f"{at}: keys {_some(b)} where eager has {_some(a)}")
+    for key in a.keys() & b.keys():
+        _compare(a[key], b[key], f"{at}.{key}", found, seen)
+
+
+def _compare_sequences(
+    a: Sequence[Any], b: Sequence[Any], at: str, found: list[str], seen: set[tuple[int, int]]
+) -> None:
+    if len(a) != len(b):
+        found.append(f"{at}: {len(b)} items where eager has {len(a)}")
+    for index, (one, other) in enumerate(zip(a, b, strict=False)):
+        _compare(one, other, f"{at}.{index}", found, seen)
 
 
 def _tensor_difference(a: Tensor, b: Tensor, at: str) -> list[str]:

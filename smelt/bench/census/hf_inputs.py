@@ -6,7 +6,7 @@ import functools
 import inspect
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -114,24 +114,21 @@ def _trajectory(guess: Guess) -> Iterator[Maker]:
 def choices(model: nn.Module) -> Iterator[tuple[list[str], list[str]]]:
     """Sets of parameters to try, richest first: (names, those that must be there)."""
     parameters = inspect.signature(model.forward).parameters
-    needed = [
-        name
-        for name, parameter in parameters.items()
-        if parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-        and not _may_be_none(parameter)
-    ]
+    needed = [name for name, parameter in parameters.items() if _is_needed(parameter)]
     main = getattr(model, "main_input_name", "input_ids")
-    optional = [name for name in parameters if name in OPTIONAL and name not in needed]
+
+    def needed_and(those: Container[str], of: Iterable[str] = parameters) -> list[str]:
+        return [*needed, *(name for name in of if name in those and name not in needed)]
+
     sets = [
-        [*needed, *optional],
-        [*needed, *(name for name in optional if name not in ("past_values", "decoder_input_ids"))],
-        [*needed, *(name for name in optional if name in ("input_ids", "attention_mask", "decoder_input_ids"))],
-        [*needed, *(name for name in (main, "decoder_input_ids") if name in parameters and name not in needed)],
-        [*needed, *(name for name in (main,) if name in parameters and name not in needed)],
+        needed_and(OPTIONAL),
+        needed_and(OPTIONAL - {"past_values", "decoder_input_ids"}),
+        needed_and(OPTIONAL & {"input_ids", "attention_mask", "decoder_input_ids"}),
+        needed_and(parameters, of=(main, "decoder_input_ids")),
+        needed_and(parameters, of=(main,)),
         needed,
-        [*needed, *(name for name in parameters if name in MASKS | OPTIONAL and name not in needed)],
-        [*needed, *(name for name in parameters if name in STATES and name not in needed)],
+        needed_and(MASKS | OPTIONAL),
+        needed_and(STATES),
     ]
     seen: list[list[str]] = []
     for names in sets:
@@ -140,11 +137,22 @@ def choices(model: nn.Module) -> Iterator[tuple[list[str], list[str]]]:
             yield names, needed
 
 
+def _is_needed(parameter: inspect.Parameter) -> bool:
+    """Whether a call has to give this parameter a value."""
+    if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+        return False
+    return parameter.default is parameter.empty and not _may_be_none(parameter)
+
+
 def _may_be_none(parameter: inspect.Parameter) -> bool:
     return "None" in str(parameter.annotation) and "torch" not in str(parameter.annotation)
 
 
 COUNT = re.compile(r"features?:? (\d+)|(\d+) (?:image|audio|video) features|n_features=(\d+)")
+
+
+MAX_PICKS = 24
+"""Combinations of candidates that are tried for one set of parameters."""
 
 
 def find_inputs(model: nn.Module, tries: int = 100) -> dict[str, Any]:
@@ -161,10 +169,9 @@ def find_inputs(model: nn.Module, tries: int = 100) -> dict[str, Any]:
         if unknown:
             first = first or TypeError(f"no inputs are known for {', '.join(unknown)}")
             continue
-        known = [name for name in names if makers[name]]
-        if "input_ids" not in known:  # a mask is one of tokens
-            known = [name for name in known if name != "attention_mask" or name in needed]
-        for picks in itertools.islice(itertools.product(*(range(len(makers[name])) for name in known)), 24):
+        known = _given_names(names, needed, makers)
+        picks_of_all = itertools.product(*(range(len(makers[name])) for name in known))
+        for picks in itertools.islice(picks_of_all, MAX_PICKS):
             used += 1
             if used > tries:
                 break
@@ -173,6 +180,14 @@ def find_inputs(model: nn.Module, tries: int = 100) -> dict[str, Any]:
             except Exception as error:
                 first = first or error
     raise first or TypeError("its forward takes nothing by name")
+
+
+def _given_names(names: list[str], needed: list[str], makers: dict[str, list[Maker]]) -> list[str]:
+    """The parameters for which there are candidates; of those that are optional no mask without tokens to mask."""
+    known = [name for name in names if makers[name]]
+    if "input_ids" in known:
+        return known
+    return [name for name in known if name != "attention_mask" or name in needed]
 
 
 def _attempt(model: nn.Module, names: list[str], picks: tuple[int, ...], tokens: int = 0) -> dict[str, Any]:

@@ -123,6 +123,17 @@ def find_class(name: str, config_class: Any) -> Any:
     Raises:
         LookupError: there is none.
     """
+    found = _mapped_class(name)
+    if found is not None:
+        return found
+    candidates = _classes_for(config_class)
+    if not candidates:
+        raise LookupError(f"no model class of transformers takes a {config_class.__name__}")
+    return min(candidates, key=lambda model: (not model.__name__.endswith("Model"), len(model.__name__)))
+
+
+def _mapped_class(name: str) -> Any:
+    """The class that the tables of transformers' automatic classes have for a model type; None: there is none."""
     import transformers
     from transformers.models.auto import modeling_auto
 
@@ -133,7 +144,14 @@ def find_class(name: str, config_class: Any) -> Any:
         model = getattr(transformers, found, None) if found else None
         if isinstance(model, type) and issubclass(model, nn.Module):
             return model
-    candidates = [
+    return None
+
+
+def _classes_for(config_class: Any) -> list[Any]:
+    """The model classes beside a configuration that take it."""
+    import transformers
+
+    return [
         value
         for module in modeling_modules(config_class)
         for value in vars(module).values()
@@ -143,9 +161,6 @@ def find_class(name: str, config_class: Any) -> Any:
         and getattr(value, "config_class", None) is config_class
         and not value.__name__.endswith("PreTrainedModel")
     ]
-    if not candidates:
-        raise LookupError(f"no model class of transformers takes a {config_class.__name__}")
-    return min(candidates, key=lambda model: (not model.__name__.endswith("Model"), len(model.__name__)))
 
 
 def modeling_modules(config_class: Any) -> list[ModuleType]:

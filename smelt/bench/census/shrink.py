@@ -6,8 +6,9 @@ Every width becomes the same number, so that widths that must agree still do.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,6 +123,10 @@ _IMAGE = re.compile(r"^image_size$|^img_size$|^input_size$|^crop_size$|^image_re
 _DEPTHS = re.compile(r"depths?$|layers$|layer_repeats|num_blocks$|layers_per_block")
 
 
+_SAME: Any = object()
+"""Stands for a setting that stays as it is."""
+
+
 def small_settings(config: Any, sizes: Sizes) -> dict[str, Any]:
     """Settings that make a configuration small: those of its fields that change, and those of nested configurations.
 
@@ -129,47 +134,72 @@ def small_settings(config: Any, sizes: Sizes) -> dict[str, Any]:
         config: the configuration with its defaults.
     """
     found: dict[str, Any] = {}
-    names = [field.name for field in dataclasses.fields(config)] if dataclasses.is_dataclass(config) else vars(config)
+    free_tokens = itertools.count(VOCABULARY - 1, -1)
+    for name, value in _settings_of(config):
+        small = _smaller(config, name, value, sizes, free_tokens)
+        if small is not _SAME:
+            found[name] = small
     vocabulary = getattr(config, "vocab_size", None)
-    special = VOCABULARY
+    if isinstance(vocabulary, int) and vocabulary < VOCABULARY:
+        found.pop("vocab_size", None)
+    _fit_layer_lists(config, found, sizes)
+    return found
+
+
+def _settings_of(config: Any) -> Iterator[tuple[str, Any]]:
+    """Names and values of a configuration's settings, without those that it only has for single layers."""
+    names = [field.name for field in dataclasses.fields(config)] if dataclasses.is_dataclass(config) else vars(config)
     for name in names:
         try:
             value = getattr(config, name, None)
         except Exception:  # the configuration gives this setting for each layer
             continue
-        if value is None and sizes.fill and name in USUAL:
-            found[name] = USUAL[name](sizes)
-        elif (
-            isinstance(value, int)
-            and "num_key_value_heads" == name
-            and value == getattr(config, "num_attention_heads", None)
-        ):
-            found[name] = heads(value, sizes)
-        elif value is not None and hasattr(value, "to_diff_dict"):
-            smaller = small_settings(value, sizes)
-            settings = value.to_diff_dict() | smaller | fit_stages(value, smaller)
-            settings.pop("transformers_version", None)
-            found[name] = {"model_type": value.model_type, **settings} if value.model_type else settings
-        elif isinstance(value, dict) and "mrope_section" in value and sizes.narrow and sizes.head:
-            third = sizes.width // sizes.heads // 6
-            found[name] = value | {"mrope_section": [sizes.width // sizes.heads // 2 - 2 * third, third, third]}
-        elif isinstance(value, bool) or name.startswith("_"):
-            continue
-        elif isinstance(value, int):
-            if _TOKEN.search(name) and value >= VOCABULARY - 24:
-                special -= 1
-                found[name] = _special_token(name, special)
-                continue
-            small = small_number(name, value, sizes)
-            if small != value:
-                found[name] = small
-        elif isinstance(value, (list, tuple)):
-            if (short := _short_list(name, value, sizes)) is not None:
-                found[name] = type(value)(short)
-    if isinstance(vocabulary, int) and vocabulary < VOCABULARY:
-        found.pop("vocab_size", None)
-    _fit_layer_lists(config, found, sizes)
-    return found
+        yield name, value
+
+
+def _smaller(config: Any, name: str, value: Any, sizes: Sizes, free_tokens: Iterator[int]) -> Any:
+    """The small form of one setting, or `_SAME`; `free_tokens` gives ids for special tokens, largest first."""
+    if value is None:
+        return USUAL[name](sizes) if sizes.fill and name in USUAL else _SAME
+    if isinstance(value, int) and name == "num_key_value_heads" and value == _attention_heads(config):
+        return heads(value, sizes)
+    if hasattr(value, "to_diff_dict"):
+        return _nested_settings(value, sizes)
+    if isinstance(value, dict):
+        return _small_rotary_sections(value, sizes)
+    if isinstance(value, bool) or name.startswith("_"):
+        return _SAME
+    if isinstance(value, int):
+        return _smaller_number(name, value, sizes, free_tokens)
+    short = _short_list(name, value, sizes) if isinstance(value, (list, tuple)) else None
+    return _SAME if short is None else type(value)(short)
+
+
+def _attention_heads(config: Any) -> Any:
+    return getattr(config, "num_attention_heads", None)
+
+
+def _nested_settings(config: Any, sizes: Sizes) -> dict[str, Any]:
+    """All settings of a nested configuration, made small."""
+    smaller = small_settings(config, sizes)
+    settings = config.to_diff_dict() | smaller | fit_stages(config, smaller)
+    settings.pop("transformers_version", None)
+    return {"model_type": config.model_type, **settings} if config.model_type else settings
+
+
+def _small_rotary_sections(value: dict[str, Any], sizes: Sizes) -> Any:
+    """Rotary settings whose three sections add up to half the width of a small head."""
+    if "mrope_section" not in value or not (sizes.narrow and sizes.head):
+        return _SAME
+    third = sizes.width // sizes.heads // 6
+    return value | {"mrope_section": [sizes.width // sizes.heads // 2 - 2 * third, third, third]}
+
+
+def _smaller_number(name: str, value: int, sizes: Sizes, free_tokens: Iterator[int]) -> Any:
+    if _TOKEN.search(name) and value >= VOCABULARY - 24:
+        return _special_token(name, next(free_tokens))
+    small = small_number(name, value, sizes)
+    return small if small != value else _SAME
 
 
 def fit_stages(config: Any, small: dict[str, Any]) -> dict[str, Any]:
@@ -202,11 +232,13 @@ def _special_token(name: str, otherwise: int) -> int:
 
 
 def _short_list(name: str, value: Any, sizes: Sizes) -> list[Any] | None:
-    if _IMAGE.search(name) and sizes.image and all(type(v) is int for v in value):
+    if not all(type(v) is int for v in value):
+        return None
+    if _IMAGE.search(name) and sizes.image:
         return [min(v, sizes.image) for v in value]
-    if _DEPTHS.search(name) and len(value) < 6 and all(type(v) is int for v in value):
+    if _DEPTHS.search(name) and len(value) < 6:
         return [min(v, 1) for v in value]
-    if _TOKEN.search(name) and value and all(type(v) is int for v in value) and max(value) >= VOCABULARY:
+    if _TOKEN.search(name) and value and max(value) >= VOCABULARY:
         return [VOCABULARY - 20 - index for index in range(len(value))]
     return None
 
@@ -217,18 +249,10 @@ def _fit_layer_lists(config: Any, found: dict[str, Any], sizes: Sizes) -> None:
     if not isinstance(layers, int) or layers <= sizes.layers:
         return
     odd_layers = config.to_diff_dict().get("per_layer_config")
-    lists = {
-        name: value
-        for name, value in vars(config).items()
-        if isinstance(value, (list, tuple)) and len(value) == layers and not name.startswith("_")
-    }
-    if not lists:
+    lists = _lists_of_layers(config, layers)
+    kept = _kept_layers(lists, sizes)
+    if not kept:
         return
-    kinds = list(zip(*lists.values(), strict=True))
-    if any(isinstance(item, (dict, list)) for kind in kinds for item in kind):
-        return
-    kept = sorted({kinds.index(kind) for kind in kinds})[:6]
-    kept = kept if len(kept) >= sizes.layers else list(range(sizes.layers))
     fields = {field.name for field in dataclasses.fields(config)}
     for name, value in lists.items():
         if name in fields:
@@ -240,6 +264,24 @@ def _fit_layer_lists(config: Any, found: dict[str, Any], sizes: Sizes) -> None:
             for index, changed in odd_layers.items()
             if int(index) in kept
         }
+
+
+def _lists_of_layers(config: Any, layers: int) -> dict[str, Any]:
+    """The settings that have one entry for each layer."""
+    return {
+        name: value
+        for name, value in vars(config).items()
+        if isinstance(value, (list, tuple)) and len(value) == layers and not name.startswith("_")
+    }
+
+
+def _kept_layers(lists: dict[str, Any], sizes: Sizes) -> list[int]:
+    """The first layer of each kind, at most six; none where the entries of layers cannot be compared."""
+    kinds = list(zip(*lists.values(), strict=True))
+    if any(isinstance(item, (dict, list)) for kind in kinds for item in kind):
+        return []
+    kept = sorted({kinds.index(kind) for kind in kinds})[:6]
+    return kept if not lists or len(kept) >= sizes.layers else list(range(sizes.layers))
 
 
 def _small_overrides(changed: dict[str, Any], sizes: Sizes) -> dict[str, Any]:

@@ -108,9 +108,13 @@ def compare(old: Benchmark, new: Benchmark, contender: str | None = None) -> Com
     order = list(KINDS)
     result.changes.sort(key=lambda change: (order.index(change.kind), -change.factor))
     pairs = [(speedup(before[key], name), speedup(after[key], name)) for key in both]
-    pairs = [pair for pair in pairs if None not in pair]
-    result.before, result.after = (Mean.of(pair[side] for pair in pairs) for side in (0, 1))
+    result.before, result.after = _means([pair for pair in pairs if None not in pair])
     return result
+
+
+def _means(pairs: Sequence[tuple[float | None, float | None]]) -> tuple[Mean | None, Mean | None]:
+    """The geometric means of the first and of the second numbers."""
+    return Mean.of(pair[0] for pair in pairs), Mean.of(pair[1] for pair in pairs)
 
 
 def machine_differences(old: Benchmark, new: Benchmark) -> list[str]:

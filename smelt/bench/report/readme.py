@@ -65,15 +65,10 @@ def read_files(files: Iterable[Path]) -> tuple[list[Benchmark], list[Bandwidth]]
 def gpu_section(models: Sequence[Benchmark], bandwidths: Sequence[Bandwidth]) -> str:
     """Everything between the marks, as Markdown."""
     models = [run for run in models if any(row.device != "cpu" for row in run.rows)]
-    rows = [row for row in merge(models)[0] if row.device != "cpu"]
-    steps = [row for row in rows if STEP in row.results]
-    baselines = [row for row in rows if row.suite == "baselines" and row not in steps]
-    others = [row for row in rows if row.suite != "baselines" and row not in steps]
+    bandwidth_of_gpus = [run for run in bandwidths if run.device != "cpu"]
     paragraphs = [
-        *baseline_section(baselines, place_of(runs_of(models, baselines))),
-        *step_section(steps, place_of(runs_of(models, steps))),
-        *([*headline(others), f"The suites were measured{place_of(runs_of(models, others))}."] if others else []),
-        *(paragraph for run in bandwidths if run.device != "cpu" for paragraph in bandwidth_section(run)),
+        *model_paragraphs(models),
+        *(paragraph for run in bandwidth_of_gpus for paragraph in bandwidth_section(run)),
     ]
     if not paragraphs:
         return NOTHING
@@ -82,13 +77,28 @@ def gpu_section(models: Sequence[Benchmark], bandwidths: Sequence[Bandwidth]) ->
     return "\n\n".join([*paragraphs, "Commands: " + ", ".join(f"`{command}`" for command in commands) + ".", *machines])
 
 
+def model_paragraphs(models: Sequence[Benchmark]) -> list[str]:
+    """Tables and means of the models: the baselines, whole steps, the suites."""
+    rows = [row for row in merge(models)[0] if row.device != "cpu"]
+    steps = [row for row in rows if STEP in row.results]
+    baselines = [row for row in rows if row.suite == "baselines" and row not in steps]
+    others = [row for row in rows if row.suite != "baselines" and row not in steps]
+    paragraphs = [
+        *baseline_section(baselines, cards_and_days(runs_of(models, baselines))),
+        *step_section(steps, cards_and_days(runs_of(models, steps))),
+    ]
+    if others:
+        paragraphs += [*headline(others), f"The suites were measured{cards_and_days(runs_of(models, others))}."]
+    return paragraphs
+
+
 def runs_of(runs: Iterable[Benchmark], rows: Iterable[Row]) -> list[Benchmark]:
     """The runs in which these rows were measured."""
     known = {_identity(row) for row in rows}
     return [run for run in runs if any(_identity(row) in known for row in run.rows)]
 
 
-def place_of(runs: Iterable[Benchmark | Bandwidth]) -> str:
+def cards_and_days(runs: Iterable[Benchmark | Bandwidth]) -> str:
     """Where and when runs were made: " on CARD (DAY)"."""
     found: dict[str, None] = {}
     for run in runs:
@@ -130,21 +140,26 @@ def baseline_section(rows: Sequence[Row], where: str) -> list[str]:
     lines = [_baseline_line(row, *pair) for row in rows for pair in pairs_of(row)]
     train = "forward and backward" if all(row.optimizer == "none" for row in rows) else "training"
     paragraphs = [f"Models of the [baselines](docs/benchmarks.md), {train},{where}:", table(HEADS, lines, TEXT_HEADS)]
-    rivals = dict.fromkeys(name for row in rows for name in row.results if family_of(name) == RIVAL)
-    means = [
-        f"{name} is {mean.value:.2f} times as fast as {rival} (geometric mean of {plural(mean.rows, 'model')}, "
-        f"{mean.low:.2f} to {mean.high:.2f})"
-        for name in dict.fromkeys(name for row in rows for name in row.results if family_of(name) == OURS)
-        for rival in [BASE, *rivals]
-        if (mean := Mean.of(speedup(row, name, rival) for row in rows))
-    ]
-    paragraphs.append("; ".join(means) + ".")
+    paragraphs.append("; ".join(_means(rows)) + ".")
     most = max(row.side_by_side for row in rows)
     if most > 1:
         paragraphs.append(
             f"First steps were taken {most} at a time, so that they disturbed each other; steps were not."
         )
     return paragraphs
+
+
+def _means(rows: Sequence[Row]) -> list[str]:
+    """How many times as fast each form of smelt is as eager and as each form of torch.compile."""
+    rivals = dict.fromkeys(name for row in rows for name in row.results if family_of(name) == RIVAL)
+    ours = dict.fromkeys(name for row in rows for name in row.results if family_of(name) == OURS)
+    return [
+        f"{name} is {mean.value:.2f} times as fast as {rival} (geometric mean of {plural(mean.rows, 'model')}, "
+        f"{mean.low:.2f} to {mean.high:.2f})"
+        for name in ours
+        for rival in [BASE, *rivals]
+        if (mean := Mean.of(speedup(row, name, rival) for row in rows))
+    ]
 
 
 def _baseline_line(row: Row, mode: str, rival: str, ours: str) -> tuple[str, ...]:
@@ -202,7 +217,7 @@ def bandwidth_section(run: Bandwidth) -> list[str]:
         shares = ["" if each is None or each.share is None else f"{each.share:.0%}" for each in figures]
         lines.append((problem.name, f"{problem.moved / 1e6:.0f}", *shares))
     speed = f"{run.copy_bytes_s / 1e12:.2f} TB/s, read and written"
-    first = f"Share of the speed of a copy ({speed}), {run.dtype},{place_of([run])}:"
+    first = f"Share of the speed of a copy ({speed}), {run.dtype},{cards_and_days([run])}:"
     return [first, table(("program", "MB", *names), lines, 1)]
 
 

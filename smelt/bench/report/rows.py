@@ -86,25 +86,38 @@ def beside(value: float | None, ratio: float | None, digits: int = 2) -> str:
 
 def about_lines(row: Row, result: Result, other: str) -> Lines:
     """Inputs, ratios with what they are made of, the verdict, and counts."""
-    name, verdict = result.contender, result.accuracy
+    verdict = result.accuracy
     lines: Lines = [("inputs", row.shape), ("dropout", row.dropout), ("note", row.note)]
-    for base in (BASE, RIVAL):
-        value = speedup(row, name, base) if name != base else None
-        own, theirs = result.step, row.results[base].step if base in row.results else None
-        if value and own and theirs:
-            spreads = [f"{s.median * 1e3:.2f} ({s.low * 1e3:.2f} to {s.high * 1e3:.2f})" for s in (own, theirs)]
-            lines.append((f"step, {value:.2f}x as fast as {base}", f"{spreads[0]} ms against {spreads[1]} ms"))
-    for title, figure in (("cold start", cold_s), ("warm start", warm_s)):
-        value = ratio(row, name, other, figure)
-        if value:
-            seconds = [figure(row.results[who]) for who in (name, other)]
-            lines.append((f"{title}, {value:.2f}x {other}'s", f"{seconds[0]:.2f} s against {seconds[1]:.2f} s"))
+    lines += [*_step_lines(row, result), *_start_lines(row, result, other)]
     if verdict:
         text = f"{verdict.error:.2e}, eager's own {verdict.eager_error:.2e}, {verdict.tensors} tensors compared"
         lines.append((f"worst tensor: {verdict.worst}", text))
     counted = {"ops": "operators captured", "recompiles": "recompilations", "fallbacks": "frames in eager"}
     lines += [(title, str(result.counts[key])) for key, title in counted.items() if key in result.counts]
     return [(head, text) for head, text in lines if text]
+
+
+def _step_lines(row: Row, result: Result) -> Lines:
+    """The ratios of the step's time to eager's and torch.compile's, each with both times."""
+    lines: Lines = []
+    for base in (BASE, RIVAL):
+        value = speedup(row, result.contender, base) if result.contender != base else None
+        own, theirs = result.step, row.results[base].step if base in row.results else None
+        if value and own and theirs:
+            spreads = [f"{s.median * 1e3:.2f} ({s.low * 1e3:.2f} to {s.high * 1e3:.2f})" for s in (own, theirs)]
+            lines.append((f"step, {value:.2f}x as fast as {base}", f"{spreads[0]} ms against {spreads[1]} ms"))
+    return lines
+
+
+def _start_lines(row: Row, result: Result, other: str) -> Lines:
+    """The ratios of the cold and the warm start's times to those of `other`, each with both times."""
+    lines: Lines = []
+    for title, figure in (("cold start", cold_s), ("warm start", warm_s)):
+        value = ratio(row, result.contender, other, figure)
+        if value:
+            seconds = [figure(row.results[who]) for who in (result.contender, other)]
+            lines.append((f"{title}, {value:.2f}x {other}'s", f"{seconds[0]:.2f} s against {seconds[1]:.2f} s"))
+    return lines
 
 
 def stage_lines(counts: Mapping[str, Any]) -> Lines:
